@@ -1,0 +1,104 @@
+//! Instants on a clock that counts suspend (CLOCK_BOOTTIME): the only clock decisions are made by.
+//!
+//! `std::time::Instant` and tokio's timers stand still while the machine sleeps, and wall clocks
+//! jump. A lease does neither, so neither may occur where a lease is judged.
+
+use std::fmt;
+use std::ops::{Add, Sub};
+use std::time::Duration;
+
+/// A point in time, in nanoseconds since the machine was booted, suspend included.
+///
+/// Arithmetic saturates: an instant can be neither before the boot nor wrap round.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Instant(u64);
+
+impl Instant {
+    /// The moment of the boot; earlier than every instant that was read from the clock.
+    pub const ZERO: Instant = Instant(0);
+    /// Later than every instant; the deadline of what has none.
+    pub const FOREVER: Instant = Instant(u64::MAX);
+
+    /// The present moment, read from the kernel.
+    ///
+    /// # Panics
+    /// Where the kernel has no CLOCK_BOOTTIME (Linux before 2.6.39): no promise can be kept there.
+    #[must_use]
+    pub fn now() -> Instant {
+        let spec = nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME)
+            .expect("CLOCK_BOOTTIME exists on every supported kernel");
+        let seconds = u64::try_from(spec.tv_sec()).unwrap_or(0);
+        let nanos = u64::try_from(spec.tv_nsec()).unwrap_or(0);
+        Instant(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
+    }
+
+    /// From nanoseconds since the boot, as they travel in frames and in the control file.
+    #[must_use]
+    pub const fn from_nanos(nanos: u64) -> Instant {
+        Instant(nanos)
+    }
+
+    /// Nanoseconds since the boot.
+    #[must_use]
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// How long ago `earlier` was; zero if it is still to come.
+    #[must_use]
+    pub const fn since(self, earlier: Instant) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for Instant {
+    type Output = Instant;
+    fn add(self, span: Duration) -> Instant {
+        Instant(
+            self.0
+                .saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)),
+        )
+    }
+}
+
+impl Sub<Duration> for Instant {
+    type Output = Instant;
+    fn sub(self, span: Duration) -> Instant {
+        Instant(
+            self.0
+                .saturating_sub(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)),
+        )
+    }
+}
+
+impl fmt::Debug for Instant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == Instant::FOREVER {
+            return f.write_str("forever");
+        }
+        write!(
+            f,
+            "{}.{:09}s",
+            self.0 / 1_000_000_000,
+            self.0 % 1_000_000_000
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arithmetic_saturates_at_both_ends() {
+        assert_eq!(Instant::ZERO - Duration::from_secs(1), Instant::ZERO);
+        assert_eq!(Instant::FOREVER + Duration::from_secs(1), Instant::FOREVER);
+        assert_eq!(Instant::ZERO.since(Instant::FOREVER), Duration::ZERO);
+    }
+
+    #[test]
+    fn the_clock_goes_on() {
+        let first = Instant::now();
+        assert!(Instant::now() >= first && first > Instant::ZERO);
+    }
+}

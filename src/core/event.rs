@@ -1,0 +1,259 @@
+//! The vocabulary of the core: what happened ([`Event`]), what is to be done ([`Action`]), what a
+//! person should hear of it ([`Notice`]), and how it all ended ([`Ending`]).
+//!
+//! Called by everything that stands round the core. Nothing here may do anything.
+
+use std::time::Duration;
+
+use crate::clock::Instant;
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// It exited with this status (0 to 255).
+    Code(u8),
+    /// It was killed by this signal.
+    Signal(i32),
+}
+
+/// What a store tells about a lock that somebody else holds; all of it is for people, but for
+/// `draining`, which makes a standby look more often.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sight {
+    /// The holder's identity, if its record tells one.
+    pub holder: Option<String>,
+    /// The holder's fencing token, if its record tells one.
+    pub token: Option<u64>,
+    /// The holder has begun to drain: control will change soon.
+    pub draining: bool,
+}
+
+/// Control, as a store granted it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The moment just before the request was sent that obtained (or last renewed) the lease. The
+    /// store began to count later, so the lease is ours until `t0 + lease` at least.
+    pub t0: Instant,
+    /// The fencing token of this tenure: greater than that of every tenure before it.
+    pub token: u64,
+}
+
+/// Why a store did not do what it was asked: four meanings and no more (the store maps, the core
+/// decides). Errors carry text for people, which never contains a secret.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// Somebody else holds the lock.
+    #[error("held by another")]
+    Held(Sight),
+    /// The lease we had is definitely not ours any more. Nobody else can have obtained it before
+    /// `until` (`None`: somebody may have it now).
+    #[error("{why}")]
+    Lost {
+        /// While a lease is being broken, it still keeps others out until this moment.
+        until: Option<Instant>,
+        /// One line for a person.
+        why: String,
+    },
+    /// Not known: time limits, connections, 401 and 403 in mid-tenure, 408, 429, 5xx.
+    #[error("{why}")]
+    Transient {
+        /// One line for a person.
+        why: String,
+        /// The service asked not to be asked again for so long (`Retry-After`).
+        retry_after: Option<Duration>,
+    },
+    /// It will never work as it was configured.
+    #[error("{why}")]
+    Fatal {
+        /// One line for a person: what failed, on what, why, and what to do.
+        why: String,
+        /// Not authorised (exit status 77) rather than out of reach (69).
+        denied: bool,
+    },
+}
+
+/// What happened. Names are past tense.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Nothing but time has passed. Also the answer to a wake-up, and to a jump of the wall clock
+    /// (resume, thaw): the first thing done after a pause is to look at the clock.
+    Ticked,
+    /// The store's own waiter says that the lock can be had now (a kernel lock woke us).
+    Freed,
+    /// The attempt to acquire ended. `t0` in the grant is the moment before it was sent.
+    Acquired(Result<Grant, Failure>),
+    /// The attempt to renew that was sent at `t0` ended.
+    Renewed {
+        /// The moment just before the request was sent.
+        t0: Instant,
+        /// What the store answered.
+        reply: Result<(), Failure>,
+    },
+    /// The attempt to give the lease back ended.
+    Released(Result<(), Failure>),
+    /// The guardian has started the command.
+    Started {
+        /// The command's process.
+        pid: i32,
+    },
+    /// The command could not be started; nothing of it runs.
+    NotStarted {
+        /// The error number of the kernel (ENOENT, EACCES, ...).
+        errno: i32,
+    },
+    /// The command's main process ended; others of its tree may still live, the guardian is
+    /// already draining them.
+    Exited(Exit),
+    /// The guardian (or, after its death, the supervisor) has seen the end of the last process.
+    TreeEmpty {
+        /// When that was, by the clock of whoever saw it.
+        at: Instant,
+    },
+    /// The guardian died or fell silent and was killed; the rest of the tree is being killed, and
+    /// `TreeEmpty` follows when that is done.
+    GuardianLost,
+    /// The whole tree could not be killed (a process is stuck in the kernel). Nothing follows.
+    TreeStuck,
+    /// A person or a service manager asked us to stop, by this signal.
+    StopAsked(i32),
+}
+
+/// What is to be done, in this order. Names are imperatives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Try to get control; the reply is [`Event::Acquired`]. No attempt outlasts `give_up_at`.
+    Acquire {
+        /// After this moment the attempt is given up (and what it may have obtained is undone).
+        give_up_at: Instant,
+    },
+    /// Abandon the attempt to acquire that is in flight, undoing what it may have obtained; the
+    /// reply is [`Event::Released`].
+    Withdraw {
+        /// After this moment the attempt to undo is given up.
+        give_up_at: Instant,
+    },
+    /// Renew the lease; the reply is [`Event::Renewed`].
+    Renew {
+        /// After this moment the attempt is given up.
+        give_up_at: Instant,
+    },
+    /// Start the command under these deadlines.
+    Start {
+        /// When the guardian drains on its own ([`Instant::FOREVER`]: never).
+        term_at: Instant,
+        /// When the guardian kills on its own.
+        kill_at: Instant,
+        /// The fencing token the command is told.
+        token: u64,
+    },
+    /// Move the guardian's deadlines on. Goes before anything that can block.
+    Extend {
+        /// When the guardian drains on its own.
+        term_at: Instant,
+        /// When the guardian kills on its own.
+        kill_at: Instant,
+    },
+    /// Send this signal to the command's group, and SIGKILL to the tree at the earlier of
+    /// `end_of_grace` and the lease's kill_at.
+    Drain {
+        /// What the drain sends first.
+        signal: i32,
+        /// When the grace is over, whatever the lease allows.
+        end_of_grace: Instant,
+    },
+    /// SIGKILL to the whole tree, now.
+    Kill,
+    /// Say in the record that control will change soon (best effort; nothing waits for it).
+    Announce,
+    /// Give the lease back; the reply is [`Event::Released`]. Exists only after "tree empty".
+    Release {
+        /// After this moment the attempt is given up.
+        give_up_at: Instant,
+    },
+    /// Leave the lease to run out: forget it without asking the store.
+    Abandon,
+    /// Tell people.
+    Report(Notice),
+}
+
+/// What people hear: one line in the log for each change of state, no noise per poll.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// Standing by, behind this holder.
+    StandingBy(Sight),
+    /// In control, with this fencing token.
+    InControl {
+        /// The token of the tenure.
+        token: u64,
+    },
+    /// The store did not answer as hoped while standing by or holding; said when doubt begins.
+    Doubt {
+        /// What the store said.
+        why: String,
+        /// When the command is asked to end if nothing changes; `None` while standing by.
+        term_at: Option<Instant>,
+    },
+    /// The store answers again after a doubt that had been reported.
+    Recovered,
+    /// The command is being drained, and why.
+    Draining(Cause),
+    /// The command ended by itself.
+    CommandEnded(Exit),
+    /// The command ended, and left processes behind that are being drained.
+    LeftBehind,
+    /// The lease was given back.
+    Released,
+    /// The lease is left to run out, for this reason.
+    LeftToRunOut {
+        /// One line for a person.
+        why: String,
+    },
+}
+
+/// Why a tenure (or the wait for one) ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// The command ended by itself.
+    CommandEnded,
+    /// The command could not be started.
+    NotStarted {
+        /// The error number of the kernel.
+        errno: i32,
+    },
+    /// A stop was requested by this signal.
+    Stopped(i32),
+    /// The lease could not be renewed in time.
+    Doubt {
+        /// What the store said last.
+        why: String,
+    },
+    /// The lease was definitely lost.
+    Lost {
+        /// What the store said.
+        why: String,
+    },
+    /// The guardian died or fell silent.
+    GuardianLost,
+    /// Control was not obtained in the time given (`-n`, `-w`).
+    NotObtained(Sight),
+    /// The store was out of reach, or refused us, before anything could start.
+    Store {
+        /// One line for a person.
+        why: String,
+        /// Not authorised (77) rather than out of reach (69).
+        denied: bool,
+    },
+}
+
+/// How a campaign ended: what the exit status is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ending {
+    /// Why.
+    pub cause: Cause,
+    /// How the command's main process ended, if it ran.
+    pub exit: Option<Exit>,
+    /// A process of the tree may have lived when another instance could have been given control.
+    pub overlap: bool,
+    /// The lease was given back (else it runs out by itself, or was lost).
+    pub released: bool,
+}

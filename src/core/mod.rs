@@ -1,0 +1,14 @@
+//! The decisions, pure: no clock is read here, nothing is awaited, no signal is sent.
+//!
+//! [`Tenure`] is the state machine of one instance: it is given the present moment and one
+//! [`Event`], and returns the [`Action`]s that `hold` has to carry out, in their order. All of the
+//! safety argument is in this room and is tested here in virtual time.
+
+pub mod budget;
+pub mod event;
+pub mod retry;
+pub mod tenure;
+
+pub use budget::{Budget, BudgetError};
+pub use event::{Action, Cause, Ending, Event, Exit, Failure, Grant, Notice, Sight};
+pub use tenure::{IfLost, Rules, State, Tenure};

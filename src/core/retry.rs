@@ -1,0 +1,1 @@
+//! retry (to be written)

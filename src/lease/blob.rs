@@ -1,0 +1,1 @@
+//! blob (to be written)

@@ -1,0 +1,1 @@
+//! file (to be written)

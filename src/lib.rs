@@ -1,0 +1,27 @@
+//! Run a command on exactly one of many machines, and never on two.
+//!
+//! # The promise
+//! No process of the command's tree is alive at a moment when another instance could already have
+//! been given control. The command is never stopped without need.
+//!
+//! # The way through the house
+//! ```text
+//! argv ─ cli ─▶ plan ─▶ run ─▶ hold(store, guardian) ─▶ Ending ─▶ exit
+//!
+//! signals ────────┐                        ┌─▶ lease (blob | file) ── reply ─▶ event
+//! lease replies ──┼─▶ hold ─▶ core.step ─▶ │
+//! tree events ────┤     (pure)   actions   └─▶ supervise ══ frames ══ guardian ── command's tree
+//! clock ──────────┘                                                     └ own timer, end of file, child exit
+//! ```
+//! - [`core`] decides. It is pure: time comes in as a value, and what is to be done comes out.
+//! - [`lease`] speaks to a store: one trait, one file per store. [`azure`] is what the stores on
+//!   Azure share.
+//! - [`supervise`] owns processes: the guardian, the command's tree, containment, the terminal.
+//! - [`hold`] is the one place where a lease and a process meet. It owns no policy.
+//! - [`run`] drives `hold` for the command line; [`plan`] is the validated configuration, `cli` what
+//!   was typed, [`exit`] how we end, [`report`] everything a person reads.
+
+pub mod clock;
+pub mod core;
+pub mod lease;
+pub mod supervise;
