@@ -1,1 +1,42 @@
-//! record (to be written)
+//! The record a holder leaves with its lock, for people and for standbys: who, where, since when.
+//!
+//! The file store writes it as one line of JSON, the blob store as metadata. Nothing in it is
+//! ever used for a decision about safety, but for the fencing token.
+
+use serde::{Deserialize, Serialize};
+
+/// The longest command text in a record, in bytes.
+pub const COMMAND_LIMIT: usize = 256;
+
+/// Who competes: the part of the record that is the same for all tenures of one instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// How the instance calls itself (`--identity`; by default `HOST-PID`).
+    pub identity: String,
+    /// The machine's name.
+    pub host: String,
+    /// The supervisor's process id.
+    pub pid: u32,
+    /// The command, shell-quoted, at most [`COMMAND_LIMIT`] bytes.
+    pub command: String,
+}
+
+/// What stands with the lock.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Record {
+    /// The fencing token of the latest tenure; the next one's is greater.
+    pub token: u64,
+    /// The identity of the holder, or of the last one.
+    pub holder: String,
+    /// The machine of the holder.
+    pub host: String,
+    /// The process id of the holder's supervisor.
+    pub pid: u32,
+    /// When the tenure began, by the holder's wall clock (RFC 3339, UTC).
+    pub since: String,
+    /// What the holder runs.
+    pub command: String,
+    /// The holder has begun to drain.
+    pub draining: bool,
+}
