@@ -144,8 +144,13 @@ fn the_proxy_freezes_cuts_answers_and_thaws() {
         ""
     );
     proxy.set(Mode::Answer(503, "text/html", "<html>busy</html>"));
-    let busy = acquire_through(proxy.port, &blob.name);
-    assert!(busy.is_err() || busy.unwrap().contains("503"));
+    let busy = acquire_through(proxy.port, &blob.name).unwrap();
+    assert!(
+        busy.starts_with("HTTP/1.1 503") && busy.ends_with("busy</html>"),
+        "{busy}"
+    );
     proxy.set(Mode::Delay(Duration::from_millis(50)));
-    assert_eq!(proxy.log().iter().filter(|seen| seen.delivered).count(), 1);
+    let held = acquire_through(proxy.port, &blob.name).unwrap();
+    assert!(held.starts_with("HTTP/1.1 201"), "{held}");
+    assert_eq!(proxy.log().iter().filter(|seen| seen.delivered).count(), 2);
 }

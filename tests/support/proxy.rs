@@ -269,6 +269,10 @@ impl Message {
         })
     }
 
+    fn is_last(&self) -> bool {
+        self.header("connection") == Some("close")
+    }
+
     /// Reads the next message; `None` at the end of the stream between messages.
     fn read(from: &mut impl BufRead, bodiless: bool) -> io::Result<Option<Message>> {
         let mut message = Message {
@@ -361,10 +365,16 @@ fn serve(client: &TcpStream, shared: &Shared) -> io::Result<()> {
         };
         if let Mode::Answer(status, kind, body) = mode {
             answer(client, head_only, status, kind, body)?;
+            if request.is_last() {
+                return Ok(());
+            }
             continue;
         }
         if let Some(Fate::Answer(status, kind, body)) = fate {
             answer(client, head_only, status, kind, body)?;
+            if request.is_last() {
+                return Ok(());
+            }
             continue;
         }
         let Some(port) = shared.upstream else {
@@ -397,10 +407,7 @@ fn serve(client: &TcpStream, shared: &Shared) -> io::Result<()> {
         reply.write(client)?;
         shared.lock().log[index].delivered = true;
         shared.changed.notify_all();
-        if [&request, &reply]
-            .iter()
-            .any(|message| message.header("connection") == Some("close"))
-        {
+        if request.is_last() || reply.is_last() {
             return Ok(());
         }
     }
