@@ -23,5 +23,10 @@
 
 pub mod clock;
 pub mod core;
+pub mod embed;
+pub mod hold;
 pub mod lease;
+pub mod signals;
 pub mod supervise;
+
+pub use embed::{Builder, Control, TrafficCop};
