@@ -21,7 +21,13 @@
 //! - [`run`] drives `hold` for the command line; [`plan`] is the validated configuration, `cli` what
 //!   was typed, [`exit`] how we end, [`report`] everything a person reads.
 
+pub mod cli;
 pub mod clock;
 pub mod core;
+pub mod exit;
 pub mod lease;
+pub mod plan;
+pub mod report;
+pub mod status;
 pub mod supervise;
+pub mod units;
