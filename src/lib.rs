@@ -21,6 +21,7 @@
 //! - [`run`] drives `hold` for the command line; [`plan`] is the validated configuration, `cli` what
 //!   was typed, [`exit`] how we end, [`report`] everything a person reads.
 
+pub mod azure;
 pub mod clock;
 pub mod core;
 pub mod lease;
