@@ -20,7 +20,8 @@ async fn main() -> anyhow::Result<()> {
     let Some(path) = std::env::args_os().nth(1).map(PathBuf::from) else {
         anyhow::bail!("usage: election LOCK-FILE");
     };
-    let mut interrupted = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
+    let mut interrupted =
+        tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
     loop {
         let cop = TrafficCop::with_store(file::File::open(config(path.clone()))?).start()?;
         let state = cop.watch();
@@ -31,7 +32,9 @@ async fn main() -> anyhow::Result<()> {
                     println!("in control (token {token})");
                     worked += 1;
                 }
-                Control::StandingBy { holder: Some(holder) } => println!("standing by behind {holder}"),
+                Control::StandingBy {
+                    holder: Some(holder),
+                } => println!("standing by behind {holder}"),
                 _ => println!("standing by"),
             }
             tokio::select! {
@@ -53,10 +56,18 @@ async fn main() -> anyhow::Result<()> {
 
 fn config(path: PathBuf) -> file::Config {
     let pid = std::process::id();
-    let host = nix::unistd::gethostname().map_or_else(|_| "localhost".into(), |name| name.to_string_lossy().into_owned());
+    let host = nix::unistd::gethostname().map_or_else(
+        |_| "localhost".into(),
+        |name| name.to_string_lossy().into_owned(),
+    );
     file::Config {
         path,
-        candidate: Candidate { identity: format!("{host}-{pid}"), host, pid, command: "election".into() },
+        candidate: Candidate {
+            identity: format!("{host}-{pid}"),
+            host,
+            pid,
+            command: "election".into(),
+        },
         heartbeat: file::Heartbeat::Auto,
         lease: Duration::from_secs(60),
         create: true,

@@ -13,6 +13,7 @@ use std::time::Duration;
 use crate::cli;
 use crate::core::{Budget, IfLost, Rules};
 use crate::exit;
+use crate::lease::file::Heartbeat;
 use crate::lease::record::{COMMAND_LIMIT, Candidate};
 use crate::supervise::Contain;
 use crate::units::{self, show};
@@ -94,7 +95,7 @@ pub enum Lock {
         /// Its path.
         path: PathBuf,
         /// When the lock is proved.
-        heartbeat: cli::Heartbeat,
+        heartbeat: Heartbeat,
     },
 }
 
@@ -144,7 +145,7 @@ impl Plan {
         let budget = budget(&typed, &lock)?;
         let rules = Rules {
             budget: Some(budget),
-            poll: poll(&typed, &lock)?,
+            poll: poll(&typed)?,
             wait: wait(&typed)?,
             grace: span("--grace", typed.grace.as_deref())?.unwrap_or(DEFAULT_GRACE),
             stop_signal: match typed.stop_signal.as_deref() {
@@ -236,7 +237,6 @@ fn lock(typed: &cli::Run) -> Result<Lock, Refusal> {
                     ("--emulator", typed.emulator),
                     ("--no-create", typed.no_create),
                     ("--page-blob", typed.page_blob.is_some()),
-                    ("--poll", typed.poll.is_some()),
                 ],
             )?;
             let heartbeat = typed.heartbeat.unwrap_or(cli::Heartbeat::Auto);
@@ -255,7 +255,11 @@ fn lock(typed: &cli::Run) -> Result<Lock, Refusal> {
             }
             Ok(Lock::File {
                 path: path.clone(),
-                heartbeat,
+                heartbeat: match heartbeat {
+                    cli::Heartbeat::Auto => Heartbeat::Auto,
+                    cli::Heartbeat::On => Heartbeat::On,
+                    cli::Heartbeat::Off => Heartbeat::Off,
+                },
             })
         }
     }
@@ -300,7 +304,7 @@ fn budget(typed: &cli::Run, lock: &Lock) -> Result<Budget, Refusal> {
     Ok(budget)
 }
 
-fn poll(typed: &cli::Run, lock: &Lock) -> Result<Option<Duration>, Refusal> {
+fn poll(typed: &cli::Run) -> Result<Option<Duration>, Refusal> {
     let poll = span("--poll", typed.poll.as_deref())?.unwrap_or(DEFAULT_POLL);
     if !POLL.contains(&poll) {
         return Err(Refusal::new(format!(
@@ -308,7 +312,7 @@ fn poll(typed: &cli::Run, lock: &Lock) -> Result<Option<Duration>, Refusal> {
             show(poll)
         )));
     }
-    Ok(matches!(lock, Lock::Blob { .. }).then_some(poll))
+    Ok(Some(poll))
 }
 
 fn wait(typed: &cli::Run) -> Result<Option<Duration>, Refusal> {

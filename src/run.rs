@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use crate::azure::Account;
 use crate::clock::Instant;
 use crate::core::{Ending, Notice, Tenure};
-use crate::hold::{Audience, Charge, Start, hold};
-use crate::azure::Account;
-use crate::lease::{self, Store, blob, file};
 use crate::exit::Leave;
+use crate::hold::{Audience, Charge, Start, hold};
+use crate::lease::{self, Store, blob, file};
 use crate::plan::{Lock, Plan, Refusal};
 use crate::report;
 use crate::signals::Signals;
@@ -103,7 +103,9 @@ impl Charge for Command {
 
     async fn news(&mut self) -> News {
         loop {
-            let patience = self.pausing.map_or(Duration::MAX, |until| until.since(Instant::now()));
+            let patience = self
+                .pausing
+                .map_or(Duration::MAX, |until| until.since(Instant::now()));
             let news = tokio::select! {
                 news = self.attendant.news() => news,
                 () = tokio::time::sleep(patience), if self.pausing.is_some() => News::Stopped,
@@ -235,7 +237,9 @@ pub fn run(plan: Plan) -> anyhow::Result<Leave> {
         },
         file: plan.status_file.clone().map(StatusFile::new),
     };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     let leave = runtime.block_on(campaign(&plan, store, guardian, people))?;
     // A call that hangs (a name that does not resolve, a dead mount) must not keep us here.
     runtime.shutdown_background();
@@ -274,14 +278,19 @@ async fn campaign(
 /// The store of the plan; what speaks against it before anything is started comes as an ending.
 fn open(plan: &Plan) -> anyhow::Result<Result<Arc<dyn Store>, Ending>> {
     match &plan.lock {
-        Lock::Blob { target, emulator, create, page_blob } => {
+        Lock::Blob {
+            target,
+            emulator,
+            create,
+            page_blob,
+        } => {
             let refuse = |why: String| Refusal::new(why);
             let target = blob::Target::parse(target).map_err(|why| refuse(why.to_string()))?;
             let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
             let account = Account::resolve(&variable, *emulator, target.url())
                 .map_err(|why| refuse(why.to_string()))?;
             blob::prepare_will(account.clone());
-            tracing::debug!("credential: {}", account.kind());
+            tracing::info!("credential: {}", account.kind());
             let store = blob::Blob::open(blob::Config {
                 target,
                 account,

@@ -23,7 +23,7 @@ pub use will::{execute_will, prepare_will};
 
 use std::collections::BTreeMap;
 use std::future::pending;
-use std::os::fd::BorrowedFd;
+use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -306,7 +306,7 @@ impl Store for Blob {
         pending().await
     }
 
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+    fn descriptor(&self) -> Option<OwnedFd> {
         None
     }
 
