@@ -61,6 +61,11 @@ impl Tenure {
     pub fn wake_at(&self) -> Instant {
         todo!()
     }
+    /// Whether a lock that wakes its waiters would be taken now.
+    #[must_use]
+    pub fn listens(&self) -> bool {
+        todo!()
+    }
     /// Where the instance is.
     #[must_use]
     pub fn state(&self) -> &State {

@@ -1,0 +1,270 @@
+//! How we end: from an [`Ending`] to an exit status, or to dying of the command's own signal.
+//!
+//! Called by `main` alone, and by nothing before the last lease was given back: [`Leave::go`] does
+//! not return. It must never print. No status of our own is 1, which is every program's.
+
+use nix::sys::resource::{Resource, setrlimit};
+
+use crate::core::{Cause, Ending, Exit};
+
+/// Bad usage, or settings that cannot hold.
+pub const USAGE: u8 = 64;
+/// The store (or the machine) did not let anything start.
+pub const UNAVAILABLE: u8 = 69;
+/// Control was lost, and the command was gone in time.
+pub const LOST: u8 = 70;
+/// The command may have run beside another holder's.
+pub const OVERLAP: u8 = 71;
+/// Control was not obtained (`-n`, `-w`), unless `-E` says otherwise.
+pub const CONFLICT: u8 = 75;
+/// The store does not let us in.
+pub const DENIED: u8 = 77;
+/// The command was found and cannot be run.
+pub const NOT_RUNNABLE: u8 = 126;
+/// There is no such command.
+pub const NOT_FOUND: u8 = 127;
+
+/// Every exit status and what it means: the one list from which the help, the man pages and the
+/// README are made.
+pub const TABLE: &[(&str, &str)] = &[
+    ("0-255", "the command's own exit status"),
+    (
+        "128+n",
+        "the command died of signal n, or a stop was requested by signal n before it ran: trafficcop dies of the same signal, which a shell shows as 128+n (as PID 1 it exits 128+n)",
+    ),
+    (
+        "64",
+        "bad usage, or settings that cannot hold; nothing was started",
+    ),
+    (
+        "69",
+        "the store was out of reach, or refused to work, before anything could start",
+    ),
+    (
+        "70",
+        "control was lost and the command was stopped in time (--if-lost exit)",
+    ),
+    (
+        "71",
+        "control was lost and an overlap with another holder cannot be excluded",
+    ),
+    ("75", "control was not obtained (-n, -w); -E changes it"),
+    ("77", "not authorised, or no permission"),
+    ("126", "the command was found but cannot be run"),
+    ("127", "the command was not found"),
+];
+
+/// How to leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leave {
+    /// With this exit status.
+    Status(u8),
+    /// By dying of this signal, so that whoever waits for us sees the truth.
+    Signal(i32),
+}
+
+impl Leave {
+    /// What an ending amounts to. A command's own status is passed on after a requested stop as
+    /// well: one that catches TERM and exits 0 has ended well, and so have we.
+    #[must_use]
+    pub fn of(ending: &Ending, conflict_status: u8) -> Leave {
+        if ending.overlap {
+            // Whatever else happened: nobody may overlook this one.
+            return Leave::Status(OVERLAP);
+        }
+        match (&ending.cause, ending.exit) {
+            (Cause::CommandEnded | Cause::Stopped(_), Some(Exit::Code(status))) => {
+                Leave::Status(status)
+            }
+            (Cause::CommandEnded | Cause::Stopped(_), Some(Exit::Signal(signal))) => {
+                Leave::Signal(signal)
+            }
+            (Cause::Stopped(signal), None) => Leave::Signal(*signal),
+            // A command that ended has a status; without one nothing can be claimed for it.
+            (
+                Cause::CommandEnded
+                | Cause::Doubt { .. }
+                | Cause::Lost { .. }
+                | Cause::GuardianLost,
+                _,
+            ) => Leave::Status(LOST),
+            (
+                Cause::NotStarted {
+                    errno: libc::ENOENT,
+                },
+                _,
+            ) => Leave::Status(NOT_FOUND),
+            (Cause::NotStarted { .. }, _) => Leave::Status(NOT_RUNNABLE),
+            (Cause::NotObtained(_), _) => Leave::Status(conflict_status),
+            (Cause::Store { denied: true, .. }, _) => Leave::Status(DENIED),
+            (Cause::Store { denied: false, .. }, _) => Leave::Status(UNAVAILABLE),
+        }
+    }
+
+    /// The status of a failure of our own before anything started: what the plan refused is bad
+    /// usage, everything else is the machine's refusal.
+    #[must_use]
+    pub fn of_error(error: &anyhow::Error) -> Leave {
+        if error.is::<crate::plan::Refusal>() {
+            Leave::Status(USAGE)
+        } else {
+            Leave::Status(UNAVAILABLE)
+        }
+    }
+
+    /// The exit status a shell shows for it.
+    #[must_use]
+    pub fn status(self) -> i32 {
+        match self {
+            Leave::Status(status) => i32::from(status),
+            Leave::Signal(signal) => 128 + signal,
+        }
+    }
+
+    /// Leaves.
+    ///
+    /// Dying of a signal leaves no core file: it was the command's death, and its core is already
+    /// where the kernel puts them. PID 1 cannot die of a signal it does not handle; it, and
+    /// whoever got a signal that ends nobody, exits 128+n.
+    pub fn go(self) -> ! {
+        if let Leave::Signal(signal) = self
+            && std::process::id() != 1
+        {
+            // Both are needed: a core pattern that pipes to a program does not ask for the limit.
+            let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
+            let _ = nix::sys::prctl::set_dumpable(false);
+            let _ = signal_hook::low_level::emulate_default_handler(signal);
+        }
+        std::process::exit(self.status())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::Sight;
+
+    fn ending(cause: Cause, exit: Option<Exit>) -> Ending {
+        Ending {
+            cause,
+            exit,
+            overlap: false,
+            released: true,
+        }
+    }
+
+    #[test]
+    fn every_cause_has_its_status() {
+        let why = || "why".to_owned();
+        let (code, killed) = (Some(Exit::Code(3)), Some(Exit::Signal(9)));
+        for (cause, exit, leave) in [
+            (Cause::CommandEnded, code, Leave::Status(3)),
+            (Cause::CommandEnded, Some(Exit::Code(0)), Leave::Status(0)),
+            (Cause::CommandEnded, killed, Leave::Signal(9)),
+            (
+                Cause::NotStarted {
+                    errno: libc::ENOENT,
+                },
+                None,
+                Leave::Status(127),
+            ),
+            (
+                Cause::NotStarted {
+                    errno: libc::EACCES,
+                },
+                None,
+                Leave::Status(126),
+            ),
+            (
+                Cause::NotStarted {
+                    errno: libc::ENOEXEC,
+                },
+                None,
+                Leave::Status(126),
+            ),
+            (Cause::Stopped(libc::SIGTERM), None, Leave::Signal(15)),
+            (Cause::Stopped(libc::SIGTERM), code, Leave::Status(3)),
+            (
+                Cause::Stopped(libc::SIGTERM),
+                Some(Exit::Code(0)),
+                Leave::Status(0),
+            ),
+            (
+                Cause::Stopped(libc::SIGINT),
+                Some(Exit::Signal(15)),
+                Leave::Signal(15),
+            ),
+            (Cause::Doubt { why: why() }, code, Leave::Status(70)),
+            (Cause::Lost { why: why() }, killed, Leave::Status(70)),
+            (Cause::GuardianLost, killed, Leave::Status(70)),
+            (
+                Cause::NotObtained(Sight::default()),
+                None,
+                Leave::Status(42),
+            ),
+            (
+                Cause::Store {
+                    why: why(),
+                    denied: false,
+                },
+                None,
+                Leave::Status(69),
+            ),
+            (
+                Cause::Store {
+                    why: why(),
+                    denied: true,
+                },
+                None,
+                Leave::Status(77),
+            ),
+        ] {
+            assert_eq!(
+                Leave::of(&ending(cause.clone(), exit), 42),
+                leave,
+                "{cause:?} {exit:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_overlap_outshouts_everything() {
+        for cause in [
+            Cause::CommandEnded,
+            Cause::Stopped(15),
+            Cause::Lost { why: String::new() },
+        ] {
+            let mut ending = ending(cause, Some(Exit::Code(0)));
+            ending.overlap = true;
+            assert_eq!(Leave::of(&ending, 0), Leave::Status(71));
+        }
+    }
+
+    #[test]
+    fn no_failure_of_our_own_is_1() {
+        assert_eq!(
+            Leave::of_error(&anyhow::anyhow!("no fork")),
+            Leave::Status(69)
+        );
+        let refusal = crate::plan::Refusal::new("no lock");
+        let wrapped = anyhow::Error::new(refusal).context("run");
+        assert_eq!(Leave::of_error(&wrapped), Leave::Status(64));
+    }
+
+    #[test]
+    fn the_table_names_every_status_of_our_own() {
+        for status in [
+            USAGE,
+            UNAVAILABLE,
+            LOST,
+            OVERLAP,
+            CONFLICT,
+            DENIED,
+            NOT_RUNNABLE,
+            NOT_FOUND,
+        ] {
+            let named = TABLE.iter().any(|(name, _)| *name == status.to_string());
+            assert!(named, "{status}");
+        }
+    }
+}

@@ -1,0 +1,445 @@
+//! The validated configuration: what was typed, made sense of. A [`Plan`] cannot be inconsistent;
+//! what does not fit is a [`Refusal`] of one line that names the value, why, and what to do.
+//!
+//! Called by `main` before anything is forked, opened or connected. It only looks (at the paths it
+//! was given); it must never create, print or exit.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::cli;
+use crate::core::{Budget, IfLost, Rules};
+use crate::exit;
+use crate::lease::file::Heartbeat;
+use crate::lease::record::{COMMAND_LIMIT, Candidate};
+use crate::supervise::Contain;
+use crate::units::{self, show};
+
+/// What a blob's lease can be: the service's limits.
+const BLOB_LEASE: std::ops::RangeInclusive<Duration> =
+    Duration::from_secs(15)..=Duration::from_secs(60);
+/// What a standby may sleep between two looks: less is a flood, more is a forgotten standby.
+const POLL: std::ops::RangeInclusive<Duration> =
+    Duration::from_millis(100)..=Duration::from_secs(3600);
+/// The longest identity, in bytes: it travels in the metadata of a blob, which has 8 KiB for all.
+const IDENTITY_LIMIT: usize = 128;
+
+const DEFAULT_LEASE: Duration = Duration::from_secs(60);
+const DEFAULT_POLL: Duration = Duration::from_secs(2);
+const DEFAULT_GRACE: Duration = Duration::from_secs(30);
+
+/// Why nothing is started: one line. It stands for exit status 64.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{line}")]
+pub struct Refusal {
+    line: String,
+}
+
+impl Refusal {
+    /// A refusal in these words: what, why, and what to do.
+    #[must_use]
+    pub fn new(line: impl Into<String>) -> Refusal {
+        Refusal { line: line.into() }
+    }
+
+    /// The exit status it stands for.
+    #[must_use]
+    pub fn status(&self) -> u8 {
+        exit::USAGE
+    }
+}
+
+/// Where we are: what the plan must know and does not find out for itself.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The machine's name.
+    pub host: String,
+    /// Our process id.
+    pub pid: u32,
+    /// Seeds the spread of polls and retries; different on every instance.
+    pub seed: u64,
+}
+
+impl Place {
+    /// This machine, this process, and a seed from the system's randomness.
+    #[must_use]
+    pub fn here() -> Place {
+        let host = nix::unistd::gethostname().unwrap_or_default();
+        Place {
+            host: host.to_string_lossy().into_owned(),
+            pid: std::process::id(),
+            seed: fastrand::u64(..),
+        }
+    }
+}
+
+/// The lock, as far as it can be checked without asking its store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lock {
+    /// A lease on an Azure blob.
+    Blob {
+        /// `CONTAINER/NAME` or a URL; Azure's rules for names are the store's to check.
+        target: String,
+        /// Azurite's well-known account.
+        emulator: bool,
+        /// Container and blob are created if they are missing.
+        create: bool,
+        /// Create a page blob of this many bytes (a multiple of 512) instead of a block blob.
+        page_blob: Option<u64>,
+    },
+    /// A lock on a file.
+    File {
+        /// Its path.
+        path: PathBuf,
+        /// When the lock is proved.
+        heartbeat: Heartbeat,
+    },
+}
+
+/// What is to be done, and how.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// What is competed for.
+    pub lock: Lock,
+    /// What the instance goes by. A budget is always there; on a file whose lock needs no
+    /// heartbeat it has no meaning, and whoever knows the store's terms takes it out.
+    pub rules: Rules,
+    /// How long a grant lasts; the same as in the rules' budget.
+    pub lease: Duration,
+    /// The command and its arguments; not empty.
+    pub command: Vec<OsString>,
+    /// What keeps the command's tree together.
+    pub contain: Contain,
+    /// The exit status when control was not obtained.
+    pub conflict_status: u8,
+    /// Who we are in the lock's record.
+    pub candidate: Candidate,
+    /// Where the present state is kept.
+    pub status_file: Option<PathBuf>,
+    /// How the log is written.
+    pub log: cli::Log,
+    /// Only warnings and errors are logged.
+    pub quiet: bool,
+}
+
+impl Plan {
+    /// Makes sense of what was typed.
+    ///
+    /// # Errors
+    /// The first thing found that cannot be.
+    pub fn new(typed: cli::Run, place: &Place) -> Result<Plan, Refusal> {
+        let Some(program) = typed.command.first() else {
+            return Err(Refusal::new(
+                "no command: name what is to run after --, as in 'trafficcop run --file PATH -- ./job'",
+            ));
+        };
+        if program.is_empty() {
+            return Err(Refusal::new(
+                "the command's name is empty: is a variable unset in what was typed after --?",
+            ));
+        }
+        let lock = lock(&typed)?;
+        let budget = budget(&typed, &lock)?;
+        let rules = Rules {
+            budget: Some(budget),
+            poll: poll(&typed)?,
+            wait: wait(&typed)?,
+            grace: span("--grace", typed.grace.as_deref())?.unwrap_or(DEFAULT_GRACE),
+            stop_signal: match typed.stop_signal.as_deref() {
+                Some(text) => units::signal(text).map_err(|why| about("--stop-signal", &why))?,
+                None => libc::SIGTERM,
+            },
+            if_lost: match typed.if_lost {
+                cli::IfLost::Compete => IfLost::Compete,
+                cli::IfLost::Exit => IfLost::Exit,
+            },
+            seed: place.seed,
+        };
+        Ok(Plan {
+            status_file: status_file(&typed, &lock)?,
+            conflict_status: conflict_status(&typed)?,
+            candidate: Candidate {
+                identity: identity(&typed, place)?,
+                host: place.host.clone(),
+                pid: place.pid,
+                command: cut(&quoted(&typed.command), COMMAND_LIMIT).to_owned(),
+            },
+            lock,
+            rules,
+            lease: budget.lease,
+            contain: match typed.contain {
+                cli::Contain::Auto => Contain::Auto,
+                cli::Contain::Cgroup => Contain::Cgroup,
+                cli::Contain::Pidns => Contain::Pidns,
+                cli::Contain::None => Contain::None,
+            },
+            command: typed.command,
+            log: typed.log,
+            quiet: typed.quiet,
+        })
+    }
+}
+
+fn about(flag: &str, why: &str) -> Refusal {
+    Refusal::new(format!("{flag}: {why}"))
+}
+
+fn span(flag: &str, text: Option<&str>) -> Result<Option<Duration>, Refusal> {
+    text.map(|text| units::duration(text).map_err(|why| about(flag, &why)))
+        .transpose()
+}
+
+fn lock(typed: &cli::Run) -> Result<Lock, Refusal> {
+    // A flag that cannot do anything is a misunderstanding, and those are cheaper now.
+    let strangers = |with: &str, flags: &[(&str, bool)]| match flags.iter().find(|flag| flag.1) {
+        Some((flag, _)) => Err(Refusal::new(format!(
+            "{flag} has no meaning for a lock {with}: leave it out (or unset its variable)"
+        ))),
+        None => Ok(()),
+    };
+    match (&typed.blob, &typed.file) {
+        (None, None) => Err(Refusal::new(
+            "no lock: name one with --blob CONTAINER/NAME or --file PATH",
+        )),
+        (Some(blob), Some(file)) => Err(Refusal::new(format!(
+            "two locks, --blob {blob} and --file {}: exactly one can be held (is TRAFFICCOP_BLOB or TRAFFICCOP_FILE set?)",
+            file.display()
+        ))),
+        (Some(target), None) => {
+            strangers("on a blob", &[("--heartbeat", typed.heartbeat.is_some())])?;
+            if target.is_empty() {
+                return Err(Refusal::new(
+                    "--blob is empty: name a CONTAINER/NAME or a URL",
+                ));
+            }
+            if typed.no_create && typed.page_blob.is_some() {
+                return Err(Refusal::new(
+                    "--page-blob says what to create, and --no-create to create nothing: choose one",
+                ));
+            }
+            let page_blob = typed.page_blob.as_deref().map(units::page_blob_size);
+            Ok(Lock::Blob {
+                target: target.clone(),
+                emulator: typed.emulator,
+                create: !typed.no_create,
+                page_blob: page_blob
+                    .transpose()
+                    .map_err(|why| about("--page-blob", &why))?,
+            })
+        }
+        (None, Some(path)) => {
+            strangers(
+                "on a file",
+                &[
+                    ("--emulator", typed.emulator),
+                    ("--no-create", typed.no_create),
+                    ("--page-blob", typed.page_blob.is_some()),
+                ],
+            )?;
+            let heartbeat = typed.heartbeat.unwrap_or(cli::Heartbeat::Auto);
+            if heartbeat == cli::Heartbeat::Off {
+                strangers(
+                    "without a heartbeat, which lasts as long as its file is open",
+                    &[
+                        ("--lease", typed.lease.is_some()),
+                        ("--grace-on-loss", typed.grace_on_loss.is_some()),
+                        ("--margin", typed.margin.is_some()),
+                    ],
+                )?;
+            }
+            if path.as_os_str().is_empty() {
+                return Err(Refusal::new("--file is empty: name a path"));
+            }
+            Ok(Lock::File {
+                path: path.clone(),
+                heartbeat: match heartbeat {
+                    cli::Heartbeat::Auto => Heartbeat::Auto,
+                    cli::Heartbeat::On => Heartbeat::On,
+                    cli::Heartbeat::Off => Heartbeat::Off,
+                },
+            })
+        }
+    }
+}
+
+fn budget(typed: &cli::Run, lock: &Lock) -> Result<Budget, Refusal> {
+    let text = typed.lease.as_deref();
+    if text.is_some_and(|text| {
+        ["infinite", "infinity", "inf", "forever", "-1"].contains(&text.to_lowercase().as_str())
+    }) {
+        return Err(Refusal::new(
+            "--lease: an infinite lease is never given back by a machine that died: take 15s to 60s, it is renewed for as long as we live",
+        ));
+    }
+    let lease = span("--lease", text)?.unwrap_or(DEFAULT_LEASE);
+    if let Lock::Blob { .. } = lock {
+        if !BLOB_LEASE.contains(&lease) {
+            return Err(Refusal::new(format!(
+                "--lease {}: a blob can be leased for 15s to 60s only: take {}",
+                show(lease),
+                show(lease.clamp(*BLOB_LEASE.start(), *BLOB_LEASE.end())),
+            )));
+        }
+        if lease.subsec_nanos() != 0 {
+            return Err(Refusal::new(format!(
+                "--lease {}: a blob is leased for whole seconds: take {}s",
+                show(lease),
+                lease.as_secs()
+            )));
+        }
+    }
+    let mut budget = Budget::for_lease(lease);
+    if let Some(grace) = span("--grace-on-loss", typed.grace_on_loss.as_deref())? {
+        budget.grace_on_loss = grace;
+    }
+    if let Some(margin) = span("--margin", typed.margin.as_deref())? {
+        budget.margin = margin;
+    }
+    budget
+        .validate()
+        .map_err(|why| Refusal::new(why.to_string()))?;
+    Ok(budget)
+}
+
+fn poll(typed: &cli::Run) -> Result<Option<Duration>, Refusal> {
+    let poll = span("--poll", typed.poll.as_deref())?.unwrap_or(DEFAULT_POLL);
+    if !POLL.contains(&poll) {
+        return Err(Refusal::new(format!(
+            "--poll {}: take 100ms to 1h",
+            show(poll)
+        )));
+    }
+    Ok(Some(poll))
+}
+
+fn wait(typed: &cli::Run) -> Result<Option<Duration>, Refusal> {
+    match (typed.no_wait, typed.wait.as_deref()) {
+        (true, Some(wait)) => Err(Refusal::new(format!(
+            "--no-wait and --wait {wait} contradict each other: choose one (is TRAFFICCOP_NO_WAIT or TRAFFICCOP_WAIT set?)"
+        ))),
+        (true, None) => Ok(Some(Duration::ZERO)),
+        (false, wait) => span("--wait", wait),
+    }
+}
+
+fn conflict_status(typed: &cli::Run) -> Result<u8, Refusal> {
+    let Some(text) = typed.conflict_exit_code.as_deref() else {
+        return Ok(exit::CONFLICT);
+    };
+    text.parse().map_err(|_| {
+        // flock once took 600 for 88.
+        Refusal::new(format!(
+            "--conflict-exit-code {text}: an exit status is a number from 0 to 255"
+        ))
+    })
+}
+
+fn identity(typed: &cli::Run, place: &Place) -> Result<String, Refusal> {
+    let Some(identity) = typed.identity.clone() else {
+        return Ok(format!("{}-{}", place.host, place.pid));
+    };
+    if identity.trim().is_empty() || identity.chars().any(char::is_control) {
+        return Err(Refusal::new(
+            "--identity: it is shown to people, and cannot be empty or have control characters",
+        ));
+    }
+    if identity.len() > IDENTITY_LIMIT {
+        return Err(Refusal::new(format!(
+            "--identity: {} bytes are too many: {IDENTITY_LIMIT} at most",
+            identity.len()
+        )));
+    }
+    Ok(identity)
+}
+
+/// The status file is replaced by renaming. If it were the lock's file, the next instance would
+/// find a new file there, lock it, and run beside us.
+fn status_file(typed: &cli::Run, lock: &Lock) -> Result<Option<PathBuf>, Refusal> {
+    let Some(status) = &typed.status_file else {
+        return Ok(None);
+    };
+    if status.as_os_str().is_empty() || status.file_name().is_none() || status.is_dir() {
+        return Err(Refusal::new(format!(
+            "--status-file {}: name a file, not a directory",
+            quoted_word(status.as_os_str())
+        )));
+    }
+    if let Lock::File { path, .. } = lock
+        && same_file(status, path)
+    {
+        return Err(Refusal::new(format!(
+            "--status-file {} is the lock's file, and would be replaced under the lock: name another one",
+            status.display()
+        )));
+    }
+    Ok(Some(status.clone()))
+}
+
+fn same_file(one: &Path, other: &Path) -> bool {
+    if let (Ok(one), Ok(other)) = (one.metadata(), other.metadata()) {
+        return (one.dev(), one.ino()) == (other.dev(), other.ino());
+    }
+    // What does not exist yet is where its directory says it will be.
+    let place = |path: &Path| {
+        let parent = path
+            .parent()
+            .filter(|parent| !parent.as_os_str().is_empty());
+        let parent = parent.unwrap_or(Path::new(".")).canonicalize().ok()?;
+        Some(parent.join(path.file_name()?))
+    };
+    place(one).is_some_and(|one| place(other).is_some_and(|other| one == other))
+}
+
+/// A command as it could be typed into a shell, in one line.
+#[must_use]
+pub fn quoted(command: &[OsString]) -> String {
+    let words: Vec<String> = command.iter().map(|word| quoted_word(word)).collect();
+    words.join(" ")
+}
+
+fn quoted_word(word: &OsStr) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_-./=:,@%+^".contains(c);
+    match word.to_str() {
+        Some(text) if !text.is_empty() && text.chars().all(plain) => text.to_owned(),
+        Some(text) if !text.chars().any(char::is_control) => {
+            format!("'{}'", text.replace('\'', r"'\''"))
+        }
+        // Control characters and bytes that are no text: spelt out, so that it stays one line.
+        _ => {
+            let mut spelt = String::from("$'");
+            for chunk in word.as_bytes().utf8_chunks() {
+                for c in chunk.valid().chars() {
+                    match c {
+                        '\'' | '\\' => spelt.extend(['\\', c]),
+                        '\n' => spelt.push_str("\\n"),
+                        '\t' => spelt.push_str("\\t"),
+                        c if c.is_control() => {
+                            for byte in c.encode_utf8(&mut [0; 4]).bytes() {
+                                spelt.push_str(&format!("\\x{byte:02x}"));
+                            }
+                        }
+                        c => spelt.push(c),
+                    }
+                }
+                for byte in chunk.invalid() {
+                    spelt.push_str(&format!("\\x{byte:02x}"));
+                }
+            }
+            spelt + "'"
+        }
+    }
+}
+
+fn cut(text: &str, limit: usize) -> &str {
+    let mut end = limit.min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+#[cfg(test)]
+mod tests;

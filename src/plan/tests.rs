@@ -1,0 +1,252 @@
+//! What the plan makes of what was typed. The environment is not read: clap's part in it is tested
+//! with the binary.
+
+use super::*;
+use clap::FromArgMatches;
+
+fn place() -> Place {
+    Place {
+        host: "web1".into(),
+        pid: 42,
+        seed: 7,
+    }
+}
+
+/// Parses without the environment, so that a variable of whoever runs the tests changes nothing.
+fn typed(words: &[&str]) -> cli::Run {
+    let definition = cli::definition().mut_subcommand("run", |run| {
+        run.mut_args(|arg| arg.env(None::<&'static str>))
+    });
+    let line = ["trafficcop", "run"].iter().chain(words);
+    let matches = definition.try_get_matches_from(line).expect("it parses");
+    let cli::Verb::Run(run) = cli::Cli::from_arg_matches(&matches).expect("it fits").verb;
+    *run
+}
+
+fn plan(line: &str) -> Result<Plan, Refusal> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    Plan::new(typed(&words), &place())
+}
+
+#[test]
+fn the_defaults_are_those_of_the_design() {
+    let plan = plan("--blob locks/a -- job --now").unwrap();
+    assert_eq!(
+        plan.lock,
+        Lock::Blob {
+            target: "locks/a".into(),
+            emulator: false,
+            create: true,
+            page_blob: None
+        }
+    );
+    let seconds = Duration::from_secs;
+    assert_eq!(plan.lease, seconds(60));
+    let budget = plan.rules.budget.unwrap();
+    assert_eq!(budget.renew_every, seconds(20));
+    assert_eq!(budget.grace_on_loss, seconds(10));
+    assert_eq!(budget.margin, seconds(2));
+    assert_eq!(plan.rules.poll, Some(seconds(2)));
+    assert_eq!(plan.rules.wait, None);
+    assert_eq!(plan.rules.grace, seconds(30));
+    assert_eq!(plan.rules.stop_signal, libc::SIGTERM);
+    assert_eq!(plan.rules.if_lost, IfLost::Compete);
+    assert_eq!(plan.rules.seed, 7);
+    assert_eq!(plan.conflict_status, 75);
+    assert_eq!(plan.candidate.identity, "web1-42");
+    assert_eq!(plan.candidate.command, "job --now");
+    assert_eq!(plan.contain, Contain::Auto);
+    assert!(plan.status_file.is_none() && !plan.quiet);
+}
+
+#[test]
+fn the_budget_scales_with_the_lease_until_it_is_told_otherwise() {
+    for (lease, grace, margin) in [(60, 10, 2), (30, 5, 1), (15, 3, 1)] {
+        let plan = plan(&format!("--blob c/a --lease {lease}s job")).unwrap();
+        let budget = plan.rules.budget.unwrap();
+        assert_eq!(budget.grace_on_loss.as_secs(), grace, "{lease}");
+        assert_eq!(budget.margin.as_secs(), margin, "{lease}");
+    }
+    let plan = plan("--blob c/a --grace-on-loss 4s --margin 1500ms job").unwrap();
+    let budget = plan.rules.budget.unwrap();
+    assert_eq!(budget.grace_on_loss, Duration::from_secs(4));
+    assert_eq!(budget.margin, Duration::from_millis(1500));
+}
+
+#[test]
+fn a_grace_longer_than_the_lease_is_fine_when_a_stop_is_asked_for() {
+    assert_eq!(
+        plan("--blob c/a --lease 15 --grace 5m job")
+            .unwrap()
+            .rules
+            .grace,
+        Duration::from_secs(300)
+    );
+}
+
+#[test]
+fn a_file_is_not_leased_by_anybody_s_limits() {
+    let plan = plan("--file /tmp/x --lease 80s job").unwrap();
+    assert_eq!(plan.rules.poll, Some(seconds(2)));
+    assert_eq!(plan.lease, Duration::from_secs(80));
+}
+
+#[test]
+fn waiting_is_for_ever_for_a_while_or_not_at_all() {
+    let wait = |line: &str| plan(line).unwrap().rules.wait;
+    assert_eq!(wait("--file x job"), None);
+    assert_eq!(wait("-n --file x job"), Some(Duration::ZERO));
+    assert_eq!(wait("-w 1m --file x job"), Some(Duration::from_secs(60)));
+    assert_eq!(plan("-nE0 --file x job").unwrap().conflict_status, 0);
+    assert_eq!(plan("-E 255 --file x job").unwrap().conflict_status, 255);
+}
+
+#[test]
+fn what_cannot_be_is_refused_in_one_line_that_helps() {
+    for (line, words) in [
+        ("--file x", &["no command", "--"][..]),
+        ("job", &["--blob", "--file"]),
+        (
+            "--blob c/a --file x job",
+            &["two locks", "c/a", "exactly one"],
+        ),
+        ("--blob c/a --lease 14s job", &["--lease 14s", "take 15s"]),
+        ("--blob c/a --lease 61s job", &["--lease 61s", "take 60s"]),
+        (
+            "--blob c/a --lease 15500ms job",
+            &["whole seconds", "take 15s"],
+        ),
+        (
+            "--blob c/a --lease infinite job",
+            &["infinite", "15s to 60s"],
+        ),
+        ("--file x --lease=-1 job", &["infinite"]),
+        (
+            "--blob c/a --lease soon job",
+            &["--lease", "'soon'", "1m30s"],
+        ),
+        (
+            "--blob c/a --page-blob=1000 job",
+            &["--page-blob", "512", "1024 would do"],
+        ),
+        ("--blob c/a --page-blob=9T job", &["--page-blob", "8T"]),
+        (
+            "--blob c/a --page-blob --no-create job",
+            &["--page-blob", "--no-create"],
+        ),
+        (
+            "--blob c/a --heartbeat on job",
+            &["--heartbeat", "on a blob"],
+        ),
+        ("--blob c/a --poll 0 job", &["--poll 0s", "100ms"]),
+        ("--blob c/a --poll 2h job", &["--poll 2h", "1h"]),
+        ("--file x --emulator job", &["--emulator", "on a file"]),
+        ("--file x --no-create job", &["--no-create", "on a file"]),
+        ("--file x --page-blob job", &["--page-blob", "on a file"]),
+        (
+            "--file x --heartbeat off --lease 30s job",
+            &["--lease", "without a heartbeat"],
+        ),
+        (
+            "--file x -n -w 3 job",
+            &["--no-wait", "--wait 3", "contradict"],
+        ),
+        ("--file x -E 600 job", &["600", "0 to 255"]),
+        ("--file x -E -1 job", &["-1", "0 to 255"]),
+        (
+            "--file x --stop-signal FOO job",
+            &["--stop-signal", "'FOO'"],
+        ),
+        ("--file x --stop-signal STOP job", &["--stop-signal", "end"]),
+        (
+            "--file x --status-file / job",
+            &["--status-file", "directory"],
+        ),
+        (
+            "--file x --status-file ./x job",
+            &["--status-file", "lock's file"],
+        ),
+        ("--blob c/a --grace-on-loss 50s job", &[]),
+        ("--blob c/a --lease 15 --margin 9s job", &[]),
+    ] {
+        let refusal = plan(line).map(|_| ()).expect_err(line);
+        assert_eq!(refusal.status(), 64);
+        let text = refusal.to_string();
+        assert!(!text.contains('\n') && !text.is_empty(), "{line}: {text}");
+        for word in words {
+            assert!(
+                text.contains(word),
+                "{line}: '{text}' does not say '{word}'"
+            );
+        }
+    }
+}
+
+#[test]
+fn empty_and_unprintable_values_are_refused() {
+    for words in [
+        &["--file", "", "job"][..],
+        &["--blob", "", "job"],
+        &["--file", "x", ""],
+        &["--file", "x", "--identity", "", "job"],
+        &["--file", "x", "--identity", "a\nb", "job"],
+        &["--file", "x", "--identity", &"a".repeat(129), "job"],
+        &["--file", "x", "--status-file", "", "job"],
+    ] {
+        assert!(Plan::new(typed(words), &place()).is_err(), "{words:?}");
+    }
+}
+
+#[test]
+fn the_status_file_cannot_be_the_lock_by_another_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    std::fs::write(at("lock"), "").unwrap();
+    std::fs::hard_link(at("lock"), at("hard")).unwrap();
+    std::os::unix::fs::symlink(at("lock"), at("soft")).unwrap();
+    std::os::unix::fs::symlink(dir.path(), at("round")).unwrap();
+    let refused = |lock: &str, status: &str| {
+        let (lock, status) = (at(lock), at(status));
+        let words = [
+            "--file",
+            lock.to_str().unwrap(),
+            "--status-file",
+            status.to_str().unwrap(),
+            "job",
+        ];
+        Plan::new(typed(&words), &place()).is_err()
+    };
+    assert!(refused("lock", "hard"));
+    assert!(refused("soft", "lock"));
+    assert!(refused("lock", "soft"));
+    assert!(refused("lock", "round/lock"));
+    assert!(refused("new", "round/new"));
+    assert!(!refused("lock", "status"));
+}
+
+#[test]
+fn a_command_is_shown_as_it_could_be_typed() {
+    let shown = |words: &[&[u8]]| {
+        let words: Vec<OsString> = words.iter().map(|w| OsStr::from_bytes(w).into()).collect();
+        quoted(&words)
+    };
+    assert_eq!(
+        shown(&[b"sh", b"-c", b"echo $HOME; it's"]),
+        r"sh -c 'echo $HOME; it'\''s'"
+    );
+    assert_eq!(
+        shown(&[b"", b"a=b", "\u{e9}t\u{e9}".as_bytes()]),
+        "'' a=b 'été'"
+    );
+    assert_eq!(shown(&[b"a\nb\t'\\\x1b\xff"]), r"$'a\nb\t\'\\\x1b\xff'");
+}
+
+#[test]
+fn a_long_command_is_cut_between_characters() {
+    let word = "é".repeat(200);
+    let plan = Plan::new(typed(&["--file", "x", "job", &word]), &place()).unwrap();
+    let shown = plan.candidate.command;
+    assert!(shown.len() <= COMMAND_LIMIT && shown.len() > COMMAND_LIMIT - 2);
+    assert!(shown.starts_with("job 'é") && shown.ends_with('é'));
+    assert_eq!(plan.command[1], *word);
+}

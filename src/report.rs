@@ -1,0 +1,258 @@
+//! The only writer of what a person reads: the log on stderr, and the last line that says why we
+//! ended. Called by everything above the core; the rooms below speak through `tracing`.
+//!
+//! It must never hold us up: a supervisor that waits for somebody to read its log cannot renew its
+//! lease. A full pipe, a stopped terminal or a closed stderr costs the line, never the time
+//! ([`Stderr`]). It must never show a secret: only our own events are logged, those of the client
+//! libraries never are.
+
+use std::fmt::{self, Write as _};
+use std::sync::OnceLock;
+
+use serde_json::{Map, Value};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
+
+pub mod stderr;
+pub mod words;
+
+use crate::cli::Log;
+use crate::clock::Instant;
+use crate::core::{Cause, Ending, Notice};
+use crate::exit::Leave;
+use stderr::Stderr;
+
+/// The longest text of a message or a field; a server's answer can be a whole page of HTML.
+const TEXT_LIMIT: usize = 1000;
+
+/// What every line of a JSON log bears, once it is known.
+#[derive(Clone, Debug)]
+pub struct Context {
+    /// The lock's address.
+    pub lock: String,
+    /// Our identity.
+    pub identity: String,
+}
+
+static CONTEXT: OnceLock<Context> = OnceLock::new();
+
+/// Sets up the log; only the first call counts. Starts no thread, so it may come before the
+/// guardian is forked.
+pub fn init(log: Log, quiet: bool) {
+    let level = if quiet {
+        LevelFilter::WARN
+    } else {
+        LevelFilter::INFO
+    };
+    // Only ourselves: the client libraries print requests at DEBUG, credentials included.
+    let ours = Targets::new().with_target(env!("CARGO_CRATE_NAME"), level);
+    let lines = tracing_subscriber::fmt::layer()
+        .event_format(Lines {
+            json: log == Log::Json,
+        })
+        .with_writer(Stderr::open);
+    let _ = tracing::subscriber::set_global_default(
+        tracing_subscriber::registry().with(ours).with(lines),
+    );
+}
+
+/// Says what every later line of a JSON log bears.
+pub fn context(context: Context) {
+    let _ = CONTEXT.set(context);
+}
+
+/// Tells people what the core wants them to hear.
+pub fn notice(notice: &Notice, now: Instant) {
+    let (level, text) = words::of_notice(notice, now);
+    let token = match notice {
+        Notice::InControl { token } => Some(*token),
+        Notice::StandingBy(sight) => sight.token,
+        _ => None,
+    };
+    say(level, &text, token, None);
+}
+
+/// The last line: why we end as we do. Silent where the command's own end said it all.
+pub fn ending(ending: &Ending, leave: Leave) {
+    if let Some((level, text)) = words::of_ending(ending, leave) {
+        say(level, &text, None, Some(leave.status()));
+    }
+}
+
+/// Why a tenure ended, in a few words, for the status file.
+#[must_use]
+pub fn cause(cause: &Cause) -> String {
+    words::reason(cause)
+}
+
+/// Why nothing was started, or what else failed in `main`: the whole chain in one line.
+pub fn failure(error: &anyhow::Error) {
+    let status = Leave::of_error(error).status();
+    say(Level::ERROR, &format!("{error:#}"), None, Some(status));
+}
+
+fn say(level: Level, text: &str, token: Option<u64>, exit: Option<i32>) {
+    // The macros want their level as a constant.
+    if level == Level::ERROR {
+        tracing::error!(token, exit, "{text}");
+    } else if level == Level::WARN {
+        tracing::warn!(token, exit, "{text}");
+    } else {
+        tracing::info!(token, exit, "{text}");
+    }
+}
+
+/// One line for one event.
+struct Lines {
+    json: bool,
+}
+
+impl<S, N> FormatEvent<S, N> for Lines
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        _: &FmtContext<'_, S, N>,
+        mut to: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let mut said = Said::default();
+        event.record(&mut said);
+        let level = *event.metadata().level();
+        if self.json {
+            writeln!(to, "{}", json_line(level, said, &now_utc(), CONTEXT.get()))
+        } else {
+            writeln!(to, "{}", text_line(level, &said.message))
+        }
+    }
+}
+
+/// What an event says.
+#[derive(Default)]
+struct Said {
+    message: String,
+    fields: Map<String, Value>,
+}
+
+impl Visit for Said {
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.fields.insert(field.name().into(), value.into());
+    }
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.fields.insert(field.name().into(), value.into());
+    }
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.fields.insert(field.name().into(), value.into());
+    }
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.record_debug(field, &format_args!("{value}"));
+    }
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        let text = one_line(&format!("{value:?}"));
+        if field.name() == "message" {
+            self.message = text;
+        } else {
+            self.fields.insert(field.name().into(), text.into());
+        }
+    }
+}
+
+/// Keeps a text in its line: what came from a server or a lock's record may not forge lines or
+/// talk to the terminal.
+fn one_line(text: &str) -> String {
+    let mut line: String = text
+        .chars()
+        .take(TEXT_LIMIT)
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
+    if text.chars().nth(TEXT_LIMIT).is_some() {
+        line.push_str("...");
+    }
+    line
+}
+
+fn text_line(level: Level, message: &str) -> String {
+    let mut line = String::from("trafficcop: ");
+    if level == Level::ERROR {
+        line.push_str("error: ");
+    } else if level == Level::WARN {
+        line.push_str("warning: ");
+    }
+    let _ = write!(line, "{message}");
+    line
+}
+
+fn json_line(level: Level, said: Said, ts: &str, context: Option<&Context>) -> Value {
+    let mut line = Map::new();
+    line.insert("ts".into(), ts.into());
+    line.insert("level".into(), level.as_str().to_lowercase().into());
+    line.insert("message".into(), said.message.into());
+    if let Some(context) = context {
+        line.insert("lock".into(), context.lock.clone().into());
+        line.insert("identity".into(), context.identity.clone().into());
+    }
+    line.insert("pid".into(), std::process::id().into());
+    line.extend(said.fields);
+    Value::Object(line)
+}
+
+/// The wall clock, for people.
+pub(crate) fn now_utc() -> String {
+    time::OffsetDateTime::now_utc()
+        .replace_nanosecond(0)
+        .ok()
+        .and_then(|now| {
+            now.format(&time::format_description::well_known::Rfc3339)
+                .ok()
+        })
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_plain_but_for_what_needs_a_look() {
+        assert_eq!(
+            text_line(Level::INFO, "in control"),
+            "trafficcop: in control"
+        );
+        assert_eq!(text_line(Level::WARN, "a"), "trafficcop: warning: a");
+        assert_eq!(text_line(Level::ERROR, "a"), "trafficcop: error: a");
+    }
+
+    #[test]
+    fn a_server_s_answer_stays_in_its_line() {
+        assert_eq!(one_line("a\nb\x1b[2J"), "a b [2J");
+        let long = one_line(&"é".repeat(5000));
+        assert!(long.len() < 2100 && long.ends_with("..."));
+    }
+
+    #[test]
+    fn json_bears_what_is_known() {
+        let mut said = Said {
+            message: "in control".into(),
+            ..Said::default()
+        };
+        said.fields.insert("token".into(), 7.into());
+        let context = Context {
+            lock: "file:/x".into(),
+            identity: "web1-42".into(),
+        };
+        let line = json_line(Level::INFO, said, "2020-01-01T00:00:00Z", Some(&context));
+        assert_eq!(line["level"], "info");
+        assert_eq!(line["message"], "in control");
+        assert_eq!(line["token"], 7);
+        assert_eq!(line["lock"], "file:/x");
+        assert_eq!(line["ts"], "2020-01-01T00:00:00Z");
+        assert!(!line.to_string().contains('\n'));
+    }
+}

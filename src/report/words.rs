@@ -1,0 +1,206 @@
+//! The wording of what people are told: terse, in the field's terms, with the reason. Called by
+//! `report` alone; pure.
+
+use tracing::Level;
+
+use crate::clock::Instant;
+use crate::core::{Cause, Ending, Exit, Notice, Sight};
+use crate::exit::Leave;
+use crate::units::{show, signal_name};
+
+/// One line for a notice.
+pub(super) fn of_notice(notice: &Notice, now: Instant) -> (Level, String) {
+    match notice {
+        Notice::StandingBy(sight) => (Level::INFO, format!("standing by{}", behind(sight))),
+        Notice::InControl { token } => (Level::INFO, format!("in control, token {token}")),
+        Notice::Doubt {
+            why,
+            term_at: Some(at),
+        } => (
+            Level::WARN,
+            format!(
+                "cannot renew the lease: {why}; retrying, the command is stopped in {} if nothing changes",
+                show(rounded(at.since(now)))
+            ),
+        ),
+        Notice::Doubt { why, term_at: None } => (
+            Level::WARN,
+            format!("cannot reach the lock: {why}; retrying"),
+        ),
+        Notice::Recovered => (Level::INFO, "the store answers again".into()),
+        Notice::Draining(cause) => draining(cause),
+        Notice::CommandEnded(exit) => match exit {
+            Exit::Code(0) => (Level::INFO, "the command ended".into()),
+            Exit::Code(code) => (
+                Level::INFO,
+                format!("the command exited with status {code}"),
+            ),
+            Exit::Signal(signal) => (
+                Level::WARN,
+                format!("the command was killed by {}", signal_name(*signal)),
+            ),
+        },
+        Notice::LeftBehind => (
+            Level::WARN,
+            "the command left processes behind: stopping them".into(),
+        ),
+        Notice::Released => (Level::INFO, "gave the lock back".into()),
+        Notice::LeftToRunOut { why } => {
+            (Level::WARN, format!("the lease is left to run out: {why}"))
+        }
+    }
+}
+
+fn draining(cause: &Cause) -> (Level, String) {
+    let (level, why) = match cause {
+        Cause::CommandEnded => {
+            return (Level::INFO, "stopping what the command left behind".into());
+        }
+        Cause::Stopped(signal) => (Level::INFO, format!("{} received", signal_name(*signal))),
+        cause => (Level::WARN, reason(cause)),
+    };
+    (level, format!("stopping the command: {why}"))
+}
+
+/// One line for the end; `None` where the command ended by itself, which has been told.
+pub(super) fn of_ending(ending: &Ending, leave: Leave) -> Option<(Level, String)> {
+    let reason = reason(&ending.cause);
+    if ending.overlap {
+        let line = format!(
+            "{reason}; the command may have run beside another holder's: exit status {}",
+            leave.status()
+        );
+        return Some((Level::ERROR, line));
+    }
+    match (&ending.cause, leave) {
+        (Cause::CommandEnded, _) => None,
+        // On a machine that has nothing to do this is no warning, and -E 0 says so.
+        (Cause::Stopped(_), _) | (Cause::NotObtained(_), Leave::Status(0)) => {
+            Some((Level::INFO, reason))
+        }
+        _ => Some((
+            Level::ERROR,
+            format!("{reason}; exit status {}", leave.status()),
+        )),
+    }
+}
+
+pub(super) fn reason(cause: &Cause) -> String {
+    match cause {
+        Cause::CommandEnded => "the command ended".into(),
+        Cause::NotStarted {
+            errno: errno @ libc::ENOENT,
+        } => format!(
+            "the command cannot be found: {}",
+            nix::errno::Errno::from_raw(*errno).desc()
+        ),
+        Cause::NotStarted { errno } => format!(
+            "the command cannot be run: {}",
+            nix::errno::Errno::from_raw(*errno).desc()
+        ),
+        Cause::Stopped(signal) => format!("stopped by {}", signal_name(*signal)),
+        Cause::Doubt { why } => format!("the lease could not be renewed in time: {why}"),
+        Cause::Lost { why } => format!("the lease was lost: {why}"),
+        Cause::GuardianLost => "the guardian died or fell silent".into(),
+        Cause::NotObtained(sight) => format!("control not obtained{}", behind(sight)),
+        Cause::Store { why, .. } => why.clone(),
+    }
+}
+
+fn behind(sight: &Sight) -> String {
+    let draining = if sight.draining {
+        ", which is stopping"
+    } else {
+        ""
+    };
+    match (&sight.holder, sight.token) {
+        (Some(holder), Some(token)) => format!(": {holder} is in control, token {token}{draining}"),
+        (Some(holder), None) => format!(": {holder} is in control{draining}"),
+        (None, _) if sight.draining => ": the holder is stopping".into(),
+        (None, _) => ": another is in control".into(),
+    }
+}
+
+fn rounded(span: std::time::Duration) -> std::time::Duration {
+    if span < std::time::Duration::from_secs(1) {
+        return std::time::Duration::from_millis(u64::try_from(span.as_millis()).unwrap_or(0));
+    }
+    std::time::Duration::from_secs(span.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn ending(cause: Cause) -> Ending {
+        Ending {
+            cause,
+            exit: None,
+            overlap: false,
+            released: true,
+        }
+    }
+
+    #[test]
+    fn doubt_says_when_it_becomes_serious() {
+        let now = Instant::from_nanos(5_000_000_000);
+        let notice = Notice::Doubt {
+            why: "timed out".into(),
+            term_at: Some(now + Duration::from_millis(28_400)),
+        };
+        let (level, text) = of_notice(&notice, now);
+        assert_eq!(level, Level::WARN);
+        assert!(
+            text.contains("timed out") && text.contains("in 28s"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_standby_names_the_holder_if_it_can() {
+        let sight = Sight {
+            holder: Some("web2-9".into()),
+            token: Some(7),
+            draining: true,
+        };
+        let (_, text) = of_notice(&Notice::StandingBy(sight), Instant::ZERO);
+        assert_eq!(
+            text,
+            "standing by: web2-9 is in control, token 7, which is stopping"
+        );
+        let (_, text) = of_notice(&Notice::StandingBy(Sight::default()), Instant::ZERO);
+        assert_eq!(text, "standing by: another is in control");
+    }
+
+    #[test]
+    fn the_last_line_says_why_and_with_what_status() {
+        let line = |cause| of_ending(&ending(cause), Leave::Status(70));
+        let (level, text) = line(Cause::Lost {
+            why: "broken".into(),
+        })
+        .unwrap();
+        assert_eq!(
+            (level, &*text),
+            (Level::ERROR, "the lease was lost: broken; exit status 70")
+        );
+        assert_eq!(line(Cause::CommandEnded), None);
+        let mut overlap = ending(Cause::CommandEnded);
+        overlap.overlap = true;
+        let (level, text) = of_ending(&overlap, Leave::Status(71)).unwrap();
+        assert!(level == Level::ERROR && text.contains("beside") && text.contains("71"));
+    }
+
+    #[test]
+    fn cron_is_kept_quiet_by_minus_e_0() {
+        let cause = || ending(Cause::NotObtained(Sight::default()));
+        assert_eq!(
+            of_ending(&cause(), Leave::Status(0)).unwrap().0,
+            Level::INFO
+        );
+        assert_eq!(
+            of_ending(&cause(), Leave::Status(75)).unwrap().0,
+            Level::ERROR
+        );
+    }
+}

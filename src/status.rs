@@ -1,0 +1,255 @@
+//! The status file: what an instance is doing, as JSON, for scripts and for people. It is replaced
+//! as a whole at each change, so that a reader never sees half of it.
+//!
+//! Called by `run`, after the guardian was forked: it writes from a thread of its own, because a
+//! file system that hangs must not keep the supervisor from renewing. It must never fail anything:
+//! a file that cannot be written is told once, until it can be again.
+
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// What the file says. Fields that do not apply are `null`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Status {
+    /// What the instance does: `standby`, `holding`, `draining`, ... `done`.
+    pub state: String,
+    /// Since when, by the wall clock (RFC 3339, UTC); set by [`StatusFile::write`] whenever the
+    /// state differs from the one before.
+    pub since: String,
+    /// The lock's address.
+    pub lock: String,
+    /// The instance's identity.
+    pub identity: String,
+    /// The supervisor's process.
+    pub pid: u32,
+    /// The guardian's process.
+    pub guardian_pid: Option<i32>,
+    /// The command's main process, while it runs.
+    pub command_pid: Option<i32>,
+    /// The fencing token of the present tenure, or of the last.
+    pub token: Option<u64>,
+    /// The containment in force.
+    pub contain: Option<String>,
+    /// Who holds the lock, while another does.
+    pub holder: Option<String>,
+    /// Why the last tenure ended.
+    pub cause: Option<String>,
+    /// How the command ended last: its status, or 128+n for signal n.
+    pub command_exit: Option<i32>,
+    /// An overlap with another holder cannot be excluded.
+    pub overlap: bool,
+    /// Our own exit status, once it is known (128+n where we die of signal n).
+    pub exit: Option<i32>,
+}
+
+#[derive(Default)]
+struct Desk {
+    next: Option<Status>,
+    closed: bool,
+    idle: bool,
+}
+
+#[derive(Default)]
+struct Shared {
+    desk: Mutex<Desk>,
+    changed: Condvar,
+}
+
+/// A status file and the thread that writes it.
+pub struct StatusFile {
+    shared: Arc<Shared>,
+    last: Option<(String, String)>,
+    writer: Option<JoinHandle<()>>,
+}
+
+impl StatusFile {
+    /// Starts the writer; nothing is written yet. Not before the guardian was forked: it is a
+    /// thread.
+    #[must_use]
+    pub fn new(path: PathBuf) -> StatusFile {
+        let shared = Arc::new(Shared::default());
+        let theirs = Arc::clone(&shared);
+        let writer = std::thread::Builder::new()
+            .name("status-file".into())
+            .stack_size(128 * 1024)
+            .spawn(move || serve(&theirs, &path));
+        StatusFile {
+            shared,
+            last: None,
+            writer: writer
+                .inspect_err(|why| tracing::warn!("cannot keep the status file: {why}"))
+                .ok(),
+        }
+    }
+
+    /// Has the file say this; returns at once. While the file system is slow only the latest
+    /// counts.
+    pub fn write(&mut self, status: &Status) {
+        let mut status = status.clone();
+        let since = match &self.last {
+            Some((state, since)) if *state == status.state => since.clone(),
+            _ => crate::report::now_utc(),
+        };
+        status.since.clone_from(&since);
+        self.last = Some((status.state.clone(), since));
+        let mut desk = self.shared.lock();
+        desk.next = Some(status);
+        drop(desk);
+        self.shared.changed.notify_all();
+    }
+
+    /// Waits until the file says the latest, but not for longer than `limit`.
+    pub fn finish(self, limit: Duration) {
+        if self.writer.is_none() {
+            return;
+        }
+        let desk = self.shared.lock();
+        let busy = |desk: &mut Desk| desk.next.is_some() || !desk.idle;
+        let _ = self
+            .shared
+            .changed
+            .wait_timeout_while(desk, limit, busy)
+            .unwrap_or_else(PoisonError::into_inner);
+    }
+}
+
+impl Drop for StatusFile {
+    fn drop(&mut self) {
+        self.shared.lock().closed = true;
+        self.shared.changed.notify_all();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Desk> {
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn serve(shared: &Shared, path: &Path) {
+    let mut failing = false;
+    let mut desk = shared.lock();
+    loop {
+        match desk.next.take() {
+            Some(status) => {
+                desk.idle = false;
+                drop(desk);
+                match replace(path, &status) {
+                    Ok(()) => failing = false,
+                    Err(why) if !failing => {
+                        failing = true;
+                        tracing::warn!("cannot write the status file {}: {why}", path.display());
+                    }
+                    Err(_) => {}
+                }
+                desk = shared.lock();
+            }
+            None if desk.closed => return,
+            None => {
+                desk.idle = true;
+                shared.changed.notify_all();
+                desk = shared
+                    .changed
+                    .wait(desk)
+                    .unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+    }
+}
+
+/// Writes beside it and renames over it: readers see the old one or the new one.
+fn replace(path: &Path, status: &Status) -> io::Result<()> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let beside = path.with_file_name(format!(".{name}.{}", std::process::id()));
+    let mut text = serde_json::to_vec(status)?;
+    text.push(b'\n');
+    let written = std::fs::File::create(&beside)
+        .and_then(|mut file| file.write_all(&text))
+        .and_then(|()| std::fs::rename(&beside, path));
+    if written.is_err() {
+        let _ = std::fs::remove_file(&beside);
+    }
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn status(state: &str) -> Status {
+        Status {
+            state: state.into(),
+            lock: "file:/x".into(),
+            token: Some(7),
+            ..Status::default()
+        }
+    }
+
+    fn read(path: &Path) -> serde_json::Value {
+        serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn the_latest_is_there_when_finished_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("status.json");
+        let mut file = StatusFile::new(path.clone());
+        for state in ["standby", "holding", "done"] {
+            file.write(&status(state));
+        }
+        file.finish(LONG);
+        let there = read(&path);
+        assert_eq!(there["state"], "done");
+        assert_eq!(there["token"], 7);
+        assert_eq!(there["exit"], serde_json::Value::Null);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn since_is_kept_as_long_as_the_state() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut file = StatusFile::new(dir.path().join("s"));
+        file.last = Some(("holding".into(), "long ago".into()));
+        file.write(&status("holding"));
+        assert_eq!(file.last.as_ref().unwrap().1, "long ago");
+        file.write(&status("draining"));
+        assert_ne!(file.last.as_ref().unwrap().1, "long ago");
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_left_behind_nowhere_and_harms_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut file = StatusFile::new(dir.path().join("missing/status"));
+        file.write(&status("standby"));
+        file.finish(LONG);
+        // A directory in its place: the file beside it goes again.
+        std::fs::create_dir(dir.path().join("dir")).unwrap();
+        assert!(replace(&dir.path().join("dir"), &status("x")).is_err());
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_file_system_that_hangs_holds_nobody_up() {
+        // A FIFO nobody reads: the writer hangs in its open, as on a dead mount.
+        let dir = tempfile::tempdir().unwrap();
+        let beside = dir.path().join(format!(".s.{}", std::process::id()));
+        nix::unistd::mkfifo(&beside, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let mut file = StatusFile::new(dir.path().join("s"));
+        for _ in 0..10 {
+            file.write(&status("standby"));
+        }
+        file.finish(Duration::from_millis(50));
+        // Let it go, so that no thread outlives the test.
+        let _ = std::fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&beside);
+    }
+}
