@@ -5,11 +5,15 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
+use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use nix::libc;
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{SigHandler, Signal, kill, signal};
 use nix::unistd::Pid;
 
@@ -45,8 +49,12 @@ pub(crate) struct Run<'a> {
     workload: Vec<OsString>,
     stdin: Stdio,
     ignored: Vec<Signal>,
-    closed_stderr: bool,
+    broken_stderr: bool,
+    preparations: Vec<Preparation>,
 }
+
+/// Done in the child between fork and exec; may do nothing but system calls.
+type Preparation = Box<dyn FnMut() -> io::Result<()> + Send + Sync>;
 
 impl<'a> Run<'a> {
     pub(super) fn new(scene: &'a Scene) -> Run<'a> {
@@ -67,7 +75,8 @@ impl<'a> Run<'a> {
             workload: Vec::new(),
             stdin: Stdio::null(),
             ignored: Vec::new(),
-            closed_stderr: false,
+            broken_stderr: false,
+            preparations: Vec::new(),
         }
     }
 
@@ -116,7 +125,64 @@ impl<'a> Run<'a> {
     /// Starts with a stderr that nobody reads any more: every write to it is an EPIPE.
     #[must_use]
     pub(crate) fn with_broken_stderr(mut self) -> Self {
-        self.closed_stderr = true;
+        self.broken_stderr = true;
+        self
+    }
+
+    /// Starts as a user whom file permissions bind, even if we are root.
+    #[must_use]
+    pub(crate) fn bound_by_permissions(mut self) -> Self {
+        const CAP_DAC_OVERRIDE: libc::c_ulong = 1;
+        const CAP_DAC_READ_SEARCH: libc::c_ulong = 2;
+        self.preparations.push(Box::new(|| {
+            for capability in [CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH] {
+                // SAFETY: takes numbers only. It fails where we have nothing to drop.
+                unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
+            }
+            Ok(())
+        }));
+        self
+    }
+
+    /// Starts with a file system of its own on this directory, read-only if there is `room` for
+    /// nothing (in 4 KiB pages).
+    #[must_use]
+    pub(crate) fn with_tmpfs(mut self, directory: &Path, room: u32) -> Self {
+        let directory = directory.to_owned();
+        let options = format!("size={}", room.max(1) * 4096);
+        let user = nix::unistd::geteuid();
+        let map = format!("0 {user} 1");
+        self.preparations.push(Box::new(move || {
+            let mut spaces = CloneFlags::CLONE_NEWNS;
+            if !user.is_root() {
+                spaces |= CloneFlags::CLONE_NEWUSER;
+            }
+            unshare(spaces)?;
+            if !user.is_root() {
+                std::fs::write("/proc/self/uid_map", &map)?;
+            }
+            let nothing = None::<&str>;
+            mount(
+                nothing,
+                "/",
+                nothing,
+                MsFlags::MS_REC | MsFlags::MS_PRIVATE,
+                nothing,
+            )?;
+            let flags = if room == 0 {
+                MsFlags::MS_RDONLY
+            } else {
+                MsFlags::empty()
+            };
+            mount(
+                nothing,
+                &directory,
+                Some("tmpfs"),
+                flags,
+                Some(options.as_str()),
+            )?;
+            Ok(())
+        }));
         self
     }
 
@@ -152,7 +218,7 @@ impl<'a> Run<'a> {
         }
         let create = |path| File::create(path).expect("a file in the scene");
         self.command.stdin(self.stdin).stdout(create(&stdout));
-        if self.closed_stderr {
+        if self.broken_stderr {
             let (reader, writer) = std::io::pipe().expect("a pipe");
             drop(reader);
             self.command.stderr(writer);
@@ -160,7 +226,8 @@ impl<'a> Run<'a> {
             self.command.stderr(create(&stderr));
         }
         let ignored = self.ignored;
-        let dispositions = move || {
+        let mut preparations = self.preparations;
+        let prepare = move || {
             for number in Signal::iterator() {
                 let handler = if ignored.contains(&number) {
                     SigHandler::SigIgn
@@ -173,10 +240,11 @@ impl<'a> Run<'a> {
                 }
             }
             nix::sys::signal::SigSet::empty().thread_set_mask()?;
-            Ok(())
+            preparations.iter_mut().try_for_each(|prepare| prepare())
         };
-        // SAFETY: between fork and exec only sigaction and sigprocmask are called.
-        unsafe { self.command.pre_exec(dispositions) };
+        // SAFETY: between fork and exec nothing but system calls is made; what they need was
+        // allocated before.
+        unsafe { self.command.pre_exec(prepare) };
         // A group of its own, as a shell gives to a job: nothing meant for the test reaches it.
         self.command.process_group(0);
         let child = self.command.spawn().expect("the binary can be started");
