@@ -268,8 +268,9 @@ impl Place {
                 });
             }
             Content::Damaged(None) => {
-                let seconds = time::OffsetDateTime::now_utc().unix_timestamp();
-                let token = u64::try_from(seconds).unwrap_or(0);
+                // Microseconds: no tenure is as short, so the clock stays ahead of the count.
+                let micros = time::OffsetDateTime::now_utc().unix_timestamp_nanos() / 1000;
+                let token = u64::try_from(micros).unwrap_or(0);
                 tracing::warn!(path = %self.path.display(), token, "the lock record is damaged beyond reading; the fencing token goes on from the wall clock");
                 token
             }
