@@ -14,6 +14,7 @@ use crate::cli;
 use crate::core::{Budget, IfLost, Rules};
 use crate::exit;
 use crate::lease::record::{COMMAND_LIMIT, Candidate};
+use crate::report::Format;
 use crate::supervise::Contain;
 use crate::units::{self, show};
 
@@ -94,8 +95,29 @@ pub enum Lock {
         /// Its path.
         path: PathBuf,
         /// When the lock is proved.
-        heartbeat: cli::Heartbeat,
+        heartbeat: Heartbeat,
     },
+}
+
+/// When a file's lock is proved by writing through its descriptor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Heartbeat {
+    /// On network drives.
+    #[default]
+    Auto,
+    /// Always.
+    On,
+    /// Never: the lock is believed for as long as it is open.
+    Off,
+}
+
+impl From<cli::Log> for Format {
+    fn from(typed: cli::Log) -> Format {
+        match typed {
+            cli::Log::Text => Format::Text,
+            cli::Log::Json => Format::Json,
+        }
+    }
 }
 
 /// What is to be done, and how.
@@ -119,7 +141,7 @@ pub struct Plan {
     /// Where the present state is kept.
     pub status_file: Option<PathBuf>,
     /// How the log is written.
-    pub log: cli::Log,
+    pub log: Format,
     /// Only warnings and errors are logged.
     pub quiet: bool,
 }
@@ -176,7 +198,7 @@ impl Plan {
                 cli::Contain::None => Contain::None,
             },
             command: typed.command,
-            log: typed.log,
+            log: typed.log.into(),
             quiet: typed.quiet,
         })
     }
@@ -239,8 +261,12 @@ fn lock(typed: &cli::Run) -> Result<Lock, Refusal> {
                     ("--poll", typed.poll.is_some()),
                 ],
             )?;
-            let heartbeat = typed.heartbeat.unwrap_or(cli::Heartbeat::Auto);
-            if heartbeat == cli::Heartbeat::Off {
+            let heartbeat = match typed.heartbeat {
+                None | Some(cli::Heartbeat::Auto) => Heartbeat::Auto,
+                Some(cli::Heartbeat::On) => Heartbeat::On,
+                Some(cli::Heartbeat::Off) => Heartbeat::Off,
+            };
+            if heartbeat == Heartbeat::Off {
                 strangers(
                     "without a heartbeat, which lasts as long as its file is open",
                     &[
