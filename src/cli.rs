@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use clap::builder::BoolishValueParser;
+use clap::builder::{BoolishValueParser, OsStringValueParser, TypedValueParser};
 use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 use crate::exit;
@@ -72,6 +72,7 @@ pub struct Run {
         long,
         value_name = "PATH",
         env = "TRAFFICCOP_FILE",
+        value_parser = path(),
         help_heading = "The lock (exactly one)"
     )]
     pub file: Option<PathBuf>,
@@ -237,6 +238,7 @@ pub struct Run {
         long,
         value_name = "F",
         env = "TRAFFICCOP_STATUS_FILE",
+        value_parser = path(),
         help_heading = "Being operated"
     )]
     pub status_file: Option<PathBuf>,
@@ -259,8 +261,9 @@ pub struct Run {
     /// The command and its arguments, run as they are, without a shell
     ///
     /// Its first 256 bytes are shown to whoever can read the lock's record: put no secrets there.
-    // Not required here: the plan says in one line what is missing.
-    #[arg(value_name = "COMMAND", trailing_var_arg = true, allow_hyphen_values = true, action = ArgAction::Append)]
+    // Not required here: the plan says in one line what is missing. No `allow_hyphen_values`: it
+    // would take a mistyped flag for the command.
+    #[arg(value_name = "COMMAND", trailing_var_arg = true, action = ArgAction::Append)]
     pub command: Vec<OsString>,
 }
 
@@ -359,6 +362,11 @@ pub const EXAMPLES: &[(&str, &str)] = &[
         "trafficcop run --emulator --blob locks/try -- sh -c 'echo token $TRAFFICCOP_TOKEN; sleep 60'",
     ),
 ];
+
+/// clap's own parser has its say about an empty path; the plan's is the better one.
+fn path() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().map(PathBuf::from)
+}
 
 fn after_long_help() -> String {
     let mut text = String::from("Examples:\n");

@@ -15,6 +15,7 @@ use crate::core::{Budget, IfLost, Rules};
 use crate::exit;
 use crate::lease::file::Heartbeat;
 use crate::lease::record::{COMMAND_LIMIT, Candidate};
+use crate::report::Format;
 use crate::supervise::Contain;
 use crate::units::{self, show};
 
@@ -99,6 +100,27 @@ pub enum Lock {
     },
 }
 
+/// When a file's lock is proved by writing through its descriptor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Heartbeat {
+    /// On network drives.
+    #[default]
+    Auto,
+    /// Always.
+    On,
+    /// Never: the lock is believed for as long as it is open.
+    Off,
+}
+
+impl From<cli::Log> for Format {
+    fn from(typed: cli::Log) -> Format {
+        match typed {
+            cli::Log::Text => Format::Text,
+            cli::Log::Json => Format::Json,
+        }
+    }
+}
+
 /// What is to be done, and how.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -120,7 +142,7 @@ pub struct Plan {
     /// Where the present state is kept.
     pub status_file: Option<PathBuf>,
     /// How the log is written.
-    pub log: cli::Log,
+    pub log: Format,
     /// Only warnings and errors are logged.
     pub quiet: bool,
 }
@@ -177,7 +199,7 @@ impl Plan {
                 cli::Contain::None => Contain::None,
             },
             command: typed.command,
-            log: typed.log,
+            log: typed.log.into(),
             quiet: typed.quiet,
         })
     }
@@ -239,8 +261,12 @@ fn lock(typed: &cli::Run) -> Result<Lock, Refusal> {
                     ("--page-blob", typed.page_blob.is_some()),
                 ],
             )?;
-            let heartbeat = typed.heartbeat.unwrap_or(cli::Heartbeat::Auto);
-            if heartbeat == cli::Heartbeat::Off {
+            let heartbeat = match typed.heartbeat {
+                None | Some(cli::Heartbeat::Auto) => Heartbeat::Auto,
+                Some(cli::Heartbeat::On) => Heartbeat::On,
+                Some(cli::Heartbeat::Off) => Heartbeat::Off,
+            };
+            if heartbeat == Heartbeat::Off {
                 strangers(
                     "without a heartbeat, which lasts as long as its file is open",
                     &[

@@ -21,11 +21,20 @@ use tracing_subscriber::registry::LookupSpan;
 pub mod stderr;
 pub mod words;
 
-use crate::cli::Log;
 use crate::clock::Instant;
 use crate::core::{Cause, Ending, Notice};
 use crate::exit::Leave;
 use stderr::Stderr;
+
+/// How the log is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// One plain line for each change of state.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
 
 /// The longest text of a message or a field; a server's answer can be a whole page of HTML.
 const TEXT_LIMIT: usize = 1000;
@@ -43,7 +52,7 @@ static CONTEXT: OnceLock<Context> = OnceLock::new();
 
 /// Sets up the log; only the first call counts. Starts no thread, so it may come before the
 /// guardian is forked.
-pub fn init(log: Log, quiet: bool) {
+pub fn init(format: Format, quiet: bool) {
     let level = if quiet {
         LevelFilter::WARN
     } else {
@@ -53,7 +62,7 @@ pub fn init(log: Log, quiet: bool) {
     let ours = Targets::new().with_target(env!("CARGO_CRATE_NAME"), level);
     let lines = tracing_subscriber::fmt::layer()
         .event_format(Lines {
-            json: log == Log::Json,
+            json: format == Format::Json,
         })
         .with_writer(Stderr::open);
     let _ = tracing::subscriber::set_global_default(

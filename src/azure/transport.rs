@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use azure_core::Bytes;
 use azure_core::error::{Error, ErrorKind, Result};
 use azure_core::http::headers::{HeaderName, HeaderValue, Headers};
-use azure_core::http::{AsyncRawResponse, Body, HttpClient, Request};
+use azure_core::http::{AsyncRawResponse, Body, HttpClient, Method, Request};
 
 /// A connection that takes longer is given up, so that the renewal still has time for another.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
@@ -91,7 +91,7 @@ impl HttpClient for Client {
             .map_err(|error| Error::with_message(ErrorKind::Other, error.to_string()))?;
         let mut outgoing = client.request(method, request.url().clone());
         for (name, value) in request.headers().iter() {
-            // The length is that of the body, which the HTTP library counts itself.
+            // The length is that of the body, and is set below.
             if name.as_str() != "content-length" {
                 // As bytes: other people's metadata need not be ASCII.
                 outgoing = outgoing.header(name.as_str(), value.as_str().as_bytes());
@@ -106,6 +106,11 @@ impl HttpClient for Client {
                 ));
             }
         };
+        if matches!(request.method(), Method::Put | Method::Post) {
+            // Said even where it is zero: the service answers 411 without, and the HTTP library
+            // leaves it out.
+            outgoing = outgoing.header("content-length", body.len());
+        }
         let mut answer = outgoing.body(body).send().await.map_err(told)?;
         let status = answer.status().as_u16();
         let headers = headers(answer.headers())?;

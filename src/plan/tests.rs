@@ -152,7 +152,7 @@ fn what_cannot_be_is_refused_in_one_line_that_helps() {
             &["--no-wait", "--wait 3", "contradict"],
         ),
         ("--file x -E 600 job", &["600", "0 to 255"]),
-        ("--file x -E -1 job", &["-1", "0 to 255"]),
+        ("--file x -E-1 job", &["-1", "0 to 255"]),
         (
             "--file x --stop-signal FOO job",
             &["--stop-signal", "'FOO'"],

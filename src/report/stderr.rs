@@ -205,8 +205,16 @@ mod tests {
         sink.put(b"a\n");
         sink.put(b"b\n");
         assert_eq!(sink.dropped.load(Ordering::Relaxed), 2);
-        // Not a pipe any more that could be opened: asked first, and refused the same way.
-        let (reader, writer) = pipe().unwrap();
+        // A named pipe cannot be opened again without a reader: it is asked first, and refuses.
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("fifo");
+        nix::unistd::mkfifo(&path, Mode::S_IRWXU).unwrap();
+        let reader = std::fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&path)
+            .unwrap();
+        let writer = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
         drop(reader);
         let sink = Sink::new(writer);
         assert!(matches!(sink.way, Way::AskFirst));

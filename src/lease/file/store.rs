@@ -268,8 +268,9 @@ impl Place {
                 });
             }
             Content::Damaged(None) => {
-                let seconds = time::OffsetDateTime::now_utc().unix_timestamp();
-                let token = u64::try_from(seconds).unwrap_or(0);
+                // Microseconds: no tenure is as short, so the clock stays ahead of the count.
+                let micros = time::OffsetDateTime::now_utc().unix_timestamp_nanos() / 1000;
+                let token = u64::try_from(micros).unwrap_or(0);
                 tracing::warn!(path = %self.path.display(), token, "the lock record is damaged beyond reading; the fencing token goes on from the wall clock");
                 token
             }
@@ -449,4 +450,36 @@ fn errno_of(error: &io::Error) -> Errno {
 
 fn is_errno(error: &io::Error, errno: Errno) -> bool {
     error.raw_os_error() == Some(errno as i32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_the_heartbeat_is_a_loss_only_where_a_server_can_take_the_lock() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let candidate = Candidate {
+            identity: "a".into(),
+            host: "h".into(),
+            pid: 1,
+            command: String::new(),
+        };
+        let mut place = Place {
+            path: directory.path().join("lock"),
+            create: true,
+            candidate,
+            network: true,
+            desk: Arc::new(Desk::new(tempfile::tempfile().expect("a file"))),
+        };
+        let lost = |failure| matches!(failure, Failure::Lost { until: None, .. });
+        for errno in [Errno::EIO, Errno::ESTALE, Errno::ENOLCK, Errno::EBADF] {
+            assert!(lost(place.beat_failure(errno)), "{errno}");
+        }
+        for errno in [Errno::ETIMEDOUT, Errno::EROFS, Errno::ENOSPC, Errno::EACCES] {
+            assert!(!lost(place.beat_failure(errno)), "{errno}");
+        }
+        place.network = false;
+        assert!(!lost(place.beat_failure(Errno::EIO)));
+    }
 }
