@@ -53,7 +53,7 @@ pub(crate) struct Run<'a> {
     preparations: Vec<Preparation>,
 }
 
-/// Done in the child between fork and exec; may do nothing but system calls.
+/// Done in the child between fork and exec; may do nothing that needs another thread.
 type Preparation = Box<dyn FnMut() -> io::Result<()> + Send + Sync>;
 
 impl<'a> Run<'a> {
@@ -186,6 +186,19 @@ impl<'a> Run<'a> {
         self
     }
 
+    /// Fills the file system in this directory, so that no file there can grow.
+    #[must_use]
+    pub(crate) fn with_full(mut self, directory: &Path) -> Self {
+        let ballast = directory.join("ballast");
+        let page = [0_u8; 4096];
+        self.preparations.push(Box::new(move || {
+            let mut file = File::create(&ballast)?;
+            while io::Write::write(&mut file, &page).is_ok() {}
+            Ok(())
+        }));
+        self
+    }
+
     /// What stands after the `--`.
     #[must_use]
     pub(crate) fn command<S: AsRef<OsStr>>(mut self, words: impl IntoIterator<Item = S>) -> Self {
@@ -242,8 +255,8 @@ impl<'a> Run<'a> {
             nix::sys::signal::SigSet::empty().thread_set_mask()?;
             preparations.iter_mut().try_for_each(|prepare| prepare())
         };
-        // SAFETY: between fork and exec nothing but system calls is made; what they need was
-        // allocated before.
+        // SAFETY: between fork and exec no lock of another thread is needed: what the
+        // preparations call are system calls, on memory that is ours alone after the fork.
         unsafe { self.command.pre_exec(prepare) };
         // A group of its own, as a shell gives to a job: nothing meant for the test reaches it.
         self.command.process_group(0);
