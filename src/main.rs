@@ -14,7 +14,7 @@ fn main() -> ExitCode {
         }
     };
     let cli::Verb::Run(typed) = typed.verb;
-    report::init(typed.log, typed.quiet);
+    report::init(typed.log.into(), typed.quiet);
     let ended = plan::Plan::new(*typed, &plan::Place::here())
         .map_err(anyhow::Error::from)
         .and_then(run::run);

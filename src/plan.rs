@@ -100,18 +100,6 @@ pub enum Lock {
     },
 }
 
-/// When a file's lock is proved by writing through its descriptor.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Heartbeat {
-    /// On network drives.
-    #[default]
-    Auto,
-    /// Always.
-    On,
-    /// Never: the lock is believed for as long as it is open.
-    Off,
-}
-
 impl From<cli::Log> for Format {
     fn from(typed: cli::Log) -> Format {
         match typed {
@@ -281,11 +269,7 @@ fn lock(typed: &cli::Run) -> Result<Lock, Refusal> {
             }
             Ok(Lock::File {
                 path: path.clone(),
-                heartbeat: match heartbeat {
-                    cli::Heartbeat::Auto => Heartbeat::Auto,
-                    cli::Heartbeat::On => Heartbeat::On,
-                    cli::Heartbeat::Off => Heartbeat::Off,
-                },
+                heartbeat,
             })
         }
     }

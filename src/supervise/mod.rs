@@ -40,6 +40,23 @@ pub enum Contain {
     None,
 }
 
+impl std::fmt::Display for Contain {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Contain::Auto => "auto",
+            Contain::Cgroup => "cgroup",
+            Contain::Pidns => "pidns",
+            Contain::None => "none",
+        })
+    }
+}
+
+/// Stops this process, as Ctrl-Z does, until somebody continues it. The guardian goes on.
+pub fn stop_ourselves() {
+    // It cannot fail: the signal exists, and we may signal ourselves.
+    let _sent = nix::sys::signal::raise(nix::sys::signal::Signal::SIGSTOP);
+}
+
 /// What a guardian is made with.
 pub struct Setup {
     /// The command and its arguments; not empty.
