@@ -57,19 +57,18 @@ pub(crate) fn supervisor(control: &str, command: Vec<OsString>) {
         let mut attendant = guardian.attend().unwrap();
         let _second = second.map(|second| second.attend().unwrap());
         loop {
-            tokio::select! {
+            let answer = tokio::select! {
                 line = lines.next_line() => match line.unwrap() {
                     Some(line) if line == "dismiss" => break attendant.dismiss().await,
-                    Some(line) => obey(&mut attendant, &line),
+                    Some(line) => {
+                        obey(&mut attendant, &line);
+                        "did\n".to_owned()
+                    }
                     None => return,
                 },
-                news = attendant.news() => {
-                    let line = format!("{news:?}\n");
-                    tokio::io::AsyncWriteExt::write_all(&mut answers, line.as_bytes()).await.unwrap();
-                }
-            }
-            let echo = "did\n";
-            tokio::io::AsyncWriteExt::write_all(&mut answers, echo.as_bytes())
+                news = attendant.news() => format!("{news:?}\n"),
+            };
+            tokio::io::AsyncWriteExt::write_all(&mut answers, answer.as_bytes())
                 .await
                 .unwrap();
         }

@@ -1,5 +1,6 @@
 //! One supervisor with its guardian, as the judge sees it.
 
+use std::collections::VecDeque;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -36,6 +37,9 @@ pub(crate) struct Scene {
     pub(crate) second: Option<Watched>,
     control: BufReader<UnixStream>,
     kin: Vec<Watched>,
+    heard: VecDeque<String>,
+    /// Lines that were said and not yet done.
+    undone: usize,
 }
 
 impl Scene {
@@ -89,6 +93,8 @@ impl Scene {
             second: None,
             control: BufReader::new(socket),
             kin: Vec::new(),
+            heard: VecDeque::new(),
+            undone: 0,
         };
         let hello = scene.line();
         let pids: Vec<i32> = hello
@@ -114,13 +120,22 @@ impl Scene {
         line.trim_end().to_owned()
     }
 
+    fn listen(&mut self) {
+        let line = self.line();
+        if line == "did" {
+            self.undone -= 1;
+        } else {
+            self.heard.push_back(line);
+        }
+    }
+
     /// The next news.
     pub(crate) fn news(&mut self) -> String {
         loop {
-            let line = self.line();
-            if line != "did" {
-                return line;
+            if let Some(news) = self.heard.pop_front() {
+                return news;
             }
+            self.listen();
         }
     }
 
@@ -143,16 +158,19 @@ impl Scene {
     }
 
     pub(crate) fn say(&mut self, line: &str) {
+        self.undone += 1;
         self.control
             .get_mut()
             .write_all(format!("{line}\n").as_bytes())
             .unwrap();
     }
 
-    /// Says it, and waits until it is done (or some news has come since).
+    /// Says it, and waits until it is done.
     pub(crate) fn do_now(&mut self, line: &str) {
         self.say(line);
-        while self.line() != "did" {}
+        while self.undone > 0 {
+            self.listen();
+        }
     }
 
     pub(crate) fn start(&mut self, deadlines: Deadlines) {
