@@ -8,9 +8,11 @@ use trafficcop::clock::Instant;
 use super::proc::{self, LONG};
 use super::scene::{Deadlines, Props, Scene, Who, await_stopped, sleep_until, word};
 
+pub(crate) type Case = fn(Who);
+
 macro_rules! cases {
     ($($name:ident),* $(,)?) => {
-        pub(crate) const ALL: &[(&str, fn(Who))] = &[$((stringify!($name), $name)),*];
+        pub(crate) const ALL: &[(&str, Case)] = &[$((stringify!($name), $name)),*];
     };
 }
 
@@ -486,7 +488,10 @@ fn the_lock_lives_as_long_as_the_tree(who: Who) {
     fs::write(&lock, "").unwrap();
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o666);
     fs::set_permissions(&lock, mode).unwrap();
-    let is_free = || fs::File::open(&lock).unwrap().try_lock().is_ok();
+    let is_free = || {
+        let file = fs::File::options().write(true).open(&lock).unwrap();
+        proc::try_lock(&file)
+    };
     for _ in 0..2 {
         scene.start_with(Deadlines::none(), &lock, "");
         scene.expect("Started");

@@ -41,7 +41,7 @@ fn judge(words: &[String]) -> ExitCode {
         unsafe { signal(number, SigHandler::SigDfl) }.expect("a disposition");
     }
     let filters: Vec<&String> = words.iter().filter(|word| !word.starts_with('-')).collect();
-    let mut cases: Vec<(String, fn(Who), Who)> = Vec::new();
+    let mut cases: Vec<(String, cases::Case, Who)> = Vec::new();
     for (name, case) in cases::ALL {
         cases.push(((*name).to_owned(), *case, Who::Us));
         cases.push((format!("{name}_as_nobody"), *case, Who::Nobody));

@@ -145,3 +145,15 @@ pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T 
         std::thread::sleep(Duration::from_millis(3));
     }
 }
+
+/// Takes the lock that belongs to the open file description, if it is free.
+pub(crate) fn try_lock(file: &fs::File) -> bool {
+    let whole = libc::flock {
+        l_type: i16::try_from(libc::F_WRLCK).unwrap(),
+        l_whence: i16::try_from(libc::SEEK_SET).unwrap(),
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    };
+    nix::fcntl::fcntl(file, nix::fcntl::FcntlArg::F_OFD_SETLK(&whole)).is_ok()
+}

@@ -109,7 +109,7 @@ fn obey(attendant: &mut Attendant, line: &str) {
 
 fn locked(path: &str) -> OwnedFd {
     let file = File::options().write(true).open(path).unwrap();
-    file.lock().unwrap();
+    assert!(proc::try_lock(&file), "the lock is free before");
     file.into()
 }
 
