@@ -1,7 +1,27 @@
 //! The arithmetic of a lease's time: when to renew, when to drain, when to kill.
+//!
+//! ```text
+//! t0 ──────── renew ──────── term_at ──────── kill_at ─ margin ─ expiry = t0 + lease
+//! ```
+//! Called by the tenure, and by the plan to refuse settings that cannot keep the promise. Knows no
+//! store: the limits of one kind of lease (15 to 60 s on a blob) are checked by the plan.
+
+use std::fmt;
 use std::time::Duration;
 
 use crate::clock::Instant;
+
+/// The longest time one attempt to acquire, renew or release may take.
+pub const ATTEMPT: Duration = Duration::from_secs(5);
+
+/// From the start of one attempt to the start of the next after a failure (with ±20 %).
+pub const RETRY: Duration = Duration::from_secs(2);
+
+/// Two clocks, each off by 1 % in opposite directions, part by a fiftieth of the lease.
+const DRIFT: u32 = 50;
+
+/// What a SIGKILL to a whole tree takes on a busy machine, on top of the drift.
+const KILLING: Duration = Duration::from_millis(200);
 
 /// How the time of a lease is divided (design section 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,14 +36,220 @@ pub struct Budget {
     pub margin: Duration,
 }
 
-/// An inequality that does not hold.
+/// An inequality that does not hold. Each is one line for a person, with the numbers and the flag
+/// to change.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BudgetError {}
+pub enum BudgetError {
+    /// No lease at all.
+    #[error("--lease is 0 s: a lease needs a length")]
+    NoLease,
+    /// Renewals that follow each other faster than retries would.
+    #[error("renewing every {} is more often than the {} between two attempts: raise --lease", Seconds(*renew_every), Seconds(RETRY))]
+    RenewsTooOften {
+        /// From one renewal to the next.
+        renew_every: Duration,
+    },
+    /// The end of the lease may come before the SIGKILL has worked.
+    #[error(
+        "--margin {} is too short for --lease {}: two clocks that are each off by 1 % and a SIGKILL need {}",
+        Seconds(*margin), Seconds(*lease), Seconds(*least)
+    )]
+    MarginTooShort {
+        /// What was asked for.
+        margin: Duration,
+        /// The lease it belongs to.
+        lease: Duration,
+        /// The least that would do.
+        least: Duration,
+    },
+    /// One lost packet would stop the command.
+    #[error(
+        "no room for two attempts to renew: the first comes {} after the last success and two need {}, but SIGTERM is due after {} (--lease {} less --grace-on-loss {} less --margin {}): raise --lease or lower --grace-on-loss",
+        Seconds(budget.renew_every), Seconds(2 * RETRY), Seconds(budget.term_after()),
+        Seconds(budget.lease), Seconds(budget.grace_on_loss), Seconds(budget.margin)
+    )]
+    NoSecondAttempt {
+        /// The whole division.
+        budget: Budget,
+    },
+}
 
 impl Budget {
+    /// The default division of a lease: a third to renew, a sixth (in whole seconds, 1 to 10) of
+    /// grace, a thirtieth (in whole seconds, at least 1) of margin.
+    #[must_use]
+    pub fn for_lease(lease: Duration) -> Budget {
+        Budget {
+            lease,
+            renew_every: lease / 3,
+            grace_on_loss: whole_seconds(lease / 6).min(Duration::from_secs(10)),
+            margin: whole_seconds(lease / 30),
+        }
+    }
+
     /// The moment from which others may acquire.
     #[must_use]
     pub fn expiry(&self, t0: Instant) -> Instant {
         t0 + self.lease
+    }
+
+    /// The moment at which nothing of the tree may be spared any longer.
+    #[must_use]
+    pub fn kill_at(&self, t0: Instant) -> Instant {
+        t0 + self.lease.saturating_sub(self.margin)
+    }
+
+    /// The moment at which doubt becomes a drain.
+    #[must_use]
+    pub fn term_at(&self, t0: Instant) -> Instant {
+        t0 + self.term_after()
+    }
+
+    /// When the next renewal is due.
+    #[must_use]
+    pub fn renew_at(&self, t0: Instant) -> Instant {
+        t0 + self.renew_every
+    }
+
+    /// Whether this division can keep the promise and survive one failed attempt.
+    ///
+    /// # Errors
+    /// The first inequality that does not hold.
+    pub fn validate(&self) -> Result<(), BudgetError> {
+        if self.lease.is_zero() {
+            return Err(BudgetError::NoLease);
+        }
+        let least = self.lease / DRIFT + KILLING;
+        if self.margin < least {
+            return Err(BudgetError::MarginTooShort {
+                margin: self.margin,
+                lease: self.lease,
+                least,
+            });
+        }
+        if self.renew_every < RETRY {
+            return Err(BudgetError::RenewsTooOften {
+                renew_every: self.renew_every,
+            });
+        }
+        if self.renew_every.saturating_add(2 * RETRY) > self.term_after() {
+            return Err(BudgetError::NoSecondAttempt { budget: *self });
+        }
+        Ok(())
+    }
+
+    fn term_after(&self) -> Duration {
+        self.lease
+            .saturating_sub(self.margin)
+            .saturating_sub(self.grace_on_loss)
+    }
+}
+
+/// Rounded up to whole seconds, and at least one.
+fn whole_seconds(span: Duration) -> Duration {
+    let up = span.as_secs() + u64::from(span.subsec_nanos() > 0);
+    Duration::from_secs(up.max(1))
+}
+
+/// A span as people write it: `2 s`, `1.4 s`.
+struct Seconds(Duration);
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let millis = self.0.subsec_millis();
+        if millis == 0 {
+            return write!(f, "{} s", self.0.as_secs());
+        }
+        let digits = format!("{millis:03}");
+        let digits = digits.trim_end_matches('0');
+        write!(f, "{}.{digits} s", self.0.as_secs())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn secs(n: u64) -> Duration {
+        Duration::from_secs(n)
+    }
+
+    #[test]
+    fn the_default_table_comes_out() {
+        for (lease, renew, grace, margin, term, kill) in [
+            (60, 20, 10, 2, 48, 58),
+            (30, 10, 5, 1, 24, 29),
+            (15, 5, 3, 1, 11, 14),
+        ] {
+            let budget = Budget::for_lease(secs(lease));
+            let t0 = Instant::ZERO + secs(1000);
+            assert_eq!(budget.renew_at(t0), t0 + secs(renew), "lease {lease}");
+            assert_eq!(budget.grace_on_loss, secs(grace), "lease {lease}");
+            assert_eq!(budget.margin, secs(margin), "lease {lease}");
+            assert_eq!(budget.term_at(t0), t0 + secs(term), "lease {lease}");
+            assert_eq!(budget.kill_at(t0), t0 + secs(kill), "lease {lease}");
+            assert_eq!(budget.expiry(t0), t0 + secs(lease), "lease {lease}");
+            assert_eq!(budget.validate(), Ok(()), "lease {lease}");
+        }
+    }
+
+    #[test]
+    fn every_default_for_a_blob_lease_is_sound() {
+        for lease in 15..=60 {
+            assert_eq!(Budget::for_lease(secs(lease)).validate(), Ok(()), "{lease}");
+        }
+    }
+
+    #[test]
+    fn a_lease_of_nothing_is_refused() {
+        let refused = Budget::for_lease(Duration::ZERO).validate();
+        assert_eq!(refused, Err(BudgetError::NoLease));
+    }
+
+    #[test]
+    fn a_margin_that_clock_drift_eats_is_refused_with_the_least_that_would_do() {
+        let mut budget = Budget::for_lease(secs(60));
+        budget.margin = Duration::from_millis(1399);
+        assert_eq!(
+            budget.validate().unwrap_err().to_string(),
+            "--margin 1.399 s is too short for --lease 60 s: two clocks that are each off by 1 % and a SIGKILL need 1.4 s"
+        );
+        budget.margin = Duration::from_millis(1400);
+        assert_eq!(budget.validate(), Ok(()));
+    }
+
+    #[test]
+    fn a_grace_that_leaves_no_second_attempt_is_refused() {
+        let mut budget = Budget::for_lease(secs(15));
+        budget.grace_on_loss = secs(5);
+        assert_eq!(
+            budget.validate(),
+            Ok(()),
+            "5 + 4 s of attempts fit into 9 s"
+        );
+        budget.grace_on_loss = Duration::from_millis(5001);
+        assert_eq!(
+            budget.validate().unwrap_err().to_string(),
+            "no room for two attempts to renew: the first comes 5 s after the last success and two need 4 s, but SIGTERM is due after 8.999 s (--lease 15 s less --grace-on-loss 5.001 s less --margin 1 s): raise --lease or lower --grace-on-loss"
+        );
+    }
+
+    #[test]
+    fn a_grace_longer_than_the_lease_is_refused_not_wrapped() {
+        let mut budget = Budget::for_lease(secs(60));
+        budget.grace_on_loss = Duration::MAX;
+        assert!(matches!(
+            budget.validate(),
+            Err(BudgetError::NoSecondAttempt { .. })
+        ));
+    }
+
+    #[test]
+    fn a_lease_too_short_to_be_renewed_in_peace_is_refused() {
+        let refused = Budget::for_lease(secs(5)).validate();
+        assert_eq!(
+            refused.unwrap_err().to_string(),
+            "renewing every 1.666 s is more often than the 2 s between two attempts: raise --lease"
+        );
     }
 }

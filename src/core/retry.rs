@@ -1,1 +1,117 @@
-//! retry (to be written)
+//! When to try again: a spread that keeps many standbys from asking in step, and the service's own
+//! wish (`Retry-After`) as far as the lease allows it.
+//!
+//! Called by the tenure only. Pure: the spread comes from a seed, so that a run can be repeated.
+
+use std::time::Duration;
+
+use super::budget::RETRY;
+use crate::clock::Instant;
+
+/// However long a service asks us to wait: it is not waited longer than this.
+const RETRY_AFTER_CAP: Duration = Duration::from_secs(30);
+
+/// A small source of chance (splitmix64). Good enough to spread polls, and for nothing else.
+#[derive(Clone, Debug)]
+pub struct Chance(u64);
+
+impl Chance {
+    /// The same seed gives the same spread.
+    #[must_use]
+    pub fn new(seed: u64) -> Chance {
+        Chance(seed)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// `base` ±20 %.
+    pub fn spread(&mut self, base: Duration) -> Duration {
+        let per_mille = 800 + u128::from(self.next() % 401);
+        let nanos = base.as_nanos() * per_mille / 1000;
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
+    /// When to begin the next attempt after one that was sent at `sent` failed at `now`: every
+    /// 2 s ±20 % from start to start, later if the service `asked` for it, but not because of its
+    /// wish later than `latest`. The answer may lie in the past: then at once.
+    pub fn again_at(
+        &mut self,
+        sent: Instant,
+        now: Instant,
+        asked: Option<Duration>,
+        latest: Instant,
+    ) -> Instant {
+        let ours = sent + self.spread(RETRY);
+        asked.map_or(ours, |span| {
+            ours.max((now + span.min(RETRY_AFTER_CAP)).min(latest))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const T: Instant = Instant::from_nanos(1_000_000_000_000);
+
+    fn secs(n: u64) -> Duration {
+        Duration::from_secs(n)
+    }
+
+    #[test]
+    fn a_spread_stays_within_a_fifth_and_reaches_both_ends() {
+        let mut chance = Chance::new(7);
+        let spans: Vec<_> = (0..10_000).map(|_| chance.spread(secs(10))).collect();
+        assert_eq!(spans.iter().min(), Some(&secs(8)));
+        assert_eq!(spans.iter().max(), Some(&secs(12)));
+    }
+
+    #[test]
+    fn two_seeds_do_not_ask_in_step() {
+        let (mut a, mut b) = (Chance::new(1), Chance::new(2));
+        let same = (0..100)
+            .filter(|_| a.spread(secs(2)) == b.spread(secs(2)))
+            .count();
+        assert!(same < 10, "{same} of 100 spans are equal");
+    }
+
+    #[test]
+    fn the_longest_base_does_not_overflow() {
+        assert!(Chance::new(0).spread(Duration::MAX) >= secs(1));
+    }
+
+    #[test]
+    fn retries_count_from_start_to_start() {
+        let at = Chance::new(3).again_at(T, T + secs(1), None, Instant::FOREVER);
+        assert!(at >= T + Duration::from_millis(1600) && at <= T + Duration::from_millis(2400));
+    }
+
+    #[test]
+    fn a_service_that_asks_for_time_gets_it() {
+        let at = Chance::new(3).again_at(T, T, Some(secs(7)), Instant::FOREVER);
+        assert_eq!(at, T + secs(7));
+    }
+
+    #[test]
+    fn a_service_that_asks_for_an_hour_gets_thirty_seconds() {
+        let at = Chance::new(3).again_at(T, T, Some(secs(3600)), Instant::FOREVER);
+        assert_eq!(at, T + secs(30));
+    }
+
+    #[test]
+    fn no_wish_of_the_service_outlasts_what_the_lease_allows() {
+        let at = Chance::new(3).again_at(T, T, Some(secs(20)), T + secs(9));
+        assert_eq!(at, T + secs(9));
+        let at = Chance::new(3).again_at(T, T, Some(secs(20)), T);
+        assert!(
+            at >= T + Duration::from_millis(1600),
+            "nor does it hurry us"
+        );
+    }
+}
