@@ -272,6 +272,9 @@ mod tests {
     #[test]
     fn leaves_when_told_to() {
         if let Ok(signal) = std::env::var("LEAVE_BY_SIGNAL") {
+            // As if cores were wanted here, so that the test can see that we leave none.
+            let (_, most) = nix::sys::resource::getrlimit(Resource::RLIMIT_CORE).unwrap();
+            setrlimit(Resource::RLIMIT_CORE, most, most).unwrap();
             Leave::Signal(signal.parse().unwrap()).go();
         }
         if let Ok(status) = std::env::var("LEAVE_WITH_STATUS") {
