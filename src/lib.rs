@@ -21,13 +21,20 @@
 //! - [`run`] drives `hold` for the command line; [`plan`] is the validated configuration, `cli` what
 //!   was typed, [`exit`] how we end, [`report`] everything a person reads.
 
+pub mod azure;
 pub mod cli;
 pub mod clock;
 pub mod core;
+pub mod embed;
 pub mod exit;
+pub mod hold;
 pub mod lease;
 pub mod plan;
 pub mod report;
+pub mod run;
+pub mod signals;
 pub mod status;
 pub mod supervise;
 pub mod units;
+
+pub use embed::{Builder, Control, TrafficCop};

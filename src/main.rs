@@ -1,1 +1,28 @@
-fn main() {}
+//! Parse, plan, run, leave. The guardian is forked inside `run`, so no thread may exist before it.
+
+use std::process::ExitCode;
+
+use trafficcop::{cli, exit, plan, report, run};
+
+fn main() -> ExitCode {
+    let typed = match cli::parse(std::env::args_os()) {
+        Ok(typed) => typed,
+        Err(error) => {
+            // Nothing can be done where even this cannot be written.
+            let _closed = error.print();
+            return ExitCode::from(if error.use_stderr() { exit::USAGE } else { 0 });
+        }
+    };
+    let cli::Verb::Run(typed) = typed.verb;
+    report::init(typed.log.into(), typed.quiet);
+    let ended = plan::Plan::new(*typed, &plan::Place::here())
+        .map_err(anyhow::Error::from)
+        .and_then(run::run);
+    match ended {
+        Ok(leave) => leave.go(),
+        Err(error) => {
+            report::failure(&error);
+            exit::Leave::of_error(&error).go()
+        }
+    }
+}

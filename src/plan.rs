@@ -13,6 +13,7 @@ use std::time::Duration;
 use crate::cli;
 use crate::core::{Budget, IfLost, Rules};
 use crate::exit;
+use crate::lease::file::Heartbeat;
 use crate::lease::record::{COMMAND_LIMIT, Candidate};
 use crate::report::Format;
 use crate::supervise::Contain;
@@ -99,18 +100,6 @@ pub enum Lock {
     },
 }
 
-/// When a file's lock is proved by writing through its descriptor.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Heartbeat {
-    /// On network drives.
-    #[default]
-    Auto,
-    /// Always.
-    On,
-    /// Never: the lock is believed for as long as it is open.
-    Off,
-}
-
 impl From<cli::Log> for Format {
     fn from(typed: cli::Log) -> Format {
         match typed {
@@ -166,7 +155,7 @@ impl Plan {
         let budget = budget(&typed, &lock)?;
         let rules = Rules {
             budget: Some(budget),
-            poll: poll(&typed, &lock)?,
+            poll: poll(&typed)?,
             wait: wait(&typed)?,
             grace: span("--grace", typed.grace.as_deref())?.unwrap_or(DEFAULT_GRACE),
             stop_signal: match typed.stop_signal.as_deref() {
@@ -258,7 +247,6 @@ fn lock(typed: &cli::Run) -> Result<Lock, Refusal> {
                     ("--emulator", typed.emulator),
                     ("--no-create", typed.no_create),
                     ("--page-blob", typed.page_blob.is_some()),
-                    ("--poll", typed.poll.is_some()),
                 ],
             )?;
             let heartbeat = match typed.heartbeat {
@@ -326,7 +314,7 @@ fn budget(typed: &cli::Run, lock: &Lock) -> Result<Budget, Refusal> {
     Ok(budget)
 }
 
-fn poll(typed: &cli::Run, lock: &Lock) -> Result<Option<Duration>, Refusal> {
+fn poll(typed: &cli::Run) -> Result<Option<Duration>, Refusal> {
     let poll = span("--poll", typed.poll.as_deref())?.unwrap_or(DEFAULT_POLL);
     if !POLL.contains(&poll) {
         return Err(Refusal::new(format!(
@@ -334,7 +322,7 @@ fn poll(typed: &cli::Run, lock: &Lock) -> Result<Option<Duration>, Refusal> {
             show(poll)
         )));
     }
-    Ok(matches!(lock, Lock::Blob { .. }).then_some(poll))
+    Ok(Some(poll))
 }
 
 fn wait(typed: &cli::Run) -> Result<Option<Duration>, Refusal> {

@@ -22,7 +22,7 @@ pub mod stderr;
 pub mod words;
 
 use crate::clock::Instant;
-use crate::core::{Ending, Notice};
+use crate::core::{Cause, Ending, Notice};
 use crate::exit::Leave;
 use stderr::Stderr;
 
@@ -91,6 +91,12 @@ pub fn ending(ending: &Ending, leave: Leave) {
     if let Some((level, text)) = words::of_ending(ending, leave) {
         say(level, &text, None, Some(leave.status()));
     }
+}
+
+/// Why a tenure ended, in a few words, for the status file.
+#[must_use]
+pub fn cause(cause: &Cause) -> String {
+    words::reason(cause)
 }
 
 /// Why nothing was started, or what else failed in `main`: the whole chain in one line.

@@ -16,6 +16,17 @@ pub enum Exit {
     Signal(i32),
 }
 
+impl Exit {
+    /// The number a shell shows for it: the status, or 128 + the signal.
+    #[must_use]
+    pub fn as_status(self) -> i32 {
+        match self {
+            Exit::Code(status) => i32::from(status),
+            Exit::Signal(signal) => 128 + signal,
+        }
+    }
+}
+
 /// What a store tells about a lock that somebody else holds; all of it is for people, but for
 /// `draining`, which makes a standby look more often.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -256,4 +267,17 @@ pub struct Ending {
     pub overlap: bool,
     /// The lease was given back (else it runs out by itself, or was lost).
     pub released: bool,
+}
+
+impl Ending {
+    /// The end of a campaign that never began, because the store said so.
+    #[must_use]
+    pub fn of_store(why: String, denied: bool) -> Ending {
+        Ending {
+            cause: Cause::Store { why, denied },
+            exit: None,
+            overlap: false,
+            released: true,
+        }
+    }
 }

@@ -1,1 +1,324 @@
-//! blob (to be written)
+//! The lock that is a lease on an Azure blob.
+//!
+//! Called by the drivers through [`Store`]. Maps what the service says to the four meanings of
+//! [`Failure`] and decides nothing. What must never happen here: an answer counts as control that
+//! does not bear our lease id; a fencing token goes back; an id is leased again after a release of
+//! it was sent; a secret leaves the process other than to the service.
+//!
+//! **The fencing token** is a counter in the blob's metadata, raised under the lease, on the
+//! condition that nobody wrote since it was read. It starts anew only if somebody deletes the blob
+//! or strips its metadata; a token that is there and no number is refused, not replaced.
+//!
+//! **Other people's metadata** is kept. Its keys come back in lower case, because HTTP headers
+//! have no case.
+
+mod acquire;
+mod notes;
+mod target;
+mod will;
+mod wire;
+
+pub use target::{Target, TargetError};
+pub use will::{execute_will, prepare_will};
+
+use std::collections::BTreeMap;
+use std::future::pending;
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use self::wire::{LeaseState, Wire};
+use super::record::{Candidate, Record};
+use super::{Store, Terms};
+use crate::azure::{Account, Operation, Trouble};
+use crate::clock::Instant;
+use crate::core::{Failure, Grant};
+
+/// What a blob store is made of.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Which blob.
+    pub target: Target,
+    /// Whose, and how we prove who we are.
+    pub account: Account,
+    /// For how long a lease is asked; whole seconds, 15 to 60.
+    pub lease: Duration,
+    /// Who competes.
+    pub candidate: Candidate,
+    /// Create the blob and its container if they are missing.
+    pub create: bool,
+    /// Create a page blob of so many bytes (a multiple of 512) instead of an empty block blob.
+    pub page_blob: Option<u64>,
+}
+
+/// Why a store could not be made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// The service has no such lease.
+    #[error("a lease on a blob lasts 15 to 60 whole seconds, not {0:?}")]
+    Lease(Duration),
+    /// The service has no such page blob.
+    #[error("a page blob's size is a multiple of 512 bytes, not {0}")]
+    PageBlob(u64),
+    /// The official client refused the address.
+    #[error("the blob's address cannot be used: {0}")]
+    Address(String),
+}
+
+/// The lock as one instance competes for it.
+pub struct Blob {
+    name: String,
+    wire: Wire,
+    seconds: i32,
+    lease: Duration,
+    candidate: Candidate,
+    create: bool,
+    page_blob: Option<u64>,
+    state: Mutex<State>,
+}
+
+/// What we know of our own doings.
+#[derive(Default)]
+struct State {
+    /// The id of the present series of attempts to acquire.
+    proposed: Option<String>,
+    /// When an acquire under `proposed` was last sent that has not been undone: it may be ours.
+    perhaps: Option<Instant>,
+    /// The lease we have.
+    held: Option<Held>,
+    /// An id whose release was sent and not answered.
+    spent: Option<String>,
+    /// The greatest token seen: no grant of ours is below it, whatever the metadata say.
+    floor: u64,
+    /// What has succeeded before, as a set of `1 << Operation`.
+    proven: u16,
+}
+
+#[derive(Clone)]
+struct Held {
+    id: String,
+    record: Record,
+    others: BTreeMap<String, String>,
+}
+
+impl Blob {
+    /// Makes the store; nothing is sent.
+    ///
+    /// # Errors
+    /// Numbers that the service does not know.
+    pub fn open(config: Config) -> Result<Blob, OpenError> {
+        let seconds = i32::try_from(config.lease.as_secs())
+            .ok()
+            .filter(|seconds| (15..=60).contains(seconds) && config.lease.subsec_nanos() == 0)
+            .ok_or(OpenError::Lease(config.lease))?;
+        if let Some(size) = config.page_blob.filter(|size| size % 512 != 0) {
+            return Err(OpenError::PageBlob(size));
+        }
+        let account = &config.account;
+        let blob_url = config.target.blob_url(account.blob_endpoint());
+        let container_url = config.target.container_url(account.blob_endpoint());
+        let wire = Wire::new(
+            account.authorised(&blob_url),
+            account.authorised(&container_url),
+            &account.client_options(),
+        )
+        .map_err(|trouble| OpenError::Address(trouble.why()))?;
+        Ok(Blob {
+            name: blob_url.to_string(),
+            wire,
+            seconds,
+            lease: config.lease,
+            candidate: config.candidate,
+            create: config.create,
+            page_blob: config.page_blob,
+            state: Mutex::default(),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn prove(&self, operation: Operation) {
+        self.state().proven |= 1 << operation as u16;
+    }
+
+    /// The meaning of trouble outside a tenure.
+    fn failure(&self, trouble: &Trouble, operation: Operation) -> Failure {
+        let proven = self.state().proven & (1 << operation as u16) != 0;
+        trouble.failure(operation, &self.name, proven)
+    }
+
+    /// What a lease that breaks still gives us. `None`: it may be somebody else's now.
+    ///
+    /// Between the look and the question the lease may end and the next holder come; the ETag
+    /// keeps us off from the moment he has written his record. Within the one round trip before
+    /// that his lease would break and he would drain: a tenure lost, no overlap.
+    async fn rest_of_breaking(&self, give_up_at: Instant) -> Option<Instant> {
+        // Every moment spent here the command may run without control.
+        let limit = give_up_at.min(Instant::now() + Duration::from_secs(1));
+        let view = self.wire.look(None, limit).await.ok()?;
+        let etag = match view.lease {
+            LeaseState::Breaking => view.etag?,
+            LeaseState::Free | LeaseState::Leased => return None,
+        };
+        let asked = Instant::now();
+        let rest = self.wire.rest_of_breaking(&etag, limit).await.ok()?;
+        // In whole seconds and "approximate"; never longer than a lease.
+        let rest = rest.min(self.lease).checked_sub(Duration::from_secs(1))?;
+        Some(asked + rest)
+    }
+
+    /// Releases `id`, again and again until it is said or the time is up. All answers that mean
+    /// "not ours" are success.
+    async fn release_until(wire: &Wire, id: &str, give_up_at: Instant) -> Result<(), Trouble> {
+        let mut pause = Duration::from_millis(250);
+        loop {
+            let trouble = match wire.release(id, give_up_at).await {
+                Ok(()) => return Ok(()),
+                Err(trouble) if is_gone(&trouble) => return Ok(()),
+                Err(trouble) => trouble,
+            };
+            let pause_now = match &trouble {
+                Trouble::Answer {
+                    retry_after: Some(wished),
+                    ..
+                } => pause.max(*wished),
+                _ => pause,
+            };
+            if give_up_at.since(Instant::now()) <= pause_now {
+                return Err(trouble);
+            }
+            tokio::time::sleep(pause_now).await;
+            pause = (pause * 2).min(Duration::from_secs(2));
+        }
+    }
+}
+
+/// The service itself says that the lease is not (or no more) ours.
+fn is_gone(trouble: &Trouble) -> bool {
+    matches!(
+        trouble.code(),
+        Some(
+            "LeaseIdMismatchWithLeaseOperation"
+                | "LeaseNotPresentWithLeaseOperation"
+                | "LeaseIdMismatchWithBlobOperation"
+                | "LeaseNotPresentWithBlobOperation"
+                | "LeaseLost"
+                | "BlobNotFound"
+                | "ContainerNotFound"
+                | "ContainerBeingDeleted"
+        )
+    )
+}
+
+#[async_trait]
+impl Store for Blob {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn terms(&self) -> Terms {
+        Terms {
+            lease: Some(self.lease),
+            wakes: false,
+        }
+    }
+
+    async fn acquire(&self, give_up_at: Instant) -> Result<Grant, Failure> {
+        self.compete(give_up_at).await
+    }
+
+    async fn renew(&self, give_up_at: Instant) -> Result<(), Failure> {
+        let Some(id) = self.state().held.as_ref().map(|held| held.id.clone()) else {
+            return Err(Failure::Lost {
+                until: None,
+                why: "there is no lease to renew".to_owned(),
+            });
+        };
+        let trouble = match self.wire.renew(&id, give_up_at).await {
+            Ok(()) => {
+                self.prove(Operation::Renew);
+                return Ok(());
+            }
+            Err(trouble) => trouble,
+        };
+        if trouble.code() == Some("LeaseIsBrokenAndCannotBeRenewed") {
+            let until = self.rest_of_breaking(give_up_at).await;
+            if until.is_none() {
+                self.state().held = None;
+            }
+            return Err(Failure::Lost {
+                until,
+                why: "somebody broke the lease".to_owned(),
+            });
+        }
+        if is_gone(&trouble) {
+            self.state().held = None;
+            return Err(Failure::Lost {
+                until: None,
+                why: trouble.why(),
+            });
+        }
+        Err(trouble.doubt(Operation::Renew))
+    }
+
+    async fn release(&self, give_up_at: Instant) -> Result<(), Failure> {
+        let id = {
+            let mut state = self.state();
+            let held = state.held.take().map(|held| held.id);
+            let perhaps = state.perhaps.take().and(state.proposed.clone());
+            let id = held.or(perhaps).or_else(|| state.spent.clone());
+            let Some(id) = id else {
+                return Ok(());
+            };
+            // From here on the id is never leased again: this release may arrive late.
+            state.proposed = None;
+            state.spent = Some(id.clone());
+            id
+        };
+        match Blob::release_until(&self.wire, &id, give_up_at).await {
+            Ok(()) => {
+                self.state().spent = None;
+                self.prove(Operation::Release);
+                Ok(())
+            }
+            Err(trouble) => Err(trouble.doubt(Operation::Release)),
+        }
+    }
+
+    async fn announce(&self, give_up_at: Instant) -> Result<(), Failure> {
+        let Some(mut held) = self.state().held.clone() else {
+            return Ok(());
+        };
+        held.record.draining = true;
+        // Nobody else can write while we have the lease, so what we know still stands there.
+        let metadata = notes::write(&held.others, &held.record);
+        self.wire
+            .set_metadata(&held.id, None, &metadata, give_up_at)
+            .await
+            .map_err(|trouble| trouble.doubt(Operation::Record))
+    }
+
+    async fn freed(&self) {
+        pending().await
+    }
+
+    fn descriptor(&self) -> Option<OwnedFd> {
+        None
+    }
+
+    fn will(&self) -> Option<Vec<u8>> {
+        let lease = self.state().held.as_ref()?.id.clone();
+        let will = will::Will {
+            blob: self.name.clone(),
+            lease,
+        };
+        // A name can be longer than a will, once encoded; then the lease runs out by itself.
+        serde_json::to_vec(&will)
+            .ok()
+            .filter(|will| will.len() <= 2048)
+    }
+}

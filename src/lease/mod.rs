@@ -7,7 +7,7 @@ pub mod blob;
 pub mod file;
 pub mod record;
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -71,11 +71,19 @@ pub trait Store: Send + Sync {
     async fn freed(&self);
 
     /// The descriptor that guardian and command must keep open, so that the lock lives as long as
-    /// anything of the tree.
-    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+    /// anything of the tree. A duplicate that shares the lock; ask again after every successful
+    /// `acquire`, because a store may have had to open its file anew.
+    fn descriptor(&self) -> Option<OwnedFd>;
 
     /// What the guardian needs to give the lease we have back after our death (see
     /// [`execute_will`]); `None` where the kernel does that by itself. At most 2048 bytes, no
     /// secret in it.
     fn will(&self) -> Option<Vec<u8>>;
+}
+
+/// Gives a lease back after the death of the supervisor that held it, as its [`Store::will`] says.
+/// Called by the guardian, once nothing of the command lives; it is as old as that process gets,
+/// so it may take its time and fail in silence: the lease then runs out.
+pub fn execute_will(will: &[u8]) {
+    blob::execute_will(will);
 }

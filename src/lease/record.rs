@@ -4,6 +4,8 @@
 //! ever used for a decision about safety, but for the fencing token.
 
 use serde::{Deserialize, Serialize};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 /// The longest command text in a record, in bytes.
 pub const COMMAND_LIMIT: usize = 256;
@@ -39,4 +41,30 @@ pub struct Record {
     pub command: String,
     /// The holder has begun to drain.
     pub draining: bool,
+}
+
+impl Record {
+    /// The record of a tenure that begins now.
+    #[must_use]
+    pub fn begun(candidate: &Candidate, token: u64) -> Record {
+        Record {
+            token,
+            holder: candidate.identity.clone(),
+            host: candidate.host.clone(),
+            pid: candidate.pid,
+            since: wall_clock(),
+            command: candidate.command.clone(),
+            draining: false,
+        }
+    }
+}
+
+/// The wall clock in whole seconds (RFC 3339, UTC), for people to read; never for decisions.
+#[must_use]
+pub fn wall_clock() -> String {
+    let now = OffsetDateTime::now_utc();
+    now.replace_nanosecond(0)
+        .unwrap_or(now)
+        .format(&Rfc3339)
+        .unwrap_or_default()
 }

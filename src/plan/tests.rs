@@ -85,9 +85,9 @@ fn a_grace_longer_than_the_lease_is_fine_when_a_stop_is_asked_for() {
 }
 
 #[test]
-fn a_file_is_not_polled_and_not_leased_by_anybody_s_limits() {
+fn a_file_is_not_leased_by_anybody_s_limits() {
     let plan = plan("--file /tmp/x --lease 80s job").unwrap();
-    assert_eq!(plan.rules.poll, None);
+    assert_eq!(plan.rules.poll, Some(seconds(2)));
     assert_eq!(plan.lease, Duration::from_secs(80));
 }
 
@@ -143,7 +143,6 @@ fn what_cannot_be_is_refused_in_one_line_that_helps() {
         ("--file x --emulator job", &["--emulator", "on a file"]),
         ("--file x --no-create job", &["--no-create", "on a file"]),
         ("--file x --page-blob job", &["--page-blob", "on a file"]),
-        ("--file x --poll 1s job", &["--poll", "on a file"]),
         (
             "--file x --heartbeat off --lease 30s job",
             &["--lease", "without a heartbeat"],

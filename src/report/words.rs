@@ -85,7 +85,7 @@ pub(super) fn of_ending(ending: &Ending, leave: Leave) -> Option<(Level, String)
     }
 }
 
-fn reason(cause: &Cause) -> String {
+pub(super) fn reason(cause: &Cause) -> String {
     match cause {
         Cause::CommandEnded => "the command ended".into(),
         Cause::NotStarted {

@@ -7,11 +7,24 @@
 //! the supervisor's side of it inside the runtime. Only this room sends signals, forks or reads
 //! /proc. It knows nothing of leases: it is given absolute deadlines and obeys them.
 
+mod attendant;
+mod cage;
+mod guardian;
+mod pulse;
+mod spawn;
+mod tree;
+mod vigil;
+mod watch;
+mod wire;
+
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 
 use crate::clock::Instant;
 use crate::core::Exit;
+
+pub use attendant::Attendant;
+pub use guardian::{Guardian, Refusal, fork};
 
 /// What is asked for to keep the command's tree together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -25,6 +38,23 @@ pub enum Contain {
     Pidns,
     /// Subreaper and walk only.
     None,
+}
+
+impl std::fmt::Display for Contain {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Contain::Auto => "auto",
+            Contain::Cgroup => "cgroup",
+            Contain::Pidns => "pidns",
+            Contain::None => "none",
+        })
+    }
+}
+
+/// Stops this process, as Ctrl-Z does, until somebody continues it. The guardian goes on.
+pub fn stop_ourselves() {
+    // It cannot fail: the signal exists, and we may signal ourselves.
+    let _sent = nix::sys::signal::raise(nix::sys::signal::Signal::SIGSTOP);
 }
 
 /// What a guardian is made with.

@@ -1,0 +1,554 @@
+//! A storage account: where it is and how we prove who we are, from the environment variables the
+//! Azure tools read, a URL with a SAS, or the emulator's well-known account.
+//!
+//! Called once at start. Must never show a secret: errors name variables and parts, not values.
+
+use std::fmt;
+use std::sync::Arc;
+
+use azure_core::credentials::Secret;
+use azure_core::http::policies::Policy;
+use azure_core::http::{ClientOptions, RetryOptions, Transport};
+use url::{Host, Url};
+
+use super::shared_key::SharedKey;
+use super::transport::Client;
+
+const STRING: &str = "AZURE_STORAGE_CONNECTION_STRING";
+const ACCOUNT: &str = "AZURE_STORAGE_ACCOUNT";
+const KEY: &str = "AZURE_STORAGE_KEY";
+const SAS: &str = "AZURE_STORAGE_SAS_TOKEN";
+const THE_URL: &str = "the URL";
+const THE_FLAG: &str = "--emulator";
+
+/// The emulator's account; not a secret, every Azurite has it.
+const EMULATOR: &str = "devstoreaccount1";
+const EMULATOR_KEY: &str =
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
+const EMULATOR_BLOB: &str = "http://127.0.0.1:10000/devstoreaccount1";
+const EMULATOR_QUEUE: &str = "http://127.0.0.1:10001/devstoreaccount1";
+
+/// Why no account could be made of what was given. One line each, what to do included.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AccountError {
+    /// Something is not there.
+    #[error("{part} is missing: {advice}")]
+    Missing {
+        /// What.
+        part: String,
+        /// Where it could come from.
+        advice: String,
+    },
+    /// Something cannot be read.
+    #[error("{what} {why}")]
+    Malformed {
+        /// The variable, or the part of the connection string.
+        what: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Two sources say different things.
+    #[error("{first} and {second} contradict each other ({about}): unset one of them")]
+    Contradiction {
+        /// One source.
+        first: String,
+        /// The other.
+        second: String,
+        /// What they differ in.
+        about: String,
+    },
+    /// Plain http to another machine: everyone on the way could take the lock.
+    #[error("plain http is only allowed to this machine, not to {host}: use https")]
+    PlainHttp {
+        /// The host.
+        host: String,
+    },
+}
+
+#[derive(Clone)]
+enum Credential {
+    Key(Secret),
+    /// A SAS, without the question mark.
+    Sas(Secret),
+}
+
+/// A storage account and its credential. `Debug` shows no secret.
+#[derive(Clone)]
+pub struct Account {
+    name: Option<String>,
+    credential: Credential,
+    emulator: bool,
+    blob: Url,
+    queue: Option<Url>,
+    client: Arc<Client>,
+}
+
+impl fmt::Debug for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Account")
+            .field("blob", &self.blob.as_str())
+            .field("kind", &self.kind())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Account {
+    /// Finds the account in the environment (`get`), the flag `--emulator`, and the lock's URL if
+    /// it was given as one. Sources that say the same overlap; sources that contradict each other
+    /// are refused.
+    ///
+    /// # Errors
+    /// A missing, unreadable or contradicting part, named.
+    pub fn resolve(
+        get: &dyn Fn(&str) -> Option<String>,
+        emulator: bool,
+        url: Option<&Url>,
+    ) -> Result<Account, AccountError> {
+        let mut found = Found::default();
+        let url = url.map(split_url).transpose()?;
+        let env = |name: &str| {
+            get(name)
+                .map(|text| text.trim().to_owned())
+                .filter(|text| !text.is_empty())
+        };
+        if let Some(text) = env(STRING) {
+            found.connection_string(&text)?;
+        }
+        if let Some(name) = env(ACCOUNT) {
+            found.name(&name, ACCOUNT)?;
+        }
+        if let Some(key) = env(KEY) {
+            found.key(&key, KEY)?;
+        }
+        if let Some(sas) = env(SAS) {
+            found.sas(&sas, SAS)?;
+        }
+        if emulator {
+            found.emulator(url.is_some())?;
+        }
+        if let Some(url) = url {
+            found.url(url)?;
+        }
+        found.finish(emulator)
+    }
+
+    /// What the credential is, for the log.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match &self.credential {
+            Credential::Key(_) if self.emulator => "emulator key",
+            Credential::Key(_) => "account key",
+            Credential::Sas(_) => "SAS",
+        }
+    }
+
+    /// The account's name, where it is known.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// The address of the blob service, without a secret.
+    #[must_use]
+    pub fn blob_endpoint(&self) -> &Url {
+        &self.blob
+    }
+
+    /// The address of the queue service, where it is known; without a secret.
+    #[must_use]
+    pub fn queue_endpoint(&self) -> Option<&Url> {
+        self.queue.as_ref()
+    }
+
+    /// `url` as it must be requested: with the SAS, if there is one. A secret.
+    pub(crate) fn authorised(&self, url: &Url) -> Url {
+        let mut url = url.clone();
+        if let Credential::Sas(sas) = &self.credential {
+            url.set_query(Some(sas.secret()));
+        }
+        url
+    }
+
+    /// Options for the official clients: our transport and signature, and no retries.
+    pub(crate) fn client_options(&self) -> ClientOptions {
+        let mut per_try: Vec<Arc<dyn Policy>> = Vec::new();
+        if let (Credential::Key(key), Some(name)) = (&self.credential, &self.name) {
+            per_try.push(Arc::new(SharedKey::new(name.clone(), key.clone())));
+        }
+        ClientOptions {
+            per_try_policies: per_try,
+            retry: RetryOptions::none(),
+            transport: Some(Transport::new(Arc::clone(&self.client) as _)),
+            ..ClientOptions::default()
+        }
+    }
+
+    /// The same account with a client of its own, for a process that was forked.
+    pub(crate) fn with_own_client(&self) -> Account {
+        Account {
+            client: Arc::new(Client::new(self.blob.scheme() == "https")),
+            ..self.clone()
+        }
+    }
+}
+
+/// A value, and which source gave it first.
+type Said<T> = Option<(T, &'static str)>;
+
+#[derive(Default)]
+struct Found {
+    name: Said<String>,
+    key: Said<String>,
+    sas: Said<String>,
+    blob: Said<Url>,
+    queue: Said<Url>,
+    suffix: Option<String>,
+    protocol: Option<String>,
+}
+
+fn agree<T: PartialEq>(
+    slot: &mut Said<T>,
+    value: T,
+    source: &'static str,
+    about: &str,
+) -> Result<(), AccountError> {
+    match slot {
+        Some((known, first)) if *known != value => Err(AccountError::Contradiction {
+            first: (*first).to_owned(),
+            second: source.to_owned(),
+            about: about.to_owned(),
+        }),
+        Some(_) => Ok(()),
+        None => {
+            *slot = Some((value, source));
+            Ok(())
+        }
+    }
+}
+
+fn malformed(what: impl Into<String>, why: impl Into<String>) -> AccountError {
+    AccountError::Malformed {
+        what: what.into(),
+        why: why.into(),
+    }
+}
+
+impl Found {
+    fn name(&mut self, name: &str, source: &'static str) -> Result<(), AccountError> {
+        let fits = (3..=24).contains(&name.len())
+            && name
+                .bytes()
+                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+        if !fits {
+            return Err(malformed(
+                format!("the account name in {source}"),
+                "is not 3 to 24 lower-case letters and digits",
+            ));
+        }
+        agree(
+            &mut self.name,
+            name.to_owned(),
+            source,
+            "different accounts",
+        )
+    }
+
+    fn key(&mut self, key: &str, source: &'static str) -> Result<(), AccountError> {
+        if azure_core::base64::decode(key).map_or(true, |bytes| bytes.is_empty()) {
+            return Err(malformed(
+                format!("the account key in {source}"),
+                "is not base64: copy it again, whole",
+            ));
+        }
+        agree(&mut self.key, key.to_owned(), source, "different keys")?;
+        self.one_kind()
+    }
+
+    fn sas(&mut self, sas: &str, source: &'static str) -> Result<(), AccountError> {
+        let sas = sas.strip_prefix('?').unwrap_or(sas);
+        if !is_sas(sas) {
+            return Err(malformed(
+                format!("the SAS in {source}"),
+                "has no signature (`sig=`): copy it again, whole",
+            ));
+        }
+        agree(&mut self.sas, sas.to_owned(), source, "different SAS")?;
+        self.one_kind()
+    }
+
+    fn one_kind(&self) -> Result<(), AccountError> {
+        match (&self.key, &self.sas) {
+            (Some((_, first)), Some((_, second))) => Err(AccountError::Contradiction {
+                first: format!("the account key in {first}"),
+                second: format!("the SAS in {second}"),
+                about: "one credential is needed, not two".to_owned(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    fn endpoint(text: &str, part: &str) -> Result<Url, AccountError> {
+        let url = Url::parse(text.trim_end_matches('/')).map_err(|error| {
+            malformed(
+                format!("{part} in {STRING}"),
+                format!("is not a URL: {error}"),
+            )
+        })?;
+        if url.query().is_some() || !url.username().is_empty() || url.password().is_some() {
+            return Err(malformed(
+                format!("{part} in {STRING}"),
+                "carries a query or a user name: give a SAS as SharedAccessSignature",
+            ));
+        }
+        safe(&url)?;
+        Ok(url)
+    }
+
+    fn connection_string(&mut self, text: &str) -> Result<(), AccountError> {
+        for field in text
+            .split(';')
+            .map(str::trim)
+            .filter(|field| !field.is_empty())
+        {
+            let (name, value) = field
+                .split_once('=')
+                .ok_or_else(|| malformed(STRING, "has a part without `=`"))?;
+            let value = value.trim();
+            match name.trim().to_ascii_lowercase().as_str() {
+                "usedevelopmentstorage" if value.eq_ignore_ascii_case("true") => {
+                    self.name(EMULATOR, STRING)?;
+                    self.key(EMULATOR_KEY, STRING)?;
+                    let blob = Self::endpoint(EMULATOR_BLOB, "UseDevelopmentStorage")?;
+                    let queue = Self::endpoint(EMULATOR_QUEUE, "UseDevelopmentStorage")?;
+                    agree(&mut self.blob, blob, STRING, "different blob endpoints")?;
+                    agree(&mut self.queue, queue, STRING, "different queue endpoints")?;
+                }
+                "usedevelopmentstorage" => {
+                    return Err(malformed(
+                        format!("UseDevelopmentStorage in {STRING}"),
+                        "can only be `true`",
+                    ));
+                }
+                "accountname" => self.name(value, STRING)?,
+                "accountkey" => self.key(value, STRING)?,
+                "sharedaccesssignature" => self.sas(value, STRING)?,
+                "blobendpoint" => {
+                    let url = Self::endpoint(value, "BlobEndpoint")?;
+                    agree(&mut self.blob, url, STRING, "different blob endpoints")?;
+                }
+                "queueendpoint" => {
+                    let url = Self::endpoint(value, "QueueEndpoint")?;
+                    agree(&mut self.queue, url, STRING, "different queue endpoints")?;
+                }
+                "endpointsuffix" => self.suffix = Some(value.to_owned()),
+                "defaultendpointsprotocol" => self.protocol = Some(value.to_ascii_lowercase()),
+                // TableEndpoint, FileEndpoint and whatever else: not ours.
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn emulator(&mut self, url_given: bool) -> Result<(), AccountError> {
+        agree(
+            &mut self.name,
+            EMULATOR.to_owned(),
+            THE_FLAG,
+            "different accounts",
+        )?;
+        self.key(EMULATOR_KEY, THE_FLAG)?;
+        match &self.blob {
+            Some((blob, first)) if !is_loopback(blob) => Err(AccountError::Contradiction {
+                first: (*first).to_owned(),
+                second: THE_FLAG.to_owned(),
+                about: "the emulator is on this machine".to_owned(),
+            }),
+            // A port of one's own stands; else the well-known one, unless the URL has one.
+            None if !url_given => {
+                self.blob = Url::parse(EMULATOR_BLOB).ok().map(|url| (url, THE_FLAG));
+                self.queue = Url::parse(EMULATOR_QUEUE).ok().map(|url| (url, THE_FLAG));
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn url(&mut self, url: SplitUrl) -> Result<(), AccountError> {
+        let same_account = match (&self.name, &url.account) {
+            (Some((known, _)), Some(name)) => known == name,
+            _ => true,
+        };
+        if let Some(sas) = &url.sas {
+            if !same_account && self.blob.as_ref().is_none_or(|(_, s)| *s != THE_FLAG) {
+                // A URL with a SAS needs nothing else; what is set for another account is not
+                // about this lock.
+                *self = Found::default();
+            }
+            self.sas(sas, THE_URL)?;
+        }
+        if let Some(name) = &url.account {
+            agree(&mut self.name, name.clone(), THE_URL, "different accounts")?;
+        }
+        agree(
+            &mut self.blob,
+            url.endpoint,
+            THE_URL,
+            "different blob endpoints",
+        )
+    }
+
+    fn finish(self, emulator: bool) -> Result<Account, AccountError> {
+        let missing = |part: &str, advice: &str| AccountError::Missing {
+            part: part.to_owned(),
+            advice: advice.to_owned(),
+        };
+        let service = |service: &str| -> Result<Option<Url>, AccountError> {
+            let Some((name, _)) = &self.name else {
+                return Ok(None);
+            };
+            let protocol = self.protocol.as_deref().unwrap_or("https");
+            if protocol != "https" && protocol != "http" {
+                return Err(malformed(
+                    format!("DefaultEndpointsProtocol in {STRING}"),
+                    "is neither `https` nor `http`",
+                ));
+            }
+            let suffix = self.suffix.as_deref().unwrap_or("core.windows.net");
+            let text = format!("{protocol}://{name}.{service}.{suffix}");
+            Self::endpoint(&text, "EndpointSuffix").map(Some)
+        };
+        let blob = match &self.blob {
+            Some((url, _)) => url.clone(),
+            None => service("blob")?.ok_or_else(|| {
+                missing(
+                    "the storage account",
+                    &format!("set {STRING}, or {ACCOUNT} with {KEY} or {SAS}; or use --emulator"),
+                )
+            })?,
+        };
+        safe(&blob)?;
+        let queue = match (&self.queue, &self.blob) {
+            (Some((url, _)), _) => Some(url.clone()),
+            (None, None) => service("queue")?,
+            (None, Some(_)) => None,
+        };
+        let name = match (&self.name, split_url(&blob)?.account) {
+            (Some((name, _)), _) => Some(name.clone()),
+            (None, in_endpoint) => in_endpoint,
+        };
+        let credential = match (&self.key, &self.sas) {
+            (_, Some((sas, _))) => Credential::Sas(Secret::new(sas.clone())),
+            (Some((key, _)), None) => {
+                if name.is_none() {
+                    return Err(missing(
+                        "the account's name",
+                        &format!(
+                            "an account key needs one: set {ACCOUNT}, or AccountName in {STRING}"
+                        ),
+                    ));
+                }
+                Credential::Key(Secret::new(key.clone()))
+            }
+            (None, None) => {
+                let hint = if is_loopback(&blob) {
+                    "; for the emulator use --emulator"
+                } else {
+                    ""
+                };
+                return Err(missing(
+                    "the credential",
+                    &format!("set {KEY} or {SAS}, or a whole {STRING}{hint}"),
+                ));
+            }
+        };
+        let known_key =
+            matches!(&self.key, Some((key, _)) if key == EMULATOR_KEY) && is_loopback(&blob);
+        Ok(Account {
+            name,
+            credential,
+            emulator: emulator || known_key,
+            client: Arc::new(Client::new(blob.scheme() == "https")),
+            blob,
+            queue,
+        })
+    }
+}
+
+/// A URL of a service, taken apart.
+pub(crate) struct SplitUrl {
+    /// The account's address, without a query.
+    pub(crate) endpoint: Url,
+    /// The account's name, where the URL tells it.
+    pub(crate) account: Option<String>,
+    /// The path below the account, still encoded, without a leading slash.
+    pub(crate) path: String,
+    /// The query, if it is a SAS.
+    pub(crate) sas: Option<String>,
+}
+
+/// Takes a URL of a service apart: the account is the host's first label, or on this machine and
+/// on bare addresses the first part of the path.
+pub(crate) fn split_url(url: &Url) -> Result<SplitUrl, AccountError> {
+    safe(url)?;
+    let path = url.path().trim_start_matches('/');
+    let mut endpoint = url.clone();
+    endpoint.set_query(None);
+    endpoint.set_fragment(None);
+    let label = match url.host() {
+        Some(Host::Domain(host)) => host
+            .split_once('.')
+            .filter(|(_, rest)| rest.contains("blob.") || rest.contains("queue."))
+            .map(|(label, _)| label.to_owned()),
+        _ => None,
+    };
+    let in_path = matches!(url.host(), Some(Host::Ipv4(_) | Host::Ipv6(_)))
+        || url.host_str() == Some("localhost");
+    let (account, path) = if in_path {
+        let (account, rest) = path.split_once('/').unwrap_or((path, ""));
+        endpoint.set_path(account);
+        ((!account.is_empty()).then(|| account.to_owned()), rest)
+    } else {
+        endpoint.set_path("");
+        (label, path)
+    };
+    Ok(SplitUrl {
+        endpoint,
+        account,
+        path: path.to_owned(),
+        sas: url.query().filter(|query| is_sas(query)).map(str::to_owned),
+    })
+}
+
+fn is_sas(query: &str) -> bool {
+    url::form_urlencoded::parse(query.as_bytes())
+        .any(|(name, value)| name == "sig" && !value.is_empty())
+}
+
+fn is_loopback(url: &Url) -> bool {
+    match url.host() {
+        Some(Host::Ipv4(address)) => address.is_loopback(),
+        Some(Host::Ipv6(address)) => address.is_loopback(),
+        Some(Host::Domain(host)) => host == "localhost" || host.ends_with(".localhost"),
+        None => false,
+    }
+}
+
+/// Only https, and plain http to this machine.
+fn safe(url: &Url) -> Result<(), AccountError> {
+    match (url.scheme(), url.host_str()) {
+        (_, None) => Err(malformed("the URL", "names no host")),
+        ("https", _) => Ok(()),
+        ("http", _) if is_loopback(url) => Ok(()),
+        ("http", Some(host)) => Err(AccountError::PlainHttp {
+            host: host.to_owned(),
+        }),
+        (scheme, _) => Err(malformed(
+            "the URL",
+            format!("begins with `{scheme}`, not `https`"),
+        )),
+    }
+}
+
+#[cfg(test)]
+#[path = "account_tests.rs"]
+mod tests;

@@ -1,0 +1,248 @@
+//! What the sources of an account say together. The secrets are made up.
+
+use std::collections::HashMap;
+
+use super::*;
+
+/// The letters of "a very secret key of ours", in base64.
+const SECRET: &str = "YSB2ZXJ5IHNlY3JldCBrZXkgb2Ygb3Vycw==";
+const OTHER: &str = "YW5vdGhlciBzZWNyZXQga2V5IG9mIG91cnM=";
+const A_SAS: &str = "sv=2026-04-06&sp=rcw&sig=s3cr3tsignature%3D";
+
+fn resolve(
+    env: &[(&str, &str)],
+    emulator: bool,
+    url: Option<&str>,
+) -> Result<Account, AccountError> {
+    let env: HashMap<&str, &str> = env.iter().copied().collect();
+    let url = url.map(|text| Url::parse(text).expect("a URL"));
+    let get = |name: &str| env.get(name).map(|value| (*value).to_owned());
+    Account::resolve(&get, emulator, url.as_ref())
+}
+
+fn string(rest: &str) -> String {
+    format!("DefaultEndpointsProtocol=https;AccountName=myacct;{rest}")
+}
+
+#[test]
+fn each_source_alone_is_enough() {
+    let key = string(&format!(
+        "AccountKey={SECRET};EndpointSuffix=core.usgovcloudapi.net"
+    ));
+    let account = resolve(&[(STRING, &key)], false, None).expect("an account");
+    assert_eq!(
+        account.blob_endpoint().as_str(),
+        "https://myacct.blob.core.usgovcloudapi.net/"
+    );
+    assert_eq!(
+        account.queue_endpoint().map(Url::as_str),
+        Some("https://myacct.queue.core.usgovcloudapi.net/")
+    );
+    assert_eq!(
+        (account.kind(), account.name()),
+        ("account key", Some("myacct"))
+    );
+
+    let account = resolve(&[(ACCOUNT, "myacct"), (KEY, SECRET)], false, None).expect("an account");
+    assert_eq!(
+        account.blob_endpoint().as_str(),
+        "https://myacct.blob.core.windows.net/"
+    );
+
+    let sas = format!("?{A_SAS}");
+    let account = resolve(&[(ACCOUNT, "myacct"), (SAS, &sas)], false, None).expect("an account");
+    assert_eq!(account.kind(), "SAS");
+    assert_eq!(
+        account.authorised(account.blob_endpoint()).as_str(),
+        format!("https://myacct.blob.core.windows.net/?{A_SAS}")
+    );
+
+    let only_sas = format!("BlobEndpoint=https://locks.example/;SharedAccessSignature={A_SAS}");
+    let account = resolve(&[(STRING, &only_sas)], false, None).expect("an account");
+    assert_eq!(account.blob_endpoint().as_str(), "https://locks.example/");
+
+    let url = format!("https://myacct.blob.core.windows.net/locks/x?{A_SAS}");
+    let account = resolve(&[], false, Some(&url)).expect("an account");
+    assert_eq!((account.kind(), account.name()), ("SAS", Some("myacct")));
+    assert_eq!(
+        account.blob_endpoint().as_str(),
+        "https://myacct.blob.core.windows.net/"
+    );
+
+    let plain = "https://myacct.blob.core.windows.net/locks/x";
+    let account = resolve(&[(KEY, SECRET)], false, Some(plain)).expect("an account");
+    assert_eq!(
+        (account.kind(), account.name()),
+        ("account key", Some("myacct"))
+    );
+}
+
+#[test]
+fn the_emulator_by_flag_and_by_connection_string() {
+    for account in [
+        resolve(&[], true, None),
+        resolve(&[(STRING, "UseDevelopmentStorage=true")], false, None),
+        resolve(&[(STRING, "UseDevelopmentStorage=true;")], true, None),
+        resolve(&[(ACCOUNT, EMULATOR), (KEY, EMULATOR_KEY)], true, None),
+        resolve(
+            &[],
+            true,
+            Some("http://127.0.0.1:10000/devstoreaccount1/locks/x"),
+        ),
+    ] {
+        let account = account.expect("an account");
+        assert_eq!(account.blob_endpoint().as_str(), EMULATOR_BLOB);
+        assert_eq!(account.kind(), "emulator key");
+    }
+    let own_port = format!(
+        "AccountName={EMULATOR};AccountKey={EMULATOR_KEY};\
+         BlobEndpoint=http://127.0.0.1:21000/{EMULATOR};QueueEndpoint=http://127.0.0.1:21001/{EMULATOR}"
+    );
+    for flag in [false, true] {
+        let account = resolve(&[(STRING, &own_port)], flag, None).expect("an account");
+        assert_eq!(account.blob_endpoint().port(), Some(21000));
+        assert_eq!(account.queue_endpoint().and_then(Url::port), Some(21001));
+        assert_eq!(account.kind(), "emulator key");
+    }
+}
+
+#[test]
+fn sources_that_say_the_same_overlap() {
+    let key = string(&format!("AccountKey={SECRET}"));
+    let both = [(STRING, key.as_str()), (ACCOUNT, "myacct"), (KEY, SECRET)];
+    let url = "https://myacct.blob.core.windows.net/locks/x";
+    assert!(resolve(&both, false, Some(url)).is_ok());
+    let with_sas = format!("{url}?{A_SAS}");
+    assert!(resolve(&[(ACCOUNT, "myacct"), (SAS, A_SAS)], false, Some(&with_sas)).is_ok());
+    // What is set for another account is not about a URL with a SAS of its own.
+    let account = resolve(
+        &[(ACCOUNT, "otheracct"), (KEY, SECRET)],
+        false,
+        Some(&with_sas),
+    )
+    .expect("an account");
+    assert_eq!((account.kind(), account.name()), ("SAS", Some("myacct")));
+    // An empty variable is none.
+    assert!(
+        resolve(
+            &[(ACCOUNT, "myacct"), (KEY, SECRET), (SAS, " ")],
+            false,
+            None
+        )
+        .is_ok()
+    );
+}
+
+#[test]
+fn contradictions_are_refused_in_words() {
+    let key = string(&format!("AccountKey={SECRET}"));
+    let two = string(&format!(
+        "AccountKey={SECRET};SharedAccessSignature={A_SAS}"
+    ));
+    let url = "https://urlacct.blob.core.windows.net/locks/x";
+    let with_sas = format!("https://myacct.blob.core.windows.net/locks/x?{A_SAS}");
+    let key = key.as_str();
+    let cases: Vec<(Vec<(&str, &str)>, bool, Option<&str>)> = vec![
+        (vec![(STRING, key), (ACCOUNT, "otheracct")], false, None),
+        (vec![(STRING, key), (KEY, OTHER)], false, None),
+        (vec![(STRING, key), (SAS, A_SAS)], false, None),
+        (vec![(STRING, &two)], false, None),
+        (
+            vec![(ACCOUNT, "myacct"), (KEY, SECRET), (SAS, A_SAS)],
+            false,
+            None,
+        ),
+        (vec![(STRING, key)], false, Some(url)),
+        (vec![(ACCOUNT, "myacct"), (KEY, SECRET)], false, Some(url)),
+        (
+            vec![(ACCOUNT, "myacct"), (KEY, SECRET)],
+            false,
+            Some(&with_sas),
+        ),
+        (vec![(STRING, key)], true, None),
+        (vec![(ACCOUNT, "myacct")], true, None),
+        (vec![(ACCOUNT, EMULATOR), (KEY, SECRET)], true, None),
+        (vec![(SAS, A_SAS)], true, None),
+        (vec![], true, Some(url)),
+    ];
+    for (env, emulator, url) in cases {
+        let error = resolve(&env, emulator, url).expect_err("a contradiction");
+        assert!(
+            matches!(error, AccountError::Contradiction { .. }),
+            "{env:?} {emulator} {url:?}: {error}"
+        );
+        let text = error.to_string();
+        assert!(!text.contains('\n') && !text.contains("secret"), "{text}");
+    }
+}
+
+#[test]
+fn what_is_missing_or_malformed_is_named() {
+    let said = |env: &[(&str, &str)], url: Option<&str>| {
+        resolve(env, false, url).expect_err("an error").to_string()
+    };
+    assert!(said(&[], None).contains("the storage account is missing"));
+    assert!(said(&[(ACCOUNT, "myacct")], None).contains("the credential is missing"));
+    assert!(said(&[(KEY, SECRET)], None).contains("the storage account is missing"));
+    assert!(said(&[(STRING, "AccountName=myacct")], None).contains("the credential is missing"));
+    let local = "http://127.0.0.1:10000/devstoreaccount1/locks/x";
+    assert!(said(&[], Some(local)).contains("--emulator"));
+    let nameless = format!("BlobEndpoint=https://locks.example;AccountKey={SECRET}");
+    assert!(said(&[(STRING, &nameless)], None).contains("the account's name is missing"));
+    for (env, part) in [
+        (vec![(ACCOUNT, "myacct"), (KEY, "not!base64")], KEY),
+        (vec![(ACCOUNT, "myacct"), (SAS, "sv=1&sp=r")], SAS),
+        (vec![(ACCOUNT, "my.evil.host/"), (KEY, SECRET)], ACCOUNT),
+        (vec![(STRING, "nonsense")], STRING),
+        (
+            vec![(STRING, "UseDevelopmentStorage=false")],
+            "UseDevelopmentStorage",
+        ),
+        (vec![(STRING, "AccountName=myacct;AccountKey=%%%")], STRING),
+        (vec![(STRING, "BlobEndpoint=locks.example")], "BlobEndpoint"),
+        (
+            vec![(STRING, "BlobEndpoint=https://locks.example?sig=x")],
+            "BlobEndpoint",
+        ),
+    ] {
+        let text = said(&env, None);
+        assert!(text.contains(part), "{env:?}: {text}");
+        assert!(
+            !text.contains("not!base64") && !text.contains("%%%"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn plain_http_goes_to_this_machine_only() {
+    for (text, fits) in [
+        ("http://127.0.0.1:1/acct", true),
+        ("http://127.9.9.9/acct", true),
+        ("http://[::1]:1/acct", true),
+        ("http://localhost:1/acct", true),
+        ("http://acct.blob.localhost:1", true),
+        ("http://10.0.0.1/acct", false),
+        ("http://localhost.evil.example", false),
+        ("http://azurite:10000/acct", false),
+    ] {
+        let text = format!("AccountName=acct;AccountKey={SECRET};BlobEndpoint={text}");
+        let said = resolve(&[(STRING, &text)], false, None);
+        assert_eq!(said.is_ok(), fits, "{text}: {said:?}");
+    }
+    let text = format!("DefaultEndpointsProtocol=http;AccountName=acct;AccountKey={SECRET}");
+    let said = resolve(&[(STRING, &text)], false, None).expect_err("refused");
+    assert!(said.to_string().contains("use https"), "{said}");
+}
+
+#[test]
+fn debug_shows_no_secret() {
+    let key = resolve(&[(ACCOUNT, "myacct"), (KEY, SECRET)], false, None).expect("an account");
+    let url = format!("https://myacct.blob.core.windows.net/locks/x?{A_SAS}");
+    let sas = resolve(&[], false, Some(&url)).expect("an account");
+    for account in [key, sas] {
+        let text = format!("{account:?}");
+        assert!(!text.contains(SECRET) && !text.contains("s3cr3t"), "{text}");
+        assert!(text.contains("myacct"), "{text}");
+    }
+}

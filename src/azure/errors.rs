@@ -1,0 +1,285 @@
+//! What the service's errors mean: from the client's errors to the four meanings of
+//! [`Failure`], and to one line for a person.
+//!
+//! Called by the stores. Must never show a URL's query, a header or a body: only the status, the
+//! service's own error code and our own words.
+
+use std::time::Duration;
+
+use azure_core::error::{Error, ErrorKind};
+use azure_core::http::RawResponse;
+use azure_core::http::headers::HeaderName;
+use azure_core::time::parse_rfc7231;
+
+use crate::core::Failure;
+
+/// What was asked for when the trouble came; each needs a permission of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Look at the blob's properties.
+    Look,
+    /// Create the blob.
+    CreateBlob,
+    /// Create the container.
+    CreateContainer,
+    /// Acquire the lease.
+    Acquire,
+    /// Write the record.
+    Record,
+    /// Renew the lease.
+    Renew,
+    /// Give the lease back.
+    Release,
+    /// Ask for the rest of a breaking lease.
+    Break,
+}
+
+impl Operation {
+    /// What we failed to do, for a person.
+    fn words(self) -> &'static str {
+        match self {
+            Operation::Look => "read the properties of",
+            Operation::CreateBlob => "create",
+            Operation::CreateContainer => "create the container of",
+            Operation::Acquire => "lease",
+            Operation::Record => "write the metadata of",
+            Operation::Renew => "renew the lease of",
+            Operation::Release => "release the lease of",
+            Operation::Break => "ask for the rest of the lease of",
+        }
+    }
+
+    /// What allows it, in the letters of a SAS.
+    fn sas_letters(self) -> &'static str {
+        match self {
+            Operation::Look => "r",
+            Operation::CreateBlob | Operation::CreateContainer => "c",
+            _ => "w",
+        }
+    }
+}
+
+/// What went wrong in one exchange.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// An answer that is not the success we hoped for.
+    Answer {
+        /// The HTTP status.
+        status: u16,
+        /// The service's error code (`x-ms-error-code`), the only proof that the service answered.
+        code: Option<String>,
+        /// The answer is a web page: a proxy or a portal answered, not the service.
+        page: bool,
+        /// The service asked not to be asked again for so long.
+        retry_after: Option<Duration>,
+        /// By how much this machine's clock differs from the service's, if that is a lot.
+        skew: Option<Duration>,
+    },
+    /// No answer, or not a whole one: it is not known what happened.
+    Silence(String),
+    /// The request could not even be made.
+    Ours(String),
+}
+
+impl Trouble {
+    /// Reads an error of the official clients.
+    #[must_use]
+    pub fn of(error: &Error) -> Trouble {
+        match error.kind() {
+            ErrorKind::HttpResponse {
+                status,
+                raw_response,
+                ..
+            } => {
+                let status = u16::from(*status);
+                match raw_response {
+                    Some(raw) => Trouble::of_answer(status, raw),
+                    None => Trouble::Answer {
+                        status,
+                        code: None,
+                        page: false,
+                        retry_after: None,
+                        skew: None,
+                    },
+                }
+            }
+            ErrorKind::Connection | ErrorKind::Io => Trouble::Silence(error.to_string()),
+            ErrorKind::DataConversion => Trouble::Ours(error.to_string()),
+            _ => Trouble::Ours(error.to_string()),
+        }
+    }
+
+    fn of_answer(status: u16, raw: &RawResponse) -> Trouble {
+        let header = |name: &'static str| {
+            raw.headers()
+                .get_optional_str(&HeaderName::from_static(name))
+        };
+        let body: &[u8] = raw.body().as_ref();
+        let start = body.trim_ascii_start();
+        let page = header("content-type").is_some_and(|kind| kind.contains("text/html"))
+            || start.len() >= 5
+                && (start[..5].eq_ignore_ascii_case(b"<html")
+                    || start[..5].eq_ignore_ascii_case(b"<!doc"));
+        let date = header("date").and_then(|text| parse_rfc7231(text).ok());
+        let retry_after = header("x-ms-retry-after-ms")
+            .and_then(|text| text.trim().parse().ok().map(Duration::from_millis))
+            .or_else(|| {
+                let text = header("retry-after")?.trim();
+                match text.parse() {
+                    Ok(seconds) => Some(Duration::from_secs(seconds)),
+                    // A date: counted from the service's own clock, not from ours.
+                    Err(_) => Duration::try_from(parse_rfc7231(text).ok()? - date?).ok(),
+                }
+            });
+        let skew = date
+            .map(|date| (date - azure_core::time::OffsetDateTime::now_utc()).unsigned_abs())
+            .filter(|skew| *skew > Duration::from_secs(300));
+        Trouble::Answer {
+            status,
+            code: header("x-ms-error-code").map(clean),
+            page,
+            retry_after,
+            skew,
+        }
+    }
+
+    /// The time limit passed before an answer came.
+    #[must_use]
+    pub fn timed_out() -> Trouble {
+        Trouble::Silence("no answer in time".to_owned())
+    }
+
+    /// The service's own error code, where the service answered.
+    #[must_use]
+    pub fn code(&self) -> Option<&str> {
+        match self {
+            Trouble::Answer { code, .. } => code.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// One line for a person, without saying what was asked for.
+    #[must_use]
+    pub fn why(&self) -> String {
+        match self {
+            Trouble::Answer {
+                status, page: true, ..
+            } => {
+                format!("{status} with a web page instead of an answer of the storage service")
+            }
+            Trouble::Answer {
+                status,
+                code: Some(code),
+                ..
+            } => format!("{status} {code}"),
+            Trouble::Answer { status, .. } => {
+                format!("{status} without an error code of the storage service")
+            }
+            Trouble::Silence(why) | Trouble::Ours(why) => why.clone(),
+        }
+    }
+
+    /// What to do about it, where that can be said.
+    fn advice(&self, operation: Operation) -> Option<String> {
+        let Trouble::Answer {
+            status, code, skew, ..
+        } = self
+        else {
+            return None;
+        };
+        if let Some(skew) = skew {
+            return Some(format!(
+                "this machine's clock differs from the service's by {} minutes: set it",
+                skew.as_secs() / 60
+            ));
+        }
+        Some(match (status, code.as_deref()) {
+            (_, Some("AccountIsDisabled")) => "the storage account is disabled".to_owned(),
+            (
+                _,
+                Some(
+                    "AuthorizationPermissionMismatch"
+                    | "AuthorizationResourceTypeMismatch"
+                    | "AuthorizationServiceMismatch"
+                    | "InsufficientAccountPermissions",
+                ),
+            ) => format!(
+                "the credential does not allow it: a SAS needs the permissions rcw (here {}) for \
+                 the blob service",
+                operation.sas_letters()
+            ),
+            (_, Some("AuthorizationSourceIPMismatch")) => {
+                "the SAS does not allow this machine's address".to_owned()
+            }
+            (_, Some("KeyBasedAuthenticationNotPermitted")) => {
+                "the account does not allow account keys: use a SAS of a user delegation".to_owned()
+            }
+            (401 | 403, Some("AuthenticationFailed")) => "the key is not this account's, or the \
+                SAS has expired or was changed: check AZURE_STORAGE_CONNECTION_STRING, \
+                AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN"
+                .to_owned(),
+            (401 | 403, _) => "check the credential, its permissions and the account's network \
+                rules"
+                .to_owned(),
+            _ => return None,
+        })
+    }
+
+    /// The meaning outside a tenure. `proven`: this operation has succeeded before, so what was
+    /// configured can work, and refusals are doubt.
+    #[must_use]
+    pub fn failure(&self, operation: Operation, target: &str, proven: bool) -> Failure {
+        let fatal = |denied: bool| {
+            let advice = self
+                .advice(operation)
+                .map(|text| format!(": {text}"))
+                .unwrap_or_default();
+            Failure::Fatal {
+                why: format!(
+                    "cannot {} {target}: {}{advice}",
+                    operation.words(),
+                    self.why()
+                ),
+                denied,
+            }
+        };
+        match self {
+            Trouble::Answer { page: true, .. } => self.doubt(operation),
+            Trouble::Answer { status, code, .. } if !proven => match (status, code.as_deref()) {
+                (401 | 403, _) => fatal(true),
+                (_, Some("AccountIsDisabled" | "InsufficientAccountPermissions")) => fatal(true),
+                // Being deleted takes a while, then it can be created again.
+                (_, Some("ContainerBeingDeleted" | "ConditionNotMet")) => self.doubt(operation),
+                (408 | 429, _) | (500.., _) => self.doubt(operation),
+                (400..=499, Some(_)) => fatal(false),
+                _ => self.doubt(operation),
+            },
+            Trouble::Ours(_) => fatal(false),
+            _ => self.doubt(operation),
+        }
+    }
+
+    /// The meaning where nothing is certain, as in a tenure.
+    #[must_use]
+    pub fn doubt(&self, operation: Operation) -> Failure {
+        Failure::Transient {
+            why: format!(
+                "{} (to {} the blob)",
+                self.why(),
+                operation.words().trim_end_matches(" of")
+            ),
+            retry_after: match self {
+                Trouble::Answer { retry_after, .. } => *retry_after,
+                _ => None,
+            },
+        }
+    }
+}
+
+/// Nothing but what an error code is made of: it goes into log lines.
+fn clean(code: &str) -> String {
+    code.chars()
+        .filter(|c| c.is_ascii_alphanumeric())
+        .take(80)
+        .collect()
+}

@@ -1,0 +1,283 @@
+//! The one place where a lease and a process meet.
+//!
+//! `hold` waits for whatever comes first (a signal, news of the tree, a reply of the store, the
+//! kernel's word that a lock is free, the time), tells the pure state machine, and carries out
+//! what that says, in its order. It owns no policy: whoever looks for the reason of something
+//! finds it in [`crate::core`].
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::stream::{FuturesUnordered, StreamExt};
+
+use crate::clock::Instant;
+use crate::core::{Action, Ending, Event, Failure, Grant, Notice, Tenure};
+use crate::lease::Store;
+use crate::signals::{Asked, Signals};
+use crate::supervise::News;
+
+/// The longest sleep between two looks at the clock. Tokio's timers stand still while the machine
+/// sleeps; the guardian's do not, and it tells of a jump of the clock. This bounds what is left
+/// where there is no guardian.
+const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
+
+/// What runs while we have control: a command under a guardian, or a program of the library's
+/// user. Nothing here may block.
+#[async_trait]
+pub trait Charge: Send {
+    /// Start it, under these deadlines.
+    fn start(&mut self, grant: Start);
+    /// Move its deadlines.
+    fn extend(&mut self, term_at: Instant, kill_at: Instant);
+    /// Ask it to end, and end it at the earlier of `end_of_grace` and its `kill_at`.
+    fn drain(&mut self, signal: i32, end_of_grace: Instant);
+    /// End it now.
+    fn kill(&mut self);
+    /// Hand it a signal of its own (`SIGUSR1`, ...).
+    fn pass(&mut self, signal: i32);
+    /// Stop it from the terminal, then ourselves, until both are continued.
+    fn pause(&mut self);
+    /// Forget the last will: the lease is not ours to give back any more.
+    fn forget_will(&mut self);
+    /// What happened to it. Cancel-safe.
+    async fn news(&mut self) -> News;
+}
+
+/// With what a charge starts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// When it is drained without being told.
+    pub term_at: Instant,
+    /// When it is killed without being told.
+    pub kill_at: Instant,
+    /// The fencing token of the tenure.
+    pub token: u64,
+}
+
+/// Who is told what happens, for people: the log, the status file, a watch channel.
+pub trait Audience: Send {
+    /// A change of state, as the core puts it.
+    fn notice(&mut self, now: Instant, notice: &Notice);
+    /// Something of the tree, as the guardian puts it.
+    fn news(&mut self, now: Instant, news: &News);
+}
+
+type Reply = Pin<Box<dyn Future<Output = Answer> + Send>>;
+
+/// What a call to the store came to.
+enum Answer {
+    Acquired(Result<Grant, Failure>),
+    Renewed {
+        t0: Instant,
+        reply: Result<(), Failure>,
+    },
+    Released(Result<(), Failure>),
+    Announced(Result<(), Failure>),
+}
+
+/// Competes by `tenure`'s rules for the lock of `store`, runs `charge` while it has control, and
+/// returns when the state machine is done.
+pub async fn hold(
+    tenure: Tenure,
+    store: Arc<dyn Store>,
+    charge: &mut dyn Charge,
+    signals: &mut Signals,
+    audience: &mut dyn Audience,
+) -> Ending {
+    let mut scene = Scene {
+        tenure,
+        store,
+        charge,
+        audience,
+        calls: FuturesUnordered::new(),
+        acquiring: false,
+        withdrawn: None,
+    };
+    scene.tell(Event::Ticked);
+    loop {
+        if let Some(ending) = scene.tenure.ending() {
+            return ending.clone();
+        }
+        // A lock that wakes its waiters is only waited for while the core would take it: who is
+        // handed a lock and does not want it yet keeps everybody else out.
+        let listening = scene.store.terms().wakes && scene.tenure.listens() && !scene.acquiring;
+        let freed = {
+            let store = Arc::clone(&scene.store);
+            async move { store.freed().await }
+        };
+        let wake_at = scene.wake_at();
+        tokio::select! {
+            biased;
+            asked = signals.next() => scene.asked(asked),
+            news = scene.charge.news() => scene.heard(news),
+            Some(answer) = scene.calls.next(), if !scene.calls.is_empty() => scene.answered(answer),
+            () = freed, if listening => scene.tell(Event::Freed),
+            () = sleep_until(wake_at) => scene.woke(),
+        }
+    }
+}
+
+/// Everything one campaign has in its hands.
+struct Scene<'a> {
+    tenure: Tenure,
+    store: Arc<dyn Store>,
+    charge: &'a mut dyn Charge,
+    audience: &'a mut dyn Audience,
+    calls: FuturesUnordered<Reply>,
+    /// A call to acquire is under way.
+    acquiring: bool,
+    /// What it obtains is to be undone; not waited for past this moment.
+    withdrawn: Option<Instant>,
+}
+
+impl Scene<'_> {
+    /// Tells the core what happened, but what time it is before that: after a pause (a stopped
+    /// process, a sleeping machine) the first thing done is to look at the clock.
+    fn tell(&mut self, event: Event) {
+        let now = Instant::now();
+        if event != Event::Ticked {
+            let actions = self.tenure.step(now, Event::Ticked);
+            self.act(now, actions);
+        }
+        let actions = self.tenure.step(now, event);
+        self.act(now, actions);
+    }
+
+    fn asked(&mut self, asked: Asked) {
+        match asked {
+            Asked::Stop(signal) => self.tell(Event::StopAsked(signal)),
+            Asked::Pass(signal) => self.charge.pass(signal),
+            Asked::Pause => self.charge.pause(),
+        }
+    }
+
+    fn heard(&mut self, news: News) {
+        self.audience.news(Instant::now(), &news);
+        match news {
+            News::Started { pid } => self.tell(Event::Started { pid }),
+            News::NotStarted { errno } => self.tell(Event::NotStarted { errno }),
+            News::Exited(exit) => self.tell(Event::Exited(exit)),
+            News::TreeEmpty { at } => self.tell(Event::TreeEmpty { at }),
+            News::Lost => self.tell(Event::GuardianLost),
+            News::TreeStuck => self.tell(Event::TreeStuck),
+            News::Stopped | News::LeftBehind | News::Acting | News::ClockJumped => {
+                self.tell(Event::Ticked);
+            }
+        }
+    }
+
+    fn answered(&mut self, answer: Answer) {
+        match answer {
+            Answer::Acquired(reply) => {
+                self.acquiring = false;
+                match self.withdrawn.take() {
+                    Some(give_up_at) => self.undo(give_up_at),
+                    None => self.tell(Event::Acquired(reply)),
+                }
+            }
+            Answer::Renewed { t0, reply } => self.tell(Event::Renewed { t0, reply }),
+            Answer::Released(reply) => self.tell(Event::Released(reply)),
+            Answer::Announced(reply) => {
+                if let Err(failure) = reply {
+                    tracing::debug!("the drain was not announced: {failure}");
+                }
+            }
+        }
+    }
+
+    fn woke(&mut self) {
+        let now = Instant::now();
+        if self.withdrawn.is_some_and(|give_up_at| now >= give_up_at) {
+            // The store did not answer in time. Whatever the attempt obtains now is undone by the
+            // same lease id, as far as that can be done at all; else it runs out.
+            self.withdrawn = None;
+            self.acquiring = false;
+            self.calls.clear();
+            self.undo(now + UNDO);
+        }
+        self.tell(Event::Ticked);
+    }
+
+    /// When the loop has to come back though nothing happened.
+    fn wake_at(&self) -> Instant {
+        self.tenure
+            .wake_at()
+            .min(self.withdrawn.unwrap_or(Instant::FOREVER))
+    }
+
+    fn undo(&mut self, give_up_at: Instant) {
+        let store = Arc::clone(&self.store);
+        self.calls.push(Box::pin(async move {
+            Answer::Released(store.release(give_up_at).await)
+        }));
+    }
+
+    fn act(&mut self, now: Instant, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::Acquire { give_up_at } => {
+                    self.acquiring = true;
+                    let store = Arc::clone(&self.store);
+                    self.calls.push(Box::pin(async move {
+                        Answer::Acquired(store.acquire(give_up_at).await)
+                    }));
+                }
+                Action::Withdraw { give_up_at } => self.withdrawn = Some(give_up_at),
+                Action::Renew { give_up_at } => {
+                    let store = Arc::clone(&self.store);
+                    self.calls.push(Box::pin(async move {
+                        let t0 = Instant::now();
+                        Answer::Renewed {
+                            t0,
+                            reply: store.renew(give_up_at).await,
+                        }
+                    }));
+                }
+                Action::Start {
+                    term_at,
+                    kill_at,
+                    token,
+                } => self.charge.start(Start {
+                    term_at,
+                    kill_at,
+                    token,
+                }),
+                Action::Extend { term_at, kill_at } => self.charge.extend(term_at, kill_at),
+                Action::Drain {
+                    signal,
+                    end_of_grace,
+                } => self.charge.drain(signal, end_of_grace),
+                Action::Kill => self.charge.kill(),
+                Action::Announce => {
+                    let store = Arc::clone(&self.store);
+                    let give_up_at = now + ANNOUNCE;
+                    self.calls.push(Box::pin(async move {
+                        Answer::Announced(store.announce(give_up_at).await)
+                    }));
+                }
+                Action::Release { give_up_at } => {
+                    // What is still under way would ask for a lease that is about to be no more.
+                    self.calls.clear();
+                    self.charge.forget_will();
+                    self.undo(give_up_at);
+                }
+                Action::Abandon => self.charge.forget_will(),
+                Action::Report(notice) => self.audience.notice(now, &notice),
+            }
+        }
+    }
+}
+
+/// How long the announcement of a drain may take; nothing waits for it.
+const ANNOUNCE: Duration = Duration::from_secs(5);
+/// How long an acquire that was given up may take to be undone.
+const UNDO: Duration = Duration::from_secs(2);
+
+/// Sleeps until `at`, or for [`LONGEST_SLEEP`], whichever is sooner.
+async fn sleep_until(at: Instant) {
+    let span = at.since(Instant::now()).min(LONGEST_SLEEP);
+    tokio::time::sleep(span).await;
+}

@@ -1,0 +1,330 @@
+//! How control is obtained: look, create what is missing, acquire under an id of our own, and
+//! write the record under the lease.
+//!
+//! Called by [`Store::acquire`](crate::lease::Store::acquire). Can be dropped at any await: what
+//! it may have obtained is written down before it is asked for.
+
+use std::time::Duration;
+
+use azure_core::Uuid;
+use azure_core::time::{OffsetDateTime, to_rfc3339};
+
+use super::notes::{self, Notes};
+use super::wire::{LeaseState, View};
+use super::{Blob, Held, is_gone};
+use crate::azure::{Operation, Trouble};
+use crate::clock::Instant;
+use crate::core::{Failure, Grant, Sight};
+use crate::lease::record::Record;
+
+/// After so long a request that was never answered is no longer on its way.
+const LATE: Duration = Duration::from_secs(5);
+
+impl Blob {
+    /// See [`Store::acquire`](crate::lease::Store::acquire).
+    pub(super) async fn compete(&self, give_up_at: Instant) -> Result<Grant, Failure> {
+        let (id, spent) = self.begin();
+        if let Some(spent) = spent {
+            // Ours may be what keeps everybody out: said once more, and not waited for long.
+            let limit = give_up_at.min(Instant::now() + Duration::from_secs(1));
+            match self.wire.release(&spent, limit).await {
+                Ok(()) => self.state().spent = None,
+                Err(trouble) if is_gone(&trouble) => self.state().spent = None,
+                Err(_) => {}
+            }
+        }
+        let view = self.look_or_create(give_up_at).await?;
+        self.check(&view.notes)?;
+        if view.lease != LeaseState::Free && !self.may_be_ours() {
+            return Err(Failure::Held(sight(&view.notes)));
+        }
+        let t0 = Instant::now();
+        self.state().perhaps = Some(t0);
+        let etag = match self.wire.acquire(&id, self.seconds, give_up_at).await {
+            Ok(etag) => {
+                self.prove(Operation::Acquire);
+                etag
+            }
+            Err(trouble) => return Err(self.not_acquired(&trouble, &view)),
+        };
+        // What was read before counts only if nobody wrote until we had the lease.
+        let known = Some(view).filter(|view| view.etag.is_some() && view.etag == etag);
+        match self.sign(&id, known, give_up_at).await {
+            Ok(held) => {
+                let token = held.record.token;
+                let mut state = self.state();
+                state.held = Some(held);
+                state.perhaps = None;
+                state.proposed = None;
+                Ok(Grant { t0, token })
+            }
+            Err(failure) => {
+                self.undo(&id, give_up_at).await;
+                Err(failure)
+            }
+        }
+    }
+
+    /// Begins or continues a series of attempts: its id, and an id whose release is unanswered.
+    fn begin(&self) -> (String, Option<String>) {
+        let mut state = self.state();
+        if state.held.take().is_some() {
+            // Left to run out; what runs out under its own id must not be revived by us.
+            state.proposed = None;
+            state.perhaps = None;
+        }
+        let id = state
+            .proposed
+            .get_or_insert_with(|| Uuid::new_v4().hyphenated().to_string())
+            .clone();
+        (id, state.spent.clone())
+    }
+
+    /// An acquire of this series was sent, and what it obtained (however late) may still last.
+    fn may_be_ours(&self) -> bool {
+        let perhaps = self.state().perhaps;
+        perhaps.is_some_and(|sent| Instant::now() < sent + self.lease + LATE)
+    }
+
+    async fn look_or_create(&self, give_up_at: Instant) -> Result<View, Failure> {
+        let trouble = match self.wire.look(None, give_up_at).await {
+            Ok(view) => {
+                self.prove(Operation::Look);
+                return Ok(view);
+            }
+            Err(trouble) => trouble,
+        };
+        let missing = match trouble.code() {
+            Some("BlobNotFound") => "blob",
+            Some("ContainerNotFound") => "container",
+            _ => return Err(self.failure(&trouble, Operation::Look)),
+        };
+        if !self.create {
+            return Err(Failure::Fatal {
+                why: format!(
+                    "the {missing} of {} does not exist: create it, or leave --no-create out",
+                    self.name
+                ),
+                denied: false,
+            });
+        }
+        let etag = self.create(missing == "container", give_up_at).await?;
+        Ok(View {
+            lease: LeaseState::Free,
+            etag,
+            notes: Notes::default(),
+        })
+    }
+
+    /// Creates the blob, and its container if that is missing. The ETag if nobody else did.
+    async fn create(
+        &self,
+        container_first: bool,
+        give_up_at: Instant,
+    ) -> Result<Option<String>, Failure> {
+        let mut container_missing = container_first;
+        for _ in 0..2 {
+            if container_missing {
+                match self.wire.create_container(give_up_at).await {
+                    Ok(()) => {}
+                    Err(trouble) if trouble.code() == Some("ContainerAlreadyExists") => {}
+                    Err(trouble) => {
+                        return Err(self.failure(&trouble, Operation::CreateContainer));
+                    }
+                }
+            }
+            match self.wire.create_blob(self.page_blob, give_up_at).await {
+                Ok(etag) => return Ok(etag),
+                Err(trouble) => match trouble.code() {
+                    // Another was faster, and perhaps holds it already.
+                    Some(
+                        "BlobAlreadyExists"
+                        | "LeaseIdMissing"
+                        | "ConditionNotMet"
+                        | "UnauthorizedBlobOverwrite",
+                    ) => return Ok(None),
+                    Some("ContainerNotFound") if !container_missing => container_missing = true,
+                    _ => return Err(self.failure(&trouble, Operation::CreateBlob)),
+                },
+            }
+        }
+        Err(Failure::Transient {
+            why: "the container was deleted while the blob was created".to_owned(),
+            retry_after: None,
+        })
+    }
+
+    /// A token that cannot be read cannot be raised either.
+    fn check(&self, notes: &Notes) -> Result<(), Failure> {
+        match &notes.broken_token {
+            Some(token) => Err(Failure::Fatal {
+                why: format!(
+                    "the metadata trafficcop_token of {} is `{token}`, not a number: set it to a \
+                     number greater than every fencing token given out so far, or remove all \
+                     metadata trafficcop_* if no fencing token is in use",
+                    self.name
+                ),
+                denied: false,
+            }),
+            None => {
+                let seen = notes.record.as_ref().map_or(0, |record| record.token);
+                let mut state = self.state();
+                state.floor = state.floor.max(seen);
+                Ok(())
+            }
+        }
+    }
+
+    fn not_acquired(&self, trouble: &Trouble, view: &View) -> Failure {
+        match trouble.code() {
+            Some(
+                "LeaseAlreadyPresent"
+                | "LeaseIsBreakingAndCannotBeAcquired"
+                | "LeaseIsBrokenAndCannotBeRenewed",
+            ) => {
+                self.prove(Operation::Acquire);
+                // Whoever was faster has not told us his name yet.
+                Failure::Held(match view.lease {
+                    LeaseState::Free => Sight::default(),
+                    LeaseState::Leased | LeaseState::Breaking => sight(&view.notes),
+                })
+            }
+            Some("BlobNotFound" | "ContainerNotFound") => Failure::Transient {
+                why: "the blob was deleted while we acquired it".to_owned(),
+                retry_after: None,
+            },
+            _ => self.failure(trouble, Operation::Acquire),
+        }
+    }
+
+    /// Raises the token and writes the record under the lease, until it stands there.
+    async fn sign(
+        &self,
+        id: &str,
+        known: Option<View>,
+        give_up_at: Instant,
+    ) -> Result<Held, Failure> {
+        // Keeps some time to give the lease back.
+        let left = give_up_at.since(Instant::now());
+        let stop_at = give_up_at - (left / 4).min(Duration::from_secs(1));
+        let since = to_rfc3339(&OffsetDateTime::now_utc());
+        let mut known = known;
+        let mut written: Option<Held> = None;
+        loop {
+            let view = match known.take() {
+                Some(view) => view,
+                None => match self.wire.look(Some(id), stop_at).await {
+                    Ok(view) => view,
+                    Err(trouble) => {
+                        self.again(&trouble, Operation::Look, stop_at).await?;
+                        continue;
+                    }
+                },
+            };
+            if let Some(held) =
+                written.take_if(|held| view.notes.record.as_ref() == Some(&held.record))
+            {
+                // The reply to our own write was lost.
+                return Ok(held);
+            }
+            self.check(&view.notes)?;
+            let token = self.state().floor.checked_add(1).ok_or_else(|| Failure::Fatal {
+                why: format!(
+                    "the metadata trafficcop_token of {} is the greatest number there is: set a \
+                     smaller one",
+                    self.name
+                ),
+                denied: false,
+            })?;
+            let held = Held {
+                id: id.to_owned(),
+                record: Record {
+                    token,
+                    holder: self.candidate.identity.clone(),
+                    host: self.candidate.host.clone(),
+                    pid: self.candidate.pid,
+                    since: since.clone(),
+                    command: self.candidate.command.clone(),
+                    draining: false,
+                },
+                others: view.notes.others,
+            };
+            let metadata = notes::write(&held.others, &held.record);
+            let etag = view.etag.as_deref();
+            match self.wire.set_metadata(id, etag, &metadata, stop_at).await {
+                Ok(()) => {
+                    self.prove(Operation::Record);
+                    let mut state = self.state();
+                    state.floor = state.floor.max(token);
+                    return Ok(held);
+                }
+                Err(trouble) => {
+                    written = Some(held);
+                    if trouble.code() != Some("ConditionNotMet") {
+                        self.again(&trouble, Operation::Record, stop_at).await?;
+                    } else if Instant::now() >= stop_at {
+                        return Err(trouble.doubt(Operation::Record));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits a little before the next try, if there is to be one.
+    async fn again(
+        &self,
+        trouble: &Trouble,
+        operation: Operation,
+        stop_at: Instant,
+    ) -> Result<(), Failure> {
+        if is_gone(trouble) {
+            return Err(Failure::Transient {
+                why: format!(
+                    "the lease was lost before its record was written: {}",
+                    trouble.why()
+                ),
+                retry_after: None,
+            });
+        }
+        let failure = self.failure(trouble, operation);
+        let pause = match &failure {
+            Failure::Transient { retry_after, .. } => {
+                Duration::from_millis(300).max(retry_after.unwrap_or_default())
+            }
+            _ => return Err(failure),
+        };
+        if stop_at.since(Instant::now()) <= pause {
+            return Err(failure);
+        }
+        tokio::time::sleep(pause).await;
+        Ok(())
+    }
+
+    /// Gives back what was acquired and could not be signed.
+    async fn undo(&self, id: &str, give_up_at: Instant) {
+        {
+            let mut state = self.state();
+            state.perhaps = None;
+            state.proposed = None;
+            state.spent = Some(id.to_owned());
+        }
+        if Blob::release_until(&self.wire, id, give_up_at)
+            .await
+            .is_ok()
+        {
+            self.state().spent = None;
+        }
+    }
+}
+
+/// What the metadata tell about the holder.
+fn sight(notes: &Notes) -> Sight {
+    let Some(record) = &notes.record else {
+        return Sight::default();
+    };
+    Sight {
+        holder: Some(record.holder.clone()).filter(|holder| !holder.is_empty()),
+        token: Some(record.token).filter(|token| *token > 0),
+        draining: record.draining,
+    }
+}

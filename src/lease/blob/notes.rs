@@ -1,0 +1,165 @@
+//! The lock record as a blob's metadata, beside whatever other people keep there.
+//!
+//! Called by the blob store. Must never drop a key that is not ours, and must never read a token
+//! that it does not understand as a smaller one.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::target::decode;
+use crate::lease::record::Record;
+
+const TOKEN: &str = "trafficcop_token";
+const HOLDER: &str = "trafficcop_holder";
+const HOST: &str = "trafficcop_host";
+const PID: &str = "trafficcop_pid";
+const SINCE: &str = "trafficcop_since";
+const COMMAND: &str = "trafficcop_command";
+const DRAINING: &str = "trafficcop_draining";
+const OURS: [&str; 7] = [TOKEN, HOLDER, HOST, PID, SINCE, COMMAND, DRAINING];
+
+/// A blob's metadata, read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Notes {
+    /// Our record, as far as it could be read.
+    pub(super) record: Option<Record>,
+    /// A fencing token that is no number, as it stands there.
+    pub(super) broken_token: Option<String>,
+    /// Everything that is not ours, as it stands there.
+    pub(super) others: BTreeMap<String, String>,
+}
+
+/// Reads the metadata; keys are compared without regard to case, as the service does.
+pub(super) fn read<'a>(metadata: impl Iterator<Item = (&'a str, &'a str)>) -> Notes {
+    let mut notes = Notes::default();
+    let mut ours: HashMap<String, String> = HashMap::new();
+    for (key, value) in metadata {
+        let lower = key.to_ascii_lowercase();
+        if OURS.contains(&lower.as_str()) {
+            // What is not ours to decode is shown as it stands.
+            let value = decode(value).unwrap_or_else(|| value.to_owned());
+            ours.insert(lower, value);
+        } else {
+            notes.others.insert(key.to_owned(), value.to_owned());
+        }
+    }
+    if ours.is_empty() {
+        return notes;
+    }
+    let mut take = |key: &str| ours.remove(key).unwrap_or_default();
+    let token = take(TOKEN);
+    let token = match token.trim().parse() {
+        Ok(number) => number,
+        Err(_) => {
+            notes.broken_token = Some(token.chars().filter(|c| !c.is_control()).take(40).collect());
+            0
+        }
+    };
+    notes.record = Some(Record {
+        token,
+        holder: take(HOLDER),
+        host: take(HOST),
+        pid: take(PID).trim().parse().unwrap_or(0),
+        since: take(SINCE),
+        command: take(COMMAND),
+        draining: take(DRAINING).eq_ignore_ascii_case("true"),
+    });
+    notes
+}
+
+/// The metadata to write: everybody else's, and our record.
+pub(super) fn write(others: &BTreeMap<String, String>, record: &Record) -> HashMap<String, String> {
+    let mut metadata: HashMap<String, String> = others
+        .iter()
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect();
+    let mut put = |key: &str, value: &str| metadata.insert(key.to_owned(), encode(value));
+    put(TOKEN, &record.token.to_string());
+    put(HOLDER, &record.holder);
+    put(HOST, &record.host);
+    put(PID, &record.pid.to_string());
+    put(SINCE, &record.since);
+    put(COMMAND, &record.command);
+    put(DRAINING, if record.draining { "true" } else { "false" });
+    // A header without a value is dropped by some on the way, and absent reads as empty anyway.
+    metadata.retain(|key, value| !value.is_empty() || !OURS.contains(&key.as_str()));
+    metadata
+}
+
+/// Percent-encodes what a header cannot carry unharmed: all but printable ASCII, `%`, and spaces
+/// at the ends, which are trimmed on the way.
+fn encode(value: &str) -> String {
+    let last = value.len().saturating_sub(1);
+    let mut text = String::with_capacity(value.len());
+    for (at, byte) in value.bytes().enumerate() {
+        let plain =
+            byte.is_ascii_graphic() && byte != b'%' || byte == b' ' && at != 0 && at != last;
+        if plain {
+            text.push(char::from(byte));
+        } else {
+            text.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> Record {
+        Record {
+            token: u64::MAX,
+            holder: " höst-1 ".into(),
+            host: "100%".into(),
+            pid: 7,
+            since: "2026-01-01T00:00:00Z".into(),
+            command: "sh -c 'a\nb'".into(),
+            draining: true,
+        }
+    }
+
+    fn reread(metadata: &HashMap<String, String>) -> Notes {
+        read(metadata.iter().map(|(k, v)| (k.as_str(), v.as_str())))
+    }
+
+    #[test]
+    fn a_record_comes_back_as_it_was_and_so_does_what_is_not_ours() {
+        let others = BTreeMap::from([
+            ("Owner".to_owned(), "100% theirs".to_owned()),
+            ("trafficcop_once".to_owned(), "%41".to_owned()),
+        ]);
+        let metadata = write(&others, &record());
+        assert!(
+            metadata
+                .values()
+                .all(|v| v.is_ascii() && v.trim() == v && !v.contains('\n'))
+        );
+        let notes = reread(&metadata);
+        assert_eq!(notes.record, Some(record()));
+        assert_eq!(notes.others, others);
+        assert_eq!(notes.broken_token, None);
+    }
+
+    #[test]
+    fn keys_are_read_whatever_their_case() {
+        let notes = read([("TrafficCop_Token", "5"), ("TRAFFICCOP_HOLDER", "h")].into_iter());
+        let record = notes.record.expect("a record");
+        assert_eq!((record.token, record.holder.as_str()), (5, "h"));
+        assert!(notes.others.is_empty());
+    }
+
+    #[test]
+    fn a_token_that_is_no_number_is_told_not_taken_for_zero() {
+        for bad in ["", "-1", "1e3", "18446744073709551616", "seven"] {
+            let notes = read([("trafficcop_token", bad), ("trafficcop_holder", "h")].into_iter());
+            assert_eq!(notes.broken_token.as_deref(), Some(bad));
+        }
+        // Somebody's tool wrote part of the record back and lost the token.
+        assert!(
+            read([("trafficcop_holder", "h")].into_iter())
+                .broken_token
+                .is_some()
+        );
+        assert_eq!(read(std::iter::empty()), Notes::default());
+    }
+}

@@ -1,0 +1,295 @@
+//! Which blob: `CONTAINER/NAME` or a URL, by Azure's naming rules.
+//!
+//! Called when the command line is made sense of. Must never show a URL's query: it is a secret.
+
+use std::fmt;
+
+use url::Url;
+
+use crate::azure::{AccountError, split_url};
+
+/// The blob that is the lock. `Debug` shows no secret.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Target {
+    container: String,
+    name: String,
+    url: Option<Url>,
+}
+
+/// Why a text names no blob. One line each.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TargetError {
+    /// No name, or no container.
+    #[error("a blob is named CONTAINER/NAME or by its URL, for example locks/singleton")]
+    Incomplete,
+    /// Not a URL.
+    #[error("the blob's URL cannot be read: {0}")]
+    Url(String),
+    /// A URL with a query that is no SAS.
+    #[error("the blob's URL has a query that is no SAS (`sig=` is missing): leave the query out")]
+    Query,
+    /// The container's name is against the rules.
+    #[error(
+        "`{0}` cannot be a container: 3 to 63 lower-case letters, digits and single hyphens, \
+         beginning and ending with a letter or digit (or $root)"
+    )]
+    Container(String),
+    /// The blob's name is against the rules.
+    #[error("the blob's name {0}")]
+    Name(&'static str),
+    /// The URL's address cannot be used.
+    #[error(transparent)]
+    Account(#[from] AccountError),
+}
+
+impl Target {
+    /// Reads `CONTAINER/NAME` or a URL, which may carry a SAS.
+    ///
+    /// # Errors
+    /// What is wrong, by Azure's rules for names.
+    pub fn parse(text: &str) -> Result<Target, TargetError> {
+        let (container, name, url) = if text.contains("://") {
+            let url = Url::parse(text).map_err(|error| TargetError::Url(error.to_string()))?;
+            if !url.username().is_empty() || url.password().is_some() {
+                return Err(TargetError::Url("it has a user name in it".to_owned()));
+            }
+            let split = split_url(&url)?;
+            if url.query().is_some() && split.sas.is_none() {
+                return Err(TargetError::Query);
+            }
+            let path = decode(&split.path)
+                .ok_or_else(|| TargetError::Url("its path is not UTF-8".to_owned()))?;
+            // A name alone lies in the root container.
+            let (container, name) = match path.split_once('/') {
+                Some((container, name)) => (container.to_owned(), name.to_owned()),
+                None => ("$root".to_owned(), path),
+            };
+            (container, name, Some(url))
+        } else {
+            let (container, name) = text.split_once('/').ok_or(TargetError::Incomplete)?;
+            (container.to_owned(), name.to_owned(), None)
+        };
+        if container.is_empty() || name.is_empty() {
+            return Err(TargetError::Incomplete);
+        }
+        check_container(&container)?;
+        check_name(&container, &name)?;
+        Ok(Target {
+            container,
+            name,
+            url,
+        })
+    }
+
+    /// The container.
+    #[must_use]
+    pub fn container(&self) -> &str {
+        &self.container
+    }
+
+    /// The blob's name in the container.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The URL, if it was given as one: for [`crate::azure::Account::resolve`]. May hold a secret.
+    #[must_use]
+    pub fn url(&self) -> Option<&Url> {
+        self.url.as_ref()
+    }
+
+    /// Another blob beside this one: `NAME` followed by `suffix`.
+    ///
+    /// # Errors
+    /// If the name becomes too long.
+    pub fn with_suffix(&self, suffix: &str) -> Result<Target, TargetError> {
+        let name = format!("{}{suffix}", self.name);
+        check_name(&self.container, &name)?;
+        Ok(Target {
+            name,
+            ..self.clone()
+        })
+    }
+
+    /// The container's address under `endpoint`.
+    pub(super) fn container_url(&self, endpoint: &Url) -> Url {
+        let mut url = endpoint.clone();
+        let base = url.path().trim_end_matches('/').to_owned();
+        url.set_path(&format!("{base}/{}", self.container));
+        url
+    }
+
+    /// The blob's address under `endpoint`.
+    pub(super) fn blob_url(&self, endpoint: &Url) -> Url {
+        let mut url = self.container_url(endpoint);
+        let path = format!("{}/{}", url.path(), encode(&self.name));
+        url.set_path(&path);
+        url
+    }
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Target({}/{})", self.container, self.name)
+    }
+}
+
+fn check_container(name: &str) -> Result<(), TargetError> {
+    let alnum = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let bytes = name.as_bytes();
+    let fits = name == "$root"
+        || (3..=63).contains(&bytes.len())
+            && bytes.iter().all(|b| alnum(*b) || *b == b'-')
+            && alnum(bytes[0])
+            && alnum(bytes[bytes.len() - 1])
+            && !name.contains("--");
+    if fits {
+        Ok(())
+    } else {
+        Err(TargetError::Container(name.chars().take(80).collect()))
+    }
+}
+
+fn check_name(container: &str, name: &str) -> Result<(), TargetError> {
+    let wrong = |why| Err(TargetError::Name(why));
+    if name.chars().count() > 1024 {
+        return wrong("is longer than 1024 characters");
+    }
+    if name.split('/').count() > 254 {
+        return wrong("has more than 254 parts");
+    }
+    if name.ends_with('.') || name.ends_with('/') {
+        return wrong("must not end with `.` or `/`");
+    }
+    if name
+        .split('/')
+        .any(|part| part.is_empty() || part.ends_with('.'))
+    {
+        return wrong("has an empty part, or one that ends with `.`");
+    }
+    if name.chars().any(char::is_control) || name.contains('\\') {
+        return wrong("has a control character or a backslash in it");
+    }
+    if container == "$root" && name.contains('/') {
+        return wrong("must not have a `/` in the container $root");
+    }
+    Ok(())
+}
+
+/// Percent-encodes everything but unreserved characters and `/`.
+fn encode(name: &str) -> String {
+    let mut text = String::with_capacity(name.len());
+    for byte in name.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
+                text.push(char::from(byte));
+            }
+            _ => text.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    text
+}
+
+/// Undoes percent-encoding; `None` if what comes out is not UTF-8.
+pub(super) fn decode(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, tail)) = rest.split_first() {
+        let hex = (*first == b'%')
+            .then(|| tail.get(..2))
+            .flatten()
+            .and_then(|pair| std::str::from_utf8(pair).ok())
+            .filter(|pair| pair.bytes().all(|b| b.is_ascii_hexdigit()))
+            .and_then(|pair| u8::from_str_radix(pair, 16).ok());
+        match hex {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &tail[2..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_urls_are_read() {
+        let plain = Target::parse("locks/a/b c").expect("a target");
+        assert_eq!((plain.container(), plain.name()), ("locks", "a/b c"));
+        let endpoint = Url::parse("https://acct.blob.core.windows.net").expect("a URL");
+        assert_eq!(
+            plain.blob_url(&endpoint).as_str(),
+            "https://acct.blob.core.windows.net/locks/a/b%20c"
+        );
+        let url = Target::parse("https://acct.blob.core.windows.net/locks/w%20e%C3%A4?sig=s3cret")
+            .expect("a target");
+        assert_eq!((url.container(), url.name()), ("locks", "w eä"));
+        assert!(!format!("{url:?}").contains("s3cret"));
+        let emulator =
+            Target::parse("http://127.0.0.1:10000/devstoreaccount1/locks/x").expect("a target");
+        assert_eq!((emulator.container(), emulator.name()), ("locks", "x"));
+        let endpoint = Url::parse("http://127.0.0.1:10000/devstoreaccount1").expect("a URL");
+        assert_eq!(
+            emulator.blob_url(&endpoint).as_str(),
+            "http://127.0.0.1:10000/devstoreaccount1/locks/x"
+        );
+        let root = Target::parse("https://acct.blob.core.windows.net/x").expect("a target");
+        assert_eq!((root.container(), root.name()), ("$root", "x"));
+        assert!(Target::parse("$root/x").is_ok());
+    }
+
+    #[test]
+    fn what_azure_would_refuse_is_refused() {
+        let long = format!("locks/{}", "x".repeat(1025));
+        let deep = format!("locks/{}x", "a/".repeat(254));
+        for bad in [
+            "locks",
+            "/x",
+            "locks/",
+            "ab/x",
+            "Locks/x",
+            "lo--cks/x",
+            "-locks/x",
+            "locks-/x",
+            "lo_cks/x",
+            "locks/x.",
+            "locks/x/",
+            "locks/a//b",
+            "locks/../x",
+            "locks/a./b",
+            "$root/a/b",
+            "$web2/a",
+            "ftp://h.example/locks/x",
+            "http://h.example/locks/x",
+            "https://acct.blob.core.windows.net/locks/x?comp=lease",
+            "https://u:p@acct.blob.core.windows.net/locks/x",
+            "https:///x",
+            "http://[/x",
+            "http://127.0.0.1:10000/devstoreaccount1",
+            "locks/a\nb",
+            &long,
+            &deep,
+        ] {
+            let said = Target::parse(bad);
+            assert!(said.is_err(), "{bad} was taken as {said:?}");
+        }
+        assert!(Target::parse(&format!("locks/{}", "x".repeat(1024))).is_ok());
+    }
+
+    #[test]
+    fn encoding_is_undone_by_decoding() {
+        for name in ["a%2Fb", "ü/ö", "100%", "a+b c", "%"] {
+            assert_eq!(decode(&encode(name)).as_deref(), Some(name));
+        }
+        assert_eq!(decode("%FF"), None);
+        assert_eq!(decode("%zz%4"), Some("%zz%4".to_owned()));
+    }
+}

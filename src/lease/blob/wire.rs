@@ -1,0 +1,237 @@
+//! The exchanges with the blob service that the store is made of, one method each.
+//!
+//! Called by the blob store. Must never retry, and must never take an answer for the service's
+//! that lacks what the service always says.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use azure_core::http::headers::{HeaderName, Headers};
+use azure_core::http::{ClientOptions, Etag, RequestContent, Url};
+use azure_storage_blob::models::{
+    BlobClientAcquireLeaseOptions, BlobClientBreakLeaseOptions, BlobClientGetPropertiesOptions,
+    BlobClientSetMetadataOptions, BlockBlobClientUploadOptions, PageBlobClientCreateOptions,
+};
+use azure_storage_blob::{
+    BlobClient, BlobClientOptions, BlobContainerClient, BlobContainerClientOptions,
+};
+
+use super::notes::{self, Notes};
+use crate::azure::{Trouble, before};
+use crate::clock::Instant;
+
+/// No exchange takes longer: a dead connection must leave time for another attempt.
+const EXCHANGE_LIMIT: Duration = Duration::from_secs(5);
+
+/// Whether a blob can be leased.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LeaseState {
+    /// Available, expired or broken.
+    Free,
+    /// Leased.
+    Leased,
+    /// Broken by somebody, and still keeping others out.
+    Breaking,
+}
+
+/// What the service says about the blob.
+#[derive(Clone, Debug)]
+pub(super) struct View {
+    pub(super) lease: LeaseState,
+    pub(super) etag: Option<String>,
+    pub(super) notes: Notes,
+}
+
+/// The official clients for one blob.
+pub(super) struct Wire {
+    blob: BlobClient,
+    container: BlobContainerClient,
+}
+
+impl Wire {
+    /// Makes the clients; nothing is sent. The URLs may hold a secret.
+    pub(super) fn new(blob: Url, container: Url, options: &ClientOptions) -> Result<Wire, Trouble> {
+        let blob_options = BlobClientOptions {
+            client_options: options.clone(),
+            ..BlobClientOptions::default()
+        };
+        let container_options = BlobContainerClientOptions {
+            client_options: options.clone(),
+            ..BlobContainerClientOptions::default()
+        };
+        Ok(Wire {
+            blob: BlobClient::new(blob, None, Some(blob_options))
+                .map_err(|error| Trouble::of(&error))?,
+            container: BlobContainerClient::new(container, None, Some(container_options))
+                .map_err(|error| Trouble::of(&error))?,
+        })
+    }
+
+    /// The blob's properties; with `lease`, only if that lease is active.
+    pub(super) async fn look(
+        &self,
+        lease: Option<&str>,
+        give_up_at: Instant,
+    ) -> Result<View, Trouble> {
+        let options = BlobClientGetPropertiesOptions {
+            lease_id: lease.map(str::to_owned),
+            ..Default::default()
+        };
+        let answer = limited(give_up_at, self.blob.get_properties(Some(options))).await?;
+        let headers = answer.headers();
+        let lease = match header(headers, "x-ms-lease-state").map(str::to_ascii_lowercase) {
+            Some(state) if state == "leased" => LeaseState::Leased,
+            Some(state) if state == "breaking" => LeaseState::Breaking,
+            Some(state) if ["available", "expired", "broken"].contains(&state.as_str()) => {
+                LeaseState::Free
+            }
+            _ => return Err(foreign("a lease state", headers)),
+        };
+        let metadata = headers.iter().filter_map(|(name, value)| {
+            Some((name.as_str().strip_prefix("x-ms-meta-")?, value.as_str()))
+        });
+        Ok(View {
+            lease,
+            etag: header(headers, "etag").map(str::to_owned),
+            notes: notes::read(metadata),
+        })
+    }
+
+    /// Creates the blob unless it exists; its ETag if we did.
+    pub(super) async fn create_blob(
+        &self,
+        page_blob: Option<u64>,
+        give_up_at: Instant,
+    ) -> Result<Option<String>, Trouble> {
+        match page_blob {
+            Some(size) => {
+                let options = PageBlobClientCreateOptions::default().if_not_exists();
+                let client = self.blob.page_blob_client();
+                let answer = limited(give_up_at, client.create(size, Some(options))).await?;
+                Ok(header(answer.headers(), "etag").map(str::to_owned))
+            }
+            None => {
+                let options = BlockBlobClientUploadOptions::default().if_not_exists();
+                let client = self.blob.block_blob_client();
+                let nothing = RequestContent::from(Vec::new());
+                let answer = limited(give_up_at, client.upload(nothing, Some(options))).await?;
+                Ok(answer.etag.map(|etag| etag.to_string()))
+            }
+        }
+    }
+
+    /// Creates the container.
+    pub(super) async fn create_container(&self, give_up_at: Instant) -> Result<(), Trouble> {
+        limited(give_up_at, self.container.create(None))
+            .await
+            .map(drop)
+    }
+
+    /// Acquires the lease under the id we propose; the blob's ETag.
+    pub(super) async fn acquire(
+        &self,
+        id: &str,
+        seconds: i32,
+        give_up_at: Instant,
+    ) -> Result<Option<String>, Trouble> {
+        let options = BlobClientAcquireLeaseOptions {
+            proposed_lease_id: Some(id.to_owned()),
+            ..Default::default()
+        };
+        let answer = limited(give_up_at, self.blob.acquire_lease(seconds, Some(options))).await?;
+        bears(answer.headers(), id)?;
+        Ok(header(answer.headers(), "etag").map(str::to_owned))
+    }
+
+    /// Renews the lease.
+    pub(super) async fn renew(&self, id: &str, give_up_at: Instant) -> Result<(), Trouble> {
+        let answer = limited(give_up_at, self.blob.renew_lease(id.to_owned(), None)).await?;
+        bears(answer.headers(), id)
+    }
+
+    /// Gives the lease back.
+    pub(super) async fn release(&self, id: &str, give_up_at: Instant) -> Result<(), Trouble> {
+        let answer = limited(give_up_at, self.blob.release_lease(id.to_owned(), None)).await?;
+        // The service names the version of its interface in every answer; a portal does not.
+        match header(answer.headers(), "x-ms-version") {
+            Some(_) => Ok(()),
+            None => Err(foreign("its version", answer.headers())),
+        }
+    }
+
+    /// Writes the metadata under the lease; with `etag`, only if nobody wrote since.
+    pub(super) async fn set_metadata(
+        &self,
+        id: &str,
+        etag: Option<&str>,
+        metadata: &HashMap<String, String>,
+        give_up_at: Instant,
+    ) -> Result<(), Trouble> {
+        let options = BlobClientSetMetadataOptions {
+            lease_id: Some(id.to_owned()),
+            if_match: etag.map(Etag::from),
+            ..Default::default()
+        };
+        let answer = limited(give_up_at, self.blob.set_metadata(metadata, Some(options))).await?;
+        match header(answer.headers(), "x-ms-version") {
+            Some(_) => Ok(()),
+            None => Err(foreign("its version", answer.headers())),
+        }
+    }
+
+    /// Asks for the rest of a lease that is breaking already: a break without a period answers
+    /// it and changes nothing. The ETag keeps us off a lease whose holder has written since.
+    pub(super) async fn rest_of_breaking(
+        &self,
+        etag: &str,
+        give_up_at: Instant,
+    ) -> Result<Duration, Trouble> {
+        let options = BlobClientBreakLeaseOptions {
+            if_match: Some(Etag::from(etag)),
+            ..Default::default()
+        };
+        let answer = limited(give_up_at, self.blob.break_lease(Some(options))).await?;
+        header(answer.headers(), "x-ms-lease-time")
+            .and_then(|text| text.trim().parse().ok())
+            .map(Duration::from_secs)
+            .ok_or_else(|| foreign("the lease's time", answer.headers()))
+    }
+}
+
+/// One exchange under both limits.
+async fn limited<T>(
+    give_up_at: Instant,
+    work: impl IntoFuture<Output = azure_core::Result<T>>,
+) -> Result<T, Trouble> {
+    let limit = give_up_at.min(Instant::now() + EXCHANGE_LIMIT);
+    match before(limit, work.into_future()).await {
+        Some(Ok(done)) => Ok(done),
+        Some(Err(error)) => Err(Trouble::of(&error)),
+        None => Err(Trouble::timed_out()),
+    }
+}
+
+fn header<'a>(headers: &'a Headers, name: &'static str) -> Option<&'a str> {
+    headers.get_optional_str(&HeaderName::from_static(name))
+}
+
+/// An answer counts only if it bears our lease id; GUIDs have no case.
+fn bears(headers: &Headers, id: &str) -> Result<(), Trouble> {
+    match header(headers, "x-ms-lease-id") {
+        Some(theirs) if theirs.trim().eq_ignore_ascii_case(id) => Ok(()),
+        Some(_) => Err(Trouble::Silence(
+            "unknown: the answer bears another lease id".to_owned(),
+        )),
+        None => Err(foreign("a lease id", headers)),
+    }
+}
+
+/// An answer of success that the service cannot have given.
+fn foreign(lacks: &str, headers: &Headers) -> Trouble {
+    let page = header(headers, "content-type").is_some_and(|kind| kind.contains("text/html"));
+    Trouble::Silence(if page {
+        "unknown: a web page instead of an answer of the storage service".to_owned()
+    } else {
+        format!("unknown: the answer lacks {lacks}, so it is not from the storage service")
+    })
+}

@@ -1,1 +1,0 @@
-//! file (to be written)

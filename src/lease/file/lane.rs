@@ -1,0 +1,125 @@
+//! Blocking work on a file, one job at a time, each in a thread of its own and with a time limit.
+//! Called by `store`. A thread that hangs in the kernel (a file server that is gone) is left
+//! behind: it must never keep the runtime from working, nor the process from ending, and that is
+//! why these are not the runtime's own blocking threads, which are waited for at its end.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+use crate::clock::Instant;
+
+/// Why a job has no result.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Stalled {
+    /// The job before it still hangs.
+    Occupied,
+    /// It took too long. Its result is dropped when it comes, in its own thread.
+    Overtime,
+    /// No thread could be started.
+    NoThread,
+}
+
+/// The one lane.
+pub(super) struct Lane(Arc<Semaphore>);
+
+/// A result on its way. The fields are dropped in this order: a result that nobody takes has
+/// undone itself before the next job begins.
+struct Parcel<T> {
+    result: T,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Lane {
+    pub(super) fn new() -> Lane {
+        Lane(Arc::new(Semaphore::new(1)))
+    }
+
+    /// Runs `job` when the job before it has ended. If this future is dropped the job goes on,
+    /// and its result is dropped.
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        give_up_at: Instant,
+        job: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Stalled> {
+        let permit = tokio::select! {
+            biased;
+            permit = Arc::clone(&self.0).acquire_owned() => {
+                permit.map_err(|_closed| Stalled::NoThread)?
+            }
+            () = until(give_up_at) => return Err(Stalled::Occupied),
+        };
+        let (sender, receiver) = oneshot::channel();
+        thread::Builder::new()
+            .name("lock-file".into())
+            .spawn(move || {
+                let result = job();
+                drop(sender.send(Parcel {
+                    result,
+                    _permit: permit,
+                }));
+            })
+            .map_err(|_error| Stalled::NoThread)?;
+        tokio::select! {
+            biased;
+            parcel = receiver => parcel.map(|parcel| parcel.result).map_err(|_| Stalled::NoThread),
+            () = until(give_up_at) => Err(Stalled::Overtime),
+        }
+    }
+}
+
+/// Resolves at `at`. In short naps, because the runtime's timers stand still in a suspend.
+async fn until(at: Instant) {
+    const NAP: Duration = Duration::from_millis(500);
+    loop {
+        let left = at.since(Instant::now());
+        if left.is_zero() {
+            return;
+        }
+        tokio::time::sleep(left.min(NAP)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_millis(20)
+    }
+
+    #[tokio::test]
+    async fn a_job_that_hangs_stalls_the_next_and_is_dropped_when_it_ends() {
+        struct Undo(mpsc::Sender<&'static str>);
+        impl Drop for Undo {
+            fn drop(&mut self) {
+                self.0.send("undone").expect("the test listens");
+            }
+        }
+        let lane = Lane::new();
+        let (go_on, hang) = mpsc::channel::<()>();
+        let (told, heard) = mpsc::channel();
+        let undo = Undo(told.clone());
+        let late = lane
+            .run(soon(), move || {
+                hang.recv().expect("to be let go");
+                undo
+            })
+            .await;
+        assert!(matches!(late, Err(Stalled::Overtime)));
+        let next = lane.run(soon(), || ()).await;
+        assert_eq!(next, Err(Stalled::Occupied));
+
+        go_on.send(()).expect("the job still hangs");
+        let after = lane
+            .run(Instant::FOREVER, move || told.send("next").is_ok())
+            .await;
+        assert_eq!(after, Ok(true));
+        assert_eq!(heard.recv(), Ok("undone"), "before the next job began");
+        assert_eq!(heard.recv(), Ok("next"));
+    }
+}

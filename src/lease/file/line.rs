@@ -1,0 +1,188 @@
+//! The record as it stands in the lock file: one line of JSON, padded to a fixed width, the token
+//! first. Called by `store` and `opening`.
+//!
+//! The width makes every record overwrite the one before it completely and in one write, inside
+//! one page; a write that was torn by a crash leaves a token that is the old or the new one. The
+//! heartbeat writes the newline at the end once more: it can never change a record, not even when
+//! a write that hung is carried out after another has control.
+//!
+//! A damaged record must not make the token go back: whatever number can still be read behind
+//! "token" counts, and where there is none the wall clock takes its place, which is greater than
+//! any number of tenures. A file that holds something else is refused: `--file ./job.sh` must not
+//! destroy a script.
+
+use crate::lease::record::Record;
+
+/// The length of every record with its newline, in bytes; less than a page.
+pub(super) const WIDTH: usize = 2048;
+/// More than this is not read; a longer file is not one of ours.
+pub(super) const READ_LIMIT: usize = 4096;
+/// How every record begins.
+const OPENING: &[u8] = b"{\"token\":";
+/// The digits of the greatest token.
+const DIGITS: usize = 20;
+
+/// What stands in a file.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Content {
+    /// Nothing yet.
+    Empty,
+    /// A record.
+    Record(Record),
+    /// What is left of a record; the greatest token that can still be read in it.
+    Damaged(Option<u64>),
+    /// Something that we did not write.
+    Foreign,
+}
+
+/// The record as bytes, [`WIDTH`] of them. Texts that are too long are cut, the longest first.
+pub(super) fn encode(record: &Record) -> Vec<u8> {
+    let mut record = record.clone();
+    loop {
+        let mut bytes = serde_json::to_vec(&record).unwrap_or_default();
+        let indent = DIGITS.saturating_sub(record.token.to_string().len());
+        if bytes.len() + indent < WIDTH {
+            bytes.splice(
+                OPENING.len()..OPENING.len(),
+                std::iter::repeat_n(b' ', indent),
+            );
+            bytes.resize(WIDTH - 1, b' ');
+            bytes.push(b'\n');
+            return bytes;
+        }
+        let longest = [&mut record.command, &mut record.holder, &mut record.host]
+            .into_iter()
+            .max_by_key(|text| text.len());
+        if let Some(text) = longest {
+            let mut end = text.len() * 3 / 4;
+            while !text.is_char_boundary(end) {
+                end -= 1;
+            }
+            text.truncate(end);
+        }
+    }
+}
+
+/// Makes out what `bytes` are.
+pub(super) fn decode(bytes: &[u8]) -> Content {
+    if bytes.is_empty() {
+        return Content::Empty;
+    }
+    let blank = |byte: &u8| *byte == 0 || byte.is_ascii_whitespace();
+    if bytes.iter().all(blank) {
+        return Content::Damaged(None);
+    }
+    if let Ok(value) = serde_json::from_slice::<serde_json::Value>(bytes) {
+        let has_token = value.get("token").is_some_and(serde_json::Value::is_u64);
+        return match serde_json::from_value(value) {
+            Ok(record) if has_token => Content::Record(record),
+            _ => Content::Foreign,
+        };
+    }
+    let token = greatest_token(bytes);
+    if token.is_some() || bytes.starts_with(OPENING) || OPENING.starts_with(bytes) {
+        return Content::Damaged(token);
+    }
+    Content::Foreign
+}
+
+/// The greatest number that follows `"token"` and a colon anywhere in `bytes`, and is complete.
+fn greatest_token(bytes: &[u8]) -> Option<u64> {
+    const KEY: &[u8] = b"\"token\"";
+    bytes
+        .windows(KEY.len())
+        .enumerate()
+        .filter(|(_, window)| *window == KEY)
+        .filter_map(|(at, _)| {
+            let rest = bytes[at + KEY.len()..].trim_ascii_start();
+            let digits = rest.strip_prefix(b":")?.trim_ascii_start();
+            let end = digits.iter().take_while(|b| b.is_ascii_digit()).count();
+            matches!(digits.get(end)?, b',' | b'}' | b' ').then_some(())?;
+            std::str::from_utf8(&digits[..end]).ok()?.parse().ok()
+        })
+        .max()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(token: u64) -> Record {
+        Record {
+            token,
+            holder: "a".into(),
+            host: "h".into(),
+            pid: 7,
+            since: "2026-01-01T00:00:00Z".into(),
+            command: "./job".into(),
+            draining: false,
+        }
+    }
+
+    #[test]
+    fn a_record_comes_back_and_has_the_width() {
+        let bytes = encode(&record(41));
+        assert_eq!(bytes.len(), WIDTH);
+        assert!(bytes.starts_with(b"{\"token\":                  41,") && bytes.ends_with(b" \n"));
+        assert_eq!(decode(&bytes), Content::Record(record(41)));
+    }
+
+    #[test]
+    fn texts_of_any_length_keep_the_width_and_the_token() {
+        let mut long = record(u64::MAX - 1);
+        long.holder = "é".repeat(4000);
+        long.command = "\u{1}".repeat(256);
+        long.host = "x".repeat(300);
+        let bytes = encode(&long);
+        assert_eq!(bytes.len(), WIDTH);
+        let Content::Record(back) = decode(&bytes) else {
+            panic!("not a record");
+        };
+        assert_eq!(back.token, u64::MAX - 1);
+        assert!(!back.holder.is_empty() && long.holder.starts_with(&back.holder));
+    }
+
+    #[test]
+    fn a_record_cut_or_torn_at_any_byte_never_shows_a_smaller_token() {
+        let old = encode(&record(99));
+        let new = encode(&record(100));
+        for cut in 0..WIDTH {
+            let torn = [&new[..cut], &old[cut..]].concat();
+            match decode(&torn) {
+                Content::Record(record) => assert!(record.token >= 99, "cut at {cut}"),
+                Content::Damaged(Some(token)) => assert!(token >= 99, "cut at {cut}"),
+                other => panic!("cut at {cut}: {other:?}"),
+            }
+            // A shorter file: the number may be cut too, and must not be taken for a whole one.
+            match decode(&new[..cut]) {
+                Content::Empty => assert_eq!(cut, 0),
+                Content::Damaged(token) => assert!(token.is_none_or(|t| t == 100), "{cut}"),
+                Content::Record(record) => assert_eq!(record.token, 100),
+                Content::Foreign => panic!("cut to {cut}"),
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_ours_is_foreign_and_what_was_ours_is_damaged() {
+        for foreign in [
+            "#!/bin/sh\nexit 0\n",
+            "root:x:0:0:root:/root:/bin/sh\n",
+            "{\"name\":\"x\"}",
+            "{\"token\":\"secret\"}",
+            "4242\n",
+            "\u{7f}ELF",
+        ] {
+            assert_eq!(decode(foreign.as_bytes()), Content::Foreign, "{foreign}");
+        }
+        assert_eq!(decode(b""), Content::Empty);
+        assert_eq!(decode(&[0; 512]), Content::Damaged(None));
+        assert_eq!(decode(b"{\"tok"), Content::Damaged(None));
+        assert_eq!(decode(b"{\"token\":\0\0\0"), Content::Damaged(None));
+        assert_eq!(
+            decode(b"\0\0\"token\": 7,\"holder\"{\"token\":12,"),
+            Content::Damaged(Some(12))
+        );
+        assert!(matches!(decode(b"{\"token\":5}"), Content::Record(_)));
+    }
+}

@@ -1,0 +1,30 @@
+//! The file store: an exclusive lock on a file, on this machine or on a shared drive.
+//!
+//! The lock is an open-file-description lock (`F_OFD_SETLK`) on the whole file. It belongs to the
+//! open file description, not to a process: supervisor, guardian and command share it, and the
+//! kernel frees it when the last of them is gone. Giving it back earlier is an explicit unlock.
+//!
+//! | file | purpose |
+//! |---|---|
+//! | `store` | [`File`]: the trait, and the steps of acquire, beat and release |
+//! | `opening` | [`Config`], [`OpenError`]: opening and creating the file, what is refused and why |
+//! | `mount` | whether the file is on a network mount, and whether its locks reach other machines |
+//! | `line` | the record as bytes in the file, and what to make of damaged ones |
+//! | `lock` | the three system calls |
+//! | `desk` | who has a claim on the description's lock just now; the waiter that the kernel wakes |
+//! | `lane` | blocking work in threads, one at a time, with a time limit |
+//!
+//! The file is never truncated before it is written, never renamed and never unlinked. If somebody
+//! else does that while we stand by, we stay behind whoever has the old file locked (he may still
+//! run his command), and go over to the new file only when the old one is free.
+
+mod desk;
+mod lane;
+mod line;
+mod lock;
+mod mount;
+mod opening;
+mod store;
+
+pub use opening::{Config, Heartbeat, OpenError};
+pub use store::File;

@@ -1,0 +1,205 @@
+//! Opening the lock file: what it may be, what is refused, and in which words. Called once before
+//! any thread exists, and again when the file was replaced while we stood by. It must never
+//! truncate, rename or unlink, and never block on what is not a file.
+
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+
+use super::line::{self, Content};
+use crate::lease::record::Candidate;
+
+/// Whether a heartbeat is written through the locked descriptor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Heartbeat {
+    /// On a network mount, where a lock can be lost; not on a local one, where it cannot.
+    #[default]
+    Auto,
+    /// Always.
+    On,
+    /// Never: a lost lock goes unnoticed.
+    Off,
+}
+
+/// How to compete for a file's lock.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The lock file. A symbolic link is followed.
+    pub path: PathBuf,
+    /// Who competes.
+    pub candidate: Candidate,
+    /// Whether the lock has to be confirmed.
+    pub heartbeat: Heartbeat,
+    /// For how long a heartbeat confirms the lock.
+    pub lease: Duration,
+    /// The file is created if it is missing.
+    pub create: bool,
+}
+
+/// Why a file cannot serve as a lock; one line that says what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{why}")]
+pub struct OpenError {
+    /// No permission (exit status 77) rather than not usable (69).
+    pub denied: bool,
+    /// The line.
+    pub why: String,
+    /// It may go better the next time.
+    pub(super) passing: bool,
+}
+
+impl OpenError {
+    pub(super) fn refused(path: &Path, why: &str) -> OpenError {
+        OpenError {
+            denied: false,
+            why: format!("{}: {why}", path.display()),
+            passing: false,
+        }
+    }
+
+    fn from_io(path: &Path, create: bool, error: &io::Error) -> OpenError {
+        let errno = Errno::from_raw(error.raw_os_error().unwrap_or(0));
+        let parent = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+        let why = match errno {
+            Errno::ENOENT if parent.is_some_and(|dir| !dir.exists()) => {
+                "its directory does not exist: create the directory".into()
+            }
+            Errno::ENOENT if create => "it is a link to where no file can be created".into(),
+            Errno::ENOENT => {
+                "there is no such file, and it is not to be created: create it first".into()
+            }
+            Errno::ENOTDIR => "a part of this path is not a directory: correct the path".into(),
+            Errno::EISDIR => "it is a directory: name a file in it".into(),
+            Errno::EACCES | Errno::EPERM => {
+                "no permission to open it for reading and writing: give this user both".into()
+            }
+            Errno::EROFS => "the file system is read-only: name a file on a writable one".into(),
+            Errno::ENOSPC | Errno::EDQUOT => {
+                format!("it cannot be created ({}): make room", errno.desc())
+            }
+            _ => format!("cannot open it for reading and writing: {}", errno.desc()),
+        };
+        OpenError {
+            denied: matches!(errno, Errno::EACCES | Errno::EPERM),
+            passing: is_passing(errno),
+            ..OpenError::refused(path, &why)
+        }
+    }
+}
+
+/// Whether an error may be gone the next time, rather than mean that it will never work.
+pub(super) fn is_passing(errno: Errno) -> bool {
+    use Errno as E;
+    matches!(
+        errno,
+        E::EMFILE | E::ENFILE | E::ENOMEM | E::EIO | E::EINTR | E::EAGAIN | E::EBUSY | E::ENOLCK
+    ) || matches!(
+        errno,
+        E::ETIMEDOUT | E::EHOSTDOWN | E::EHOSTUNREACH | E::ENETDOWN | E::ENETUNREACH | E::ESTALE
+    ) || matches!(
+        errno,
+        E::ECONNREFUSED | E::ECONNRESET | E::ECONNABORTED | E::ENOTCONN | E::EREMOTEIO
+    )
+}
+
+/// Opens the lock file, creating it if that is allowed and needed.
+pub(super) fn open(path: &Path, create: bool) -> Result<fs::File, OpenError> {
+    // Looked at before it is opened: opening a device can do things.
+    if let Ok(found) = fs::metadata(path) {
+        refuse_all_but_files(path, &found)?;
+    }
+    let failed = |error| OpenError::from_io(path, create, &error);
+    let (file, created) = match open_existing(path) {
+        Err(error) if create && error.kind() == io::ErrorKind::NotFound => {
+            // Not in one step: in a sticky directory such as /tmp the kernel can deny O_CREAT on
+            // another user's file that may well be opened without.
+            let made = options().create(true).truncate(false).open(path);
+            match made {
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    (open_existing(path).map_err(|_again| failed(error))?, false)
+                }
+                made => (made.map_err(failed)?, true),
+            }
+        }
+        opened => (opened.map_err(failed)?, false),
+    };
+    let found = file.metadata().map_err(failed)?;
+    refuse_all_but_files(path, &found)?;
+    // The command inherits the description: it shall find an ordinary one.
+    fcntl(&file, FcntlArg::F_SETFL(OFlag::empty())).map_err(|errno| failed(errno.into()))?;
+    if created {
+        // So that a crash of the machine cannot take the file, and the token in it, away again.
+        // Some file systems cannot do that to a directory; then it was not needed or cannot be had.
+        let directory = path.parent().map(fs::File::open);
+        if let Some(Ok(directory)) = directory {
+            drop(directory.sync_all());
+        }
+    }
+    // Unreadable (a mandatory lock of another's) is fine here: it is read again under the lock.
+    if read(&file).is_ok_and(|content| content == Content::Foreign) {
+        return Err(foreign(path));
+    }
+    Ok(file)
+}
+
+/// The refusal of a file with other content.
+pub(super) fn foreign(path: &Path) -> OpenError {
+    OpenError::refused(
+        path,
+        "it holds something that is not a lock record: name another file, or empty this one",
+    )
+}
+
+/// What stands in the file.
+pub(super) fn read(file: &fs::File) -> io::Result<Content> {
+    let mut bytes = vec![0; line::READ_LIMIT + 1];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match file.read_at(&mut bytes[filled..], filled as u64) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    if filled > line::READ_LIMIT {
+        return Ok(Content::Foreign);
+    }
+    Ok(line::decode(&bytes[..filled]))
+}
+
+/// Opens what is there, for reading and writing, without ever waiting for the other end of a fifo.
+pub(super) fn open_existing(path: &Path) -> io::Result<fs::File> {
+    options().open(path)
+}
+
+fn options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+    options
+}
+
+/// Whether both are the same file.
+pub(super) fn is_same(one: &fs::Metadata, other: &fs::Metadata) -> bool {
+    (one.dev(), one.ino()) == (other.dev(), other.ino())
+}
+
+fn refuse_all_but_files(path: &Path, found: &fs::Metadata) -> Result<(), OpenError> {
+    if found.is_file() {
+        return Ok(());
+    }
+    let why = if found.is_dir() {
+        "it is a directory: name a file in it"
+    } else {
+        "it is not a regular file: name one"
+    };
+    Err(OpenError::refused(path, why))
+}

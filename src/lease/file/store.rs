@@ -1,0 +1,485 @@
+//! [`File`]: the steps of acquiring, confirming and giving back a file's lock, and what each of
+//! their errors means. Called through [`Store`]. It must never take an error for "held by
+//! another", nor hold the lock of a file that is no longer the one at the path.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use nix::errno::Errno;
+
+use super::desk::{Desk, Grip};
+use super::lane::{Lane, Stalled};
+use super::line::{self, Content};
+use super::opening::{self, Config, Heartbeat, OpenError};
+use super::{lock, mount};
+use crate::clock::Instant;
+use crate::core::{Failure, Grant, Sight};
+use crate::lease::record::{Candidate, Record};
+use crate::lease::{Store, Terms};
+
+/// How often an attempt goes over to a new file before it leaves that to the next attempt.
+const REPLACEMENTS: usize = 4;
+
+/// A file's lock, as one instance competes for it.
+///
+/// Dropping it while a tenure lasts does not unlock: the descriptors that guardian and command
+/// have keep the lock until the last of them is gone.
+pub struct File {
+    name: String,
+    lease: Option<Duration>,
+    lane: Lane,
+    place: Place,
+}
+
+/// What the threads of the lane work on.
+#[derive(Clone)]
+struct Place {
+    path: PathBuf,
+    create: bool,
+    candidate: Candidate,
+    network: bool,
+    desk: Arc<Desk>,
+}
+
+/// An attempt that succeeded; dropped, it is undone.
+struct Won {
+    grip: Grip,
+    token: u64,
+}
+
+impl File {
+    /// Opens the lock file, or creates it. Synchronous: for the time before there is any thread.
+    /// Writes nothing.
+    ///
+    /// # Errors
+    /// If the file cannot serve as a lock: it cannot be opened for reading and writing, is not a
+    /// regular file, holds something else, or lies on a mount whose locks are local.
+    pub fn open(config: Config) -> Result<File, OpenError> {
+        // The command may start elsewhere, and the path is looked at again and again.
+        let path = std::path::absolute(&config.path).map_err(|error| {
+            OpenError::refused(&config.path, &format!("cannot be made absolute: {error}"))
+        })?;
+        let file = opening::open(&path, config.create)?;
+        let mount = mount::examine(&file).map_err(|why| OpenError::refused(&path, &why))?;
+        if mount.unsure {
+            tracing::warn!(
+                path = %path.display(),
+                "whether locks on this {} mount reach other machines cannot be seen from here",
+                mount.kind
+            );
+        }
+        let beats = match config.heartbeat {
+            Heartbeat::Auto => mount.network,
+            Heartbeat::On => true,
+            Heartbeat::Off => false,
+        };
+        Ok(File {
+            name: path.display().to_string(),
+            lease: beats.then_some(config.lease),
+            lane: Lane::new(),
+            place: Place {
+                path,
+                create: config.create,
+                candidate: config.candidate,
+                network: mount.network,
+                desk: Arc::new(Desk::new(file)),
+            },
+        })
+    }
+
+    /// Runs a step of `place` in the lane.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        what: &str,
+        give_up_at: Instant,
+        step: impl FnOnce(Place) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let place = self.place.clone();
+        let stalled = match self.lane.run(give_up_at, move || step(place)).await {
+            Ok(result) => return result,
+            Err(Stalled::Occupied) => "the request before it still hangs",
+            Err(Stalled::Overtime) => "no answer in time",
+            Err(Stalled::NoThread) => "no thread could be started",
+        };
+        Err(transient(format!("{}: {what}: {stalled}", self.name)))
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        self.place.desk.close();
+    }
+}
+
+#[async_trait]
+impl Store for File {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn terms(&self) -> Terms {
+        Terms {
+            lease: self.lease,
+            wakes: !self.place.network,
+        }
+    }
+
+    async fn acquire(&self, give_up_at: Instant) -> Result<Grant, Failure> {
+        let t0 = Instant::now();
+        let won = self
+            .blocking("locking it", give_up_at, |place| place.compete())
+            .await?;
+        won.grip.keep();
+        Ok(Grant {
+            t0,
+            token: won.token,
+        })
+    }
+
+    async fn renew(&self, give_up_at: Instant) -> Result<(), Failure> {
+        self.blocking("the heartbeat", give_up_at, |place| place.beat())
+            .await
+    }
+
+    async fn release(&self, give_up_at: Instant) -> Result<(), Failure> {
+        self.blocking("unlocking it", give_up_at, |place| place.give_back())
+            .await
+    }
+
+    async fn announce(&self, give_up_at: Instant) -> Result<(), Failure> {
+        self.blocking("announcing the drain", give_up_at, |place| place.announce())
+            .await
+    }
+
+    async fn freed(&self) {
+        if self.place.network {
+            // The kernel's wait for a lock on a server polls, and can outlast what we know.
+            return std::future::pending().await;
+        }
+        self.place.desk.freed().await;
+    }
+
+    fn descriptor(&self) -> Option<OwnedFd> {
+        match self.place.desk.file().try_clone() {
+            Ok(file) => Some(file.into()),
+            Err(error) => {
+                tracing::warn!(%error, "the lock's descriptor cannot be duplicated");
+                None
+            }
+        }
+    }
+
+    fn will(&self) -> Option<Vec<u8>> {
+        None
+    }
+}
+
+impl Place {
+    /// Locks the file at the path, raises the token and writes the record.
+    fn compete(&self) -> Result<Won, Failure> {
+        let mut grip = self.desk.begin();
+        for _ in 0..REPLACEMENTS {
+            let file = self.desk.file();
+            match lock::try_exclusive(&file) {
+                Ok(true) => grip.take(&file),
+                Ok(false) => return Err(Failure::Held(sight(&file))),
+                Err(Errno::ESTALE) => {
+                    self.go_over(&mut grip)?;
+                    continue;
+                }
+                Err(errno) => return Err(self.failure("locking it", errno)),
+            }
+            if self.is_at_path(&file)? {
+                let token = self.begin_record(&file)?;
+                return Ok(Won { grip, token });
+            }
+            // Whoever had the old file has ended. Its token must not be undercut in the new one.
+            if let Ok(content) = opening::read(&file) {
+                self.desk.see(token_of(&content).unwrap_or(0));
+            }
+            tracing::warn!(path = %self.path.display(), "the lock file was replaced; competing for the new one");
+            self.go_over(&mut grip)?;
+        }
+        Err(transient(format!(
+            "{}: it is being replaced again and again: find out by whom",
+            self.path.display()
+        )))
+    }
+
+    /// Opens what lies at the path now.
+    fn go_over(&self, grip: &mut Grip) -> Result<(), Failure> {
+        let file = opening::open(&self.path, self.create).map_err(|error| {
+            if error.passing {
+                transient(error.why)
+            } else {
+                Failure::Fatal {
+                    why: error.why,
+                    denied: error.denied,
+                }
+            }
+        })?;
+        grip.go_over_to(file);
+        Ok(())
+    }
+
+    /// Whether `file`, which we have locked, is the file at the path, and whether a stranger to
+    /// our description finds it locked.
+    fn is_at_path(&self, file: &fs::File) -> Result<bool, Failure> {
+        let failed = |error: io::Error| self.io_failure("looking at it again", &error);
+        // Opened, not only looked at: that makes a network file system ask its server.
+        let other = match opening::open_existing(&self.path) {
+            Ok(other) => other,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) if is_errno(&error, Errno::ESTALE) => return Ok(false),
+            Err(error) => return Err(failed(error)),
+        };
+        let ours = file.metadata().map_err(failed)?;
+        if !opening::is_same(&ours, &other.metadata().map_err(failed)?) {
+            return Ok(false);
+        }
+        match lock::is_locked_by_another(&other) {
+            Ok(true) => Ok(true),
+            Ok(false) => Err(Failure::Fatal {
+                why: format!(
+                    "{}: locks on this mount do not exclude anybody: use a file on another",
+                    self.path.display()
+                ),
+                denied: false,
+            }),
+            Err(errno) => Err(self.failure("testing its lock", errno)),
+        }
+    }
+
+    /// Raises the token and writes the record of a tenure that begins.
+    fn begin_record(&self, file: &fs::File) -> Result<u64, Failure> {
+        let content =
+            opening::read(file).map_err(|error| self.io_failure("reading its record", &error))?;
+        let old = match &content {
+            Content::Foreign => {
+                return Err(Failure::Fatal {
+                    why: opening::foreign(&self.path).why,
+                    denied: false,
+                });
+            }
+            Content::Damaged(None) => {
+                // Microseconds: no tenure is as short, so the clock stays ahead of the count.
+                let micros = time::OffsetDateTime::now_utc().unix_timestamp_nanos() / 1000;
+                let token = u64::try_from(micros).unwrap_or(0);
+                tracing::warn!(path = %self.path.display(), token, "the lock record is damaged beyond reading; the fencing token goes on from the wall clock");
+                token
+            }
+            readable => token_of(readable).unwrap_or(0),
+        };
+        let token = self.desk.see(old).checked_add(1).ok_or(Failure::Fatal {
+            why: format!(
+                "{}: its fencing token is the greatest there is: correct the number in it",
+                self.path.display()
+            ),
+            denied: false,
+        })?;
+        let record = Record::begun(&self.candidate, token);
+        write(file, &record).map_err(|error| {
+            let why = format!("{}: writing its record: {error}", self.path.display());
+            match errno_of(&error) {
+                // Not passing while we look: a full or broken disk is for a person to mend.
+                Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG => Failure::Fatal {
+                    why: format!("{why}: make room"),
+                    denied: false,
+                },
+                Errno::EROFS | Errno::EIO => Failure::Fatal { why, denied: false },
+                errno => self.failure("writing its record", errno),
+            }
+        })?;
+        self.desk.set_record(record);
+        Ok(token)
+    }
+
+    /// Confirms that the lock is still ours: writes through the locked descriptor, which fails
+    /// when a server has taken the lock away, and looks whether it is still the file at the path.
+    fn beat(&self) -> Result<(), Failure> {
+        let Some((file, record)) = self.desk.tenure() else {
+            return Err(lost(&self.path, "its lock is not ours"));
+        };
+        let written = file.metadata().and_then(|found| {
+            if found.len() == line::WIDTH as u64 {
+                file.write_all_at(b"\n", line::WIDTH as u64 - 1)?;
+                file.sync_data()
+            } else {
+                // Somebody emptied it; its record must be back before the next tenure reads it.
+                write(&file, &record)
+            }
+        });
+        written.map_err(|error| self.beat_failure(errno_of(&error)))?;
+        let failed = |error: io::Error| self.io_failure("looking at it again", &error);
+        let ours = file.metadata().map_err(failed)?;
+        let gone = "the lock file was removed or replaced, so another can lock the new one";
+        let other = match opening::open_existing(&self.path) {
+            Ok(other) => other,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(lost(&self.path, gone));
+            }
+            // It may be there all the same, and no longer ours to open.
+            Err(error) => {
+                let found = fs::metadata(&self.path).map_err(|_| failed(error))?;
+                return if opening::is_same(&ours, &found) {
+                    Ok(())
+                } else {
+                    Err(lost(&self.path, gone))
+                };
+            }
+        };
+        if !opening::is_same(&ours, &other.metadata().map_err(failed)?) {
+            return Err(lost(&self.path, gone));
+        }
+        match lock::is_locked_by_another(&other) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(lost(&self.path, "its lock is gone")),
+            Err(errno) => Err(self.failure("testing its lock", errno)),
+        }
+    }
+
+    /// What an error of the write through the locked descriptor means.
+    fn beat_failure(&self, errno: Errno) -> Failure {
+        let why = format!("the heartbeat failed: {}", errno.desc());
+        match errno {
+            Errno::ESTALE | Errno::ENOLCK | Errno::EBADF => lost(&self.path, &why),
+            // So the kernel says that a server has taken the lock away. A local disk that fails
+            // takes no lock away.
+            Errno::EIO if self.network => lost(&self.path, &why),
+            _ => transient(format!("{}: {why}", self.path.display())),
+        }
+    }
+
+    /// Writes that the holder drains.
+    fn announce(&self) -> Result<(), Failure> {
+        let Some((file, mut record)) = self.desk.tenure() else {
+            return Err(lost(&self.path, "its lock is not ours"));
+        };
+        record.draining = true;
+        write(&file, &record)
+            .map_err(|error| transient(format!("{}: {error}", self.path.display())))?;
+        self.desk.set_record(record);
+        Ok(())
+    }
+
+    /// Unlocks, whoever of us has locked it and for whatever reason.
+    fn give_back(&self) -> Result<(), Failure> {
+        let tenure = self.desk.tenure();
+        let mut grip = self.desk.begin();
+        grip.take(&self.desk.file());
+        if let Some((file, mut record)) = tenure.filter(|(_, record)| record.draining) {
+            record.draining = false;
+            // Best effort: the next holder writes a record of its own.
+            drop(file.write_all_at(&line::encode(&record), 0));
+        }
+        grip.let_go()
+            .map_err(|errno| transient(format!("{}: unlocking it: {errno}", self.path.display())))
+    }
+
+    fn io_failure(&self, what: &str, error: &io::Error) -> Failure {
+        self.failure(what, errno_of(error))
+    }
+
+    /// What an error means that is not about a lock we have.
+    fn failure(&self, what: &str, errno: Errno) -> Failure {
+        let why = format!("{}: {what}: {}", self.path.display(), errno.desc());
+        if opening::is_passing(errno) {
+            return transient(why);
+        }
+        Failure::Fatal {
+            why,
+            denied: matches!(errno, Errno::EACCES | Errno::EPERM),
+        }
+    }
+}
+
+/// Writes a record over the one before it, then cuts off what was longer, and sees it to the disk.
+fn write(file: &fs::File, record: &Record) -> io::Result<()> {
+    file.write_all_at(&line::encode(record), 0)?;
+    if file.metadata()?.len() > line::WIDTH as u64 {
+        file.set_len(line::WIDTH as u64)?;
+    }
+    file.sync_data()
+}
+
+/// What the file tells of the holder; nothing, where it tells nothing that can be read.
+fn sight(file: &fs::File) -> Sight {
+    let some = |text: String| (!text.is_empty()).then_some(text);
+    match opening::read(file) {
+        Ok(Content::Record(record)) => Sight {
+            holder: some(record.holder),
+            token: Some(record.token),
+            draining: record.draining,
+        },
+        _ => Sight::default(),
+    }
+}
+
+/// The token that can be read in a file.
+fn token_of(content: &Content) -> Option<u64> {
+    match content {
+        Content::Record(record) => Some(record.token),
+        Content::Damaged(token) => *token,
+        Content::Empty | Content::Foreign => None,
+    }
+}
+
+fn transient(why: String) -> Failure {
+    Failure::Transient {
+        why,
+        retry_after: None,
+    }
+}
+
+fn lost(path: &Path, why: &str) -> Failure {
+    Failure::Lost {
+        until: None,
+        why: format!("{}: {why}", path.display()),
+    }
+}
+
+fn errno_of(error: &io::Error) -> Errno {
+    Errno::from_raw(error.raw_os_error().unwrap_or(0))
+}
+
+fn is_errno(error: &io::Error, errno: Errno) -> bool {
+    error.raw_os_error() == Some(errno as i32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_the_heartbeat_is_a_loss_only_where_a_server_can_take_the_lock() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let candidate = Candidate {
+            identity: "a".into(),
+            host: "h".into(),
+            pid: 1,
+            command: String::new(),
+        };
+        let mut place = Place {
+            path: directory.path().join("lock"),
+            create: true,
+            candidate,
+            network: true,
+            desk: Arc::new(Desk::new(tempfile::tempfile().expect("a file"))),
+        };
+        let lost = |failure| matches!(failure, Failure::Lost { until: None, .. });
+        for errno in [Errno::EIO, Errno::ESTALE, Errno::ENOLCK, Errno::EBADF] {
+            assert!(lost(place.beat_failure(errno)), "{errno}");
+        }
+        for errno in [Errno::ETIMEDOUT, Errno::EROFS, Errno::ENOSPC, Errno::EACCES] {
+            assert!(!lost(place.beat_failure(errno)), "{errno}");
+        }
+        place.network = false;
+        assert!(!lost(place.beat_failure(Errno::EIO)));
+    }
+}

@@ -1,0 +1,318 @@
+//! `trafficcop run`: opens the store, forks the guardian, and drives `hold` until it is done.
+//!
+//! Called by main with a validated plan, while the process has one thread; returns the ending that
+//! the exit status is made of. It decides nothing that the core could decide.
+
+use std::ffi::OsString;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::azure::Account;
+use crate::clock::Instant;
+use crate::core::{Ending, Notice, Tenure};
+use crate::exit::Leave;
+use crate::hold::{Audience, Charge, Start, hold};
+use crate::lease::{self, Store, blob, file};
+use crate::plan::{Lock, Plan, Refusal};
+use crate::report;
+use crate::signals::Signals;
+use crate::status::{Status, StatusFile};
+use crate::supervise::{self, Attendant, News, Order, Setup};
+
+/// How long the command has to stop after Ctrl-Z or `kill -TSTP` before we stop ourselves
+/// (research on supervision, section 8).
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A command under a guardian, as the charge of a tenure.
+struct Command {
+    attendant: Attendant,
+    store: Arc<dyn Store>,
+    identity: String,
+    stop_signal: i32,
+    /// Something of the command may live.
+    runs: bool,
+    /// We were asked to pause and wait for the command to stop until then.
+    pausing: Option<Instant>,
+}
+
+impl Command {
+    fn environment(&self, token: u64) -> Vec<(OsString, OsString)> {
+        vec![
+            ("TRAFFICCOP_TOKEN".into(), token.to_string().into()),
+            ("TRAFFICCOP_LOCK".into(), self.store.name().into()),
+            ("TRAFFICCOP_HOLDER".into(), self.identity.clone().into()),
+        ]
+    }
+
+    /// Stops this process until it is continued; the guardian and the time go on.
+    fn stop_ourselves(&mut self) {
+        self.pausing = None;
+        supervise::stop_ourselves();
+        if self.runs {
+            self.attendant.resume();
+        }
+    }
+}
+
+#[async_trait]
+impl Charge for Command {
+    fn start(&mut self, start: Start) {
+        self.runs = true;
+        self.attendant.start(Order {
+            env: self.environment(start.token),
+            term_at: start.term_at,
+            kill_at: start.kill_at,
+            stop_signal: self.stop_signal,
+            lock: self.store.descriptor(),
+            will: self.store.will().unwrap_or_default(),
+        });
+    }
+
+    fn extend(&mut self, term_at: Instant, kill_at: Instant) {
+        self.attendant.extend(term_at, kill_at);
+    }
+
+    fn drain(&mut self, signal: i32, end_of_grace: Instant) {
+        self.attendant.drain(signal, end_of_grace);
+    }
+
+    fn kill(&mut self) {
+        self.attendant.kill();
+    }
+
+    fn pass(&mut self, signal: i32) {
+        if self.runs {
+            self.attendant.signal(signal);
+        }
+    }
+
+    fn pause(&mut self) {
+        if self.runs {
+            self.attendant.signal(libc::SIGTSTP);
+            self.pausing = Some(Instant::now() + PAUSE);
+        } else {
+            self.stop_ourselves();
+        }
+    }
+
+    fn forget_will(&mut self) {
+        self.attendant.entrust(&[]);
+    }
+
+    async fn news(&mut self) -> News {
+        loop {
+            let patience = self
+                .pausing
+                .map_or(Duration::MAX, |until| until.since(Instant::now()));
+            let news = tokio::select! {
+                news = self.attendant.news() => news,
+                () = tokio::time::sleep(patience), if self.pausing.is_some() => News::Stopped,
+            };
+            match news {
+                News::Stopped => {
+                    self.stop_ourselves();
+                    return News::Stopped;
+                }
+                News::NotStarted { .. } | News::TreeEmpty { .. } => self.runs = false,
+                _ => {}
+            }
+            return news;
+        }
+    }
+}
+
+/// What people are told of this instance: the log and the status file.
+struct People {
+    status: Status,
+    file: Option<StatusFile>,
+}
+
+impl People {
+    fn write(&mut self, state: &str) {
+        state.clone_into(&mut self.status.state);
+        if let Some(file) = &mut self.file {
+            file.write(&self.status);
+        }
+    }
+
+    fn finish(mut self, ending: &Ending, leave: Leave) {
+        self.status.cause = Some(report::cause(&ending.cause));
+        self.status.overlap = ending.overlap;
+        self.status.exit = Some(leave.status());
+        self.write("done");
+        if let Some(file) = self.file {
+            file.finish(STATUS_PATIENCE);
+        }
+    }
+}
+
+/// How long we wait at the end for a status file on a slow file system.
+const STATUS_PATIENCE: Duration = Duration::from_secs(2);
+
+impl Audience for People {
+    fn notice(&mut self, now: Instant, notice: &Notice) {
+        report::notice(notice, now);
+        let state = match notice {
+            Notice::StandingBy(sight) => {
+                self.status.holder.clone_from(&sight.holder);
+                "standby"
+            }
+            Notice::InControl { token } => {
+                self.status.holder = None;
+                self.status.token = Some(*token);
+                self.status.cause = None;
+                "holding"
+            }
+            Notice::Draining(cause) => {
+                self.status.cause = Some(report::cause(cause));
+                "draining"
+            }
+            Notice::CommandEnded(exit) => {
+                self.status.command_exit = Some(exit.as_status());
+                self.status.command_pid = None;
+                "draining"
+            }
+            Notice::Released | Notice::LeftToRunOut { .. } => "released",
+            Notice::Doubt { .. } | Notice::Recovered | Notice::LeftBehind => return,
+        };
+        self.write(state);
+    }
+
+    fn news(&mut self, now: Instant, news: &News) {
+        match news {
+            News::Started { pid } => self.status.command_pid = Some(*pid),
+            News::TreeEmpty { .. } => self.status.command_pid = None,
+            News::LeftBehind => report::notice(&Notice::LeftBehind, now),
+            News::Lost => tracing::warn!("the guardian died or fell silent; killing the command"),
+            _ => return,
+        }
+        let state = std::mem::take(&mut self.status.state);
+        self.write(&state);
+    }
+}
+
+/// Runs `plan` to its end.
+///
+/// To be called while the process has one thread: the guardian is forked in here.
+///
+/// # Errors
+/// What kept us from starting at all: a [`crate::plan::Refusal`], or what the machine refused.
+pub fn run(plan: Plan) -> anyhow::Result<Leave> {
+    let store = match open(&plan)? {
+        Ok(store) => store,
+        Err(ending) => {
+            let leave = Leave::of(&ending, plan.conflict_status);
+            report::ending(&ending, leave);
+            return Ok(leave);
+        }
+    };
+    let guardian = supervise::fork(Setup {
+        command: plan.command.clone(),
+        contain: plan.contain,
+        afterlife: lease::execute_will,
+    })
+    .map_err(|refusal| Refusal::new(refusal.to_string()))?;
+    report::context(report::Context {
+        lock: store.name().to_owned(),
+        identity: plan.candidate.identity.clone(),
+    });
+    let contain = guardian.containment().to_string();
+    tracing::info!(
+        contain,
+        "{} competes for {}, containment {contain}",
+        plan.candidate.identity,
+        store.name()
+    );
+    let people = People {
+        status: Status {
+            state: "starting".into(),
+            lock: store.name().to_owned(),
+            identity: plan.candidate.identity.clone(),
+            pid: plan.candidate.pid,
+            guardian_pid: Some(guardian.pid()),
+            contain: Some(contain),
+            ..Status::default()
+        },
+        file: plan.status_file.clone().map(StatusFile::new),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let leave = runtime.block_on(campaign(&plan, store, guardian, people))?;
+    // A call that hangs (a name that does not resolve, a dead mount) must not keep us here.
+    runtime.shutdown_background();
+    Ok(leave)
+}
+
+async fn campaign(
+    plan: &Plan,
+    store: Arc<dyn Store>,
+    guardian: supervise::Guardian,
+    mut people: People,
+) -> anyhow::Result<Leave> {
+    let mut signals = Signals::listen()?;
+    let mut command = Command {
+        attendant: guardian.attend()?,
+        store: Arc::clone(&store),
+        identity: plan.candidate.identity.clone(),
+        stop_signal: plan.rules.stop_signal,
+        runs: false,
+        pausing: None,
+    };
+    people.write("standby");
+    let terms = store.terms();
+    let mut rules = plan.rules.clone();
+    rules.budget = terms.lease.and(rules.budget);
+    rules.poll = rules.poll.filter(|_| !terms.wakes);
+    let tenure = Tenure::new(rules, Instant::now());
+    let ending = hold(tenure, store, &mut command, &mut signals, &mut people).await;
+    command.attendant.dismiss().await;
+    let leave = Leave::of(&ending, plan.conflict_status);
+    report::ending(&ending, leave);
+    people.finish(&ending, leave);
+    Ok(leave)
+}
+
+/// The store of the plan; what speaks against it before anything is started comes as an ending.
+fn open(plan: &Plan) -> anyhow::Result<Result<Arc<dyn Store>, Ending>> {
+    match &plan.lock {
+        Lock::Blob {
+            target,
+            emulator,
+            create,
+            page_blob,
+        } => {
+            let refuse = |why: String| Refusal::new(why);
+            let target = blob::Target::parse(target).map_err(|why| refuse(why.to_string()))?;
+            let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+            let account = Account::resolve(&variable, *emulator, target.url())
+                .map_err(|why| refuse(why.to_string()))?;
+            blob::prepare_will(account.clone());
+            tracing::info!("credential: {}", account.kind());
+            let store = blob::Blob::open(blob::Config {
+                target,
+                account,
+                lease: plan.lease,
+                candidate: plan.candidate.clone(),
+                create: *create,
+                page_blob: *page_blob,
+            })?;
+            Ok(Ok(Arc::new(store)))
+        }
+        Lock::File { path, heartbeat } => {
+            let opened = file::File::open(file::Config {
+                path: path.clone(),
+                candidate: plan.candidate.clone(),
+                heartbeat: *heartbeat,
+                lease: plan.lease,
+                create: true,
+            });
+            Ok(opened.map_or_else(
+                |why| Err(Ending::of_store(why.to_string(), why.denied)),
+                |store| Ok(Arc::new(store) as Arc<dyn Store>),
+            ))
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! The signals the supervisor is sent, as a stream: those that ask for a stop, those that are
+//! passed on to the command, and the terminal's stop.
+//!
+//! Made by `run` inside the runtime, after the guardian was forked (which so keeps the
+//! dispositions we were started with); read by `hold`. It sends nothing itself.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::Poll;
+
+use nix::sys::signal::Signal;
+use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
+use tokio::sync::oneshot;
+
+/// Signals that ask for a stop.
+const STOP: [Signal; 4] = [
+    Signal::SIGTERM,
+    Signal::SIGINT,
+    Signal::SIGHUP,
+    Signal::SIGQUIT,
+];
+/// Signals that are for the command.
+const PASS: [Signal; 5] = [
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGWINCH,
+    Signal::SIGCONT,
+    Signal::SIGURG,
+];
+
+/// What a signal to the supervisor means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// End: drain, give the lease back, leave.
+    Stop(i32),
+    /// Hand it to the command.
+    Pass(i32),
+    /// Ctrl-Z or `kill -TSTP`: stop the command, then ourselves.
+    Pause,
+}
+
+/// The stream of signals.
+#[derive(Debug)]
+pub struct Signals {
+    streams: Vec<(Asked, Stream)>,
+    program: Option<oneshot::Receiver<()>>,
+}
+
+impl Signals {
+    /// Takes over the signals of the process. SIGHUP stays ignored where it was inherited so
+    /// (`nohup`).
+    ///
+    /// # Errors
+    /// What the kernel or the runtime says when a handler cannot be installed.
+    pub fn listen() -> io::Result<Signals> {
+        let ignored = inherited_ignored();
+        let mut streams = Vec::new();
+        for stop in STOP {
+            if !(stop == Signal::SIGHUP && ignored & bit(stop) != 0) {
+                streams.push((Asked::Stop(stop as i32), stream(stop)?));
+            }
+        }
+        for pass in PASS {
+            streams.push((Asked::Pass(pass as i32), stream(pass)?));
+        }
+        streams.push((Asked::Pause, stream(Signal::SIGTSTP)?));
+        Ok(Signals {
+            streams,
+            program: None,
+        })
+    }
+
+    /// None of the process: for a program that uses the library and keeps its signals to itself.
+    /// A word through `stop`, or its end, asks for a stop as SIGTERM does.
+    #[must_use]
+    pub fn of_program(stop: oneshot::Receiver<()>) -> Signals {
+        Signals {
+            streams: Vec::new(),
+            program: Some(stop),
+        }
+    }
+
+    /// The next signal; stops come before everything else. Cancel-safe.
+    pub async fn next(&mut self) -> Asked {
+        std::future::poll_fn(|cx| {
+            for (asked, stream) in &mut self.streams {
+                if let Poll::Ready(Some(())) = stream.poll_recv(cx) {
+                    return Poll::Ready(*asked);
+                }
+            }
+            if let Some(stop) = &mut self.program
+                && Pin::new(stop).poll(cx).is_ready()
+            {
+                self.program = None;
+                return Poll::Ready(Asked::Stop(Signal::SIGTERM as i32));
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+fn stream(which: Signal) -> io::Result<Stream> {
+    signal(SignalKind::from_raw(which as i32))
+}
+
+fn bit(which: Signal) -> u64 {
+    1 << (which as u64 - 1)
+}
+
+/// The set of signals that are ignored right now, as the kernel tells it; none where /proc is missing.
+fn inherited_ignored() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
+        .unwrap_or(0)
+}

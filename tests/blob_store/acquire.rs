@@ -1,0 +1,583 @@
+//! How control is obtained, and how it is not.
+
+use std::time::Duration;
+
+use trafficcop::clock::Instant;
+use trafficcop::core::{Failure, Sight};
+use trafficcop::lease::Store;
+use trafficcop::lease::blob::Blob;
+
+use super::server::*;
+
+fn fatal(failure: &Failure) -> (&str, bool) {
+    match failure {
+        Failure::Fatal { why, denied } => (why, *denied),
+        other => panic!("not fatal: {other:?}"),
+    }
+}
+
+#[track_caller]
+fn transient(failure: &Failure) -> &str {
+    match failure {
+        Failure::Transient { why, .. } => why,
+        other => panic!("not transient: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_free_blob_is_leased_and_signed_and_others_metadata_stay() {
+    let server = Server::start(vec![
+        (
+            "look",
+            free()
+                .meta("owner", "ops 100%")
+                .meta("TrafficCop_Token", "6")
+                .meta("trafficcop_holder", "old"),
+        ),
+        ("acquire", acquired()),
+        ("metadata", done()),
+    ]);
+    let before = Instant::now();
+    let blob = server.blob();
+    let grant = blob.acquire(later()).await.expect("control");
+    server.played();
+    assert_eq!(grant.token, 7);
+    assert!(grant.t0 >= before && grant.t0 <= Instant::now());
+    let acquire = &server.of("acquire")[0];
+    assert_eq!(acquire.header("x-ms-lease-duration"), "30");
+    let id = acquire.header("x-ms-proposed-lease-id").to_owned();
+    assert_eq!((id.len(), id.to_lowercase()), (36, id.clone()));
+    assert!(
+        acquire
+            .header("authorization")
+            .starts_with("SharedKey testacct:")
+    );
+    let written = &server.of("metadata")[0];
+    assert_eq!(written.header("x-ms-lease-id"), id);
+    assert_eq!(written.header("if-match"), "\"1\"");
+    // The service refuses a PUT that does not tell its length.
+    assert_eq!(acquire.header("content-length"), "0");
+    assert_eq!(written.header("content-length"), "0");
+    for (name, value) in [
+        ("owner", "ops 100%"),
+        ("trafficcop_token", "7"),
+        ("trafficcop_holder", "box-1"),
+        ("trafficcop_host", "box"),
+        ("trafficcop_pid", "42"),
+        ("trafficcop_command", "echo h%C3%B6me"),
+        ("trafficcop_draining", "false"),
+    ] {
+        assert_eq!(
+            written.header(&format!("x-ms-meta-{name}")),
+            value,
+            "{name}"
+        );
+    }
+    let will = String::from_utf8(blob.will().expect("a will")).expect("text");
+    assert!(will.contains(&id) && !will.contains(SECRET), "{will}");
+    assert!(will.len() <= 2048);
+}
+
+#[tokio::test]
+async fn what_another_holds_is_only_looked_at() {
+    for state in ["leased", "breaking"] {
+        let server = Server::start(vec![(
+            "look",
+            seen(state, "\"1\"")
+                .meta("trafficcop_token", "3")
+                .meta("trafficcop_holder", "h%C3%B6st")
+                .meta("trafficcop_draining", "true"),
+        )]);
+        let said = server.blob().acquire(later()).await.expect_err("held");
+        let sight = Sight {
+            holder: Some("höst".into()),
+            token: Some(3),
+            draining: true,
+        };
+        assert_eq!(said, Failure::Held(sight));
+        server.played();
+    }
+}
+
+#[tokio::test]
+async fn a_race_that_is_lost_is_held_by_somebody_unknown_yet() {
+    let server = Server::start(vec![
+        (
+            "look",
+            free()
+                .meta("trafficcop_token", "3")
+                .meta("trafficcop_holder", "old"),
+        ),
+        ("acquire", error(409, "LeaseAlreadyPresent")),
+    ]);
+    let said = server.blob().acquire(later()).await.expect_err("held");
+    assert_eq!(said, Failure::Held(Sight::default()));
+    server.played();
+}
+
+#[tokio::test]
+async fn a_lost_reply_is_asked_again_under_the_same_id_although_the_blob_is_leased() {
+    let server = Server::start(vec![
+        ("look", free()),
+        ("acquire", lost()),
+        ("look", leased()),
+        ("acquire", acquired()),
+        ("metadata", done()),
+    ]);
+    let blob = server.blob();
+    transient(&blob.acquire(later()).await.expect_err("no reply"));
+    let between = Instant::now();
+    let grant = blob.acquire(later()).await.expect("control");
+    assert!(
+        grant.t0 >= between,
+        "t0 is that of the request that was answered"
+    );
+    server.played();
+    let ids: Vec<_> = server
+        .of("acquire")
+        .iter()
+        .map(|r| r.header("x-ms-proposed-lease-id").to_owned())
+        .collect();
+    assert_eq!(ids[0], ids[1]);
+}
+
+#[tokio::test]
+async fn a_lost_acquire_is_undone_by_release_and_its_id_is_never_used_again() {
+    for undone in [renewed(), error(409, "LeaseIdMismatchWithLeaseOperation")] {
+        let server = Server::start(vec![
+            ("look", free()),
+            ("acquire", lost()),
+            ("release", undone),
+            ("look", free()),
+            ("acquire", acquired()),
+            ("metadata", done()),
+        ]);
+        let blob = server.blob();
+        transient(&blob.acquire(later()).await.expect_err("no reply"));
+        blob.release(later()).await.expect("undone");
+        blob.acquire(later()).await.expect("control");
+        server.played();
+        let acquires = server.of("acquire");
+        let first = acquires[0].header("x-ms-proposed-lease-id");
+        assert_eq!(server.of("release")[0].header("x-ms-lease-id"), first);
+        assert_ne!(acquires[1].header("x-ms-proposed-lease-id"), first);
+    }
+}
+
+#[tokio::test]
+async fn an_acquire_that_is_dropped_in_flight_is_undone_by_release() {
+    let server = Server::start(vec![
+        ("look", free()),
+        ("acquire", hang()),
+        ("release", done()),
+    ]);
+    let blob = server.blob();
+    let acquire = blob.acquire(later());
+    let sent = async {
+        while server.of("acquire").is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::select! {
+        said = acquire => panic!("answered: {said:?}"),
+        () = sent => {}
+    }
+    blob.release(later()).await.expect("undone");
+    server.played();
+    // And once it is undone, there is nothing more to undo.
+    blob.release(later()).await.expect("nothing to do");
+    server.played();
+}
+
+#[tokio::test]
+async fn an_answer_counts_only_with_our_id_in_whatever_case() {
+    let other = "11111111-2222-3333-4444-555555555555";
+    for bad in [
+        answer(201).with("x-ms-lease-id", other),
+        answer(201),
+        page(201),
+        page(200),
+    ] {
+        let server = Server::start(vec![
+            ("look", free()),
+            ("acquire", bad),
+            ("release", done()),
+        ]);
+        let blob = server.blob();
+        transient(&blob.acquire(later()).await.expect_err("not ours"));
+        // It may be ours all the same.
+        blob.release(later()).await.expect("undone");
+        server.played();
+    }
+    let server = Server::start(vec![
+        ("look", free()),
+        ("acquire", lost()),
+        ("look", leased()),
+    ]);
+    let blob = server.blob();
+    transient(&blob.acquire(later()).await.expect_err("lost"));
+    let id = server.of("acquire")[0]
+        .header("x-ms-proposed-lease-id")
+        .to_uppercase();
+    server.then(vec![
+        (
+            "acquire",
+            answer(201).with("x-ms-lease-id", &id).with("etag", "\"1\""),
+        ),
+        ("metadata", done()),
+    ]);
+    blob.acquire(later()).await.expect("control");
+    server.played();
+}
+
+#[tokio::test]
+async fn what_is_missing_is_created_whoever_is_faster() {
+    let exists = [
+        created(),
+        error(409, "BlobAlreadyExists"),
+        error(412, "LeaseIdMissing"),
+    ];
+    for reply in exists {
+        let mine = reply_is_created(&reply);
+        let mut script = vec![
+            ("look", error(404, "BlobNotFound")),
+            ("create", reply),
+            ("acquire", acquired()),
+        ];
+        if !mine {
+            script.push(("look", leased().meta("trafficcop_token", "9")));
+        }
+        script.push(("metadata", done()));
+        let server = Server::start(script);
+        let grant = server.blob().acquire(later()).await.expect("control");
+        server.played();
+        assert_eq!(grant.token, if mine { 1 } else { 10 });
+        let create = &server.of("create")[0];
+        assert_eq!(create.header("if-none-match"), "*");
+        assert_eq!(create.header("x-ms-blob-type"), "BlockBlob");
+        assert_eq!(create.header("content-length"), "0");
+    }
+    for container in [created(), error(409, "ContainerAlreadyExists")] {
+        let server = Server::start(vec![
+            ("look", error(404, "ContainerNotFound")),
+            ("container", container),
+            ("create", created()),
+            ("acquire", acquired()),
+            ("metadata", done()),
+        ]);
+        assert_eq!(
+            server.blob().acquire(later()).await.expect("control").token,
+            1
+        );
+        server.played();
+    }
+    let server = Server::start(vec![
+        ("look", error(404, "BlobNotFound")),
+        ("create", error(404, "ContainerNotFound")),
+        ("container", error(409, "ContainerBeingDeleted")),
+    ]);
+    transient(
+        &server
+            .blob()
+            .acquire(later())
+            .await
+            .expect_err("being deleted"),
+    );
+    server.played();
+}
+
+fn reply_is_created(reply: &Reply) -> bool {
+    format!("{reply:?}").contains("status: 201")
+}
+
+#[tokio::test]
+async fn a_page_blob_is_created_where_one_is_asked_for() {
+    let server = Server::start(vec![
+        ("look", error(404, "BlobNotFound")),
+        ("create", created()),
+        ("acquire", acquired()),
+        ("metadata", done()),
+    ]);
+    let config = trafficcop::lease::blob::Config {
+        page_blob: Some(512),
+        ..server.config()
+    };
+    Blob::open(config)
+        .expect("a store")
+        .acquire(later())
+        .await
+        .expect("control");
+    server.played();
+    let create = &server.of("create")[0];
+    assert_eq!(create.header("x-ms-blob-type"), "PageBlob");
+    assert_eq!(create.header("x-ms-blob-content-length"), "512");
+    assert_eq!(create.header("if-none-match"), "*");
+}
+
+#[tokio::test]
+async fn without_leave_to_create_a_missing_blob_is_fatal_in_words() {
+    for code in ["BlobNotFound", "ContainerNotFound"] {
+        let server = Server::start(vec![("look", error(404, code))]);
+        let config = trafficcop::lease::blob::Config {
+            create: false,
+            ..server.config()
+        };
+        let said = Blob::open(config)
+            .expect("a store")
+            .acquire(later())
+            .await
+            .expect_err("missing");
+        let (why, denied) = fatal(&said);
+        assert!(
+            why.contains("does not exist") && why.contains("locks/job") && !denied,
+            "{why}"
+        );
+        server.played();
+    }
+}
+
+#[tokio::test]
+async fn a_lost_reply_to_the_record_is_recognised_and_a_foreign_write_is_not_overwritten() {
+    // Our write was done, only its reply was lost: the second look shows it.
+    let server = Server::start(vec![
+        ("look", free().meta("trafficcop_token", "4")),
+        ("acquire", acquired()),
+        ("metadata", lost()),
+        ("look", as_written()),
+    ]);
+    let blob = server.blob();
+    let said = blob.acquire(later()).await;
+    assert_eq!(said.expect("control").token, 5);
+    server.played();
+
+    // Somebody wrote between our look and our lease.
+    let server = Server::start(vec![
+        ("look", free().meta("trafficcop_token", "4")),
+        ("acquire", acquired()),
+        ("metadata", error(412, "ConditionNotMet")),
+        (
+            "look",
+            seen("leased", "\"9\"")
+                .meta("trafficcop_token", "8")
+                .meta("note", "new"),
+        ),
+        ("metadata", done()),
+    ]);
+    assert_eq!(
+        server.blob().acquire(later()).await.expect("control").token,
+        9
+    );
+    server.played();
+    let written = server.of("metadata");
+    assert_eq!(written[1].header("if-match"), "\"9\"");
+    assert_eq!(written[1].header("x-ms-meta-note"), "new");
+    let looks = server.of("look");
+    assert_eq!(
+        looks[1].header("x-ms-lease-id"),
+        written[1].header("x-ms-lease-id")
+    );
+}
+
+#[tokio::test]
+async fn a_stale_look_is_repeated_under_the_lease() {
+    let server = Server::start(vec![
+        (
+            "look",
+            seen("available", "\"0\"").meta("trafficcop_token", "4"),
+        ),
+        ("acquire", acquired()),
+        (
+            "look",
+            seen("leased", "\"1\"").meta("trafficcop_token", "5"),
+        ),
+        ("metadata", done()),
+    ]);
+    assert_eq!(
+        server.blob().acquire(later()).await.expect("control").token,
+        6
+    );
+    server.played();
+}
+
+#[tokio::test]
+async fn a_record_that_cannot_be_written_gives_the_lease_back() {
+    let server = Server::start(vec![
+        ("look", free()),
+        ("acquire", acquired()),
+        ("metadata", error(403, "AuthorizationPermissionMismatch")),
+        ("release", done()),
+        ("look", free()),
+        ("acquire", acquired()),
+        ("metadata", done()),
+    ]);
+    let blob = server.blob();
+    let said = blob.acquire(later()).await.expect_err("no record");
+    let (why, denied) = fatal(&said);
+    assert!(denied && why.contains("permissions"), "{why}");
+    assert_eq!(blob.will(), None);
+    blob.acquire(later()).await.expect("control");
+    server.played();
+    let acquires = server.of("acquire");
+    assert_eq!(
+        server.of("release")[0].header("x-ms-lease-id"),
+        acquires[0].header("x-ms-proposed-lease-id")
+    );
+    assert_ne!(
+        acquires[0].header("x-ms-proposed-lease-id"),
+        acquires[1].header("x-ms-proposed-lease-id")
+    );
+}
+
+#[tokio::test]
+async fn a_token_never_goes_back() {
+    // Not even if somebody stripped the metadata in between.
+    let server = Server::start(vec![
+        ("look", free().meta("trafficcop_token", "41")),
+        ("acquire", acquired()),
+        ("metadata", done()),
+        ("release", done()),
+        ("look", free()),
+        ("acquire", acquired()),
+        ("metadata", done()),
+    ]);
+    let blob = server.blob();
+    assert_eq!(blob.acquire(later()).await.expect("control").token, 42);
+    blob.release(later()).await.expect("released");
+    assert_eq!(blob.acquire(later()).await.expect("control").token, 43);
+    server.played();
+    // One that cannot be read is refused before anything is leased.
+    for bad in ["seven", "-1", "18446744073709551616"] {
+        let server = Server::start(vec![("look", free().meta("trafficcop_token", bad))]);
+        let said = server.blob().acquire(later()).await.expect_err("no number");
+        assert!(fatal(&said).0.contains("trafficcop_token"), "{said}");
+        server.played();
+    }
+    let server = Server::start(vec![
+        (
+            "look",
+            free().meta("trafficcop_token", "18446744073709551615"),
+        ),
+        ("acquire", acquired()),
+        ("release", done()),
+    ]);
+    fatal(
+        &server
+            .blob()
+            .acquire(later())
+            .await
+            .expect_err("the greatest"),
+    );
+    server.played();
+}
+
+#[tokio::test]
+async fn refusals_are_fatal_at_first_contact_and_doubt_afterwards() {
+    for (status, code, denied) in [
+        (401, "NoAuthenticationInformation", true),
+        (403, "AuthenticationFailed", true),
+        (403, "AuthorizationFailure", true),
+        (403, "KeyBasedAuthenticationNotPermitted", true),
+        (409, "AccountIsDisabled", true),
+        (400, "InvalidResourceName", false),
+        (400, "InvalidHeaderValue", false),
+    ] {
+        let server = Server::start(vec![
+            ("look", error(status, code)),
+            ("look", leased()),
+            ("look", error(status, code)),
+        ]);
+        let blob = server.blob();
+        let said = blob.acquire(later()).await.expect_err("refused");
+        assert_eq!(fatal(&said).1, denied, "{said}");
+        assert!(
+            said.to_string().contains(code) && said.to_string().contains("locks/job"),
+            "{said}"
+        );
+        assert!(matches!(blob.acquire(later()).await, Err(Failure::Held(_))));
+        let why = blob.acquire(later()).await.expect_err("refused");
+        assert!(transient(&why).contains(code), "{why}");
+        server.played();
+    }
+}
+
+#[tokio::test]
+async fn everything_else_is_doubt_from_the_first() {
+    for (reply, word) in [
+        (error(500, "InternalError"), "500 InternalError"),
+        (error(503, "ServerBusy"), "503 ServerBusy"),
+        (error(408, "RequestTimeout"), "408"),
+        (error(429, "TooManyRequests"), "429"),
+        (page(502), "502 with a web page"),
+        (page(403), "403 with a web page"),
+        (page(404), "404 with a web page"),
+        (page(200), "a web page"),
+        (answer(200), "lacks a lease state"),
+        (answer(302).with("location", "http://127.0.0.1:1/"), "302"),
+        (answer(404), "404 without an error code"),
+        (lost(), "connection lost"),
+    ] {
+        let server = Server::start(vec![("look", reply)]);
+        let said = server.blob().acquire(later()).await.expect_err("doubt");
+        assert!(transient(&said).contains(word), "{word}: {said}");
+        server.played();
+    }
+    // Nobody listens.
+    let mut server = Server::start(vec![]);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    drop(listener);
+    server.port = port;
+    let said = server.blob().acquire(later()).await.expect_err("doubt");
+    assert!(
+        transient(&said)
+            .to_lowercase()
+            .contains("connection refused"),
+        "{said}"
+    );
+}
+
+#[tokio::test]
+async fn a_wish_to_be_left_alone_is_passed_on() {
+    for (reply, wish) in [
+        (error(503, "ServerBusy").with("retry-after", "7"), 7),
+        (
+            error(429, "TooManyRequests").with("x-ms-retry-after-ms", "3000"),
+            3,
+        ),
+        (
+            error(503, "ServerBusy")
+                .with("date", "Fri, 26 Jun 2015 23:39:12 GMT")
+                .with("retry-after", "Fri, 26 Jun 2015 23:39:32 GMT"),
+            20,
+        ),
+    ] {
+        let server = Server::start(vec![("look", reply)]);
+        let said = server.blob().acquire(later()).await.expect_err("busy");
+        assert!(
+            matches!(said, Failure::Transient { retry_after: Some(after), .. } if after == Duration::from_secs(wish)),
+            "{said:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn no_attempt_outlasts_its_limit() {
+    for script in [
+        vec![("look", hang())],
+        vec![("look", free()), ("acquire", hang())],
+        vec![
+            ("look", free()),
+            ("acquire", acquired()),
+            ("metadata", hang()),
+            ("release", hang()),
+        ],
+    ] {
+        let server = Server::start(script);
+        let blob = server.blob();
+        let limit = Instant::now() + Duration::from_millis(1500);
+        transient(&blob.acquire(limit).await.expect_err("hangs"));
+        let over = Instant::now().since(limit);
+        assert!(over < Duration::from_secs(10), "{over:?}");
+        server.played();
+    }
+}

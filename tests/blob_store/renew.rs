@@ -1,0 +1,190 @@
+//! What an answer to a renewal means.
+
+use std::time::Duration;
+
+use trafficcop::clock::Instant;
+use trafficcop::core::Failure;
+use trafficcop::lease::Store;
+use trafficcop::lease::blob::Blob;
+
+use super::server::*;
+
+/// A store in control, and its server, with `script` to follow.
+pub(crate) async fn in_control(script: Vec<(&'static str, Reply)>) -> (Server, Blob) {
+    let server = Server::start(vec![
+        ("look", free().meta("owner", "ops")),
+        ("acquire", acquired()),
+        ("metadata", done()),
+    ]);
+    let blob = server.blob();
+    blob.acquire(later()).await.expect("control");
+    server.then(script);
+    (server, blob)
+}
+
+#[tokio::test]
+async fn a_renewal_with_our_id_is_a_renewal() {
+    let (server, blob) = in_control(vec![("renew", renewed())]).await;
+    blob.renew(later()).await.expect("renewed");
+    server.played();
+    let id = server.of("acquire")[0]
+        .header("x-ms-proposed-lease-id")
+        .to_owned();
+    assert_eq!(server.of("renew")[0].header("x-ms-lease-id"), id);
+}
+
+#[tokio::test]
+async fn only_the_services_own_word_is_a_loss() {
+    for (status, code) in [
+        (409, "LeaseIdMismatchWithLeaseOperation"),
+        (409, "LeaseNotPresentWithLeaseOperation"),
+        (412, "LeaseLost"),
+        (404, "BlobNotFound"),
+        (404, "ContainerNotFound"),
+        (409, "ContainerBeingDeleted"),
+    ] {
+        let (server, blob) = in_control(vec![("renew", error(status, code))]).await;
+        let said = blob.renew(later()).await.expect_err("lost");
+        assert!(
+            matches!(&said, Failure::Lost { until: None, why } if why.contains(code)),
+            "{said:?}"
+        );
+        // Nothing is left to renew or to give back, and nothing is sent.
+        assert!(matches!(
+            blob.renew(later()).await,
+            Err(Failure::Lost { until: None, .. })
+        ));
+        blob.release(later()).await.expect("nothing to do");
+        assert_eq!(blob.will(), None);
+        server.played();
+    }
+}
+
+#[tokio::test]
+async fn everything_else_is_doubt_and_the_lease_stays_ours() {
+    let foreign = "11111111-2222-3333-4444-555555555555";
+    for reply in [
+        error(401, "InvalidAuthenticationInfo"),
+        error(403, "AuthenticationFailed"),
+        error(403, "AuthorizationFailure"),
+        error(400, "InvalidHeaderValue"),
+        error(408, "RequestTimeout"),
+        error(429, "TooManyRequests"),
+        error(500, "OperationTimedOut"),
+        error(503, "ServerBusy"),
+        error(409, "AccountIsDisabled"),
+        error(404, "ResourceNotFound"),
+        error(412, "ConditionNotMet"),
+        page(200),
+        page(403),
+        page(404),
+        page(409),
+        page(502),
+        answer(404),
+        answer(409),
+        answer(412),
+        answer(200),
+        answer(302),
+        answer(200).with("x-ms-lease-id", foreign),
+        lost(),
+    ] {
+        let name = format!("{reply:?}");
+        let (server, blob) = in_control(vec![("renew", reply), ("renew", renewed())]).await;
+        let said = blob.renew(later()).await.expect_err("doubt");
+        assert!(
+            matches!(said, Failure::Transient { .. }),
+            "{name}: {said:?}"
+        );
+        blob.renew(later()).await.expect("still ours");
+        server.played();
+    }
+}
+
+#[tokio::test]
+async fn a_breaking_lease_tells_its_rest() {
+    let (server, blob) = in_control(vec![
+        ("renew", error(409, "LeaseIsBrokenAndCannotBeRenewed")),
+        ("look", seen("breaking", "\"2\"")),
+        ("break", answer(202).with("x-ms-lease-time", "9")),
+        ("release", done()),
+    ])
+    .await;
+    let before = Instant::now();
+    let said = blob.renew(later()).await.expect_err("broken");
+    let Failure::Lost {
+        until: Some(until), ..
+    } = said
+    else {
+        panic!("{said:?}");
+    };
+    // One second less than said, from before the question.
+    assert!(until >= before + Duration::from_secs(8));
+    assert!(until <= Instant::now() + Duration::from_secs(8));
+    let asked = &server.of("break")[0];
+    assert_eq!(asked.header("if-match"), "\"2\"");
+    assert_eq!(asked.header("x-ms-lease-break-period"), "");
+    // What is left of it can be given back early.
+    blob.release(later()).await.expect("released");
+    server.played();
+}
+
+#[tokio::test]
+async fn a_broken_lease_may_be_somebody_elses_now() {
+    for script in [
+        vec![("look", seen("broken", "\"2\""))],
+        vec![("look", seen("leased", "\"2\""))],
+        vec![("look", error(500, "InternalError"))],
+        vec![("look", error(404, "BlobNotFound"))],
+        vec![("look", lost())],
+        vec![
+            ("look", seen("breaking", "\"2\"")),
+            ("break", error(412, "ConditionNotMet")),
+        ],
+        vec![("look", seen("breaking", "\"2\"")), ("break", answer(202))],
+        vec![
+            ("look", seen("breaking", "\"2\"")),
+            ("break", answer(202).with("x-ms-lease-time", "0")),
+        ],
+    ] {
+        let mut all = vec![("renew", error(409, "LeaseIsBrokenAndCannotBeRenewed"))];
+        all.extend(script);
+        let (server, blob) = in_control(all).await;
+        let said = blob.renew(later()).await.expect_err("broken");
+        assert!(
+            matches!(said, Failure::Lost { until: None, .. }),
+            "{said:?}"
+        );
+        server.played();
+    }
+}
+
+#[tokio::test]
+async fn a_service_that_hangs_is_doubt_within_the_limit() {
+    let (server, blob) = in_control(vec![("renew", hang()), ("renew", renewed())]).await;
+    let limit = Instant::now() + Duration::from_millis(400);
+    let said = blob.renew(limit).await.expect_err("hangs");
+    assert!(
+        matches!(&said, Failure::Transient { why, .. } if why.contains("no answer in time")),
+        "{said:?}"
+    );
+    assert!(Instant::now() >= limit && Instant::now().since(limit) < Duration::from_secs(10));
+    // On a connection of its own: the dead one is not used again.
+    blob.renew(later()).await.expect("renewed");
+    server.played();
+}
+
+#[tokio::test]
+async fn the_announcement_keeps_what_is_not_ours() {
+    let (server, blob) = in_control(vec![("metadata", done())]).await;
+    blob.announce(later()).await.expect("announced");
+    server.played();
+    let written = &server.of("metadata")[1];
+    assert_eq!(written.header("x-ms-meta-trafficcop_draining"), "true");
+    assert_eq!(written.header("x-ms-meta-trafficcop_token"), "1");
+    assert_eq!(written.header("x-ms-meta-owner"), "ops");
+    assert_eq!(written.header("if-match"), "");
+    let id = server.of("acquire")[0]
+        .header("x-ms-proposed-lease-id")
+        .to_owned();
+    assert_eq!(written.header("x-ms-lease-id"), id);
+}

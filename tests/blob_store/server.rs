@@ -1,0 +1,335 @@
+//! A blob service that plays a script: it answers one request after the other as it was told, and
+//! fails the test if another request comes than the script has.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use trafficcop::azure::Account;
+use trafficcop::clock::Instant;
+use trafficcop::lease::blob::{Blob, Config, Target};
+use trafficcop::lease::record::Candidate;
+
+/// A key that must never be seen anywhere: "a very secret key of ours".
+pub(crate) const SECRET: &str = "YSB2ZXJ5IHNlY3JldCBrZXkgb2Ygb3Vycw==";
+
+/// What came.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub(crate) op: String,
+    pub(crate) target: String,
+    pub(crate) headers: BTreeMap<String, String>,
+}
+
+impl Request {
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", String::as_str)
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Fate {
+    Answer,
+    /// The request is taken, and the connection closed without a reply.
+    Drop,
+    /// The request is taken, and nothing follows.
+    Hang,
+}
+
+/// What is answered.
+#[derive(Clone, Debug)]
+pub(crate) struct Reply {
+    status: u16,
+    headers: Vec<(String, String)>,
+    body: String,
+    echo: bool,
+    mirror: bool,
+    fate: Fate,
+}
+
+impl Reply {
+    fn new(status: u16) -> Reply {
+        Reply {
+            status,
+            headers: vec![("x-ms-version".into(), "2026-04-06".into())],
+            body: String::new(),
+            echo: false,
+            mirror: false,
+            fate: Fate::Answer,
+        }
+    }
+    pub(crate) fn with(mut self, name: &str, value: &str) -> Reply {
+        self.headers.push((name.into(), value.into()));
+        self
+    }
+    pub(crate) fn meta(self, name: &str, value: &str) -> Reply {
+        self.with(&format!("x-ms-meta-{name}"), value)
+    }
+}
+
+fn view(state: &str, etag: &str) -> Reply {
+    Reply::new(200)
+        .with("x-ms-lease-state", state)
+        .with("etag", etag)
+}
+pub(crate) fn free() -> Reply {
+    view("available", "\"1\"")
+}
+pub(crate) fn seen(state: &str, etag: &str) -> Reply {
+    view(state, etag)
+}
+/// Leased, with the metadata that were sent last: what a write did whose reply was lost.
+pub(crate) fn as_written() -> Reply {
+    Reply {
+        mirror: true,
+        ..view("leased", "\"2\"")
+    }
+}
+pub(crate) fn leased() -> Reply {
+    view("leased", "\"1\"")
+}
+/// The lease id asked for, and the ETag that [`free`] has.
+pub(crate) fn acquired() -> Reply {
+    Reply {
+        echo: true,
+        ..Reply::new(201).with("etag", "\"1\"")
+    }
+}
+pub(crate) fn renewed() -> Reply {
+    Reply {
+        echo: true,
+        ..Reply::new(200)
+    }
+}
+pub(crate) fn done() -> Reply {
+    Reply::new(200).with("etag", "\"2\"")
+}
+pub(crate) fn created() -> Reply {
+    Reply::new(201).with("etag", "\"1\"")
+}
+pub(crate) fn answer(status: u16) -> Reply {
+    Reply::new(status)
+}
+pub(crate) fn error(status: u16, code: &str) -> Reply {
+    Reply {
+        body: format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code></Error>"),
+        ..Reply::new(status)
+            .with("x-ms-error-code", code)
+            .with("content-type", "application/xml")
+    }
+}
+pub(crate) fn page(status: u16) -> Reply {
+    Reply {
+        headers: vec![("content-type".into(), "text/html".into())],
+        body: "<html><body>Please log in</body></html>".into(),
+        ..Reply::new(status)
+    }
+}
+pub(crate) fn lost() -> Reply {
+    Reply {
+        fate: Fate::Drop,
+        ..Reply::new(0)
+    }
+}
+pub(crate) fn hang() -> Reply {
+    Reply {
+        fate: Fate::Hang,
+        ..Reply::new(0)
+    }
+}
+
+#[derive(Default)]
+struct Play {
+    script: VecDeque<(&'static str, Reply)>,
+    seen: Vec<Request>,
+    wrong: Vec<String>,
+}
+
+/// The server; listening until the test's process ends.
+pub(crate) struct Server {
+    pub(crate) port: u16,
+    play: Arc<Mutex<Play>>,
+}
+
+impl Server {
+    pub(crate) fn start(script: Vec<(&'static str, Reply)>) -> Server {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let play = Arc::new(Mutex::new(Play {
+            script: script.into(),
+            ..Play::default()
+        }));
+        let shared = Arc::clone(&play);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let play = Arc::clone(&shared);
+                std::thread::spawn(move || serve(&stream, &play));
+            }
+        });
+        Server { port, play }
+    }
+
+    /// Adds to the script.
+    pub(crate) fn then(&self, script: Vec<(&'static str, Reply)>) {
+        self.locked().script.extend(script);
+    }
+
+    fn locked(&self) -> std::sync::MutexGuard<'_, Play> {
+        self.play.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All requests so far, in their order.
+    pub(crate) fn seen(&self) -> Vec<Request> {
+        self.locked().seen.clone()
+    }
+
+    /// The requests of one kind.
+    pub(crate) fn of(&self, op: &str) -> Vec<Request> {
+        self.seen().into_iter().filter(|r| r.op == op).collect()
+    }
+
+    /// The script was played to its end, and nothing else came.
+    #[track_caller]
+    pub(crate) fn played(&self) {
+        let play = self.locked();
+        assert!(play.wrong.is_empty(), "{:#?}", play.wrong);
+        let left: Vec<_> = play.script.iter().map(|(op, _)| *op).collect();
+        assert!(left.is_empty(), "never came: {left:?}");
+    }
+
+    /// An account on this server, with a key.
+    pub(crate) fn account(&self) -> Account {
+        let string = format!(
+            "AccountName=testacct;AccountKey={SECRET};BlobEndpoint=http://127.0.0.1:{}/testacct",
+            self.port
+        );
+        let get = |name: &str| (name == "AZURE_STORAGE_CONNECTION_STRING").then(|| string.clone());
+        Account::resolve(&get, false, None).expect("an account")
+    }
+
+    /// The store on this server.
+    pub(crate) fn blob(&self) -> Blob {
+        Blob::open(self.config()).expect("a store")
+    }
+
+    pub(crate) fn config(&self) -> Config {
+        Config {
+            target: Target::parse("locks/job").expect("a target"),
+            account: self.account(),
+            lease: Duration::from_secs(30),
+            candidate: Candidate {
+                identity: "box-1".into(),
+                host: "box".into(),
+                pid: 42,
+                command: "echo höme".into(),
+            },
+            create: true,
+            page_blob: None,
+        }
+    }
+}
+
+/// A limit that is not meant to be met.
+pub(crate) fn later() -> Instant {
+    Instant::now() + Duration::from_secs(60)
+}
+
+fn serve(stream: &TcpStream, play: &Mutex<Play>) {
+    let mut reader = BufReader::new(stream);
+    while let Some(request) = read(&mut reader) {
+        let reply = {
+            let mut play = play.lock().unwrap_or_else(PoisonError::into_inner);
+            play.seen.push(request.clone());
+            match play.script.pop_front() {
+                Some((op, reply)) if op == request.op => reply,
+                Some((op, _)) => {
+                    play.wrong
+                        .push(format!("{op} was to come, not {request:?}"));
+                    answer(418)
+                }
+                None => {
+                    play.wrong
+                        .push(format!("nothing was to come, not {request:?}"));
+                    answer(418)
+                }
+            }
+        };
+        match reply.fate {
+            Fate::Drop => {
+                let _ = stream.shutdown(std::net::Shutdown::Both);
+                return;
+            }
+            Fate::Hang => {
+                // Until the client closes.
+                let _ = reader.read_to_end(&mut Vec::new());
+                return;
+            }
+            Fate::Answer => {}
+        }
+        let mut text = format!("HTTP/1.1 {} X\r\n", reply.status);
+        for (name, value) in &reply.headers {
+            text.push_str(&format!("{name}: {value}\r\n"));
+        }
+        if reply.mirror {
+            let play = play.lock().unwrap_or_else(PoisonError::into_inner);
+            let written = play.seen.iter().rev().find(|r| r.op == "metadata");
+            for (name, value) in written.iter().flat_map(|r| &r.headers) {
+                if name.starts_with("x-ms-meta-") {
+                    text.push_str(&format!("{name}: {value}\r\n"));
+                }
+            }
+        }
+        if reply.echo {
+            let id = match request.header("x-ms-proposed-lease-id") {
+                "" => request.header("x-ms-lease-id"),
+                id => id,
+            };
+            text.push_str(&format!("x-ms-lease-id: {id}\r\n"));
+        }
+        text.push_str(&format!("content-length: {}\r\n\r\n", reply.body.len()));
+        if request.op != "look" {
+            text.push_str(&reply.body);
+        }
+        let mut stream = stream;
+        if stream.write_all(text.as_bytes()).is_err() {
+            return;
+        }
+    }
+}
+
+fn read(reader: &mut BufReader<&TcpStream>) -> Option<Request> {
+    let mut line = String::new();
+    reader.read_line(&mut line).ok().filter(|n| *n > 0)?;
+    let mut words = line.split_whitespace();
+    let (method, target) = (words.next()?.to_owned(), words.next()?.to_owned());
+    let mut headers = BTreeMap::new();
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).ok().filter(|n| *n > 0)?;
+        let line = line.trim_end();
+        if line.is_empty() {
+            break;
+        }
+        let (name, value) = line.split_once(':')?;
+        headers.insert(name.to_lowercase(), value.trim().to_owned());
+    }
+    let length = headers.get("content-length").and_then(|n| n.parse().ok());
+    let mut body = vec![0; length.unwrap_or(0)];
+    reader.read_exact(&mut body).ok()?;
+    let query = target.split_once('?').map_or("", |(_, query)| query);
+    let op = match (method.as_str(), headers.get("x-ms-lease-action")) {
+        ("HEAD", _) => "look".to_owned(),
+        (_, Some(action)) => action.clone(),
+        ("PUT", _) if query.contains("comp=metadata") => "metadata".to_owned(),
+        ("PUT", _) if query.contains("restype=container") => "container".to_owned(),
+        ("PUT", _) => "create".to_owned(),
+        (other, _) => other.to_owned(),
+    };
+    Some(Request {
+        op,
+        target,
+        headers,
+    })
+}
