@@ -1,6 +1,37 @@
-//! The state machine of one instance.
+//! The state machine of one instance, through all its rounds.
+//!
+//! ```text
+//! Standby ─▶ Acquiring ─▶ (Confirming) ─▶ Holding ─▶ Draining ─▶ Killing ─▶ Releasing ─▶ Done
+//!    ▲  ▲        │             │             │           │           │       │    │
+//!    │  └─ held ─┘             └─────────────┴───────────┴───────────┴──────▶┘    │
+//!    └────────────────────────── control lost, and we compete ────────────────────┘
+//! ```
+//! Called by `hold` alone, which does what [`Tenure::step`] says and tells it what happened. Each
+//! state has one function that writes out what every event means in it. The rules that carry the
+//! promise:
+//! - The clock is looked at before the event: a reply that waited while we were stopped is judged
+//!   after the deadline, not before it.
+//! - Deadlines count from the moment *before* the request was sent that was answered last.
+//! - `Releasing` is reached from states with a command only by "tree empty" (or "nothing runs").
+//! - No command starts under a deadline that has passed, or beside another.
+
+mod campaign;
+mod control;
+mod draining;
+mod holding;
+mod releasing;
+mod standby;
+
+#[cfg(test)]
+mod tests;
+
 use std::time::Duration;
 
+use self::campaign::{Campaign, Turn};
+use self::draining::{Draining, Killing};
+use self::holding::{Confirming, Holding};
+use self::releasing::Releasing;
+use self::standby::{Acquiring, Standby};
 use super::{Action, Budget, Ending, Event};
 use crate::clock::Instant;
 
@@ -22,7 +53,9 @@ pub struct Rules {
     /// From one look at the lock to the next while standing by (with ±20 %); `None` where the
     /// store wakes us.
     pub poll: Option<Duration>,
-    /// How long to wait for control: `None` for ever, zero for one look.
+    /// How long to wait for control: `None` for ever, zero for one look. It counts from the
+    /// beginning and does not apply any more once the command has been started. One look means one
+    /// answer: a store that does not answer is asked for as long as without a limit.
     pub wait: Option<Duration>,
     /// From the stop signal to SIGKILL when a stop was asked for or the command left processes behind.
     pub grace: Duration,
@@ -35,40 +68,121 @@ pub struct Rules {
 }
 
 /// Where an instance is.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
     /// Waiting for control.
     Standby,
+    /// An attempt to get control is in flight.
+    Acquiring,
+    /// The lease is ours but most of its first half is gone: it is renewed before anything starts.
+    Confirming,
+    /// In control; the command runs.
+    Holding,
+    /// The command's tree was asked to end.
+    Draining,
+    /// The command's tree is being killed.
+    Killing,
+    /// Nothing runs; what we have (or may have) at the store is being given back.
+    Releasing,
+    /// It is over.
+    Done,
 }
 
 /// The state machine: see the module's text.
 #[derive(Debug)]
-pub struct Tenure {}
+pub struct Tenure {
+    campaign: Campaign,
+    phase: Phase,
+    state: State,
+}
+
+/// A state with what is known in it, and only there.
+#[derive(Debug)]
+enum Phase {
+    Standby(Standby),
+    Acquiring(Acquiring),
+    Confirming(Confirming),
+    Holding(Holding),
+    Draining(Draining),
+    Killing(Killing),
+    Releasing(Releasing),
+    Done(Ending),
+}
 
 impl Tenure {
     /// An instance that begins to compete at `now`.
     #[must_use]
-    pub fn new(_rules: Rules, _now: Instant) -> Tenure {
-        todo!()
+    pub fn new(rules: Rules, now: Instant) -> Tenure {
+        Tenure {
+            campaign: Campaign::new(rules, now),
+            phase: Phase::Standby(Standby::until(now)),
+            state: State::Standby,
+        }
     }
+
     /// Takes in what happened at `now` and says what is to be done, in this order.
-    pub fn step(&mut self, _now: Instant, _event: Event) -> Vec<Action> {
-        todo!()
+    pub fn step(&mut self, now: Instant, event: Event) -> Vec<Action> {
+        let mut turn = Turn::at(now);
+        let (campaign, turn_) = (&mut self.campaign, &mut turn);
+        let nothing = Phase::Standby(Standby::until(Instant::FOREVER));
+        self.phase = match std::mem::replace(&mut self.phase, nothing) {
+            Phase::Standby(standby) => standby.step(campaign, turn_, event),
+            Phase::Acquiring(acquiring) => acquiring.step(campaign, turn_, event),
+            Phase::Confirming(confirming) => confirming.step(campaign, turn_, event),
+            Phase::Holding(holding) => holding.step(campaign, turn_, event),
+            Phase::Draining(draining) => draining.step(campaign, turn_, event),
+            Phase::Killing(killing) => killing.step(campaign, turn_, event),
+            Phase::Releasing(releasing) => releasing.step(campaign, turn_, event),
+            // Whatever comes after the end changes nothing.
+            Phase::Done(ending) => Phase::Done(ending),
+        };
+        self.state = self.phase.state();
+        turn.into_actions()
     }
+
     /// When to come back with [`Event::Ticked`] if nothing happens before;
     /// [`Instant::FOREVER`] for never.
     #[must_use]
     pub fn wake_at(&self) -> Instant {
-        todo!()
+        match &self.phase {
+            Phase::Standby(standby) => standby.wake_at(&self.campaign),
+            Phase::Confirming(confirming) => confirming.wake_at(),
+            Phase::Holding(holding) => holding.wake_at(),
+            Phase::Draining(draining) => draining.wake_at(),
+            Phase::Killing(killing) => killing.wake_at(),
+            Phase::Releasing(releasing) => releasing.wake_at(),
+            // The attempt keeps its own time limit, and its reply comes in any case.
+            Phase::Acquiring(_) | Phase::Done(_) => Instant::FOREVER,
+        }
     }
+
     /// Where the instance is.
     #[must_use]
     pub fn state(&self) -> &State {
-        todo!()
+        &self.state
     }
+
     /// How it ended, once it did.
     #[must_use]
     pub fn ending(&self) -> Option<&Ending> {
-        todo!()
+        if let Phase::Done(ending) = &self.phase {
+            return Some(ending);
+        }
+        None
+    }
+}
+
+impl Phase {
+    fn state(&self) -> State {
+        match self {
+            Phase::Standby(_) => State::Standby,
+            Phase::Acquiring(_) => State::Acquiring,
+            Phase::Confirming(_) => State::Confirming,
+            Phase::Holding(_) => State::Holding,
+            Phase::Draining(_) => State::Draining,
+            Phase::Killing(_) => State::Killing,
+            Phase::Releasing(_) => State::Releasing,
+            Phase::Done(_) => State::Done,
+        }
     }
 }

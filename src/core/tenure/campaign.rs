@@ -1,0 +1,245 @@
+//! What outlasts the rounds of one instance: its rules, what it knows of the store, and what was
+//! asked of it. Also the present moment of a step, with the actions it has gathered.
+//!
+//! Called by every state of the tenure. Decides nothing about processes or leases.
+
+use std::time::Duration;
+
+use super::control::Control;
+use super::{Phase, Releasing, Rules};
+use crate::clock::Instant;
+use crate::core::budget::RETRY;
+use crate::core::retry::Chance;
+use crate::core::{Action, Cause, Ending, Notice, Sight};
+
+/// How long a store without a lease time may stay silent before the first contact.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Two stop signals closer than this are one request: `timeout(1)` signals its child and then the
+/// child's group, so everything it stops is signalled twice within microseconds.
+const ECHO: Duration = Duration::from_millis(100);
+
+const SIGINT: i32 = 2;
+const SIGTERM: i32 = 15;
+
+/// One step: its moment, and what is to be done.
+#[derive(Debug)]
+pub(super) struct Turn {
+    pub(super) now: Instant,
+    actions: Vec<Action>,
+}
+
+impl Turn {
+    pub(super) fn at(now: Instant) -> Turn {
+        Turn {
+            now,
+            actions: Vec::new(),
+        }
+    }
+
+    pub(super) fn act(&mut self, action: Action) {
+        self.actions.push(action);
+    }
+
+    /// The guardian's deadlines go before everything that could block.
+    pub(super) fn extend(&mut self, control: &Control) {
+        let extend = Action::Extend {
+            term_at: control.term_at(),
+            kill_at: control.kill_at(),
+        };
+        self.actions.insert(0, extend);
+    }
+
+    pub(super) fn report(&mut self, notice: Notice) {
+        self.actions.push(Action::Report(notice));
+    }
+
+    pub(super) fn into_actions(self) -> Vec<Action> {
+        self.actions
+    }
+}
+
+/// What a request to stop means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// The first: in good order.
+    Asked,
+    /// A repetition that changes nothing.
+    Again,
+    /// The second TERM or INT: at once.
+    AtOnce,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct Campaign {
+    pub(super) rules: Rules,
+    pub(super) chance: Chance,
+    began: Instant,
+    /// When the latest attempt to acquire was sent, and the first.
+    last_sent: Option<Instant>,
+    first_sent: Option<Instant>,
+    /// The store has answered a question of ours: from now on no silence makes us leave.
+    contacted: bool,
+    /// The command was started once: from now on no wait limit makes us leave.
+    controlled: bool,
+    /// An unanswered attempt to acquire may have obtained the lease.
+    ambiguous: bool,
+    seen: Option<Sight>,
+    doubt: Option<String>,
+    stop: Option<(i32, Instant)>,
+    pub(super) guardian_lost: bool,
+}
+
+impl Campaign {
+    pub(super) fn new(rules: Rules, now: Instant) -> Campaign {
+        Campaign {
+            chance: Chance::new(rules.seed),
+            rules,
+            began: now,
+            last_sent: None,
+            first_sent: None,
+            contacted: false,
+            controlled: false,
+            ambiguous: false,
+            seen: None,
+            doubt: None,
+            stop: None,
+            guardian_lost: false,
+        }
+    }
+
+    pub(super) fn attempt_sent(&mut self, now: Instant) {
+        self.first_sent.get_or_insert(now);
+        self.last_sent = Some(now);
+    }
+
+    pub(super) fn last_sent(&self) -> Option<Instant> {
+        self.last_sent
+    }
+
+    pub(super) fn contacted(&self) -> bool {
+        self.contacted
+    }
+
+    /// Until when a store that never answered is asked again.
+    pub(super) fn patience_ends(&self) -> Instant {
+        let patience = self
+            .rules
+            .budget
+            .map_or(PATIENCE, |budget| budget.lease / 2);
+        self.first_sent.unwrap_or(self.began) + patience
+    }
+
+    /// When the wait for control ends, as far as a clock can say that.
+    pub(super) fn wait_ends(&self) -> Instant {
+        match self.rules.wait {
+            None => Instant::FOREVER,
+            // There is always a first attempt, and no limit any more after a first tenure.
+            Some(_) if self.controlled || self.first_sent.is_none() => Instant::FOREVER,
+            // One look: it ends with the first answer, not at a time.
+            Some(span) if span.is_zero() => Instant::FOREVER,
+            Some(span) => self.began + span,
+        }
+    }
+
+    /// Whether no further attempt may begin.
+    pub(super) fn out_of_time(&self, now: Instant) -> bool {
+        let looked_once =
+            self.contacted && !self.controlled && self.rules.wait == Some(Duration::ZERO);
+        looked_once || now >= self.wait_ends()
+    }
+
+    /// Why the wait ended without control.
+    pub(super) fn not_obtained(&self) -> Cause {
+        if self.contacted {
+            return Cause::NotObtained(self.seen.clone().unwrap_or_default());
+        }
+        Cause::Store {
+            why: self.doubt.clone().unwrap_or_default(),
+            denied: false,
+        }
+    }
+
+    /// From one round to the next: a poll, or a retry where the store wakes us.
+    pub(super) fn cool_down(&mut self) -> Duration {
+        let base = self.rules.poll.unwrap_or(RETRY);
+        self.chance.spread(base)
+    }
+
+    /// The store answered.
+    pub(super) fn answered(&mut self, turn: &mut Turn) {
+        self.contacted = true;
+        self.ambiguous = false;
+        if self.doubt.take().is_some() {
+            turn.report(Notice::Recovered);
+        }
+    }
+
+    /// The store did not answer as hoped; said once until it does.
+    pub(super) fn doubts(&mut self, turn: &mut Turn, why: String, term_at: Option<Instant>) {
+        if self.doubt.is_none() {
+            turn.report(Notice::Doubt {
+                why: why.clone(),
+                term_at,
+            });
+        }
+        self.doubt = Some(why);
+    }
+
+    /// An attempt to acquire ended without a clear answer.
+    pub(super) fn may_have_obtained(&mut self) {
+        self.ambiguous = true;
+    }
+
+    /// What the store said last, if it did not answer as hoped.
+    pub(super) fn doubt(&self) -> Option<&str> {
+        self.doubt.as_deref()
+    }
+
+    /// Somebody else holds the lock; said when it is news.
+    pub(super) fn sees(&mut self, turn: &mut Turn, sight: Sight) {
+        if self.seen.as_ref() != Some(&sight) {
+            turn.report(Notice::StandingBy(sight.clone()));
+            self.seen = Some(sight);
+        }
+    }
+
+    /// The command is about to be started.
+    pub(super) fn in_control(&mut self) {
+        self.controlled = true;
+        self.seen = None;
+    }
+
+    /// Takes in a request to stop.
+    pub(super) fn asked_to_stop(&mut self, now: Instant, signal: i32) -> Stop {
+        let Some((_, first)) = self.stop else {
+            self.stop = Some((signal, now));
+            return Stop::Asked;
+        };
+        let urgent = signal == SIGTERM || signal == SIGINT;
+        if urgent && now.since(first) >= ECHO {
+            return Stop::AtOnce;
+        }
+        Stop::Again
+    }
+
+    /// The signal of the first request to stop.
+    pub(super) fn stopping(&self) -> Option<i32> {
+        self.stop.map(|(signal, _)| signal)
+    }
+
+    /// Ends an instance that runs nothing and was granted nothing, undoing first what an
+    /// unanswered attempt may have obtained.
+    pub(super) fn leave(&mut self, turn: &mut Turn, cause: Cause) -> Phase {
+        if self.ambiguous {
+            return Releasing::of_a_maybe(self, turn, cause);
+        }
+        Phase::Done(Ending {
+            cause,
+            exit: None,
+            overlap: false,
+            released: false,
+        })
+    }
+}

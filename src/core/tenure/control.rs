@@ -1,0 +1,216 @@
+//! The lease we have: its deadlines, and the pace of its renewals.
+//!
+//! Called by every state that has one. All arithmetic of "until when is it ours" is here; what
+//! follows from it for the command is decided by the states.
+
+use std::time::Duration;
+
+use super::campaign::{Campaign, Turn};
+use crate::clock::Instant;
+use crate::core::budget::{ATTEMPT, RETRY};
+use crate::core::{Action, Budget, Failure, Grant};
+
+/// Between SIGKILL and the moment others may come, where no lease says how long that should be.
+const MARGIN: Duration = Duration::from_secs(1);
+
+/// Control, from the grant until it is given back, lost or run out.
+#[derive(Debug)]
+pub(super) struct Control {
+    budget: Option<Budget>,
+    token: u64,
+    /// The moment before the request was sent that the store granted last.
+    t0: Instant,
+    /// The moment before the last request was sent that the store may have granted.
+    asked: Instant,
+    /// Known to be safe until here only, because the lease was broken; `ZERO`: it is not safe now.
+    safe_until: Instant,
+    renewal: Renewal,
+}
+
+#[derive(Debug)]
+enum Renewal {
+    Due(Instant),
+    InFlight {
+        sent: Instant,
+        give_up_at: Instant,
+    },
+    /// None is needed, or none would count.
+    Over,
+}
+
+/// What the answer to a renewal means.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// The deadlines have moved on.
+    Confirmed,
+    /// It succeeded after kill_at, or after the lease was lost: it counts for nothing.
+    TooLate,
+    /// Nobody knows; it will be tried again.
+    Doubt(String),
+    /// Definitely not ours any more; the deadlines have moved to what is known to be safe.
+    Lost(String),
+}
+
+impl Control {
+    pub(super) fn new(budget: Option<Budget>, grant: Grant, now: Instant) -> Control {
+        let t0 = grant.t0.min(now);
+        Control {
+            budget,
+            token: grant.token,
+            t0,
+            asked: t0,
+            safe_until: Instant::FOREVER,
+            renewal: budget.map_or(Renewal::Over, |b| Renewal::Due(b.renew_at(t0))),
+        }
+    }
+
+    pub(super) fn token(&self) -> u64 {
+        self.token
+    }
+
+    /// When doubt becomes a drain.
+    pub(super) fn term_at(&self) -> Instant {
+        let planned = self.budget.map_or(Instant::FOREVER, |b| b.term_at(self.t0));
+        planned.min(self.kill_at())
+    }
+
+    /// When nothing of the tree may be spared any longer.
+    pub(super) fn kill_at(&self) -> Instant {
+        let planned = self.budget.map_or(Instant::FOREVER, |b| b.kill_at(self.t0));
+        if !self.lost() {
+            return planned;
+        }
+        planned.min(self.safe_until - self.budget.map_or(MARGIN, |b| b.margin))
+    }
+
+    /// From when on somebody else may be in control.
+    pub(super) fn others_from(&self) -> Instant {
+        let expiry = self.budget.map_or(Instant::FOREVER, |b| b.expiry(self.t0));
+        expiry.min(self.safe_until)
+    }
+
+    /// Until when the store may believe that the lease is ours.
+    pub(super) fn may_last_until(&self) -> Instant {
+        self.budget
+            .map_or(Instant::FOREVER, |b| b.expiry(self.asked))
+    }
+
+    pub(super) fn lost(&self) -> bool {
+        self.safe_until != Instant::FOREVER
+    }
+
+    /// The last word of the store is older than half the lease.
+    pub(super) fn half_gone(&self, now: Instant) -> bool {
+        self.budget
+            .is_some_and(|b| now.since(self.t0) > b.lease / 2)
+    }
+
+    /// How long a drain for want of control may take.
+    pub(super) fn grace_on_loss(&self, otherwise: Duration) -> Duration {
+        self.budget.map_or(otherwise, |b| b.grace_on_loss)
+    }
+
+    /// Asks for the next renewal to be due now.
+    pub(super) fn hurry(&mut self, now: Instant) {
+        if let Renewal::Due(at) = &mut self.renewal {
+            *at = now.min(*at);
+        }
+    }
+
+    /// Sends a renewal if one is due and an answer before `limit` is possible.
+    pub(super) fn renew_if_due(&mut self, turn: &mut Turn, limit: Instant) {
+        let Renewal::Due(at) = self.renewal else {
+            return;
+        };
+        if turn.now >= self.kill_at() {
+            self.renewal = Renewal::Over;
+        } else if turn.now >= at && turn.now < limit {
+            let give_up_at = limit.min(turn.now + ATTEMPT);
+            self.renewal = Renewal::InFlight {
+                sent: turn.now,
+                give_up_at,
+            };
+            self.asked = turn.now;
+            turn.act(Action::Renew { give_up_at });
+        }
+    }
+
+    /// When the next renewal is due, if it can still be answered before `limit`.
+    pub(super) fn renewal_due(&self, limit: Instant) -> Instant {
+        match self.renewal {
+            Renewal::Due(at) if at < limit => at,
+            Renewal::Due(_) | Renewal::InFlight { .. } | Renewal::Over => Instant::FOREVER,
+        }
+    }
+
+    /// When the renewal in flight will have ended at the latest, if there is one.
+    pub(super) fn in_flight_until(&self) -> Option<Instant> {
+        match self.renewal {
+            Renewal::InFlight { give_up_at, .. } => Some(give_up_at),
+            Renewal::Due(_) | Renewal::Over => None,
+        }
+    }
+
+    /// Takes in the answer to a renewal that was sent at `t0` and had to be answered by `limit`.
+    pub(super) fn renewed(
+        &mut self,
+        campaign: &mut Campaign,
+        now: Instant,
+        t0: Instant,
+        reply: Result<(), Failure>,
+        limit: Instant,
+    ) -> Answer {
+        match reply {
+            Ok(()) => self.confirm(now, t0),
+            Err(Failure::Held(sight)) => {
+                self.lose(Instant::ZERO);
+                let who = sight.holder.as_deref().unwrap_or("another");
+                Answer::Lost(format!("held by {who}"))
+            }
+            Err(Failure::Lost { until, why }) => {
+                self.lose(until.unwrap_or(Instant::ZERO));
+                Answer::Lost(why)
+            }
+            Err(Failure::Transient { why, retry_after }) => {
+                // The service's wish is granted as long as one attempt remains before the limit.
+                self.retry(campaign, now, retry_after, limit - RETRY);
+                Answer::Doubt(why)
+            }
+            Err(Failure::Fatal { why, .. }) => {
+                self.retry(campaign, now, None, limit);
+                Answer::Doubt(why)
+            }
+        }
+    }
+
+    fn confirm(&mut self, now: Instant, t0: Instant) -> Answer {
+        if now >= self.kill_at() || self.lost() {
+            self.renewal = Renewal::Over;
+            return Answer::TooLate;
+        }
+        self.t0 = self.t0.max(t0.min(now));
+        self.asked = self.asked.max(self.t0);
+        self.renewal = self
+            .budget
+            .map_or(Renewal::Over, |b| Renewal::Due(b.renew_at(self.t0)));
+        Answer::Confirmed
+    }
+
+    fn lose(&mut self, until: Instant) {
+        self.safe_until = self.safe_until.min(until);
+        self.renewal = Renewal::Over;
+    }
+
+    fn retry(
+        &mut self,
+        campaign: &mut Campaign,
+        now: Instant,
+        asked: Option<Duration>,
+        latest: Instant,
+    ) {
+        if let Renewal::InFlight { sent, .. } = self.renewal {
+            let at = campaign.chance.again_at(sent, now, asked, latest);
+            self.renewal = Renewal::Due(at);
+        }
+    }
+}

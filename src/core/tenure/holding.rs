@@ -1,0 +1,310 @@
+//! In control: first with nothing running (a lease that wants to be confirmed), then with the
+//! command.
+//!
+//! Never starts a command under a deadline that has passed, and looks at the clock before it looks
+//! at what happened.
+
+use super::campaign::{Campaign, Stop, Turn};
+use super::control::{Answer, Control};
+use super::draining::{Draining, Killing};
+use super::{Phase, Releasing};
+use crate::clock::Instant;
+use crate::core::{Action, Cause, Event, Exit, Notice};
+
+/// The lease is ours, but the answer took so long that it is renewed before anything starts.
+#[derive(Debug)]
+pub(super) struct Confirming {
+    control: Control,
+}
+
+impl Confirming {
+    pub(super) fn begin(mut control: Control, turn: &mut Turn) -> Phase {
+        control.hurry(turn.now);
+        Confirming { control }.go_on(turn)
+    }
+
+    pub(super) fn wake_at(&self) -> Instant {
+        let limit = self.control.term_at();
+        limit.min(self.control.renewal_due(limit))
+    }
+
+    pub(super) fn step(mut self, campaign: &mut Campaign, turn: &mut Turn, event: Event) -> Phase {
+        let limit = self.control.term_at();
+        if turn.now >= limit {
+            if let Event::StopAsked(signal) = event {
+                campaign.asked_to_stop(turn.now, signal);
+            }
+            campaign.guardian_lost |= event == Event::GuardianLost;
+            let why = "the lease could not be confirmed in time".to_owned();
+            campaign.doubts(turn, why, None);
+            return self.give_back(campaign, turn, None);
+        }
+        match event {
+            Event::Renewed { t0, reply } => {
+                match self.control.renewed(campaign, turn.now, t0, reply, limit) {
+                    Answer::Confirmed if self.control.half_gone(turn.now) => {
+                        self.control.hurry(turn.now);
+                        self.go_on(turn)
+                    }
+                    Answer::Confirmed => {
+                        campaign.answered(turn);
+                        Holding::begin(self.control, campaign, turn)
+                    }
+                    Answer::Doubt(why) => {
+                        campaign.doubts(turn, why, None);
+                        self.go_on(turn)
+                    }
+                    Answer::TooLate => self.give_back(campaign, turn, None),
+                    Answer::Lost(why) => {
+                        campaign.doubts(turn, why, None);
+                        self.give_back(campaign, turn, None)
+                    }
+                }
+            }
+            Event::StopAsked(signal) => {
+                campaign.asked_to_stop(turn.now, signal);
+                self.give_back(campaign, turn, Some(Cause::Stopped(signal)))
+            }
+            Event::GuardianLost => self.give_back(campaign, turn, Some(Cause::GuardianLost)),
+            // Nothing of ours runs yet: all but the clock are late echoes of an earlier round.
+            Event::Ticked
+            | Event::Freed
+            | Event::Acquired(_)
+            | Event::Released(_)
+            | Event::Started { .. }
+            | Event::NotStarted { .. }
+            | Event::Exited(_)
+            | Event::TreeEmpty { .. }
+            | Event::TreeStuck => self.go_on(turn),
+        }
+    }
+
+    fn go_on(mut self, turn: &mut Turn) -> Phase {
+        let limit = self.control.term_at();
+        self.control.renew_if_due(turn, limit);
+        Phase::Confirming(self)
+    }
+
+    fn give_back(self, campaign: &mut Campaign, turn: &mut Turn, cause: Option<Cause>) -> Phase {
+        Releasing::of_a_lease(campaign, turn, &self.control, cause)
+    }
+}
+
+/// A lease, and what was started under it.
+#[derive(Debug)]
+pub(super) struct Charge {
+    pub(super) control: Control,
+    /// When the command was ordered to start: no tree of ours was empty before.
+    since: Instant,
+    started: bool,
+    pub(super) exit: Option<Exit>,
+}
+
+impl Charge {
+    /// Whether this says that nothing of ours lives any more (rather than being an echo of an
+    /// earlier round). If so the deadlines have nothing left to act upon.
+    pub(super) fn is_over_by(&self, event: &Event) -> bool {
+        match event {
+            Event::TreeEmpty { at } => *at >= self.since,
+            Event::NotStarted { .. } => !self.started,
+            Event::Ticked
+            | Event::Freed
+            | Event::Acquired(_)
+            | Event::Renewed { .. }
+            | Event::Released(_)
+            | Event::Started { .. }
+            | Event::Exited(_)
+            | Event::GuardianLost
+            | Event::TreeStuck
+            | Event::StopAsked(_) => false,
+        }
+    }
+
+    pub(super) fn has_started(&mut self) {
+        self.started = true;
+    }
+
+    pub(super) fn exited(&mut self, turn: &mut Turn, exit: Exit) {
+        self.exit = Some(exit);
+        turn.report(Notice::CommandEnded(exit));
+    }
+}
+
+/// In control; the command runs.
+#[derive(Debug)]
+pub(super) struct Holding {
+    charge: Charge,
+}
+
+impl Holding {
+    pub(super) fn begin(control: Control, campaign: &mut Campaign, turn: &mut Turn) -> Phase {
+        campaign.in_control();
+        turn.report(Notice::InControl {
+            token: control.token(),
+        });
+        turn.act(Action::Start {
+            term_at: control.term_at(),
+            kill_at: control.kill_at(),
+            token: control.token(),
+        });
+        Phase::Holding(Holding {
+            charge: Charge {
+                control,
+                since: turn.now,
+                started: false,
+                exit: None,
+            },
+        })
+    }
+
+    pub(super) fn wake_at(&self) -> Instant {
+        let limit = self.charge.control.term_at();
+        limit.min(self.charge.control.renewal_due(limit))
+    }
+
+    pub(super) fn step(mut self, campaign: &mut Campaign, turn: &mut Turn, event: Event) -> Phase {
+        let over = self.charge.is_over_by(&event);
+        let term_at = self.charge.control.term_at();
+        if !over && turn.now >= term_at {
+            return self.out_of_time(campaign, turn, event);
+        }
+        match event {
+            Event::Ticked => self.go_on(turn),
+            Event::Renewed { t0, reply } => {
+                let control = &mut self.charge.control;
+                match control.renewed(campaign, turn.now, t0, reply, term_at) {
+                    Answer::Confirmed => {
+                        turn.extend(control);
+                        campaign.answered(turn);
+                        self.go_on(turn)
+                    }
+                    Answer::Doubt(why) => {
+                        campaign.doubts(turn, why, Some(term_at));
+                        self.go_on(turn)
+                    }
+                    // Ruled out by the look at the clock; the deadlines stand as they are.
+                    Answer::TooLate => self.go_on(turn),
+                    Answer::Lost(why) => self.lost(campaign, turn, why),
+                }
+            }
+            Event::Started { .. } => {
+                self.charge.has_started();
+                self.go_on(turn)
+            }
+            Event::NotStarted { errno } if over => Releasing::after(
+                campaign,
+                turn,
+                self.charge,
+                Cause::NotStarted { errno },
+                None,
+            ),
+            Event::Exited(exit) => {
+                let end_of_grace = turn.now + campaign.rules.grace;
+                turn.act(drain(campaign, end_of_grace));
+                self.charge.exited(turn, exit);
+                let due = turn.now;
+                Draining::begin(self.charge, Cause::CommandEnded, due, end_of_grace).go_on(turn)
+            }
+            Event::TreeEmpty { at } if over => {
+                // The guardian acts on its own at term_at: what ended before did so by itself.
+                let cause = if at < term_at {
+                    Cause::CommandEnded
+                } else {
+                    in_doubt(campaign)
+                };
+                Releasing::after(campaign, turn, self.charge, cause, Some(at))
+            }
+            Event::GuardianLost => {
+                turn.report(Notice::Draining(Cause::GuardianLost));
+                Killing::under_way(self.charge, Cause::GuardianLost, turn.now)
+            }
+            Event::TreeStuck => Releasing::never(turn, self.charge.exit, Cause::GuardianLost),
+            Event::StopAsked(signal) => {
+                // A stop that was asked for while nothing ran would have ended us there: this is
+                // the first.
+                let _: Stop = campaign.asked_to_stop(turn.now, signal);
+                let end_of_grace = turn.now + campaign.rules.grace;
+                self.drain(
+                    campaign,
+                    turn,
+                    Cause::Stopped(signal),
+                    turn.now,
+                    end_of_grace,
+                )
+            }
+            // Echoes of an earlier round.
+            Event::Freed
+            | Event::Acquired(_)
+            | Event::Released(_)
+            | Event::NotStarted { .. }
+            | Event::TreeEmpty { .. } => self.go_on(turn),
+        }
+    }
+
+    fn go_on(mut self, turn: &mut Turn) -> Phase {
+        let limit = self.charge.control.term_at();
+        self.charge.control.renew_if_due(turn, limit);
+        Phase::Holding(self)
+    }
+
+    /// term_at has passed; what happened is judged by the state that follows from that.
+    fn out_of_time(self, campaign: &mut Campaign, turn: &mut Turn, event: Event) -> Phase {
+        let (term_at, kill_at) = (self.charge.control.term_at(), self.charge.control.kill_at());
+        let cause = in_doubt(campaign);
+        if turn.now >= kill_at {
+            turn.act(Action::Kill);
+            turn.report(Notice::Draining(cause.clone()));
+            return Killing::begin(self.charge, cause, term_at).step(campaign, turn, event);
+        }
+        turn.act(drain(campaign, kill_at));
+        turn.report(Notice::Draining(cause.clone()));
+        Draining::begin(self.charge, cause, term_at, kill_at)
+            .since(turn.now)
+            .step(campaign, turn, event)
+    }
+
+    /// Definitely lost: at once, or in the time a lease that is being broken still has.
+    fn lost(self, campaign: &mut Campaign, turn: &mut Turn, why: String) -> Phase {
+        let control = &self.charge.control;
+        let kill_at = control.kill_at();
+        let cause = Cause::Lost { why };
+        if turn.now >= kill_at {
+            turn.act(Action::Kill);
+            turn.report(Notice::Draining(cause.clone()));
+            return Phase::Killing(Killing::begin(self.charge, cause, turn.now));
+        }
+        turn.extend(control);
+        let grace = control.grace_on_loss(campaign.rules.grace);
+        let end_of_grace = kill_at.min(turn.now + grace);
+        self.drain(campaign, turn, cause, turn.now, end_of_grace)
+    }
+
+    fn drain(
+        self,
+        campaign: &Campaign,
+        turn: &mut Turn,
+        cause: Cause,
+        due: Instant,
+        end_of_grace: Instant,
+    ) -> Phase {
+        turn.act(drain(campaign, end_of_grace));
+        turn.report(Notice::Draining(cause.clone()));
+        Draining::begin(self.charge, cause, due, end_of_grace).go_on(turn)
+    }
+}
+
+fn drain(campaign: &Campaign, end_of_grace: Instant) -> Action {
+    Action::Drain {
+        signal: campaign.rules.stop_signal,
+        end_of_grace,
+    }
+}
+
+fn in_doubt(campaign: &Campaign) -> Cause {
+    let why = campaign
+        .doubt()
+        .unwrap_or("no renewal was answered in time");
+    Cause::Doubt {
+        why: why.to_owned(),
+    }
+}

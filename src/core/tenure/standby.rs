@@ -1,0 +1,208 @@
+//! Waiting for control, and the attempt to get it.
+//!
+//! Nothing of ours runs in these states. Between attempts nothing is held either, but for what an
+//! unanswered attempt may have obtained.
+
+use std::time::Duration;
+
+use super::campaign::{Campaign, Turn};
+use super::control::Control;
+use super::{Confirming, Holding, Phase, Releasing};
+use crate::clock::Instant;
+use crate::core::budget::{ATTEMPT, RETRY};
+use crate::core::{Action, Cause, Event, Failure, Grant, Sight};
+
+/// From one look to the next while the holder drains.
+const FAST_LANE: Duration = Duration::from_millis(250);
+
+/// How long before the end of the wait the last look begins.
+const LAST_LOOK: Duration = Duration::from_millis(250);
+
+/// The store may wake us in vain; not more often than this.
+const FREED_GAP: Duration = Duration::from_millis(50);
+
+/// Between two attempts.
+#[derive(Debug)]
+pub(super) struct Standby {
+    next_at: Instant,
+}
+
+impl Standby {
+    pub(super) fn until(next_at: Instant) -> Standby {
+        Standby { next_at }
+    }
+
+    pub(super) fn wake_at(&self, campaign: &Campaign) -> Instant {
+        self.next_at.min(campaign.wait_ends())
+    }
+
+    pub(super) fn step(mut self, campaign: &mut Campaign, turn: &mut Turn, event: Event) -> Phase {
+        match event {
+            Event::Ticked => self.look(campaign, turn),
+            Event::Freed => {
+                self.next_at = after_freed(campaign, turn.now);
+                self.look(campaign, turn)
+            }
+            Event::StopAsked(signal) => {
+                campaign.asked_to_stop(turn.now, signal);
+                campaign.leave(turn, Cause::Stopped(signal))
+            }
+            // Without a guardian nothing can be started.
+            Event::GuardianLost => campaign.leave(turn, Cause::GuardianLost),
+            // No attempt is in flight, so nobody waits for this grant: back with it.
+            Event::Acquired(Ok(_)) => Releasing::of_a_stray(campaign, turn),
+            // Late echoes of an earlier round.
+            Event::Acquired(Err(_))
+            | Event::Renewed { .. }
+            | Event::Released(_)
+            | Event::Started { .. }
+            | Event::NotStarted { .. }
+            | Event::Exited(_)
+            | Event::TreeEmpty { .. }
+            | Event::TreeStuck => self.look(campaign, turn),
+        }
+    }
+
+    /// Begins an attempt if it is time for one.
+    pub(super) fn look(self, campaign: &mut Campaign, turn: &mut Turn) -> Phase {
+        if campaign.out_of_time(turn.now) {
+            let cause = campaign.not_obtained();
+            return campaign.leave(turn, cause);
+        }
+        if turn.now < self.next_at {
+            return Phase::Standby(self);
+        }
+        campaign.attempt_sent(turn.now);
+        let half = campaign.rules.budget.map_or(ATTEMPT, |b| b.lease / 2);
+        turn.act(Action::Acquire {
+            give_up_at: turn.now + ATTEMPT.min(half),
+        });
+        Phase::Acquiring(Acquiring {
+            sent: turn.now,
+            freed: false,
+        })
+    }
+}
+
+/// An attempt is in flight.
+#[derive(Debug)]
+pub(super) struct Acquiring {
+    sent: Instant,
+    /// The store woke us meanwhile.
+    freed: bool,
+}
+
+impl Acquiring {
+    pub(super) fn step(mut self, campaign: &mut Campaign, turn: &mut Turn, event: Event) -> Phase {
+        match event {
+            Event::Acquired(Ok(grant)) => granted(campaign, turn, grant),
+            Event::Acquired(Err(Failure::Held(sight))) => self.held(campaign, turn, sight),
+            Event::Acquired(Err(Failure::Transient { why, retry_after })) => {
+                self.no_answer(campaign, turn, why, retry_after)
+            }
+            Event::Acquired(Err(Failure::Lost { why, .. })) => {
+                self.no_answer(campaign, turn, why, None)
+            }
+            Event::Acquired(Err(Failure::Fatal { why, denied })) => {
+                if campaign.contacted() {
+                    // It worked before, so it is not how we were configured: keys are being
+                    // turned, a container is being moved.
+                    return self.no_answer(campaign, turn, why, None);
+                }
+                campaign.leave(turn, Cause::Store { why, denied })
+            }
+            Event::Freed => {
+                self.freed = true;
+                Phase::Acquiring(self)
+            }
+            Event::StopAsked(signal) => {
+                campaign.asked_to_stop(turn.now, signal);
+                Releasing::of_an_attempt(turn, Cause::Stopped(signal))
+            }
+            Event::GuardianLost => {
+                campaign.guardian_lost = true;
+                Releasing::of_an_attempt(turn, Cause::GuardianLost)
+            }
+            // The attempt keeps its own time limit; the rest are late echoes of an earlier round.
+            Event::Ticked
+            | Event::Renewed { .. }
+            | Event::Released(_)
+            | Event::Started { .. }
+            | Event::NotStarted { .. }
+            | Event::Exited(_)
+            | Event::TreeEmpty { .. }
+            | Event::TreeStuck => Phase::Acquiring(self),
+        }
+    }
+
+    fn held(self, campaign: &mut Campaign, turn: &mut Turn, sight: Sight) -> Phase {
+        campaign.answered(turn);
+        let next_at = match campaign.rules.poll {
+            _ if self.freed => after_freed(campaign, turn.now),
+            Some(poll) => {
+                let base = if sight.draining { FAST_LANE } else { poll };
+                let next_at = turn.now + campaign.chance.spread(base.min(poll));
+                last_look(campaign, turn.now, next_at)
+            }
+            None => Instant::FOREVER,
+        };
+        campaign.sees(turn, sight);
+        Standby::until(next_at).look(campaign, turn)
+    }
+
+    fn no_answer(
+        self,
+        campaign: &mut Campaign,
+        turn: &mut Turn,
+        why: String,
+        retry_after: Option<Duration>,
+    ) -> Phase {
+        campaign.may_have_obtained();
+        campaign.doubts(turn, why.clone(), None);
+        let again = campaign
+            .chance
+            .again_at(self.sent, turn.now, retry_after, Instant::FOREVER);
+        let next_at = if campaign.contacted() {
+            // Whoever polls slowly for the money's sake does not ask faster in an outage.
+            let poll = campaign.rules.poll.unwrap_or(RETRY);
+            again.max(self.sent + campaign.chance.spread(poll))
+        } else if turn.now >= campaign.patience_ends() {
+            return campaign.leave(turn, Cause::Store { why, denied: false });
+        } else {
+            again.min(campaign.patience_ends())
+        };
+        let next_at = last_look(campaign, turn.now, next_at);
+        Standby::until(next_at).look(campaign, turn)
+    }
+}
+
+/// Pulls the next look before the end of the wait, if it would come too late to count.
+fn last_look(campaign: &Campaign, now: Instant, next_at: Instant) -> Instant {
+    let end = campaign.wait_ends();
+    let last = end - LAST_LOOK;
+    if end != Instant::FOREVER && next_at >= end && last > now {
+        return last;
+    }
+    next_at
+}
+
+fn after_freed(campaign: &Campaign, now: Instant) -> Instant {
+    campaign
+        .last_sent()
+        .map_or(now, |sent| now.max(sent + FREED_GAP))
+}
+
+/// Control was granted: is there enough of it left to start a command under?
+fn granted(campaign: &mut Campaign, turn: &mut Turn, grant: Grant) -> Phase {
+    campaign.answered(turn);
+    let control = Control::new(campaign.rules.budget, grant, turn.now);
+    if turn.now >= control.term_at() {
+        let why = "the lease was granted too late to be used".to_owned();
+        campaign.doubts(turn, why, None);
+        return Releasing::of_a_lease(campaign, turn, &control, None);
+    }
+    if control.half_gone(turn.now) {
+        return Confirming::begin(control, turn);
+    }
+    Holding::begin(control, campaign, turn)
+}

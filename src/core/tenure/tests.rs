@@ -1,0 +1,169 @@
+//! Tests of the state machine in virtual time: by behaviour, as one table, and by properties.
+
+mod behaviour;
+mod endings;
+mod properties;
+mod table;
+
+use std::time::Duration;
+
+use super::*;
+use crate::core::{Cause, Exit, Failure, Grant, Notice, Sight};
+
+const TERM: i32 = 15;
+const INT: i32 = 2;
+const HUP: i32 = 1;
+
+/// Where virtual time begins.
+const BEGIN: Instant = Instant::from_nanos(1_000_000_000_000);
+
+fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+/// So long after the beginning.
+fn at(seconds: u64) -> Instant {
+    BEGIN + secs(seconds)
+}
+
+fn rules() -> Rules {
+    Rules {
+        budget: Some(Budget::for_lease(secs(60))),
+        poll: Some(secs(2)),
+        wait: None,
+        grace: secs(30),
+        stop_signal: TERM,
+        if_lost: IfLost::Compete,
+        seed: 1,
+    }
+}
+
+fn held() -> Failure {
+    Failure::Held(Sight::default())
+}
+
+fn transient() -> Failure {
+    Failure::Transient {
+        why: "no answer".into(),
+        retry_after: None,
+    }
+}
+
+fn fatal() -> Failure {
+    Failure::Fatal {
+        why: "forbidden".into(),
+        denied: true,
+    }
+}
+
+fn lost() -> Failure {
+    Failure::Lost {
+        until: None,
+        why: "broken".into(),
+    }
+}
+
+fn breaking(until: Instant) -> Failure {
+    Failure::Lost {
+        until: Some(until),
+        why: "breaking".into(),
+    }
+}
+
+fn grant(t0: Instant) -> Event {
+    Event::Acquired(Ok(Grant { t0, token: 7 }))
+}
+
+fn refused(failure: Failure) -> Event {
+    Event::Acquired(Err(failure))
+}
+
+fn renewed(t0: Instant) -> Event {
+    Event::Renewed { t0, reply: Ok(()) }
+}
+
+fn unrenewed(failure: Failure) -> Event {
+    Event::Renewed {
+        t0: BEGIN,
+        reply: Err(failure),
+    }
+}
+
+fn has(actions: &[Action], wanted: &Action) -> bool {
+    actions.contains(wanted)
+}
+
+fn start(actions: &[Action]) -> Option<(Instant, Instant)> {
+    actions.iter().find_map(|action| match action {
+        Action::Start {
+            term_at, kill_at, ..
+        } => Some((*term_at, *kill_at)),
+        _ => None,
+    })
+}
+
+fn extend(actions: &[Action]) -> Option<(Instant, Instant)> {
+    actions.iter().find_map(|action| match action {
+        Action::Extend { term_at, kill_at } => Some((*term_at, *kill_at)),
+        _ => None,
+    })
+}
+
+fn end_of_grace(actions: &[Action]) -> Option<Instant> {
+    actions.iter().find_map(|action| match action {
+        Action::Drain { end_of_grace, .. } => Some(*end_of_grace),
+        _ => None,
+    })
+}
+
+fn renews(actions: &[Action]) -> bool {
+    actions.iter().any(|a| matches!(a, Action::Renew { .. }))
+}
+
+fn releases(actions: &[Action]) -> bool {
+    actions.iter().any(|a| matches!(a, Action::Release { .. }))
+}
+
+fn acquires(actions: &[Action]) -> bool {
+    actions.iter().any(|a| matches!(a, Action::Acquire { .. }))
+}
+
+/// An attempt is in flight, sent at the beginning.
+fn acquiring(rules: Rules) -> Tenure {
+    let mut tenure = Tenure::new(rules, BEGIN);
+    assert!(acquires(&tenure.step(BEGIN, Event::Ticked)));
+    tenure
+}
+
+/// In control since the beginning; the command runs.
+fn holding(rules: Rules) -> Tenure {
+    let mut tenure = acquiring(rules);
+    assert!(start(&tenure.step(BEGIN, grant(BEGIN))).is_some());
+    tenure.step(BEGIN, Event::Started { pid: 4711 });
+    tenure
+}
+
+/// Asked to stop at the beginning.
+fn draining(rules: Rules) -> Tenure {
+    let mut tenure = holding(rules);
+    tenure.step(BEGIN, Event::StopAsked(TERM));
+    assert_eq!(*tenure.state(), State::Draining);
+    tenure
+}
+
+/// Stopped and empty at the beginning; the request to release is in flight.
+fn releasing(rules: Rules) -> Tenure {
+    let mut tenure = draining(rules);
+    assert!(releases(
+        &tenure.step(BEGIN, Event::TreeEmpty { at: BEGIN })
+    ));
+    tenure
+}
+
+fn ending(tenure: &Tenure) -> &Ending {
+    tenure.ending().expect("it is over")
+}

@@ -1,0 +1,280 @@
+//! How tenures end: what is given back, what is said of an overlap, and whether we compete again.
+
+use super::*;
+
+fn empty(seconds: u64) -> Event {
+    Event::TreeEmpty { at: at(seconds) }
+}
+
+#[test]
+fn the_lease_is_given_back_only_after_the_tree_is_empty() {
+    let mut tenure = draining(rules());
+    assert!(!releases(&tenure.step(at(1), Event::Exited(Exit::Code(0)))));
+    assert!(releases(&tenure.step(at(2), empty(2))));
+    let actions = tenure.step(at(2), Event::Released(Ok(())));
+    assert_eq!(actions, [Action::Report(Notice::Released)]);
+    let wanted = Ending {
+        cause: Cause::Stopped(TERM),
+        exit: Some(Exit::Code(0)),
+        overlap: false,
+        released: true,
+    };
+    assert_eq!(tenure.ending(), Some(&wanted));
+    assert_eq!(tenure.wake_at(), Instant::FOREVER);
+}
+
+#[test]
+fn exit_and_tree_empty_may_come_in_any_order() {
+    let mut tenure = holding(rules());
+    assert!(releases(&tenure.step(at(5), empty(5))));
+    tenure.step(at(5), Event::Exited(Exit::Code(3)));
+    tenure.step(at(5), Event::Released(Ok(())));
+    assert_eq!(ending(&tenure).cause, Cause::CommandEnded);
+    assert_eq!(ending(&tenure).exit, Some(Exit::Code(3)));
+}
+
+#[test]
+fn an_empty_tree_of_an_earlier_round_is_not_taken_for_this_one() {
+    let mut tenure = acquiring(rules());
+    tenure.step(at(3), grant(BEGIN));
+    assert_eq!(tenure.step(at(4), empty(2)), []);
+    assert_eq!(*tenure.state(), State::Holding);
+}
+
+#[test]
+fn a_stop_while_standing_by_ends_it_at_once() {
+    let mut tenure = acquiring(rules());
+    tenure.step(BEGIN, refused(held()));
+    assert_eq!(tenure.step(at(1), Event::StopAsked(HUP)), []);
+    assert_eq!(ending(&tenure).cause, Cause::Stopped(HUP));
+}
+
+#[test]
+fn a_stop_after_an_unanswered_attempt_undoes_it_first() {
+    let mut tenure = acquiring(rules());
+    tenure.step(BEGIN, refused(transient()));
+    assert!(releases(&tenure.step(at(1), Event::StopAsked(INT))));
+    tenure.step(at(1), Event::Released(Ok(())));
+    assert_eq!(ending(&tenure).cause, Cause::Stopped(INT));
+}
+
+#[test]
+fn a_stop_during_an_attempt_withdraws_it() {
+    let mut tenure = acquiring(rules());
+    let actions = tenure.step(at(1), Event::StopAsked(TERM));
+    assert_eq!(actions, [Action::Withdraw { give_up_at: at(6) }]);
+    assert_eq!(tenure.ending(), None, "the attempt is waited for");
+    let actions = tenure.step(at(2), grant(BEGIN));
+    assert!(releases(&actions) && start(&actions).is_none());
+    tenure.step(at(2), Event::Released(Ok(())));
+    assert_eq!(ending(&tenure).cause, Cause::Stopped(TERM));
+}
+
+#[test]
+fn a_command_that_cannot_be_started_is_not_tried_again() {
+    let mut tenure = acquiring(rules());
+    tenure.step(BEGIN, grant(BEGIN));
+    assert!(releases(
+        &tenure.step(at(1), Event::NotStarted { errno: 2 })
+    ));
+    tenure.step(at(1), Event::Released(Ok(())));
+    assert_eq!(ending(&tenure).cause, Cause::NotStarted { errno: 2 });
+    assert!(!ending(&tenure).overlap && ending(&tenure).exit.is_none());
+}
+
+#[test]
+fn a_tree_that_outlived_the_lease_is_an_overlap_even_if_the_command_ended_by_itself() {
+    for (empty_at, overlap) in [(60, false), (61, true)] {
+        let mut tenure = holding(rules());
+        tenure.step(at(5), Event::Exited(Exit::Code(0)));
+        tenure.step(at(36), Event::Ticked);
+        tenure.step(at(empty_at), empty(empty_at));
+        tenure.step(at(62), Event::Released(Ok(())));
+        assert_eq!(ending(&tenure).cause, Cause::CommandEnded);
+        assert_eq!(ending(&tenure).overlap, overlap, "empty at {empty_at}");
+    }
+}
+
+#[test]
+fn a_definite_loss_cannot_exclude_an_overlap_and_gives_nothing_back() {
+    let if_lost = IfLost::Exit;
+    let mut tenure = holding(Rules { if_lost, ..rules() });
+    tenure.step(at(20), Event::Ticked);
+    tenure.step(at(21), unrenewed(lost()));
+    let actions = tenure.step(at(22), empty(22));
+    assert_eq!(actions, [Action::Abandon]);
+    assert!(ending(&tenure).overlap && !ending(&tenure).released);
+    assert!(matches!(ending(&tenure).cause, Cause::Lost { .. }));
+}
+
+#[test]
+fn a_loss_with_notice_is_no_overlap_if_the_tree_ended_in_time() {
+    for (empty_at, overlap) in [(28, false), (29, true)] {
+        let if_lost = IfLost::Exit;
+        let mut tenure = holding(Rules { if_lost, ..rules() });
+        tenure.step(at(20), Event::Ticked);
+        tenure.step(at(21), unrenewed(breaking(at(28))));
+        tenure.step(at(empty_at), empty(empty_at));
+        assert_eq!(ending(&tenure).overlap, overlap, "empty at {empty_at}");
+    }
+}
+
+#[test]
+fn after_a_doubt_that_stopped_the_command_we_compete_again() {
+    let mut tenure = holding(Rules {
+        wait: Some(secs(10)),
+        ..rules()
+    });
+    tenure.step(at(48), Event::Ticked);
+    tenure.step(at(50), Event::Exited(Exit::Signal(15)));
+    tenure.step(at(50), empty(50));
+    tenure.step(at(53), Event::Ticked);
+    assert_eq!(*tenure.state(), State::Releasing);
+    tenure.step(at(53), Event::Released(Ok(())));
+    assert_eq!(*tenure.state(), State::Standby);
+    let wake = tenure.wake_at();
+    assert!(wake > at(54), "after a cool-down of a poll");
+    assert!(acquires(&tenure.step(wake, Event::Ticked)), "no wait limit");
+    assert!(start(&tenure.step(wake, grant(wake))).is_some());
+}
+
+#[test]
+fn a_command_that_ended_before_the_doubt_is_not_run_twice() {
+    let mut tenure = holding(rules());
+    tenure.step(at(47), Event::Exited(Exit::Code(0)));
+    tenure.step(at(58), empty(57));
+    tenure.step(at(59), Event::Released(Ok(())));
+    assert_eq!(ending(&tenure).cause, Cause::CommandEnded);
+}
+
+#[test]
+fn a_command_that_ended_while_we_were_paused_is_not_run_twice() {
+    let mut tenure = holding(rules());
+    tenure.step(at(500), Event::Exited(Exit::Code(0)));
+    tenure.step(at(500), empty(30));
+    assert_eq!(ending(&tenure).cause, Cause::CommandEnded);
+    assert_eq!(ending(&tenure).exit, Some(Exit::Code(0)));
+    assert!(!ending(&tenure).overlap);
+}
+
+#[test]
+fn a_stop_asked_for_during_a_doubtful_drain_ends_it() {
+    let mut tenure = holding(rules());
+    tenure.step(at(48), Event::Ticked);
+    tenure.step(at(49), Event::StopAsked(TERM));
+    assert_eq!(*tenure.state(), State::Draining, "the first is no kill");
+    tenure.step(at(50), empty(50));
+    tenure.step(at(53), Event::Ticked);
+    tenure.step(at(53), Event::Released(Ok(())));
+    assert_eq!(ending(&tenure).cause, Cause::Stopped(TERM));
+}
+
+#[test]
+fn a_stop_while_releasing_keeps_a_command_that_ended_by_itself() {
+    let mut tenure = holding(rules());
+    tenure.step(at(5), empty(5));
+    tenure.step(at(5), Event::StopAsked(TERM));
+    tenure.step(at(6), Event::Released(Ok(())));
+    assert_eq!(ending(&tenure).cause, Cause::CommandEnded);
+}
+
+#[test]
+fn a_release_waits_for_the_renewal_in_flight_but_not_for_ever() {
+    let mut tenure = holding(rules());
+    tenure.step(at(20), Event::Ticked);
+    assert!(!releases(&tenure.step(at(21), empty(21))));
+    assert_eq!(tenure.wake_at(), at(25));
+    let mut other = holding(rules());
+    other.step(at(20), Event::Ticked);
+    other.step(at(21), empty(21));
+    assert!(releases(&tenure.step(at(22), renewed(at(20)))));
+    assert!(releases(&other.step(at(25), Event::Ticked)));
+}
+
+#[test]
+fn a_loss_learnt_from_the_last_renewal_cannot_exclude_an_overlap() {
+    let mut tenure = holding(rules());
+    tenure.step(at(20), Event::Ticked);
+    tenure.step(at(21), empty(21));
+    let actions = tenure.step(at(22), unrenewed(lost()));
+    assert_eq!(actions, [Action::Abandon]);
+    assert_eq!(ending(&tenure).cause, Cause::CommandEnded);
+    assert!(ending(&tenure).overlap);
+}
+
+#[test]
+fn a_conflict_on_release_means_released() {
+    for failure in [held(), lost()] {
+        let mut tenure = releasing(rules());
+        tenure.step(at(1), Event::Released(Err(failure)));
+        assert!(ending(&tenure).released);
+    }
+}
+
+#[test]
+fn a_failed_release_is_retried_and_then_left_to_run_out() {
+    let mut tenure = releasing(rules());
+    let mut now = BEGIN;
+    let mut asked = 1;
+    let mut last = Vec::new();
+    while tenure.ending().is_none() {
+        last = tenure.step(now, Event::Released(Err(transient())));
+        now = tenure.wake_at();
+        asked += usize::from(releases(&tenure.step(now, Event::Ticked)));
+    }
+    assert!((4..=7).contains(&asked), "asked {asked} times in 10 s");
+    assert_eq!(last[0], Action::Abandon);
+    assert!(!ending(&tenure).released && !ending(&tenure).overlap);
+}
+
+#[test]
+fn a_second_stop_does_not_wait_for_a_store_that_hangs() {
+    let mut tenure = releasing(rules());
+    let actions = tenure.step(at(1), Event::StopAsked(INT));
+    assert_eq!(actions[0], Action::Abandon);
+    assert_eq!(ending(&tenure).cause, Cause::Stopped(TERM));
+}
+
+#[test]
+fn a_lost_guardian_is_the_end_once_the_tree_is_empty() {
+    let mut tenure = holding(rules());
+    assert!(!releases(&tenure.step(at(5), Event::GuardianLost)));
+    assert!(releases(&tenure.step(at(6), empty(6))));
+    tenure.step(at(6), Event::Released(Ok(())));
+    assert_eq!(ending(&tenure).cause, Cause::GuardianLost);
+}
+
+#[test]
+fn a_guardian_lost_during_a_doubtful_drain_leaves_nobody_to_compete() {
+    let mut tenure = holding(rules());
+    tenure.step(at(48), Event::Ticked);
+    tenure.step(at(53), Event::GuardianLost);
+    tenure.step(at(54), empty(54));
+    tenure.step(at(54), Event::Released(Ok(())));
+    assert_eq!(ending(&tenure).cause, Cause::GuardianLost);
+}
+
+#[test]
+fn a_stuck_tree_is_never_released() {
+    let mut tenure = draining(rules());
+    tenure.step(at(30), Event::Ticked);
+    let actions = tenure.step(at(31), Event::TreeStuck);
+    assert_eq!(actions[0], Action::Abandon);
+    assert!(ending(&tenure).overlap && !ending(&tenure).released);
+}
+
+#[test]
+fn a_tree_that_dies_slowly_keeps_its_lease() {
+    let mut tenure = draining(rules());
+    tenure.step(at(10), Event::StopAsked(TERM));
+    assert_eq!(*tenure.state(), State::Killing);
+    let mut now = at(10);
+    while now < at(300) {
+        now = tenure.wake_at();
+        assert!(renews(&tenure.step(now, Event::Ticked)));
+        tenure.step(now, renewed(now));
+    }
+    tenure.step(now, Event::TreeEmpty { at: now });
+    tenure.step(now, Event::Released(Ok(())));
+    assert!(!ending(&tenure).overlap);
+}

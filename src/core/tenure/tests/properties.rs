@@ -1,0 +1,227 @@
+//! The promise as properties: whatever happens, in whatever order and after whatever pause.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// Something happens, so long after what happened before.
+#[derive(Clone, Debug)]
+struct Happening {
+    pause: Pause,
+    event: Made,
+}
+
+#[derive(Clone, Debug)]
+enum Pause {
+    /// Until the machine asks to be woken (or not at all, if it does not ask).
+    UntilWake,
+    Millis(u64),
+}
+
+/// Events as they are made: instants are relative to the moment at which they occur.
+#[derive(Clone, Debug)]
+enum Made {
+    Plain(Event),
+    /// Granted, this many milliseconds after the request was sent.
+    Granted(u64),
+    /// Renewed, likewise.
+    Renewed(u64),
+    /// Breaking, with so many milliseconds left.
+    Breaking(u64),
+    /// Empty since so many milliseconds.
+    Empty(u64),
+}
+
+fn failure() -> impl Strategy<Value = Failure> {
+    prop_oneof![
+        1 => Just(held()),
+        1 => Just(lost()),
+        1 => Just(fatal()),
+        4 => prop::option::of(0..100_000_u64).prop_map(|after| Failure::Transient {
+            why: "no answer".into(),
+            retry_after: after.map(ms),
+        }),
+    ]
+}
+
+fn made() -> impl Strategy<Value = Made> {
+    prop_oneof![
+        8 => Just(Made::Plain(Event::Ticked)),
+        1 => Just(Made::Plain(Event::Freed)),
+        6 => (0..70_000_u64).prop_map(Made::Granted),
+        2 => Just(Made::Granted(0)),
+        3 => failure().prop_map(|f| Made::Plain(refused(f))),
+        8 => (0..70_000_u64).prop_map(Made::Renewed),
+        3 => failure().prop_map(|f| Made::Plain(unrenewed(f))),
+        1 => (0..70_000_u64).prop_map(Made::Breaking),
+        2 => Just(Made::Plain(Event::Released(Ok(())))),
+        1 => failure().prop_map(|f| Made::Plain(Event::Released(Err(f)))),
+        2 => Just(Made::Plain(Event::Started { pid: 1 })),
+        1 => Just(Made::Plain(Event::NotStarted { errno: 2 })),
+        1 => Just(Made::Plain(Event::Exited(Exit::Code(0)))),
+        3 => (0..10_000_u64).prop_map(Made::Empty),
+        1 => Just(Made::Plain(Event::GuardianLost)),
+        1 => prop::sample::select(vec![TERM, INT, HUP])
+            .prop_map(|signal| Made::Plain(Event::StopAsked(signal))),
+    ]
+}
+
+fn happening() -> impl Strategy<Value = Happening> {
+    let pause = prop_oneof![
+        3 => Just(Pause::UntilWake),
+        2 => (0..100_u64).prop_map(Pause::Millis),
+        2 => (0..30_000_u64).prop_map(Pause::Millis),
+        1 => (0..200_000_u64).prop_map(Pause::Millis),
+    ];
+    (pause, made()).prop_map(|(pause, event)| Happening { pause, event })
+}
+
+fn any_rules() -> impl Strategy<Value = Rules> {
+    (
+        prop::option::weighted(0.9, prop::sample::select(vec![15_u64, 30, 60])),
+        prop::option::weighted(0.8, Just(secs(2))),
+        prop::option::weighted(0.2, prop::sample::select(vec![0_u64, 5, 100])),
+        prop::sample::select(vec![1_u64, 30, 300]),
+        any::<(bool, u64)>(),
+    )
+        .prop_map(|(lease, poll, wait, grace, (exit, seed))| Rules {
+            budget: lease.map(|lease| Budget::for_lease(secs(lease))),
+            poll,
+            wait: wait.map(secs),
+            grace: secs(grace),
+            stop_signal: TERM,
+            if_lost: if exit { IfLost::Exit } else { IfLost::Compete },
+            seed,
+        })
+}
+
+/// What an observer who knows only events and actions can say.
+struct Observer {
+    budget: Option<Budget>,
+    /// A tree may live since this moment.
+    alive_since: Option<Instant>,
+    started: bool,
+    /// It was killed (or its guardian is gone, whose death kills it).
+    killed: bool,
+    /// The deadline the guardian was given last.
+    kill_at: Instant,
+    /// The latest moment before a request that was granted.
+    t0: Option<Instant>,
+}
+
+impl Observer {
+    /// Before the machine hears of it.
+    fn hears(&mut self, now: Instant, event: &Event) {
+        match event {
+            Event::Acquired(Ok(grant)) if self.alive_since.is_none() => {
+                self.t0 = Some(grant.t0.min(now));
+            }
+            Event::Renewed { t0, reply: Ok(()) } => {
+                self.t0 = self.t0.max(Some((*t0).min(now)));
+            }
+            Event::Started { .. } => self.started = true,
+            Event::TreeEmpty { at } if self.alive_since.is_some_and(|since| *at >= since) => {
+                self.alive_since = None;
+            }
+            Event::NotStarted { .. } if !self.started => self.alive_since = None,
+            Event::GuardianLost => self.killed = true,
+            _ => {}
+        }
+    }
+
+    fn within(&self, kill_at: Instant) -> bool {
+        match (self.budget, self.t0) {
+            (Some(budget), Some(t0)) => kill_at <= t0 + budget.lease - budget.margin,
+            (None, Some(_)) => true,
+            (_, None) => false,
+        }
+    }
+
+    /// What the machine wants done.
+    fn sees(&mut self, now: Instant, actions: &[Action]) {
+        for (index, action) in actions.iter().enumerate() {
+            match action {
+                Action::Start {
+                    term_at, kill_at, ..
+                } => {
+                    assert!(now < *term_at, "a start under a deadline that has passed");
+                    assert!(self.alive_since.is_none(), "a second command");
+                    assert!(self.within(*kill_at), "a start beyond the lease");
+                    self.alive_since = Some(now);
+                    self.started = false;
+                    self.killed = false;
+                    self.kill_at = *kill_at;
+                }
+                Action::Extend { kill_at, .. } => {
+                    assert_eq!(index, 0, "an extension goes before everything");
+                    assert!(self.within(*kill_at), "an extension beyond the lease");
+                    assert!(now < *kill_at, "an extension into the past");
+                    self.kill_at = *kill_at;
+                }
+                Action::Kill => self.killed = true,
+                Action::Release { .. } | Action::Acquire { .. } | Action::Withdraw { .. } => {
+                    assert!(
+                        self.alive_since.is_none(),
+                        "{action:?} while the tree may live"
+                    );
+                }
+                Action::Renew { give_up_at } => assert!(now < *give_up_at),
+                Action::Drain { end_of_grace, .. } => {
+                    assert!(self.alive_since.is_some() && now <= *end_of_grace);
+                }
+                Action::Announce | Action::Abandon | Action::Report(_) => {}
+            }
+        }
+        if self.alive_since.is_some() && now >= self.kill_at {
+            assert!(self.killed, "the tree lives past its deadline");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        // More by PROPTEST_CASES.
+        cases: ProptestConfig::default().cases.max(1024),
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn the_promise_holds_whatever_happens(
+        rules in any_rules(),
+        story in prop::collection::vec(happening(), 1..80),
+    ) {
+        let mut now = BEGIN;
+        let mut observer = Observer {
+            budget: rules.budget,
+            alive_since: None,
+            started: false,
+            killed: false,
+            kill_at: Instant::FOREVER,
+            t0: None,
+        };
+        let mut tenure = Tenure::new(rules, now);
+        for Happening { pause, event } in story {
+            now = match pause {
+                Pause::UntilWake if tenure.wake_at() == Instant::FOREVER => now,
+                Pause::UntilWake => now.max(tenure.wake_at()),
+                Pause::Millis(n) => now + ms(n),
+            };
+            let event = match event {
+                Made::Plain(event) => event,
+                Made::Granted(ago) => grant(now - ms(ago)),
+                Made::Renewed(ago) => renewed(now - ms(ago)),
+                Made::Breaking(left) => unrenewed(breaking(now + ms(left))),
+                Made::Empty(ago) => Event::TreeEmpty { at: now - ms(ago) },
+            };
+            let ticked = event == Event::Ticked;
+            observer.hears(now, &event);
+            observer.sees(now, &tenure.step(now, event));
+            prop_assert!(!ticked || tenure.wake_at() > now, "a busy loop in {:?}", tenure.state());
+            prop_assert_eq!(tenure.ending().is_some(), *tenure.state() == State::Done);
+            if tenure.ending().is_some() {
+                prop_assert!(observer.alive_since.is_none(), "an end while the tree may live");
+            }
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! The whole machine as one table: every state, every kind of event, what is done and where it
+//! leads. A cell is the list of actions by their names, and the next state if it is another.
+
+use std::fmt::Write as _;
+
+use super::*;
+
+/// The moment of every event in the table: before any deadline.
+const NOW: Instant = Instant::from_nanos(BEGIN.as_nanos() + 150_000_000);
+
+/// A way into a state.
+type Enter = fn() -> Tenure;
+
+fn standby() -> Tenure {
+    let mut tenure = acquiring(rules());
+    tenure.step(BEGIN, refused(held()));
+    tenure
+}
+
+fn confirming() -> Tenure {
+    let mut tenure = acquiring(rules());
+    tenure.step(BEGIN, grant(BEGIN - secs(31)));
+    tenure
+}
+
+/// Ordered to start the command, which is not confirmed yet.
+fn starting() -> Tenure {
+    let mut tenure = acquiring(rules());
+    tenure.step(BEGIN, grant(BEGIN));
+    tenure
+}
+
+fn killing() -> Tenure {
+    let mut tenure = draining(rules());
+    tenure.step(BEGIN + ms(120), Event::StopAsked(TERM));
+    tenure
+}
+
+fn done() -> Tenure {
+    let mut tenure = releasing(rules());
+    tenure.step(BEGIN, Event::Released(Ok(())));
+    tenure
+}
+
+fn columns() -> [(State, Enter); 8] {
+    [
+        (State::Standby, standby),
+        (State::Acquiring, || acquiring(rules())),
+        (State::Confirming, confirming),
+        (State::Holding, starting),
+        (State::Draining, || draining(rules())),
+        (State::Killing, killing),
+        (State::Releasing, || releasing(rules())),
+        (State::Done, done),
+    ]
+}
+
+fn rows() -> Vec<(&'static str, Event)> {
+    let released = |reply| Event::Released(reply);
+    vec![
+        ("ticked", Event::Ticked),
+        ("freed", Event::Freed),
+        ("acquired", grant(BEGIN)),
+        ("acquire: held", refused(held())),
+        ("acquire: lost", refused(lost())),
+        ("acquire: transient", refused(transient())),
+        ("acquire: fatal", refused(fatal())),
+        ("renewed", renewed(BEGIN)),
+        ("renew: held", unrenewed(held())),
+        ("renew: lost", unrenewed(lost())),
+        ("renew: breaking", unrenewed(breaking(at(9)))),
+        ("renew: transient", unrenewed(transient())),
+        ("renew: fatal", unrenewed(fatal())),
+        ("released", released(Ok(()))),
+        ("release: held", released(Err(held()))),
+        ("release: lost", released(Err(lost()))),
+        ("release: transient", released(Err(transient()))),
+        ("release: fatal", released(Err(fatal()))),
+        ("started", Event::Started { pid: 1 }),
+        ("not started", Event::NotStarted { errno: 2 }),
+        ("exited", Event::Exited(Exit::Code(0))),
+        ("tree empty", Event::TreeEmpty { at: NOW }),
+        ("guardian lost", Event::GuardianLost),
+        ("tree stuck", Event::TreeStuck),
+        ("stop asked", Event::StopAsked(TERM)),
+    ]
+}
+
+fn name(action: &Action) -> &'static str {
+    match action {
+        Action::Acquire { .. } => "acquire",
+        Action::Withdraw { .. } => "withdraw",
+        Action::Renew { .. } => "renew",
+        Action::Start { .. } => "start",
+        Action::Extend { .. } => "extend",
+        Action::Drain { .. } => "drain",
+        Action::Kill => "kill",
+        Action::Announce => "announce",
+        Action::Release { .. } => "release",
+        Action::Abandon => "abandon",
+        Action::Report(_) => "say",
+    }
+}
+
+fn cell(state: State, enter: Enter, event: Event) -> String {
+    let mut tenure = enter();
+    assert_eq!(*tenure.state(), state, "the way into the state");
+    let actions = tenure.step(NOW, event);
+    let mut cell = actions.iter().map(name).collect::<Vec<_>>().join(" ");
+    if *tenure.state() != state {
+        let _ = write!(cell, " > {:?}", tenure.state());
+    }
+    cell.trim().to_owned()
+}
+
+/// One line for each event, then what it does where. A state that is not named does nothing, which
+/// is a choice too.
+const TABLE: &str = "
+ticked
+freed
+    Standby: acquire > Acquiring
+acquired
+    Standby: release > Releasing
+    Acquiring: say start > Holding
+    Releasing: release
+acquire: held
+    Acquiring: say > Standby
+acquire: lost
+    Acquiring: say > Standby
+acquire: transient
+    Acquiring: say > Standby
+acquire: fatal
+    Acquiring: > Done
+renewed
+    Confirming: say start > Holding
+    Holding: extend
+    Draining: extend
+renew: held
+    Confirming: say abandon > Standby
+    Holding: kill say > Killing
+    Draining: kill > Killing
+renew: lost
+    Confirming: say abandon > Standby
+    Holding: kill say > Killing
+    Draining: kill > Killing
+renew: breaking
+    Confirming: say abandon > Standby
+    Holding: extend drain say > Draining
+    Draining: extend
+renew: transient
+    Confirming: say
+    Holding: say
+    Draining: say
+renew: fatal
+    Confirming: say
+    Holding: say
+    Draining: say
+released
+    Releasing: say > Done
+release: held
+    Releasing: say > Done
+release: lost
+    Releasing: say > Done
+release: transient
+release: fatal
+    Releasing: abandon say > Done
+started
+not started
+    Holding: release > Releasing
+exited
+    Holding: drain say > Draining
+    Draining: say
+    Killing: say
+    Releasing: say
+tree empty
+    Holding: release > Releasing
+    Draining: release > Releasing
+    Killing: release > Releasing
+guardian lost
+    Standby: > Done
+    Acquiring: withdraw > Releasing
+    Confirming: > Releasing
+    Holding: say > Killing
+    Draining: > Killing
+tree stuck
+    Holding: abandon say > Done
+    Draining: abandon say > Done
+    Killing: abandon say > Done
+stop asked
+    Standby: > Done
+    Acquiring: withdraw > Releasing
+    Confirming: > Releasing
+    Holding: drain say > Draining
+    Draining: kill > Killing
+    Releasing: abandon say > Done
+";
+
+#[test]
+fn every_event_in_every_state_does_what_the_table_says() {
+    let mut table = String::new();
+    for (title, event) in rows() {
+        let _ = writeln!(table, "{title}");
+        for (state, enter) in columns() {
+            let cell = cell(state, enter, event.clone());
+            if !cell.is_empty() {
+                let _ = writeln!(table, "    {state:?}: {cell}");
+            }
+        }
+    }
+    assert_eq!(table.trim(), TABLE.trim(), "\n{table}");
+}
