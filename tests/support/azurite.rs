@@ -1,0 +1,92 @@
+//! Azurite, one for each test binary: started on first use, ended with the test process however
+//! that ends.
+//!
+//! A small shell stands between: it waits on a pipe whose other end only the test process holds,
+//! so that not even a SIGKILL of the tests leaves a server behind.
+
+use std::fs::File;
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+
+use super::{await_for, programs};
+
+/// The account of every Azurite.
+pub(crate) const ACCOUNT: &str = "devstoreaccount1";
+/// Its well-known key.
+pub(crate) const KEY: &str =
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
+
+/// A running blob service.
+pub(crate) struct Azurite {
+    /// Its port on 127.0.0.1.
+    pub(crate) port: u16,
+    /// Holds the pipe that the kernel closes when this process ends.
+    _life: Child,
+    _directory: tempfile::TempDir,
+}
+
+/// The server of this test binary.
+pub(crate) fn azurite() -> &'static Azurite {
+    static RUNNING: OnceLock<Azurite> = OnceLock::new();
+    RUNNING.get_or_init(start)
+}
+
+/// A connection string for the well-known account on this port (of Azurite, or of a proxy).
+#[must_use]
+pub(crate) fn connection_string(port: u16) -> String {
+    connection_string_with_key(port, KEY)
+}
+
+/// The same with another key.
+#[must_use]
+pub(crate) fn connection_string_with_key(port: u16, key: &str) -> String {
+    format!(
+        "DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={key};\
+         BlobEndpoint=http://127.0.0.1:{port}/{ACCOUNT};"
+    )
+}
+
+fn start() -> Azurite {
+    let directory = tempfile::tempdir().expect("a directory for Azurite");
+    let log = directory.path().join("log");
+    let output = File::create(&log).expect("a log for Azurite");
+    let watcher = Command::new("sh")
+        .args([
+            "-c",
+            "exec 3<&0; node \"$@\" </dev/null 3<&- & cat <&3; kill -9 $!",
+            "azurite",
+        ])
+        .arg(programs::azurite())
+        .args([
+            "--silent",
+            "--disableTelemetry",
+            "--inMemoryPersistence",
+            "--blobPort",
+            "0",
+        ])
+        .current_dir(directory.path())
+        .stdin(Stdio::piped())
+        .stdout(output.try_clone().expect("a descriptor"))
+        .stderr(output)
+        .spawn()
+        .expect("a shell");
+    let read = || std::fs::read_to_string(&log).unwrap_or_default();
+    let port = await_for(
+        "Azurite to listen",
+        || {
+            let text = read();
+            assert!(
+                !text.contains("not found") && !text.contains("Error"),
+                "the blob tests cannot run: Azurite (Node.js) does not start\n{text}"
+            );
+            let (_, rest) = text.split_once("listens on http://127.0.0.1:")?;
+            rest.lines().next()?.trim().parse().ok()
+        },
+        read,
+    );
+    Azurite {
+        port,
+        _life: watcher,
+        _directory: directory,
+    }
+}

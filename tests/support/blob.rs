@@ -1,0 +1,190 @@
+//! A client of our own for the store: looks at leases and metadata, breaks, deletes, takes.
+//!
+//! Independent of the code under test on purpose. Signed by an account SAS made once, so that a
+//! request is nothing but text.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::OnceLock;
+
+use azure_core::credentials::Secret;
+use azure_core::hmac::hmac_sha256;
+
+use super::azurite::{ACCOUNT, KEY, azurite};
+use super::{PATIENCE, await_for};
+
+const VERSION: &str = "2021-12-02";
+
+/// An account SAS for everything, without the leading question mark.
+pub(crate) fn sas() -> &'static str {
+    static MADE: OnceLock<String> = OnceLock::new();
+    MADE.get_or_init(|| {
+        let (permissions, expiry) = ("rwdlacup", "2199-01-01T00:00:00Z");
+        let text = format!("{ACCOUNT}\n{permissions}\nb\nsco\n\n{expiry}\n\n\n{VERSION}\n\n");
+        let signature = hmac_sha256(&text, &Secret::new(KEY)).expect("a good key");
+        let escaped: String = url::form_urlencoded::byte_serialize(signature.as_bytes()).collect();
+        format!("sv={VERSION}&ss=b&srt=sco&sp={permissions}&se={expiry}&sig={escaped}")
+    })
+}
+
+/// What the store answered.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    /// The status code.
+    pub(crate) status: u16,
+    /// The headers, names in lower case.
+    pub(crate) headers: BTreeMap<String, String>,
+    /// What follows them.
+    pub(crate) body: String,
+}
+
+/// A blob on this binary's Azurite.
+#[derive(Clone)]
+pub(crate) struct Blob {
+    /// `CONTAINER/NAME`.
+    pub(crate) name: String,
+}
+
+impl Blob {
+    /// The blob of this name; it need not exist.
+    #[must_use]
+    pub(crate) fn named(name: &str) -> Blob {
+        Blob { name: name.into() }
+    }
+
+    fn container(&self) -> &str {
+        self.name.split('/').next().expect("a name")
+    }
+
+    fn ask(method: &str, path: &str, query: &str, headers: &[(&str, &str)]) -> Reply {
+        let mut stream = TcpStream::connect(("127.0.0.1", azurite().port)).expect("Azurite");
+        stream
+            .set_read_timeout(Some(PATIENCE))
+            .expect("a time limit");
+        let mut text = format!(
+            "{method} /{ACCOUNT}/{path}?{query}{}{} HTTP/1.1\r\nHost: 127.0.0.1\r\n\
+             Connection: close\r\nContent-Length: 0\r\nx-ms-version: {VERSION}\r\n",
+            if query.is_empty() { "" } else { "&" },
+            sas(),
+        );
+        for (name, value) in headers {
+            text += &format!("{name}: {value}\r\n");
+        }
+        text += "\r\n";
+        stream.write_all(text.as_bytes()).expect("Azurite reads");
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).expect("Azurite answers");
+        let answer = String::from_utf8_lossy(&bytes);
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a whole answer");
+        let mut lines = head.lines();
+        let status = lines
+            .next()
+            .and_then(|line| line.split(' ').nth(1)?.parse().ok());
+        Reply {
+            status: status.expect("a status"),
+            headers: lines
+                .filter_map(|line| line.split_once(": "))
+                .map(|(name, value)| (name.to_lowercase(), value.into()))
+                .collect(),
+            body: body.into(),
+        }
+    }
+
+    fn demand(&self, method: &str, query: &str, headers: &[(&str, &str)]) -> Reply {
+        let reply = Self::ask(method, &self.name, query, headers);
+        assert!(
+            reply.status < 300,
+            "{method} {} {query} {headers:?}: {reply:?}",
+            self.name
+        );
+        reply
+    }
+
+    /// Creates container and blob, with this metadata.
+    pub(crate) fn create(&self, metadata: &[(&str, &str)]) {
+        Self::ask("PUT", self.container(), "restype=container", &[]);
+        let names: Vec<String> = metadata
+            .iter()
+            .map(|(name, _)| format!("x-ms-meta-{name}"))
+            .collect();
+        let mut headers = vec![("x-ms-blob-type", "BlockBlob")];
+        headers.extend(
+            names
+                .iter()
+                .map(String::as_str)
+                .zip(metadata.iter().map(|pair| pair.1)),
+        );
+        self.demand("PUT", "", &headers);
+    }
+
+    /// The blob's properties and metadata; `None` if it does not exist.
+    #[must_use]
+    pub(crate) fn look(&self) -> Option<BTreeMap<String, String>> {
+        let reply = Self::ask("HEAD", &self.name, "", &[]);
+        (reply.status == 200).then_some(reply.headers)
+    }
+
+    /// `available`, `leased`, `expired`, `breaking` or `broken`; `missing` without a blob.
+    #[must_use]
+    pub(crate) fn lease_state(&self) -> String {
+        self.look().map_or("missing".into(), |headers| {
+            headers["x-ms-lease-state"].clone()
+        })
+    }
+
+    /// Waits until the lease is in this state.
+    pub(crate) fn await_lease_state(&self, state: &str) {
+        await_for(
+            &format!("the lease of {} to be {state}", self.name),
+            || (self.lease_state() == state).then_some(()),
+            || format!("it is {}: {:?}", self.lease_state(), self.look()),
+        );
+    }
+
+    /// One value of the blob's metadata.
+    #[must_use]
+    pub(crate) fn metadata(&self, name: &str) -> Option<String> {
+        self.look()?.get(&format!("x-ms-meta-{name}")).cloned()
+    }
+
+    /// Takes the lease as somebody else would, for so many seconds.
+    pub(crate) fn acquire(&self, id: &str, seconds: u32) {
+        let seconds = seconds.to_string();
+        self.demand(
+            "PUT",
+            "comp=lease",
+            &[
+                ("x-ms-lease-action", "acquire"),
+                ("x-ms-proposed-lease-id", id),
+                ("x-ms-lease-duration", &seconds),
+            ],
+        );
+    }
+
+    /// Gives that lease back.
+    pub(crate) fn release(&self, id: &str) {
+        self.demand(
+            "PUT",
+            "comp=lease",
+            &[("x-ms-lease-action", "release"), ("x-ms-lease-id", id)],
+        );
+    }
+
+    /// Breaks the lease, as an operator does it; without a period: at the end of its remaining time.
+    pub(crate) fn break_lease(&self, period: Option<u32>) {
+        let period = period.map(|seconds| seconds.to_string());
+        let mut headers = vec![("x-ms-lease-action", "break")];
+        headers.extend(
+            period
+                .iter()
+                .map(|text| ("x-ms-lease-break-period", text.as_str())),
+        );
+        self.demand("PUT", "comp=lease", &headers);
+    }
+
+    /// Deletes the blob, with the lease id of whoever holds it.
+    pub(crate) fn delete(&self, id: &str) {
+        self.demand("DELETE", "", &[("x-ms-lease-id", id)]);
+    }
+}

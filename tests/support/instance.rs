@@ -1,0 +1,415 @@
+//! Instances of the binary under test: how they are started, watched, signalled and waited for.
+//!
+//! An instance gets a clean start whatever the test runner's own state is: no settings from the
+//! environment, every signal at its default, nothing on stdin.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use nix::libc;
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::signal::{SigHandler, Signal, kill, signal};
+use nix::unistd::Pid;
+
+use super::processes::{self, MARK, Process};
+use super::scene::Scene;
+use super::{await_for, programs};
+
+/// How a process ended, as its parent sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// It exited with this status.
+    Code(i32),
+    /// It died of this signal.
+    Died(Signal),
+}
+
+impl From<ExitStatus> for Ended {
+    fn from(status: ExitStatus) -> Ended {
+        match status.code() {
+            Some(code) => Ended::Code(code),
+            None => Ended::Died(
+                Signal::try_from(status.signal().expect("no code, so a signal"))
+                    .expect("a signal we know"),
+            ),
+        }
+    }
+}
+
+/// An instance to be.
+pub(crate) struct Run<'a> {
+    scene: &'a Scene,
+    command: Command,
+    workload: Vec<OsString>,
+    stdin: Stdio,
+    ignored: Vec<Signal>,
+    broken_stderr: bool,
+    preparations: Vec<Preparation>,
+}
+
+/// Done in the child between fork and exec; may do nothing that needs another thread.
+type Preparation = Box<dyn FnMut() -> io::Result<()> + Send + Sync>;
+
+impl<'a> Run<'a> {
+    pub(super) fn new(scene: &'a Scene) -> Run<'a> {
+        let mut command = Command::new(programs::trafficcop());
+        for (name, _) in std::env::vars_os() {
+            let text = name.to_string_lossy().to_uppercase();
+            if text.starts_with("TRAFFICCOP_")
+                || text.starts_with("AZURE_")
+                || text.ends_with("_PROXY")
+            {
+                command.env_remove(&name);
+            }
+        }
+        command.env(MARK, scene.directory()).arg("run");
+        Run {
+            scene,
+            command,
+            workload: Vec::new(),
+            stdin: Stdio::null(),
+            ignored: Vec::new(),
+            broken_stderr: false,
+            preparations: Vec::new(),
+        }
+    }
+
+    /// One more argument before the `--`.
+    #[must_use]
+    pub(crate) fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
+        self.command.arg(arg);
+        self
+    }
+
+    /// More arguments before the `--`.
+    #[must_use]
+    pub(crate) fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
+        self.command.args(args);
+        self
+    }
+
+    /// A variable in its environment.
+    #[must_use]
+    pub(crate) fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
+    /// Its working directory.
+    #[must_use]
+    pub(crate) fn current_dir(mut self, directory: &Path) -> Self {
+        self.command.current_dir(directory);
+        self
+    }
+
+    /// This file on its stdin.
+    #[must_use]
+    pub(crate) fn stdin(mut self, file: File) -> Self {
+        self.stdin = file.into();
+        self
+    }
+
+    /// Starts with this signal ignored, as `nohup` and background jobs do it.
+    #[must_use]
+    pub(crate) fn ignoring(mut self, number: Signal) -> Self {
+        self.ignored.push(number);
+        self
+    }
+
+    /// Starts with a stderr that nobody reads any more: every write to it is an EPIPE.
+    #[must_use]
+    pub(crate) fn with_broken_stderr(mut self) -> Self {
+        self.broken_stderr = true;
+        self
+    }
+
+    /// Starts as a user whom file permissions bind, even if we are root.
+    #[must_use]
+    pub(crate) fn bound_by_permissions(mut self) -> Self {
+        const CAP_DAC_OVERRIDE: libc::c_ulong = 1;
+        const CAP_DAC_READ_SEARCH: libc::c_ulong = 2;
+        self.preparations.push(Box::new(|| {
+            for capability in [CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH] {
+                // SAFETY: takes numbers only. It fails where we have nothing to drop.
+                unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
+            }
+            Ok(())
+        }));
+        self
+    }
+
+    /// Starts with a file system of its own on this directory, read-only if there is `room` for
+    /// nothing (in 4 KiB pages).
+    #[must_use]
+    pub(crate) fn with_tmpfs(mut self, directory: &Path, room: u32) -> Self {
+        let directory = directory.to_owned();
+        let options = format!("size={}", room.max(1) * 4096);
+        let user = nix::unistd::geteuid();
+        let map = format!("0 {user} 1");
+        self.preparations.push(Box::new(move || {
+            let mut spaces = CloneFlags::CLONE_NEWNS;
+            if !user.is_root() {
+                spaces |= CloneFlags::CLONE_NEWUSER;
+            }
+            unshare(spaces)?;
+            if !user.is_root() {
+                std::fs::write("/proc/self/uid_map", &map)?;
+            }
+            let nothing = None::<&str>;
+            mount(
+                nothing,
+                "/",
+                nothing,
+                MsFlags::MS_REC | MsFlags::MS_PRIVATE,
+                nothing,
+            )?;
+            let flags = if room == 0 {
+                MsFlags::MS_RDONLY
+            } else {
+                MsFlags::empty()
+            };
+            mount(
+                nothing,
+                &directory,
+                Some("tmpfs"),
+                flags,
+                Some(options.as_str()),
+            )?;
+            Ok(())
+        }));
+        self
+    }
+
+    /// Fills the file system in this directory, so that no file there can grow.
+    #[must_use]
+    pub(crate) fn with_full(mut self, directory: &Path) -> Self {
+        let ballast = directory.join("ballast");
+        let page = [0_u8; 4096];
+        self.preparations.push(Box::new(move || {
+            let mut file = File::create(&ballast)?;
+            while io::Write::write(&mut file, &page).is_ok() {}
+            Ok(())
+        }));
+        self
+    }
+
+    /// What stands after the `--`.
+    #[must_use]
+    pub(crate) fn command<S: AsRef<OsStr>>(mut self, words: impl IntoIterator<Item = S>) -> Self {
+        self.workload = words.into_iter().map(|word| word.as_ref().into()).collect();
+        self
+    }
+
+    /// A shell script as the command.
+    #[must_use]
+    pub(crate) fn shell(self, script: &str) -> Self {
+        self.command(["sh", "-c", script])
+    }
+
+    /// The journalist as the command: see [`Scene::journalist`].
+    #[must_use]
+    pub(crate) fn journalist(self, tag: &str, options: &[&str]) -> Self {
+        let words = self.scene.journalist(tag, options);
+        self.command(words)
+    }
+
+    /// Starts it.
+    #[must_use]
+    pub(crate) fn start(mut self) -> Instance {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::SeqCst);
+        let stdout = self.scene.path(&format!("stdout-{number}"));
+        let stderr = self.scene.path(&format!("stderr-{number}"));
+        if !self.workload.is_empty() {
+            self.command.arg("--").args(&self.workload);
+        }
+        let create = |path| File::create(path).expect("a file in the scene");
+        self.command.stdin(self.stdin).stdout(create(&stdout));
+        if self.broken_stderr {
+            let (reader, writer) = std::io::pipe().expect("a pipe");
+            drop(reader);
+            self.command.stderr(writer);
+        } else {
+            self.command.stderr(create(&stderr));
+        }
+        let ignored = self.ignored;
+        let mut preparations = self.preparations;
+        let prepare = move || {
+            for number in Signal::iterator() {
+                let handler = if ignored.contains(&number) {
+                    SigHandler::SigIgn
+                } else {
+                    SigHandler::SigDfl
+                };
+                if !matches!(number, Signal::SIGKILL | Signal::SIGSTOP) {
+                    // SAFETY: no handler function is installed.
+                    unsafe { signal(number, handler) }?;
+                }
+            }
+            nix::sys::signal::SigSet::empty().thread_set_mask()?;
+            preparations.iter_mut().try_for_each(|prepare| prepare())
+        };
+        // SAFETY: between fork and exec no lock of another thread is needed: what the
+        // preparations call are system calls, on memory that is ours alone after the fork.
+        unsafe { self.command.pre_exec(prepare) };
+        // A group of its own, as a shell gives to a job: nothing meant for the test reaches it.
+        self.command.process_group(0);
+        let child = self.command.spawn().expect("the binary can be started");
+        Instance {
+            child,
+            ended: None,
+            stdout,
+            stderr,
+            scene: self.scene.directory().to_owned(),
+        }
+    }
+
+    /// Starts it and waits for its end.
+    #[must_use]
+    pub(crate) fn finish(self) -> Finished {
+        self.start().finish()
+    }
+}
+
+/// An instance that ended, with all it said.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    /// How.
+    pub(crate) ended: Ended,
+    /// Its (and its command's) standard output.
+    pub(crate) stdout: String,
+    /// Its (and its command's) standard error.
+    pub(crate) stderr: String,
+}
+
+/// A started instance. Killed at the latest with its scene.
+pub(crate) struct Instance {
+    child: Child,
+    ended: Option<Ended>,
+    stdout: PathBuf,
+    stderr: PathBuf,
+    scene: PathBuf,
+}
+
+fn read(path: &Path) -> String {
+    String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned()
+}
+
+impl Instance {
+    /// The supervisor's process id.
+    #[must_use]
+    pub(crate) fn pid(&self) -> i32 {
+        i32::try_from(self.child.id()).expect("pids fit")
+    }
+
+    /// The guardian's process id, as soon as there is one.
+    #[must_use]
+    pub(crate) fn guardian(&self) -> i32 {
+        await_for(
+            "a guardian",
+            || {
+                let all = processes::marked(&self.scene);
+                all.iter()
+                    .find(|process| process.parent == self.pid() && process.is_ours())
+                    .map(|process| process.pid)
+            },
+            || self.story(),
+        )
+    }
+
+    /// All it has written to stderr so far.
+    #[must_use]
+    pub(crate) fn stderr(&self) -> String {
+        read(&self.stderr)
+    }
+
+    /// All it has written to stdout so far.
+    #[must_use]
+    pub(crate) fn stdout(&self) -> String {
+        read(&self.stdout)
+    }
+
+    /// Waits until its stderr contains `words`.
+    pub(crate) fn await_log(&self, words: &str) {
+        self.await_log_times(words, 1);
+    }
+
+    /// Waits until its stderr contains `words` so many times.
+    pub(crate) fn await_log_times(&self, words: &str, times: usize) {
+        await_for(
+            &format!("\"{words}\" in the log"),
+            || (self.stderr().matches(words).count() >= times).then_some(()),
+            || self.story(),
+        );
+    }
+
+    /// Sends a signal to the supervisor.
+    pub(crate) fn signal(&self, number: Signal) {
+        kill(Pid::from_raw(self.pid()), number).expect("it is there and ours");
+    }
+
+    /// Stops the supervisor as SIGSTOP does it, and waits until it stands still.
+    pub(crate) fn freeze(&self) {
+        self.signal(Signal::SIGSTOP);
+        processes::await_stopped(self.pid());
+    }
+
+    /// How it ended, if it did.
+    pub(crate) fn ended(&mut self) -> Option<Ended> {
+        if self.ended.is_none() {
+            let status = self.child.try_wait().expect("it is our child");
+            self.ended = status.map(Ended::from);
+        }
+        self.ended
+    }
+
+    /// Waits for its end.
+    pub(crate) fn wait(&mut self) -> Ended {
+        let stderr = self.stderr.clone();
+        let pid = self.pid();
+        await_for(
+            "an instance to end",
+            || self.ended(),
+            || format!("{:?}\n{}", Process::read(pid), read(&stderr)),
+        )
+    }
+
+    /// Waits for its end and collects all it said.
+    #[must_use]
+    pub(crate) fn finish(mut self) -> Finished {
+        let ended = self.wait();
+        Finished {
+            ended,
+            stdout: self.stdout(),
+            stderr: self.stderr(),
+        }
+    }
+
+    /// Fails if it has ended.
+    pub(crate) fn assert_running(&mut self) {
+        assert_eq!(self.ended(), None, "it should still run\n{}", self.stderr());
+    }
+
+    fn story(&self) -> String {
+        format!(
+            "-- stderr\n{}-- processes\n{:?}",
+            self.stderr(),
+            processes::marked(&self.scene)
+        )
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        if self.ended().is_none() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}

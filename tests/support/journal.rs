@@ -1,0 +1,211 @@
+//! The journal and its judge: who lived when, by the command's own account.
+//!
+//! The journal is a lower bound: a process lives at least from its first line to its last. So an
+//! overlap that the judge finds is one. It must never be softened by a tolerance.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use super::await_for;
+
+/// What a process wrote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    /// Its first line.
+    Start,
+    /// It lives.
+    Beat,
+    /// It was asked to end.
+    Term,
+    /// Its last line, if it ended by itself.
+    End,
+}
+
+/// One line of the journal.
+#[derive(Clone, Debug)]
+pub(crate) struct Line {
+    /// What happened.
+    pub(crate) what: What,
+    /// Which command, as the test called it; `/daemon`, `/child` or `/storm` is appended by a
+    /// process that is not the main one.
+    pub(crate) tag: String,
+    /// The fencing token the command was told.
+    pub(crate) token: u64,
+    /// The process.
+    pub(crate) pid: i32,
+    /// When: nanoseconds of CLOCK_BOOTTIME.
+    pub(crate) at: u64,
+}
+
+impl Line {
+    fn parse(text: &str) -> Line {
+        let fields: Vec<&str> = text.split(' ').collect();
+        let [what, tag, token, pid, at] = fields[..] else {
+            panic!("a line of the journal is broken: {text}");
+        };
+        Line {
+            what: match what {
+                "start" => What::Start,
+                "beat" => What::Beat,
+                "term" => What::Term,
+                "end" => What::End,
+                _ => panic!("a line of the journal is broken: {text}"),
+            },
+            tag: tag.into(),
+            token: token
+                .parse()
+                .unwrap_or_else(|_| panic!("the command was told no fencing token: {text}")),
+            pid: pid.parse().expect("a pid"),
+            at: at.parse().expect("nanoseconds"),
+        }
+    }
+}
+
+/// One stretch of control, as the journal shows it.
+#[derive(Clone, Debug)]
+pub(crate) struct Tenure {
+    /// Its fencing token.
+    pub(crate) token: u64,
+    /// The tag of the first process.
+    pub(crate) tag: String,
+    /// The first line of any of its processes.
+    pub(crate) first: u64,
+    /// The last line of any of its processes.
+    pub(crate) last: u64,
+}
+
+/// The file that all commands of a scene append to.
+#[derive(Clone)]
+pub(crate) struct Journal {
+    path: PathBuf,
+}
+
+impl Journal {
+    /// The journal at this path; it need not exist yet.
+    #[must_use]
+    pub(crate) fn at(path: PathBuf) -> Journal {
+        Journal { path }
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// All complete lines so far.
+    #[must_use]
+    pub(crate) fn lines(&self) -> Vec<Line> {
+        let text = std::fs::read_to_string(&self.path).unwrap_or_default();
+        let complete = text.rfind('\n').map_or("", |end| &text[..end]);
+        complete.lines().map(Line::parse).collect()
+    }
+
+    /// Waits for a line, and returns it.
+    pub(crate) fn await_line(&self, what: &str, wanted: impl Fn(&Line) -> bool) -> Line {
+        await_for(
+            &format!("the journal to show {what}"),
+            || self.lines().into_iter().find(|line| wanted(line)),
+            || self.to_string(),
+        )
+    }
+
+    /// Waits until the command with this tag has written `what`, and returns the line.
+    pub(crate) fn await_tag(&self, what: What, tag: &str) -> Line {
+        self.await_line(&format!("{what:?} of {tag}"), |line| {
+            line.what == what && line.tag == tag
+        })
+    }
+
+    /// Waits for another line of this tag from now on: it lives.
+    pub(crate) fn await_sign_of_life(&self, tag: &str) -> Line {
+        let now = trafficcop::clock::Instant::now().as_nanos();
+        self.await_line(&format!("that {tag} lives"), |line| {
+            line.tag == tag && line.at > now
+        })
+    }
+
+    /// The tenures in order of time.
+    #[must_use]
+    pub(crate) fn tenures(&self) -> Vec<Tenure> {
+        let mut tenures: BTreeMap<u64, Tenure> = BTreeMap::new();
+        for line in self.lines() {
+            let tenure = tenures.entry(line.token).or_insert_with(|| Tenure {
+                token: line.token,
+                tag: line.tag.clone(),
+                first: line.at,
+                last: line.at,
+            });
+            tenure.first = tenure.first.min(line.at);
+            tenure.last = tenure.last.max(line.at);
+        }
+        let mut tenures: Vec<Tenure> = tenures.into_values().collect();
+        tenures.sort_by_key(|tenure| tenure.first);
+        tenures
+    }
+
+    /// The judgement: the tags of the tenures in order.
+    ///
+    /// # Panics
+    /// If two tenures overlapped, or a later one does not have the greater token.
+    pub(crate) fn judge(&self) -> Vec<String> {
+        let tenures = self.tenures();
+        for (index, one) in tenures.iter().enumerate() {
+            for other in &tenures[index + 1..] {
+                assert!(
+                    other.first > one.last,
+                    "{} (token {}) and {} (token {}) were alive at the same time, for {} us\n{self}",
+                    one.tag,
+                    one.token,
+                    other.tag,
+                    other.token,
+                    (one.last.min(other.last) - other.first) / 1000,
+                );
+                assert!(
+                    other.token > one.token,
+                    "{} came after {} but its token {} is not greater than {}\n{self}",
+                    other.tag,
+                    one.tag,
+                    other.token,
+                    one.token,
+                );
+            }
+        }
+        tenures.into_iter().map(|tenure| tenure.tag).collect()
+    }
+}
+
+/// The journal without its beats, for people who read why a test failed.
+impl fmt::Display for Journal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "-- journal")?;
+        for line in self
+            .lines()
+            .iter()
+            .filter(|line| line.what != What::Beat)
+            .take(60)
+        {
+            writeln!(
+                f,
+                "{:>10.3} {:?} {} token {} pid {}",
+                line.at as f64 / 1e9,
+                line.what,
+                line.tag,
+                line.token,
+                line.pid
+            )?;
+        }
+        for tenure in self.tenures() {
+            writeln!(
+                f,
+                "token {} ({}) {:.3} to {:.3}",
+                tenure.token,
+                tenure.tag,
+                tenure.first as f64 / 1e9,
+                tenure.last as f64 / 1e9
+            )?;
+        }
+        Ok(())
+    }
+}

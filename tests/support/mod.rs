@@ -1,0 +1,46 @@
+//! What the integration tests stand on: scenes with real instances, the journal and its judge,
+//! Azurite, and a proxy that fails on command.
+//!
+//! Used by every test binary under `tests/`, each of which needs a part of it. Nothing here may
+//! decide whether `trafficcop` is right by asking `trafficcop`: what is judged is the kernel's
+//! process table, the journal of the command, and the store.
+
+pub(crate) mod azurite;
+pub(crate) mod blob;
+pub(crate) mod instance;
+pub(crate) mod journal;
+pub(crate) mod processes;
+pub(crate) mod programs;
+pub(crate) mod proxy;
+pub(crate) mod scene;
+
+use std::time::Duration;
+
+use trafficcop::clock::Instant;
+
+/// For how long a test waits for anything before it fails: long, because the machine may be slow,
+/// and nothing is learnt from a test that was merely slow.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Looks every few milliseconds until `look` returns something.
+///
+/// # Panics
+/// After [`PATIENCE`], with what was waited for and what `diagnose` says.
+pub(crate) fn await_for<T>(
+    what: &str,
+    mut look: impl FnMut() -> Option<T>,
+    diagnose: impl FnOnce() -> String,
+) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(
+            Instant::now().since(begin) < PATIENCE,
+            "waited {PATIENCE:?} in vain for {what}\n{}",
+            diagnose()
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

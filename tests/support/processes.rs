@@ -1,0 +1,97 @@
+//! The kernel's process table, as far as a scene is concerned: who of ours is alive.
+//!
+//! Processes are known by a variable in their environment that every process of a scene inherits,
+//! whoever its parent is by now, whatever it calls itself, in whichever PID namespace it lives.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// The variable that marks all processes of a scene with the scene's directory.
+pub(crate) const MARK: &str = "TEST_SCENE";
+
+/// A process as the table showed it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Process {
+    /// Its id, as we see it.
+    pub(crate) pid: i32,
+    /// Its parent's.
+    pub(crate) parent: i32,
+    /// Its first argument: what it was started as.
+    pub(crate) program: OsString,
+    /// One letter: R, S, D, T, ...
+    pub(crate) state: char,
+}
+
+impl Process {
+    /// Reads one process; `None` if there is none (any more), or nothing but its corpse.
+    #[must_use]
+    pub(crate) fn read(pid: i32) -> Option<Process> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let mut fields = stat[stat.rfind(')')? + 1..].split_whitespace();
+        let state = fields.next()?.chars().next()?;
+        if matches!(state, 'Z' | 'X') {
+            return None;
+        }
+        let cmdline = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        let program = cmdline.split(|byte| *byte == 0).next()?.to_vec();
+        Some(Process {
+            pid,
+            parent: fields.next()?.parse().ok()?,
+            program: OsString::from_vec(program),
+            state,
+        })
+    }
+
+    /// Whether it was started as the program under test (supervisor or guardian).
+    #[must_use]
+    pub(crate) fn is_ours(&self) -> bool {
+        Path::new(&self.program).file_name() == Path::new(super::programs::trafficcop()).file_name()
+    }
+}
+
+/// All living processes that carry the mark of the scene in this directory.
+#[must_use]
+pub(crate) fn marked(scene: &Path) -> Vec<Process> {
+    let mark = format!("{MARK}={}", scene.display());
+    let Ok(entries) = std::fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok())
+        .filter(|pid| {
+            std::fs::read(format!("/proc/{pid}/environ")).is_ok_and(|environ| {
+                environ
+                    .split(|byte| *byte == 0)
+                    .any(|variable| variable == mark.as_bytes())
+            })
+        })
+        .filter_map(Process::read)
+        .collect()
+}
+
+/// Kills everything that carries the mark, until nothing does. For the end of a scene only.
+pub(crate) fn sweep(scene: &Path) {
+    for _ in 0..200 {
+        let left = marked(scene);
+        if left.is_empty() {
+            return;
+        }
+        for process in left {
+            let _ = kill(Pid::from_raw(process.pid), Signal::SIGKILL);
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+/// Waits until the process is stopped (state T).
+pub(crate) fn await_stopped(pid: i32) {
+    super::await_for(
+        "a process to be stopped",
+        || Process::read(pid).filter(|process| process.state == 'T'),
+        || format!("{:?}", Process::read(pid)),
+    );
+}

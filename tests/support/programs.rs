@@ -1,0 +1,99 @@
+//! The programs that tests run: the binary under test, the journalist, and Azurite's installation.
+//!
+//! Made once, under a lock between processes, because several test binaries may run at once.
+
+use std::fs::File;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+use nix::fcntl::{Flock, FlockArg};
+
+/// The binary under test.
+#[must_use]
+pub(crate) fn trafficcop() -> &'static str {
+    env!("CARGO_BIN_EXE_trafficcop")
+}
+
+fn exclusively<T>(path: &Path, make: impl FnOnce() -> T) -> T {
+    let file = File::open(path).expect("a directory of the build can be opened");
+    let _lock = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| errno);
+    make()
+}
+
+/// The journalist, compiled from `journalist.rs` on first use (and when that has changed).
+pub(crate) fn journalist() -> &'static Path {
+    static MADE: OnceLock<PathBuf> = OnceLock::new();
+    MADE.get_or_init(|| {
+        let source = include_str!("journalist.rs");
+        let mut hasher = DefaultHasher::new();
+        source.hash(&mut hasher);
+        let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let program = directory.join(format!("journalist-{:016x}", hasher.finish()));
+        exclusively(directory, || {
+            if program.exists() {
+                return;
+            }
+            let fresh = program.with_extension("fresh");
+            let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+            let status = Command::new(rustc)
+                .args(["--edition", "2024", "-O", "-o"])
+                .arg(&fresh)
+                .arg(concat!(
+                    env!("CARGO_MANIFEST_DIR"),
+                    "/tests/support/journalist.rs"
+                ))
+                .stdin(Stdio::null())
+                .status()
+                .expect("rustc can be run");
+            assert!(status.success(), "rustc could not compile the journalist");
+            std::fs::rename(&fresh, &program).expect("a file of our own can be renamed");
+        });
+        program
+    })
+}
+
+/// The blob service of Azurite, installed by npm on first use (and when its lock file changed).
+///
+/// # Panics
+/// Without Node.js, npm or a package registry, saying so: the blob tests are not skipped.
+pub(crate) fn azurite() -> &'static Path {
+    static INSTALLED: OnceLock<PathBuf> = OnceLock::new();
+    INSTALLED.get_or_init(|| {
+        let directory = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/azurite"));
+        let wanted = include_str!("../azurite/package-lock.json");
+        let modules = directory.join("node_modules");
+        let installed = modules.join(".installed-from");
+        exclusively(directory, || {
+            if std::fs::read_to_string(&installed).is_ok_and(|lock| lock == wanted) {
+                return;
+            }
+            eprintln!("installing Azurite into {} (npm ci) ...", modules.display());
+            let output = Command::new("npm")
+                .args([
+                    "ci",
+                    "--omit=dev",
+                    "--ignore-scripts",
+                    "--no-audit",
+                    "--no-fund",
+                ])
+                .current_dir(directory)
+                .stdin(Stdio::null())
+                .output()
+                .unwrap_or_else(|error| {
+                    panic!(
+                        "the blob tests cannot run: they need Node.js and npm, to install the \
+                         emulator Azurite ({error} when starting npm)"
+                    )
+                });
+            assert!(
+                output.status.success(),
+                "the blob tests cannot run: npm ci in tests/azurite failed\n{}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+            std::fs::write(&installed, wanted).expect("the installation can be marked");
+        });
+        modules.join("azurite/dist/src/blob/main.js")
+    })
+}

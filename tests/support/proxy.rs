@@ -1,0 +1,431 @@
+//! A proxy between an instance and the store that fails on command.
+//!
+//! It understands as much HTTP/1.1 as it takes to tell one request from the next, so that it can
+//! lose exactly one reply. Everything it hears is logged with the CLOCK_BOOTTIME of its arrival.
+//! It must never repair anything: what it does not forward stays unforwarded.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+use nix::sys::socket::{setsockopt, sockopt::Linger};
+use trafficcop::clock::Instant;
+
+use super::PATIENCE;
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Call {
+    /// Lease: acquire.
+    Acquire,
+    /// Lease: renew.
+    Renew,
+    /// Lease: release.
+    Release,
+    /// Lease: anything else.
+    OtherLease,
+    /// Set metadata.
+    SetMetadata,
+    /// Get properties or metadata.
+    Look,
+    /// Create a blob or a container.
+    Create,
+    /// Anything else.
+    Other,
+}
+
+/// What the proxy does with everything.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Forwards.
+    Pass,
+    /// Accepts and holds whatever comes, in both directions, until the mode changes.
+    Freeze,
+    /// Resets connections, present and new.
+    Cut,
+    /// Holds every reply back for so long.
+    Delay(Duration),
+    /// Answers by itself, with this status, content type and body.
+    Answer(u16, &'static str, &'static str),
+}
+
+/// What the proxy does once, with the next request of a kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// The store gets it; its reply is swallowed and the connection closed.
+    LoseReply,
+    /// The store gets it; its reply comes so much later.
+    DelayReply(Duration),
+    /// The store does not get it; this is the answer.
+    Answer(u16, &'static str, &'static str),
+}
+
+/// One request that came.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    /// What it asked for.
+    pub(crate) call: Call,
+    /// When it had arrived: nanoseconds of CLOCK_BOOTTIME.
+    pub(crate) at: u64,
+    /// The lease id it bore or proposed, if any.
+    pub(crate) lease_id: Option<String>,
+    /// What the store answered, once it did.
+    pub(crate) status: Option<u16>,
+    /// Whether that reply reached the client.
+    pub(crate) delivered: bool,
+}
+
+struct State {
+    mode: Mode,
+    fates: Vec<(Call, Fate)>,
+    log: Vec<Seen>,
+    clients: BTreeMap<u64, TcpStream>,
+    over: bool,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+    upstream: Option<u16>,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Waits while everything is frozen.
+    fn pass_frost(&self) -> MutexGuard<'_, State> {
+        self.changed
+            .wait_while(self.lock(), |state| {
+                state.mode == Mode::Freeze && !state.over
+            })
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+/// A running proxy; ends with its scope.
+pub(crate) struct Proxy {
+    /// Its port on 127.0.0.1.
+    pub(crate) port: u16,
+    shared: Arc<Shared>,
+}
+
+impl Proxy {
+    /// A proxy in front of the server on this port.
+    #[must_use]
+    pub(crate) fn before(upstream: u16) -> Proxy {
+        Proxy::start(Some(upstream), Mode::Pass)
+    }
+
+    /// A server of its own that knows nothing but this mode.
+    #[must_use]
+    pub(crate) fn alone(mode: Mode) -> Proxy {
+        assert!(matches!(mode, Mode::Freeze | Mode::Cut | Mode::Answer(..)));
+        Proxy::start(None, mode)
+    }
+
+    fn start(upstream: Option<u16>, mode: Mode) -> Proxy {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+        let port = listener.local_addr().expect("it is bound").port();
+        let state = State {
+            mode,
+            fates: Vec::new(),
+            log: Vec::new(),
+            clients: BTreeMap::new(),
+            over: false,
+        };
+        let shared = Arc::new(Shared {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            upstream,
+        });
+        let ours = Arc::clone(&shared);
+        std::thread::spawn(move || accept(&listener, &ours));
+        Proxy { port, shared }
+    }
+
+    /// From now on, do this with everything.
+    pub(crate) fn set(&self, mode: Mode) {
+        let mut state = self.shared.lock();
+        if mode == Mode::Cut {
+            for client in state.clients.values() {
+                reset(client);
+            }
+        }
+        state.mode = mode;
+        self.shared.changed.notify_all();
+    }
+
+    /// Do this once, with the next request of this kind.
+    pub(crate) fn next(&self, call: Call, fate: Fate) {
+        self.shared.lock().fates.push((call, fate));
+    }
+
+    /// Everything that has come so far.
+    #[must_use]
+    pub(crate) fn log(&self) -> Vec<Seen> {
+        self.shared.lock().log.clone()
+    }
+
+    /// Waits for a request, past or to come, and returns it.
+    pub(crate) fn await_seen(&self, what: &str, wanted: impl Fn(&Seen) -> bool) -> Seen {
+        let begin = Instant::now();
+        let mut state = self.shared.lock();
+        loop {
+            if let Some(seen) = state.log.iter().find(|seen| wanted(seen)) {
+                return seen.clone();
+            }
+            assert!(
+                Instant::now().since(begin) < PATIENCE,
+                "waited {PATIENCE:?} in vain for {what} at the proxy\n{:#?}",
+                state.log
+            );
+            let turn = self
+                .shared
+                .changed
+                .wait_timeout(state, Duration::from_millis(200));
+            state = turn.unwrap_or_else(std::sync::PoisonError::into_inner).0;
+        }
+    }
+
+    /// Waits until a request of this kind has been answered from now on, and returns it.
+    pub(crate) fn await_next(&self, call: Call) -> Seen {
+        let now = Instant::now().as_nanos();
+        self.await_seen(&format!("an answered {call:?}"), |seen| {
+            seen.call == call && seen.at > now && seen.delivered
+        })
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        state.over = true;
+        for client in state.clients.values() {
+            let _ = client.shutdown(Shutdown::Both);
+        }
+        self.shared.changed.notify_all();
+        drop(state);
+        // Wakes the thread that accepts, which looks and leaves.
+        let _ = TcpStream::connect(("127.0.0.1", self.port));
+    }
+}
+
+fn reset(client: &TcpStream) {
+    let _ = setsockopt(
+        client,
+        Linger,
+        &nix::libc::linger {
+            l_onoff: 1,
+            l_linger: 0,
+        },
+    );
+    let _ = client.shutdown(Shutdown::Both);
+}
+
+fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
+    for number in 0.. {
+        let Ok((client, _)) = listener.accept() else {
+            return;
+        };
+        let mut state = shared.lock();
+        if state.over {
+            return;
+        }
+        if state.mode == Mode::Cut {
+            reset(&client);
+            continue;
+        }
+        let Ok(copy) = client.try_clone() else {
+            return;
+        };
+        state.clients.insert(number, copy);
+        drop(state);
+        let ours = Arc::clone(shared);
+        std::thread::spawn(move || {
+            let _ = serve(&client, &ours);
+            let _ = client.shutdown(Shutdown::Both);
+            ours.lock().clients.remove(&number);
+        });
+    }
+}
+
+/// One message: its head (up to and with the empty line) and its body, byte for byte.
+struct Message {
+    head: String,
+    body: Vec<u8>,
+}
+
+impl Message {
+    fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().skip(1).find_map(|line| {
+            let (key, value) = line.split_once(':')?;
+            key.eq_ignore_ascii_case(name).then(|| value.trim())
+        })
+    }
+
+    fn is_last(&self) -> bool {
+        self.header("connection") == Some("close")
+    }
+
+    /// Reads the next message; `None` at the end of the stream between messages.
+    fn read(from: &mut impl BufRead, bodiless: bool) -> io::Result<Option<Message>> {
+        let mut message = Message {
+            head: String::new(),
+            body: Vec::new(),
+        };
+        while !message.head.ends_with("\r\n\r\n") {
+            if from.read_line(&mut message.head)? == 0 {
+                return Ok(None);
+            }
+        }
+        if bodiless {
+            return Ok(Some(message));
+        }
+        if let Some(length) = message.header("content-length") {
+            message.body = vec![0; length.parse().map_err(io::Error::other)?];
+            from.read_exact(&mut message.body)?;
+        } else if message.header("transfer-encoding").is_some() {
+            while !message.body.ends_with(b"\r\n0\r\n\r\n") && message.body != b"0\r\n\r\n" {
+                if from.read_until(b'\n', &mut message.body)? == 0 {
+                    return Ok(None);
+                }
+            }
+        }
+        Ok(Some(message))
+    }
+
+    fn write(&self, mut to: &TcpStream) -> io::Result<()> {
+        let mut bytes = self.head.clone().into_bytes();
+        bytes.extend(&self.body);
+        to.write_all(&bytes)
+    }
+
+    fn call(&self) -> Call {
+        let mut words = self.head.split(' ');
+        let method = words.next().unwrap_or_default();
+        let target = words.next().unwrap_or_default();
+        let lease = target.contains("comp=lease");
+        match (method, self.header("x-ms-lease-action")) {
+            ("PUT", Some(action)) if lease => match action.to_lowercase().as_str() {
+                "acquire" => Call::Acquire,
+                "renew" => Call::Renew,
+                "release" => Call::Release,
+                _ => Call::OtherLease,
+            },
+            ("PUT", _) if target.contains("comp=metadata") => Call::SetMetadata,
+            ("PUT", _) if !target.contains("comp=") => Call::Create,
+            ("HEAD" | "GET", _) if !target.contains("restype=") => Call::Look,
+            _ => Call::Other,
+        }
+    }
+}
+
+fn answer(
+    client: &TcpStream,
+    head_only: bool,
+    status: u16,
+    kind: &str,
+    body: &str,
+) -> io::Result<()> {
+    let head = format!(
+        "HTTP/1.1 {status} By The Proxy\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    let body = if head_only {
+        Vec::new()
+    } else {
+        body.as_bytes().to_vec()
+    };
+    Message { head, body }.write(client)
+}
+
+fn serve(client: &TcpStream, shared: &Shared) -> io::Result<()> {
+    let mut requests = BufReader::new(client);
+    let mut upstream: Option<BufReader<TcpStream>> = None;
+    while let Some(request) = Message::read(&mut requests, false)? {
+        let head_only = request.head.starts_with("HEAD ");
+        let call = request.call();
+        let index = note(shared, call, &request);
+        let (mode, fate) = {
+            let mut state = shared.pass_frost();
+            if state.over || state.mode == Mode::Cut {
+                return Ok(());
+            }
+            let planned = state.fates.iter().position(|(kind, _)| *kind == call);
+            (
+                state.mode.clone(),
+                planned.map(|at| state.fates.remove(at).1),
+            )
+        };
+        if let Mode::Answer(status, kind, body) = mode {
+            answer(client, head_only, status, kind, body)?;
+            if request.is_last() {
+                return Ok(());
+            }
+            continue;
+        }
+        if let Some(Fate::Answer(status, kind, body)) = fate {
+            answer(client, head_only, status, kind, body)?;
+            if request.is_last() {
+                return Ok(());
+            }
+            continue;
+        }
+        let Some(port) = shared.upstream else {
+            return Ok(());
+        };
+        let server = match &mut upstream {
+            Some(server) => server,
+            None => upstream.insert(BufReader::new(TcpStream::connect(("127.0.0.1", port))?)),
+        };
+        request.write(server.get_ref())?;
+        let Some(reply) = Message::read(server, head_only)? else {
+            return Ok(());
+        };
+        let status = reply
+            .head
+            .split(' ')
+            .nth(1)
+            .and_then(|word| word.parse().ok());
+        shared.lock().log[index].status = status;
+        let delay = match (&fate, &mode) {
+            (Some(Fate::LoseReply), _) => {
+                shared.changed.notify_all();
+                return client.shutdown(Shutdown::Both);
+            }
+            (Some(Fate::DelayReply(delay)), _) | (_, Mode::Delay(delay)) => *delay,
+            _ => Duration::ZERO,
+        };
+        std::thread::sleep(delay);
+        drop(shared.pass_frost());
+        reply.write(client)?;
+        shared.lock().log[index].delivered = true;
+        shared.changed.notify_all();
+        if request.is_last() || reply.is_last() {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+fn note(shared: &Shared, call: Call, request: &Message) -> usize {
+    let id = request
+        .header("x-ms-lease-id")
+        .or(request.header("x-ms-proposed-lease-id"));
+    let mut state = shared.lock();
+    state.log.push(Seen {
+        call,
+        at: Instant::now().as_nanos(),
+        lease_id: id.map(Into::into),
+        status: None,
+        delivered: false,
+    });
+    shared.changed.notify_all();
+    state.log.len() - 1
+}

@@ -1,0 +1,108 @@
+//! A scene: a directory with a lock, a journal, and the instances that compete there.
+//!
+//! What a test begins with. At its end everything that was started in it is killed, whatever
+//! became of the test.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use super::await_for;
+use super::instance::Run;
+use super::journal::Journal;
+use super::processes::{self, Process};
+
+/// A directory of its own, and everything that happens in it.
+pub(crate) struct Scene {
+    directory: tempfile::TempDir,
+    /// What the commands write.
+    pub(crate) journal: Journal,
+}
+
+impl Scene {
+    /// An empty scene.
+    #[must_use]
+    pub(crate) fn new() -> Scene {
+        let directory = tempfile::tempdir().expect("a directory for the scene");
+        let journal = Journal::at(directory.path().join("journal"));
+        Scene { directory, journal }
+    }
+
+    /// The scene's directory.
+    #[must_use]
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// A file in the scene's directory.
+    #[must_use]
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// The lock file of the scene.
+    #[must_use]
+    pub(crate) fn lock(&self) -> PathBuf {
+        self.path("singleton.lock")
+    }
+
+    /// An instance to be: `trafficcop run` without a lock or a command yet.
+    #[must_use]
+    pub(crate) fn run(&self) -> Run<'_> {
+        Run::new(self)
+    }
+
+    /// An instance to be, on the scene's lock file.
+    #[must_use]
+    pub(crate) fn run_on_file(&self) -> Run<'_> {
+        let lock = self.lock();
+        self.run().arg("--file").arg(lock)
+    }
+
+    /// A command that writes into the journal under this name; `options` as `journalist.rs` says.
+    #[must_use]
+    pub(crate) fn journalist(&self, tag: &str, options: &[&str]) -> Vec<OsString> {
+        let mut words = vec![
+            super::programs::journalist().into(),
+            self.journal.path().into(),
+            OsString::from(tag),
+        ];
+        words.extend(options.iter().map(OsString::from));
+        words
+    }
+
+    /// All living processes of the scene that are not `trafficcop` itself: the commands' trees.
+    #[must_use]
+    pub(crate) fn trees(&self) -> Vec<Process> {
+        let mut all = processes::marked(self.directory());
+        all.retain(|process| !process.is_ours());
+        all
+    }
+
+    /// Waits until nothing that was started in the scene is alive: no command, no descendant, no
+    /// supervisor, no guardian.
+    pub(crate) fn await_nobody(&self) {
+        await_for(
+            "everybody to be gone",
+            || processes::marked(self.directory()).is_empty().then_some(()),
+            || {
+                format!(
+                    "still there: {:?}\n{}",
+                    processes::marked(self.directory()),
+                    self.journal
+                )
+            },
+        );
+    }
+
+    /// Fails if anything of a command's tree is alive at this moment.
+    pub(crate) fn assert_no_tree(&self) {
+        let trees = self.trees();
+        assert!(trees.is_empty(), "survivors: {trees:?}\n{}", self.journal);
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        processes::sweep(self.directory.path());
+    }
+}
