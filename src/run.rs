@@ -217,6 +217,7 @@ pub fn run(plan: Plan) -> anyhow::Result<Leave> {
     report::context(report::Context {
         lock: store.name().to_owned(),
         identity: plan.candidate.identity.clone(),
+        command: plan.candidate.command.clone(),
     });
     let contain = guardian.containment().to_string();
     tracing::info!(
