@@ -44,6 +44,11 @@ pub(super) fn of_notice(notice: &Notice, now: Instant) -> (Level, String) {
             Level::WARN,
             "the command left processes behind: stopping them".into(),
         ),
+        Notice::Overlapped => (
+            Level::ERROR,
+            "the command may have run beside another holder's: look at what both have written"
+                .into(),
+        ),
         Notice::Released => (Level::INFO, "gave the lock back".into()),
         Notice::LeftToRunOut { why } => {
             (Level::WARN, format!("the lease is left to run out: {why}"))
