@@ -11,6 +11,9 @@ use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand, 
 
 use crate::exit;
 
+/// How wide help may be.
+const WIDTH: usize = 100;
+
 /// Run a command on exactly one of many machines, and never on two.
 ///
 /// Many machines start trafficcop with the same lock; on exactly one of them the command runs. The
@@ -20,7 +23,7 @@ use crate::exit;
 #[command(
     name = "trafficcop",
     version,
-    max_term_width = 100,
+    max_term_width = WIDTH,
     subcommand_required = true
 )]
 #[command(
@@ -37,17 +40,17 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Verb {
     /// Run a command while, and only while, we hold the lock
+    ///
+    /// Waits for the lock, runs COMMAND, gives the lock back. If control is lost the command is stopped
+    /// (SIGTERM, a grace, SIGKILL to its whole tree) before anybody else can have been given control.
+    ///
+    /// Durations are written 10s, 1m30s, 500ms or 2h; a bare number is seconds. Every flag can also be
+    /// set by an environment variable, --grace-on-loss by TRAFFICCOP_GRACE_ON_LOSS, say; the command
+    /// line wins, and an empty variable counts as unset.
     Run(Box<Run>),
 }
 
-/// Run a command while, and only while, we hold the lock
-///
-/// Waits for the lock, runs COMMAND, gives the lock back. If control is lost the command is stopped
-/// (SIGTERM, a grace, SIGKILL to its whole tree) before anybody else can have been given control.
-///
-/// Durations are written 10s, 1m30s, 500ms or 2h; a bare number is seconds. Every flag can also be
-/// set by the environment variable that is named with it; the command line wins, and an empty
-/// variable is as good as none.
+/// What can be said of a run.
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = after_long_help(), override_usage = "trafficcop run --blob CONTAINER/NAME [OPTIONS] -- COMMAND [ARG]...\n       trafficcop run --file PATH [OPTIONS] -- COMMAND [ARG]...")]
 pub struct Run {
@@ -270,12 +273,12 @@ pub struct Run {
 /// What keeps the tree together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Contain {
-    /// A cgroup where one can be had, else the walk of none
+    /// A cgroup where one can be had, else as with none
     #[default]
     Auto,
     /// A cgroup of the command's own, killed at one stroke
     Cgroup,
-    /// A PID namespace of its own; survives the death of both our processes, but shows
+    /// A PID namespace of its own: nothing outlives us, but the command can see it
     Pidns,
     /// The process group and a walk over all descendants
     None,
@@ -377,7 +380,17 @@ fn after_long_help() -> String {
         let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
         let _ = writeln!(text, "\n{title}:");
         for (name, meaning) in rows {
-            let _ = writeln!(text, "  {name:width$}  {meaning}");
+            // clap wraps long lines, but knows nothing of columns.
+            let mut line = format!("  {name:width$} ");
+            for word in meaning.split(' ') {
+                if line.len() + 1 + word.len() > WIDTH {
+                    let _ = writeln!(text, "{line}");
+                    line = " ".repeat(width + 3);
+                }
+                line.push(' ');
+                line.push_str(word);
+            }
+            let _ = writeln!(text, "{line}");
         }
     };
     list("The command's environment", FOR_THE_COMMAND);

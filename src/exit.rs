@@ -267,4 +267,53 @@ mod tests {
             assert!(named, "{status}");
         }
     }
+
+    /// Leaves for real when [`leaving_is_seen_by_whoever_waits`] runs it in a process of its own.
+    #[test]
+    fn leaves_when_told_to() {
+        if let Ok(signal) = std::env::var("LEAVE_BY_SIGNAL") {
+            // As if cores were wanted here, so that the test can see that we leave none.
+            let (_, most) = nix::sys::resource::getrlimit(Resource::RLIMIT_CORE).unwrap();
+            setrlimit(Resource::RLIMIT_CORE, most, most).unwrap();
+            Leave::Signal(signal.parse().unwrap()).go();
+        }
+        if let Ok(status) = std::env::var("LEAVE_WITH_STATUS") {
+            Leave::Status(status.parse().unwrap()).go();
+        }
+    }
+
+    #[test]
+    fn leaving_is_seen_by_whoever_waits() {
+        use std::os::unix::process::ExitStatusExt;
+        let dir = tempfile::tempdir().unwrap();
+        let left = |name: &str, value: i32| {
+            std::process::Command::new(std::env::current_exe().unwrap())
+                .args([
+                    "--exact",
+                    "exit::tests::leaves_when_told_to",
+                    "--test-threads=1",
+                ])
+                .env(name, value.to_string())
+                .current_dir(dir.path())
+                .output()
+                .unwrap()
+                .status
+        };
+        assert_eq!(left("LEAVE_WITH_STATUS", 75).code(), Some(75));
+        for signal in [
+            libc::SIGTERM,
+            libc::SIGKILL,
+            libc::SIGINT,
+            libc::SIGSEGV,
+            libc::SIGQUIT,
+        ] {
+            let status = left("LEAVE_BY_SIGNAL", signal);
+            assert_eq!(status.signal(), Some(signal), "{status}");
+            assert!(!status.core_dumped(), "{status}");
+        }
+        // A signal that ends nobody, and one our library does not know.
+        for signal in [libc::SIGCHLD, libc::SIGRTMIN() + 1] {
+            assert_eq!(left("LEAVE_BY_SIGNAL", signal).code(), Some(128 + signal));
+        }
+    }
 }

@@ -96,7 +96,7 @@ fn page_of_run() -> Vec<u8> {
     section(&mut rest, "EXIT STATUS", exit::TABLE);
     section(&mut rest, "ENVIRONMENT", cli::FOR_THE_STORE);
     rest.control("PP", []);
-    rest.text([roman("Every option can be set by the variable that is named with it; the command line wins, and an empty variable counts as unset. The command finds in its own environment:")]);
+    rest.text([roman("Every option can be set by a variable as well, --grace-on-loss by TRAFFICCOP_GRACE_ON_LOSS, say; the command line wins, and an empty variable counts as unset. The command finds in its own environment:")]);
     for (name, meaning) in cli::FOR_THE_COMMAND {
         rest.control("TP", []);
         rest.text([bold(*name)]);

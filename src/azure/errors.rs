@@ -104,7 +104,6 @@ impl Trouble {
                 }
             }
             ErrorKind::Connection | ErrorKind::Io => Trouble::Silence(error.to_string()),
-            ErrorKind::DataConversion => Trouble::Ours(error.to_string()),
             _ => Trouble::Ours(error.to_string()),
         }
     }
@@ -136,7 +135,7 @@ impl Trouble {
             .filter(|skew| *skew > Duration::from_secs(300));
         Trouble::Answer {
             status,
-            code: header("x-ms-error-code").map(clean),
+            code: header("x-ms-error-code").map(clean).filter(|_| !page),
             page,
             retry_after,
             skew,
@@ -156,6 +155,20 @@ impl Trouble {
             Trouble::Answer { code, .. } => code.as_deref(),
             _ => None,
         }
+    }
+
+    /// The service itself refused: what was asked for was not done.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        matches!(
+            self,
+            Trouble::Answer {
+                status: 400..=499,
+                code: Some(_),
+                page: false,
+                ..
+            }
+        )
     }
 
     /// One line for a person, without saying what was asked for.
@@ -263,11 +276,7 @@ impl Trouble {
     #[must_use]
     pub fn doubt(&self, operation: Operation) -> Failure {
         Failure::Transient {
-            why: format!(
-                "{} (to {} the blob)",
-                self.why(),
-                operation.words().trim_end_matches(" of")
-            ),
+            why: format!("{} (to {} the blob)", self.why(), operation.words()),
             retry_after: match self {
                 Trouble::Answer { retry_after, .. } => *retry_after,
                 _ => None,
@@ -282,4 +291,82 @@ fn clean(code: &str) -> String {
         .filter(|c| c.is_ascii_alphanumeric())
         .take(80)
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use azure_core::http::headers::{HeaderValue, Headers};
+    use azure_core::time::{OffsetDateTime, to_rfc7231};
+
+    use super::*;
+
+    fn trouble(status: u16, headers: &[(&'static str, &str)], body: &str) -> Trouble {
+        let headers: HashMap<HeaderName, HeaderValue> = headers
+            .iter()
+            .map(|(name, value)| {
+                (
+                    HeaderName::from_static(name),
+                    HeaderValue::from((*value).to_owned()),
+                )
+            })
+            .collect();
+        let raw = RawResponse::from_bytes(status.into(), Headers::from(headers), body.to_owned());
+        let kind = ErrorKind::HttpResponse {
+            status: status.into(),
+            error_code: Some("made up by the client".to_owned()),
+            raw_response: Some(Box::new(raw)),
+        };
+        Trouble::of(&Error::with_message(kind, "a text with sig=s3cr3t in it"))
+    }
+
+    #[test]
+    fn a_clock_that_is_off_is_the_advice() {
+        let date = to_rfc7231(&(OffsetDateTime::now_utc() + Duration::from_secs(20 * 60 + 30)));
+        let code = ("x-ms-error-code", "AuthenticationFailed");
+        let said = trouble(403, &[code, ("date", &date)], "").failure(Operation::Look, "B", false);
+        assert!(
+            said.to_string()
+                .contains("clock differs from the service's by 20 minutes"),
+            "{said}"
+        );
+        let date = to_rfc7231(&OffsetDateTime::now_utc());
+        let said = trouble(403, &[code, ("date", &date)], "").failure(Operation::Look, "B", false);
+        assert!(
+            said.to_string()
+                .contains("check AZURE_STORAGE_CONNECTION_STRING"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn a_text_tells_status_and_code_and_nothing_of_the_body() {
+        let said = trouble(
+            503,
+            &[("x-ms-error-code", "ServerBusy\nfake line")],
+            "sig=s3cr3t",
+        );
+        assert_eq!(said.why(), "503 ServerBusyfakeline");
+        let page = trouble(
+            404,
+            &[("x-ms-error-code", "BlobNotFound")],
+            " <!DOCTYPE html>sig=s3cr3t",
+        );
+        assert_eq!(
+            page.why(),
+            "404 with a web page instead of an answer of the storage service"
+        );
+        assert_eq!(page.code(), None, "a web page proves nothing");
+        assert_eq!(trouble(409, &[], "").code(), None);
+    }
+
+    #[test]
+    fn only_the_services_own_refusal_is_one() {
+        let code = [("x-ms-error-code", "X")];
+        assert!(trouble(409, &code, "").is_refusal());
+        assert!(!trouble(409, &[], "").is_refusal());
+        assert!(!trouble(500, &code, "").is_refusal());
+        assert!(!Trouble::timed_out().is_refusal());
+    }
 }

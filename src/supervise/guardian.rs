@@ -156,11 +156,10 @@ pub fn fork(setup: Setup) -> Result<Guardian, Refusal> {
                 socket: ours,
                 cage,
             };
-            hear_ready(&guardian).map_err(|refusal| {
+            hear_ready(&guardian).inspect_err(|_| {
                 tree::signal(guardian.pid, libc::SIGKILL);
                 let _ = nix::sys::wait::waitpid(child, None);
                 spare_no_more(guardian.pid);
-                refusal
             })?;
             Ok(guardian)
         }

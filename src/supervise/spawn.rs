@@ -245,10 +245,20 @@ pub(super) fn spawn(
     lock: Option<BorrowedFd<'_>>,
     join: Option<RawFd>,
 ) -> Result<Newborn, Errno> {
-    let (verdict, tell) =
-        nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC | nix::fcntl::OFlag::O_NONBLOCK)?;
     // Taken before the fork: afterwards the child could not tell a new parent from the old one.
     let parent = nix::unistd::getpid().as_raw();
+    spawn_under(parent, image, inheritance, lock, join)
+}
+
+fn spawn_under(
+    parent: i32,
+    image: &mut Image,
+    inheritance: &Inheritance,
+    lock: Option<BorrowedFd<'_>>,
+    join: Option<RawFd>,
+) -> Result<Newborn, Errno> {
+    let (verdict, tell) =
+        nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC | nix::fcntl::OFlag::O_NONBLOCK)?;
     // SAFETY: the guardian has one thread, so the child's memory is consistent; the child calls
     // only what is listed in `become_command` and never returns.
     let pid = unsafe { libc::fork() };
@@ -335,6 +345,20 @@ mod tests {
         assert_eq!(tried("./ls", "/bin"), ["./ls"]);
         assert_eq!(tried("ls", ":/bin"), ["ls", "/bin/ls"]);
         assert!(tried("", "/bin").is_empty());
+    }
+
+    #[test]
+    fn a_child_whose_parent_is_already_another_does_not_become_the_command() {
+        let me = nix::unistd::getpid().as_raw();
+        for (parent, expected) in [(me, 7), (1, 127)] {
+            let command = ["sh", "-c", "exit 7"].map(OsString::from);
+            let mut image = Image::prepare(&command, Vec::new()).unwrap();
+            let inheritance = Inheritance::capture();
+            let newborn = spawn_under(parent, &mut image, &inheritance, None, None).unwrap();
+            let pid = nix::unistd::Pid::from_raw(newborn.pid);
+            let status = nix::sys::wait::waitpid(pid, None).unwrap();
+            assert_eq!(status, nix::sys::wait::WaitStatus::Exited(pid, expected));
+        }
     }
 
     #[test]

@@ -276,6 +276,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::zombie_processes, reason = "reaping it is what is tried here")]
     fn an_end_is_seen_until_it_is_reaped() {
         let child = Command::new("sh").args(["-c", "exit 7"]).spawn().unwrap();
         let pid = i32::try_from(child.id()).unwrap();

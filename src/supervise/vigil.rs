@@ -6,25 +6,25 @@
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixStream;
 use std::panic::AssertUnwindSafe;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::socket::{MsgFlags, send};
-use nix::sys::time::TimeSpec;
-use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 
 use super::cage::Cage;
 use super::spawn::{self, Image, Inheritance};
 use super::tree::{self, Change, Children};
 use super::watch::{Event, Step, Steps, Watch};
-use super::wire::{Demand, FRAME, Report};
+use super::wire::{self, Demand, FRAME, Report};
 use super::{Setup, guardian};
 use crate::clock::Instant;
+
+mod senses;
+mod socket;
+
+use senses::Senses;
 
 /// How many frames wait for a supervisor that does not read. A command's life makes ten.
 const UNSENT: usize = 64;
@@ -32,16 +32,6 @@ const UNSENT: usize = 64;
 const ROOM: usize = 16 << 10;
 /// How many children outside the main process's group are remembered as told to end.
 const TOLD: usize = 256;
-
-/// The descriptors the loop waits for.
-struct Senses {
-    socket: UnixStream,
-    children: SignalFd,
-    /// On the clock that counts suspend.
-    deadline: TimerFd,
-    /// On the wall clock, cancelled when that is set.
-    wall: TimerFd,
-}
 
 /// The command's main process. It stays un-reaped until everything else is gone: so long, its id
 /// and its group's can belong to nobody else.
@@ -120,7 +110,7 @@ impl Vigil {
             patience: 1,
             over: false,
         };
-        vigil.arm_wall();
+        vigil.senses.arm_wall();
         vigil.tell(Report::Ready);
         vigil
     }
@@ -133,8 +123,8 @@ impl Vigil {
             // The timer goes before everything, and children before the socket: what has happened
             // cannot be undone by a frame that lay there meanwhile.
             self.happened(Event::Ticked);
-            if ready.wall {
-                self.wall_clock_changed();
+            if ready.wall && self.senses.wall_clock_jumped() {
+                self.tell(Report::ClockJumped);
             }
             if ready.children || self.main.is_some() {
                 let _ = self.senses.children.read_signal();
@@ -213,117 +203,10 @@ impl Vigil {
 
     fn arm_deadline(&mut self) {
         let next = self.watch.next();
-        if next == self.armed {
-            return;
+        if next != self.armed {
+            self.armed = next;
+            self.senses.arm(next);
         }
-        self.armed = next;
-        let _ = if next == Instant::FOREVER {
-            self.senses.deadline.unset()
-        } else {
-            // Zero would mean "never"; an instant that has passed fires at once.
-            let nanos = next.as_nanos().max(1);
-            let spec = TimeSpec::new(
-                i64::try_from(nanos / 1_000_000_000).unwrap_or(i64::MAX),
-                i64::try_from(nanos % 1_000_000_000).unwrap_or(0),
-            );
-            self.senses.deadline.set(
-                Expiration::OneShot(spec),
-                TimerSetTimeFlags::TFD_TIMER_ABSTIME,
-            )
-        };
-    }
-
-    fn arm_wall(&self) {
-        // Far away: only the cancelling is of interest.
-        let _ = self.senses.wall.set(
-            Expiration::OneShot(TimeSpec::new(i64::from(u32::MAX) * 2, 0)),
-            TimerSetTimeFlags::TFD_TIMER_ABSTIME | TimerSetTimeFlags::TFD_TIMER_CANCEL_ON_SET,
-        );
-    }
-
-    fn wall_clock_changed(&mut self) {
-        let mut count = [0; 8];
-        if nix::unistd::read(self.senses.wall.as_fd(), &mut count) == Err(Errno::ECANCELED) {
-            self.arm_wall();
-            self.tell(Report::ClockJumped);
-        }
-    }
-
-    // --- the socket ---
-
-    /// Queues a frame; what a supervisor that does not read has not fetched is kept for it.
-    fn tell(&mut self, report: Report) {
-        if self.deaf || self.unsent_len + FRAME > self.unsent.len() {
-            return;
-        }
-        let matters = !matches!(report, Report::Pong(_) | Report::ClockJumped);
-        if !matters && self.unsent_len > self.unsent.len() / 2 {
-            return;
-        }
-        self.unsent[self.unsent_len..self.unsent_len + FRAME].copy_from_slice(&report.encode());
-        self.unsent_len += FRAME;
-        self.flush();
-    }
-
-    fn flush(&mut self) {
-        while self.unsent_len > 0 && !self.deaf {
-            let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
-            let socket = self.senses.socket.as_raw_fd();
-            match send(socket, &self.unsent[..self.unsent_len], flags) {
-                Ok(sent) => {
-                    self.unsent.copy_within(sent..self.unsent_len, 0);
-                    self.unsent_len -= sent;
-                }
-                Err(Errno::EINTR) => {}
-                // Full, or closed: reading will tell which.
-                Err(_) => return,
-            }
-        }
-    }
-
-    fn read_socket(&mut self) {
-        loop {
-            let mut buffer = [0; 4096];
-            match self.receive(&mut buffer) {
-                Ok(0) => return self.orphaned(),
-                Ok(length) => self.received.extend_from_slice(&buffer[..length]),
-                Err(Errno::EINTR) => continue,
-                Err(Errno::EAGAIN) => return,
-                Err(_) => return self.orphaned(),
-            }
-            self.read_frames();
-            if self.over || self.deaf {
-                return;
-            }
-        }
-    }
-
-    fn receive(&mut self, buffer: &mut [u8]) -> nix::Result<usize> {
-        let (length, passed) =
-            guardian::receive(self.senses.socket.as_raw_fd(), buffer, &mut self.rights)?;
-        if passed.is_some() {
-            self.passed = passed;
-        }
-        Ok(length)
-    }
-
-    fn read_frames(&mut self) {
-        let mut at = 0;
-        while let Some(frame) = self.received[at..].first_chunk::<FRAME>() {
-            let Ok(demand) = Demand::decode(frame) else {
-                return self.orphaned();
-            };
-            let end = at + FRAME + demand.payload();
-            if self.received.len() < end {
-                break;
-            }
-            self.obey(demand, at + FRAME);
-            if self.over {
-                return;
-            }
-            at = end;
-        }
-        self.received.drain(..at);
     }
 
     fn obey(&mut self, demand: Demand, payload: usize) {
@@ -353,15 +236,6 @@ impl Vigil {
         }
     }
 
-    /// The supervisor is dead, or out of its mind.
-    fn orphaned(&mut self) {
-        self.deaf = true;
-        self.unsent_len = 0;
-        self.happened(Event::Orphaned);
-    }
-
-    // --- the command ---
-
     fn start(&mut self, demand: Demand, payload: usize) {
         let Demand::Start {
             term_at,
@@ -379,7 +253,7 @@ impl Vigil {
             return;
         }
         let will_at = payload + env as usize;
-        let additions = variables(&self.received[payload..will_at]);
+        let additions = wire::variables(&self.received[payload..will_at]);
         self.will.clear();
         self.will
             .extend_from_slice(&self.received[will_at..will_at + will as usize]);
@@ -612,49 +486,4 @@ struct Ready {
     wall: bool,
     children: bool,
     socket: bool,
-}
-
-impl Senses {
-    fn open(socket: UnixStream) -> Result<Senses, (UnixStream, Errno)> {
-        match Senses::timers() {
-            Ok((children, deadline, wall)) => Ok(Senses {
-                socket,
-                children,
-                deadline,
-                wall,
-            }),
-            Err(errno) => Err((socket, errno)),
-        }
-    }
-
-    fn timers() -> nix::Result<(SignalFd, TimerFd, TimerFd)> {
-        nix::sys::prctl::set_child_subreaper(true)?;
-        let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
-        let children = SignalFd::with_flags(
-            &SigSet::from(Signal::SIGCHLD),
-            SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK,
-        )?;
-        Ok((
-            children,
-            TimerFd::new(ClockId::CLOCK_BOOTTIME, flags)?,
-            TimerFd::new(ClockId::CLOCK_REALTIME, flags)?,
-        ))
-    }
-}
-
-/// Splits `KEY=VALUE\0KEY=VALUE\0`.
-fn variables(bytes: &[u8]) -> Vec<(OsString, OsString)> {
-    bytes
-        .split(|byte| *byte == 0)
-        .filter(|entry| !entry.is_empty())
-        .map(|entry| {
-            let middle = entry.iter().position(|byte| *byte == b'=');
-            let (name, value) = entry.split_at(middle.unwrap_or(entry.len()));
-            let value = value.get(1..).unwrap_or_default();
-            (
-                OsString::from_vec(name.to_vec()),
-                OsString::from_vec(value.to_vec()),
-            )
-        })
-        .collect()
 }

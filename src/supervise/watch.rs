@@ -358,3 +358,7 @@ impl Watch {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "watch_tests.rs"]
+mod tests;

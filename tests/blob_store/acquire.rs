@@ -31,6 +31,7 @@ async fn a_free_blob_is_leased_and_signed_and_others_metadata_stay() {
             "look",
             free()
                 .meta("owner", "ops 100%")
+                .meta("colour", "grün")
                 .meta("TrafficCop_Token", "6")
                 .meta("trafficcop_holder", "old"),
         ),
@@ -60,6 +61,7 @@ async fn a_free_blob_is_leased_and_signed_and_others_metadata_stay() {
     assert_eq!(written.header("content-length"), "0");
     for (name, value) in [
         ("owner", "ops 100%"),
+        ("colour", "grün"),
         ("trafficcop_token", "7"),
         ("trafficcop_holder", "box-1"),
         ("trafficcop_host", "box"),
@@ -109,9 +111,14 @@ async fn a_race_that_is_lost_is_held_by_somebody_unknown_yet() {
                 .meta("trafficcop_holder", "old"),
         ),
         ("acquire", error(409, "LeaseAlreadyPresent")),
+        ("look", leased()),
     ]);
-    let said = server.blob().acquire(later()).await.expect_err("held");
+    let blob = server.blob();
+    let said = blob.acquire(later()).await.expect_err("held");
     assert_eq!(said, Failure::Held(Sight::default()));
+    // The service said no: there is nothing to ask again for, and nothing to undo.
+    assert!(matches!(blob.acquire(later()).await, Err(Failure::Held(_))));
+    blob.release(later()).await.expect("nothing to do");
     server.played();
 }
 

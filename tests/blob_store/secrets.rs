@@ -74,6 +74,62 @@ fn live(make: impl Fn(&Server) -> Blob) -> (String, Server) {
     (told + &log, server)
 }
 
+/// Run by the test below in a process without CA certificates, and with a proxy in its
+/// environment that does not exist.
+#[test]
+#[ignore = "run in a process of its own by the test below"]
+fn bare_process() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async {
+        // Plain http to this machine needs neither.
+        let server = Server::start(vec![
+            ("look", free()),
+            ("acquire", acquired()),
+            ("metadata", done()),
+        ]);
+        server.blob().acquire(later()).await.expect("control");
+        server.played();
+        let string = format!(
+            "AccountName=testacct;AccountKey={SECRET};BlobEndpoint=https://127.0.0.1:1/testacct"
+        );
+        let get = |name: &str| (name == "AZURE_STORAGE_CONNECTION_STRING").then(|| string.clone());
+        let account = Account::resolve(&get, false, None).expect("an account");
+        let blob = Blob::open(Config {
+            account,
+            ..server.config()
+        })
+        .expect("a store");
+        let said = blob.acquire(later()).await.expect_err("no certificates");
+        assert!(
+            matches!(&said, trafficcop::core::Failure::Fatal { .. }),
+            "{said:?}"
+        );
+        assert!(said.to_string().contains("SSL_CERT_FILE"), "{said}");
+    });
+}
+
+#[test]
+fn a_machine_without_ca_certificates_is_told_so_and_can_use_the_emulator() {
+    let out = std::process::Command::new(std::env::current_exe().expect("our own path"))
+        .args([
+            "secrets::bare_process",
+            "--exact",
+            "--ignored",
+            "--nocapture",
+        ])
+        .env("SSL_CERT_FILE", "/nonexistent")
+        .env("SSL_CERT_DIR", "/nonexistent")
+        .env("HTTP_PROXY", "http://127.0.0.1:1")
+        .env("HTTPS_PROXY", "http://127.0.0.1:1")
+        .output()
+        .expect("a process");
+    let text = String::from_utf8_lossy(&out.stdout) + String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success() && text.contains("1 passed"), "{text}");
+}
+
 #[test]
 fn an_account_key_is_neither_logged_nor_told() {
     let (told, server) = live(Server::blob);

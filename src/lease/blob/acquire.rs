@@ -39,13 +39,19 @@ impl Blob {
             return Err(Failure::Held(sight(&view.notes)));
         }
         let t0 = Instant::now();
-        self.state().perhaps = Some(t0);
+        let earlier = self.state().perhaps.replace(t0);
         let etag = match self.wire.acquire(&id, self.seconds, give_up_at).await {
             Ok(etag) => {
                 self.prove(Operation::Acquire);
                 etag
             }
-            Err(trouble) => return Err(self.not_acquired(&trouble, &view)),
+            Err(trouble) => {
+                if trouble.is_refusal() {
+                    // This one obtained nothing; one before it may still arrive.
+                    self.state().perhaps = earlier;
+                }
+                return Err(self.not_acquired(&trouble, &view));
+            }
         };
         // What was read before counts only if nobody wrote until we had the lease.
         let known = Some(view).filter(|view| view.etag.is_some() && view.etag == etag);
