@@ -214,11 +214,11 @@ fn connection_strings_with_a_part_missing_or_broken() {
         (format!("AccountName=web;{key}x="), &["account key"][..]),
         (
             format!("{key};EndpointSuffix=core.windows.net"),
-            &["AccountName"][..],
+            &["the storage account is missing"][..],
         ),
         (
             "AccountName=web;EndpointSuffix=core.windows.net".into(),
-            &["AccountKey"][..],
+            &["the credential is missing"][..],
         ),
         (
             "BlobEndpoint=https://web.blob.core.windows.net".into(),
