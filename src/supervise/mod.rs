@@ -13,6 +13,9 @@ use std::os::fd::OwnedFd;
 use crate::clock::Instant;
 use crate::core::Exit;
 
+pub mod contain;
+pub mod tty;
+
 /// What is asked for to keep the command's tree together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Contain {
