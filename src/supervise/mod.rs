@@ -7,14 +7,26 @@
 //! the supervisor's side of it inside the runtime. Only this room sends signals, forks or reads
 //! /proc. It knows nothing of leases: it is given absolute deadlines and obeys them.
 
+mod attendant;
+mod cage;
+pub mod contain;
+mod guardian;
+mod pulse;
+mod spawn;
+mod tree;
+pub mod tty;
+mod vigil;
+mod watch;
+mod wire;
+
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 
 use crate::clock::Instant;
 use crate::core::Exit;
 
-pub mod contain;
-pub mod tty;
+pub use attendant::Attendant;
+pub use guardian::{Guardian, Refusal, fork};
 
 /// What is asked for to keep the command's tree together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

@@ -1,0 +1,421 @@
+//! The supervisor's side of a guardian: orders out, news in, and the guardian's work when it can
+//! no longer do it itself.
+//!
+//! Made by [`Guardian::attend`](super::Guardian::attend), used by `hold`. Its methods never block:
+//! what the socket does not take is kept, and a guardian that takes nothing is a silent guardian.
+//! It must never call a tree empty that it has not seen empty.
+
+use std::collections::VecDeque;
+use std::future::pending;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::socket::{ControlMessage, MsgFlags, recv, sendmsg};
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use tokio::time::sleep;
+
+use super::cage::Cage;
+use super::pulse::{Beat, Pulse};
+use super::wire::{Demand, FRAME, PAYLOAD_MAX, Report};
+use super::{News, Order, guardian, tree, watch};
+use crate::clock::Instant;
+
+/// How long a dismissed guardian may take.
+const DISMISSAL: Duration = Duration::from_secs(1);
+/// Longer gaps between two looks are pauses of ours and count no more than this.
+const GAP: Duration = Duration::from_millis(100);
+
+/// Bytes on their way, and the descriptor that goes with the first of them.
+struct Parcel {
+    bytes: Vec<u8>,
+    sent: usize,
+    lock: Option<OwnedFd>,
+}
+
+enum State {
+    /// The guardian is there.
+    Well,
+    /// The guardian was killed, and we do its work.
+    Lost(Rescue),
+    /// Nothing more will come.
+    Over,
+}
+
+/// The killing of a dead guardian's tree.
+struct Rescue {
+    looked: Instant,
+    /// How long it has been tried, pauses of ours left out.
+    tried: Duration,
+    wait: Duration,
+}
+
+/// The supervisor's side of a guardian. Dropped, it is to the guardian as if the supervisor had
+/// died: the tree is drained, and the last will carried out.
+pub struct Attendant {
+    pid: i32,
+    socket: UnixStream,
+    cage: Cage,
+    state: State,
+    /// From an order to its end; only meanwhile is the guardian's pulse felt.
+    busy: bool,
+    stuck: bool,
+    pulse: Pulse,
+    outgoing: VecDeque<Parcel>,
+    incoming: Vec<u8>,
+    inbox: VecDeque<News>,
+}
+
+impl Attendant {
+    pub(super) fn new(pid: i32, socket: UnixStream, cage: Cage) -> Attendant {
+        Attendant {
+            pid,
+            socket,
+            cage,
+            state: State::Well,
+            busy: false,
+            stuck: false,
+            pulse: Pulse::new(),
+            outgoing: VecDeque::new(),
+            incoming: Vec::new(),
+            inbox: VecDeque::new(),
+        }
+    }
+
+    /// Starts the command: [`News::Started`] or [`News::NotStarted`] follows. One at a time: the
+    /// next one only after [`News::TreeEmpty`] (or `NotStarted`). An order whose deadline has
+    /// passed by the time the guardian reads it is not started (ETIME).
+    pub fn start(&mut self, order: Order) {
+        let refuse = |errno: Errno| News::NotStarted {
+            errno: errno as i32,
+        };
+        if !matches!(self.state, State::Well) {
+            return self.inbox.push_back(refuse(Errno::ESRCH));
+        }
+        if self.busy || self.stuck {
+            return self.inbox.push_back(refuse(Errno::EBUSY));
+        }
+        let mut payload = Vec::new();
+        for (name, value) in &order.env {
+            let (name, value) = (name.as_bytes(), value.as_bytes());
+            if name.is_empty() || name.contains(&b'=') || name.contains(&0) || value.contains(&0) {
+                return self.inbox.push_back(refuse(Errno::EINVAL));
+            }
+            payload.extend_from_slice(name);
+            payload.push(b'=');
+            payload.extend_from_slice(value);
+            payload.push(0);
+        }
+        let env = payload.len();
+        payload.extend_from_slice(&order.will);
+        let (Ok(env), Ok(will)) = (u32::try_from(env), u32::try_from(order.will.len())) else {
+            return self.inbox.push_back(refuse(Errno::E2BIG));
+        };
+        if payload.len() > PAYLOAD_MAX {
+            return self.inbox.push_back(refuse(Errno::E2BIG));
+        }
+        let frame = Demand::Start {
+            term_at: order.term_at,
+            kill_at: order.kill_at,
+            stop_signal: order.stop_signal,
+            env,
+            will,
+            lock: order.lock.is_some(),
+        };
+        self.busy = true;
+        self.pulse = Pulse::new();
+        self.send(frame, &payload, order.lock);
+    }
+
+    /// Tells new deadlines; they hold whether later or earlier than before. Too late when the tree
+    /// is being killed already.
+    pub fn extend(&mut self, term_at: Instant, kill_at: Instant) {
+        self.send(Demand::Extend { term_at, kill_at }, &[], None);
+    }
+
+    /// Sends `signal` to the command's group, and SIGKILL to the tree at the earlier of
+    /// `end_of_grace` and the deadline to kill.
+    pub fn drain(&mut self, signal: i32, end_of_grace: Instant) {
+        let demand = Demand::Drain {
+            signal,
+            end_of_grace,
+        };
+        self.send(demand, &[], None);
+    }
+
+    /// Kills the whole tree, now.
+    pub fn kill(&mut self) {
+        self.send(Demand::Kill, &[], None);
+    }
+
+    /// Passes a signal on to the command: those of job control (TSTP, STOP, CONT) to its whole
+    /// group, others to its main process.
+    pub fn signal(&mut self, signal: i32) {
+        self.send(Demand::Signal(signal), &[], None);
+    }
+
+    /// Continues a command that was stopped, in the foreground of the terminal if it was there.
+    pub fn resume(&mut self) {
+        self.send(Demand::Resume, &[], None);
+    }
+
+    /// Replaces the last will; an empty one is none. It outlasts the tree: the guardian carries it
+    /// out too when the supervisor dies between two commands.
+    ///
+    /// # Panics
+    /// If it is longer than 4 MiB.
+    pub fn entrust(&mut self, will: &[u8]) {
+        assert!(will.len() <= PAYLOAD_MAX, "a will of {} bytes", will.len());
+        let length = u32::try_from(will.len()).unwrap_or(0);
+        self.send(Demand::Entrust { will: length }, will, None);
+    }
+
+    /// Waits for the next piece of news. Dropping the future loses nothing. It has to be polled
+    /// while a command runs: it is here that the guardian's pulse is felt, and that its work is
+    /// done when it is dead.
+    pub async fn news(&mut self) -> News {
+        loop {
+            self.read();
+            self.flush();
+            if let Some(news) = self.inbox.pop_front() {
+                return news;
+            }
+            match &mut self.state {
+                State::Well => self.wait().await,
+                State::Lost(rescue) => {
+                    if tree_is_empty(self.pid, &self.cage, rescue) {
+                        self.state = State::Over;
+                        self.inbox.push_back(News::TreeEmpty { at: Instant::now() });
+                    } else if rescue.tried >= watch::STUCK_AFTER {
+                        self.state = State::Over;
+                        self.inbox.push_back(News::TreeStuck);
+                    } else {
+                        let wait = rescue.wait;
+                        rescue.wait = (wait * 2).min(GAP / 2);
+                        sleep(wait).await;
+                    }
+                }
+                State::Over => pending().await,
+            }
+        }
+    }
+
+    /// Ends the guardian, which should have nothing to guard (what it has is killed first), and
+    /// reaps it. The last will is not carried out.
+    pub async fn dismiss(mut self) {
+        if self.busy {
+            self.kill();
+            while self.busy && !matches!(self.state, State::Over) {
+                self.news().await;
+            }
+        }
+        while matches!(self.state, State::Lost(_)) {
+            self.news().await;
+        }
+        if matches!(self.state, State::Over) {
+            return;
+        }
+        self.send(Demand::Dismiss, &[], None);
+        let mut until = Instant::now() + DISMISSAL;
+        for last in [false, true] {
+            while Instant::now() < until {
+                if tree::reap(self.pid) {
+                    guardian::spare_no_more(self.pid);
+                    return;
+                }
+                self.flush();
+                sleep(Duration::from_millis(2)).await;
+            }
+            if !last {
+                tree::signal(self.pid, libc::SIGKILL);
+                until = Instant::now() + DISMISSAL;
+            }
+        }
+    }
+
+    /// Waits until there is something to read, to write, or to be worried about.
+    async fn wait(&mut self) {
+        let mut until_look = None;
+        if self.busy {
+            let now = Instant::now();
+            match self.pulse.look(now) {
+                Beat::Quiet => {}
+                Beat::Ping(seq) => self.send(Demand::Ping(seq), &[], None),
+                Beat::Silent => {
+                    // The answer may have come since we read.
+                    self.read();
+                    if !self.pulse.is_answered() {
+                        self.lose();
+                    }
+                    return;
+                }
+            }
+            until_look = Some(self.pulse.next(now));
+        }
+        tokio::select! {
+            _ = self.socket.readable() => {}
+            _ = self.socket.writable(), if !self.outgoing.is_empty() => {}
+            () = sleep(until_look.unwrap_or_default()), if until_look.is_some() => {}
+        }
+    }
+
+    /// The guardian is dead, or as good as dead.
+    fn lose(&mut self) {
+        if !matches!(self.state, State::Well) {
+            return;
+        }
+        tree::signal(self.pid, libc::SIGKILL);
+        guardian::spare_no_more(self.pid);
+        self.busy = false;
+        self.outgoing.clear();
+        self.state = State::Lost(Rescue {
+            looked: Instant::now(),
+            tried: Duration::ZERO,
+            wait: Duration::from_millis(1),
+        });
+        self.inbox.push_back(News::Lost);
+    }
+
+    // --- the socket ---
+
+    fn send(&mut self, demand: Demand, payload: &[u8], lock: Option<OwnedFd>) {
+        if !matches!(self.state, State::Well) {
+            return;
+        }
+        let mut bytes = demand.encode().to_vec();
+        bytes.extend_from_slice(payload);
+        self.outgoing.push_back(Parcel {
+            bytes,
+            sent: 0,
+            lock,
+        });
+        self.flush();
+    }
+
+    fn flush(&mut self) {
+        while let Some(parcel) = self.outgoing.front_mut() {
+            // Straight to the kernel: the runtime's idea of readiness may be older than a pause.
+            let mut result = parcel.send(self.socket.as_raw_fd());
+            if result == Err(Errno::EAGAIN) {
+                // And the runtime is told, lest it wakes us for what is not so.
+                let socket = self.socket.as_raw_fd();
+                result = self
+                    .socket
+                    .try_io(Interest::WRITABLE, || {
+                        parcel.send(socket).map_err(io::Error::from)
+                    })
+                    .map_err(|_| Errno::EAGAIN);
+            }
+            match result {
+                Ok(()) if parcel.sent == parcel.bytes.len() => {
+                    self.outgoing.pop_front();
+                }
+                Ok(()) | Err(Errno::EINTR) => {}
+                // Full, or closed: reading will tell which.
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Takes in everything that has arrived.
+    fn read(&mut self) {
+        if !matches!(self.state, State::Well) {
+            return;
+        }
+        let fd = self.socket.as_raw_fd();
+        let mut buffer = [0; 1024];
+        loop {
+            let mut result = recv(fd, &mut buffer, MsgFlags::MSG_DONTWAIT);
+            if result == Err(Errno::EAGAIN) {
+                result = self
+                    .socket
+                    .try_io(Interest::READABLE, || {
+                        recv(fd, &mut buffer, MsgFlags::MSG_DONTWAIT).map_err(io::Error::from)
+                    })
+                    .map_err(|_| Errno::EAGAIN);
+            }
+            match result {
+                Ok(0) => return self.lose(),
+                Ok(length) => {
+                    self.incoming.extend_from_slice(&buffer[..length]);
+                    self.understand();
+                }
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => return,
+                Err(_) => return self.lose(),
+            }
+        }
+    }
+
+    fn understand(&mut self) {
+        while let Some(frame) = self.incoming.first_chunk::<FRAME>() {
+            let report = Report::decode(frame);
+            self.incoming.drain(..FRAME);
+            let news = match report {
+                Ok(Report::Pong(seq)) => {
+                    self.pulse.answered(seq);
+                    continue;
+                }
+                Ok(Report::Started { pid }) => News::Started { pid },
+                Ok(Report::NotStarted { errno }) => {
+                    self.busy = false;
+                    News::NotStarted { errno }
+                }
+                Ok(Report::Stopped) => News::Stopped,
+                Ok(Report::Exited(exit)) => News::Exited(exit),
+                Ok(Report::LeftBehind) => News::LeftBehind,
+                Ok(Report::TreeEmpty { at }) => {
+                    self.busy = false;
+                    News::TreeEmpty { at }
+                }
+                Ok(Report::TreeStuck) => {
+                    self.busy = false;
+                    self.stuck = true;
+                    News::TreeStuck
+                }
+                Ok(Report::Acting) => News::Acting,
+                Ok(Report::ClockJumped) => News::ClockJumped,
+                Ok(Report::Ready | Report::Unready { .. }) | Err(_) => {
+                    // A guardian out of its mind guards nothing.
+                    return self.lose();
+                }
+            };
+            self.inbox.push_back(news);
+        }
+    }
+}
+
+impl Parcel {
+    /// Sends as much as goes.
+    fn send(&mut self, socket: i32) -> nix::Result<()> {
+        let parts = [IoSlice::new(&self.bytes[self.sent..])];
+        let lock = self.lock.as_ref().map(AsRawFd::as_raw_fd);
+        let rights = lock.as_slice();
+        let rights = [ControlMessage::ScmRights(rights)];
+        let rights = if lock.is_some() { &rights[..] } else { &[] };
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+        self.sent += sendmsg::<()>(socket, &parts, rights, flags, None)?;
+        // It went with the first byte.
+        self.lock = None;
+        Ok(())
+    }
+}
+
+/// One round of killing what a dead guardian left: it and all orphans are children of ours.
+fn tree_is_empty(guardian: i32, cage: &Cage, rescue: &mut Rescue) -> bool {
+    let now = Instant::now();
+    rescue.tried += now.since(rescue.looked).min(GAP);
+    rescue.looked = now;
+    cage.kill();
+    if rescue.tried >= GAP && tree::is_child(guardian) {
+        // Killed and still not dead: it is stuck in the kernel, and its children have not come to
+        // us. It can reap none of them any more, so their ids are theirs.
+        for child in tree::children_of(guardian) {
+            tree::signal(child, libc::SIGKILL);
+        }
+    }
+    tree::sweep(&guardian::spared()) && cage.is_empty()
+}

@@ -1,0 +1,365 @@
+//! Making a guardian: a child of the supervisor that is small, named, hard to starve and holds
+//! nothing that is not its own.
+//!
+//! [`fork`] is called by the drivers before there is a runtime or a second thread. What the
+//! guardian then does all its life is in [`super::vigil`]. Nothing here may return into the caller
+//! from inside the guardian.
+
+use std::ffi::{CStr, OsString};
+use std::io::{self, IoSliceMut, Read};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::panic::AssertUnwindSafe;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::mman::MlockAllFlags;
+use nix::sys::prctl;
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal};
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
+
+use super::attendant::Attendant;
+use super::cage::Cage;
+use super::spawn::Inheritance;
+use super::vigil::Vigil;
+use super::wire::{FRAME, Report};
+use super::{Contain, Setup, tree};
+
+/// What a process list shows: not the product's name, so that a `pkill` by that name leaves the
+/// one process alone that has to clean up after it.
+const NAME: &CStr = c"tc-guardian";
+
+/// Why there is no guardian: what was asked for cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// There is no command.
+    #[error("no command was given")]
+    NoCommand,
+    /// A word of the command holds a NUL byte.
+    #[error("the command holds a NUL byte")]
+    Nul,
+    /// A guardian is forked, and that is only sound while there is one thread.
+    #[error("a guardian cannot be forked from a process of {0} threads")]
+    Threads(usize),
+    /// A kind of containment was asked for by name and is not to be had here.
+    #[error("--contain={asked} cannot be had: {why}")]
+    Contain {
+        /// The name of it.
+        asked: &'static str,
+        /// One line: what is missing.
+        why: String,
+    },
+    /// The kernel refused.
+    #[error("cannot set up the guardian: {what}: {why}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the kernel said.
+        why: io::Error,
+    },
+}
+
+/// Children of this process that are not a command's tree: what an attendant that kills a dead
+/// guardian's tree has to spare.
+static SPARED: Mutex<Vec<i32>> = Mutex::new(Vec::new());
+
+/// The guardians that live, and the children we were started with.
+pub(super) fn spared() -> Vec<i32> {
+    SPARED.lock().map(|pids| pids.clone()).unwrap_or_default()
+}
+
+fn spare(pid: i32) {
+    if let Ok(mut pids) = SPARED.lock() {
+        pids.push(pid);
+    }
+}
+
+/// A guardian has been reaped (or is about to be killed): its id may become anybody's.
+pub(super) fn spare_no_more(pid: i32) {
+    if let Ok(mut pids) = SPARED.lock() {
+        pids.retain(|spared| *spared != pid);
+    }
+}
+
+/// A guardian that waits for its attendant. Dropped, it goes away by itself.
+#[derive(Debug)]
+pub struct Guardian {
+    pid: i32,
+    socket: UnixStream,
+    cage: Cage,
+}
+
+impl Guardian {
+    /// The containment that is in force: never [`Contain::Auto`].
+    #[must_use]
+    pub fn containment(&self) -> Contain {
+        self.cage.kind()
+    }
+
+    /// The guardian's process, for people.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// The supervisor's side of it.
+    ///
+    /// # Errors
+    /// Where the socket cannot be registered with the runtime.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with time and I/O.
+    pub fn attend(self) -> io::Result<Attendant> {
+        let socket = tokio::net::UnixStream::from_std(self.socket)?;
+        Ok(Attendant::new(self.pid, socket, self.cage))
+    }
+}
+
+/// Forks a guardian. The process becomes a child subreaper.
+///
+/// To be called early: it captures the signal mask and dispositions as those that the command will
+/// get, and every descriptor that is close-on-exec by now is closed in the guardian.
+///
+/// # Errors
+/// When something that was asked for cannot be had, or the kernel refuses; nothing is left behind.
+pub fn fork(setup: Setup) -> Result<Guardian, Refusal> {
+    if setup.command.is_empty() {
+        return Err(Refusal::NoCommand);
+    }
+    if setup.command.iter().any(has_nul) {
+        return Err(Refusal::Nul);
+    }
+    let threads = threads().map_err(system("reading /proc/self/status"))?;
+    if threads != 1 {
+        return Err(Refusal::Threads(threads));
+    }
+    let inheritance = Inheritance::capture();
+    let cage = Cage::prepare(setup.contain)?;
+    prctl::set_child_subreaper(true).map_err(errno("becoming a child subreaper"))?;
+    forget_sigchld().map_err(errno("resetting SIGCHLD"))?;
+    spare_what_we_came_with();
+    let (ours, its) = UnixStream::pair().map_err(system("making a socket pair"))?;
+
+    // SAFETY: there is one thread (see above), so the child's memory is consistent; it never
+    // returns from `live`.
+    match unsafe { nix::unistd::fork() }.map_err(errno("forking"))? {
+        nix::unistd::ForkResult::Child => live(setup, inheritance, cage, its),
+        nix::unistd::ForkResult::Parent { child } => {
+            drop(its);
+            // Both do it, so that it is done before either relies on it.
+            let _ = nix::unistd::setpgid(child, child);
+            spare(child.as_raw());
+            let guardian = Guardian {
+                pid: child.as_raw(),
+                socket: ours,
+                cage,
+            };
+            hear_ready(&guardian).inspect_err(|_| {
+                tree::signal(guardian.pid, libc::SIGKILL);
+                let _ = nix::sys::wait::waitpid(child, None);
+                spare_no_more(guardian.pid);
+            })?;
+            Ok(guardian)
+        }
+    }
+}
+
+fn has_nul(word: &OsString) -> bool {
+    word.as_bytes().contains(&0)
+}
+
+fn system(what: &'static str) -> impl Fn(io::Error) -> Refusal {
+    move |why| Refusal::System { what, why }
+}
+
+fn errno(what: &'static str) -> impl Fn(Errno) -> Refusal {
+    move |errno| Refusal::System {
+        what,
+        why: errno.into(),
+    }
+}
+
+fn threads() -> io::Result<usize> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("Threads:"))
+        .and_then(|number| number.trim().parse().ok())
+        .ok_or_else(|| io::Error::other("no line \"Threads:\""))
+}
+
+/// Whoever ignores SIGCHLD has children that reap themselves: none of ours may.
+fn forget_sigchld() -> nix::Result<()> {
+    let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+    // SAFETY: the default disposition runs no code of ours.
+    unsafe { nix::sys::signal::sigaction(Signal::SIGCHLD, &default) }.map(drop)
+}
+
+/// A shell that became us by `exec` leaves us its background jobs as children.
+fn spare_what_we_came_with() {
+    let me = i32::try_from(std::process::id()).unwrap_or(0);
+    let known = spared();
+    for child in tree::children_of(me) {
+        if !known.contains(&child) {
+            spare(child);
+        }
+    }
+}
+
+/// Waits for the guardian's first word, and makes the socket what the runtime wants it to be.
+fn hear_ready(guardian: &Guardian) -> Result<(), Refusal> {
+    let what = "waiting for its first word";
+    let mut frame = [0; FRAME];
+    let mut socket = &guardian.socket;
+    // Generous: a fresh process on a starved machine.
+    socket
+        .set_read_timeout(Some(Duration::from_secs(30)))
+        .map_err(system(what))?;
+    socket.read_exact(&mut frame).map_err(system(what))?;
+    match Report::decode(&frame) {
+        Ok(Report::Ready) => {}
+        Ok(Report::Unready { errno }) => {
+            return Err(Refusal::System {
+                what: "its timers and signals",
+                why: io::Error::from_raw_os_error(errno),
+            });
+        }
+        _ => return Err(system(what)(io::ErrorKind::InvalidData.into())),
+    }
+    socket.set_read_timeout(None).map_err(system(what))?;
+    socket.set_nonblocking(true).map_err(system(what))
+}
+
+/// The guardian's life, from fork to exit.
+fn live(setup: Setup, mut inheritance: Inheritance, cage: Cage, socket: UnixStream) -> ! {
+    // A panic must not unwind into a second copy of the supervisor. It ends the guardian, which
+    // kills the command, and the supervisor does the rest.
+    let lived = std::panic::catch_unwind(AssertUnwindSafe(|| {
+        let _ = nix::unistd::setpgid(nix::unistd::Pid::from_raw(0), nix::unistd::Pid::from_raw(0));
+        // All of them: no Ctrl-C and no `kill` of the job ends the one who has to clean up, and
+        // the terminal can be handed over without being stopped for it.
+        let _ = nix::sys::signal::sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None);
+        let mut keep = cage.keep();
+        keep.push(socket.as_raw_fd());
+        close_ours(&keep);
+        let _ = prctl::set_name(NAME);
+        rename_arguments();
+        take_precedence(&mut inheritance);
+        Vigil::begin(setup, inheritance, cage, socket).keep();
+    }));
+    // SAFETY: _exit(2) ends the process without running the exit handlers of the supervisor, whose
+    // copy this is.
+    unsafe { libc::_exit(i32::from(lived.is_err())) }
+}
+
+/// Closes every descriptor that is close-on-exec: it was opened by us, not inherited for the
+/// command. Above all the supervisor's ends of other guardians' sockets: while one of those is
+/// open, its guardian cannot see the supervisor's death.
+fn close_ours(keep: &[RawFd]) {
+    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else {
+        return;
+    };
+    let open: Vec<RawFd> = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect();
+    for fd in open {
+        // SAFETY: numbers only; the objects that own these descriptors are never used or dropped
+        // in this process, which leaves by _exit.
+        unsafe {
+            let flags = libc::fcntl(fd, libc::F_GETFD);
+            if flags != -1 && flags & libc::FD_CLOEXEC != 0 && !keep.contains(&fd) {
+                libc::close(fd);
+            }
+        }
+    }
+}
+
+/// Overwrites the command line that `ps` and `pkill -f` see.
+fn rename_arguments() {
+    let Ok(stat) = std::fs::read_to_string("/proc/self/stat") else {
+        return;
+    };
+    let Some((_, rest)) = stat.rsplit_once(')') else {
+        return;
+    };
+    // Fields 48 and 49, counted from 1; `rest` begins with field 3.
+    let mut fields = rest.split_ascii_whitespace().skip(45);
+    let mut next = || fields.next().and_then(|field| field.parse::<usize>().ok());
+    let (Some(start), Some(end)) = (next(), next()) else {
+        return;
+    };
+    let name = NAME.to_bytes();
+    if start == 0 || end <= start + name.len() {
+        return;
+    }
+    // SAFETY: the kernel tells where the strings of the command line lie on our own stack. They
+    // are writable memory that nothing else refers to as anything but bytes, there is one thread,
+    // and what is written ends with NULs before `end`.
+    unsafe {
+        let area = std::ptr::with_exposed_provenance_mut::<u8>(start);
+        std::ptr::write_bytes(area, 0, end - start);
+        std::ptr::copy_nonoverlapping(name.as_ptr(), area, name.len());
+    }
+}
+
+/// Whatever the system grants for being on time on a machine that is starved of processor or
+/// memory. None of it is needed, so none of it may fail.
+fn take_precedence(inheritance: &mut Inheritance) {
+    // What is in memory stays; what is not is not fetched for that (MCL_ONFAULT): the guardian
+    // remains as small as it is. Memory locks are not inherited by the command.
+    let _ = nix::sys::mman::mlockall(MlockAllFlags::from_bits_retain(
+        libc::MCL_CURRENT | libc::MCL_ONFAULT,
+    ));
+    // SAFETY: numbers, and a pointer to a value that lives as long as the call.
+    unsafe {
+        // A real-time parent has children of niceness 0: what cannot be undone is not done.
+        if libc::sched_getscheduler(0) == libc::SCHED_OTHER && inheritance.nice() >= 0 {
+            let lowest = libc::sched_param { sched_priority: 1 };
+            libc::sched_setscheduler(
+                0,
+                libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK,
+                &raw const lowest,
+            );
+        }
+    }
+    let path = "/proc/self/oom_score_adj";
+    if let Ok(score) = std::fs::read(path)
+        && std::fs::write(path, "-900").is_ok()
+    {
+        inheritance.restore_oom_score(score);
+    }
+}
+
+/// Becomes an ordinary process again: for the afterlife, which may take its time.
+pub(super) fn give_up_precedence() {
+    let _ = nix::sys::mman::munlockall();
+    // SAFETY: numbers, and a pointer to a value that lives as long as the call.
+    unsafe {
+        let ordinary = libc::sched_param { sched_priority: 0 };
+        libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const ordinary);
+    }
+}
+
+/// Receives bytes, and a descriptor that came along with them.
+pub(super) fn receive(
+    socket: RawFd,
+    buffer: &mut [u8],
+    rights: &mut [u8],
+) -> nix::Result<(usize, Option<OwnedFd>)> {
+    let mut parts = [IoSliceMut::new(buffer)];
+    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
+    let message = recvmsg::<()>(socket, &mut parts, Some(rights), flags)?;
+    let mut passed = None;
+    for control in message.cmsgs()? {
+        if let ControlMessageOwned::ScmRights(descriptors) = control {
+            for descriptor in descriptors {
+                // SAFETY: the kernel has just made this descriptor for us alone.
+                passed = Some(unsafe { OwnedFd::from_raw_fd(descriptor) });
+            }
+        }
+    }
+    Ok((message.bytes, passed))
+}

@@ -1,0 +1,293 @@
+//! Finding, signalling, killing and reaping the processes of a tree.
+//!
+//! Called by [`super::guardian`] for the command's tree, and by [`super::attendant`] when the
+//! guardian has died and the orphans have come to the supervisor. Both are child subreapers, so
+//! whatever loses its parent inside the tree becomes a direct child.
+//!
+//! Only direct children that have not been reaped are ever signalled, by id or as members of the
+//! group whose leader has not been reaped: such an id cannot have been given to another process.
+//! Nothing here may allocate where the kernel has `/proc/<pid>/task/<tid>/children`: the guardian
+//! has to work when there is no memory left.
+
+use std::fs::File;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::unix::fs::FileExt;
+
+use crate::core::Exit;
+
+/// What a child did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// It ended, and is still to be reaped.
+    Ended(Exit),
+    /// It was stopped.
+    Stopped,
+}
+
+/// Sends `signal` to one process. The caller knows that it has not been reaped.
+pub(super) fn signal(pid: i32, signal: i32) {
+    debug_assert!(pid > 1, "a process, not a group and not everybody");
+    // SAFETY: kill(2) takes numbers only. That it fails is meant: the process may be a zombie, or
+    // not ours to signal, and the caller judges by whether it goes away.
+    unsafe { libc::kill(pid, signal) };
+}
+
+/// Sends `signal` to the process group. The caller knows that its leader has not been reaped.
+pub(super) fn signal_group(leader: i32, signal: i32) {
+    debug_assert!(leader > 1, "a group, not our own and not everybody");
+    // SAFETY: kill(2) takes numbers only; see `signal` for its failures.
+    unsafe { libc::kill(-leader, signal) };
+}
+
+/// Whether `pid` is in the process group of `leader`.
+pub(super) fn is_in_group(pid: i32, leader: i32) -> bool {
+    // SAFETY: getpgid(2) takes a number and gives one.
+    unsafe { libc::getpgid(pid) == leader }
+}
+
+/// What has become of the child `pid`. An end is seen again and again until [`reap`]; a stop is
+/// seen once. `None`: nothing new.
+pub(super) fn look_at(pid: i32) -> Option<Change> {
+    let id = libc::id_t::try_from(pid).ok()?;
+    if let Some(info) = wait(libc::P_PID, id, libc::WEXITED | libc::WNOWAIT) {
+        return Some(Change::Ended(info.exit));
+    }
+    wait(libc::P_PID, id, libc::WSTOPPED).map(|_| Change::Stopped)
+}
+
+/// A child that ended and is still to be reaped, whichever.
+pub(super) fn any_ended() -> Option<i32> {
+    wait(libc::P_ALL, 0, libc::WEXITED | libc::WNOWAIT).map(|info| info.pid)
+}
+
+/// Reaps the child if it has ended; tells whether it is gone (or was no child of ours).
+pub(super) fn reap(pid: i32) -> bool {
+    // SAFETY: waitpid(2) may be given no place for the status.
+    let answer = unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::WNOHANG) };
+    answer == pid || (answer == -1 && nix::Error::last() == nix::Error::ECHILD)
+}
+
+/// Whether this process has no children at all, neither living nor to be reaped.
+pub(super) fn is_childless() -> bool {
+    let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+    // SAFETY: waitid(2) writes to the siginfo it is given a valid pointer to.
+    let answer = unsafe {
+        libc::waitid(
+            libc::P_ALL,
+            0,
+            info.as_mut_ptr(),
+            libc::WEXITED | libc::WNOHANG | libc::WNOWAIT,
+        )
+    };
+    answer == -1 && nix::Error::last() == nix::Error::ECHILD
+}
+
+/// Whether `pid` is a child of this process, be it living or to be reaped.
+pub(super) fn is_child(pid: i32) -> bool {
+    let Ok(id) = libc::id_t::try_from(pid) else {
+        return false;
+    };
+    let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+    let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: waitid(2) writes to the siginfo it is given a valid pointer to.
+    unsafe { libc::waitid(libc::P_PID, id, info.as_mut_ptr(), options) == 0 }
+}
+
+struct Info {
+    pid: i32,
+    exit: Exit,
+}
+
+fn wait(kind: libc::idtype_t, id: libc::id_t, options: i32) -> Option<Info> {
+    let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+    // SAFETY: waitid(2) writes to the siginfo it is given a valid pointer to, which is initialised
+    // with zeros: that is what it means for "nothing to report" on every kernel.
+    let (answer, info) = unsafe {
+        let answer = libc::waitid(kind, id, info.as_mut_ptr(), options | libc::WNOHANG);
+        (answer, info.assume_init())
+    };
+    // SAFETY: the kernel filled in the fields of a SIGCHLD, or they are zero.
+    let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
+    if answer != 0 || pid == 0 {
+        return None;
+    }
+    let exit = if info.si_code == libc::CLD_EXITED {
+        Exit::Code((status & 0xff).to_le_bytes()[0])
+    } else {
+        Exit::Signal(status)
+    };
+    Some(Info { pid, exit })
+}
+
+/// The list of this thread's children, opened once so that it can be read when no descriptor is to
+/// be had.
+pub(super) struct Children {
+    list: Option<File>,
+    me: i32,
+}
+
+impl Children {
+    /// For the calling process, which must have one thread.
+    pub(super) fn of_this_thread() -> Children {
+        Children {
+            // Absent without CONFIG_PROC_CHILDREN; the walk over /proc does the same, slower.
+            list: File::open("/proc/thread-self/children").ok(),
+            me: i32::try_from(std::process::id()).unwrap_or(0),
+        }
+    }
+
+    /// Calls `visit` with the id of every direct child, zombies included. The kernel's list is not
+    /// a snapshot: a child can be missed while others come and go, and is seen the next time.
+    pub(super) fn each(&self, visit: impl FnMut(i32)) {
+        match &self.list {
+            Some(list) => each_listed(list, visit),
+            None => each_by_parent(self.me, visit),
+        }
+    }
+}
+
+/// Reads ids separated by blanks, without allocating.
+fn each_listed(list: &File, mut visit: impl FnMut(i32)) {
+    let mut buffer = [0_u8; 2048];
+    let mut offset = 0;
+    let mut number: i32 = 0;
+    loop {
+        let length = match list.read_at(&mut buffer, offset) {
+            Ok(0) => break,
+            Ok(length) => length,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(_) => break,
+        };
+        offset += length as u64;
+        for byte in &buffer[..length] {
+            if byte.is_ascii_digit() {
+                number = number
+                    .saturating_mul(10)
+                    .saturating_add(i32::from(byte - b'0'));
+            } else if number > 0 {
+                visit(number);
+                number = 0;
+            }
+        }
+    }
+    if number > 0 {
+        visit(number);
+    }
+}
+
+/// Looks through all of /proc for processes whose parent is `parent`. Allocates.
+fn each_by_parent(parent: i32, mut visit: impl FnMut(i32)) {
+    let Ok(entries) = std::fs::read_dir("/proc") else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse().ok()) else {
+            continue;
+        };
+        if parent_of(pid) == Some(parent) {
+            visit(pid);
+        }
+    }
+}
+
+fn parent_of(pid: i32) -> Option<i32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may hold anything, parentheses and blanks included.
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+/// The direct children of a process, which may have many threads. Allocates: for the supervisor.
+pub(super) fn children_of(pid: i32) -> Vec<i32> {
+    let mut found = Vec::new();
+    let mut listed = false;
+    if let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) {
+        for thread in threads.flatten() {
+            if let Ok(list) = File::open(thread.path().join("children")) {
+                listed = true;
+                each_listed(&list, |child| found.push(child));
+            }
+        }
+    }
+    if !listed {
+        each_by_parent(pid, |child| found.push(child));
+    }
+    found
+}
+
+/// Kills and reaps every direct child of this process but those that `spare` names, over and over
+/// while that makes headway: what loses its parent comes to us. Tells whether none is left.
+/// Allocates: for the supervisor.
+pub(super) fn sweep(spare: &[i32]) -> bool {
+    let me = i32::try_from(std::process::id()).unwrap_or(0);
+    // Bounded, so that a storm of forks cannot keep the supervisor from everything else.
+    for _ in 0..64 {
+        let mut left = 0_usize;
+        let mut reaped = false;
+        for child in children_of(me) {
+            if spare.contains(&child) {
+                continue;
+            }
+            signal(child, libc::SIGKILL);
+            if reap(child) {
+                reaped = true;
+            } else {
+                left += 1;
+            }
+        }
+        if left == 0 && !reaped {
+            return true;
+        }
+        if !reaped {
+            return false;
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn a_list_is_read_across_the_ends_of_the_buffer() {
+        let path = tempfile::NamedTempFile::new().unwrap();
+        let ids: Vec<i32> = (1000..3000).collect();
+        let text: String = ids.iter().map(|id| format!("{id} ")).collect();
+        std::fs::write(path.path(), text).unwrap();
+        let mut seen = Vec::new();
+        each_listed(&File::open(path.path()).unwrap(), |id| seen.push(id));
+        assert_eq!(seen, ids);
+    }
+
+    #[test]
+    fn the_two_ways_to_find_children_agree_on_ours() {
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        let me = i32::try_from(std::process::id()).unwrap();
+        let mut by_parent = false;
+        each_by_parent(me, |id| by_parent |= id == pid);
+        let listed = children_of(me).contains(&pid);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(by_parent && listed);
+    }
+
+    #[test]
+    #[expect(clippy::zombie_processes, reason = "reaping it is what is tried here")]
+    fn an_end_is_seen_until_it_is_reaped() {
+        let child = Command::new("sh").args(["-c", "exit 7"]).spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        let until = crate::clock::Instant::now() + std::time::Duration::from_secs(60);
+        while look_at(pid).is_none() {
+            assert!(crate::clock::Instant::now() < until);
+            std::thread::yield_now();
+        }
+        assert_eq!(look_at(pid), Some(Change::Ended(Exit::Code(7))));
+        assert_eq!(look_at(pid), Some(Change::Ended(Exit::Code(7))));
+        assert!(reap(pid));
+        assert_eq!(look_at(pid), None);
+    }
+}

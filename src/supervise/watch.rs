@@ -1,0 +1,364 @@
+//! What the guardian decides: deadlines, drains and kills, as a function of time and events.
+//!
+//! Called by [`super::guardian`] with every event; it answers with steps to be taken in order. It
+//! is pure: it reads no clock, sends no signal, and never allocates.
+//!
+//! ```text
+//! Idle ──▶ Running ──▶ Draining ──▶ Killing ──▶ Idle
+//!              └───────────┴── the tree is empty ─▲
+//! ```
+//! In every call the clock is looked at first, whatever the event is, so a renewal that was
+//! waiting in the socket when its deadline passed is an expiry. Nothing leaves `Killing` but the
+//! end of the tree.
+
+use std::time::Duration;
+
+use crate::clock::Instant;
+use crate::core::Exit;
+
+use super::wire::Report;
+
+/// The grace where no deadline tells one.
+const DEFAULT_GRACE: Duration = Duration::from_secs(10);
+/// How long a killed tree may take before it is called stuck.
+pub(super) const STUCK_AFTER: Duration = Duration::from_secs(10);
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// Time has passed.
+    Ticked,
+    /// The command's process was forked under these deadlines.
+    Forked {
+        term_at: Instant,
+        kill_at: Instant,
+        stop_signal: i32,
+        pid: i32,
+    },
+    /// Its image was replaced by the command's.
+    Executed,
+    /// It could not be, for this error number; the process is about to exit.
+    NotExecuted { errno: i32 },
+    /// The supervisor told new deadlines.
+    Extended { term_at: Instant, kill_at: Instant },
+    /// The supervisor wants a drain.
+    DrainAsked { signal: i32, end_of_grace: Instant },
+    /// The supervisor wants the tree killed.
+    KillAsked,
+    /// The supervisor is dead (or talks nonsense).
+    Orphaned,
+    /// The main process ended.
+    MainExited(Exit),
+    /// The main process has ended, and others of its tree live. Told as often as it is seen.
+    OthersLive,
+    /// Nothing of the tree is left, reaped or not.
+    Emptied,
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Tell the supervisor.
+    Tell(Report),
+    /// Send this signal, and then SIGCONT, to the main process's group.
+    SignalGroup(i32),
+    /// Send SIGTERM and SIGCONT to every direct child outside the group that has not had it yet.
+    TermRest,
+    /// Kill the whole tree, and go on until it is empty.
+    Kill,
+    /// The supervisor is dead and the tree is empty: carry out the will and go.
+    Depart,
+}
+
+/// The steps of one event: at most eight, without allocation.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Steps {
+    steps: [Option<Step>; 8],
+    len: usize,
+}
+
+impl Steps {
+    fn push(&mut self, step: Step) {
+        self.steps[self.len] = Some(step);
+        self.len += 1;
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = Step> + '_ {
+        self.steps.iter().flatten().copied()
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// No tree.
+    Idle,
+    /// The command does its work.
+    Running,
+    /// A signal was sent; kill at the earlier of `end` and `kill_at`.
+    Draining { end: Instant },
+    /// Everything is being killed.
+    Killing { since: Instant },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Main {
+    /// Forked, with this id; not known whether its image could be replaced.
+    Starting {
+        pid: i32,
+    },
+    Runs,
+    NotExecuted {
+        errno: i32,
+    },
+    Ended,
+}
+
+/// The guardian's mind.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Watch {
+    phase: Phase,
+    main: Main,
+    term_at: Instant,
+    kill_at: Instant,
+    stop_signal: i32,
+    /// What the group was sent last.
+    sent: i32,
+    /// The supervisor is dead.
+    orphaned: bool,
+    /// What was said once is not said again.
+    told_acting: bool,
+    told_left_behind: bool,
+    told_stuck: bool,
+}
+
+impl Watch {
+    pub(super) fn new() -> Watch {
+        Watch {
+            phase: Phase::Idle,
+            main: Main::Ended,
+            term_at: Instant::FOREVER,
+            kill_at: Instant::FOREVER,
+            stop_signal: 0,
+            sent: 0,
+            orphaned: false,
+            told_acting: false,
+            told_left_behind: false,
+            told_stuck: false,
+        }
+    }
+
+    /// Whether there is no tree to watch.
+    pub(super) fn is_idle(&self) -> bool {
+        self.phase == Phase::Idle
+    }
+
+    /// Whether the tree is being killed.
+    pub(super) fn is_killing(&self) -> bool {
+        matches!(self.phase, Phase::Killing { .. })
+    }
+
+    /// When [`Event::Ticked`] will have a consequence.
+    pub(super) fn next(&self) -> Instant {
+        match self.phase {
+            Phase::Idle => Instant::FOREVER,
+            Phase::Running => self.term_at.min(self.kill_at),
+            Phase::Draining { end } => end.min(self.kill_at),
+            Phase::Killing { .. } if self.told_stuck => Instant::FOREVER,
+            Phase::Killing { since } => since + STUCK_AFTER,
+        }
+    }
+
+    /// Takes one event in, at `now`, and says what is to be done.
+    pub(super) fn step(&mut self, now: Instant, event: Event) -> Steps {
+        let mut steps = Steps::default();
+        // The clock goes first: a deadline that has passed is not undone by what arrives late.
+        self.look_at_the_clock(now, &mut steps);
+        match event {
+            Event::Ticked => {}
+            Event::Forked {
+                term_at,
+                kill_at,
+                stop_signal,
+                pid,
+            } => {
+                *self = Watch {
+                    phase: Phase::Running,
+                    main: Main::Starting { pid },
+                    term_at,
+                    kill_at,
+                    stop_signal,
+                    orphaned: self.orphaned,
+                    ..Watch::new()
+                };
+            }
+            Event::Executed => {
+                if let Main::Starting { pid } = self.main {
+                    self.main = Main::Runs;
+                    steps.push(Step::Tell(Report::Started { pid }));
+                }
+            }
+            Event::NotExecuted { errno } => self.main = Main::NotExecuted { errno },
+            Event::Extended { term_at, kill_at } => match self.phase {
+                // Absolute, so what is told last holds, be it shorter or longer.
+                Phase::Running | Phase::Draining { .. } => {
+                    self.term_at = term_at;
+                    self.kill_at = kill_at;
+                }
+                Phase::Idle | Phase::Killing { .. } => {}
+            },
+            Event::DrainAsked {
+                signal,
+                end_of_grace,
+            } => self.drain(signal, end_of_grace, &mut steps),
+            Event::KillAsked => self.kill(now, &mut steps),
+            Event::Orphaned => {
+                self.orphaned = true;
+                let end = now + self.grace();
+                match self.phase {
+                    Phase::Idle => steps.push(Step::Depart),
+                    Phase::Running => self.drain(self.stop_signal, end, &mut steps),
+                    // What was granted stays granted, as far as kill_at allows: but it must end.
+                    Phase::Draining {
+                        end: Instant::FOREVER,
+                    } => self.phase = Phase::Draining { end },
+                    Phase::Draining { .. } | Phase::Killing { .. } => {}
+                }
+            }
+            Event::MainExited(exit) => match self.main {
+                Main::NotExecuted { .. } | Main::Ended => {}
+                Main::Starting { .. } | Main::Runs => {
+                    self.main = Main::Ended;
+                    steps.push(Step::Tell(Report::Exited(exit)));
+                }
+            },
+            Event::OthersLive => self.others_live(now, &mut steps),
+            Event::Emptied => self.emptied(now, &mut steps),
+        }
+        // A deadline that was shortened may have passed already.
+        self.look_at_the_clock(now, &mut steps);
+        steps
+    }
+
+    /// The grace of a drain that nobody named one for.
+    fn grace(&self) -> Duration {
+        if self.kill_at == Instant::FOREVER || self.term_at == Instant::FOREVER {
+            DEFAULT_GRACE
+        } else {
+            self.kill_at.since(self.term_at)
+        }
+    }
+
+    fn look_at_the_clock(&mut self, now: Instant, steps: &mut Steps) {
+        match self.phase {
+            Phase::Idle => {}
+            Phase::Running => {
+                if now >= self.kill_at {
+                    self.act(steps);
+                    self.kill(now, steps);
+                } else if now >= self.term_at {
+                    self.act(steps);
+                    // Until kill_at, and not longer.
+                    self.drain(self.stop_signal, Instant::FOREVER, steps);
+                }
+            }
+            Phase::Draining { end } => {
+                if now >= self.kill_at {
+                    self.act(steps);
+                    self.kill(now, steps);
+                } else if now >= end {
+                    self.kill(now, steps);
+                }
+            }
+            Phase::Killing { since } => {
+                if !self.told_stuck && now >= since + STUCK_AFTER {
+                    self.told_stuck = true;
+                    steps.push(Step::Tell(Report::TreeStuck));
+                }
+            }
+        }
+    }
+
+    /// A deadline passed: say once that this is the guardian's own doing.
+    fn act(&mut self, steps: &mut Steps) {
+        if !self.told_acting {
+            self.told_acting = true;
+            steps.push(Step::Tell(Report::Acting));
+        }
+    }
+
+    fn drain(&mut self, signal: i32, end: Instant, steps: &mut Steps) {
+        match self.phase {
+            Phase::Idle | Phase::Killing { .. } => {}
+            Phase::Running => {
+                self.phase = Phase::Draining { end };
+                self.signal_group(signal, steps);
+            }
+            Phase::Draining { end: before } => {
+                // A grace is fixed when it begins; it can be cut, not lengthened.
+                self.phase = Phase::Draining {
+                    end: before.min(end),
+                };
+                // What is left when the main process has gone has been told already.
+                if self.main != Main::Ended {
+                    self.signal_group(signal, steps);
+                }
+            }
+        }
+    }
+
+    fn signal_group(&mut self, signal: i32, steps: &mut Steps) {
+        self.sent = signal;
+        steps.push(Step::SignalGroup(signal));
+    }
+
+    fn kill(&mut self, now: Instant, steps: &mut Steps) {
+        match self.phase {
+            Phase::Idle | Phase::Killing { .. } => {}
+            Phase::Running | Phase::Draining { .. } => {
+                self.phase = Phase::Killing { since: now };
+                steps.push(Step::Kill);
+            }
+        }
+    }
+
+    fn others_live(&mut self, now: Instant, steps: &mut Steps) {
+        match self.phase {
+            // What is being killed needs neither a word nor a signal.
+            Phase::Idle | Phase::Killing { .. } => return,
+            Phase::Running | Phase::Draining { .. } => {}
+        }
+        if !self.told_left_behind {
+            self.told_left_behind = true;
+            steps.push(Step::Tell(Report::LeftBehind));
+        }
+        if self.phase == Phase::Running {
+            self.drain(libc::SIGTERM, now + self.grace(), steps);
+        } else if self.sent != libc::SIGTERM {
+            // Background jobs of a shell ignore SIGINT and SIGQUIT.
+            self.signal_group(libc::SIGTERM, steps);
+        }
+        steps.push(Step::TermRest);
+    }
+
+    fn emptied(&mut self, now: Instant, steps: &mut Steps) {
+        if self.phase == Phase::Idle {
+            return;
+        }
+        self.phase = Phase::Idle;
+        match self.main {
+            Main::NotExecuted { errno } => steps.push(Step::Tell(Report::NotStarted { errno })),
+            // "Nothing follows" was part of saying that the tree is stuck.
+            Main::Starting { .. } | Main::Runs | Main::Ended if self.told_stuck => {}
+            Main::Starting { .. } | Main::Runs | Main::Ended => {
+                steps.push(Step::Tell(Report::TreeEmpty { at: now }));
+            }
+        }
+        if self.orphaned {
+            steps.push(Step::Depart);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "watch_tests.rs"]
+mod tests;

@@ -1,0 +1,436 @@
+//! The frames between supervisor and guardian: 32 bytes each, little-endian, with a version byte.
+//!
+//! Called by [`super::attendant`] and [`super::guardian`]. Pure: it neither reads nor writes, and
+//! it never panics on what it is given, for one side of the socket may be out of its mind.
+//!
+//! ```text
+//! 0        1     2..4   4..8    8..16  16..24  24..32
+//! version  kind  flags  number  a      b       c
+//! ```
+//! A [`Demand::Start`] or [`Demand::Entrust`] is followed by as many bytes of payload as it says;
+//! the descriptor of the lock travels with the first byte of its frame.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+
+use crate::clock::Instant;
+use crate::core::Exit;
+
+/// The length of a frame, in bytes.
+pub(super) const FRAME: usize = 32;
+const VERSION: u8 = 1;
+/// The most a payload may measure: more than any environment the kernel accepts.
+pub(super) const PAYLOAD_MAX: usize = 4 << 20;
+
+/// One frame as it travels.
+pub(super) type Frame = [u8; FRAME];
+
+/// The other side sent what this version does not know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Malformed;
+
+/// What the supervisor tells the guardian to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Demand {
+    /// Start the command. The payload is the environment's additions, then the will.
+    Start {
+        term_at: Instant,
+        kill_at: Instant,
+        stop_signal: i32,
+        /// Bytes of `KEY=VALUE\0` that follow.
+        env: u32,
+        /// Bytes of the will that follow the environment.
+        will: u32,
+        /// The descriptor of a lock came along.
+        lock: bool,
+    },
+    /// These deadlines hold from now on.
+    Extend { term_at: Instant, kill_at: Instant },
+    /// Signal the group; kill at the earlier of this moment and `kill_at`.
+    Drain { signal: i32, end_of_grace: Instant },
+    /// Kill the whole tree now.
+    Kill,
+    /// Pass a signal on to the main process.
+    Signal(i32),
+    /// Continue a stopped command, in the foreground if it was there.
+    Resume,
+    /// A new will, of so many bytes, follows.
+    Entrust { will: u32 },
+    /// Answer with the same number.
+    Ping(u64),
+    /// Leave, if there is nothing to guard.
+    Dismiss,
+}
+
+/// What the guardian tells the supervisor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Report {
+    /// The guardian is set up.
+    Ready,
+    /// The guardian could not be set up, for this error number.
+    Unready {
+        errno: i32,
+    },
+    Started {
+        pid: i32,
+    },
+    NotStarted {
+        errno: i32,
+    },
+    Stopped,
+    Exited(Exit),
+    LeftBehind,
+    TreeEmpty {
+        at: Instant,
+    },
+    TreeStuck,
+    Acting,
+    ClockJumped,
+    Pong(u64),
+}
+
+/// The fields of a frame by name; which of them mean something depends on the kind.
+#[derive(Default)]
+struct Fields {
+    kind: u8,
+    flags: u16,
+    number: i32,
+    a: u64,
+    b: u64,
+    c: u64,
+}
+
+impl Fields {
+    fn pack(&self) -> Frame {
+        let mut frame = [0; FRAME];
+        frame[0] = VERSION;
+        frame[1] = self.kind;
+        frame[2..4].copy_from_slice(&self.flags.to_le_bytes());
+        frame[4..8].copy_from_slice(&self.number.to_le_bytes());
+        frame[8..16].copy_from_slice(&self.a.to_le_bytes());
+        frame[16..24].copy_from_slice(&self.b.to_le_bytes());
+        frame[24..32].copy_from_slice(&self.c.to_le_bytes());
+        frame
+    }
+
+    fn unpack(frame: &Frame) -> Result<Fields, Malformed> {
+        if frame[0] != VERSION {
+            return Err(Malformed);
+        }
+        let word = |at: usize| {
+            let mut bytes = [0; 8];
+            bytes.copy_from_slice(&frame[at..at + 8]);
+            u64::from_le_bytes(bytes)
+        };
+        Ok(Fields {
+            kind: frame[1],
+            flags: u16::from_le_bytes([frame[2], frame[3]]),
+            number: i32::from_le_bytes([frame[4], frame[5], frame[6], frame[7]]),
+            a: word(8),
+            b: word(16),
+            c: word(24),
+        })
+    }
+}
+
+/// Two lengths in one word.
+fn join(low: u32, high: u32) -> u64 {
+    u64::from(low) | u64::from(high) << 32
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the halves are meant")]
+fn split(both: u64) -> (u32, u32) {
+    (both as u32, (both >> 32) as u32)
+}
+
+impl Demand {
+    /// How many bytes follow the frame.
+    pub(super) fn payload(self) -> usize {
+        match self {
+            Demand::Start { env, will, .. } => env as usize + will as usize,
+            Demand::Entrust { will } => will as usize,
+            Demand::Extend { .. }
+            | Demand::Drain { .. }
+            | Demand::Kill
+            | Demand::Signal(_)
+            | Demand::Resume
+            | Demand::Ping(_)
+            | Demand::Dismiss => 0,
+        }
+    }
+
+    pub(super) fn encode(self) -> Frame {
+        let none = Fields::default();
+        match self {
+            Demand::Start {
+                term_at,
+                kill_at,
+                stop_signal,
+                env,
+                will,
+                lock,
+            } => Fields {
+                kind: 1,
+                flags: u16::from(lock),
+                number: stop_signal,
+                a: term_at.as_nanos(),
+                b: kill_at.as_nanos(),
+                c: join(env, will),
+            },
+            Demand::Extend { term_at, kill_at } => Fields {
+                kind: 2,
+                a: term_at.as_nanos(),
+                b: kill_at.as_nanos(),
+                ..none
+            },
+            Demand::Drain {
+                signal,
+                end_of_grace,
+            } => Fields {
+                kind: 3,
+                number: signal,
+                a: end_of_grace.as_nanos(),
+                ..none
+            },
+            Demand::Kill => Fields { kind: 4, ..none },
+            Demand::Signal(number) => Fields {
+                kind: 5,
+                number,
+                ..none
+            },
+            Demand::Resume => Fields { kind: 6, ..none },
+            Demand::Entrust { will } => Fields {
+                kind: 7,
+                c: join(0, will),
+                ..none
+            },
+            Demand::Ping(seq) => Fields {
+                kind: 8,
+                a: seq,
+                ..none
+            },
+            Demand::Dismiss => Fields { kind: 9, ..none },
+        }
+        .pack()
+    }
+
+    pub(super) fn decode(frame: &Frame) -> Result<Demand, Malformed> {
+        let fields = Fields::unpack(frame)?;
+        let (env, will) = split(fields.c);
+        let a = Instant::from_nanos(fields.a);
+        let b = Instant::from_nanos(fields.b);
+        let demand = match fields.kind {
+            1 => Demand::Start {
+                term_at: a,
+                kill_at: b,
+                stop_signal: fields.number,
+                env,
+                will,
+                lock: fields.flags & 1 == 1,
+            },
+            2 => Demand::Extend {
+                term_at: a,
+                kill_at: b,
+            },
+            3 => Demand::Drain {
+                signal: fields.number,
+                end_of_grace: a,
+            },
+            4 => Demand::Kill,
+            5 => Demand::Signal(fields.number),
+            6 => Demand::Resume,
+            7 => Demand::Entrust { will },
+            8 => Demand::Ping(fields.a),
+            9 => Demand::Dismiss,
+            _ => return Err(Malformed),
+        };
+        if demand.payload() > PAYLOAD_MAX {
+            return Err(Malformed);
+        }
+        Ok(demand)
+    }
+}
+
+impl Report {
+    pub(super) fn encode(self) -> Frame {
+        let plain = |kind| Fields {
+            kind,
+            ..Fields::default()
+        };
+        let numbered = |kind, number| Fields {
+            kind,
+            number,
+            ..Fields::default()
+        };
+        let worded = |kind, a| Fields {
+            kind,
+            a,
+            ..Fields::default()
+        };
+        match self {
+            Report::Ready => plain(64),
+            Report::Unready { errno } => numbered(65, errno),
+            Report::Started { pid } => numbered(66, pid),
+            Report::NotStarted { errno } => numbered(67, errno),
+            Report::Stopped => plain(68),
+            Report::Exited(Exit::Code(code)) => numbered(69, i32::from(code)),
+            Report::Exited(Exit::Signal(signal)) => numbered(70, signal),
+            Report::LeftBehind => plain(71),
+            Report::TreeEmpty { at } => worded(72, at.as_nanos()),
+            Report::TreeStuck => plain(73),
+            Report::Acting => plain(74),
+            Report::ClockJumped => plain(75),
+            Report::Pong(seq) => worded(76, seq),
+        }
+        .pack()
+    }
+
+    pub(super) fn decode(frame: &Frame) -> Result<Report, Malformed> {
+        let fields = Fields::unpack(frame)?;
+        Ok(match fields.kind {
+            64 => Report::Ready,
+            65 => Report::Unready {
+                errno: fields.number,
+            },
+            66 => Report::Started { pid: fields.number },
+            67 => Report::NotStarted {
+                errno: fields.number,
+            },
+            68 => Report::Stopped,
+            69 => Report::Exited(Exit::Code(
+                u8::try_from(fields.number).map_err(|_| Malformed)?,
+            )),
+            70 => Report::Exited(Exit::Signal(fields.number)),
+            71 => Report::LeftBehind,
+            72 => Report::TreeEmpty {
+                at: Instant::from_nanos(fields.a),
+            },
+            73 => Report::TreeStuck,
+            74 => Report::Acting,
+            75 => Report::ClockJumped,
+            76 => Report::Pong(fields.a),
+            _ => return Err(Malformed),
+        })
+    }
+}
+
+/// Splits `KEY=VALUE\0KEY=VALUE\0`.
+pub(super) fn variables(bytes: &[u8]) -> Vec<(OsString, OsString)> {
+    bytes
+        .split(|byte| *byte == 0)
+        .filter(|entry| !entry.is_empty())
+        .map(|entry| {
+            let middle = entry.iter().position(|byte| *byte == b'=');
+            let (name, value) = entry.split_at(middle.unwrap_or(entry.len()));
+            let value = value.get(1..).unwrap_or_default();
+            (
+                OsString::from_vec(name.to_vec()),
+                OsString::from_vec(value.to_vec()),
+            )
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn instant() -> impl Strategy<Value = Instant> {
+        any::<u64>().prop_map(Instant::from_nanos)
+    }
+
+    fn demand() -> impl Strategy<Value = Demand> {
+        let length = 0..=u32::try_from(PAYLOAD_MAX / 2).unwrap();
+        prop_oneof![
+            (
+                instant(),
+                instant(),
+                any::<i32>(),
+                length.clone(),
+                length.clone(),
+                any::<bool>()
+            )
+                .prop_map(|(term_at, kill_at, stop_signal, env, will, lock)| {
+                    Demand::Start {
+                        term_at,
+                        kill_at,
+                        stop_signal,
+                        env,
+                        will,
+                        lock,
+                    }
+                }),
+            (instant(), instant())
+                .prop_map(|(term_at, kill_at)| Demand::Extend { term_at, kill_at }),
+            (any::<i32>(), instant()).prop_map(|(signal, end_of_grace)| Demand::Drain {
+                signal,
+                end_of_grace
+            }),
+            Just(Demand::Kill),
+            any::<i32>().prop_map(Demand::Signal),
+            Just(Demand::Resume),
+            length.prop_map(|will| Demand::Entrust { will }),
+            any::<u64>().prop_map(Demand::Ping),
+            Just(Demand::Dismiss),
+        ]
+    }
+
+    fn report() -> impl Strategy<Value = Report> {
+        prop_oneof![
+            Just(Report::Ready),
+            any::<i32>().prop_map(|errno| Report::Unready { errno }),
+            any::<i32>().prop_map(|pid| Report::Started { pid }),
+            any::<i32>().prop_map(|errno| Report::NotStarted { errno }),
+            Just(Report::Stopped),
+            any::<u8>().prop_map(|code| Report::Exited(Exit::Code(code))),
+            any::<i32>().prop_map(|signal| Report::Exited(Exit::Signal(signal))),
+            Just(Report::LeftBehind),
+            instant().prop_map(|at| Report::TreeEmpty { at }),
+            Just(Report::TreeStuck),
+            Just(Report::Acting),
+            Just(Report::ClockJumped),
+            any::<u64>().prop_map(Report::Pong),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn demands_survive_the_journey(demand in demand()) {
+            prop_assert_eq!(Demand::decode(&demand.encode()), Ok(demand));
+        }
+
+        #[test]
+        fn reports_survive_the_journey(report in report()) {
+            prop_assert_eq!(Report::decode(&report.encode()), Ok(report));
+        }
+
+        #[test]
+        fn nonsense_is_refused_or_harmless(frame in any::<[u8; FRAME]>()) {
+            if let Ok(demand) = Demand::decode(&frame) {
+                prop_assert!(demand.payload() <= PAYLOAD_MAX);
+            }
+            let _ = Report::decode(&frame);
+        }
+    }
+
+    #[test]
+    fn variables_are_split_at_their_first_equals_sign() {
+        let pair = |name: &str, value: &str| (name.into(), value.into());
+        let split = variables(b"A=x=y\0B=\0");
+        assert_eq!(split, [pair("A", "x=y"), pair("B", "")]);
+    }
+
+    #[test]
+    fn another_version_is_refused() {
+        let mut frame = Demand::Kill.encode();
+        frame[0] = 2;
+        assert_eq!(Demand::decode(&frame), Err(Malformed));
+    }
+
+    #[test]
+    fn neither_side_takes_its_own_frames_for_the_others() {
+        assert_eq!(Report::decode(&Demand::Kill.encode()), Err(Malformed));
+        assert_eq!(Demand::decode(&Report::Ready.encode()), Err(Malformed));
+    }
+}

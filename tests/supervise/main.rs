@@ -1,0 +1,86 @@
+//! The guardian on real processes: what it keeps when the deadline passes, the supervisor dies or
+//! stops, the guardian itself dies or stops, and the command does its worst.
+//!
+//! This binary plays three roles. It has no harness of the usual kind, for a guardian can only be
+//! forked from a process of one thread, which a test under that harness never is.
+
+mod cases;
+mod proc;
+mod roles;
+mod scene;
+
+use std::panic::AssertUnwindSafe;
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use nix::sys::signal::{SigHandler, Signal, signal};
+use scene::Who;
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    match words.first().map(String::as_str) {
+        Some("--supervisor") => {
+            let command = words[2..].iter().map(Into::into).collect();
+            roles::supervisor(&words[1], command);
+            ExitCode::SUCCESS
+        }
+        Some("--act") => {
+            roles::act(&words[1..]);
+            ExitCode::SUCCESS
+        }
+        _ => judge(&words),
+    }
+}
+
+/// Runs all cases whose name contains one of the words; understands what `cargo test` passes on.
+fn judge(words: &[String]) -> ExitCode {
+    // A shell that starts us in the background has these ignored, and the commands would inherit it.
+    for number in [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGHUP] {
+        // SAFETY: the default disposition runs no code of ours.
+        unsafe { signal(number, SigHandler::SigDfl) }.expect("a disposition");
+    }
+    let filters: Vec<&String> = words.iter().filter(|word| !word.starts_with('-')).collect();
+    let mut cases: Vec<(String, cases::Case, Who)> = Vec::new();
+    for (name, case) in cases::ALL {
+        cases.push(((*name).to_owned(), *case, Who::Us));
+        cases.push((format!("{name}_as_nobody"), *case, Who::Nobody));
+    }
+    let root = nix::unistd::geteuid().is_root();
+    cases.retain(|(name, _, who)| {
+        if *who == Who::Nobody && !root {
+            println!("{name} ... skipped: only root can become somebody else");
+        }
+        (filters.is_empty() || filters.iter().any(|word| name.contains(word.as_str())))
+            && (*who == Who::Us || root)
+    });
+    if words.iter().any(|word| word == "--list") {
+        for (name, ..) in &cases {
+            println!("{name}: test");
+        }
+        return ExitCode::SUCCESS;
+    }
+    let next = AtomicUsize::new(0);
+    let failed = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while let Some((name, case, who)) = cases.get(next.fetch_add(1, Ordering::SeqCst)) {
+                    let result = std::panic::catch_unwind(AssertUnwindSafe(|| case(*who)));
+                    let verdict = if result.is_ok() { "ok" } else { "FAILED" };
+                    println!("{name} ... {verdict}");
+                    if result.is_err() {
+                        failed.lock().unwrap().push(name);
+                    }
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner().unwrap();
+    println!("{} run, {} failed {failed:?}", cases.len(), failed.len());
+    if failed.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}

@@ -1,0 +1,246 @@
+//! The two roles this binary plays besides the judge: a supervisor that obeys lines from a socket,
+//! and the commands it runs, which write down every process they make.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+
+use nix::sys::signal::{SigHandler, Signal, signal};
+use nix::unistd::{ForkResult, fork};
+use trafficcop::clock::Instant;
+use trafficcop::supervise::{self, Attendant, Contain, Order, Setup};
+
+use super::proc;
+
+/// Leaves a line in the file that the will names: how many of the journal's processes live.
+fn afterlife(will: &[u8]) {
+    let will = String::from_utf8_lossy(will);
+    let (journal, testament) = will.split_once(' ').expect("a will of two paths");
+    let alive = proc::journal(journal)
+        .iter()
+        .filter(|kin| kin.is_alive())
+        .count();
+    append(testament, &format!("alive {alive}\n"));
+}
+
+fn append(path: &str, line: &str) {
+    let file = OpenOptions::new().append(true).create(true).open(path);
+    file.and_then(|mut file| file.write_all(line.as_bytes()))
+        .expect("the journal can be written");
+}
+
+/// Forks the guardian(s) and does what the lines say, until the judge hangs up.
+pub(crate) fn supervisor(control: &str, command: Vec<OsString>) {
+    let spare = std::env::var_os("SPARE_GUARDIAN").is_some();
+    let contain = Contain::None;
+    let setup = |command: &[OsString]| Setup {
+        command: command.to_vec(),
+        contain,
+        afterlife,
+    };
+    let guardian = supervise::fork(setup(&command)).expect("a guardian");
+    let second = spare.then(|| supervise::fork(setup(&command)).expect("a second guardian"));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let socket = tokio::net::UnixStream::connect(control).await.unwrap();
+        let (lines, mut answers) = socket.into_split();
+        let mut lines = tokio::io::AsyncBufReadExt::lines(tokio::io::BufReader::new(lines));
+        let pids = [Some(&guardian), second.as_ref()].map(|one| one.map_or(0, |one| one.pid()));
+        let hello = format!("guardians {} {}\n", pids[0], pids[1]);
+        tokio::io::AsyncWriteExt::write_all(&mut answers, hello.as_bytes())
+            .await
+            .unwrap();
+        let mut attendant = guardian.attend().unwrap();
+        let _second = second.map(|second| second.attend().unwrap());
+        loop {
+            let answer = tokio::select! {
+                line = lines.next_line() => match line.unwrap() {
+                    Some(line) if line == "dismiss" => break attendant.dismiss().await,
+                    Some(line) => {
+                        obey(&mut attendant, &line);
+                        "did\n".to_owned()
+                    }
+                    None => return,
+                },
+                news = attendant.news() => format!("{news:?}\n"),
+            };
+            tokio::io::AsyncWriteExt::write_all(&mut answers, answer.as_bytes())
+                .await
+                .unwrap();
+        }
+        tokio::io::AsyncWriteExt::write_all(&mut answers, b"dismissed\n")
+            .await
+            .unwrap();
+    });
+}
+
+fn obey(attendant: &mut Attendant, line: &str) {
+    let words: Vec<&str> = line.split(' ').collect();
+    let at = |word: &str| match word {
+        "-" => Instant::FOREVER,
+        nanos => Instant::from_nanos(nanos.parse().unwrap()),
+    };
+    match words[..] {
+        ["start", term_at, kill_at, lock, ref rest @ ..] => attendant.start(Order {
+            env: rest
+                .iter()
+                .filter_map(|word| word.split_once('='))
+                .map(|(name, value)| (name.into(), value.into()))
+                .collect(),
+            term_at: at(term_at),
+            kill_at: at(kill_at),
+            stop_signal: libc::SIGTERM,
+            lock: (lock != "-").then(|| locked(lock)),
+            will: Vec::new(),
+        }),
+        ["entrust", ref words @ ..] => attendant.entrust(words.join(" ").as_bytes()),
+        ["extend", term_at, kill_at] => attendant.extend(at(term_at), at(kill_at)),
+        ["drain", number, end] => attendant.drain(number.parse().unwrap(), at(end)),
+        ["kill"] => attendant.kill(),
+        ["signal", number] => attendant.signal(number.parse().unwrap()),
+        ["resume"] => attendant.resume(),
+        _ => panic!("what is {line:?}?"),
+    }
+}
+
+fn locked(path: &str) -> OwnedFd {
+    let file = File::options().write(true).open(path).unwrap();
+    assert!(proc::try_lock(&file), "the lock is free before");
+    file.into()
+}
+
+/// The commands.
+pub(crate) fn act(words: &[String]) {
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match words[..] {
+        ["exit", code] => std::process::exit(code.parse().unwrap()),
+        ["die", number] => {
+            proc::kill(proc::me(), number.parse().unwrap());
+        }
+        ["report", path] => report(path),
+        ["wait", journal] => stay(journal, "main"),
+        ["deaf", journal] => {
+            be_deaf();
+            stay(journal, "main");
+        }
+        ["family", journal] => {
+            be_deaf();
+            family(journal);
+            stay(journal, "main");
+        }
+        ["leave", journal] => {
+            daemon(journal);
+            proc::await_journal(journal, 1);
+            std::process::exit(3);
+        }
+        ["leave-deaf", journal] => {
+            be_deaf();
+            family(journal);
+            proc::await_journal(journal, 2);
+            std::process::exit(3);
+        }
+        _ => panic!("what is {words:?}?"),
+    }
+}
+
+fn stay(journal: &str, role: &str) {
+    proc::record(journal, role);
+    loop {
+        nix::unistd::pause();
+    }
+}
+
+fn be_deaf() {
+    for number in [
+        Signal::SIGTERM,
+        Signal::SIGHUP,
+        Signal::SIGINT,
+        Signal::SIGQUIT,
+        Signal::SIGUSR1,
+        Signal::SIGALRM,
+    ] {
+        // SAFETY: "ignore" runs no code.
+        unsafe { signal(number, SigHandler::SigIgn) }.unwrap();
+    }
+}
+
+fn child(body: impl FnOnce()) {
+    // SAFETY: this program has one thread.
+    if let ForkResult::Child = unsafe { fork() }.unwrap() {
+        body();
+        std::process::exit(0);
+    }
+}
+
+/// A grandchild in its own session, and a daemon.
+fn family(journal: &str) {
+    child(|| {
+        nix::unistd::setsid().unwrap();
+        stay(journal, "grandchild");
+    });
+    daemon(journal);
+}
+
+/// Forked twice, in its own session, without any descriptor.
+fn daemon(journal: &str) {
+    child(|| {
+        nix::unistd::setsid().unwrap();
+        child(|| {
+            for fd in 0..64 {
+                // SAFETY: nothing in this process uses a descriptor it has not opened after this.
+                unsafe { libc::close(fd) };
+            }
+            stay(journal, "daemon");
+        });
+    });
+}
+
+/// What this process was given, for the judge to compare.
+fn report(path: &str) {
+    let mut text = String::new();
+    let mut stdin = String::new();
+    std::io::stdin().read_to_string(&mut stdin).unwrap();
+    text += &format!("stdin {stdin}\n");
+    text += &format!("cwd {}\n", std::env::current_dir().unwrap().display());
+    for (name, value) in std::env::vars() {
+        text += &format!("env {name}={value}\n");
+    }
+    let mut fds: Vec<String> = fs::read_dir("/proc/self/fd")
+        .unwrap()
+        .flatten()
+        .filter_map(|entry| {
+            // The descriptor of this very listing is gone when its link is read.
+            let target = fs::read_link(entry.path()).ok()?;
+            Some(format!(
+                "fd {} {}",
+                entry.file_name().to_str()?,
+                target.display()
+            ))
+        })
+        .collect();
+    fds.sort();
+    text += &fds.join("\n");
+    text.push('\n');
+    text += &fs::read_to_string("/proc/self/status").unwrap();
+    text += &fs::read_to_string("/proc/self/limits").unwrap();
+    text += &format!(
+        "oom {}",
+        fs::read_to_string("/proc/self/oom_score_adj").unwrap()
+    );
+    let stat = fs::read_to_string("/proc/self/stat").unwrap();
+    let fields: Vec<&str> = stat
+        .rsplit_once(')')
+        .unwrap()
+        .1
+        .split_whitespace()
+        .collect();
+    text += &format!(
+        "pgrp {}\nnice {}\npolicy {}\n",
+        fields[2], fields[16], fields[38]
+    );
+    fs::write(path, text).unwrap();
+}

@@ -1,0 +1,335 @@
+//! One supervisor with its guardian, as the judge sees it.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use tempfile::TempDir;
+use trafficcop::clock::Instant;
+
+use super::proc::{self, LONG, Watched};
+
+/// As whom the supervisor runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Who {
+    Us,
+    Nobody,
+}
+
+/// How a scene differs from the usual one.
+#[derive(Default)]
+pub(crate) struct Props {
+    /// Words before the supervisor's own: `nice -n 5`, `sh -c ...`.
+    pub(crate) through: Vec<&'static str>,
+    pub(crate) env: Vec<(&'static str, &'static str)>,
+    pub(crate) stdin: Option<fs::File>,
+}
+
+pub(crate) struct Scene {
+    pub(crate) dir: TempDir,
+    pub(crate) supervisor: Child,
+    pub(crate) guardian: Watched,
+    pub(crate) second: Option<Watched>,
+    control: BufReader<UnixStream>,
+    kin: Vec<Watched>,
+    heard: VecDeque<String>,
+    /// Lines that were said and not yet done.
+    undone: usize,
+}
+
+impl Scene {
+    /// The command is this binary, acting; `@` in a word is the scene's directory.
+    pub(crate) fn acting(who: Who, words: &[&str]) -> Scene {
+        Scene::acting_with(who, words, Props::default())
+    }
+
+    pub(crate) fn acting_with(who: Who, words: &[&str], props: Props) -> Scene {
+        let me = std::env::current_exe().unwrap();
+        let mut command = vec![me.to_str().unwrap(), "--act"];
+        command.extend_from_slice(words);
+        Scene::new(who, &command, props)
+    }
+
+    pub(crate) fn new(who: Who, command: &[&str], props: Props) -> Scene {
+        let dir = TempDir::new().unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let control = dir.path().join("control");
+        let listener = UnixListener::bind(&control).unwrap();
+        fs::set_permissions(&control, fs::Permissions::from_mode(0o777)).unwrap();
+        let me = std::env::current_exe().unwrap();
+        let mut words: Vec<&str> = props.through;
+        words.extend([
+            me.to_str().unwrap(),
+            "--supervisor",
+            control.to_str().unwrap(),
+        ]);
+        let mut start = Command::new(words[0]);
+        start
+            .args(&words[1..])
+            .args(
+                command
+                    .iter()
+                    .map(|word| word.replace('@', dir.path().to_str().unwrap())),
+            )
+            .envs(props.env)
+            .current_dir(dir.path())
+            .process_group(0)
+            .stdin(props.stdin.map_or_else(Stdio::null, Stdio::from));
+        if who == Who::Nobody {
+            start.uid(65534).gid(65534);
+        }
+        let supervisor = start.spawn().unwrap();
+        let (socket, _) = listener.accept().unwrap();
+        socket.set_read_timeout(Some(LONG)).unwrap();
+        let mut scene = Scene {
+            dir,
+            supervisor,
+            guardian: Watched::of(0),
+            second: None,
+            control: BufReader::new(socket),
+            kin: Vec::new(),
+            heard: VecDeque::new(),
+            undone: 0,
+        };
+        let hello = scene.line();
+        let pids: Vec<i32> = hello
+            .split(' ')
+            .skip(1)
+            .map(|word| word.parse().unwrap())
+            .collect();
+        scene.guardian = Watched::of(pids[0]);
+        scene.second = (pids[1] != 0).then(|| Watched::of(pids[1]));
+        scene
+    }
+
+    pub(crate) fn path(&self, name: &str) -> String {
+        self.dir.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.control
+            .read_line(&mut line)
+            .expect("the supervisor answers");
+        assert!(!line.is_empty(), "the supervisor has gone");
+        line.trim_end().to_owned()
+    }
+
+    fn listen(&mut self) {
+        let line = self.line();
+        if line == "did" {
+            self.undone -= 1;
+        } else {
+            self.heard.push_back(line);
+        }
+    }
+
+    /// The next news.
+    pub(crate) fn news(&mut self) -> String {
+        loop {
+            if let Some(news) = self.heard.pop_front() {
+                return news;
+            }
+            self.listen();
+        }
+    }
+
+    pub(crate) fn expect(&mut self, start: &str) -> String {
+        let news = self.news();
+        assert!(news.starts_with(start), "expected {start}, heard {news}");
+        news
+    }
+
+    /// All news up to and with the one that begins like this.
+    pub(crate) fn news_until(&mut self, start: &str) -> Vec<String> {
+        let mut heard = Vec::new();
+        loop {
+            let news = self.news();
+            heard.push(news.clone());
+            if news.starts_with(start) {
+                return heard;
+            }
+        }
+    }
+
+    pub(crate) fn say(&mut self, line: &str) {
+        self.undone += 1;
+        self.control
+            .get_mut()
+            .write_all(format!("{line}\n").as_bytes())
+            .unwrap();
+    }
+
+    /// Says it, and waits until it is done.
+    pub(crate) fn do_now(&mut self, line: &str) {
+        self.say(line);
+        while self.undone > 0 {
+            self.listen();
+        }
+    }
+
+    pub(crate) fn start(&mut self, deadlines: Deadlines) {
+        self.start_with(deadlines, "-", "");
+    }
+
+    pub(crate) fn start_with(&mut self, deadlines: Deadlines, lock: &str, env: &str) {
+        let (term_at, kill_at) = deadlines.words();
+        self.say(&format!("start {term_at} {kill_at} {lock} {env}"));
+    }
+
+    /// Gives a command that runs other deadlines. Counted from the moment when all of it is there,
+    /// they do not depend on how long a busy machine took to start it.
+    pub(crate) fn give(&mut self, deadlines: Deadlines) {
+        let (term_at, kill_at) = deadlines.words();
+        self.do_now(&format!("extend {term_at} {kill_at}"));
+    }
+
+    /// Starts a command that records so many processes, and waits for all of them.
+    pub(crate) fn start_family(&mut self, deadlines: Deadlines, count: usize) {
+        self.start(deadlines);
+        self.expect("Started");
+        self.meet(count);
+    }
+
+    pub(crate) fn meet(&mut self, count: usize) {
+        let known = self.kin.len();
+        let kin = proc::await_journal(&self.path("journal"), known + count);
+        self.kin
+            .extend(kin.into_iter().skip(known).map(Watched::new));
+    }
+
+    /// The will names the journal and where to report.
+    pub(crate) fn entrust(&mut self) {
+        let line = format!(
+            "entrust {} {}",
+            self.path("journal"),
+            self.path("testament")
+        );
+        self.do_now(&line);
+    }
+
+    /// The will was carried out once, with nothing of the tree alive.
+    pub(crate) fn assert_testament(&self) {
+        self.guardian.death();
+        let text = fs::read_to_string(self.path("testament")).unwrap_or_default();
+        assert_eq!(text, "alive 0\n", "what the afterlife wrote");
+    }
+
+    pub(crate) fn supervisor_pid(&self) -> i32 {
+        i32::try_from(self.supervisor.id()).unwrap()
+    }
+
+    pub(crate) fn signal_supervisor(&self, signal: i32) {
+        proc::kill(self.supervisor_pid(), signal);
+        if signal == libc::SIGSTOP {
+            await_stopped(self.supervisor_pid());
+        }
+    }
+
+    pub(crate) fn signal_guardian(&self, signal: i32) {
+        proc::kill(self.guardian.kin.pid, signal);
+        if signal == libc::SIGSTOP {
+            await_stopped(self.guardian.kin.pid);
+        }
+    }
+
+    pub(crate) fn main(&self) -> &Watched {
+        let main = self.kin.iter().find(|kin| kin.kin.role == "main");
+        main.expect("a main process")
+    }
+
+    pub(crate) fn assert_all_alive(&self) {
+        for kin in &self.kin {
+            assert!(kin.is_alive(), "{:?} is dead before its time", kin.kin);
+        }
+    }
+
+    /// Those met so far are done with.
+    pub(crate) fn forget(&mut self) {
+        for kin in &mut self.kin {
+            assert!(!kin.is_alive());
+            "gone".clone_into(&mut kin.kin.role);
+        }
+    }
+
+    /// Waits for the end of all, and tells when the first and the last was seen.
+    pub(crate) fn deaths(&self) -> (Instant, Instant) {
+        assert!(!self.kin.is_empty(), "somebody to die");
+        let deaths: Vec<Instant> = self.kin.iter().map(Watched::death).collect();
+        (*deaths.iter().min().unwrap(), *deaths.iter().max().unwrap())
+    }
+
+    /// Nothing of the tree lives at this very moment.
+    pub(crate) fn assert_all_dead(&self) {
+        for kin in &self.kin {
+            assert!(!kin.is_alive(), "{:?} lives", kin.kin);
+        }
+    }
+
+    pub(crate) fn dismiss(mut self) {
+        self.say("dismiss");
+        while self.news() != "dismissed" {}
+        assert!(self.supervisor.wait().unwrap().success());
+        assert!(!self.guardian.is_alive());
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        let _ = self.supervisor.kill();
+        let _ = self.supervisor.wait();
+        let guardians = std::iter::once(&self.guardian).chain(&self.second);
+        self.kin.iter().chain(guardians).for_each(Watched::kill);
+    }
+}
+
+pub(crate) fn await_stopped(pid: i32) {
+    proc::wait_for("a process to stop", || {
+        matches!(proc::stat(pid), Some(('T', _))).then_some(())
+    });
+}
+
+/// From now on, in milliseconds; `None` for never.
+#[derive(Clone, Copy)]
+pub(crate) struct Deadlines {
+    pub(crate) term_at: Instant,
+    pub(crate) kill_at: Instant,
+}
+
+impl Deadlines {
+    pub(crate) fn none() -> Deadlines {
+        Deadlines {
+            term_at: Instant::FOREVER,
+            kill_at: Instant::FOREVER,
+        }
+    }
+
+    pub(crate) fn within(term: u64, kill: u64) -> Deadlines {
+        let now = Instant::now();
+        Deadlines {
+            term_at: now + Duration::from_millis(term),
+            kill_at: now + Duration::from_millis(kill),
+        }
+    }
+
+    pub(crate) fn words(self) -> (String, String) {
+        (word(self.term_at), word(self.kill_at))
+    }
+}
+
+pub(crate) fn word(at: Instant) -> String {
+    if at == Instant::FOREVER {
+        "-".to_owned()
+    } else {
+        at.as_nanos().to_string()
+    }
+}
+
+pub(crate) fn sleep_until(at: Instant) {
+    std::thread::sleep(at.since(Instant::now()));
+}
