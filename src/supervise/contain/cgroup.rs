@@ -8,7 +8,7 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -29,7 +29,7 @@ const ADVICE: &str = "run as root, or below a delegated cgroup (systemd: Delegat
 pub struct Cgroup {
     path: PathBuf,
     /// The directory, with the lock that says "somebody watches over this one": see [`sweep`].
-    _watch: OwnedFd,
+    watch: OwnedFd,
     kill: OwnedFd,
     events: OwnedFd,
     procs: OwnedFd,
@@ -55,11 +55,9 @@ impl Cgroup {
         let home = home()?;
         sweep(&home);
         let cgroup = Cgroup::make(&home)?;
-        cgroup.rehearse().map_err(|e| {
-            // Nothing lives in it; if it stays, the next sweep takes it.
-            let _ = cgroup.remove();
-            format!("{}: {e}", cgroup.path.display())
-        })?;
+        cgroup
+            .rehearse()
+            .map_err(|e| format!("{}: {e}", cgroup.path.display()))?;
         Ok(cgroup)
     }
 
@@ -98,7 +96,7 @@ impl Cgroup {
             };
             return Ok(Cgroup {
                 path,
-                _watch: dir,
+                watch: dir,
                 kill,
                 events,
                 procs,
@@ -211,6 +209,12 @@ impl Cgroup {
         self.events.as_fd()
     }
 
+    /// All that a fork of ours needs to go on with it, the mark that it is watched over included.
+    #[must_use]
+    pub fn descriptors(&self) -> [RawFd; 4] {
+        [&self.watch, &self.kill, &self.events, &self.procs].map(AsRawFd::as_raw_fd)
+    }
+
     /// Where it is, for people.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -223,6 +227,13 @@ impl Cgroup {
     /// Those of rmdir(2): EBUSY while something lives inside.
     pub fn remove(&self) -> io::Result<()> {
         remove(&self.path)
+    }
+}
+
+impl Drop for Cgroup {
+    /// Whoever drops it last removes it. If something lives in it, a later sweep does.
+    fn drop(&mut self) {
+        let _ = self.remove();
     }
 }
 

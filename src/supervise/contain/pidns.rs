@@ -92,7 +92,6 @@ impl Pidns {
             flags,
             exit_signal: libc::SIGCHLD,
             pidfd: Some(&mut pidfd),
-            ..Clone3::default()
         };
         // SAFETY: the child makes system calls only.
         match unsafe { wanted.fork() }? {
