@@ -9,11 +9,13 @@
 
 mod attendant;
 mod cage;
+pub mod contain;
 mod guardian;
 mod ourselves;
 mod pulse;
 mod spawn;
 mod tree;
+pub mod tty;
 mod vigil;
 mod watch;
 mod wire;
