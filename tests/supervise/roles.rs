@@ -96,8 +96,10 @@ pub(crate) fn nursery(words: &[String]) {
     let dies_with_us = || nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).map_err(Into::into);
     // SAFETY: prctl is a system call and no more.
     unsafe { supervisor.pre_exec(dies_with_us) };
-    supervisor.spawn().unwrap();
+    let mut supervisor = supervisor.spawn().unwrap();
     while nix::sys::wait::wait().is_ok() {}
+    // It was reaped with the others; this says so to whoever counts.
+    let _reaped = supervisor.wait();
 }
 
 /// Asks a process like the supervisor whether this containment is to be had.
