@@ -89,6 +89,7 @@ pub struct Guardian {
     pid: i32,
     socket: UnixStream,
     cage: Cage,
+    foreground: bool,
 }
 
 impl Guardian {
@@ -102,6 +103,13 @@ impl Guardian {
     #[must_use]
     pub fn pid(&self) -> i32 {
         self.pid
+    }
+
+    /// Whether we were started in the foreground of a terminal, so that a command that stops is
+    /// one that was stopped with Ctrl-Z, and we stop with it.
+    #[must_use]
+    pub fn has_terminal(&self) -> bool {
+        self.foreground
     }
 
     /// The supervisor's side of it.
@@ -139,6 +147,10 @@ pub fn fork(setup: Setup) -> Result<Guardian, Refusal> {
     let cage = Cage::prepare(setup.contain)?;
     prctl::set_child_subreaper(true).map_err(errno("becoming a child subreaper"))?;
     forget_sigchld().map_err(errno("resetting SIGCHLD"))?;
+    let foreground = inheritance.foreground.is_there();
+    if foreground {
+        ignore_ttou().map_err(errno("ignoring SIGTTOU"))?;
+    }
     spare_what_we_came_with();
     let (ours, its) = UnixStream::pair().map_err(system("making a socket pair"))?;
 
@@ -155,6 +167,7 @@ pub fn fork(setup: Setup) -> Result<Guardian, Refusal> {
                 pid: child.as_raw(),
                 socket: ours,
                 cage,
+                foreground,
             };
             hear_ready(&guardian).inspect_err(|_| {
                 tree::signal(guardian.pid, libc::SIGKILL);
@@ -195,6 +208,14 @@ fn forget_sigchld() -> nix::Result<()> {
     let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
     // SAFETY: the default disposition runs no code of ours.
     unsafe { nix::sys::signal::sigaction(Signal::SIGCHLD, &default) }.map(drop)
+}
+
+/// While the command has the terminal, our log comes from the background: `stty tostop` would stop
+/// us for it.
+fn ignore_ttou() -> nix::Result<()> {
+    let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
+    // SAFETY: ignoring a signal runs no code of ours.
+    unsafe { nix::sys::signal::sigaction(Signal::SIGTTOU, &ignore) }.map(drop)
 }
 
 /// A shell that became us by `exec` leaves us its background jobs as children.
@@ -243,6 +264,7 @@ fn live(setup: Setup, mut inheritance: Inheritance, cage: Cage, socket: UnixStre
         let _ = nix::sys::signal::sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None);
         let mut keep = cage.keep();
         keep.push(socket.as_raw_fd());
+        keep.extend(inheritance.foreground.descriptor());
         close_ours(&keep);
         let _ = prctl::set_name(NAME);
         rename_arguments();

@@ -11,7 +11,6 @@ mod attendant;
 mod cage;
 pub mod contain;
 mod guardian;
-mod ourselves;
 mod pulse;
 mod spawn;
 mod tree;
@@ -23,5 +22,5 @@ mod words;
 
 pub use attendant::Attendant;
 pub use guardian::{Guardian, Refusal, fork};
-pub use ourselves::stop_ourselves;
+pub use tty::stop_ourselves;
 pub use words::{Contain, News, Order, Setup};
