@@ -163,9 +163,8 @@ impl Scene<'_> {
             News::TreeEmpty { at } => self.tell(Event::TreeEmpty { at }),
             News::Lost => self.tell(Event::GuardianLost),
             News::TreeStuck => self.tell(Event::TreeStuck),
-            News::Stopped | News::LeftBehind | News::Acting | News::ClockJumped => {
-                self.tell(Event::Ticked);
-            }
+            News::ClockJumped => self.tell(Event::ClockJumped),
+            News::Stopped | News::LeftBehind | News::Acting => self.tell(Event::Ticked),
         }
     }
 

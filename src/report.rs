@@ -46,6 +46,8 @@ pub struct Context {
     pub lock: String,
     /// Our identity.
     pub identity: String,
+    /// The command, as it could be typed; only said where it cannot be run.
+    pub command: String,
 }
 
 static CONTEXT: OnceLock<Context> = OnceLock::new();
@@ -88,7 +90,7 @@ pub fn notice(notice: &Notice, now: Instant) {
 
 /// The last line: why we end as we do. Silent where the command's own end said it all.
 pub fn ending(ending: &Ending, leave: Leave) {
-    if let Some((level, text)) = words::of_ending(ending, leave) {
+    if let Some((level, text)) = words::of_ending(ending, leave, command()) {
         say(level, &text, None, Some(leave.status()));
     }
 }
@@ -96,13 +98,19 @@ pub fn ending(ending: &Ending, leave: Leave) {
 /// Why a tenure ended, in a few words, for the status file.
 #[must_use]
 pub fn cause(cause: &Cause) -> String {
-    words::reason(cause)
+    words::reason(cause, command())
 }
 
 /// Why nothing was started, or what else failed in `main`: the whole chain in one line.
 pub fn failure(error: &anyhow::Error) {
     let status = Leave::of_error(error).status();
     say(Level::ERROR, &format!("{error:#}"), None, Some(status));
+}
+
+fn command() -> &'static str {
+    CONTEXT
+        .get()
+        .map_or("the command", |context| &context.command)
 }
 
 fn say(level: Level, text: &str, token: Option<u64>, exit: Option<i32>) {
@@ -255,6 +263,7 @@ mod tests {
         let context = Context {
             lock: "file:/x".into(),
             identity: "web1-42".into(),
+            command: "job".into(),
         };
         let line = json_line(Level::INFO, said, "2020-01-01T00:00:00Z", Some(&context));
         assert_eq!(line["level"], "info");

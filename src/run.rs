@@ -102,24 +102,19 @@ impl Charge for Command {
     }
 
     async fn news(&mut self) -> News {
-        loop {
-            let patience = self
-                .pausing
-                .map_or(Duration::MAX, |until| until.since(Instant::now()));
-            let news = tokio::select! {
-                news = self.attendant.news() => news,
-                () = tokio::time::sleep(patience), if self.pausing.is_some() => News::Stopped,
-            };
-            match news {
-                News::Stopped => {
-                    self.stop_ourselves();
-                    return News::Stopped;
-                }
-                News::NotStarted { .. } | News::TreeEmpty { .. } => self.runs = false,
-                _ => {}
-            }
-            return news;
+        let patience = self
+            .pausing
+            .map_or(Duration::MAX, |until| until.since(Instant::now()));
+        let news = tokio::select! {
+            news = self.attendant.news() => news,
+            () = tokio::time::sleep(patience), if self.pausing.is_some() => News::Stopped,
+        };
+        match news {
+            News::Stopped => self.stop_ourselves(),
+            News::NotStarted { .. } | News::TreeEmpty { .. } => self.runs = false,
+            _ => {}
         }
+        news
     }
 }
 
@@ -175,6 +170,10 @@ impl Audience for People {
                 "draining"
             }
             Notice::Released | Notice::LeftToRunOut { .. } => "released",
+            Notice::Overlapped => {
+                self.status.overlap = true;
+                "released"
+            }
             Notice::Doubt { .. } | Notice::Recovered | Notice::LeftBehind => return,
         };
         self.write(state);
@@ -217,6 +216,7 @@ pub fn run(plan: Plan) -> anyhow::Result<Leave> {
     report::context(report::Context {
         lock: store.name().to_owned(),
         identity: plan.candidate.identity.clone(),
+        command: plan.candidate.command.clone(),
     });
     let contain = guardian.containment().to_string();
     tracing::info!(

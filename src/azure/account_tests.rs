@@ -142,7 +142,9 @@ fn contradictions_are_refused_in_words() {
     let url = "https://urlacct.blob.core.windows.net/locks/x";
     let with_sas = format!("https://myacct.blob.core.windows.net/locks/x?{A_SAS}");
     let key = key.as_str();
-    let cases: Vec<(Vec<(&str, &str)>, bool, Option<&str>)> = vec![
+    /// The environment, the flag and the URL.
+    type Case<'a> = (Vec<(&'a str, &'a str)>, bool, Option<&'a str>);
+    let cases: Vec<Case> = vec![
         (vec![(STRING, key), (ACCOUNT, "otheracct")], false, None),
         (vec![(STRING, key), (KEY, OTHER)], false, None),
         (vec![(STRING, key), (SAS, A_SAS)], false, None),

@@ -276,11 +276,7 @@ impl Trouble {
     #[must_use]
     pub fn doubt(&self, operation: Operation) -> Failure {
         Failure::Transient {
-            why: format!(
-                "{} (to {} the blob)",
-                self.why(),
-                operation.words().trim_end_matches(" of")
-            ),
+            why: format!("{} (to {} the blob)", self.why(), operation.words()),
             retry_after: match self {
                 Trouble::Answer { retry_after, .. } => *retry_after,
                 _ => None,

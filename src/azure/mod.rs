@@ -5,6 +5,7 @@
 //! secret into a log line, an error or a `Debug` output.
 
 mod account;
+mod address;
 mod errors;
 mod limit;
 mod shared_key;
@@ -14,4 +15,4 @@ pub use account::{Account, AccountError};
 pub use errors::{Operation, Trouble};
 pub use limit::before;
 
-pub(crate) use account::split_url;
+pub(crate) use address::split_url;

@@ -86,9 +86,12 @@ pub enum Failure {
 /// What happened. Names are past tense.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Nothing but time has passed. Also the answer to a wake-up, and to a jump of the wall clock
-    /// (resume, thaw): the first thing done after a pause is to look at the clock.
+    /// Nothing but time has passed. Also the answer to a wake-up: the first thing done after a
+    /// pause is to look at the clock.
     Ticked,
+    /// The wall clock jumped: the machine slept, was frozen, or somebody set it. What the lease is
+    /// worth is verified before anything else.
+    ClockJumped,
     /// The store's own waiter says that the lock can be had now (a kernel lock woke us).
     Freed,
     /// The attempt to acquire ended. `t0` in the grant is the moment before it was sent.
@@ -212,6 +215,8 @@ pub enum Notice {
     CommandEnded(Exit),
     /// The command ended, and left processes behind that are being drained.
     LeftBehind,
+    /// Control was lost, and the command may have run beside another holder's.
+    Overlapped,
     /// The lease was given back.
     Released,
     /// The lease is left to run out, for this reason.

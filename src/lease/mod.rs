@@ -7,6 +7,9 @@ pub mod blob;
 pub mod file;
 pub mod record;
 
+/// What the guardian calls after the supervisor's death: see [`Store::will`].
+pub use blob::execute_will;
+
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -79,11 +82,4 @@ pub trait Store: Send + Sync {
     /// [`execute_will`]); `None` where the kernel does that by itself. At most 2048 bytes, no
     /// secret in it.
     fn will(&self) -> Option<Vec<u8>>;
-}
-
-/// Gives a lease back after the death of the supervisor that held it, as its [`Store::will`] says.
-/// Called by the guardian, once nothing of the command lives; it is as old as that process gets,
-/// so it may take its time and fail in silence: the lease then runs out.
-pub fn execute_will(will: &[u8]) {
-    blob::execute_will(will);
 }

@@ -46,7 +46,7 @@ fn the_defaults_are_those_of_the_design() {
     assert_eq!(budget.renew_every, seconds(20));
     assert_eq!(budget.grace_on_loss, seconds(10));
     assert_eq!(budget.margin, seconds(2));
-    assert_eq!(plan.rules.poll, Some(seconds(2)));
+    assert_eq!(plan.rules.poll, Some(Duration::from_secs(2)));
     assert_eq!(plan.rules.wait, None);
     assert_eq!(plan.rules.grace, seconds(30));
     assert_eq!(plan.rules.stop_signal, libc::SIGTERM);
@@ -87,7 +87,7 @@ fn a_grace_longer_than_the_lease_is_fine_when_a_stop_is_asked_for() {
 #[test]
 fn a_file_is_not_leased_by_anybody_s_limits() {
     let plan = plan("--file /tmp/x --lease 80s job").unwrap();
-    assert_eq!(plan.rules.poll, Some(seconds(2)));
+    assert_eq!(plan.rules.poll, Some(Duration::from_secs(2)));
     assert_eq!(plan.lease, Duration::from_secs(80));
 }
 

@@ -44,6 +44,11 @@ pub(super) fn of_notice(notice: &Notice, now: Instant) -> (Level, String) {
             Level::WARN,
             "the command left processes behind: stopping them".into(),
         ),
+        Notice::Overlapped => (
+            Level::ERROR,
+            "the command may have run beside another holder's: look at what both have written"
+                .into(),
+        ),
         Notice::Released => (Level::INFO, "gave the lock back".into()),
         Notice::LeftToRunOut { why } => {
             (Level::WARN, format!("the lease is left to run out: {why}"))
@@ -57,14 +62,14 @@ fn draining(cause: &Cause) -> (Level, String) {
             return (Level::INFO, "stopping what the command left behind".into());
         }
         Cause::Stopped(signal) => (Level::INFO, format!("{} received", signal_name(*signal))),
-        cause => (Level::WARN, reason(cause)),
+        cause => (Level::WARN, reason(cause, "")),
     };
     (level, format!("stopping the command: {why}"))
 }
 
 /// One line for the end; `None` where the command ended by itself, which has been told.
-pub(super) fn of_ending(ending: &Ending, leave: Leave) -> Option<(Level, String)> {
-    let reason = reason(&ending.cause);
+pub(super) fn of_ending(ending: &Ending, leave: Leave, command: &str) -> Option<(Level, String)> {
+    let reason = reason(&ending.cause, command);
     if ending.overlap {
         let line = format!(
             "{reason}; the command may have run beside another holder's: exit status {}",
@@ -85,19 +90,11 @@ pub(super) fn of_ending(ending: &Ending, leave: Leave) -> Option<(Level, String)
     }
 }
 
-pub(super) fn reason(cause: &Cause) -> String {
+/// Why, in one line; `command` as it could be typed.
+pub(super) fn reason(cause: &Cause, command: &str) -> String {
     match cause {
         Cause::CommandEnded => "the command ended".into(),
-        Cause::NotStarted {
-            errno: errno @ libc::ENOENT,
-        } => format!(
-            "the command cannot be found: {}",
-            nix::errno::Errno::from_raw(*errno).desc()
-        ),
-        Cause::NotStarted { errno } => format!(
-            "the command cannot be run: {}",
-            nix::errno::Errno::from_raw(*errno).desc()
-        ),
+        Cause::NotStarted { errno } => not_started(*errno, command),
         Cause::Stopped(signal) => format!("stopped by {}", signal_name(*signal)),
         Cause::Doubt { why } => format!("the lease could not be renewed in time: {why}"),
         Cause::Lost { why } => format!("the lease was lost: {why}"),
@@ -105,6 +102,17 @@ pub(super) fn reason(cause: &Cause) -> String {
         Cause::NotObtained(sight) => format!("control not obtained{}", behind(sight)),
         Cause::Store { why, .. } => why.clone(),
     }
+}
+
+fn not_started(errno: i32, command: &str) -> String {
+    let advice = match errno {
+        libc::ENOENT => "check the name and PATH, and the interpreter if it is a script",
+        libc::EACCES => "make it executable, or check whether the file system forbids it",
+        libc::ENOEXEC => "a script needs a first line like #!/bin/sh",
+        _ => "nothing was run",
+    };
+    let error = nix::errno::Errno::from_raw(errno).desc();
+    format!("cannot run {command}: {error}: {advice}")
 }
 
 fn behind(sight: &Sight) -> String {
@@ -175,7 +183,7 @@ mod tests {
 
     #[test]
     fn the_last_line_says_why_and_with_what_status() {
-        let line = |cause| of_ending(&ending(cause), Leave::Status(70));
+        let line = |cause| of_ending(&ending(cause), Leave::Status(70), "job");
         let (level, text) = line(Cause::Lost {
             why: "broken".into(),
         })
@@ -187,7 +195,7 @@ mod tests {
         assert_eq!(line(Cause::CommandEnded), None);
         let mut overlap = ending(Cause::CommandEnded);
         overlap.overlap = true;
-        let (level, text) = of_ending(&overlap, Leave::Status(71)).unwrap();
+        let (level, text) = of_ending(&overlap, Leave::Status(71), "job").unwrap();
         assert!(level == Level::ERROR && text.contains("beside") && text.contains("71"));
     }
 
@@ -195,12 +203,26 @@ mod tests {
     fn cron_is_kept_quiet_by_minus_e_0() {
         let cause = || ending(Cause::NotObtained(Sight::default()));
         assert_eq!(
-            of_ending(&cause(), Leave::Status(0)).unwrap().0,
+            of_ending(&cause(), Leave::Status(0), "job").unwrap().0,
             Level::INFO
         );
         assert_eq!(
-            of_ending(&cause(), Leave::Status(75)).unwrap().0,
+            of_ending(&cause(), Leave::Status(75), "job").unwrap().0,
             Level::ERROR
         );
+    }
+
+    #[test]
+    fn a_command_that_cannot_run_is_named_with_advice() {
+        for (errno, words) in [
+            (libc::ENOENT, ["No such file", "PATH"]),
+            (libc::EACCES, ["Permission denied", "executable"]),
+            (libc::ENOEXEC, ["format", "#!"]),
+            (libc::E2BIG, ["too long", "nothing was run"]),
+        ] {
+            let text = reason(&Cause::NotStarted { errno }, "./job -x");
+            assert!(text.starts_with("cannot run ./job -x: "), "{text}");
+            assert!(words.iter().all(|word| text.contains(word)), "{text}");
+        }
     }
 }

@@ -6,27 +6,25 @@
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixStream;
 use std::panic::AssertUnwindSafe;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::socket::{MsgFlags, send};
-use nix::sys::time::TimeSpec;
-use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 
 use super::cage::Cage;
 use super::spawn::{self, Image, Inheritance};
 use super::tree::{self, Change, Children};
 use super::watch::{Event, Step, Steps, Watch};
-use super::wire::{Demand, FRAME, Report};
+use super::wire::{self, Demand, FRAME, Report};
 use super::{Setup, guardian};
 use crate::clock::Instant;
 
+mod senses;
 mod socket;
+
+use senses::Senses;
 
 /// How many frames wait for a supervisor that does not read. A command's life makes ten.
 const UNSENT: usize = 64;
@@ -34,16 +32,8 @@ const UNSENT: usize = 64;
 const ROOM: usize = 16 << 10;
 /// How many children outside the main process's group are remembered as told to end.
 const TOLD: usize = 256;
-
-/// The descriptors the loop waits for.
-struct Senses {
-    socket: UnixStream,
-    children: SignalFd,
-    /// On the clock that counts suspend.
-    deadline: TimerFd,
-    /// On the wall clock, cancelled when that is set.
-    wall: TimerFd,
-}
+/// How long the longest wait for the next look at what is going away is, in ms.
+const LONGEST_LOOK: u8 = 100;
 
 /// The command's main process. It stays un-reaped until everything else is gone: so long, its id
 /// and its group's can belong to nobody else.
@@ -122,7 +112,7 @@ impl Vigil {
             patience: 1,
             over: false,
         };
-        vigil.arm_wall();
+        vigil.senses.arm_wall();
         vigil.tell(Report::Ready);
         vigil
     }
@@ -135,8 +125,8 @@ impl Vigil {
             // The timer goes before everything, and children before the socket: what has happened
             // cannot be undone by a frame that lay there meanwhile.
             self.happened(Event::Ticked);
-            if ready.wall {
-                self.wall_clock_changed();
+            if ready.wall && self.senses.wall_clock_jumped() {
+                self.tell(Report::ClockJumped);
             }
             if ready.children || self.main.is_some() {
                 let _ = self.senses.children.read_signal();
@@ -168,9 +158,10 @@ impl Vigil {
 
     /// Waits for something to happen.
     fn wait(&mut self) -> Ready {
-        let timeout = if self.watch.is_killing() {
+        let reaped = self.main.as_ref().is_some_and(|main| main.reaped);
+        let timeout = if self.watch.is_killing() || reaped {
             // Orphans can arrive without a signal: look again, less and less often.
-            self.patience = self.patience.saturating_mul(2).min(100);
+            self.patience = self.patience.saturating_mul(2).min(LONGEST_LOOK);
             PollTimeout::from(self.patience)
         } else {
             PollTimeout::NONE
@@ -215,39 +206,9 @@ impl Vigil {
 
     fn arm_deadline(&mut self) {
         let next = self.watch.next();
-        if next == self.armed {
-            return;
-        }
-        self.armed = next;
-        let _ = if next == Instant::FOREVER {
-            self.senses.deadline.unset()
-        } else {
-            // Zero would mean "never"; an instant that has passed fires at once.
-            let nanos = next.as_nanos().max(1);
-            let spec = TimeSpec::new(
-                i64::try_from(nanos / 1_000_000_000).unwrap_or(i64::MAX),
-                i64::try_from(nanos % 1_000_000_000).unwrap_or(0),
-            );
-            self.senses.deadline.set(
-                Expiration::OneShot(spec),
-                TimerSetTimeFlags::TFD_TIMER_ABSTIME,
-            )
-        };
-    }
-
-    fn arm_wall(&self) {
-        // Far away: only the cancelling is of interest.
-        let _ = self.senses.wall.set(
-            Expiration::OneShot(TimeSpec::new(i64::from(u32::MAX) * 2, 0)),
-            TimerSetTimeFlags::TFD_TIMER_ABSTIME | TimerSetTimeFlags::TFD_TIMER_CANCEL_ON_SET,
-        );
-    }
-
-    fn wall_clock_changed(&mut self) {
-        let mut count = [0; 8];
-        if nix::unistd::read(self.senses.wall.as_fd(), &mut count) == Err(Errno::ECANCELED) {
-            self.arm_wall();
-            self.tell(Report::ClockJumped);
+        if next != self.armed {
+            self.armed = next;
+            self.senses.arm(next);
         }
     }
 
@@ -255,6 +216,7 @@ impl Vigil {
         match demand {
             Demand::Start { .. } => self.start(demand, payload),
             Demand::Extend { term_at, kill_at } => {
+                self.cage.extend(kill_at);
                 self.happened(Event::Extended { term_at, kill_at });
             }
             Demand::Drain {
@@ -295,12 +257,12 @@ impl Vigil {
             return;
         }
         let will_at = payload + env as usize;
-        let additions = variables(&self.received[payload..will_at]);
+        let additions = wire::variables(&self.received[payload..will_at]);
         self.will.clear();
         self.will
             .extend_from_slice(&self.received[will_at..will_at + will as usize]);
         let passed = self.passed.take().filter(|_| lock);
-        match self.fork_command(term_at.min(kill_at), additions, passed) {
+        match self.fork_command((term_at, kill_at), additions, passed) {
             Ok(pid) => self.happened(Event::Forked {
                 term_at,
                 kill_at,
@@ -308,6 +270,7 @@ impl Vigil {
                 pid,
             }),
             Err(errno) => {
+                self.cage.abandon();
                 self.lock = None;
                 self.tell(Report::NotStarted {
                     errno: errno as i32,
@@ -318,18 +281,19 @@ impl Vigil {
 
     fn fork_command(
         &mut self,
-        latest: Instant,
+        (term_at, kill_at): (Instant, Instant),
         additions: Vec<(OsString, OsString)>,
         lock: Option<OwnedFd>,
     ) -> Result<i32, Errno> {
         let mut image = Image::prepare(&self.setup.command, additions)?;
         self.lock = lock;
         // Looked at last: what is only to be ended again is not begun.
-        if Instant::now() >= latest {
+        if Instant::now() >= term_at.min(kill_at) {
             return Err(Errno::ETIME);
         }
         let lock = self.lock.as_ref().map(AsFd::as_fd);
-        let newborn = spawn::spawn(&mut image, &self.inheritance, lock, self.cage.join())?;
+        self.cage.open(kill_at, lock)?;
+        let newborn = spawn::spawn(&mut image, &self.inheritance, lock, &self.cage)?;
         self.main = Some(Main {
             pid: newborn.pid,
             ended: false,
@@ -365,11 +329,14 @@ impl Vigil {
 
     /// The direct children outside the group, each once: others follow as they lose their parents.
     fn term_rest(&mut self) {
+        self.cage.term_rest();
+        let cage = &self.cage;
         let Some(main) = &self.main else { return };
         let (leader, reaped) = (main.pid, main.reaped);
         let (told, told_len) = (&mut self.told, &mut self.told_len);
         self.list.each(|pid| {
-            let has_had_it = told[..*told_len].contains(&pid)
+            let has_had_it = cage.is_servant(pid)
+                || told[..*told_len].contains(&pid)
                 || (!reaped && (pid == leader || tree::is_in_group(pid, leader)));
             // Where there is no room to remember, only the end of the grace is left.
             if !has_had_it && *told_len < told.len() {
@@ -393,7 +360,7 @@ impl Vigil {
             let zombie = (main.ended && !main.reaped).then_some(main.pid);
             let mut reaped = false;
             self.list.each(|pid| {
-                if Some(pid) != zombie {
+                if Some(pid) != zombie && !self.cage.is_keeper(pid) {
                     tree::signal(pid, libc::SIGKILL);
                 }
             });
@@ -492,21 +459,30 @@ impl Vigil {
     /// The main process has ended: is anything else there?
     fn look_at_what_is_left(&mut self) {
         let Some(main) = &mut self.main else { return };
-        let mut others = false;
+        let mut others = self.cage.hides_some();
         let leader = main.pid;
-        self.list.each(|pid| others |= pid != leader);
+        let cage = &self.cage;
+        self.list
+            .each(|pid| others |= pid != leader && !cage.is_servant(pid));
         if !others && !main.reaped {
             main.reaped = tree::reap(leader);
+            self.patience = 1;
         }
+        if others || !main.reaped {
+            return self.happened(Event::OthersLive);
+        }
+        self.cage.close();
         // The kernel's list may have missed one; this answer is exact.
-        if main.reaped && tree::is_childless() && self.cage.is_empty() {
+        if tree::is_childless() && self.cage.is_empty() {
             self.main = None;
+            self.cage.abandon();
             // Before a word of it: whoever hears of it may want the lock.
             if !self.deaf {
                 self.lock = None;
             }
             self.happened(Event::Emptied);
-        } else {
+        } else if tree::is_childless() && self.patience >= LONGEST_LOOK {
+            // Not a servant of ours on its way out, and not the kernel's count being late.
             self.happened(Event::OthersLive);
         }
     }
@@ -528,49 +504,4 @@ struct Ready {
     wall: bool,
     children: bool,
     socket: bool,
-}
-
-impl Senses {
-    fn open(socket: UnixStream) -> Result<Senses, (UnixStream, Errno)> {
-        match Senses::timers() {
-            Ok((children, deadline, wall)) => Ok(Senses {
-                socket,
-                children,
-                deadline,
-                wall,
-            }),
-            Err(errno) => Err((socket, errno)),
-        }
-    }
-
-    fn timers() -> nix::Result<(SignalFd, TimerFd, TimerFd)> {
-        nix::sys::prctl::set_child_subreaper(true)?;
-        let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
-        let children = SignalFd::with_flags(
-            &SigSet::from(Signal::SIGCHLD),
-            SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK,
-        )?;
-        Ok((
-            children,
-            TimerFd::new(ClockId::CLOCK_BOOTTIME, flags)?,
-            TimerFd::new(ClockId::CLOCK_REALTIME, flags)?,
-        ))
-    }
-}
-
-/// Splits `KEY=VALUE\0KEY=VALUE\0`.
-fn variables(bytes: &[u8]) -> Vec<(OsString, OsString)> {
-    bytes
-        .split(|byte| *byte == 0)
-        .filter(|entry| !entry.is_empty())
-        .map(|entry| {
-            let middle = entry.iter().position(|byte| *byte == b'=');
-            let (name, value) = entry.split_at(middle.unwrap_or(entry.len()));
-            let value = value.get(1..).unwrap_or_default();
-            (
-                OsString::from_vec(name.to_vec()),
-                OsString::from_vec(value.to_vec()),
-            )
-        })
-        .collect()
 }

@@ -10,6 +10,9 @@
 //! A [`Demand::Start`] or [`Demand::Entrust`] is followed by as many bytes of payload as it says;
 //! the descriptor of the lock travels with the first byte of its frame.
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+
 use crate::clock::Instant;
 use crate::core::Exit;
 
@@ -311,6 +314,23 @@ impl Report {
     }
 }
 
+/// Splits `KEY=VALUE\0KEY=VALUE\0`.
+pub(super) fn variables(bytes: &[u8]) -> Vec<(OsString, OsString)> {
+    bytes
+        .split(|byte| *byte == 0)
+        .filter(|entry| !entry.is_empty())
+        .map(|entry| {
+            let middle = entry.iter().position(|byte| *byte == b'=');
+            let (name, value) = entry.split_at(middle.unwrap_or(entry.len()));
+            let value = value.get(1..).unwrap_or_default();
+            (
+                OsString::from_vec(name.to_vec()),
+                OsString::from_vec(value.to_vec()),
+            )
+        })
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -392,6 +412,13 @@ mod tests {
             }
             let _ = Report::decode(&frame);
         }
+    }
+
+    #[test]
+    fn variables_are_split_at_their_first_equals_sign() {
+        let pair = |name: &str, value: &str| (name.into(), value.into());
+        let split = variables(b"A=x=y\0B=\0");
+        assert_eq!(split, [pair("A", "x=y"), pair("B", "")]);
     }
 
     #[test]

@@ -228,8 +228,9 @@ fn an_order_that_comes_too_late_is_not_started(who: Who) {
 
 fn the_whole_family_dies_at_the_deadline(who: Who) {
     let mut scene = Scene::acting(who, &["family", "@/journal"]);
-    let deadlines = Deadlines::within(2500, 3000);
-    scene.start_family(deadlines, 3);
+    scene.start_family(Deadlines::none(), 3);
+    let deadlines = Deadlines::within(1000, 1500);
+    scene.give(deadlines);
     let (first, last) = scene.deaths();
     assert!(first >= deadlines.kill_at, "killed before the deadline");
     assert!(last < deadlines.kill_at + Duration::from_secs(20));
@@ -241,7 +242,8 @@ fn the_whole_family_dies_at_the_deadline(who: Who) {
 
 fn a_polite_command_ends_within_its_grace(who: Who) {
     let mut scene = Scene::acting(who, &["wait", "@/journal"]);
-    scene.start_family(Deadlines::within(1500, FAR), 1);
+    scene.start_family(Deadlines::none(), 1);
+    scene.give(Deadlines::within(0, FAR));
     scene.expect("Acting");
     scene.expect("Exited(Signal(15))");
     scene.expect("TreeEmpty");
@@ -370,8 +372,9 @@ fn the_command_dies_with_its_guardian(who: Who) {
 
 fn a_stopped_supervisor_cannot_keep_the_family_alive(who: Who) {
     let mut scene = Scene::acting(who, &["family", "@/journal"]);
-    let deadlines = Deadlines::within(2500, 3000);
-    scene.start_family(deadlines, 3);
+    scene.start_family(Deadlines::none(), 3);
+    let deadlines = Deadlines::within(1000, 1500);
+    scene.give(deadlines);
     scene.signal_supervisor(libc::SIGSTOP);
     let (first, last) = scene.deaths();
     assert!(first >= deadlines.kill_at, "killed before the deadline");
@@ -404,11 +407,11 @@ fn a_stopped_supervisor_does_not_blame_the_guardian(who: Who) {
 
 fn a_renewal_that_waited_past_the_deadline_is_an_expiry(who: Who) {
     let mut scene = Scene::acting(who, &["family", "@/journal"]);
-    let deadlines = Deadlines::within(FAR, 4000);
-    scene.start_family(deadlines, 3);
+    scene.start_family(Deadlines::none(), 3);
+    let deadlines = Deadlines::within(FAR, 3000);
+    scene.give(deadlines);
     scene.signal_guardian(libc::SIGSTOP);
-    let (term_at, kill_at) = Deadlines::within(FAR, FAR).words();
-    scene.do_now(&format!("extend {term_at} {kill_at}"));
+    scene.give(Deadlines::within(FAR, FAR));
     // Before it can take the guardian for silent.
     scene.signal_supervisor(libc::SIGSTOP);
     assert!(
@@ -429,20 +432,19 @@ fn a_shorter_deadline_holds(who: Who) {
     let mut scene = Scene::acting(who, &["family", "@/journal"]);
     scene.start_family(Deadlines::within(FAR, FAR), 3);
     let shorter = Deadlines::within(400, 800);
-    let (term_at, kill_at) = shorter.words();
-    scene.say(&format!("extend {term_at} {kill_at}"));
+    scene.give(shorter);
     let (first, _) = scene.deaths();
     assert!(first >= shorter.kill_at);
 }
 
 fn a_renewal_while_draining_moves_the_kill(who: Who) {
     let mut scene = Scene::acting(who, &["family", "@/journal"]);
-    let deadlines = Deadlines::within(FAR, 4000);
-    scene.start_family(deadlines, 3);
+    scene.start_family(Deadlines::none(), 3);
+    let deadlines = Deadlines::within(FAR, 3000);
+    scene.give(deadlines);
     let end = word(Instant::now() + LONG * 10);
     scene.do_now(&format!("drain 15 {end}"));
-    let (term_at, kill_at) = Deadlines::within(FAR, FAR).words();
-    scene.do_now(&format!("extend {term_at} {kill_at}"));
+    scene.give(Deadlines::within(FAR, FAR));
     assert!(
         Instant::now() < deadlines.kill_at,
         "a machine too slow for this case"

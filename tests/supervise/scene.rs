@@ -182,6 +182,13 @@ impl Scene {
         self.say(&format!("start {term_at} {kill_at} {lock} {env}"));
     }
 
+    /// Gives a command that runs other deadlines. Counted from the moment when all of it is there,
+    /// they do not depend on how long a busy machine took to start it.
+    pub(crate) fn give(&mut self, deadlines: Deadlines) {
+        let (term_at, kill_at) = deadlines.words();
+        self.do_now(&format!("extend {term_at} {kill_at}"));
+    }
+
     /// Starts a command that records so many processes, and waits for all of them.
     pub(crate) fn start_family(&mut self, deadlines: Deadlines, count: usize) {
         self.start(deadlines);

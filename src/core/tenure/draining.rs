@@ -67,7 +67,7 @@ impl Draining {
             return self.kill(turn).step(campaign, turn, event);
         }
         match event {
-            Event::Ticked => self.go_on(turn),
+            Event::Ticked | Event::ClockJumped => self.go_on(turn),
             Event::Renewed { t0, reply } => {
                 let control = &mut self.charge.control;
                 let (term_at, kill_at) = (control.term_at(), control.kill_at());
@@ -214,6 +214,7 @@ impl Killing {
             }
             // Echoes of an earlier round, and the clock, which can do no more.
             Event::Ticked
+            | Event::ClockJumped
             | Event::Freed
             | Event::Acquired(_)
             | Event::Released(_)

@@ -68,6 +68,7 @@ impl Confirming {
             Event::GuardianLost => self.give_back(campaign, turn, Some(Cause::GuardianLost)),
             // Nothing of ours runs yet: all but the clock are late echoes of an earlier round.
             Event::Ticked
+            | Event::ClockJumped
             | Event::Freed
             | Event::Acquired(_)
             | Event::Released(_)
@@ -108,6 +109,7 @@ impl Charge {
             Event::TreeEmpty { at } => *at >= self.since,
             Event::NotStarted { .. } => !self.started,
             Event::Ticked
+            | Event::ClockJumped
             | Event::Freed
             | Event::Acquired(_)
             | Event::Renewed { .. }
@@ -170,6 +172,10 @@ impl Holding {
         }
         match event {
             Event::Ticked => self.go_on(turn),
+            Event::ClockJumped => {
+                self.charge.control.hurry(turn.now);
+                self.go_on(turn)
+            }
             Event::Renewed { t0, reply } => {
                 let control = &mut self.charge.control;
                 match control.renewed(campaign, turn.now, t0, reply, term_at) {

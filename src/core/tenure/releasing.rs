@@ -163,6 +163,7 @@ impl Releasing {
             },
             // The clock, and late echoes.
             Event::Ticked
+            | Event::ClockJumped
             | Event::Freed
             | Event::Acquired(Err(_))
             | Event::Started { .. }
@@ -286,6 +287,9 @@ impl Releasing {
                 } else if campaign.guardian_lost {
                     Cause::GuardianLost
                 } else {
+                    if self.overlap {
+                        turn.report(Notice::Overlapped);
+                    }
                     let next_at = turn.now + campaign.cool_down();
                     return Standby::until(next_at).look(campaign, turn);
                 }

@@ -43,7 +43,7 @@ impl Standby {
 
     pub(super) fn step(mut self, campaign: &mut Campaign, turn: &mut Turn, event: Event) -> Phase {
         match event {
-            Event::Ticked => self.look(campaign, turn),
+            Event::Ticked | Event::ClockJumped => self.look(campaign, turn),
             Event::Freed => {
                 self.next_at = after_freed(campaign, turn.now);
                 self.look(campaign, turn)
@@ -130,6 +130,7 @@ impl Acquiring {
             }
             // The attempt keeps its own time limit; the rest are late echoes of an earlier round.
             Event::Ticked
+            | Event::ClockJumped
             | Event::Renewed { .. }
             | Event::Released(_)
             | Event::Started { .. }

@@ -278,3 +278,24 @@ fn a_tree_that_dies_slowly_keeps_its_lease() {
     tenure.step(now, Event::Released(Ok(())));
     assert!(!ending(&tenure).overlap);
 }
+
+#[test]
+fn a_renewal_that_succeeds_after_kill_at_excludes_no_overlap() {
+    let if_lost = IfLost::Exit;
+    let mut tenure = holding(Rules { if_lost, ..rules() });
+    tenure.step(at(20), Event::Ticked);
+    tenure.step(at(58), Event::Ticked);
+    tenure.step(at(59), renewed(at(20)));
+    tenure.step(at(61), empty(61));
+    tenure.step(at(61), Event::Released(Ok(())));
+    assert!(ending(&tenure).overlap);
+}
+
+#[test]
+fn an_overlap_is_said_though_we_compete_on() {
+    let mut tenure = holding(rules());
+    tenure.step(at(1), unrenewed(lost()));
+    let actions = tenure.step(at(2), Event::TreeEmpty { at: at(2) });
+    assert_eq!(*tenure.state(), State::Standby);
+    assert!(has(&actions, &Action::Report(Notice::Overlapped)));
+}
