@@ -77,7 +77,7 @@ impl Figure {
             ),
         };
         format!(
-            "{:<58} {:>4} {:>9} {:>9} {:<4} {:>8} {:>8} {:>7}  {:<12} {}",
+            "{:<70} {:>4} {:>9} {:>9} {:<4} {:>8} {:>8} {:>7}  {:<12} {}",
             self.what,
             self.samples.len(),
             number(self.samples.p50()),
@@ -99,7 +99,7 @@ fn verdict(found: f64, most: f64) -> &'static str {
 /// Prints the names of the columns.
 pub(crate) fn head() {
     println!(
-        "{:<58} {:>4} {:>9} {:>9} {:<4} {:>8} {:>8} {:>7}  {:<12}",
+        "{:<70} {:>4} {:>9} {:>9} {:<4} {:>8} {:>8} {:>7}  {:<12}",
         "figure", "runs", "p50", "p95", "", "flock", "(p95)", "ratio", "target"
     );
 }
