@@ -175,6 +175,10 @@ impl Audience for People {
                 "draining"
             }
             Notice::Released | Notice::LeftToRunOut { .. } => "released",
+            Notice::Overlap => {
+                self.status.overlap = true;
+                return;
+            }
             Notice::Doubt { .. } | Notice::Recovered | Notice::LeftBehind => return,
         };
         self.write(state);

@@ -212,6 +212,9 @@ pub enum Notice {
     CommandEnded(Exit),
     /// The command ended, and left processes behind that are being drained.
     LeftBehind,
+    /// Control was lost and we compete again: a process of the tree may have lived when another
+    /// instance could have been given control. (Who does not compete again has it in its ending.)
+    Overlap,
     /// The lease was given back.
     Released,
     /// The lease is left to run out, for this reason.

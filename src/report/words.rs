@@ -45,6 +45,10 @@ pub(super) fn of_notice(notice: &Notice, now: Instant) -> (Level, String) {
             "the command left processes behind: stopping them".into(),
         ),
         Notice::Released => (Level::INFO, "gave the lock back".into()),
+        Notice::Overlap => (
+            Level::ERROR,
+            "control was lost, and an overlap with another holder cannot be excluded".to_owned(),
+        ),
         Notice::LeftToRunOut { why } => {
             (Level::WARN, format!("the lease is left to run out: {why}"))
         }

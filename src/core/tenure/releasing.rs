@@ -286,6 +286,9 @@ impl Releasing {
                 } else if campaign.guardian_lost {
                     Cause::GuardianLost
                 } else {
+                    if self.overlap {
+                        turn.report(Notice::Overlap);
+                    }
                     let next_at = turn.now + campaign.cool_down();
                     return Standby::until(next_at).look(campaign, turn);
                 }

@@ -108,6 +108,19 @@ fn a_definite_loss_cannot_exclude_an_overlap_and_gives_nothing_back() {
 }
 
 #[test]
+fn who_competes_again_says_whether_an_overlap_can_be_excluded() {
+    for (empty_at, overlap) in [(28, false), (29, true)] {
+        let mut tenure = holding(rules());
+        tenure.step(at(20), Event::Ticked);
+        tenure.step(at(21), unrenewed(breaking(at(28))));
+        let actions = tenure.step(at(empty_at), empty(empty_at));
+        assert_eq!(tenure.ending(), None, "we compete again");
+        let said = has(&actions, &Action::Report(Notice::Overlap));
+        assert_eq!(said, overlap, "empty at {empty_at}");
+    }
+}
+
+#[test]
 fn a_loss_with_notice_is_no_overlap_if_the_tree_ended_in_time() {
     for (empty_at, overlap) in [(28, false), (29, true)] {
         let if_lost = IfLost::Exit;
