@@ -57,8 +57,10 @@ impl World {
         if !supervisor && !guardian {
             return true;
         }
-        self.broken.iter().any(|(id, at_once, _)| {
-            let warned = pair.told_lost.is_some_and(|at| !lately(at, 500 * MILLI));
+        self.broken.iter().any(|(id, at_once, broken)| {
+            // Told before: then he was promised more time than a second break left him.
+            let told = pair.told_lost.filter(|told| told > broken);
+            let warned = told.is_some_and(|at| !lately(at, 500 * MILLI));
             *id == tree.lease && (*at_once || !warned)
         })
     }
