@@ -221,7 +221,7 @@ impl<'a> Run<'a> {
         self.command(words)
     }
 
-    /// Starts it.
+    /// Starts it. It is killed with the calling thread, if not before.
     #[must_use]
     pub(crate) fn start(mut self) -> Instance {
         static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -255,6 +255,8 @@ impl<'a> Run<'a> {
                 }
             }
             nix::sys::signal::SigSet::empty().thread_set_mask()?;
+            // A test that is killed leaves nothing behind. Tied to the thread that starts it.
+            nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
             // Whatever the test runner left open is nothing of ours to pass on.
             // SAFETY: takes numbers; descriptors are marked, not closed.
             unsafe { libc::close_range(3, libc::c_uint::MAX, CLOEXEC) };
