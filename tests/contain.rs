@@ -93,10 +93,18 @@ impl Role {
         self.child.wait().expect("reapable");
     }
 
-    fn end_well(mut self) {
+    fn end_well(&mut self) {
         drop(self.stdin.take());
         let status = self.child.wait().expect("reapable");
         assert!(status.success(), "the role failed: {status}");
+    }
+}
+
+impl Drop for Role {
+    /// For a test that fails.
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -689,9 +697,19 @@ fn role_keeper() {
 
 // ---- terminal -----------------------------------------------------------------------------------
 
+struct Shell(Child);
+
+impl Drop for Shell {
+    /// For a test that fails; its job dies with it.
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// A supervisor on a terminal of its own, as a shell would start it: leader of the session, in the
 /// foreground. What it says comes out of the terminal.
-fn on_a_terminal(name: &str) -> (Child, File, BufReader<File>) {
+fn on_a_terminal(name: &str) -> (Shell, File, BufReader<File>) {
     let pty = nix::pty::openpty(None, None).expect("a terminal");
     let mut quiet = nix::sys::termios::tcgetattr(&pty.slave).expect("a terminal");
     quiet
@@ -723,7 +741,7 @@ fn on_a_terminal(name: &str) -> (Child, File, BufReader<File>) {
     };
     let master = File::from(pty.master);
     let reader = BufReader::new(master.try_clone().expect("a descriptor"));
-    (child, master, reader)
+    (Shell(child), master, reader)
 }
 
 fn heard(terminal: &mut BufReader<File>) -> String {
@@ -761,7 +779,7 @@ fn the_command_has_the_terminal_and_job_control_works() {
     assert_eq!(heard(&mut screen), "supervisor was interrupted 0 times");
     assert_eq!(heard(&mut screen), "command was interrupted 2 times");
     assert_eq!(heard(&mut screen), "shell sees the end 0");
-    assert!(shell.wait().expect("reapable").success());
+    assert!(shell.0.wait().expect("reapable").success());
 }
 
 static INTERRUPTED: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(0);
@@ -790,6 +808,7 @@ fn role_shell() {
     use nix::unistd::{ForkResult, fork, getpid, setpgid};
     // SAFETY: one thread.
     let ForkResult::Parent { child: job } = (unsafe { fork() }).expect("a job") else {
+        nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).expect("allowed");
         let _ = setpgid(Pid::from_raw(0), Pid::from_raw(0));
         // The shell puts its job into the foreground, and so do we, not to race with it.
         let tty = std::io::stdin();
@@ -828,6 +847,7 @@ fn job_on_terminal() {
     say(format!("ours {}", terminal.is_ours()));
     // SAFETY: one thread.
     let ForkResult::Parent { child: command } = (unsafe { fork() }).expect("a command") else {
+        nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).expect("allowed");
         let _ = setpgid(Pid::from_raw(0), Pid::from_raw(0));
         while !terminal.is_with(std::process::id().cast_signed()) {
             std::thread::yield_now();
