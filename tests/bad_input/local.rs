@@ -21,7 +21,9 @@ fn commands_that_cannot_be_run() {
         (plain.to_str().unwrap(), 126, "cannot run"),
         (scene.directory().to_str().unwrap(), 126, "cannot run"),
     ] {
-        let finished = scene.run_on_file().command([command]).finish();
+        // A directory in PATH that we may not search would make "not found" unknowable.
+        let run = scene.run_on_file().env("PATH", "/usr/bin:/bin");
+        let finished = run.command([command]).finish();
         judge(&scene, &finished.stderr, finished.ended, status, &[word]);
     }
     let after = scene.run_on_file().arg("-n").command(["true"]).finish();

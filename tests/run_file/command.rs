@@ -48,7 +48,9 @@ fn the_command_s_end_is_our_end() {
         (vec!["no-such-command-anywhere"], Ended::Code(127)),
         (vec!["/no/such/path"], Ended::Code(127)),
     ] {
-        let finished = scene.run_on_file().command(&words).finish();
+        // A directory in PATH that we may not search would make "not found" unknowable.
+        let run = scene.run_on_file().env("PATH", "/usr/bin:/bin");
+        let finished = run.command(&words).finish();
         assert_eq!(finished.ended, expected, "{words:?}: {}", finished.stderr);
         if let Ended::Code(126 | 127) = expected {
             let last = finished.stderr.lines().last().unwrap_or_default();

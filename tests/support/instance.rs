@@ -153,7 +153,12 @@ impl<'a> Run<'a> {
         let directory = directory.to_owned();
         let options = format!("size={}", room.max(1) * 4096);
         let user = nix::unistd::geteuid();
-        let map = format!("0 {user} 1");
+        let group = nix::unistd::getegid();
+        let maps = [
+            ("/proc/self/uid_map", format!("0 {user} 1")),
+            ("/proc/self/setgroups", "deny".to_owned()),
+            ("/proc/self/gid_map", format!("0 {group} 1")),
+        ];
         self.preparations.push(Box::new(move || {
             let mut spaces = CloneFlags::CLONE_NEWNS;
             if !user.is_root() {
@@ -161,7 +166,9 @@ impl<'a> Run<'a> {
             }
             unshare(spaces)?;
             if !user.is_root() {
-                std::fs::write("/proc/self/uid_map", &map)?;
+                for (file, text) in &maps {
+                    std::fs::write(file, text)?;
+                }
             }
             let nothing = None::<&str>;
             mount(
