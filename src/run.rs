@@ -214,6 +214,10 @@ pub fn run(plan: Plan) -> anyhow::Result<Leave> {
     let guardian = supervise::fork(Setup {
         command: plan.command.clone(),
         contain: plan.contain,
+        grace: plan
+            .rules
+            .budget
+            .map_or(plan.rules.grace, |budget| budget.grace_on_loss),
         afterlife: lease::execute_will,
     })
     .map_err(|refusal| Refusal::new(refusal.to_string()))?;

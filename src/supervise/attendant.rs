@@ -66,6 +66,8 @@ pub struct Attendant {
     state: State,
     /// From an order to its end; only meanwhile is the guardian's pulse felt.
     busy: bool,
+    /// When the guardian kills on its own, as it was told last.
+    kill_at: Instant,
     stuck: bool,
     pulse: Pulse,
     outgoing: VecDeque<Parcel>,
@@ -81,6 +83,7 @@ impl Attendant {
             cage,
             state: State::Well,
             busy: false,
+            kill_at: Instant::FOREVER,
             stuck: false,
             pulse: Pulse::new(),
             outgoing: VecDeque::new(),
@@ -130,6 +133,7 @@ impl Attendant {
             lock: order.lock.is_some(),
         };
         self.busy = true;
+        self.kill_at = order.kill_at;
         self.pulse = Pulse::new();
         self.send(frame, &payload, order.lock);
     }
@@ -137,6 +141,7 @@ impl Attendant {
     /// Tells new deadlines; they hold whether later or earlier than before. Too late when the tree
     /// is being killed already.
     pub fn extend(&mut self, term_at: Instant, kill_at: Instant) {
+        self.kill_at = kill_at;
         self.send(Demand::Extend { term_at, kill_at }, &[], None);
     }
 
@@ -251,7 +256,16 @@ impl Attendant {
         let mut until_look = None;
         if self.busy {
             let now = Instant::now();
-            match self.pulse.look(now) {
+            let beat = if now >= self.kill_at {
+                // It should be killing. If it is not, there is no second to wait for its answer.
+                match self.pulse.hurry(now) {
+                    Beat::Quiet => self.pulse.look(now),
+                    beat => beat,
+                }
+            } else {
+                self.pulse.look(now)
+            };
+            match beat {
                 Beat::Quiet => {}
                 Beat::Ping(seq) => self.send(Demand::Ping(seq), &[], None),
                 Beat::Silent => {
@@ -263,7 +277,12 @@ impl Attendant {
                     return;
                 }
             }
-            until_look = Some(self.pulse.next(now));
+            let deadline = if now < self.kill_at {
+                self.kill_at.since(now)
+            } else {
+                Duration::MAX
+            };
+            until_look = Some(self.pulse.next(now).min(deadline));
         }
         tokio::select! {
             _ = self.socket.readable() => {}

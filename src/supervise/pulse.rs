@@ -13,6 +13,11 @@ use crate::clock::Instant;
 const EVERY: Duration = Duration::from_millis(500);
 /// How long the guardian may be silent.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How long it may be silent once the tree's deadline is reached: less than the margin of the
+/// shortest lease (500 ms), so that what it does not do is still done in time.
+const PATIENCE_AT_THE_END: Duration = Duration::from_millis(100);
+/// How often to look then.
+const LOOK_AT_THE_END: Duration = Duration::from_millis(20);
 /// How often to look while an answer is missing.
 const LOOK: Duration = Duration::from_millis(150);
 /// A longer time between two looks was a pause of ours.
@@ -37,6 +42,8 @@ pub struct Pulse {
     looked: Instant,
     /// How long we have listened for the answer.
     listened: Duration,
+    /// The tree has to be gone very soon.
+    urgent: bool,
 }
 
 #[expect(clippy::new_without_default, reason = "open for a test only")]
@@ -49,7 +56,18 @@ impl Pulse {
             asked: Instant::ZERO,
             looked: Instant::ZERO,
             listened: Duration::ZERO,
+            urgent: false,
         }
+    }
+
+    /// The deadline is reached: the guardian has to answer anew, and quickly.
+    pub fn hurry(&mut self, now: Instant) -> Beat {
+        if self.urgent {
+            return Beat::Quiet;
+        }
+        self.urgent = true;
+        self.looked = now;
+        self.ask(now)
     }
 
     /// The guardian answered this ping.
@@ -73,7 +91,12 @@ impl Pulse {
             return self.ask(now);
         }
         self.listened += gap;
-        if self.listened >= PATIENCE {
+        let patience = if self.urgent {
+            PATIENCE_AT_THE_END
+        } else {
+            PATIENCE
+        };
+        if self.listened >= patience {
             Beat::Silent
         } else {
             Beat::Quiet
@@ -84,6 +107,8 @@ impl Pulse {
     pub fn next(&self, now: Instant) -> Duration {
         if self.answered {
             EVERY.saturating_sub(now.since(self.asked))
+        } else if self.urgent {
+            LOOK_AT_THE_END
         } else {
             LOOK
         }
@@ -129,6 +154,19 @@ mod tests {
             assert_eq!(pulse.look(at(millis)), Beat::Quiet, "after {millis} ms");
         }
         assert_eq!(pulse.look(at(1050)), Beat::Silent);
+    }
+
+    #[test]
+    fn at_the_deadline_a_tenth_of_a_second_is_silence() {
+        let mut pulse = Pulse::new();
+        assert_eq!(pulse.look(at(0)), Beat::Ping(1));
+        pulse.answered(1);
+        assert_eq!(pulse.hurry(at(100)), Beat::Ping(2));
+        assert_eq!(pulse.hurry(at(100)), Beat::Quiet, "once");
+        for millis in (120..200).step_by(20) {
+            assert_eq!(pulse.look(at(millis)), Beat::Quiet, "at {millis} ms");
+        }
+        assert_eq!(pulse.look(at(200)), Beat::Silent);
     }
 
     #[test]

@@ -91,12 +91,12 @@ impl Vigil {
             }
         };
         let mut vigil = Vigil {
+            watch: Watch::with_grace(setup.grace),
             setup,
             inheritance,
             cage,
             senses,
             list: Children::of_this_thread(),
-            watch: Watch::new(),
             main: None,
             lock: None,
             will: Vec::with_capacity(ROOM),

@@ -18,7 +18,7 @@ use crate::core::Exit;
 
 use super::wire::Report;
 
-/// The grace where no deadline tells one.
+/// The grace where neither a deadline nor anybody tells one.
 const DEFAULT_GRACE: Duration = Duration::from_secs(10);
 /// How long a killed tree may take before it is called stuck.
 pub const STUCK_AFTER: Duration = Duration::from_secs(10);
@@ -121,6 +121,8 @@ pub struct Watch {
     term_at: Instant,
     kill_at: Instant,
     stop_signal: i32,
+    /// For a drain that no deadline gives a grace to.
+    grace: Duration,
     /// What the group was sent last.
     sent: i32,
     /// The supervisor is dead.
@@ -140,11 +142,20 @@ impl Watch {
             term_at: Instant::FOREVER,
             kill_at: Instant::FOREVER,
             stop_signal: 0,
+            grace: DEFAULT_GRACE,
             sent: 0,
             orphaned: false,
             told_acting: false,
             told_left_behind: false,
             told_stuck: false,
+        }
+    }
+
+    /// One that gives this grace where no deadline tells one.
+    pub fn with_grace(grace: Duration) -> Watch {
+        Watch {
+            grace,
+            ..Watch::new()
         }
     }
 
@@ -189,7 +200,7 @@ impl Watch {
                     kill_at,
                     stop_signal,
                     orphaned: self.orphaned,
-                    ..Watch::new()
+                    ..Watch::with_grace(self.grace)
                 };
             }
             Event::Executed => {
@@ -243,7 +254,7 @@ impl Watch {
     /// The grace of a drain that nobody named one for.
     fn grace(&self) -> Duration {
         if self.kill_at == Instant::FOREVER || self.term_at == Instant::FOREVER {
-            DEFAULT_GRACE
+            self.grace
         } else {
             self.kill_at.since(self.term_at)
         }

@@ -4,6 +4,7 @@
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use crate::clock::Instant;
 use crate::core::Exit;
@@ -39,6 +40,8 @@ pub struct Setup {
     pub command: Vec<OsString>,
     /// What keeps the tree together.
     pub contain: Contain,
+    /// From the stop signal to SIGKILL when the supervisor is dead and no deadline tells more.
+    pub grace: Duration,
     /// Run by the guardian, with the last will it was entrusted with, when the supervisor is dead
     /// and the tree is empty. It may allocate, build a runtime and take its time; then the
     /// guardian exits.

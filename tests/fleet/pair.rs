@@ -92,6 +92,8 @@ pub(crate) struct Pair {
     pub(crate) ending: Option<Ending>,
     pub(crate) attendance: Attendance,
     pub(crate) busy: bool,
+    /// When the guardian kills on its own, as it was told last.
+    pub(crate) kill_at: Instant,
     pub(crate) pulse: Pulse,
     pub(crate) inbox: VecDeque<News>,
     pub(crate) armed: Time,
@@ -148,6 +150,7 @@ impl Pair {
             ending: None,
             attendance: Attendance::Well,
             busy: false,
+            kill_at: Instant::FOREVER,
             pulse: Pulse::new(),
             inbox: VecDeque::new(),
             armed: Time::MAX,

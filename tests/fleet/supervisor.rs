@@ -77,6 +77,9 @@ impl World {
         let pair = &self.pairs[p];
         if self.feels_pulse(p) {
             at = at.min(now + pair.pulse.next(now));
+            if now < pair.kill_at {
+                at = at.min(pair.kill_at);
+            }
         }
         let machine = &self.machines[pair.machine];
         let (slept, at) = (machine.slept, machine.clock.when(at));
@@ -221,6 +224,7 @@ impl World {
                 }
                 Action::Extend { term_at, kill_at } => {
                     pair.told_term_at = term_at;
+                    self.pairs[p].kill_at = kill_at;
                     self.demand(p, Demand::Extend { term_at, kill_at }, &[]);
                 }
                 Action::Drain {
@@ -275,6 +279,7 @@ impl World {
             return self.violate(format!("#{p} starts a command beside another"));
         }
         pair.busy = true;
+        pair.kill_at = kill_at;
         pair.told_term_at = term_at;
         let budget = &self.schedule.budget;
         let t0 = term_at - (budget.lease - budget.margin - budget.grace_on_loss);
@@ -323,7 +328,16 @@ impl World {
         match self.pairs[p].attendance {
             Attendance::Well => {
                 if self.feels_pulse(p) {
-                    match self.pairs[p].pulse.look(now) {
+                    let pair = &mut self.pairs[p];
+                    let beat = if now >= pair.kill_at {
+                        match pair.pulse.hurry(now) {
+                            Beat::Quiet => pair.pulse.look(now),
+                            beat => beat,
+                        }
+                    } else {
+                        pair.pulse.look(now)
+                    };
+                    match beat {
                         Beat::Quiet => {}
                         Beat::Ping(seq) => self.demand(p, Demand::Ping(seq), &[]),
                         Beat::Silent => {

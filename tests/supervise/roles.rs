@@ -45,6 +45,7 @@ pub(crate) fn supervisor(control: &str, command: Vec<OsString>) {
     let setup = |command: &[OsString]| Setup {
         command: command.to_vec(),
         contain,
+        grace: std::time::Duration::from_secs(10),
         afterlife,
     };
     let guardian = supervise::fork(setup(&command)).expect("a guardian");

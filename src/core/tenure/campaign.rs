@@ -76,9 +76,10 @@ pub(super) struct Campaign {
     pub(super) rules: Rules,
     pub(super) chance: Chance,
     began: Instant,
-    /// When the latest attempt to acquire was sent, and the first.
-    last_sent: Option<Instant>,
+    /// When the first attempt to acquire was sent.
     first_sent: Option<Instant>,
+    /// When the latest attempt was due that followed a wake-up by the store.
+    pub(super) woken: Option<Instant>,
     /// The store has answered a question of ours: from now on no silence makes us leave.
     contacted: bool,
     /// The command was started once: from now on no wait limit makes us leave.
@@ -97,8 +98,8 @@ impl Campaign {
             chance: Chance::new(rules.seed),
             rules,
             began: now,
-            last_sent: None,
             first_sent: None,
+            woken: None,
             contacted: false,
             controlled: false,
             ambiguous: false,
@@ -111,11 +112,6 @@ impl Campaign {
 
     pub(super) fn attempt_sent(&mut self, now: Instant) {
         self.first_sent.get_or_insert(now);
-        self.last_sent = Some(now);
-    }
-
-    pub(super) fn last_sent(&self) -> Option<Instant> {
-        self.last_sent
     }
 
     pub(super) fn contacted(&self) -> bool {

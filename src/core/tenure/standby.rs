@@ -192,10 +192,13 @@ fn last_look(campaign: &Campaign, now: Instant, next_at: Instant) -> Instant {
     next_at
 }
 
-fn after_freed(campaign: &Campaign, now: Instant) -> Instant {
-    campaign
-        .last_sent()
-        .map_or(now, |sent| now.max(sent + FREED_GAP))
+/// A wake-up is followed at once, unless the one before was in vain a moment ago.
+fn after_freed(campaign: &mut Campaign, now: Instant) -> Instant {
+    let next_at = campaign
+        .woken
+        .map_or(now, |woken| now.max(woken + FREED_GAP));
+    campaign.woken = Some(next_at);
+    next_at
 }
 
 /// Control was granted: is there enough of it left to start a command under?

@@ -51,8 +51,21 @@ fn a_wake_up_during_an_attempt_is_not_forgotten() {
         ..rules()
     });
     tenure.step(BEGIN, Event::Freed);
-    tenure.step(BEGIN + ms(10), refused(held()));
-    assert!(acquires(&tenure.step(tenure.wake_at(), Event::Ticked)));
+    assert!(acquires(&tenure.step(BEGIN + ms(10), refused(held()))));
+}
+
+#[test]
+fn a_store_that_wakes_us_in_vain_is_not_asked_for_ever() {
+    let mut tenure = acquiring(Rules {
+        poll: None,
+        ..rules()
+    });
+    tenure.step(BEGIN, refused(held()));
+    assert!(acquires(&tenure.step(at(1), Event::Freed)), "at once");
+    tenure.step(at(1), refused(held()));
+    assert!(!acquires(&tenure.step(at(1), Event::Freed)), "in vain");
+    assert_eq!(tenure.wake_at(), at(1) + ms(50));
+    assert!(acquires(&tenure.step(at(1) + ms(50), Event::Ticked)));
 }
 
 #[test]
