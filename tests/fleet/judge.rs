@@ -75,6 +75,22 @@ impl World {
         {
             self.tally.handovers += 1;
         }
+        // Whoever was granted a lease that an operator has broken meanwhile is the one who is late:
+        // the tree that runs beside it is protected, and the words are his to say.
+        let protected = self.store.protects(self.store_clock.at(self.now));
+        self.judge_protection(p, protected);
+        if let Some(tree) = self.pairs[p].tree.as_ref().filter(|tree| tree.excused) {
+            let lease = tree.lease;
+            let beside = |q: &usize| *q != p && self.pairs[*q].tree_lives();
+            if (0..self.pairs.len()).any(|q| beside(&q)) {
+                let pair = &mut self.pairs[p];
+                pair.owes_a_word = true;
+                pair.overlapped_lease = Some(lease);
+                self.tally.overlaps += 1;
+                self.say(|| format!("#{p} overlaps from its birth"));
+            }
+            return;
+        }
         for q in (0..self.pairs.len()).filter(|q| *q != p) {
             let pair = &mut self.pairs[q];
             let Some(tree) = pair.tree.as_mut().filter(|tree| tree.lives()) else {
@@ -98,9 +114,6 @@ impl World {
             self.violate(format!("#{p} has token {token} after {last}"));
         }
         (self.last_token, self.last_deletions) = (token, deletions);
-        let now = self.store_clock.at(self.now);
-        let protected = self.store.protects(now);
-        self.judge_protection(p, protected);
     }
 
     /// The campaign of a pair has ended.
