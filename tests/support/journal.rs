@@ -45,7 +45,12 @@ impl Line {
         self.tag.split('/').next().unwrap_or_default()
     }
 
-    fn parse(text: &str) -> Line {
+    /// Reads one.
+    ///
+    /// # Panics
+    /// If it is none: nobody but the journalist writes there.
+    #[must_use]
+    pub(crate) fn parse(text: &str) -> Line {
         let fields: Vec<&str> = text.split(' ').collect();
         let [what, tag, token, pid, at] = fields[..] else {
             panic!("a line of the journal is broken: {text}");
