@@ -214,11 +214,11 @@ fn connection_strings_with_a_part_missing_or_broken() {
         (format!("AccountName=web;{key}x="), &["account key"][..]),
         (
             format!("{key};EndpointSuffix=core.windows.net"),
-            &["AccountName"][..],
+            &["the storage account is missing"][..],
         ),
         (
             "AccountName=web;EndpointSuffix=core.windows.net".into(),
-            &["AccountKey"][..],
+            &["the credential is missing"][..],
         ),
         (
             "BlobEndpoint=https://web.blob.core.windows.net".into(),
@@ -450,10 +450,10 @@ fn commands_that_cannot_be_run() {
     let plain = scene.path("plain");
     std::fs::write(&plain, "text\n").unwrap();
     for (command, status, word) in [
-        ("no-such-command-anywhere", 127, "cannot be found"),
-        (script.to_str().unwrap(), 127, "cannot be found"),
-        (plain.to_str().unwrap(), 126, "cannot be run"),
-        (scene.directory().to_str().unwrap(), 126, "cannot be run"),
+        ("no-such-command-anywhere", 127, "no-such-command-anywhere"),
+        (script.to_str().unwrap(), 127, "No such file"),
+        (plain.to_str().unwrap(), 126, "cannot run"),
+        (scene.directory().to_str().unwrap(), 126, "cannot run"),
     ] {
         let finished = scene.run_on_file().command([command]).finish();
         judge(&scene, &finished.stderr, finished.ended, status, &[word]);

@@ -38,6 +38,20 @@ pub(crate) struct Line {
     pub(crate) at: u64,
 }
 
+/// What is whole of a line. A process that is killed while it writes across the boundary of a page
+/// leaves half a line, and the next one's follows in it; what the dead one wanted to say is lost.
+fn whole(line: &str) -> &str {
+    if line.split(' ').count() == 5 {
+        return line;
+    }
+    let begins = ["start ", "beat ", "term ", "end "].map(|what| line.rfind(what));
+    begins
+        .into_iter()
+        .flatten()
+        .max()
+        .map_or(line, |at| &line[at..])
+}
+
 impl Line {
     /// Which command it belongs to, whatever process of it wrote it.
     #[must_use]
@@ -110,7 +124,7 @@ impl Journal {
     pub(crate) fn lines(&self) -> Vec<Line> {
         let text = std::fs::read_to_string(&self.path).unwrap_or_default();
         let complete = text.rfind('\n').map_or("", |end| &text[..end]);
-        complete.lines().map(Line::parse).collect()
+        complete.lines().map(whole).map(Line::parse).collect()
     }
 
     /// Waits for a line, and returns it.

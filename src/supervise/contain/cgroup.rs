@@ -179,9 +179,8 @@ impl Cgroup {
 
     /// Where a process writes "0" to move itself inside.
     ///
-    /// Not CLONE_INTO_CGROUP: since the kernel counts the kills of a cgroup (6.14, and stable
-    /// kernels of that time), a child that is cloned into one that was ever killed dies at birth,
-    /// because its count is compared with that of its parent's cgroup. We kill one and use it again.
+    /// Not CLONE_INTO_CGROUP: a child that is cloned into a cgroup that was ever killed dies at
+    /// birth (seen on Linux 6.18). We kill one and use it again.
     #[must_use]
     pub fn join(&self) -> BorrowedFd<'_> {
         self.procs.as_fd()

@@ -47,8 +47,9 @@ pub struct Pidns {
     /// Ourselves, for the main process to see whether we live: in there it has no parent to ask for.
     guardian: OwnedFd,
     deadline: Page,
-    /// There is a user namespace to be joined too.
-    user: bool,
+    /// There is a user namespace to be joined too, and this is our capability bounding set: a user
+    /// namespace begins with a full one.
+    user: Option<u64>,
 }
 
 impl Pidns {
@@ -109,7 +110,7 @@ impl Pidns {
                     control,
                     guardian,
                     deadline,
-                    user,
+                    user: user.then(bounding_set),
                 };
                 match namespace.greeting() {
                     Ok(()) => Ok(namespace),
@@ -205,7 +206,7 @@ impl Pidns {
     /// The midwife's work: joins, and forks a child of the guardian's.
     unsafe fn deliver(&self) -> io::Result<Forked> {
         let mut kinds = CloneFlags::CLONE_NEWPID;
-        if self.user {
+        if self.user.is_some() {
             kinds |= CloneFlags::CLONE_NEWUSER;
         }
         setns(&self.pidfd, kinds)?;
@@ -239,7 +240,14 @@ impl Pidns {
             Some("proc"),
             MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC,
             None::<&str>,
-        )
+        )?;
+        if let Some(bounding) = self.user {
+            for capability in capabilities().filter(|bit| bounding & (1 << bit) == 0) {
+                // SAFETY: integers only.
+                unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
+            }
+        }
+        Ok(())
     }
 
     /// Lets the namespace live until this moment.
@@ -306,6 +314,20 @@ impl Pidns {
     pub fn pidfd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
+}
+
+/// The capabilities that this kernel knows.
+fn capabilities() -> impl Iterator<Item = u64> {
+    // SAFETY: integers only.
+    (0..64).take_while(|bit| unsafe { libc::prctl(libc::PR_CAPBSET_READ, *bit, 0, 0, 0) } >= 0)
+}
+
+fn bounding_set() -> u64 {
+    // SAFETY: integers only.
+    let has = |bit: &u64| unsafe { libc::prctl(libc::PR_CAPBSET_READ, *bit, 0, 0, 0) } == 1;
+    capabilities()
+        .filter(has)
+        .fold(0, |set, bit| set | 1 << bit)
 }
 
 /// What midwife and main process tell the guardian.
