@@ -118,7 +118,7 @@ fn stop_both(row: &Row, stage: &mut Stage) {
         (Lock::File, _) => stage.await_life("a", now() + 2 * SECOND),
         // The namespace's init acts alone.
         (Lock::Heartbeat, Contain::Pidns) => stage.await_no_tree_of("a"),
-        (Lock::Heartbeat, _) => stage.await_life("a", now() + 10 * SECOND),
+        (Lock::Heartbeat, _) => stage.await_life("a", now() + 12 * SECOND),
         (Lock::Blob, _) => drop(stage.await_tenure_after(1)),
     }
     // In this order, so that the guardian is not found silent.

@@ -24,6 +24,8 @@ use super::table::{Contain, Lock, Shape};
 
 /// For how long anything is waited for: a lease that runs out twice, and a minute and a half.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// For how long where every instance has ended, so that hardly anything can come.
+const NOBODY: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(25);
 
 /// The journal, read as it grows.
@@ -118,7 +120,10 @@ impl Stage {
             if let Some(found) = look(self) {
                 return found;
             }
-            if Instant::now().since(begin) > PATIENCE {
+            let waited = Instant::now().since(begin);
+            let nobody =
+                waited > NOBODY && self.instances.values_mut().all(|one| one.ended().is_some());
+            if waited > PATIENCE || nobody {
                 panic!("waited in vain for {what}\n{}", self.story());
             }
             std::thread::sleep(LOOK);

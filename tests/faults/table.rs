@@ -238,7 +238,7 @@ impl Row {
     /// outlast, which get more room for that.
     pub(crate) fn lease(&self) -> &'static str {
         match self.lock {
-            Lock::File | Lock::Heartbeat => "10s",
+            Lock::File | Lock::Heartbeat => "12s",
             Lock::Blob if HARMLESS.contains(&self.fault) => "30s",
             Lock::Blob => "15s",
         }
