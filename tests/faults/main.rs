@@ -41,7 +41,7 @@ use trafficcop::clock::Instant;
 /// How many rows a seed makes up.
 const RANDOM: u64 = 24;
 /// How many rows are played side by side: most of their time they wait for a lease.
-const JOBS: u64 = 40;
+const JOBS: u64 = 64;
 /// How many of them may start processes at the same time.
 const STARTS: usize = 4;
 

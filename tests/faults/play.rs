@@ -33,7 +33,12 @@ pub(crate) fn play(row: &Row, gate: &Gate) -> Verdict {
         Effect::Untouched => stage.await_life("a", trafficcop::clock::Instant::now().as_nanos()),
         Effect::Lost => {
             touched.insert(1);
-            stage.await_tenure_after(1);
+            if row.fault == Fault::ReplaceAndCome {
+                // The newcomer knows nothing of the old file: its token is 1, too.
+                stage.await_no_tree_of("a");
+            } else {
+                stage.await_tenure_after(1);
+            }
         }
     }
     stage.let_end();
