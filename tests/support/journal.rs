@@ -59,8 +59,13 @@ impl Line {
         self.tag.split('/').next().unwrap_or_default()
     }
 
-    fn parse(text: &str) -> Line {
-        let fields: Vec<&str> = text.split(' ').collect();
+    /// Reads one.
+    ///
+    /// # Panics
+    /// If it is none: nobody but the journalist writes there.
+    #[must_use]
+    pub(crate) fn parse(text: &str) -> Line {
+        let fields: Vec<&str> = whole(text).split(' ').collect();
         let [what, tag, token, pid, at] = fields[..] else {
             panic!("a line of the journal is broken: {text}");
         };
@@ -119,7 +124,7 @@ impl Journal {
     pub(crate) fn lines(&self) -> Vec<Line> {
         let text = std::fs::read_to_string(&self.path).unwrap_or_default();
         let complete = text.rfind('\n').map_or("", |end| &text[..end]);
-        complete.lines().map(whole).map(Line::parse).collect()
+        complete.lines().map(Line::parse).collect()
     }
 
     /// Waits for a line, and returns it.

@@ -6,7 +6,8 @@
 //! It must never buffer a line, and never write one for another process.
 //!
 //! Usage: `journalist JOURNAL TAG [--every MS] [--beats N] [--status S] [--until FILE]
-//! [--term default|ignore|MS:STATUS] [--daemon] [--children N] [--storm N]`
+//! [--term default|ignore|MS:STATUS] [--daemon] [--children N] [--storm N]
+//! [--storm-every MS]`
 
 use std::ffi::c_int;
 use std::fs::{File, OpenOptions};
@@ -63,6 +64,7 @@ struct Options {
     daemon: bool,
     children: u32,
     storm: usize,
+    storm_every: Duration,
 }
 
 fn options() -> Options {
@@ -78,6 +80,7 @@ fn options() -> Options {
         daemon: false,
         children: 0,
         storm: 0,
+        storm_every: Duration::from_millis(2),
     };
     while let Some(word) = words.next() {
         let mut value = || words.next().expect("a value");
@@ -89,6 +92,9 @@ fn options() -> Options {
             "--daemon" => options.daemon = true,
             "--children" => options.children = value().parse().expect("a count"),
             "--storm" => options.storm = value().parse().expect("a count"),
+            "--storm-every" => {
+                options.storm_every = Duration::from_millis(value().parse().expect("ms"));
+            }
             "--term" => {
                 options.term = match value().as_str() {
                     "default" => Term::Default,
@@ -244,7 +250,7 @@ fn storm(options: &Options) {
             // own never-ending children are in the list.
             unsafe { kill(eldest, SIGKILL) };
         }
-        std::thread::sleep(Duration::from_millis(2));
+        std::thread::sleep(options.storm_every);
     }
 }
 

@@ -347,7 +347,6 @@ fn answer(
 
 fn serve(client: &TcpStream, shared: &Shared) -> io::Result<()> {
     let mut requests = BufReader::new(client);
-    let mut upstream: Option<BufReader<TcpStream>> = None;
     while let Some(request) = Message::read(&mut requests, false)? {
         let head_only = request.head.starts_with("HEAD ");
         let call = request.call();
@@ -380,10 +379,9 @@ fn serve(client: &TcpStream, shared: &Shared) -> io::Result<()> {
         let Some(port) = shared.upstream else {
             return Ok(());
         };
-        let server = match &mut upstream {
-            Some(server) => server,
-            None => upstream.insert(BufReader::new(TcpStream::connect(("127.0.0.1", port))?)),
-        };
+        // A fresh connection for each: one that the store has closed meanwhile would lose a request
+        // that nobody asked us to lose.
+        let server = &mut BufReader::new(TcpStream::connect(("127.0.0.1", port))?);
         request.write(server.get_ref())?;
         let Some(reply) = Message::read(server, head_only)? else {
             return Ok(());

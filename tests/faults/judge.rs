@@ -1,0 +1,111 @@
+//! The judgement: by the journal's stamps, the store's log and the process table, without any
+//! tolerance.
+//!
+//! Decides nothing by what the program under test says of itself.
+
+use std::collections::BTreeSet;
+
+use super::stage::Stage;
+use super::support::journal::What;
+
+/// The attempt that was answered last was sent no earlier than this before its answer.
+const ATTEMPT: u64 = 5_000_000_000;
+
+/// What was found.
+#[derive(Debug, Default)]
+pub(crate) struct Verdict {
+    /// Two tenures' processes were alive at the same time, or a token did not grow.
+    pub(crate) overlaps: Vec<String>,
+    /// Processes of a command that lived when nobody was left.
+    pub(crate) survivors: Vec<String>,
+    /// Commands that were stopped, though nothing that happened was a reason.
+    pub(crate) needless: Vec<String>,
+}
+
+impl Verdict {
+    pub(crate) fn is_clean(&self) -> bool {
+        self.overlaps.is_empty() && self.survivors.is_empty() && self.needless.is_empty()
+    }
+}
+
+/// Judges a stage whose instances have all ended. `touched` are the tenures that a fault was
+/// entitled to end.
+pub(crate) fn judge(stage: &mut Stage, touched: &BTreeSet<u64>) -> Verdict {
+    let mut verdict = Verdict::default();
+    let tenures = stage.scene.journal.tenures();
+    for (index, one) in tenures.iter().enumerate() {
+        for other in &tenures[index + 1..] {
+            if other.first <= one.last {
+                verdict.overlaps.push(format!(
+                    "token {} ({}) beside token {} ({}) for {} us",
+                    other.token,
+                    other.tag,
+                    one.token,
+                    one.tag,
+                    (one.last.min(other.last) - other.first) / 1000
+                ));
+            } else if other.token <= one.token {
+                verdict
+                    .overlaps
+                    .push(format!("token {} after {}", other.token, one.token));
+            }
+        }
+    }
+    let lines = stage.lines();
+    for tenure in tenures.iter().filter(|one| !touched.contains(&one.token)) {
+        let has = |what| {
+            let of_main = |tag: &str| !tag.contains('/');
+            lines
+                .iter()
+                .any(|line| line.token == tenure.token && line.what == what && of_main(&line.tag))
+        };
+        if has(What::Term) || !has(What::End) {
+            verdict.needless.push(format!(
+                "token {} ({}) did not end by itself",
+                tenure.token, tenure.tag
+            ));
+        }
+    }
+    for process in stage.scene.trees() {
+        if process.program != "tc-guardian" {
+            verdict.survivors.push(format!("{process:?}"));
+        }
+    }
+    verdict
+}
+
+/// Of a command that lost its lease because the store could not be reached: it was gone before
+/// the lease could end, and it was not asked to end while there was time for another attempt.
+pub(crate) fn judge_outage(stage: &mut Stage, verdict: &mut Verdict) {
+    let Some(grant) = stage.proxies["a"].log().into_iter().rev().find(|seen| {
+        use super::support::proxy::Call::{Acquire, Renew};
+        let id = seen.lease_id.is_some();
+        id && matches!(seen.call, Acquire | Renew)
+            && seen.delivered
+            && seen.status.is_some_and(|status| status < 300)
+            && seen.at < first_loss(stage)
+    }) else {
+        return;
+    };
+    let lines = stage.lines();
+    let of_first = || lines.iter().filter(|line| line.token == 1);
+    let last = of_first().map(|line| line.at).max().unwrap_or(0);
+    // The proxy saw the request after it was sent: this is no stricter than the promise.
+    if last >= grant.at + 15_000_000_000 {
+        verdict
+            .overlaps
+            .push("the first tenure's tree outlived its lease".into());
+    }
+    let asked = of_first().find(|line| line.what == What::Term);
+    if asked.is_some_and(|line| line.at + ATTEMPT < grant.at + 11_000_000_000) {
+        verdict
+            .needless
+            .push("the first tenure's command was asked to end too early".into());
+    }
+}
+
+/// When the second tenure began.
+fn first_loss(stage: &Stage) -> u64 {
+    let tenures = stage.scene.journal.tenures();
+    tenures.get(1).map_or(u64::MAX, |tenure| tenure.first)
+}

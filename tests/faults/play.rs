@@ -1,0 +1,80 @@
+//! How a row is played: instances compete, the fault comes, another gets control (or not), all
+//! end, and the judgement is made.
+
+use std::collections::BTreeSet;
+
+use super::acts;
+use super::gate::Gate;
+use super::judge::{Verdict, judge, judge_outage};
+use super::stage::Stage;
+use super::table::{Effect, Fault, Lock, Row, Shape};
+
+const OTHERS: [&str; 2] = ["b", "c"];
+
+/// Plays a row of the table. Panics where something does not happen that has to.
+pub(crate) fn play(row: &Row, gate: &Gate) -> Verdict {
+    let place = format!("row-{}", row.number);
+    let mut stage = Stage::new(&place, row.lock, row.contain, row.lease());
+    acts::prepare(row, &mut stage);
+    let pass = gate.enter();
+    stage.start("a", row.shape);
+    stage.await_tree("a", row.shape, 1);
+    for name in &OTHERS[..row.instances - 1] {
+        stage.start(name, Shape::Plain);
+        stage.await_log(name, "standing by");
+    }
+    stage.guardian("a");
+    drop(pass);
+
+    acts::act(row, &mut stage);
+
+    let mut touched = BTreeSet::new();
+    match row.effect() {
+        Effect::Untouched => stage.await_life("a", trafficcop::clock::Instant::now().as_nanos()),
+        Effect::Lost => {
+            touched.insert(1);
+            if row.fault == Fault::ReplaceAndCome {
+                // The newcomer knows nothing of the old file: its token is 1, too.
+                stage.await_no_tree_of("a");
+            } else {
+                stage.await_tenure_after(1);
+            }
+        }
+    }
+    stage.let_end();
+    if row.may_survive() {
+        // The end of the others' tenures is awaited with what survived, so that all of it is seen.
+        stage.await_supervisors();
+        let survivors = stage.tree_of("a").len();
+        stage.sweep("a");
+        stage.await_end();
+        let mut verdict = judge(&mut stage, &touched);
+        if survivors > 0 {
+            let text = format!("{survivors} processes");
+            verdict.survivors.push(text);
+        }
+        return verdict;
+    }
+    stage.await_end();
+    let mut verdict = judge(&mut stage, &touched);
+    let outages = [Fault::Freeze, Fault::Cut, Fault::Delay, Fault::Busy];
+    if outages.contains(&row.fault) {
+        judge_outage(&mut stage, &mut verdict);
+    }
+    if row.lock == Lock::Blob && !verdict.overlaps.is_empty() {
+        // What could not be excluded is at least said by whoever lived through it.
+        let lives_on = matches!(row.fault, Fault::StopBoth | Fault::BreakNow | Fault::Delete);
+        let says = stage.instances["a"]
+            .stderr()
+            .contains("may have run beside");
+        assert!(
+            says || !lives_on,
+            "an overlap is not owned up to\n{}",
+            stage.story()
+        );
+    }
+    if !verdict.is_clean() && row.is_of_the_promise() {
+        eprintln!("{}: {verdict:?}\n{}", row.name(), stage.story());
+    }
+    verdict
+}

@@ -1,0 +1,348 @@
+//! Where a row plays: the instances that compete, the proxy before the first of them, and what can
+//! be waited for.
+//!
+//! Looks every 25 ms and reads only what is new in the journal: dozens of rows play side by side,
+//! and looking must not be what makes the machine slow.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use trafficcop::clock::Instant;
+
+use super::support::azurite::{azurite, connection_string};
+use super::support::blob::Blob;
+use super::support::instance::Instance;
+use super::support::journal::{Line, What};
+use super::support::processes::{self, Process};
+use super::support::proxy::{Call, Proxy, Seen};
+use super::support::scene::Scene;
+use super::table::{Contain, Lock, Shape};
+
+/// For how long anything is waited for: a lease that runs out twice, and a minute and a half.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// For how long where every instance has ended, so that hardly anything can come.
+const NOBODY: Duration = Duration::from_secs(20);
+const LOOK: Duration = Duration::from_millis(25);
+
+/// The journal, read as it grows.
+struct Reader {
+    file: Option<File>,
+    rest: String,
+    lines: Vec<Line>,
+}
+
+/// See the module's text.
+pub(crate) struct Stage {
+    pub(crate) scene: Scene,
+    pub(crate) lock: Lock,
+    pub(crate) contain: Contain,
+    pub(crate) lease: &'static str,
+    pub(crate) blob: Blob,
+    pub(crate) instances: BTreeMap<String, Instance>,
+    pub(crate) proxies: BTreeMap<String, Proxy>,
+    reader: Reader,
+}
+
+impl Stage {
+    pub(crate) fn new(place: &str, lock: Lock, contain: Contain, lease: &'static str) -> Stage {
+        Stage {
+            scene: Scene::new(),
+            lock,
+            contain,
+            lease,
+            blob: Blob::named(&format!("faults/{place}")),
+            instances: BTreeMap::new(),
+            proxies: BTreeMap::new(),
+            reader: Reader {
+                file: None,
+                rest: String::new(),
+                lines: Vec::new(),
+            },
+        }
+    }
+
+    /// Puts a proxy between the store and the instance that will have this name.
+    pub(crate) fn put_proxy(&mut self, name: &str) -> &Proxy {
+        let proxy = Proxy::before(azurite().port);
+        self.proxies.entry(name.to_owned()).or_insert(proxy)
+    }
+
+    pub(crate) fn proxy(&self, name: &str) -> &Proxy {
+        &self.proxies[name]
+    }
+
+    /// Starts an instance whose command ends when [`Stage::let_end`] says so.
+    pub(crate) fn start(&mut self, name: &str, shape: Shape) {
+        let done = self.scene.path("done");
+        let mut words = vec!["--until", done.to_str().expect("text"), "--every", "20"];
+        words.extend(shape.command().0);
+        let mut run = self.scene.run();
+        run = match self.lock {
+            Lock::File => run.arg("--file").arg(self.scene.lock()),
+            Lock::Heartbeat => run.arg("--file").arg(self.scene.lock()).args([
+                "--heartbeat",
+                "on",
+                "--lease",
+                self.lease,
+            ]),
+            Lock::Blob => {
+                let proxy = self.proxies.get(name);
+                let port = proxy.map_or_else(|| azurite().port, |proxy| proxy.port);
+                let account = connection_string(port);
+                run.env("AZURE_STORAGE_CONNECTION_STRING", account)
+                    .args(["--blob", &self.blob.name])
+                    .args(["--lease", self.lease, "--poll", "1s"])
+            }
+        };
+        let options = ["--identity", name, "--contain", self.contain.word()];
+        let run = run.args(options).args(["--grace", "500ms"]);
+        let instance = run.journalist(name, &words).start();
+        self.instances.insert(name.to_owned(), instance);
+    }
+
+    /// From now on every command ends by itself, at once.
+    pub(crate) fn let_end(&self) {
+        File::create(self.scene.path("done")).expect("a file in the scene");
+    }
+
+    /// Waits until `look` finds something.
+    pub(crate) fn until<T>(
+        &mut self,
+        what: &str,
+        mut look: impl FnMut(&mut Stage) -> Option<T>,
+    ) -> T {
+        let begin = Instant::now();
+        loop {
+            if let Some(found) = look(self) {
+                return found;
+            }
+            let waited = Instant::now().since(begin);
+            let nobody =
+                waited > NOBODY && self.instances.values_mut().all(|one| one.ended().is_some());
+            if waited > PATIENCE || nobody {
+                panic!("waited in vain for {what}\n{}", self.story());
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Everything that helps to understand what happened.
+    pub(crate) fn story(&self) -> String {
+        let mut text = String::new();
+        for (name, instance) in &self.instances {
+            text += &format!("-- {name} is {}\n", instance.pid());
+        }
+        for (name, proxy) in &self.proxies {
+            text += &format!("-- proxy of {name}\n");
+            for seen in proxy.log() {
+                if seen.call != Call::Look {
+                    let (at, status) = (seen.at as f64 / 1e9, seen.status);
+                    text += &format!("{at:.3} {:?} {status:?} {}\n", seen.call, seen.delivered);
+                }
+            }
+        }
+        format!(
+            "{text}{}-- now {:.3}\n{:?}",
+            self.scene.journal,
+            Instant::now().as_nanos() as f64 / 1e9,
+            processes::marked(self.scene.directory())
+        )
+    }
+
+    // --- the journal ---
+
+    /// All lines so far.
+    pub(crate) fn lines(&mut self) -> &[Line] {
+        self.reader.read(self.scene.journal.path());
+        &self.reader.lines
+    }
+
+    /// Waits for a line.
+    pub(crate) fn await_line(&mut self, what: &str, wanted: impl Fn(&Line) -> bool) -> Line {
+        let mut from = 0;
+        self.until(what, |stage| {
+            let lines = stage.lines();
+            let found = lines[from..].iter().find(|line| wanted(line)).cloned();
+            from = lines.len();
+            found
+        })
+    }
+
+    /// Waits until every role of this command has recorded itself.
+    pub(crate) fn await_tree(&mut self, name: &str, shape: Shape, token: u64) {
+        for role in shape.command().1 {
+            let tag = format!("{name}{role}");
+            self.await_line(&format!("a beat of {tag}"), |line| {
+                line.tag == tag && line.what == What::Beat && line.token == token
+            });
+        }
+    }
+
+    /// Waits until something of this instance's command has lived at this instant or later.
+    pub(crate) fn await_life(&mut self, name: &str, at: u64) {
+        self.await_line(&format!("life of {name}"), |line| {
+            line.tag == name && line.at > at
+        });
+    }
+
+    /// Waits until something of the tree of `a` has lived at this instant or later, or another
+    /// has got control: an instance that starts kills what it finds in a dead one's cgroup.
+    pub(crate) fn await_life_or_tenure(&mut self, at: u64) {
+        self.await_line("life in the tree of a, or another tenure", |line| {
+            (line.command() == "a" && line.at > at) || line.token > 1
+        });
+    }
+
+    /// Waits for a tenure with a greater token than this, and returns its token and its holder.
+    pub(crate) fn await_tenure_after(&mut self, token: u64) -> (u64, String) {
+        let line = self.await_line(&format!("a tenure after token {token}"), |line| {
+            line.token > token && line.what == What::Beat && !line.tag.contains('/')
+        });
+        (line.token, line.tag)
+    }
+
+    // --- the log ---
+
+    pub(crate) fn await_log(&mut self, name: &str, words: &str) {
+        self.until(&format!("\"{words}\" in the log of {name}"), |stage| {
+            stage.instances[name].stderr().contains(words).then_some(())
+        });
+    }
+
+    // --- processes ---
+
+    /// The supervisor's process id.
+    pub(crate) fn supervisor(&self, name: &str) -> i32 {
+        self.instances[name].pid()
+    }
+
+    /// The guardian's process id, once it has taken its own name.
+    pub(crate) fn guardian(&mut self, name: &str) -> i32 {
+        let supervisor = self.supervisor(name);
+        self.until(&format!("the guardian of {name}"), |stage| {
+            let all = processes::marked(stage.scene.directory());
+            let named = |process: &&Process| {
+                process.parent == supervisor && process.program == "tc-guardian"
+            };
+            all.iter().find(named).map(|process| process.pid)
+        })
+    }
+
+    /// Stops it, and waits until it stands still.
+    pub(crate) fn stop(&mut self, pid: i32) {
+        signal(pid, Signal::SIGSTOP);
+        self.until("a process to be stopped", |_| {
+            let process = Process::read(pid);
+            assert!(process.is_some(), "{pid} has gone away by itself");
+            process.filter(|process| process.state == 'T').map(drop)
+        });
+    }
+
+    /// What lives of the tree of this instance's command.
+    pub(crate) fn tree_of(&self, name: &str) -> Vec<i32> {
+        let holder = format!("TRAFFICCOP_HOLDER={name}");
+        let mut all = processes::marked(self.scene.directory());
+        all.retain(|process| {
+            let environ = std::fs::read(format!("/proc/{}/environ", process.pid));
+            environ.is_ok_and(|environ| {
+                let mut variables = environ.split(|byte| *byte == 0);
+                variables.any(|variable| variable == holder.as_bytes())
+            })
+        });
+        all.into_iter().map(|process| process.pid).collect()
+    }
+
+    /// Waits until nothing lives of the tree of this instance's command.
+    pub(crate) fn await_no_tree_of(&mut self, name: &str) {
+        self.until(&format!("the tree of {name} to be gone"), |stage| {
+            stage.tree_of(name).is_empty().then_some(())
+        });
+    }
+
+    /// Does what nobody is left to do: kills the tree of this instance's command.
+    pub(crate) fn sweep(&mut self, name: &str) {
+        self.until(&format!("the tree of {name} to be swept away"), |stage| {
+            let tree = stage.tree_of(name);
+            for pid in &tree {
+                signal(*pid, Signal::SIGKILL);
+            }
+            tree.is_empty().then_some(())
+        });
+    }
+
+    /// Waits until every supervisor has ended.
+    pub(crate) fn await_supervisors(&mut self) {
+        self.until("all instances to end", |stage| {
+            let ended = stage
+                .instances
+                .values_mut()
+                .all(|one| one.ended().is_some());
+            ended.then_some(())
+        });
+    }
+
+    /// Waits until every supervisor and every guardian has ended.
+    pub(crate) fn await_end(&mut self) {
+        self.await_supervisors();
+        self.until("all guardians to end", |stage| {
+            let all = processes::marked(stage.scene.directory());
+            let ours = |process: &Process| process.is_ours() || process.program == "tc-guardian";
+            (!all.iter().any(ours)).then_some(())
+        });
+    }
+
+    // --- the store ---
+
+    /// Waits for a request that came to the proxy of this instance after `since`.
+    pub(crate) fn await_seen(
+        &mut self,
+        name: &str,
+        what: &str,
+        wanted: impl Fn(&Seen) -> bool,
+    ) -> Seen {
+        self.until(what, |stage| {
+            stage.proxies[name]
+                .log()
+                .into_iter()
+                .find(|seen| wanted(seen))
+        })
+    }
+
+    /// The last acquire or renewal that the store granted and this instance heard of.
+    pub(crate) fn last_grant(&self, name: &str) -> Option<Seen> {
+        let mut log = self.proxies.get(name)?.log();
+        log.retain(|seen| {
+            matches!(seen.call, Call::Acquire | Call::Renew)
+                && seen.delivered
+                && seen.status.is_some_and(|status| status < 300)
+        });
+        log.pop()
+    }
+}
+
+/// Sends a signal to a process that may have gone by itself.
+pub(crate) fn signal(pid: i32, number: Signal) {
+    let _ = kill(Pid::from_raw(pid), number);
+}
+
+impl Reader {
+    fn read(&mut self, path: &std::path::Path) {
+        if self.file.is_none() {
+            self.file = File::open(path).ok();
+        }
+        let Some(file) = &mut self.file else { return };
+        let mut fresh = Vec::new();
+        file.read_to_end(&mut fresh)
+            .expect("the journal can be read");
+        self.rest += std::str::from_utf8(&fresh).expect("text");
+        let Some(end) = self.rest.rfind('\n') else {
+            return;
+        };
+        self.lines.extend(self.rest[..end].lines().map(Line::parse));
+        self.rest.drain(..=end);
+    }
+}
