@@ -11,7 +11,7 @@ use async_trait::async_trait;
 
 use crate::azure::Account;
 use crate::clock::Instant;
-use crate::core::{Ending, Notice, Tenure};
+use crate::core::{Cause, Ending, Notice, Tenure};
 use crate::exit::Leave;
 use crate::hold::{Audience, Charge, Start, hold};
 use crate::lease::{self, Store, blob, file};
@@ -169,10 +169,17 @@ impl Audience for People {
                 self.status.command_pid = None;
                 "draining"
             }
+            Notice::BackingOff { .. } | Notice::Keeping { .. } => "resting",
+            Notice::Restarting => "holding",
+            Notice::StandingBack { .. } => "standing back",
             Notice::Released | Notice::LeftToRunOut { .. } => "released",
             Notice::Overlapped => {
                 self.status.overlap = true;
                 "released"
+            }
+            Notice::RestartsSpent | Notice::HoldOver => {
+                self.status.cause = Some(report::cause(&Cause::HandOver));
+                return;
             }
             Notice::Doubt { .. } | Notice::Recovered | Notice::LeftBehind => return,
         };
