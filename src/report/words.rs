@@ -233,6 +233,24 @@ mod tests {
     }
 
     #[test]
+    fn whoever_rests_says_for_how_long_and_why() {
+        let now = Instant::from_nanos(5_000_000_000);
+        let until = now + Duration::from_secs(8);
+        let said = |notice| of_notice(&notice, now);
+        let (level, text) = said(Notice::BackingOff { until, number: 4 });
+        assert_eq!(level, Level::INFO);
+        assert!(text.contains("in 8s (restart 4)"), "{text}");
+        let (_, text) = said(Notice::Keeping { until });
+        assert_eq!(text, "keeping the lock for 8s (--min-hold)");
+        let (_, text) = said(Notice::StandingBack { until });
+        assert_eq!(text, "standing back for 8s before competing again");
+        let (level, text) = said(Notice::RestartsSpent);
+        assert!(level == Level::WARN && text.contains("--restart-limit"));
+        let (level, text) = said(Notice::Draining(Cause::HandOver));
+        assert!(level == Level::INFO && text.contains("--max-hold"));
+    }
+
+    #[test]
     fn cron_is_kept_quiet_by_minus_e_0() {
         let cause = || ending(Cause::NotObtained(Sight::default()));
         assert_eq!(
