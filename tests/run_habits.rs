@@ -13,6 +13,8 @@ use nix::sys::signal::Signal;
 use trafficcop::clock::Instant;
 
 use support::await_for;
+use support::azurite::{azurite, connection_string};
+use support::blob::Blob;
 use support::instance::{Ended, Instance};
 use support::journal::What;
 use support::processes;
@@ -401,4 +403,29 @@ fn the_status_file_says_resting_and_standing_back() {
     one.signal(Signal::SIGTERM);
     assert_eq!(one.wait(), TERM);
     await_state("done");
+}
+
+#[test]
+fn a_supervisor_killed_during_the_back_off_gives_a_blob_s_lease_back() {
+    let scene = Scene::new();
+    let blob = Blob::named("habits/back-off");
+    let mut one = scene
+        .run()
+        .env(
+            "AZURE_STORAGE_CONNECTION_STRING",
+            connection_string(azurite().port),
+        )
+        .args(["--blob", &blob.name, "--lease", "60s"])
+        .args(ON_FAILURE)
+        .journalist("one", &FAILING)
+        .start();
+    one.await_log("started again in 4s");
+    assert_eq!(blob.lease_state(), "leased", "it is kept meanwhile");
+    one.signal(Signal::SIGKILL);
+    let killed = Instant::now();
+    assert_eq!(one.wait(), KILL);
+    blob.await_lease_state("available");
+    // It was renewed when the back-off began, so it cannot have run out.
+    assert!(Instant::now().since(killed) < Duration::from_secs(45));
+    scene.await_nobody();
 }
