@@ -177,8 +177,12 @@ impl Audience for People {
                 self.status.overlap = true;
                 "released"
             }
-            Notice::RestartsSpent | Notice::HoldOver => {
+            Notice::HoldOver => {
                 self.status.cause = Some(report::cause(&Cause::HandOver));
+                return;
+            }
+            Notice::RestartsSpent => {
+                self.status.cause = Some(report::RESTARTS_SPENT.into());
                 return;
             }
             Notice::Doubt { .. } | Notice::Recovered | Notice::LeftBehind => return,

@@ -54,8 +54,7 @@ pub(super) fn of_notice(notice: &Notice, now: Instant) -> (Level, String) {
         Notice::Restarting => (Level::INFO, "starting the command again".into()),
         Notice::RestartsSpent => (
             Level::WARN,
-            "the command was restarted as often as --restart-limit allows: handing control over"
-                .into(),
+            format!("{RESTARTS_SPENT}: handing control over"),
         ),
         Notice::HoldOver => (Level::INFO, HELD_LONG_ENOUGH.into()),
         Notice::Keeping { until } => (
@@ -83,6 +82,9 @@ pub(super) fn of_notice(notice: &Notice, now: Instant) -> (Level, String) {
         }
     }
 }
+
+/// Why control is handed over where the command does not work.
+pub const RESTARTS_SPENT: &str = "the command was restarted as often as --restart-limit allows";
 
 /// Why control is handed over though nothing is wrong.
 const HELD_LONG_ENOUGH: &str = "control was held for --max-hold: handing it over";
