@@ -11,6 +11,9 @@ use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand, 
 
 use crate::exit;
 
+mod habits;
+pub use habits::{Habits, Restart};
+
 /// How wide help may be.
 const WIDTH: usize = 100;
 
@@ -200,6 +203,10 @@ pub struct Run {
         help_heading = "The command"
     )]
     pub if_lost: IfLost,
+
+    /// Restarts, and handing control round.
+    #[command(flatten)]
+    pub habits: Habits,
 
     /// Use the well-known account of Azurite, the storage emulator, on this machine
     #[arg(long, env = "TRAFFICCOP_EMULATOR", help_heading = "With --blob", value_parser = BoolishValueParser::new())]

@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::clock::Instant;
-use crate::core::{Budget, BudgetError, Ending, IfLost, Notice, Rules, Tenure};
+use crate::core::{Budget, BudgetError, Ending, Habits, IfLost, Notice, Rules, Tenure};
 use crate::hold::{Audience, Charge, Start, hold};
 use crate::lease::Store;
 use crate::signals::Signals;
@@ -83,6 +83,7 @@ impl Builder {
                 .map_or(Duration::ZERO, |budget| budget.grace_on_loss),
             stop_signal: libc::SIGTERM,
             if_lost: IfLost::Compete,
+            habits: Habits::default(),
             seed: fastrand::u64(..),
         };
         let deadline = Arc::new(AtomicU64::new(0));

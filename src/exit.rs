@@ -85,6 +85,7 @@ impl Leave {
                 Cause::CommandEnded
                 | Cause::Doubt { .. }
                 | Cause::Lost { .. }
+                | Cause::HandOver
                 | Cause::GuardianLost,
                 _,
             ) => Leave::Status(LOST),

@@ -10,6 +10,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+mod habits;
+
 use crate::cli;
 use crate::core::{Budget, IfLost, Rules};
 use crate::exit;
@@ -153,9 +155,10 @@ impl Plan {
         }
         let lock = lock(&typed)?;
         let budget = budget(&typed, &lock)?;
+        let poll = poll(&typed)?;
         let rules = Rules {
             budget: Some(budget),
-            poll: poll(&typed)?,
+            poll: Some(poll),
             wait: wait(&typed)?,
             grace: span("--grace", typed.grace.as_deref())?.unwrap_or(DEFAULT_GRACE),
             stop_signal: match typed.stop_signal.as_deref() {
@@ -166,6 +169,7 @@ impl Plan {
                 cli::IfLost::Compete => IfLost::Compete,
                 cli::IfLost::Exit => IfLost::Exit,
             },
+            habits: habits::habits(&typed.habits, &lock, budget.lease, poll)?,
             seed: place.seed,
         };
         Ok(Plan {
@@ -314,7 +318,7 @@ fn budget(typed: &cli::Run, lock: &Lock) -> Result<Budget, Refusal> {
     Ok(budget)
 }
 
-fn poll(typed: &cli::Run) -> Result<Option<Duration>, Refusal> {
+fn poll(typed: &cli::Run) -> Result<Duration, Refusal> {
     let poll = span("--poll", typed.poll.as_deref())?.unwrap_or(DEFAULT_POLL);
     if !POLL.contains(&poll) {
         return Err(Refusal::new(format!(
@@ -322,7 +326,7 @@ fn poll(typed: &cli::Run) -> Result<Option<Duration>, Refusal> {
             show(poll)
         )));
     }
-    Ok(Some(poll))
+    Ok(poll)
 }
 
 fn wait(typed: &cli::Run) -> Result<Option<Duration>, Refusal> {

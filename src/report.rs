@@ -25,6 +25,7 @@ use crate::clock::Instant;
 use crate::core::{Cause, Ending, Notice};
 use crate::exit::Leave;
 use stderr::Stderr;
+pub use words::RESTARTS_SPENT;
 
 /// How the log is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -173,10 +173,21 @@ impl Audience for People {
                 self.status.command_pid = None;
                 "draining"
             }
+            Notice::BackingOff { .. } | Notice::Keeping { .. } => "resting",
+            Notice::Restarting => "holding",
+            Notice::StandingBack { .. } => "standing back",
             Notice::Released | Notice::LeftToRunOut { .. } => "released",
             Notice::Overlapped => {
                 self.status.overlap = true;
                 "released"
+            }
+            Notice::HoldOver => {
+                self.status.cause = Some(report::cause(&Cause::HandOver));
+                return;
+            }
+            Notice::RestartsSpent => {
+                self.status.cause = Some(report::RESTARTS_SPENT.into());
+                return;
             }
             Notice::Doubt { .. } | Notice::Recovered | Notice::LeftBehind => return,
         };

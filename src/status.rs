@@ -16,7 +16,8 @@ use serde::Serialize;
 /// What the file says. Fields that do not apply are `null`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Status {
-    /// What the instance does: `standby`, `holding`, `draining`, ... `done`.
+    /// What the instance does: `standby`, `holding`, `resting` (in control, nothing runs),
+    /// `draining`, `released`, `standing back` (after handing control over), ... `done`.
     pub state: String,
     /// Since when, by the wall clock (RFC 3339, UTC); set by [`StatusFile::write`] whenever the
     /// state differs from the one before.

@@ -213,6 +213,29 @@ pub enum Notice {
     Draining(Cause),
     /// The command ended by itself.
     CommandEnded(Exit),
+    /// The command is started again at `until`.
+    BackingOff {
+        /// When.
+        until: Instant,
+        /// As which restart within the window.
+        number: u32,
+    },
+    /// The command is started again, now.
+    Restarting,
+    /// The command was restarted as often as the limit allows: control is handed over.
+    RestartsSpent,
+    /// The tenure has been long enough, while nothing ran: control is handed over.
+    HoldOver,
+    /// The command has done its work, and the lease is kept until then.
+    Keeping {
+        /// When it is given back.
+        until: Instant,
+    },
+    /// Control was handed over; we do not compete before then.
+    StandingBack {
+        /// When we compete again.
+        until: Instant,
+    },
     /// The command ended, and left processes behind that are being drained.
     LeftBehind,
     /// Control was lost, and the command may have run beside another holder's.
@@ -248,6 +271,9 @@ pub enum Cause {
         /// What the store said.
         why: String,
     },
+    /// Control is handed over, and we compete for it again: the tenure has been long enough, or
+    /// the command does not work here. No ending: a campaign goes on after it.
+    HandOver,
     /// The guardian died or fell silent.
     GuardianLost,
     /// Control was not obtained in the time given (`-n`, `-w`).

@@ -2,9 +2,11 @@
 //!
 //! ```text
 //! Standby ─▶ Acquiring ─▶ (Confirming) ─▶ Holding ─▶ Draining ─▶ Killing ─▶ Releasing ─▶ Done
-//!    ▲  ▲        │             │             │           │           │       │    │
-//!    │  └─ held ─┘             └─────────────┴───────────┴───────────┴──────▶┘    │
-//!    └────────────────────────── control lost, and we compete ────────────────────┘
+//!    ▲  ▲        │             │           ▲ │           │           │       │    │
+//!    │  └─ held ─┘             └───────────│─┴───────────┴───────────┴──────▶┤    │
+//!    │                            restart  │ └─▶ tree empty ─▶ Resting ─────▶┘    │
+//!    │                                     └─────────────────────┘                │
+//!    └──────────────── control lost or handed over, and we compete ───────────────┘
 //! ```
 //! Called by `hold` alone, which does what [`Tenure::step`] says and tells it what happened. Each
 //! state has one function that writes out what every event means in it. The rules that carry the
@@ -12,7 +14,8 @@
 //! - The clock is looked at before the event: a reply that waited while we were stopped is judged
 //!   after the deadline, not before it.
 //! - Deadlines count from the moment *before* the request was sent that was answered last.
-//! - `Releasing` is reached from states with a command only by "tree empty" (or "nothing runs").
+//! - `Releasing` and `Resting` are reached from states with a command only by "tree empty" (or
+//!   "nothing runs").
 //! - No command starts under a deadline that has passed, or beside another.
 
 mod campaign;
@@ -20,6 +23,7 @@ mod control;
 mod draining;
 mod holding;
 mod releasing;
+mod resting;
 mod standby;
 
 #[cfg(test)]
@@ -31,8 +35,9 @@ use self::campaign::{Campaign, Turn};
 use self::draining::{Draining, Killing};
 use self::holding::{Confirming, Holding};
 use self::releasing::Releasing;
+use self::resting::Resting;
 use self::standby::{Acquiring, Standby};
-use super::{Action, Budget, Ending, Event};
+use super::{Action, Budget, Ending, Event, Habits};
 use crate::clock::Instant;
 
 /// What to do after control was lost.
@@ -63,6 +68,8 @@ pub struct Rules {
     pub stop_signal: i32,
     /// What to do after control was lost.
     pub if_lost: IfLost,
+    /// Restarts, and handing control round.
+    pub habits: Habits,
     /// Seeds the spread of polls and retries.
     pub seed: u64,
 }
@@ -82,6 +89,8 @@ pub enum State {
     Draining,
     /// The command's tree is being killed.
     Killing,
+    /// In control; nothing runs until the command is started again, or the lease may be given back.
+    Resting,
     /// Nothing runs; what we have (or may have) at the store is being given back.
     Releasing,
     /// It is over.
@@ -105,6 +114,7 @@ enum Phase {
     Holding(Holding),
     Draining(Draining),
     Killing(Killing),
+    Resting(Resting),
     Releasing(Releasing),
     Done(Ending),
 }
@@ -132,6 +142,7 @@ impl Tenure {
             Phase::Holding(holding) => holding.step(campaign, turn_, event),
             Phase::Draining(draining) => draining.step(campaign, turn_, event),
             Phase::Killing(killing) => killing.step(campaign, turn_, event),
+            Phase::Resting(resting) => resting.step(campaign, turn_, event),
             Phase::Releasing(releasing) => releasing.step(campaign, turn_, event),
             // Whatever comes after the end changes nothing.
             Phase::Done(ending) => Phase::Done(ending),
@@ -147,9 +158,10 @@ impl Tenure {
         match &self.phase {
             Phase::Standby(standby) => standby.wake_at(&self.campaign),
             Phase::Confirming(confirming) => confirming.wake_at(),
-            Phase::Holding(holding) => holding.wake_at(),
+            Phase::Holding(holding) => holding.wake_at(&self.campaign),
             Phase::Draining(draining) => draining.wake_at(),
             Phase::Killing(killing) => killing.wake_at(),
+            Phase::Resting(resting) => resting.wake_at(&self.campaign),
             Phase::Releasing(releasing) => releasing.wake_at(),
             // The attempt keeps its own time limit, and its reply comes in any case.
             Phase::Acquiring(_) | Phase::Done(_) => Instant::FOREVER,
@@ -188,6 +200,7 @@ impl Phase {
             Phase::Holding(_) => State::Holding,
             Phase::Draining(_) => State::Draining,
             Phase::Killing(_) => State::Killing,
+            Phase::Resting(_) => State::Resting,
             Phase::Releasing(_) => State::Releasing,
             Phase::Done(_) => State::Done,
         }

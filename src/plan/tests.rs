@@ -2,6 +2,7 @@
 //! with the binary.
 
 use super::*;
+use crate::core::{After, Habits, Restart};
 use clap::FromArgMatches;
 
 fn place() -> Place {
@@ -102,6 +103,33 @@ fn waiting_is_for_ever_for_a_while_or_not_at_all() {
 }
 
 #[test]
+fn habits_are_off_until_asked_for() {
+    let habits = |line: &str| plan(line).unwrap().rules.habits;
+    assert_eq!(habits("--file x job"), Habits::default());
+    assert_eq!(habits("--file x --restart never job"), Habits::default());
+    let restart = |after, limit, window| {
+        Some(Restart {
+            after,
+            limit,
+            window: Duration::from_secs(window),
+        })
+    };
+    assert_eq!(
+        habits("--file x --restart always job").restart,
+        restart(After::Any, 5, 300)
+    );
+    let line = "--blob c/a --restart on-failure --restart-limit 3 --restart-window 1m --max-hold 1h --min-hold 1m --cooldown 10s job";
+    let wanted = Habits {
+        restart: restart(After::Failure, 3, 60),
+        max_hold: Some(Duration::from_secs(3600)),
+        min_hold: Some(Duration::from_secs(60)),
+        cooldown: Some(Duration::from_secs(10)),
+    };
+    assert_eq!(habits(line), wanted);
+    assert!(plan("--blob c/a --lease 15 --max-hold 15s job").is_ok());
+}
+
+#[test]
 fn what_cannot_be_is_refused_in_one_line_that_helps() {
     for (line, words) in [
         ("--file x", &["no command", "--"][..]),
@@ -165,6 +193,57 @@ fn what_cannot_be_is_refused_in_one_line_that_helps() {
         (
             "--file x --status-file ./x job",
             &["--status-file", "lock's file"],
+        ),
+        (
+            "--file x --restart always --restart-limit 0 job",
+            &["--restart-limit 0", "--restart never"],
+        ),
+        (
+            "--file x --restart always --restart-limit=-1 job",
+            &["--restart-limit", "'-1'"],
+        ),
+        (
+            "--file x --restart always --restart-limit 10 --restart-window 3m job",
+            &["--restart-limit 10", "never be hit", "3m1s", "3m"],
+        ),
+        (
+            "--file x --restart always --restart-window 0 job",
+            &["--restart-limit 5", "31s", "--restart-window 0s"],
+        ),
+        (
+            "--file x --restart-limit 3 job",
+            &["--restart-limit", "--restart on-failure"],
+        ),
+        (
+            "--file x --restart never --restart-window 3m job",
+            &["--restart-window", "nothing is restarted"],
+        ),
+        (
+            "--blob c/a --max-hold 59s job",
+            &["--max-hold 59s", "--lease (60s)"],
+        ),
+        ("--file x --max-hold 10ms job", &["--max-hold 10ms", "1s"]),
+        ("--file x --min-hold 0 job", &["--min-hold 0s"]),
+        (
+            "--file x --min-hold 1m --restart always job",
+            &["--min-hold", "--restart always", "contradict"],
+        ),
+        (
+            "--file x --min-hold 2m --max-hold 1m job",
+            &["--min-hold 2m", "--max-hold 60s"],
+        ),
+        ("--file x --cooldown 1m job", &["--cooldown", "--max-hold"]),
+        (
+            "--file x --restart never --cooldown 1m job",
+            &["--cooldown", "--restart"],
+        ),
+        (
+            "--blob c/a --max-hold 5m --cooldown 2s job",
+            &["--cooldown 2s", "2s400ms"],
+        ),
+        (
+            "--file x --max-hold 5m --cooldown 0 job",
+            &["--cooldown 0s", "100ms"],
         ),
         ("--blob c/a --grace-on-loss 50s job", &[]),
         ("--blob c/a --lease 15 --margin 9s job", &[]),

@@ -44,6 +44,33 @@ pub(super) fn of_notice(notice: &Notice, now: Instant) -> (Level, String) {
             Level::WARN,
             "the command left processes behind: stopping them".into(),
         ),
+        Notice::BackingOff { until, number } => (
+            Level::INFO,
+            format!(
+                "the command is started again in {} (restart {number}); the lock is kept",
+                show(rounded(until.since(now)))
+            ),
+        ),
+        Notice::Restarting => (Level::INFO, "starting the command again".into()),
+        Notice::RestartsSpent => (
+            Level::WARN,
+            format!("{RESTARTS_SPENT}: handing control over"),
+        ),
+        Notice::HoldOver => (Level::INFO, HELD_LONG_ENOUGH.into()),
+        Notice::Keeping { until } => (
+            Level::INFO,
+            format!(
+                "keeping the lock for {} (--min-hold)",
+                show(rounded(until.since(now)))
+            ),
+        ),
+        Notice::StandingBack { until } => (
+            Level::INFO,
+            format!(
+                "standing back for {} before competing again",
+                show(rounded(until.since(now)))
+            ),
+        ),
         Notice::Overlapped => (
             Level::ERROR,
             "the command may have run beside another holder's: look at what both have written"
@@ -56,11 +83,18 @@ pub(super) fn of_notice(notice: &Notice, now: Instant) -> (Level, String) {
     }
 }
 
+/// Why control is handed over where the command does not work.
+pub const RESTARTS_SPENT: &str = "the command was restarted as often as --restart-limit allows";
+
+/// Why control is handed over though nothing is wrong.
+const HELD_LONG_ENOUGH: &str = "control was held for --max-hold: handing it over";
+
 fn draining(cause: &Cause) -> (Level, String) {
     let (level, why) = match cause {
         Cause::CommandEnded => {
             return (Level::INFO, "stopping what the command left behind".into());
         }
+        Cause::HandOver => (Level::INFO, reason(cause, "")),
         Cause::Stopped(signal) => (Level::INFO, format!("{} received", signal_name(*signal))),
         cause => (Level::WARN, reason(cause, "")),
     };
@@ -98,6 +132,7 @@ pub(super) fn reason(cause: &Cause, command: &str) -> String {
         Cause::Stopped(signal) => format!("stopped by {}", signal_name(*signal)),
         Cause::Doubt { why } => format!("the lease could not be renewed in time: {why}"),
         Cause::Lost { why } => format!("the lease was lost: {why}"),
+        Cause::HandOver => HELD_LONG_ENOUGH.into(),
         Cause::GuardianLost => "the guardian died or fell silent".into(),
         Cause::NotObtained(sight) => format!("control not obtained{}", behind(sight)),
         Cause::Store { why, .. } => why.clone(),
@@ -197,6 +232,24 @@ mod tests {
         overlap.overlap = true;
         let (level, text) = of_ending(&overlap, Leave::Status(71), "job").unwrap();
         assert!(level == Level::ERROR && text.contains("beside") && text.contains("71"));
+    }
+
+    #[test]
+    fn whoever_rests_says_for_how_long_and_why() {
+        let now = Instant::from_nanos(5_000_000_000);
+        let until = now + Duration::from_secs(8);
+        let said = |notice| of_notice(&notice, now);
+        let (level, text) = said(Notice::BackingOff { until, number: 4 });
+        assert_eq!(level, Level::INFO);
+        assert!(text.contains("in 8s (restart 4)"), "{text}");
+        let (_, text) = said(Notice::Keeping { until });
+        assert_eq!(text, "keeping the lock for 8s (--min-hold)");
+        let (_, text) = said(Notice::StandingBack { until });
+        assert_eq!(text, "standing back for 8s before competing again");
+        let (level, text) = said(Notice::RestartsSpent);
+        assert!(level == Level::WARN && text.contains("--restart-limit"));
+        let (level, text) = said(Notice::Draining(Cause::HandOver));
+        assert!(level == Level::INFO && text.contains("--max-hold"));
     }
 
     #[test]

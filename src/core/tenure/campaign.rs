@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use super::control::Control;
+use super::holding::Charge;
 use super::{Phase, Releasing, Rules};
 use crate::clock::Instant;
 use crate::core::budget::RETRY;
@@ -161,6 +162,30 @@ impl Campaign {
     pub(super) fn cool_down(&mut self) -> Duration {
         let base = self.rules.poll.unwrap_or(RETRY);
         self.chance.spread(base)
+    }
+
+    /// From handing control over to the next attempt to get it: long enough for others to take it.
+    pub(super) fn stand_back(&self) -> Duration {
+        let poll = self.rules.poll.unwrap_or(RETRY);
+        self.rules.habits.cooldown.unwrap_or(2 * poll)
+    }
+
+    /// When a tenure has been long enough.
+    pub(super) fn hands_over_at(&self, control: &Control) -> Instant {
+        let max_hold = self.rules.habits.max_hold;
+        max_hold.map_or(Instant::FOREVER, |span| control.began() + span)
+    }
+
+    /// After which back-off, and as which restart, a command that ended is started again; `None`
+    /// where that is over.
+    pub(super) fn next_restart(
+        &self,
+        charge: &mut Charge,
+        now: Instant,
+    ) -> Option<(Duration, u32)> {
+        let rule = self.rules.habits.restart.as_ref()?;
+        let ran = charge.ran(now);
+        charge.history.next(rule, ran, now)
     }
 
     /// The store answered.

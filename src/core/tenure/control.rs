@@ -18,6 +18,8 @@ const MARGIN: Duration = Duration::from_secs(1);
 pub(super) struct Control {
     budget: Option<Budget>,
     token: u64,
+    /// The moment before the request was sent that obtained it.
+    began: Instant,
     /// The moment before the request was sent that the store granted last.
     t0: Instant,
     /// The moment before the last request was sent that the store may have granted.
@@ -57,6 +59,7 @@ impl Control {
         Control {
             budget,
             token: grant.token,
+            began: t0,
             t0,
             asked: t0,
             safe_until: Instant::FOREVER,
@@ -66,6 +69,11 @@ impl Control {
 
     pub(super) fn token(&self) -> u64 {
         self.token
+    }
+
+    /// Since when we have it.
+    pub(super) fn began(&self) -> Instant {
+        self.began
     }
 
     /// When doubt becomes a drain.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::campaign::{Campaign, Stop, Turn};
 use super::control::Answer;
 use super::holding::Charge;
-use super::{Phase, Releasing};
+use super::{Phase, Releasing, resting};
 use crate::clock::Instant;
 use crate::core::{Action, Cause, Event};
 
@@ -48,6 +48,12 @@ impl Draining {
     /// The drain was due earlier, but begins now.
     pub(super) fn since(mut self, now: Instant) -> Draining {
         self.announce_at = now + ANNOUNCE_AFTER;
+        self
+    }
+
+    /// Nobody is told.
+    pub(super) fn unannounced(mut self) -> Draining {
+        self.announce_at = Instant::FOREVER;
         self
     }
 
@@ -110,9 +116,10 @@ impl Draining {
             }
             Event::TreeEmpty { at } if over => {
                 let cause = ended_by(self.cause, self.due, at);
-                Releasing::after(campaign, turn, self.charge, cause, Some(at))
+                resting::after(campaign, turn, self.charge, cause, at)
             }
             Event::GuardianLost => {
+                campaign.guardian_lost = true;
                 let cause = guardian_lost(self.cause);
                 Killing::under_way(self.charge, cause, self.due)
             }
@@ -200,9 +207,10 @@ impl Killing {
             }
             Event::TreeEmpty { at } if over => {
                 let cause = ended_by(self.cause, self.due, at);
-                Releasing::after(campaign, turn, self.charge, cause, Some(at))
+                resting::after(campaign, turn, self.charge, cause, at)
             }
             Event::GuardianLost => {
+                campaign.guardian_lost = true;
                 self.cause = guardian_lost(self.cause);
                 self.go_on(turn)
             }
@@ -233,16 +241,18 @@ impl Killing {
 /// A tree that was empty before we can have touched it ended by itself, whatever we learnt later.
 fn ended_by(cause: Cause, due: Instant, at: Instant) -> Cause {
     match cause {
-        Cause::Stopped(_) | Cause::Doubt { .. } | Cause::Lost { .. } if at < due => {
+        Cause::Stopped(_) | Cause::HandOver | Cause::Doubt { .. } | Cause::Lost { .. }
+            if at < due =>
+        {
             Cause::CommandEnded
         }
         cause => cause,
     }
 }
 
-/// A loss makes certain what was doubt; a drain that had another reason keeps it.
+/// A loss makes certain what was doubt, and leaves nothing to hand over; a drain that had another reason keeps it.
 fn lost(cause: Cause, why: String) -> Cause {
-    if matches!(cause, Cause::Doubt { .. }) {
+    if matches!(cause, Cause::Doubt { .. } | Cause::HandOver) {
         return Cause::Lost { why };
     }
     cause
@@ -250,7 +260,10 @@ fn lost(cause: Cause, why: String) -> Cause {
 
 /// Without a guardian there is no next round.
 fn guardian_lost(cause: Cause) -> Cause {
-    if matches!(cause, Cause::Doubt { .. } | Cause::Lost { .. }) {
+    if matches!(
+        cause,
+        Cause::HandOver | Cause::Doubt { .. } | Cause::Lost { .. }
+    ) {
         return Cause::GuardianLost;
     }
     cause

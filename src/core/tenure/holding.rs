@@ -4,11 +4,14 @@
 //! Never starts a command under a deadline that has passed, and looks at the clock before it looks
 //! at what happened.
 
+use std::time::Duration;
+
 use super::campaign::{Campaign, Stop, Turn};
 use super::control::{Answer, Control};
 use super::draining::{Draining, Killing};
-use super::{Phase, Releasing};
+use super::{Phase, Releasing, resting};
 use crate::clock::Instant;
+use crate::core::habits::History;
 use crate::core::{Action, Cause, Event, Exit, Notice};
 
 /// The lease is ours, but the answer took so long that it is renewed before anything starts.
@@ -99,6 +102,10 @@ pub(super) struct Charge {
     since: Instant,
     started: bool,
     pub(super) exit: Option<Exit>,
+    /// When its main process ended.
+    exited_at: Option<Instant>,
+    /// The restarts of this tenure.
+    pub(super) history: History,
 }
 
 impl Charge {
@@ -128,7 +135,13 @@ impl Charge {
 
     pub(super) fn exited(&mut self, turn: &mut Turn, exit: Exit) {
         self.exit = Some(exit);
+        self.exited_at = Some(turn.now);
         turn.report(Notice::CommandEnded(exit));
+    }
+
+    /// For how long the command's main process ran.
+    pub(super) fn ran(&self, now: Instant) -> Duration {
+        self.exited_at.unwrap_or(now).since(self.since)
     }
 }
 
@@ -144,6 +157,15 @@ impl Holding {
         turn.report(Notice::InControl {
             token: control.token(),
         });
+        Holding::start(control, History::default(), turn)
+    }
+
+    /// The same tenure's command once more.
+    pub(super) fn again(charge: Charge, turn: &mut Turn) -> Phase {
+        Holding::start(charge.control, charge.history, turn)
+    }
+
+    fn start(control: Control, history: History, turn: &mut Turn) -> Phase {
         turn.act(Action::Start {
             term_at: control.term_at(),
             kill_at: control.kill_at(),
@@ -155,13 +177,18 @@ impl Holding {
                 since: turn.now,
                 started: false,
                 exit: None,
+                exited_at: None,
+                history,
             },
         })
     }
 
-    pub(super) fn wake_at(&self) -> Instant {
-        let limit = self.charge.control.term_at();
-        limit.min(self.charge.control.renewal_due(limit))
+    pub(super) fn wake_at(&self, campaign: &Campaign) -> Instant {
+        let control = &self.charge.control;
+        let limit = control.term_at();
+        limit
+            .min(control.renewal_due(limit))
+            .min(campaign.hands_over_at(control))
     }
 
     pub(super) fn step(mut self, campaign: &mut Campaign, turn: &mut Turn, event: Event) -> Phase {
@@ -169,6 +196,9 @@ impl Holding {
         let term_at = self.charge.control.term_at();
         if !over && turn.now >= term_at {
             return self.out_of_time(campaign, turn, event);
+        }
+        if !over && turn.now >= campaign.hands_over_at(&self.charge.control) {
+            return self.hand_over(campaign, turn, event);
         }
         match event {
             Event::Ticked => self.go_on(turn),
@@ -209,7 +239,10 @@ impl Holding {
                 turn.act(drain(campaign, end_of_grace));
                 self.charge.exited(turn, exit);
                 let due = turn.now;
-                Draining::begin(self.charge, Cause::CommandEnded, due, end_of_grace).go_on(turn)
+                // Nobody is to come closer for a lease that is kept.
+                let kept = resting::is_ahead(campaign, &self.charge, due);
+                let drain = Draining::begin(self.charge, Cause::CommandEnded, due, end_of_grace);
+                if kept { drain.unannounced() } else { drain }.go_on(turn)
             }
             Event::TreeEmpty { at } if over => {
                 // The guardian acts on its own at term_at: what ended before did so by itself.
@@ -218,9 +251,10 @@ impl Holding {
                 } else {
                     in_doubt(campaign)
                 };
-                Releasing::after(campaign, turn, self.charge, cause, Some(at))
+                resting::after(campaign, turn, self.charge, cause, at)
             }
             Event::GuardianLost => {
+                campaign.guardian_lost = true;
                 turn.report(Notice::Draining(Cause::GuardianLost));
                 Killing::under_way(self.charge, Cause::GuardianLost, turn.now)
             }
@@ -269,6 +303,15 @@ impl Holding {
             .step(campaign, turn, event)
     }
 
+    /// The tenure has been long enough; what happened is judged by the state that follows from that.
+    fn hand_over(self, campaign: &mut Campaign, turn: &mut Turn, event: Event) -> Phase {
+        let end_of_grace = turn.now + campaign.rules.grace;
+        turn.act(drain(campaign, end_of_grace));
+        turn.report(Notice::Draining(Cause::HandOver));
+        Draining::begin(self.charge, Cause::HandOver, turn.now, end_of_grace)
+            .step(campaign, turn, event)
+    }
+
     /// Definitely lost: at once, or in the time a lease that is being broken still has.
     fn lost(self, campaign: &mut Campaign, turn: &mut Turn, why: String) -> Phase {
         let control = &self.charge.control;
@@ -306,7 +349,7 @@ fn drain(campaign: &Campaign, end_of_grace: Instant) -> Action {
     }
 }
 
-fn in_doubt(campaign: &Campaign) -> Cause {
+pub(super) fn in_doubt(campaign: &Campaign) -> Cause {
     let why = campaign
         .doubt()
         .unwrap_or("no renewal was answered in time");

@@ -1,7 +1,8 @@
 //! Giving back what we have, or may have, at the store; and what comes after.
 //!
 //! Nothing of ours runs here: every way in is from a state without a command, by "tree empty", or
-//! by "nothing of it runs". Ends in `Done`, or in `Standby` where control was lost and we compete.
+//! by "nothing of it runs". Ends in `Done`, or in `Standby` where control was lost or
+//! handed over and we compete.
 
 use std::time::Duration;
 
@@ -262,11 +263,11 @@ impl Releasing {
         self.conclude(campaign, turn, false)
     }
 
-    /// What comes after: another round where control was lost and we compete, unless somebody
+    /// What comes after: another round where control was lost or handed over and we compete, unless somebody
     /// asked us to stop meanwhile or there is no guardian left to run anything.
     fn conclude(self, campaign: &mut Campaign, turn: &mut Turn, released: bool) -> Phase {
         let competes = match &self.cause {
-            None => true,
+            None | Some(Cause::HandOver) => true,
             Some(Cause::Doubt { .. } | Cause::Lost { .. }) => {
                 campaign.rules.if_lost == IfLost::Compete
             }
@@ -279,6 +280,7 @@ impl Releasing {
                 | Cause::Store { .. },
             ) => false,
         };
+        let handed_over = self.cause == Some(Cause::HandOver);
         let cause = match self.cause {
             Some(cause) if !competes => cause,
             Some(_) | None => {
@@ -290,7 +292,15 @@ impl Releasing {
                     if self.overlap {
                         turn.report(Notice::Overlapped);
                     }
-                    let next_at = turn.now + campaign.cool_down();
+                    let wait = if handed_over {
+                        campaign.stand_back()
+                    } else {
+                        campaign.cool_down()
+                    };
+                    let next_at = turn.now + wait;
+                    if handed_over {
+                        turn.report(Notice::StandingBack { until: next_at });
+                    }
                     return Standby::until(next_at).look(campaign, turn);
                 }
             }

@@ -2,13 +2,14 @@
 
 mod behaviour;
 mod endings;
+mod habits;
 mod properties;
 mod table;
 
 use std::time::Duration;
 
 use super::*;
-use crate::core::{Cause, Exit, Failure, Grant, Notice, Sight};
+use crate::core::{After, Cause, Exit, Failure, Grant, Notice, Restart, Sight};
 
 const TERM: i32 = 15;
 const INT: i32 = 2;
@@ -38,6 +39,7 @@ fn rules() -> Rules {
         grace: secs(30),
         stop_signal: TERM,
         if_lost: IfLost::Compete,
+        habits: Habits::default(),
         seed: 1,
     }
 }
@@ -162,6 +164,42 @@ fn releasing(rules: Rules) -> Tenure {
         &tenure.step(BEGIN, Event::TreeEmpty { at: BEGIN })
     ));
     tenure
+}
+
+/// Restarts a command that failed, twice in five minutes.
+fn restarting() -> Rules {
+    Rules {
+        habits: Habits {
+            restart: Some(Restart {
+                after: After::Failure,
+                limit: 2,
+                window: secs(300),
+            }),
+            ..Habits::default()
+        },
+        ..rules()
+    }
+}
+
+/// Keeps the lease of a command that has ended for two minutes.
+fn keeping() -> Rules {
+    Rules {
+        habits: Habits {
+            min_hold: Some(secs(120)),
+            ..Habits::default()
+        },
+        ..rules()
+    }
+}
+
+/// The command fails at this moment, and leaves nothing behind.
+fn fails(tenure: &mut Tenure, now: Instant) -> Vec<Action> {
+    ends(tenure, now, Exit::Code(3))
+}
+
+fn ends(tenure: &mut Tenure, now: Instant, exit: Exit) -> Vec<Action> {
+    tenure.step(now, Event::Exited(exit));
+    tenure.step(now, Event::TreeEmpty { at: now })
 }
 
 fn ending(tenure: &Tenure) -> &Ending {

@@ -58,7 +58,7 @@ fn made() -> impl Strategy<Value = Made> {
         1 => failure().prop_map(|f| Made::Plain(Event::Released(Err(f)))),
         2 => Just(Made::Plain(Event::Started { pid: 1 })),
         1 => Just(Made::Plain(Event::NotStarted { errno: 2 })),
-        1 => Just(Made::Plain(Event::Exited(Exit::Code(0)))),
+        2 => (0..2_u8).prop_map(|status| Made::Plain(Event::Exited(Exit::Code(status)))),
         3 => (0..10_000_u64).prop_map(Made::Empty),
         1 => Just(Made::Plain(Event::GuardianLost)),
         1 => prop::sample::select(vec![TERM, INT, HUP])
@@ -76,21 +76,44 @@ fn happening() -> impl Strategy<Value = Happening> {
     (pause, made()).prop_map(|(pause, event)| Happening { pause, event })
 }
 
+fn any_habits() -> impl Strategy<Value = Habits> {
+    let restart = (any::<bool>(), 1..4_u32).prop_map(|(any, limit)| Restart {
+        after: if any { After::Any } else { After::Failure },
+        limit,
+        window: secs(300),
+    });
+    let span = prop::sample::select(vec![1_u64, 20, 70, 600]).prop_map(secs);
+    (
+        prop::option::of(restart),
+        prop::option::weighted(0.3, span.clone()),
+        prop::option::weighted(0.3, span),
+        prop::option::weighted(0.3, Just(secs(10))),
+    )
+        .prop_map(|(restart, max_hold, min_hold, cooldown)| Habits {
+            restart,
+            max_hold,
+            min_hold,
+            cooldown,
+        })
+}
+
 fn any_rules() -> impl Strategy<Value = Rules> {
     (
         prop::option::weighted(0.9, prop::sample::select(vec![15_u64, 30, 60])),
         prop::option::weighted(0.8, Just(secs(2))),
         prop::option::weighted(0.2, prop::sample::select(vec![0_u64, 5, 100])),
         prop::sample::select(vec![1_u64, 30, 300]),
+        any_habits(),
         any::<(bool, u64)>(),
     )
-        .prop_map(|(lease, poll, wait, grace, (exit, seed))| Rules {
+        .prop_map(|(lease, poll, wait, grace, habits, (exit, seed))| Rules {
             budget: lease.map(|lease| Budget::for_lease(secs(lease))),
             poll,
             wait: wait.map(secs),
             grace: secs(grace),
             stop_signal: TERM,
             if_lost: if exit { IfLost::Exit } else { IfLost::Compete },
+            habits,
             seed,
         })
 }
@@ -98,6 +121,8 @@ fn any_rules() -> impl Strategy<Value = Rules> {
 /// What an observer who knows only events and actions can say.
 struct Observer {
     budget: Option<Budget>,
+    /// A lease was granted, and neither given back nor up.
+    granted: bool,
     /// A tree may live since this moment.
     alive_since: Option<Instant>,
     started: bool,
@@ -115,6 +140,7 @@ impl Observer {
         match event {
             Event::Acquired(Ok(grant)) if self.alive_since.is_none() => {
                 self.t0 = Some(grant.t0.min(now));
+                self.granted = true;
             }
             Event::Renewed { t0, reply: Ok(()) } => {
                 self.t0 = self.t0.max(Some((*t0).min(now)));
@@ -147,6 +173,7 @@ impl Observer {
                     assert!(now < *term_at, "a start under a deadline that has passed");
                     assert!(self.alive_since.is_none(), "a second command");
                     assert!(self.within(*kill_at), "a start beyond the lease");
+                    assert!(self.granted, "a start under a lease that was given back");
                     self.alive_since = Some(now);
                     self.started = false;
                     self.killed = false;
@@ -164,12 +191,14 @@ impl Observer {
                         self.alive_since.is_none(),
                         "{action:?} while the tree may live"
                     );
+                    self.granted = false;
                 }
                 Action::Renew { give_up_at } => assert!(now < *give_up_at),
                 Action::Drain { end_of_grace, .. } => {
                     assert!(self.alive_since.is_some() && now <= *end_of_grace);
                 }
-                Action::Announce | Action::Abandon | Action::Report(_) => {}
+                Action::Abandon => self.granted = false,
+                Action::Announce | Action::Report(_) => {}
             }
         }
         if self.alive_since.is_some() && now >= self.kill_at {
@@ -194,6 +223,7 @@ proptest! {
         let mut now = BEGIN;
         let mut observer = Observer {
             budget: rules.budget,
+            granted: false,
             alive_since: None,
             started: false,
             killed: false,

@@ -1,0 +1,463 @@
+//! Restarts, handing control over, and keeping a lease: one behaviour at a time.
+
+use super::*;
+
+fn max_hold(seconds: u64) -> Rules {
+    Rules {
+        habits: Habits {
+            max_hold: Some(secs(seconds)),
+            ..Habits::default()
+        },
+        ..rules()
+    }
+}
+
+/// Answers the renewal that is sent on entering a rest.
+fn confirmed(tenure: &mut Tenure, now: Instant) {
+    assert_eq!(tenure.step(now, renewed(now)), []);
+    assert_eq!(*tenure.state(), State::Resting);
+}
+
+/// The command fails, and the store confirms that the lease is still ours.
+fn failed(tenure: &mut Tenure, now: Instant) {
+    fails(tenure, now);
+    confirmed(tenure, now);
+}
+
+/// Lets time pass until `until`, with a store that answers everything; all that was to be done.
+fn pass(tenure: &mut Tenure, until: Instant) -> Vec<(Instant, Action)> {
+    let mut done = Vec::new();
+    while tenure.wake_at() <= until {
+        let now = tenure.wake_at();
+        for action in tenure.step(now, Event::Ticked) {
+            if matches!(action, Action::Renew { .. }) {
+                tenure.step(now, renewed(now));
+            }
+            done.push((now, action));
+        }
+    }
+    done
+}
+
+fn starts(done: &[(Instant, Action)]) -> Vec<Instant> {
+    let start = |action: &Action| matches!(action, Action::Start { .. });
+    done.iter()
+        .filter_map(|(at, action)| start(action).then_some(*at))
+        .collect()
+}
+
+#[test]
+fn a_command_that_failed_is_started_again_after_a_back_off_under_the_same_lease() {
+    let mut tenure = holding(restarting());
+    let actions = fails(&mut tenure, at(5));
+    let until = at(6);
+    let said = Action::Report(Notice::BackingOff { until, number: 1 });
+    assert!(has(&actions, &said) && !releases(&actions));
+    confirmed(&mut tenure, at(5));
+    assert_eq!(tenure.wake_at(), at(6));
+    let actions = tenure.step(at(6), Event::Ticked);
+    assert_eq!(actions[0], Action::Report(Notice::Restarting));
+    let again = Action::Start {
+        term_at: at(53),
+        kill_at: at(63),
+        token: 7,
+    };
+    assert_eq!(actions[1], again);
+    assert_eq!(*tenure.state(), State::Holding);
+}
+
+#[test]
+fn on_failure_a_success_is_the_end() {
+    let mut tenure = holding(restarting());
+    assert!(releases(&ends(&mut tenure, at(5), Exit::Code(0))));
+    tenure.step(at(5), Event::Released(Ok(())));
+    assert_eq!(ending(&tenure).cause, Cause::CommandEnded);
+}
+
+#[test]
+fn always_means_after_a_success_too() {
+    let mut rules = restarting();
+    rules.habits.restart.as_mut().unwrap().after = After::Any;
+    let mut tenure = holding(rules);
+    ends(&mut tenure, at(5), Exit::Code(0));
+    assert_eq!(starts(&pass(&mut tenure, at(6))), [at(6)]);
+}
+
+#[test]
+fn what_a_command_left_behind_is_drained_before_it_is_started_again_and_announced_to_nobody() {
+    let mut tenure = holding(restarting());
+    tenure.step(at(5), Event::Exited(Exit::Code(3)));
+    assert_eq!(*tenure.state(), State::Draining);
+    let done = pass(&mut tenure, at(25));
+    assert!(starts(&done).is_empty());
+    assert!(!done.iter().any(|(_, action)| *action == Action::Announce));
+    tenure.step(at(26), Event::TreeEmpty { at: at(26) });
+    assert_eq!(*tenure.state(), State::Resting);
+    assert_eq!(starts(&pass(&mut tenure, at(27))), [at(27)]);
+}
+
+#[test]
+fn a_command_that_cannot_be_started_again_ends_it_at_once() {
+    let mut tenure = holding(restarting());
+    failed(&mut tenure, at(5));
+    pass(&mut tenure, at(6));
+    assert!(releases(
+        &tenure.step(at(6), Event::NotStarted { errno: 2 })
+    ));
+    tenure.step(at(6), Event::Released(Ok(())));
+    assert_eq!(ending(&tenure).cause, Cause::NotStarted { errno: 2 });
+}
+
+#[test]
+fn where_the_limit_is_hit_control_is_given_up_and_competed_for_after_a_cool_down() {
+    let mut tenure = holding(Rules {
+        wait: Some(secs(1)),
+        ..restarting()
+    });
+    failed(&mut tenure, at(5));
+    assert_eq!(starts(&pass(&mut tenure, at(6))), [at(6)]);
+    failed(&mut tenure, at(6));
+    assert_eq!(starts(&pass(&mut tenure, at(8))), [at(8)]);
+    let actions = fails(&mut tenure, at(8));
+    assert_eq!(actions[0], Action::Report(Notice::RestartsSpent));
+    assert!(releases(&actions));
+    let until = at(12);
+    let actions = tenure.step(at(8), Event::Released(Ok(())));
+    assert!(has(
+        &actions,
+        &Action::Report(Notice::StandingBack { until })
+    ));
+    assert_eq!(*tenure.state(), State::Standby);
+    assert!(!tenure.listens(), "a lock handed to us would be kept");
+    assert_eq!(tenure.wake_at(), until, "two polls");
+    assert!(acquires(&tenure.step(until, Event::Ticked)));
+    // A new tenure has restarts of its own.
+    assert!(start(&tenure.step(until, grant(until))).is_some());
+    fails(&mut tenure, at(13));
+    assert_eq!(*tenure.state(), State::Resting);
+}
+
+#[test]
+fn the_lease_is_renewed_all_through_a_back_off() {
+    let mut rules = restarting();
+    rules.habits.restart.as_mut().unwrap().limit = 9;
+    let mut tenure = holding(rules);
+    let mut now = at(1);
+    for _ in 0..8 {
+        failed(&mut tenure, now);
+        let done = pass(&mut tenure, now + secs(31));
+        let [again] = starts(&done)[..] else {
+            panic!("not one start in {done:?}");
+        };
+        now = now.max(again) + secs(31);
+        assert_eq!(*tenure.state(), State::Holding);
+    }
+}
+
+#[test]
+fn a_stop_during_a_back_off_leaves_by_the_signal() {
+    let mut tenure = holding(restarting());
+    failed(&mut tenure, at(5));
+    assert!(releases(&tenure.step(at(5), Event::StopAsked(HUP))));
+    tenure.step(at(5), Event::Released(Ok(())));
+    assert_eq!(ending(&tenure).cause, Cause::Stopped(HUP));
+    assert_eq!(ending(&tenure).exit, None, "as the signal says");
+}
+
+#[test]
+fn a_stop_while_leftovers_are_drained_leaves_with_the_command_s_status() {
+    let mut tenure = holding(restarting());
+    tenure.step(at(5), Event::Exited(Exit::Code(3)));
+    tenure.step(at(6), Event::StopAsked(TERM));
+    assert!(releases(
+        &tenure.step(at(7), Event::TreeEmpty { at: at(7) })
+    ));
+    tenure.step(at(7), Event::Released(Ok(())));
+    assert_eq!(ending(&tenure).exit, Some(Exit::Code(3)));
+}
+
+#[test]
+fn a_loss_during_a_back_off_starts_nothing_and_competes() {
+    for failure in [held(), lost(), breaking(at(50))] {
+        let mut tenure = holding(restarting());
+        failed(&mut tenure, at(5));
+        let actions = tenure.step(at(6) - ms(1), unrenewed(failure.clone()));
+        assert!(has(&actions, &Action::Abandon), "{failure:?}");
+        assert!(
+            !has(&actions, &Action::Report(Notice::Overlapped)),
+            "{failure:?}"
+        );
+        assert_eq!(*tenure.state(), State::Standby, "{failure:?}");
+    }
+}
+
+#[test]
+fn a_loss_learnt_before_the_store_confirmed_the_lease_cannot_exclude_an_overlap() {
+    let mut tenure = holding(restarting());
+    fails(&mut tenure, at(5));
+    let actions = tenure.step(at(5), unrenewed(lost()));
+    assert!(has(&actions, &Action::Report(Notice::Overlapped)));
+    // A confirmation of a request that was sent while something lived says nothing either.
+    let mut tenure = holding(restarting());
+    fails(&mut tenure, at(5));
+    tenure.step(at(5), renewed(at(4)));
+    let actions = tenure.step(at(5), unrenewed(lost()));
+    assert!(has(&actions, &Action::Report(Notice::Overlapped)));
+}
+
+#[test]
+fn a_loss_during_a_back_off_is_an_end_where_losses_are() {
+    let mut tenure = holding(Rules {
+        if_lost: IfLost::Exit,
+        ..restarting()
+    });
+    failed(&mut tenure, at(5));
+    tenure.step(at(5), unrenewed(lost()));
+    assert!(matches!(ending(&tenure).cause, Cause::Lost { .. }));
+    assert!(!ending(&tenure).overlap);
+}
+
+#[test]
+fn nothing_is_started_again_under_a_deadline_that_has_passed() {
+    let mut tenure = holding(restarting());
+    fails(&mut tenure, at(5));
+    let actions = tenure.step(at(48), Event::Ticked);
+    assert!(releases(&actions) && start(&actions).is_none());
+    tenure.step(at(48), Event::Released(Ok(())));
+    assert_eq!(*tenure.state(), State::Standby);
+}
+
+#[test]
+fn a_lease_whose_half_is_gone_is_confirmed_before_a_restart() {
+    let mut tenure = holding(restarting());
+    fails(&mut tenure, at(30));
+    assert_eq!(tenure.wake_at(), at(31));
+    assert_eq!(tenure.step(at(31), Event::Ticked), []);
+    assert!(tenure.wake_at() > at(31));
+    assert!(renews(&tenure.step(at(33), unrenewed(transient()))));
+    let actions = tenure.step(at(34), renewed(at(33)));
+    assert_eq!(start(&actions), Some((at(81), at(91))));
+}
+
+#[test]
+fn a_command_that_ended_before_a_pause_is_not_started_under_what_is_left_of_the_lease() {
+    let mut tenure = holding(restarting());
+    tenure.step(at(500), Event::Exited(Exit::Code(3)));
+    let actions = tenure.step(at(500), Event::TreeEmpty { at: at(30) });
+    assert_eq!(start(&actions), None);
+    assert_eq!(*tenure.state(), State::Standby, "it competes again");
+    assert!(!has(&actions, &Action::Report(Notice::Overlapped)));
+}
+
+#[test]
+fn a_lease_lost_while_the_command_ended_is_no_lease_to_restart_under() {
+    let mut tenure = holding(restarting());
+    tenure.step(at(20), Event::Ticked);
+    tenure.step(at(20), Event::Exited(Exit::Code(3)));
+    tenure.step(at(21), unrenewed(lost()));
+    assert_eq!(*tenure.state(), State::Killing);
+    let actions = tenure.step(at(22), Event::TreeEmpty { at: at(22) });
+    assert!(has(&actions, &Action::Report(Notice::Overlapped)));
+    assert_eq!(*tenure.state(), State::Standby);
+}
+
+#[test]
+fn without_a_guardian_nothing_is_started_again() {
+    let mut idle = holding(restarting());
+    failed(&mut idle, at(5));
+    assert!(releases(&idle.step(at(5), Event::GuardianLost)));
+    let mut draining = holding(restarting());
+    draining.step(at(5), Event::Exited(Exit::Code(3)));
+    draining.step(at(5), Event::GuardianLost);
+    assert!(releases(
+        &draining.step(at(6), Event::TreeEmpty { at: at(6) })
+    ));
+    for mut tenure in [idle, draining] {
+        tenure.step(at(6), Event::Released(Ok(())));
+        assert_eq!(ending(&tenure).cause, Cause::GuardianLost);
+    }
+}
+
+#[test]
+fn a_hold_that_was_long_enough_is_drained_and_given_back_and_competed_for() {
+    let mut tenure = holding(max_hold(100));
+    let done = pass(&mut tenure, at(100));
+    assert_eq!(*tenure.state(), State::Draining);
+    let drain = Action::Drain {
+        signal: TERM,
+        end_of_grace: at(130),
+    };
+    let said = Action::Report(Notice::Draining(Cause::HandOver));
+    assert!(done.contains(&(at(100), drain)) && done.contains(&(at(100), said)));
+    let done = pass(&mut tenure, at(129));
+    assert_eq!(
+        done[0].1,
+        Action::Announce,
+        "standbys are told to come close"
+    );
+    tenure.step(at(129), Event::Exited(Exit::Code(9)));
+    assert!(releases(
+        &tenure.step(at(129), Event::TreeEmpty { at: at(129) })
+    ));
+    tenure.step(at(129), Event::Released(Ok(())));
+    assert_eq!(*tenure.state(), State::Standby);
+    assert_eq!(tenure.wake_at(), at(133), "two polls");
+    assert!(acquires(&tenure.step(at(133), Event::Ticked)));
+    assert!(start(&tenure.step(at(133), grant(at(133)))).is_some());
+    assert!(
+        !pass(&mut tenure, at(232))
+            .iter()
+            .any(|(_, action)| matches!(action, Action::Drain { .. })),
+        "a new tenure has a time of its own"
+    );
+}
+
+#[test]
+fn a_cool_down_is_as_long_as_was_asked_for() {
+    let mut rules = max_hold(100);
+    rules.habits.cooldown = Some(secs(77));
+    let mut tenure = holding(rules);
+    pass(&mut tenure, at(100));
+    tenure.step(at(101), Event::TreeEmpty { at: at(101) });
+    tenure.step(at(101), Event::Released(Ok(())));
+    assert_eq!(tenure.wake_at(), at(178));
+}
+
+#[test]
+fn a_stop_during_a_hand_over_is_the_end() {
+    let mut tenure = holding(max_hold(100));
+    pass(&mut tenure, at(100));
+    tenure.step(at(101), Event::StopAsked(TERM));
+    tenure.step(at(102), Event::Exited(Exit::Signal(15)));
+    tenure.step(at(102), Event::TreeEmpty { at: at(102) });
+    tenure.step(at(102), Event::Released(Ok(())));
+    assert_eq!(ending(&tenure).cause, Cause::Stopped(TERM));
+    assert_eq!(ending(&tenure).exit, Some(Exit::Signal(15)));
+}
+
+#[test]
+fn a_command_that_ended_by_itself_just_before_a_hand_over_has_ended() {
+    let mut tenure = holding(max_hold(100));
+    pass(&mut tenure, at(100));
+    tenure.step(at(100) + ms(1), Event::Exited(Exit::Code(0)));
+    let at_ = at(100) - ms(1);
+    tenure.step(at(100) + ms(1), Event::TreeEmpty { at: at_ });
+    tenure.step(at(101), Event::Released(Ok(())));
+    assert_eq!(ending(&tenure).cause, Cause::CommandEnded);
+}
+
+#[test]
+fn a_lease_lost_during_a_hand_over_is_lost() {
+    let mut tenure = holding(Rules {
+        if_lost: IfLost::Exit,
+        ..max_hold(100)
+    });
+    pass(&mut tenure, at(100));
+    tenure.step(at(101), unrenewed(lost()));
+    tenure.step(at(102), Event::TreeEmpty { at: at(102) });
+    assert!(matches!(ending(&tenure).cause, Cause::Lost { .. }));
+    assert!(ending(&tenure).overlap);
+}
+
+#[test]
+fn a_back_off_does_not_outlast_the_hold() {
+    let mut rules = restarting();
+    rules.habits.max_hold = Some(secs(60));
+    let mut tenure = holding(rules);
+    pass(&mut tenure, at(59));
+    failed(&mut tenure, at(59) + ms(500));
+    assert_eq!(tenure.wake_at(), at(60));
+    let actions = tenure.step(at(60), Event::Ticked);
+    assert_eq!(actions[0], Action::Report(Notice::HoldOver));
+    assert!(releases(&actions));
+    tenure.step(at(60), Event::Released(Ok(())));
+    assert_eq!(tenure.wake_at(), at(64));
+}
+
+#[test]
+fn a_short_command_s_lease_is_kept_until_the_hold_was_long_enough() {
+    let mut tenure = holding(keeping());
+    let actions = ends(&mut tenure, at(5), Exit::Code(4));
+    let until = at(120);
+    assert!(has(&actions, &Action::Report(Notice::Keeping { until })));
+    confirmed(&mut tenure, at(5));
+    let done = pass(&mut tenure, at(119));
+    let renewals = done.len();
+    assert!(renewals >= 5 && done.iter().all(|(_, a)| matches!(a, Action::Renew { .. })));
+    assert!(releases(&tenure.step(at(120), Event::Ticked)));
+    tenure.step(at(120), Event::Released(Ok(())));
+    assert_eq!(ending(&tenure).cause, Cause::CommandEnded);
+    assert_eq!(ending(&tenure).exit, Some(Exit::Code(4)));
+}
+
+#[test]
+fn a_hold_that_was_long_enough_already_is_given_back_at_once() {
+    let mut tenure = holding(keeping());
+    pass(&mut tenure, at(120));
+    assert!(releases(&ends(&mut tenure, at(120), Exit::Code(0))));
+}
+
+#[test]
+fn whatever_ends_the_keeping_the_command_s_status_stands_and_nothing_is_run_twice() {
+    let end = |event: Event, now: Instant| {
+        let mut tenure = holding(keeping());
+        ends(&mut tenure, at(5), Exit::Code(4));
+        confirmed(&mut tenure, at(5));
+        tenure.step(now, event);
+        let mut now = now;
+        while tenure.ending().is_none() {
+            assert_eq!(*tenure.state(), State::Releasing);
+            now = now.max(tenure.wake_at().min(now + secs(1)));
+            tenure.step(now, Event::Released(Ok(())));
+            tenure.step(now, Event::Ticked);
+        }
+        assert_eq!(ending(&tenure).cause, Cause::CommandEnded);
+        assert_eq!(ending(&tenure).exit, Some(Exit::Code(4)));
+        assert!(!ending(&tenure).overlap);
+    };
+    end(Event::StopAsked(TERM), at(6));
+    end(unrenewed(lost()), at(6));
+    end(unrenewed(held()), at(6));
+    end(Event::Ticked, at(64));
+    end(Event::Ticked, at(1000));
+}
+
+#[test]
+fn a_lease_is_kept_without_a_guardian_and_for_as_long_as_it_lasts() {
+    let mut tenure = holding(keeping());
+    ends(&mut tenure, at(5), Exit::Code(0));
+    confirmed(&mut tenure, at(5));
+    tenure.step(at(6), Event::GuardianLost);
+    tenure.step(at(6), Event::TreeEmpty { at: at(6) });
+    assert_eq!(*tenure.state(), State::Resting);
+    // Past term_at, which is nothing to somebody who has nothing to stop.
+    let mut now = at(25);
+    while now < at(60) {
+        tenure.step(now, Event::Ticked);
+        tenure.step(now, unrenewed(transient()));
+        assert_eq!(*tenure.state(), State::Resting, "{now:?}");
+        now = tenure.wake_at();
+    }
+}
+
+#[test]
+fn failures_are_retried_and_the_success_is_kept() {
+    let mut rules = restarting();
+    rules.habits.min_hold = Some(secs(120));
+    let mut tenure = holding(rules);
+    failed(&mut tenure, at(5));
+    assert_eq!(starts(&pass(&mut tenure, at(6))), [at(6)]);
+    ends(&mut tenure, at(7), Exit::Code(0));
+    confirmed(&mut tenure, at(7));
+    pass(&mut tenure, at(119));
+    assert_eq!(*tenure.state(), State::Resting);
+    assert!(releases(&tenure.step(at(120), Event::Ticked)));
+}
+
+#[test]
+fn an_end_that_nobody_saw_is_not_taken_for_a_failure() {
+    let mut tenure = holding(restarting());
+    assert!(releases(
+        &tenure.step(at(5), Event::TreeEmpty { at: at(5) })
+    ));
+}
