@@ -8,12 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::azure::Account;
 use crate::clock::Instant;
 use crate::core::{Ending, Notice, Tenure};
 use crate::exit::Leave;
 use crate::hold::{Audience, Charge, Start, hold};
+use crate::lease::slots::Slots;
 use crate::lease::{self, Store, blob, file};
 use crate::plan::{Lock, Plan, Refusal};
 use crate::report;
@@ -35,6 +37,8 @@ struct Command {
     runs: bool,
     /// We were asked to pause and wait for the command to stop until then.
     pausing: Option<Instant>,
+    /// How many can have control at the same time.
+    slots: u32,
 }
 
 impl Command {
@@ -43,6 +47,10 @@ impl Command {
             ("TRAFFICCOP_TOKEN".into(), token.to_string().into()),
             ("TRAFFICCOP_LOCK".into(), self.store.name().into()),
             ("TRAFFICCOP_HOLDER".into(), self.identity.clone().into()),
+            (
+                "TRAFFICCOP_SLOT".into(),
+                self.store.slot().to_string().into(),
+            ),
         ]
     }
 
@@ -60,6 +68,10 @@ impl Command {
 impl Charge for Command {
     fn start(&mut self, start: Start) {
         self.runs = true;
+        if self.slots > 1 {
+            let (slot, slots) = (self.store.slot(), self.slots);
+            tracing::info!(slot, "slot {slot} of {slots}: {}", self.store.name());
+        }
         self.attendant.start(Order {
             env: self.environment(start.token),
             term_at: start.term_at,
@@ -213,6 +225,9 @@ pub fn run(plan: Plan) -> anyhow::Result<Leave> {
         afterlife: lease::execute_will,
     })
     .map_err(|refusal| Refusal::new(refusal.to_string()))?;
+    if plan.slots > 1 {
+        make_room();
+    }
     report::context(report::Context {
         lock: store.name().to_owned(),
         identity: plan.candidate.identity.clone(),
@@ -246,6 +261,16 @@ pub fn run(plan: Plan) -> anyhow::Result<Leave> {
     Ok(leave)
 }
 
+/// Each slot of a file that was looked at stays open. The guardian was forked before, so the command
+/// gets the limit that we were given.
+fn make_room() {
+    const WANTED: u64 = 4096;
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        // Where it cannot be, slots that cannot be opened are told of, one by one.
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, soft.max(hard.min(WANTED)), hard);
+    }
+}
+
 async fn campaign(
     plan: &Plan,
     store: Arc<dyn Store>,
@@ -260,6 +285,7 @@ async fn campaign(
         stop_signal: plan.rules.stop_signal,
         runs: false,
         pausing: None,
+        slots: plan.slots,
     };
     people.write("standby");
     let terms = store.terms();
@@ -291,28 +317,36 @@ fn open(plan: &Plan) -> anyhow::Result<Result<Arc<dyn Store>, Ending>> {
                 .map_err(|why| refuse(why.to_string()))?;
             blob::prepare_will(account.clone());
             tracing::info!("credential: {}", account.kind());
-            let store = blob::Blob::open(blob::Config {
+            let config = blob::Config {
                 target,
                 account,
                 lease: plan.lease,
                 candidate: plan.candidate.clone(),
                 create: *create,
                 page_blob: *page_blob,
-            })?;
-            Ok(Ok(Arc::new(store)))
+            };
+            Ok(Ok(if plan.slots > 1 {
+                Arc::new(
+                    Slots::of_blobs(config, plan.slots).map_err(|why| refuse(why.to_string()))?,
+                )
+            } else {
+                Arc::new(blob::Blob::open(config)?)
+            }))
         }
         Lock::File { path, heartbeat } => {
-            let opened = file::File::open(file::Config {
+            let config = file::Config {
                 path: path.clone(),
                 candidate: plan.candidate.clone(),
                 heartbeat: *heartbeat,
                 lease: plan.lease,
                 create: true,
-            });
-            Ok(opened.map_or_else(
-                |why| Err(Ending::of_store(why.to_string(), why.denied)),
-                |store| Ok(Arc::new(store) as Arc<dyn Store>),
-            ))
+            };
+            let opened: Result<Arc<dyn Store>, _> = if plan.slots > 1 {
+                Slots::of_files(config, plan.slots).map(|store| Arc::new(store) as _)
+            } else {
+                file::File::open(config).map(|store| Arc::new(store) as _)
+            };
+            Ok(opened.map_err(|why| Ending::of_store(why.to_string(), why.denied)))
         }
     }
 }

@@ -9,6 +9,7 @@
 
 mod attendant;
 mod cage;
+mod control;
 mod guardian;
 mod ourselves;
 mod pulse;
@@ -20,6 +21,7 @@ mod wire;
 mod words;
 
 pub use attendant::Attendant;
+pub use control::View;
 pub use guardian::{Guardian, Refusal, fork};
 pub use ourselves::stop_ourselves;
 pub use words::{Contain, News, Order, Setup};
