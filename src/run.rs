@@ -12,7 +12,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::azure::Account;
 use crate::clock::Instant;
-use crate::core::{Ending, Notice, Tenure};
+use crate::core::{Cause, Ending, Notice, Tenure};
 use crate::exit::Leave;
 use crate::hold::{Audience, Charge, Start, hold};
 use crate::lease::slots::Slots;
@@ -293,7 +293,18 @@ async fn campaign(
     rules.budget = terms.lease.and(rules.budget);
     rules.poll = rules.poll.filter(|_| !terms.wakes);
     let tenure = Tenure::new(rules, Instant::now());
-    let ending = hold(tenure, store, &mut command, &mut signals, &mut people).await;
+    let lock = store.name().to_owned();
+    let mut ending = hold(tenure, store, &mut command, &mut signals, &mut people).await;
+    if let Cause::Store { why, denied } = &mut ending.cause
+        && !why.contains(&lock)
+    {
+        let advice = if *denied {
+            ""
+        } else {
+            "; check its address and the network, and try again"
+        };
+        *why = format!("{lock}: {why}{advice}");
+    }
     command.attendant.dismiss().await;
     let leave = Leave::of(&ending, plan.conflict_status);
     report::ending(&ending, leave);

@@ -48,14 +48,9 @@ impl Stage {
         self.scene
             .run()
             .env("AZURE_STORAGE_CONNECTION_STRING", connection_string(port))
-            .args([
-                "--blob",
-                &self.blob.name,
-                "--lease",
-                "15s",
-                "--poll",
-                "500ms",
-            ])
+            .env("TRAFFICCOP_LEASE", "15s")
+            .env("TRAFFICCOP_POLL", "500ms")
+            .args(["--blob", &self.blob.name])
     }
 
     /// An instance whose command writes into the journal until [`Stage::let_end`].

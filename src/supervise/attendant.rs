@@ -426,5 +426,8 @@ fn tree_is_empty(guardian: i32, cage: &Cage, rescue: &mut Rescue) -> bool {
             tree::signal(child, libc::SIGKILL);
         }
     }
-    tree::sweep(&guardian::spared()) && cage.is_empty()
+    let mut spared = guardian::spared();
+    let me = i32::try_from(std::process::id()).unwrap_or(0);
+    spared.extend(cage.keepers(&tree::children_of(me)));
+    tree::sweep(&spared) && cage.is_empty()
 }

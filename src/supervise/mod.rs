@@ -9,12 +9,14 @@
 
 mod attendant;
 mod cage;
+pub mod contain;
 mod control;
 mod guardian;
 mod ourselves;
 mod pulse;
 mod spawn;
 mod tree;
+pub mod tty;
 mod vigil;
 mod watch;
 mod wire;

@@ -12,6 +12,9 @@ use std::ptr;
 
 use nix::errno::Errno;
 
+use super::cage::Cage;
+use super::contain::Forked;
+
 /// Signals 1..=64, as numbers.
 const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;
 
@@ -243,11 +246,11 @@ pub(super) fn spawn(
     image: &mut Image,
     inheritance: &Inheritance,
     lock: Option<BorrowedFd<'_>>,
-    join: Option<RawFd>,
+    cage: &Cage,
 ) -> Result<Newborn, Errno> {
     // Taken before the fork: afterwards the child could not tell a new parent from the old one.
     let parent = nix::unistd::getpid().as_raw();
-    spawn_under(parent, image, inheritance, lock, join)
+    spawn_under(parent, image, inheritance, lock, cage)
 }
 
 fn spawn_under(
@@ -255,17 +258,17 @@ fn spawn_under(
     image: &mut Image,
     inheritance: &Inheritance,
     lock: Option<BorrowedFd<'_>>,
-    join: Option<RawFd>,
+    cage: &Cage,
 ) -> Result<Newborn, Errno> {
+    let parent = cage.parent_seen(parent);
+    let join = cage.join();
     let (verdict, tell) =
         nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC | nix::fcntl::OFlag::O_NONBLOCK)?;
     // SAFETY: the guardian has one thread, so the child's memory is consistent; the child calls
     // only what is listed in `become_command` and never returns.
-    let pid = unsafe { libc::fork() };
-    match pid {
-        -1 => Err(Errno::last()),
-        0 => become_command(image, inheritance, lock, join, parent, tell.as_raw_fd()),
-        pid => {
+    match unsafe { cage.fork() }? {
+        Forked::Child => become_command(image, inheritance, lock, join, parent, tell.as_raw_fd()),
+        Forked::Parent(pid) => {
             // Both do it, so that it is done before either relies on it.
             // SAFETY: setpgid(2) takes numbers; it fails if the child has execed, having done it.
             unsafe { libc::setpgid(pid, pid) };
@@ -354,7 +357,7 @@ mod tests {
             let command = ["sh", "-c", "exit 7"].map(OsString::from);
             let mut image = Image::prepare(&command, Vec::new()).unwrap();
             let inheritance = Inheritance::capture();
-            let newborn = spawn_under(parent, &mut image, &inheritance, None, None).unwrap();
+            let newborn = spawn_under(parent, &mut image, &inheritance, None, &Cage::None).unwrap();
             let pid = nix::unistd::Pid::from_raw(newborn.pid);
             let status = nix::sys::wait::waitpid(pid, None).unwrap();
             assert_eq!(status, nix::sys::wait::WaitStatus::Exited(pid, expected));

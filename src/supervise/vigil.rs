@@ -33,6 +33,8 @@ const UNSENT: usize = 64;
 const ROOM: usize = 16 << 10;
 /// How many children outside the main process's group are remembered as told to end.
 const TOLD: usize = 256;
+/// How long the longest wait for the next look at what is going away is, in ms.
+const LONGEST_LOOK: u8 = 100;
 
 /// The command's main process. It stays un-reaped until everything else is gone: so long, its id
 /// and its group's can belong to nobody else.
@@ -163,9 +165,10 @@ impl Vigil {
 
     /// Waits for something to happen.
     fn wait(&mut self) -> Ready {
-        let timeout = if self.watch.is_killing() {
+        let reaped = self.main.as_ref().is_some_and(|main| main.reaped);
+        let timeout = if self.watch.is_killing() || reaped {
             // Orphans can arrive without a signal: look again, less and less often.
-            self.patience = self.patience.saturating_mul(2).min(100);
+            self.patience = self.patience.saturating_mul(2).min(LONGEST_LOOK);
             PollTimeout::from(self.patience)
         } else {
             PollTimeout::NONE
@@ -220,6 +223,7 @@ impl Vigil {
         match demand {
             Demand::Start { .. } => self.start(demand, payload),
             Demand::Extend { term_at, kill_at } => {
+                self.cage.extend(kill_at);
                 self.happened(Event::Extended { term_at, kill_at });
             }
             Demand::Drain {
@@ -267,7 +271,7 @@ impl Vigil {
         let passed = self.passed.take().filter(|_| lock);
         // The command may ask at once.
         self.control.set(kill_at);
-        match self.fork_command(term_at.min(kill_at), additions, passed) {
+        match self.fork_command((term_at, kill_at), additions, passed) {
             Ok(pid) => self.happened(Event::Forked {
                 term_at,
                 kill_at,
@@ -275,6 +279,7 @@ impl Vigil {
                 pid,
             }),
             Err(errno) => {
+                self.cage.abandon();
                 self.lock = None;
                 self.control.set(Instant::ZERO);
                 self.tell(Report::NotStarted {
@@ -286,18 +291,19 @@ impl Vigil {
 
     fn fork_command(
         &mut self,
-        latest: Instant,
+        (term_at, kill_at): (Instant, Instant),
         additions: Vec<(OsString, OsString)>,
         lock: Option<OwnedFd>,
     ) -> Result<i32, Errno> {
         let mut image = Image::prepare(&self.setup.command, additions)?;
         self.lock = lock;
         // Looked at last: what is only to be ended again is not begun.
-        if Instant::now() >= latest {
+        if Instant::now() >= term_at.min(kill_at) {
             return Err(Errno::ETIME);
         }
         let lock = self.lock.as_ref().map(AsFd::as_fd);
-        let newborn = spawn::spawn(&mut image, &self.inheritance, lock, self.cage.join())?;
+        self.cage.open(kill_at, lock)?;
+        let newborn = spawn::spawn(&mut image, &self.inheritance, lock, &self.cage)?;
         self.main = Some(Main {
             pid: newborn.pid,
             ended: false,
@@ -333,11 +339,14 @@ impl Vigil {
 
     /// The direct children outside the group, each once: others follow as they lose their parents.
     fn term_rest(&mut self) {
+        self.cage.term_rest();
+        let cage = &self.cage;
         let Some(main) = &self.main else { return };
         let (leader, reaped) = (main.pid, main.reaped);
         let (told, told_len) = (&mut self.told, &mut self.told_len);
         self.list.each(|pid| {
-            let has_had_it = told[..*told_len].contains(&pid)
+            let has_had_it = cage.is_servant(pid)
+                || told[..*told_len].contains(&pid)
                 || (!reaped && (pid == leader || tree::is_in_group(pid, leader)));
             // Where there is no room to remember, only the end of the grace is left.
             if !has_had_it && *told_len < told.len() {
@@ -361,7 +370,7 @@ impl Vigil {
             let zombie = (main.ended && !main.reaped).then_some(main.pid);
             let mut reaped = false;
             self.list.each(|pid| {
-                if Some(pid) != zombie {
+                if Some(pid) != zombie && !self.cage.is_keeper(pid) {
                     tree::signal(pid, libc::SIGKILL);
                 }
             });
@@ -460,21 +469,30 @@ impl Vigil {
     /// The main process has ended: is anything else there?
     fn look_at_what_is_left(&mut self) {
         let Some(main) = &mut self.main else { return };
-        let mut others = false;
+        let mut others = self.cage.hides_some();
         let leader = main.pid;
-        self.list.each(|pid| others |= pid != leader);
+        let cage = &self.cage;
+        self.list
+            .each(|pid| others |= pid != leader && !cage.is_servant(pid));
         if !others && !main.reaped {
             main.reaped = tree::reap(leader);
+            self.patience = 1;
         }
+        if others || !main.reaped {
+            return self.happened(Event::OthersLive);
+        }
+        self.cage.close();
         // The kernel's list may have missed one; this answer is exact.
-        if main.reaped && tree::is_childless() && self.cage.is_empty() {
+        if tree::is_childless() && self.cage.is_empty() {
             self.main = None;
+            self.cage.abandon();
             // Before a word of it: whoever hears of it may want the lock.
             if !self.deaf {
                 self.lock = None;
             }
             self.happened(Event::Emptied);
-        } else {
+        } else if tree::is_childless() && self.patience >= LONGEST_LOOK {
+            // Not a servant of ours on its way out, and not the kernel's count being late.
             self.happened(Event::OthersLive);
         }
     }

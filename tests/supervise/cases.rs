@@ -4,6 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use trafficcop::clock::Instant;
+use trafficcop::supervise::Contain;
 
 use super::proc::{self, LONG};
 use super::scene::{Deadlines, Props, Scene, Who, await_stopped, sleep_until, word};
@@ -45,6 +46,10 @@ cases![
     a_deaf_family_that_was_left_behind_is_killed,
     the_lock_lives_as_long_as_the_tree,
     a_stopped_command_is_told_of_and_resumed,
+    both_killed_at_once,
+    a_stopped_guardian_and_a_killed_supervisor,
+    a_guardian_that_stays_stopped_and_a_killed_supervisor,
+    both_stopped,
     an_idle_guardian_is_left_in_peace,
     the_guardian_does_not_bear_our_name,
 ];
@@ -115,6 +120,7 @@ fn the_command_finds_everything_as_we_got_it(who: Who) {
         ],
         env: vec![("KEPT", "as it was"), ("REPLACED", "old")],
         stdin: Some(fs::File::open(input.path()).unwrap()),
+        ..Props::default()
     };
     let mut scene = Scene::acting_with(who, &["report", "@/report"], props);
     let lock = scene.path("lock");
@@ -409,7 +415,7 @@ fn a_renewal_that_waited_past_the_deadline_is_an_expiry(who: Who) {
     let mut scene = Scene::acting(who, &["family", "@/journal"]);
     scene.start_family(Deadlines::none(), 3);
     let deadlines = Deadlines::within(FAR, 3000);
-    scene.give(deadlines);
+    scene.give_for_sure(deadlines);
     scene.signal_guardian(libc::SIGSTOP);
     scene.give(Deadlines::within(FAR, FAR));
     // Before it can take the guardian for silent.
@@ -418,8 +424,7 @@ fn a_renewal_that_waited_past_the_deadline_is_an_expiry(who: Who) {
         Instant::now() < deadlines.kill_at,
         "a machine too slow for this case"
     );
-    sleep_until(deadlines.kill_at + Duration::from_millis(100));
-    scene.assert_all_alive();
+    scene.await_deadline_of_stopped(deadlines);
     scene.signal_guardian(libc::SIGCONT);
     scene.deaths();
     scene.signal_supervisor(libc::SIGCONT);
@@ -533,6 +538,101 @@ fn a_stopped_command_is_told_of_and_resumed(who: Who) {
     scene.say(&format!("drain 15 {}", word(Instant::FOREVER)));
     scene.expect("Exited(Signal(15))");
     scene.expect("TreeEmpty");
+}
+
+/// A lock that is free again only when nothing of the tree lives.
+fn lock_in(scene: &Scene) -> String {
+    let lock = scene.path("lock");
+    fs::write(&lock, "").unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+    fs::set_permissions(&lock, mode).unwrap();
+    lock
+}
+
+/// In a namespace the kernel kills all. Elsewhere this is the weakness that the manual tells of: the
+/// main process dies with the guardian, what has left it lives on, and a cgroup is only killed by
+/// the next of us that starts beside it.
+fn both_killed_at_once(who: Who) {
+    let mut scene = Scene::acting(who, &["family", "@/journal"]);
+    let lock = lock_in(&scene);
+    scene.start_with(Deadlines::none(), &lock, "");
+    scene.expect("Started");
+    scene.meet(3);
+    // Stopped first, so that neither can act before the other is dead.
+    scene.signal_guardian(libc::SIGSTOP);
+    scene.signal_supervisor(libc::SIGSTOP);
+    scene.signal_guardian(libc::SIGKILL);
+    scene.signal_supervisor(libc::SIGKILL);
+    if who.contain == Contain::Pidns {
+        let file = fs::File::options().write(true).open(&lock).unwrap();
+        proc::wait_for("the lock", || proc::try_lock(&file).then_some(()));
+        scene.assert_all_dead();
+        return;
+    }
+    scene.main().death();
+    scene.assert_some_alive();
+    if who.contain == Contain::Cgroup {
+        scene.supervisor.wait().unwrap();
+        scene.guardian.death();
+        let next = Scene::acting(who, &["exit", "0"]);
+        scene.deaths();
+        next.dismiss();
+    }
+}
+
+/// The guardian is continued by the kernel when its group is orphaned, and finds itself alone.
+fn a_stopped_guardian_and_a_killed_supervisor(who: Who) {
+    let mut scene = Scene::acting(who, &["family", "@/journal"]);
+    // No grace.
+    scene.start_family(Deadlines::within(FAR, FAR), 3);
+    scene.entrust();
+    scene.signal_supervisor(libc::SIGSTOP);
+    scene.signal_guardian(libc::SIGSTOP);
+    scene.signal_supervisor(libc::SIGKILL);
+    scene.deaths();
+    scene.assert_testament();
+}
+
+/// Where the group is not orphaned, the guardian stays stopped, and only a namespace has another
+/// who looks at the clock.
+fn a_guardian_that_stays_stopped_and_a_killed_supervisor(who: Who) {
+    let props = Props {
+        nursery: true,
+        ..Props::default()
+    };
+    let mut scene = Scene::acting_with(who, &["family", "@/journal"], props);
+    let lock = lock_in(&scene);
+    scene.start_with(Deadlines::none(), &lock, "");
+    scene.expect("Started");
+    scene.meet(3);
+    let deadlines = Deadlines::within(FAR, 1500);
+    scene.give_for_sure(deadlines);
+    scene.signal_supervisor(libc::SIGSTOP);
+    scene.signal_guardian(libc::SIGSTOP);
+    scene.signal_supervisor(libc::SIGKILL);
+    scene.await_deadline_of_stopped(deadlines);
+    let file = fs::File::options().write(true).open(&lock).unwrap();
+    assert!(!proc::try_lock(&file), "the guardian has it");
+    scene.signal_guardian(libc::SIGCONT);
+    scene.deaths();
+    scene.guardian.death();
+    proc::wait_for("the lock", || proc::try_lock(&file).then_some(()));
+}
+
+fn both_stopped(who: Who) {
+    let mut scene = Scene::acting(who, &["family", "@/journal"]);
+    scene.start_family(Deadlines::none(), 3);
+    let deadlines = Deadlines::within(FAR, 1500);
+    scene.give_for_sure(deadlines);
+    scene.signal_supervisor(libc::SIGSTOP);
+    scene.signal_guardian(libc::SIGSTOP);
+    scene.await_deadline_of_stopped(deadlines);
+    scene.signal_guardian(libc::SIGCONT);
+    scene.deaths();
+    scene.signal_supervisor(libc::SIGCONT);
+    scene.news_until("TreeEmpty");
+    scene.assert_all_dead();
+    scene.dismiss();
 }
 
 fn an_idle_guardian_is_left_in_peace(who: Who) {

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nix::sys::signal::{SigHandler, Signal, signal};
 use scene::Who;
+use trafficcop::supervise::Contain;
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -25,6 +26,11 @@ fn main() -> ExitCode {
             roles::supervisor(&words[1], command);
             ExitCode::SUCCESS
         }
+        Some("--nursery") => {
+            roles::nursery(&words[1..]);
+            ExitCode::SUCCESS
+        }
+        Some("--probe") => roles::probed(&words[1]),
         Some("--act") => {
             roles::act(&words[1..]);
             ExitCode::SUCCESS
@@ -42,17 +48,13 @@ fn judge(words: &[String]) -> ExitCode {
     }
     let filters: Vec<&String> = words.iter().filter(|word| !word.starts_with('-')).collect();
     let mut cases: Vec<(String, cases::Case, Who)> = Vec::new();
-    for (name, case) in cases::ALL {
-        cases.push(((*name).to_owned(), *case, Who::Us));
-        cases.push((format!("{name}_as_nobody"), *case, Who::Nobody));
-    }
-    let root = nix::unistd::geteuid().is_root();
-    cases.retain(|(name, _, who)| {
-        if *who == Who::Nobody && !root {
-            println!("{name} ... skipped: only root can become somebody else");
+    for (who, suffix) in settings() {
+        for (name, case) in cases::ALL {
+            cases.push((format!("{name}{suffix}"), *case, who));
         }
-        (filters.is_empty() || filters.iter().any(|word| name.contains(word.as_str())))
-            && (*who == Who::Us || root)
+    }
+    cases.retain(|(name, ..)| {
+        filters.is_empty() || filters.iter().any(|word| name.contains(word.as_str()))
     });
     if words.iter().any(|word| word == "--list") {
         for (name, ..) in &cases {
@@ -83,4 +85,27 @@ fn judge(words: &[String]) -> ExitCode {
     } else {
         ExitCode::FAILURE
     }
+}
+
+/// Every case runs in each of these; what the machine refuses is said.
+fn settings() -> Vec<(Who, &'static str)> {
+    let all = [
+        (false, Contain::None, ""),
+        (true, Contain::None, "_as_nobody"),
+        (false, Contain::Cgroup, "_in_a_cgroup"),
+        (false, Contain::Pidns, "_in_a_namespace"),
+        (true, Contain::Pidns, "_in_a_namespace_as_nobody"),
+    ];
+    let mut settings = Vec::new();
+    for (nobody, contain, suffix) in all {
+        let who = Who { nobody, contain };
+        if nobody && !nix::unistd::geteuid().is_root() {
+            println!("*{suffix} ... skipped: only root can become somebody else");
+        } else if let Err(why) = roles::probe(who) {
+            println!("*{suffix} ... skipped: {why}");
+        } else {
+            settings.push((who, suffix));
+        }
+    }
+    settings
 }

@@ -109,7 +109,8 @@ pub(crate) fn record(journal: &str, role: &str) {
         .create(true)
         .open(journal)
         .unwrap();
-    file.write_all(format!("{role} {pid} {born}\n").as_bytes())
+    let space = namespace("self").unwrap();
+    file.write_all(format!("{role} {pid} {born} {space}\n").as_bytes())
         .unwrap();
 }
 
@@ -118,13 +119,40 @@ pub(crate) fn journal(path: &str) -> Vec<Kin> {
     text.lines()
         .map(|line| {
             let words: Vec<&str> = line.split(' ').collect();
+            let born = words[2].parse().unwrap();
             Kin {
                 role: words[0].to_owned(),
-                pid: words[1].parse().unwrap(),
-                born: words[2].parse().unwrap(),
+                pid: as_we_see_it(words[1].parse().unwrap(), born, words[3]),
+                born,
             }
         })
         .collect()
+}
+
+fn namespace(pid: &str) -> Option<String> {
+    let link = fs::read_link(format!("/proc/{pid}/ns/pid")).ok()?;
+    Some(link.display().to_string())
+}
+
+/// In a namespace a process knows itself by another number than we do.
+fn as_we_see_it(pid: i32, born: u64, space: &str) -> i32 {
+    if namespace("self").as_deref() == Some(space) {
+        return pid;
+    }
+    let ours = fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let mut same = ours.filter(|ours: &i32| {
+        let status = fs::read_to_string(format!("/proc/{ours}/status")).unwrap_or_default();
+        let names = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+        let own = names.and_then(|names| names.split_whitespace().next_back()?.parse().ok());
+        own == Some(pid)
+            && stat(*ours).is_some_and(|(_, its)| its == born)
+            && namespace(&ours.to_string()).as_deref() == Some(space)
+    });
+    // One that is dead, and whose number nobody knows any more, is nobody.
+    same.next().unwrap_or(0)
 }
 
 /// Waits until so many processes have written themselves down.

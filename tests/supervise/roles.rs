@@ -5,13 +5,17 @@ use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
 
 use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::unistd::{ForkResult, fork};
 use trafficcop::clock::Instant;
+use trafficcop::supervise::contain::{Cgroup, Pidns};
 use trafficcop::supervise::{self, Attendant, Contain, Order, Setup};
 
 use super::proc;
+use super::scene::Who;
 
 /// Leaves a line in the file that the will names: how many of the journal's processes live.
 fn afterlife(will: &[u8]) {
@@ -33,13 +37,18 @@ fn append(path: &str, line: &str) {
 /// Forks the guardian(s) and does what the lines say, until the judge hangs up.
 pub(crate) fn supervisor(control: &str, command: Vec<OsString>) {
     let spare = std::env::var_os("SPARE_GUARDIAN").is_some();
-    let contain = Contain::None;
+    let contain = match std::env::var("CONTAIN").as_deref() {
+        Ok("Cgroup") => Contain::Cgroup,
+        Ok("Pidns") => Contain::Pidns,
+        _ => Contain::None,
+    };
     let setup = |command: &[OsString]| Setup {
         command: command.to_vec(),
         contain,
         afterlife,
     };
     let guardian = supervise::fork(setup(&command)).expect("a guardian");
+    assert_eq!(guardian.containment(), contain);
     let second = spare.then(|| supervise::fork(setup(&command)).expect("a second guardian"));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -50,7 +59,7 @@ pub(crate) fn supervisor(control: &str, command: Vec<OsString>) {
         let (lines, mut answers) = socket.into_split();
         let mut lines = tokio::io::AsyncBufReadExt::lines(tokio::io::BufReader::new(lines));
         let pids = [Some(&guardian), second.as_ref()].map(|one| one.map_or(0, |one| one.pid()));
-        let hello = format!("guardians {} {}\n", pids[0], pids[1]);
+        let hello = format!("guardians {} {} {}\n", pids[0], pids[1], proc::me());
         tokio::io::AsyncWriteExt::write_all(&mut answers, hello.as_bytes())
             .await
             .unwrap();
@@ -76,6 +85,49 @@ pub(crate) fn supervisor(control: &str, command: Vec<OsString>) {
             .await
             .unwrap();
     });
+}
+
+/// A parent in our session for whatever loses its own: it keeps a group in the session from being
+/// orphaned, and reaps.
+pub(crate) fn nursery(words: &[String]) {
+    nix::sys::prctl::set_child_subreaper(true).unwrap();
+    let mut supervisor = Command::new(&words[0]);
+    supervisor.args(&words[1..]).process_group(0);
+    let dies_with_us = || nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).map_err(Into::into);
+    // SAFETY: prctl is a system call and no more.
+    unsafe { supervisor.pre_exec(dies_with_us) };
+    let mut supervisor = supervisor.spawn().unwrap();
+    while nix::sys::wait::wait().is_ok() {}
+    // It was reaped with the others; this says so to whoever counts.
+    let _reaped = supervisor.wait();
+}
+
+/// Asks a process like the supervisor whether this containment is to be had.
+pub(crate) fn probe(who: Who) -> Result<(), String> {
+    let mut ask = Command::new(std::env::current_exe().unwrap());
+    ask.args(["--probe", &format!("{:?}", who.contain)]);
+    if who.nobody {
+        ask.uid(65534).gid(65534);
+    }
+    let answer = ask.output().map_err(|e| e.to_string())?;
+    if answer.status.success() {
+        return Ok(());
+    }
+    Err(String::from_utf8_lossy(&answer.stderr).into_owned())
+}
+
+/// The answer.
+pub(crate) fn probed(contain: &str) -> ExitCode {
+    let refusal = match contain {
+        "Cgroup" => Cgroup::prepare(true).err(),
+        "Pidns" => Pidns::available(true).err(),
+        _ => None,
+    };
+    let Some(why) = refusal else {
+        return ExitCode::SUCCESS;
+    };
+    eprint!("{why}");
+    ExitCode::FAILURE
 }
 
 fn obey(attendant: &mut Attendant, line: &str) {

@@ -11,19 +11,22 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use trafficcop::clock::Instant;
+use trafficcop::supervise::Contain;
 
 use super::proc::{self, LONG, Watched};
 
-/// As whom the supervisor runs.
+/// As whom the supervisor runs, and what keeps the command's tree together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Who {
-    Us,
-    Nobody,
+pub(crate) struct Who {
+    pub(crate) nobody: bool,
+    pub(crate) contain: Contain,
 }
 
 /// How a scene differs from the usual one.
 #[derive(Default)]
 pub(crate) struct Props {
+    /// Whatever loses its parent goes to one in the same session.
+    pub(crate) nursery: bool,
     /// Words before the supervisor's own: `nice -n 5`, `sh -c ...`.
     pub(crate) through: Vec<&'static str>,
     pub(crate) env: Vec<(&'static str, &'static str)>,
@@ -35,6 +38,8 @@ pub(crate) struct Scene {
     pub(crate) supervisor: Child,
     pub(crate) guardian: Watched,
     pub(crate) second: Option<Watched>,
+    supervisor_pid: i32,
+    contain: Contain,
     control: BufReader<UnixStream>,
     kin: Vec<Watched>,
     heard: VecDeque<String>,
@@ -63,6 +68,9 @@ impl Scene {
         fs::set_permissions(&control, fs::Permissions::from_mode(0o777)).unwrap();
         let me = std::env::current_exe().unwrap();
         let mut words: Vec<&str> = props.through;
+        if props.nursery {
+            words.extend([me.to_str().unwrap(), "--nursery"]);
+        }
         words.extend([
             me.to_str().unwrap(),
             "--supervisor",
@@ -80,7 +88,8 @@ impl Scene {
             .current_dir(dir.path())
             .process_group(0)
             .stdin(props.stdin.map_or_else(Stdio::null, Stdio::from));
-        if who == Who::Nobody {
+        start.env("CONTAIN", format!("{:?}", who.contain));
+        if who.nobody {
             start.uid(65534).gid(65534);
         }
         let supervisor = start.spawn().unwrap();
@@ -91,6 +100,8 @@ impl Scene {
             supervisor,
             guardian: Watched::of(0),
             second: None,
+            supervisor_pid: 0,
+            contain: who.contain,
             control: BufReader::new(socket),
             kin: Vec::new(),
             heard: VecDeque::new(),
@@ -103,6 +114,7 @@ impl Scene {
             .map(|word| word.parse().unwrap())
             .collect();
         scene.guardian = Watched::of(pids[0]);
+        scene.supervisor_pid = pids[2];
         scene.second = (pids[1] != 0).then(|| Watched::of(pids[1]));
         scene
     }
@@ -189,6 +201,14 @@ impl Scene {
         self.do_now(&format!("extend {term_at} {kill_at}"));
     }
 
+    /// Gives other deadlines, and waits until the guardian obeyed what it was told after that.
+    pub(crate) fn give_for_sure(&mut self, deadlines: Deadlines) {
+        self.give(deadlines);
+        self.do_now(&format!("signal {}", libc::SIGTSTP));
+        self.expect("Stopped");
+        self.do_now("resume");
+    }
+
     /// Starts a command that records so many processes, and waits for all of them.
     pub(crate) fn start_family(&mut self, deadlines: Deadlines, count: usize) {
         self.start(deadlines);
@@ -221,7 +241,7 @@ impl Scene {
     }
 
     pub(crate) fn supervisor_pid(&self) -> i32 {
-        i32::try_from(self.supervisor.id()).unwrap()
+        self.supervisor_pid
     }
 
     pub(crate) fn signal_supervisor(&self, signal: i32) {
@@ -247,6 +267,21 @@ impl Scene {
         for kin in &self.kin {
             assert!(kin.is_alive(), "{:?} is dead before its time", kin.kin);
         }
+    }
+
+    /// What a deadline does while guardian and supervisor are stopped: in a namespace its init acts.
+    pub(crate) fn await_deadline_of_stopped(&self, deadlines: Deadlines) {
+        if self.contain == Contain::Pidns {
+            let (first, _) = self.deaths();
+            assert!(first >= deadlines.kill_at, "killed before the deadline");
+        } else {
+            sleep_until(deadlines.kill_at + Duration::from_millis(100));
+            self.assert_all_alive();
+        }
+    }
+
+    pub(crate) fn assert_some_alive(&self) {
+        assert!(self.kin.iter().any(Watched::is_alive), "all are dead");
     }
 
     /// Those met so far are done with.

@@ -42,6 +42,8 @@ impl From<ExitStatus> for Ended {
     }
 }
 
+const CLOEXEC: libc::c_int = libc::CLOSE_RANGE_CLOEXEC as libc::c_int;
+
 /// An instance to be.
 pub(crate) struct Run<'a> {
     scene: &'a Scene,
@@ -253,6 +255,9 @@ impl<'a> Run<'a> {
                 }
             }
             nix::sys::signal::SigSet::empty().thread_set_mask()?;
+            // Whatever the test runner left open is nothing of ours to pass on.
+            // SAFETY: takes numbers; descriptors are marked, not closed.
+            unsafe { libc::close_range(3, libc::c_uint::MAX, CLOEXEC) };
             preparations.iter_mut().try_for_each(|prepare| prepare())
         };
         // SAFETY: between fork and exec no lock of another thread is needed: what the

@@ -38,7 +38,27 @@ pub(crate) struct Line {
     pub(crate) at: u64,
 }
 
+/// What is whole of a line. A process that is killed while it writes across the boundary of a page
+/// leaves half a line, and the next one's follows in it; what the dead one wanted to say is lost.
+fn whole(line: &str) -> &str {
+    if line.split(' ').count() == 5 {
+        return line;
+    }
+    let begins = ["start ", "beat ", "term ", "end "].map(|what| line.rfind(what));
+    begins
+        .into_iter()
+        .flatten()
+        .max()
+        .map_or(line, |at| &line[at..])
+}
+
 impl Line {
+    /// Which command it belongs to, whatever process of it wrote it.
+    #[must_use]
+    pub(crate) fn command(&self) -> &str {
+        self.tag.split('/').next().unwrap_or_default()
+    }
+
     fn parse(text: &str) -> Line {
         let fields: Vec<&str> = text.split(' ').collect();
         let [what, tag, token, pid, at] = fields[..] else {
@@ -67,7 +87,7 @@ impl Line {
 pub(crate) struct Tenure {
     /// Its fencing token.
     pub(crate) token: u64,
-    /// The tag of the first process.
+    /// The tag of the command.
     pub(crate) tag: String,
     /// The first line of any of its processes.
     pub(crate) first: u64,
@@ -99,7 +119,7 @@ impl Journal {
     pub(crate) fn lines(&self) -> Vec<Line> {
         let text = std::fs::read_to_string(&self.path).unwrap_or_default();
         let complete = text.rfind('\n').map_or("", |end| &text[..end]);
-        complete.lines().map(Line::parse).collect()
+        complete.lines().map(whole).map(Line::parse).collect()
     }
 
     /// Waits for a line, and returns it.
@@ -133,7 +153,7 @@ impl Journal {
         for line in self.lines() {
             let tenure = tenures.entry(line.token).or_insert_with(|| Tenure {
                 token: line.token,
-                tag: line.tag.clone(),
+                tag: line.command().into(),
                 first: line.at,
                 last: line.at,
             });
@@ -205,6 +225,26 @@ impl fmt::Display for Journal {
                 tenure.first as f64 / 1e9,
                 tenure.last as f64 / 1e9
             )?;
+        }
+        // What the instances said, which the scene keeps beside the journal.
+        let beside = self
+            .path
+            .parent()
+            .and_then(|directory| std::fs::read_dir(directory).ok());
+        let mut logs: Vec<PathBuf> = beside
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path())
+            .collect();
+        logs.retain(|path| {
+            path.file_name()
+                .is_some_and(|name| name.as_encoded_bytes().starts_with(b"stderr-"))
+        });
+        logs.sort();
+        for log in logs {
+            let text = std::fs::read_to_string(&log).unwrap_or_default();
+            writeln!(f, "-- {}\n{text}", log.display())?;
         }
         Ok(())
     }

@@ -5,7 +5,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -22,6 +22,8 @@ pub(crate) struct Process {
     pub(crate) parent: i32,
     /// Its first argument: what it was started as.
     pub(crate) program: OsString,
+    /// What it runs; empty where the kernel does not tell.
+    pub(crate) executable: PathBuf,
     /// One letter: R, S, D, T, ...
     pub(crate) state: char,
 }
@@ -42,14 +44,15 @@ impl Process {
             pid,
             parent: fields.next()?.parse().ok()?,
             program: OsString::from_vec(program),
+            executable: std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default(),
             state,
         })
     }
 
-    /// Whether it was started as the program under test (supervisor or guardian).
+    /// Whether it runs the program under test (supervisor or guardian), whatever its name.
     #[must_use]
     pub(crate) fn is_ours(&self) -> bool {
-        Path::new(&self.program).file_name() == Path::new(super::programs::trafficcop()).file_name()
+        self.executable == Path::new(super::programs::trafficcop())
     }
 }
 

@@ -390,3 +390,14 @@ fn a_well_behaved_store_never_costs_a_drain() {
         }
     }
 }
+
+#[test]
+fn a_jump_of_the_clock_has_the_lease_verified_at_once() {
+    let mut tenure = holding(rules());
+    assert!(!renews(&tenure.step(at(5), Event::Ticked)));
+    assert!(renews(&tenure.step(at(5), Event::ClockJumped)));
+    assert!(
+        !renews(&tenure.step(at(6), Event::ClockJumped)),
+        "one is in flight"
+    );
+}

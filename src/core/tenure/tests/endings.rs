@@ -290,3 +290,12 @@ fn a_renewal_that_succeeds_after_kill_at_excludes_no_overlap() {
     tenure.step(at(61), Event::Released(Ok(())));
     assert!(ending(&tenure).overlap);
 }
+
+#[test]
+fn an_overlap_is_said_though_we_compete_on() {
+    let mut tenure = holding(rules());
+    tenure.step(at(1), unrenewed(lost()));
+    let actions = tenure.step(at(2), Event::TreeEmpty { at: at(2) });
+    assert_eq!(*tenure.state(), State::Standby);
+    assert!(has(&actions, &Action::Report(Notice::Overlapped)));
+}

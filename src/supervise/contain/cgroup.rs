@@ -1,0 +1,426 @@
+//! A cgroup (version 2) of the command's own: the kernel kills all of it at one stroke, whatever
+//! forks, daemonises or changes its user meanwhile.
+//!
+//! Made by `fork` before the guardian exists, so that guardian and supervisor both hold it; the
+//! guardian spawns into it, either of them kills it, the supervisor removes it. It is a cgroup
+//! below the one we were started in, and that one is left as it was: no controller is enabled and
+//! nobody is moved. After [`Cgroup::prepare`] nothing here allocates but [`Cgroup::remove`].
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::Mode;
+use nix::unistd::mkdir;
+
+use super::raw::{self, Forked, Quiet};
+
+/// What our cgroups are called: this, the supervisor's pid, a dot and a number.
+const PREFIX: &str = "trafficcop-";
+/// Says what to do about a cgroup that cannot be had.
+const ADVICE: &str = "run as root, or below a delegated cgroup (systemd: Delegate=yes in the unit)";
+
+/// A cgroup that only the command's tree lives in.
+#[derive(Debug)]
+pub struct Cgroup {
+    path: PathBuf,
+    /// The directory, with the lock that says "somebody watches over this one": see [`sweep`].
+    watch: OwnedFd,
+    kill: OwnedFd,
+    events: OwnedFd,
+    procs: OwnedFd,
+}
+
+impl Cgroup {
+    /// Makes a cgroup below our own, and tries on a process of ours that it works: birth inside,
+    /// count, kill. Before that it sweeps away what dead instances left there, and kills what still
+    /// runs in it: the tree of a dead guardian and a dead supervisor has no control over anything.
+    ///
+    /// # Errors
+    /// One line that says what is missing and what to do, if the mode was asked for by name; `None`
+    /// otherwise.
+    pub fn prepare(named: bool) -> Result<Option<Cgroup>, String> {
+        match Cgroup::try_prepare() {
+            Ok(cgroup) => Ok(Some(cgroup)),
+            Err(why) if named => Err(format!("no cgroup to be had: {why}; {ADVICE}")),
+            Err(_) => Ok(None),
+        }
+    }
+
+    fn try_prepare() -> Result<Cgroup, String> {
+        let home = home()?;
+        sweep(&home);
+        let cgroup = Cgroup::make(&home)?;
+        cgroup
+            .rehearse()
+            .map_err(|e| format!("{}: {e}", cgroup.path.display()))?;
+        Ok(cgroup)
+    }
+
+    fn make(home: &Path) -> Result<Cgroup, String> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        loop {
+            let number = COUNT.fetch_add(1, Ordering::Relaxed);
+            let path = home.join(format!("{PREFIX}{}.{number}", std::process::id()));
+            match mkdir(&path, Mode::from_bits_truncate(0o755)) {
+                Ok(()) => {}
+                Err(Errno::EEXIST) => continue,
+                Err(e) => return Err(format!("cannot make {}: {}", path.display(), e.desc())),
+            }
+            let open = |file: &str, flags: OFlag| {
+                open_at(&path, file, flags).map_err(|e| match e {
+                    Errno::ENOENT if file == "cgroup.kill" => {
+                        "the kernel has no cgroup.kill (Linux 5.14)".to_owned()
+                    }
+                    e => format!("{}/{file}: {}", path.display(), e.desc()),
+                })
+            };
+            let opened = (|| {
+                let dir = open(".", OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
+                lock(&dir);
+                let kill = open("cgroup.kill", OFlag::O_WRONLY)?;
+                let events = open("cgroup.events", OFlag::O_RDONLY)?;
+                let procs = open("cgroup.procs", OFlag::O_WRONLY)?;
+                Ok((dir, kill, events, procs))
+            })();
+            let (dir, kill, events, procs) = match opened {
+                Ok(opened) => opened,
+                Err(why) => {
+                    let _ = fs::remove_dir(&path);
+                    return Err(why);
+                }
+            };
+            return Ok(Cgroup {
+                path,
+                watch: dir,
+                kill,
+                events,
+                procs,
+            });
+        }
+    }
+
+    /// A process of ours is born inside, counted and killed.
+    fn rehearse(&self) -> Result<(), String> {
+        let (theirs, ours) =
+            nix::unistd::pipe2(OFlag::O_CLOEXEC).map_err(|e| e.desc().to_owned())?;
+        let quiet = Quiet::begin();
+        // SAFETY: the child only waits to be killed.
+        let born = unsafe { self.fork() };
+        match born {
+            Err(e) => Err(format!("no process can be put into it: {e}")),
+            Ok(Forked::Child) => loop {
+                // SAFETY: always allowed.
+                unsafe { libc::pause() };
+            },
+            Ok(Forked::Parent(pid)) => {
+                drop(quiet);
+                drop(ours);
+                let counted = !self.is_empty();
+                let killed = self.kill();
+                if killed.is_err() || !counted {
+                    // SAFETY: our own child, not reaped yet.
+                    unsafe { libc::kill(pid, libc::SIGKILL) };
+                }
+                // The end of its pipe tells its death even where SIGCHLD is ignored.
+                let died = raw::poll(theirs.as_fd(), libc::POLLIN, 10_000);
+                raw::reap(pid);
+                killed.map_err(|e| format!("it cannot be killed: {e}"))?;
+                if !counted || !died || !self.is_empty() {
+                    return Err("it does not tell what lives in it".to_owned());
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Forks; the child has moved itself inside before it goes on.
+    ///
+    /// # Errors
+    /// The child could not move; there is none then.
+    ///
+    /// # Safety
+    /// If the process has other threads, the child may only make async-signal-safe calls.
+    pub unsafe fn fork(&self) -> io::Result<Forked> {
+        let (theirs, ours) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
+        // SAFETY: passed on to the caller.
+        match unsafe { raw::fork() }? {
+            Forked::Child => {
+                let errno = match nix::unistd::write(&self.procs, b"0") {
+                    Ok(_) => 0,
+                    Err(e) => e as i32,
+                };
+                let told = nix::unistd::write(&ours, &errno.to_ne_bytes());
+                if errno != 0 || told.is_err() {
+                    raw::exit(125);
+                }
+                Ok(Forked::Child)
+            }
+            Forked::Parent(pid) => {
+                drop(ours);
+                let mut reply = [0; 4];
+                // Writes of this length to a pipe are not torn.
+                let errno = match read_once(&theirs, &mut reply) {
+                    4 => i32::from_ne_bytes(reply),
+                    _ => libc::ECHILD,
+                };
+                if errno == 0 {
+                    return Ok(Forked::Parent(pid));
+                }
+                raw::reap(pid);
+                Err(io::Error::from_raw_os_error(errno))
+            }
+        }
+    }
+
+    /// Where a process writes "0" to move itself inside.
+    ///
+    /// Not CLONE_INTO_CGROUP: a child that is cloned into a cgroup that was ever killed dies at
+    /// birth (seen on Linux 6.18). We kill one and use it again.
+    #[must_use]
+    pub fn join(&self) -> BorrowedFd<'_> {
+        self.procs.as_fd()
+    }
+
+    /// Kills everything inside, sub-cgroups included, and whatever is being forked meanwhile.
+    ///
+    /// # Errors
+    /// Those of write(2): the cgroup is gone (ENODEV).
+    pub fn kill(&self) -> io::Result<()> {
+        nix::unistd::write(&self.kill, b"1")?;
+        Ok(())
+    }
+
+    /// Whether nothing lives inside, sub-cgroups included. A zombie does not live. A cgroup that is
+    /// gone is empty; where it cannot be told, it is not.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        is_empty(&self.events)
+    }
+
+    /// Has POLLPRI when [`Cgroup::is_empty`] may have changed since it was last asked.
+    #[must_use]
+    pub fn events(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
+    }
+
+    /// All that a fork of ours needs to go on with it, the mark that it is watched over included.
+    #[must_use]
+    pub fn descriptors(&self) -> [RawFd; 4] {
+        [&self.watch, &self.kill, &self.events, &self.procs].map(AsRawFd::as_raw_fd)
+    }
+
+    /// Where it is, for people.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Removes it, with the sub-cgroups that the command made. One that is gone already is removed.
+    ///
+    /// # Errors
+    /// Those of rmdir(2): EBUSY while something lives inside.
+    pub fn remove(&self) -> io::Result<()> {
+        remove(&self.path)
+    }
+}
+
+impl Drop for Cgroup {
+    /// Whoever drops it last removes it. If something lives in it, a later sweep does.
+    fn drop(&mut self) {
+        let _ = self.remove();
+    }
+}
+
+/// The directory of our own cgroup.
+fn home() -> Result<PathBuf, String> {
+    let read = |path: &str| fs::read_to_string(path).map_err(|e| format!("{path}: {e}"));
+    find_home(&read("/proc/self/cgroup")?, &read("/proc/self/mountinfo")?)
+}
+
+/// The same, from the text of the two files of proc(5).
+fn find_home(membership: &str, mounts: &str) -> Result<PathBuf, String> {
+    let path = membership
+        .lines()
+        .find_map(|line| line.strip_prefix("0::"))
+        .ok_or("this system has no cgroups of version 2")?;
+    if path.split('/').any(|part| part == "..") {
+        return Err("our cgroup is outside of our cgroup namespace".to_owned());
+    }
+    let mut mounted = false;
+    for line in mounts.lines() {
+        let Some((fields, kind)) = line.split_once(" - ") else {
+            continue;
+        };
+        if !kind.starts_with("cgroup2 ") {
+            continue;
+        }
+        mounted = true;
+        let mut fields = fields.split(' ').skip(3);
+        let (Some(root), Some(point)) = (fields.next(), fields.next()) else {
+            continue;
+        };
+        let root = unescape(root);
+        let below = match root.as_str() {
+            "/" => Some(path),
+            root => path
+                .strip_prefix(root)
+                .filter(|rest| rest.is_empty() || rest.starts_with('/')),
+        };
+        if let Some(below) = below {
+            return Ok(Path::new(&unescape(point)).join(below.trim_start_matches('/')));
+        }
+    }
+    Err(if mounted {
+        "our cgroup is not below any cgroup2 mount".to_owned()
+    } else {
+        "no cgroup2 file system is mounted".to_owned()
+    })
+}
+
+/// mountinfo writes space, tab, newline and backslash as octal numbers.
+fn unescape(field: &str) -> String {
+    field
+        .replace("\\040", " ")
+        .replace("\\011", "\t")
+        .replace("\\012", "\n")
+        .replace("\\134", "\\")
+}
+
+/// Marks a cgroup as watched over for as long as we, or a fork of ours, hold this descriptor open.
+/// Where directories of the cgroup file system cannot be locked, the pid in the name remains.
+fn lock(dir: &OwnedFd) -> bool {
+    // SAFETY: takes two integers.
+    unsafe { libc::flock(dir.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
+}
+
+/// Ends and removes the cgroups that dead instances left beside ours.
+///
+/// One is dead when nobody holds its lock (neither supervisor nor guardian, in whatever PID
+/// namespace) and no process has the pid of its name. Whoever makes one at this moment has not
+/// locked it yet, but lives.
+fn sweep(home: &Path) {
+    for path in subdirectories(home).unwrap_or_default() {
+        let name = path.file_name().and_then(|name| name.to_str());
+        let Some(pid) = name
+            .and_then(|name| name.strip_prefix(PREFIX))
+            .and_then(|rest| rest.split_once('.'))
+            .and_then(|(pid, _)| pid.parse::<i32>().ok())
+            .filter(|pid| *pid > 0)
+        else {
+            continue;
+        };
+        // SAFETY: signal 0 only asks.
+        let gone = unsafe { libc::kill(pid, 0) } < 0 && Errno::last() == Errno::ESRCH;
+        let Ok(dir) = open_at(&path, ".", OFlag::O_DIRECTORY | OFlag::O_RDONLY) else {
+            continue;
+        };
+        if !gone || !lock(&dir) {
+            continue;
+        }
+        if let Ok(events) = open_at(&path, "cgroup.events", OFlag::O_RDONLY)
+            && !is_empty(&events)
+            && let Ok(kill) = open_at(&path, "cgroup.kill", OFlag::O_WRONLY)
+            && nix::unistd::write(&kill, b"1").is_ok()
+        {
+            // Reading has armed the event; what cannot die in this time is left to the next sweep.
+            raw::poll(events.as_fd(), libc::POLLPRI, 1000);
+        }
+        let _ = remove(&path);
+    }
+}
+
+fn open_at(dir: &Path, file: &str, flags: OFlag) -> nix::Result<OwnedFd> {
+    open(&dir.join(file), flags | OFlag::O_CLOEXEC, Mode::empty())
+}
+
+fn is_empty(events: &OwnedFd) -> bool {
+    let mut text = [0; 128];
+    match nix::sys::uio::pread(events, &mut text, 0) {
+        Ok(length) => text[..length]
+            .split(|byte| *byte == b'\n')
+            .any(|line| line == b"populated 0"),
+        Err(e) => e == Errno::ENODEV,
+    }
+}
+
+/// rmdir, deepest first.
+fn remove(path: &Path) -> io::Result<()> {
+    let gone = |e: &io::Error| e.kind() == io::ErrorKind::NotFound;
+    match fs::remove_dir(path) {
+        // What has sub-cgroups says the same as what has processes.
+        Err(e) if e.kind() == io::ErrorKind::ResourceBusy => {}
+        Err(e) if gone(&e) => return Ok(()),
+        done => return done,
+    }
+    for inner in subdirectories(path)? {
+        remove(&inner)?;
+    }
+    fs::remove_dir(path).or_else(|e| if gone(&e) { Ok(()) } else { Err(e) })
+}
+
+fn subdirectories(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            found.push(entry.path());
+        }
+    }
+    Ok(found)
+}
+
+fn read_once(fd: &OwnedFd, buffer: &mut [u8]) -> usize {
+    loop {
+        match nix::unistd::read(fd, buffer) {
+            Err(Errno::EINTR) => {}
+            read => return read.unwrap_or(0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HYBRID: &str = "\
+22 27 0:21 / /proc rw,relatime - proc proc rw
+40 39 0:30 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu
+41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
+";
+
+    #[test]
+    fn our_cgroup_is_found_below_its_mount() {
+        assert_eq!(
+            find_home("9:name=systemd:/\n0::/a.slice/b.service\n", HYBRID),
+            Ok(PathBuf::from("/sys/fs/cgroup/unified/a.slice/b.service"))
+        );
+        assert_eq!(
+            find_home("0::/\n", HYBRID),
+            Ok(PathBuf::from("/sys/fs/cgroup/unified"))
+        );
+    }
+
+    #[test]
+    fn a_mount_of_a_part_is_taken_for_what_it_shows() {
+        let bound = "41 31 0:38 /a /mnt/with\\040space rw shared:5 - cgroup2 cgroup2 rw\n";
+        assert_eq!(
+            find_home("0::/a/b\n", bound),
+            Ok(PathBuf::from("/mnt/with space/b"))
+        );
+        assert!(find_home("0::/ab\n", bound).is_err());
+        assert!(find_home("0::/../x\n", HYBRID).is_err());
+    }
+
+    #[test]
+    fn what_is_missing_is_said() {
+        let none = find_home("3:cpu:/\n", HYBRID).unwrap_err();
+        assert!(none.contains("version 2"), "{none}");
+        let unmounted = find_home("0::/\n", "22 27 0:21 / /proc rw - proc proc rw\n").unwrap_err();
+        assert!(unmounted.contains("mounted"), "{unmounted}");
+    }
+}

@@ -1,0 +1,118 @@
+//! The terminal: who is in its foreground, and stopping ourselves when the user stopped the command.
+//!
+//! Called by the supervisor (which asks once whether the terminal is ours, and takes it back when
+//! the command stopped or ended) and by the guardian (which gives it to the command's group). It
+//! must never take the terminal from a group that is not ours.
+
+use std::io::{self, stderr, stdin, stdout};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use nix::fcntl::{OFlag, open};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, killpg, sigaction};
+use nix::sys::stat::{Mode, SFlag, fstat};
+use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
+
+/// Our controlling terminal, in the foreground of which we were started.
+#[derive(Debug)]
+pub struct Terminal {
+    fd: OwnedFd,
+    ours: Pid,
+}
+
+impl Terminal {
+    /// The terminal, if there is one and our process group was in its foreground.
+    ///
+    /// As part of a pipeline we have none: the other processes of the job are of our group, and
+    /// would find themselves in the background (`trafficcop … | less`). Ctrl-C then reaches us with
+    /// them, and the command through its drain.
+    #[must_use]
+    pub fn ours() -> Option<Terminal> {
+        if is_pipe(stdin().as_fd()) || is_pipe(stdout().as_fd()) {
+            return None;
+        }
+        let ours = getpgrp();
+        let foreground = |fd: &OwnedFd| tcgetpgrp(fd) == Ok(ours);
+        let standard = [
+            stdin().as_fd().try_clone_to_owned(),
+            stdout().as_fd().try_clone_to_owned(),
+            stderr().as_fd().try_clone_to_owned(),
+        ];
+        let tty = || {
+            let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+            open("/dev/tty", flags, Mode::empty()).ok()
+        };
+        standard
+            .into_iter()
+            .filter_map(Result::ok)
+            .find(foreground)
+            .or_else(|| tty().filter(foreground))
+            .map(|fd| Terminal { fd, ours })
+    }
+
+    /// Puts a process group of our session into the foreground.
+    ///
+    /// # Errors
+    /// Those of tcsetpgrp(3): the group is gone, or the terminal is.
+    pub fn give(&self, group: i32) -> io::Result<()> {
+        set_foreground(self.fd.as_fd(), Pid::from_raw(group))
+    }
+
+    /// Puts our own group (that of the process that called [`Terminal::ours`]) into the foreground.
+    ///
+    /// # Errors
+    /// Those of tcsetpgrp(3).
+    pub fn take_back(&self) -> io::Result<()> {
+        set_foreground(self.fd.as_fd(), self.ours)
+    }
+
+    /// Whether our own group is in the foreground at this moment.
+    #[must_use]
+    pub fn is_ours(&self) -> bool {
+        tcgetpgrp(&self.fd) == Ok(self.ours)
+    }
+
+    /// Whether this group is in the foreground at this moment.
+    #[must_use]
+    pub fn is_with(&self, group: i32) -> bool {
+        tcgetpgrp(&self.fd) == Ok(Pid::from_raw(group))
+    }
+}
+
+impl AsFd for Terminal {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn is_pipe(fd: BorrowedFd<'_>) -> bool {
+    fstat(fd)
+        .is_ok_and(|stat| SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFIFO)
+}
+
+/// tcsetpgrp from the background stops the caller with SIGTTOU, unless it is blocked.
+fn set_foreground(fd: BorrowedFd<'_>, group: Pid) -> io::Result<()> {
+    let old =
+        SigSet::from(Signal::SIGTTOU).thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK)?;
+    let done = tcsetpgrp(fd, group);
+    old.thread_set_mask()?;
+    Ok(done?)
+}
+
+/// Stops our whole process group, ourselves included, as Ctrl-Z would have: a shell script that
+/// waits for us has to stop too, or the user's shell does not get its prompt. Returns when somebody
+/// continued us; at once if nobody could (an orphaned group, which the kernel does not stop).
+///
+/// # Errors
+/// Those of sigaction(2) and kill(2).
+pub fn stop_ourselves() -> io::Result<()> {
+    let plain = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+    // SAFETY: the default action runs no code of ours.
+    let handler = unsafe { sigaction(Signal::SIGTSTP, &plain) }?;
+    let open = SigSet::from(Signal::SIGTSTP);
+    let mask = open.thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_UNBLOCK)?;
+    let stopped = killpg(getpgrp(), Signal::SIGTSTP);
+    mask.thread_set_mask()?;
+    // SAFETY: puts back what was in force before.
+    unsafe { sigaction(Signal::SIGTSTP, &handler) }?;
+    Ok(stopped?)
+}
