@@ -17,7 +17,7 @@ use trafficcop::clock::Instant;
 use support::await_for;
 use support::instance::{Ended, Instance};
 use support::journal::What;
-use support::processes::{Process, await_stopped};
+use support::processes::await_stopped;
 use support::programs::trafficcop;
 use support::scene::Scene;
 
@@ -225,17 +225,17 @@ fn a_deadline_passes_though_supervisor_and_guardian_are_stopped() {
 #[test]
 fn a_requested_stop_is_no_loss() {
     let scene = Scene::new();
-    let (mut one, path) = instance(&scene, &[], &["--term", "700:3"]);
+    let end = scene.path("end");
+    let words = ["--term", "ignore", "--status", "3", "--until"];
+    let words = [&words[..], &[end.to_str().unwrap()]].concat();
+    // It ends when it is let, and has all the time of the world until then.
+    let (mut one, path) = instance(&scene, &["--grace", "10m"], &words);
     one.signal(Signal::SIGTERM);
-    scene.journal.await_tag(What::Term, "one");
-    let still = word(&path);
-    if scene
-        .trees()
-        .iter()
-        .any(|process| Process::read(process.pid).is_some())
-    {
-        assert_eq!(still, u64::MAX);
-    }
+    one.await_log("stopping the command");
+    scene.journal.await_sign_of_life("one");
+    assert_eq!(word(&path), u64::MAX);
+    assert_eq!(status(&path), Some(0));
+    std::fs::write(&end, "").unwrap();
     assert_eq!(one.wait(), Ended::Code(3));
     assert!(!path.exists());
 }

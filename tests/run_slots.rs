@@ -27,7 +27,7 @@ const POLL: u64 = SECOND / 2;
 /// The journalist, under a tag that tells the slot, until NAME.done appears.
 fn script(scene: &Scene, name: &str) -> String {
     let done = scene.path(&format!("{name}.done"));
-    let words = scene.journalist("SLOT", &["--every", "20", "--until"]);
+    let words = scene.journalist("SLOT", &["--every", "50", "--until"]);
     let words: Vec<String> = words
         .iter()
         .map(|word| format!("'{}'", word.to_string_lossy()))
@@ -134,7 +134,9 @@ fn hunt(start: impl Fn(&Scene, &str) -> Instance, limit: u64) {
             || {
                 let now = Instant::now().as_nanos();
                 let all = stretches(&scene.journal.lines());
-                let fresh = all.into_iter().filter(|one| now - one.last < SECOND);
+                let fresh = all
+                    .into_iter()
+                    .filter(|one| now.saturating_sub(one.last) < SECOND);
                 let names = fresh.map(|one| one.name);
                 let alive: Vec<String> = names
                     .filter(|name| crowd.iter().any(|(one, _)| one == name))
