@@ -11,6 +11,10 @@ use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand, 
 
 use crate::exit;
 
+mod check;
+
+pub use check::{CHECK_EXAMPLES, CHECK_STATUS, Check};
+
 /// How wide help may be.
 const WIDTH: usize = 100;
 
@@ -55,19 +59,6 @@ pub enum Verb {
     /// asks no store and no other process, only a file of eight bytes that the guardian keeps (see
     /// TRAFFICCOP_CONTROL), so it can be asked as often as you like.
     Check(Check),
-}
-
-/// What can be asked.
-#[derive(Clone, Debug, Args)]
-#[command(after_long_help = after_check())]
-pub struct Check {
-    /// Print for how many whole seconds control is certain
-    ///
-    /// 0 if the command is not in control, 18446744073 if the lock lasts as long as the command. The
-    /// lease is renewed long before, so the number goes up again; where it cannot be renewed the
-    /// command is asked to stop --grace-on-loss earlier, and the number is 0 from then on.
-    #[arg(long)]
-    pub remaining: bool,
 }
 
 /// What can be said of a run.
@@ -130,7 +121,7 @@ pub struct Run {
     ///
     /// The slots are locks of their own: NAME.0 to NAME.N-1, or PATH.0 and so on. All instances must
     /// name the same N (1 to 1000). A standby begins at a random slot and looks at up to four with
-    /// each poll, on a file too. The command finds the number of its slot in TRAFFICCOP_SLOT.
+    /// each poll (with -n at all of them), on a file too. The command finds the number of its slot in TRAFFICCOP_SLOT.
     #[arg(
         long,
         value_name = "N",
@@ -366,29 +357,6 @@ pub const FOR_THE_COMMAND: &[(&str, &str)] = &[
     ),
 ];
 
-/// Every exit status of `trafficcop check` and what it means.
-pub const CHECK_STATUS: &[(&str, &str)] = &[
-    ("0", "the command is in control"),
-    (
-        "1",
-        "it is not, or it has been asked to end because control is in doubt: stop what needs it",
-    ),
-    ("64", "asked outside of a command, or bad usage"),
-    ("69", "the control file cannot be read"),
-];
-
-/// Commands to copy for `trafficcop check`.
-pub const CHECK_EXAMPLES: &[(&str, &str)] = &[
-    (
-        "A script's loop that ends when control does:",
-        "while trafficcop check; do ./next-piece; done",
-    ),
-    (
-        "Begin a step only if there is time for it:",
-        "[ \"$(trafficcop check --remaining)\" -ge 20 ] && ./step-of-20-seconds",
-    ),
-];
-
 /// Where credentials for --blob come from.
 pub const FOR_THE_STORE: &[(&str, &str)] = &[
     (
@@ -444,10 +412,6 @@ fn after_long_help() -> String {
             ("Exit status", exit::TABLE),
         ],
     )
-}
-
-fn after_check() -> String {
-    with_examples(CHECK_EXAMPLES, &[("Exit status", CHECK_STATUS)])
 }
 
 /// Two columns of text: a name and its meaning.

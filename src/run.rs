@@ -133,12 +133,15 @@ impl Charge for Command {
 /// What people are told of this instance: the log and the status file.
 struct People {
     status: Status,
+    store: Arc<dyn Store>,
     file: Option<StatusFile>,
 }
 
 impl People {
     fn write(&mut self, state: &str) {
         state.clone_into(&mut self.status.state);
+        // With slots it is another one in every tenure.
+        self.store.name().clone_into(&mut self.status.lock);
         if let Some(file) = &mut self.file {
             file.write(&self.status);
         }
@@ -243,13 +246,13 @@ pub fn run(plan: Plan) -> anyhow::Result<Leave> {
     let people = People {
         status: Status {
             state: "starting".into(),
-            lock: store.name().to_owned(),
             identity: plan.candidate.identity.clone(),
             pid: plan.candidate.pid,
             guardian_pid: Some(guardian.pid()),
             contain: Some(contain),
             ..Status::default()
         },
+        store: Arc::clone(&store),
         file: plan.status_file.clone().map(StatusFile::new),
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -312,6 +315,15 @@ async fn campaign(
     Ok(leave)
 }
 
+/// Whoever looks once (`-n`) looks at all slots.
+fn looking(slots: Slots, plan: &Plan) -> Slots {
+    if plan.rules.wait == Some(Duration::ZERO) {
+        slots.looking_at_all()
+    } else {
+        slots
+    }
+}
+
 /// The store of the plan; what speaks against it before anything is started comes as an ending.
 fn open(plan: &Plan) -> anyhow::Result<Result<Arc<dyn Store>, Ending>> {
     match &plan.lock {
@@ -337,9 +349,9 @@ fn open(plan: &Plan) -> anyhow::Result<Result<Arc<dyn Store>, Ending>> {
                 page_blob: *page_blob,
             };
             Ok(Ok(if plan.slots > 1 {
-                Arc::new(
-                    Slots::of_blobs(config, plan.slots).map_err(|why| refuse(why.to_string()))?,
-                )
+                let slots = Slots::of_blobs(config, plan.slots);
+                let slots = slots.map_err(|why| refuse(why.to_string()))?;
+                Arc::new(looking(slots, plan))
             } else {
                 Arc::new(blob::Blob::open(config)?)
             }))
@@ -353,7 +365,7 @@ fn open(plan: &Plan) -> anyhow::Result<Result<Arc<dyn Store>, Ending>> {
                 create: true,
             };
             let opened: Result<Arc<dyn Store>, _> = if plan.slots > 1 {
-                Slots::of_files(config, plan.slots).map(|store| Arc::new(store) as _)
+                Slots::of_files(config, plan.slots).map(|slots| Arc::new(looking(slots, plan)) as _)
             } else {
                 file::File::open(config).map(|store| Arc::new(store) as _)
             };

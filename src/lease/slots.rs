@@ -2,7 +2,7 @@
 //!
 //! Made by `run` for `--slots N`, used through [`Store`]. The slots are the locks `NAME.0` to
 //! `NAME.N-1`; each has a fencing token and a record of its own. An instance begins at a random
-//! slot and looks at no more than four of them in one attempt, so that many instances do not come
+//! slot and looks at no more than four of them in one attempt (unless it makes only one), so that many instances do not come
 //! to the same slot, and one instance does not flood the store. What must never happen here: that
 //! two slots count as ours, or that what an unanswered attempt may have obtained is forgotten.
 //!
@@ -38,6 +38,8 @@ pub struct Slots {
     /// The name of each slot.
     names: Vec<String>,
     terms: Terms,
+    /// How many slots one attempt looks at.
+    looks: usize,
     open: Arc<Opener>,
     lane: Lane,
     state: Mutex<State>,
@@ -129,6 +131,7 @@ impl Slots {
             names: (0..count).map(|slot| format!("{base}.{slot}")).collect(),
             base: base.to_owned(),
             terms,
+            looks: LOOKS.min(count as usize),
             open,
             lane: Lane::new(),
             state: Mutex::new(State {
@@ -141,6 +144,13 @@ impl Slots {
                 told: BTreeSet::new(),
             }),
         }
+    }
+
+    /// Has each attempt look at all slots: for an instance that makes one attempt only.
+    #[must_use]
+    pub fn looking_at_all(mut self) -> Slots {
+        self.looks = self.count();
+        self
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -160,12 +170,11 @@ impl Slots {
             state.perhaps.insert(left);
             state.own_first = true;
         }
-        let looks = LOOKS.min(self.count());
         let own = state.perhaps.iter().copied();
         let mut chosen: Vec<u32> = own.take(LOOKS - 1).collect();
         let own = chosen.len();
         for _ in 0..self.count() {
-            if chosen.len() >= looks {
+            if chosen.len() >= self.looks {
                 break;
             }
             let slot = state.next;

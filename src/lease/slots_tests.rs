@@ -177,6 +177,14 @@ async fn an_attempt_looks_at_four_slots_and_the_next_one_goes_on_there() {
 }
 
 #[tokio::test]
+async fn who_looks_only_once_looks_at_all() {
+    let mut fates = [Taken; 10];
+    fates[4] = Free;
+    let (slots, _) = slots(5, &fates);
+    slots.looking_at_all().acquire(later()).await.unwrap();
+}
+
+#[tokio::test]
 async fn the_holders_of_a_few_slots_are_named() {
     let (slots, _) = slots(1, &[Taken, Taken]);
     let Err(Failure::Held(sight)) = slots.acquire(later()).await else {
