@@ -33,6 +33,8 @@ struct Command {
     store: Arc<dyn Store>,
     identity: String,
     stop_signal: i32,
+    /// We were started in the foreground of a terminal: when the command stops, so do we.
+    on_terminal: bool,
     /// Something of the command may live.
     runs: bool,
     /// We were asked to pause and wait for the command to stop until then.
@@ -57,7 +59,9 @@ impl Command {
     /// Stops this process until it is continued; the guardian and the time go on.
     fn stop_ourselves(&mut self) {
         self.pausing = None;
-        supervise::stop_ourselves();
+        if let Err(why) = supervise::stop_ourselves() {
+            tracing::warn!("cannot stop: {why}");
+        }
         if self.runs {
             self.attendant.resume();
         }
@@ -122,7 +126,7 @@ impl Charge for Command {
             () = tokio::time::sleep(patience), if self.pausing.is_some() => News::Stopped,
         };
         match news {
-            News::Stopped => self.stop_ourselves(),
+            News::Stopped if self.on_terminal || self.pausing.is_some() => self.stop_ourselves(),
             News::NotStarted { .. } | News::TreeEmpty { .. } => self.runs = false,
             _ => {}
         }
@@ -282,6 +286,7 @@ async fn campaign(
 ) -> anyhow::Result<Leave> {
     let mut signals = Signals::listen()?;
     let mut command = Command {
+        on_terminal: guardian.has_terminal(),
         attendant: guardian.attend()?,
         store: Arc::clone(&store),
         identity: plan.candidate.identity.clone(),

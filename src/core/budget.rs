@@ -93,6 +93,13 @@ impl Budget {
         t0 + self.lease
     }
 
+    /// The moment before which nobody else can have been given control, however far the two clocks
+    /// have parted: what lives on after it may overlap.
+    #[must_use]
+    pub fn others_from(&self, t0: Instant) -> Instant {
+        t0 + (self.lease - self.lease / DRIFT)
+    }
+
     /// The moment at which nothing of the tree may be spared any longer.
     #[must_use]
     pub fn kill_at(&self, t0: Instant) -> Instant {

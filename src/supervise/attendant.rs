@@ -15,6 +15,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, MsgFlags, recv, sendmsg};
 use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 use tokio::time::sleep;
 
@@ -27,6 +28,9 @@ use crate::clock::Instant;
 
 /// How long a dismissed guardian may take.
 const DISMISSAL: Duration = Duration::from_secs(1);
+/// How often we look whether it has gone, where the kernel does not tell, and whether it can be
+/// told more.
+const NAP: Duration = Duration::from_millis(2);
 /// Longer gaps between two looks are pauses of ours and count no more than this.
 const GAP: Duration = Duration::from_millis(100);
 
@@ -226,6 +230,8 @@ impl Attendant {
             return;
         }
         self.send(Demand::Dismiss, &[], None);
+        // Told by the kernel, where it can tell: a nap would be most of the life of a short command.
+        let mut end = tree::end_of(self.pid);
         let mut until = Instant::now() + DISMISSAL;
         for last in [false, true] {
             while Instant::now() < until {
@@ -235,7 +241,11 @@ impl Attendant {
                     return;
                 }
                 self.flush();
-                sleep(Duration::from_millis(2)).await;
+                tokio::select! {
+                    // Once: under a debugger an end is not ours to reap at that moment.
+                    () = ended(end.as_ref()) => end = None,
+                    () = sleep(NAP) => {}
+                }
             }
             if !last {
                 tree::signal(self.pid, libc::SIGKILL);
@@ -410,6 +420,15 @@ impl Parcel {
         // It went with the first byte.
         self.lock = None;
         Ok(())
+    }
+}
+
+/// Resolves when the process behind a pidfd has ended; never, without one.
+async fn ended(process: Option<&AsyncFd<OwnedFd>>) {
+    match process {
+        // An error is for the nap to make good.
+        Some(process) if process.readable().await.is_ok() => {}
+        _ => pending().await,
     }
 }
 

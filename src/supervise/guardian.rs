@@ -91,6 +91,7 @@ pub struct Guardian {
     socket: UnixStream,
     cage: Cage,
     control: ControlFile,
+    foreground: bool,
 }
 
 impl Guardian {
@@ -104,6 +105,13 @@ impl Guardian {
     #[must_use]
     pub fn pid(&self) -> i32 {
         self.pid
+    }
+
+    /// Whether we were started in the foreground of a terminal, so that a command that stops is
+    /// one that was stopped with Ctrl-Z, and we stop with it.
+    #[must_use]
+    pub fn has_terminal(&self) -> bool {
+        self.foreground
     }
 
     /// The supervisor's side of it.
@@ -141,6 +149,10 @@ pub fn fork(setup: Setup) -> Result<Guardian, Refusal> {
     let cage = Cage::prepare(setup.contain)?;
     prctl::set_child_subreaper(true).map_err(errno("becoming a child subreaper"))?;
     forget_sigchld().map_err(errno("resetting SIGCHLD"))?;
+    let foreground = inheritance.foreground.is_there();
+    if foreground {
+        ignore_ttou().map_err(errno("ignoring SIGTTOU"))?;
+    }
     spare_what_we_came_with();
     let control = ControlFile::create();
     let (ours, its) = UnixStream::pair().map_err(system("making a socket pair"))?;
@@ -159,6 +171,7 @@ pub fn fork(setup: Setup) -> Result<Guardian, Refusal> {
                 socket: ours,
                 cage,
                 control,
+                foreground,
             };
             hear_ready(&guardian).inspect_err(|_| {
                 tree::signal(guardian.pid, libc::SIGKILL);
@@ -199,6 +212,14 @@ fn forget_sigchld() -> nix::Result<()> {
     let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
     // SAFETY: the default disposition runs no code of ours.
     unsafe { nix::sys::signal::sigaction(Signal::SIGCHLD, &default) }.map(drop)
+}
+
+/// While the command has the terminal, our log comes from the background: `stty tostop` would stop
+/// us for it.
+fn ignore_ttou() -> nix::Result<()> {
+    let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
+    // SAFETY: ignoring a signal runs no code of ours.
+    unsafe { nix::sys::signal::sigaction(Signal::SIGTTOU, &ignore) }.map(drop)
 }
 
 /// A shell that became us by `exec` leaves us its background jobs as children.
@@ -254,6 +275,7 @@ fn live(
         let mut keep = cage.keep();
         keep.push(socket.as_raw_fd());
         keep.extend(control.descriptor());
+        keep.extend(inheritance.foreground.descriptor());
         close_ours(&keep);
         let _ = prctl::set_name(NAME);
         rename_arguments();

@@ -7,23 +7,26 @@
 //! the supervisor's side of it inside the runtime. Only this room sends signals, forks or reads
 //! /proc. It knows nothing of leases: it is given absolute deadlines and obeys them.
 
+// The hidden ones are open for the simulated fleet (tests/fleet.rs); they are no interface.
 mod attendant;
 mod cage;
 pub mod contain;
 mod control;
 mod guardian;
-mod ourselves;
-mod pulse;
+#[doc(hidden)]
+pub mod pulse;
 mod spawn;
 mod tree;
 pub mod tty;
 mod vigil;
-mod watch;
-mod wire;
+#[doc(hidden)]
+pub mod watch;
+#[doc(hidden)]
+pub mod wire;
 mod words;
 
 pub use attendant::Attendant;
 pub use control::View;
 pub use guardian::{Guardian, Refusal, fork};
-pub use ourselves::stop_ourselves;
+pub use tty::stop_ourselves;
 pub use words::{Contain, News, Order, Setup};

@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_millis(400);
 
 /// What a look leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Beat {
+pub enum Beat {
     /// Nothing to do before [`Pulse::next`].
     Quiet,
     /// Send a ping with this number.
@@ -30,7 +30,7 @@ pub(super) enum Beat {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pulse {
+pub struct Pulse {
     seq: u64,
     answered: bool,
     asked: Instant,
@@ -39,9 +39,10 @@ pub(super) struct Pulse {
     listened: Duration,
 }
 
+#[expect(clippy::new_without_default, reason = "open for a test only")]
 impl Pulse {
     /// Nothing asked; the first look asks.
-    pub(super) fn new() -> Pulse {
+    pub fn new() -> Pulse {
         Pulse {
             seq: 0,
             answered: true,
@@ -52,13 +53,13 @@ impl Pulse {
     }
 
     /// The guardian answered this ping.
-    pub(super) fn answered(&mut self, seq: u64) {
+    pub fn answered(&mut self, seq: u64) {
         // An older answer may have been on its way since before a pause.
         self.answered |= seq == self.seq;
     }
 
     /// Looks at the clock.
-    pub(super) fn look(&mut self, now: Instant) -> Beat {
+    pub fn look(&mut self, now: Instant) -> Beat {
         let gap = now.since(self.looked);
         self.looked = now;
         if self.answered {
@@ -80,7 +81,7 @@ impl Pulse {
     }
 
     /// How long after `now` to look again.
-    pub(super) fn next(&self, now: Instant) -> Duration {
+    pub fn next(&self, now: Instant) -> Duration {
         if self.answered {
             EVERY.saturating_sub(now.since(self.asked))
         } else {
@@ -97,7 +98,7 @@ impl Pulse {
     }
 
     /// Whether the last ping has been answered.
-    pub(super) fn is_answered(&self) -> bool {
+    pub fn is_answered(&self) -> bool {
         self.answered
     }
 }

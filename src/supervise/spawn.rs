@@ -14,6 +14,7 @@ use nix::errno::Errno;
 
 use super::cage::Cage;
 use super::contain::Forked;
+use super::tty::Foreground;
 
 /// Signals 1..=64, as numbers.
 const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;
@@ -24,6 +25,8 @@ pub(super) struct Inheritance {
     mask: libc::sigset_t,
     nice: i32,
     oom_score_adj: Option<Vec<u8>>,
+    /// The terminal, if we were started in its foreground.
+    pub(super) foreground: Foreground,
 }
 
 impl Inheritance {
@@ -55,6 +58,7 @@ impl Inheritance {
             mask,
             nice: nice(),
             oom_score_adj: None,
+            foreground: Foreground::ours(),
         }
     }
 
@@ -307,6 +311,7 @@ fn become_command(
         // SAFETY: a valid descriptor, whose flag is cleared in this process only.
         unsafe { libc::fcntl(lock.as_raw_fd(), libc::F_SETFD, 0) };
     }
+    inheritance.foreground.occupy();
     inheritance.restore();
     give_up(tell, image.exec())
 }

@@ -12,7 +12,11 @@
 use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 use crate::core::Exit;
 
@@ -66,6 +70,18 @@ pub(super) fn reap(pid: i32) -> bool {
     // SAFETY: waitpid(2) may be given no place for the status.
     let answer = unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::WNOHANG) };
     answer == pid || (answer == -1 && nix::Error::last() == nix::Error::ECHILD)
+}
+
+/// A descriptor that becomes readable when the process ends. The caller knows that it has not been
+/// reaped. `None` where the kernel (before 5.3) or a filter of system calls has no such thing.
+pub(super) fn end_of(pid: i32) -> Option<AsyncFd<OwnedFd>> {
+    // SAFETY: pidfd_open(2) takes numbers; what it returns is a new descriptor or -1.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    let fd = RawFd::try_from(fd).ok().filter(|fd| *fd >= 0)?;
+    // SAFETY: the kernel has just made this descriptor (close-on-exec) for us alone.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: an owned descriptor stays open, and the same, for as long as it is not dropped.
+    unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.ok()
 }
 
 /// Whether this process has no children at all, neither living nor to be reaped.

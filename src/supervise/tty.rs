@@ -5,7 +5,7 @@
 //! must never take the terminal from a group that is not ours.
 
 use std::io::{self, stderr, stdin, stdout};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use nix::fcntl::{OFlag, open};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, killpg, sigaction};
@@ -75,6 +75,71 @@ impl Terminal {
     #[must_use]
     pub fn is_with(&self, group: i32) -> bool {
         tcgetpgrp(&self.fd) == Ok(Pid::from_raw(group))
+    }
+}
+
+/// The guardian's hand on the terminal: lent to the command while that runs in the foreground,
+/// and with the supervisor's group otherwise.
+#[derive(Debug)]
+pub(super) struct Foreground {
+    terminal: Option<Terminal>,
+    /// The command has it, or takes it as soon as it lives.
+    lent: bool,
+}
+
+impl Foreground {
+    /// Of the process that calls it; none where it is not in the foreground of a terminal.
+    pub(super) fn ours() -> Foreground {
+        Foreground {
+            terminal: Terminal::ours(),
+            lent: false,
+        }
+    }
+
+    /// There is a terminal, and we were started in its foreground.
+    pub(super) fn is_there(&self) -> bool {
+        self.terminal.is_some()
+    }
+
+    /// The descriptor to keep.
+    pub(super) fn descriptor(&self) -> Option<RawFd> {
+        self.terminal.as_ref().map(|t| t.as_fd().as_raw_fd())
+    }
+
+    /// Before the command is forked: it is to have the terminal, unless a shell took that
+    /// meanwhile. Looked at here, because in a PID namespace our group has no number.
+    pub(super) fn lend(&mut self) {
+        self.lent = self.terminal.as_ref().is_some_and(Terminal::is_ours);
+    }
+
+    /// In the command's process, which leads its group and has all signals blocked. Makes one
+    /// system call and allocates nothing.
+    pub(super) fn occupy(&self) {
+        if let Some(terminal) = &self.terminal
+            && self.lent
+        {
+            // Where it fails the command is in the background, as it would be without us.
+            let _ = tcsetpgrp(terminal.as_fd(), getpgrp());
+        }
+    }
+
+    /// The command has stopped or ended.
+    pub(super) fn take_back(&mut self) {
+        if std::mem::take(&mut self.lent)
+            && let Some(terminal) = &self.terminal
+        {
+            // It fails where the terminal is gone, and then nobody misses it.
+            let _ = terminal.take_back();
+        }
+    }
+
+    /// We were continued: the command gets it again, if we were continued in the foreground.
+    pub(super) fn lend_again(&mut self, group: i32) {
+        if let Some(terminal) = &self.terminal
+            && terminal.is_ours()
+        {
+            self.lent = terminal.give(group).is_ok();
+        }
     }
 }
 

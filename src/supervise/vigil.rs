@@ -235,7 +235,12 @@ impl Vigil {
             }),
             Demand::Kill => self.happened(Event::KillAsked),
             Demand::Signal(signal) => self.pass_on(signal),
-            Demand::Resume => self.pass_on(libc::SIGCONT),
+            Demand::Resume => {
+                if let Some(main) = &self.main {
+                    self.inheritance.foreground.lend_again(main.pid);
+                }
+                self.pass_on(libc::SIGCONT);
+            }
             Demand::Entrust { will } => {
                 self.will.clear();
                 self.will
@@ -303,6 +308,7 @@ impl Vigil {
         }
         let lock = self.lock.as_ref().map(AsFd::as_fd);
         self.cage.open(kill_at, lock)?;
+        self.inheritance.foreground.lend();
         let newborn = spawn::spawn(&mut image, &self.inheritance, lock, &self.cage)?;
         self.main = Some(Main {
             pid: newborn.pid,
@@ -419,12 +425,16 @@ impl Vigil {
             self.hear_verdict();
             match change {
                 None => {}
-                Some(Change::Stopped) => self.tell(Report::Stopped),
+                Some(Change::Stopped) => {
+                    self.inheritance.foreground.take_back();
+                    self.tell(Report::Stopped);
+                }
                 Some(Change::Ended(exit)) => {
                     if let Some(main) = &mut self.main {
                         main.ended = true;
                     }
                     *reaped = true;
+                    self.inheritance.foreground.take_back();
                     self.happened(Event::MainExited(exit));
                 }
             }

@@ -21,11 +21,11 @@ use super::wire::Report;
 /// The grace where no deadline tells one.
 const DEFAULT_GRACE: Duration = Duration::from_secs(10);
 /// How long a killed tree may take before it is called stuck.
-pub(super) const STUCK_AFTER: Duration = Duration::from_secs(10);
+pub const STUCK_AFTER: Duration = Duration::from_secs(10);
 
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Event {
+pub enum Event {
     /// Time has passed.
     Ticked,
     /// The command's process was forked under these deadlines.
@@ -57,7 +57,7 @@ pub(super) enum Event {
 
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub enum Step {
     /// Tell the supervisor.
     Tell(Report),
     /// Send this signal, and then SIGCONT, to the main process's group.
@@ -72,7 +72,7 @@ pub(super) enum Step {
 
 /// The steps of one event: at most eight, without allocation.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Steps {
+pub struct Steps {
     steps: [Option<Step>; 8],
     len: usize,
 }
@@ -83,7 +83,7 @@ impl Steps {
         self.len += 1;
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = Step> + '_ {
+    pub fn iter(&self) -> impl Iterator<Item = Step> + '_ {
         self.steps.iter().flatten().copied()
     }
 }
@@ -115,7 +115,7 @@ enum Main {
 
 /// The guardian's mind.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Watch {
+pub struct Watch {
     phase: Phase,
     main: Main,
     term_at: Instant,
@@ -131,8 +131,9 @@ pub(super) struct Watch {
     told_stuck: bool,
 }
 
+#[expect(clippy::new_without_default, reason = "open for a test only")]
 impl Watch {
-    pub(super) fn new() -> Watch {
+    pub fn new() -> Watch {
         Watch {
             phase: Phase::Idle,
             main: Main::Ended,
@@ -148,12 +149,12 @@ impl Watch {
     }
 
     /// Whether there is no tree to watch.
-    pub(super) fn is_idle(&self) -> bool {
+    pub fn is_idle(&self) -> bool {
         self.phase == Phase::Idle
     }
 
     /// Whether the tree is being killed.
-    pub(super) fn is_killing(&self) -> bool {
+    pub fn is_killing(&self) -> bool {
         matches!(self.phase, Phase::Killing { .. })
     }
 
@@ -168,7 +169,7 @@ impl Watch {
     }
 
     /// When [`Event::Ticked`] will have a consequence.
-    pub(super) fn next(&self) -> Instant {
+    pub fn next(&self) -> Instant {
         match self.phase {
             Phase::Idle => Instant::FOREVER,
             Phase::Running => self.term_at.min(self.kill_at),
@@ -179,7 +180,7 @@ impl Watch {
     }
 
     /// Takes one event in, at `now`, and says what is to be done.
-    pub(super) fn step(&mut self, now: Instant, event: Event) -> Steps {
+    pub fn step(&mut self, now: Instant, event: Event) -> Steps {
         let mut steps = Steps::default();
         // The clock goes first: a deadline that has passed is not undone by what arrives late.
         self.look_at_the_clock(now, &mut steps);

@@ -17,21 +17,21 @@ use crate::clock::Instant;
 use crate::core::Exit;
 
 /// The length of a frame, in bytes.
-pub(super) const FRAME: usize = 32;
+pub const FRAME: usize = 32;
 const VERSION: u8 = 1;
 /// The most a payload may measure: more than any environment the kernel accepts.
-pub(super) const PAYLOAD_MAX: usize = 4 << 20;
+pub const PAYLOAD_MAX: usize = 4 << 20;
 
 /// One frame as it travels.
-pub(super) type Frame = [u8; FRAME];
+pub type Frame = [u8; FRAME];
 
 /// The other side sent what this version does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Malformed;
+pub struct Malformed;
 
 /// What the supervisor tells the guardian to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Demand {
+pub enum Demand {
     /// Start the command. The payload is the environment's additions, then the will.
     Start {
         term_at: Instant,
@@ -64,7 +64,7 @@ pub(super) enum Demand {
 
 /// What the guardian tells the supervisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Report {
+pub enum Report {
     /// The guardian is set up.
     Ready,
     /// The guardian could not be set up, for this error number.
@@ -145,7 +145,7 @@ fn split(both: u64) -> (u32, u32) {
 
 impl Demand {
     /// How many bytes follow the frame.
-    pub(super) fn payload(self) -> usize {
+    pub fn payload(self) -> usize {
         match self {
             Demand::Start { env, will, .. } => env as usize + will as usize,
             Demand::Entrust { will } => will as usize,
@@ -159,7 +159,7 @@ impl Demand {
         }
     }
 
-    pub(super) fn encode(self) -> Frame {
+    pub fn encode(self) -> Frame {
         let none = Fields::default();
         match self {
             Demand::Start {
@@ -214,7 +214,7 @@ impl Demand {
         .pack()
     }
 
-    pub(super) fn decode(frame: &Frame) -> Result<Demand, Malformed> {
+    pub fn decode(frame: &Frame) -> Result<Demand, Malformed> {
         let fields = Fields::unpack(frame)?;
         let (env, will) = split(fields.c);
         let a = Instant::from_nanos(fields.a);
@@ -252,7 +252,7 @@ impl Demand {
 }
 
 impl Report {
-    pub(super) fn encode(self) -> Frame {
+    pub fn encode(self) -> Frame {
         let plain = |kind| Fields {
             kind,
             ..Fields::default()
@@ -285,7 +285,7 @@ impl Report {
         .pack()
     }
 
-    pub(super) fn decode(frame: &Frame) -> Result<Report, Malformed> {
+    pub fn decode(frame: &Frame) -> Result<Report, Malformed> {
         let fields = Fields::unpack(frame)?;
         Ok(match fields.kind {
             64 => Report::Ready,

@@ -153,7 +153,12 @@ impl<'a> Run<'a> {
         let directory = directory.to_owned();
         let options = format!("size={}", room.max(1) * 4096);
         let user = nix::unistd::geteuid();
-        let map = format!("0 {user} 1");
+        let group = nix::unistd::getegid();
+        let maps = [
+            ("/proc/self/uid_map", format!("0 {user} 1")),
+            ("/proc/self/setgroups", "deny".to_owned()),
+            ("/proc/self/gid_map", format!("0 {group} 1")),
+        ];
         self.preparations.push(Box::new(move || {
             let mut spaces = CloneFlags::CLONE_NEWNS;
             if !user.is_root() {
@@ -161,7 +166,9 @@ impl<'a> Run<'a> {
             }
             unshare(spaces)?;
             if !user.is_root() {
-                std::fs::write("/proc/self/uid_map", &map)?;
+                for (file, text) in &maps {
+                    std::fs::write(file, text)?;
+                }
             }
             let nothing = None::<&str>;
             mount(
@@ -221,7 +228,7 @@ impl<'a> Run<'a> {
         self.command(words)
     }
 
-    /// Starts it.
+    /// Starts it. It is killed with the calling thread, if not before.
     #[must_use]
     pub(crate) fn start(mut self) -> Instance {
         static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -255,6 +262,8 @@ impl<'a> Run<'a> {
                 }
             }
             nix::sys::signal::SigSet::empty().thread_set_mask()?;
+            // A test that is killed leaves nothing behind. Tied to the thread that starts it.
+            nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
             // Whatever the test runner left open is nothing of ours to pass on.
             // SAFETY: takes numbers; descriptors are marked, not closed.
             unsafe { libc::close_range(3, libc::c_uint::MAX, CLOEXEC) };

@@ -85,8 +85,9 @@ impl Control {
 
     /// From when on somebody else may be in control.
     pub(super) fn others_from(&self) -> Instant {
-        let expiry = self.budget.map_or(Instant::FOREVER, |b| b.expiry(self.t0));
-        expiry.min(self.safe_until)
+        let budget = self.budget;
+        let planned = budget.map_or(Instant::FOREVER, |b| b.others_from(self.t0));
+        planned.min(self.safe_until)
     }
 
     /// Until when the store may believe that the lease is ours.

@@ -1,0 +1,114 @@
+//! From the last instruction of the first one's command to the first instruction of the next one's.
+//!
+//! On a file the kernel wakes the waiter; on a blob the standby polls, and what is measured is
+//! above all how long it is to the next poll.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::Command;
+
+use crate::instance::{Instance, Lock, await_for, flock, trafficcop, trafficcop_with};
+use crate::numbers::Samples;
+use crate::table::Figure;
+
+const FILE_RUNS: usize = 30;
+const BLOB_RUNS: usize = 20;
+/// The default of `--poll`, which is spread by 20 % either way.
+const POLL: f64 = 2000.0;
+
+/// A waiter on the same file.
+///
+/// # Errors
+/// What failed to run.
+pub(crate) fn on_file(scene: &Path, probe: &Path, peer: bool) -> Result<Vec<Figure>, String> {
+    let (our_lock, its_lock) = (scene.join("hand.lock"), scene.join("hand.flock"));
+    let words = [probe, Path::new("hold")];
+    let mut samples = [Samples::default(), Samples::default()];
+    for round in 0..FILE_RUNS {
+        for turn in [round % 2, (round + 1) % 2] {
+            let (lock, tool): (_, &dyn Fn() -> Command) = match turn {
+                0 => (&our_lock, &|| {
+                    trafficcop_with(Lock::File(&our_lock), &words)
+                }),
+                _ if !peer => continue,
+                _ => (&its_lock, &|| flock(&its_lock, &words)),
+            };
+            let waits = || await_for("a waiter", || is_waited_for(lock).then_some(()));
+            samples[turn].push(hand_over(
+                &tool,
+                &scene.join("log"),
+                &scene.join("log"),
+                waits,
+            )?);
+        }
+    }
+    let [ours, its] = samples;
+    Ok(vec![
+        Figure::new(
+            "file: end of the command to start of the waiter's",
+            "ms",
+            ours,
+        )
+        .beside(peer.then_some(its))
+        .at_most(5.0),
+    ])
+}
+
+/// A standby on the same blob, with the default poll.
+///
+/// # Errors
+/// What failed to run.
+pub(crate) fn on_blob(scene: &Path, probe: &Path, connection: &str) -> Result<Vec<Figure>, String> {
+    let mut samples = Samples::default();
+    for round in 0..BLOB_RUNS {
+        let name = format!("figures/hand-over-{round}");
+        let log = scene.join(format!("standby-{round}"));
+        let tool = || {
+            let mut command = trafficcop(Lock::Blob(&name, connection));
+            command.args(["--poll", "2s", "--"]).arg(probe).arg("hold");
+            command
+        };
+        let waits = || {
+            await_for("a standby", || {
+                let said = std::fs::read_to_string(&log).unwrap_or_default();
+                said.contains("standing by").then_some(())
+            })
+        };
+        samples.push(hand_over(&tool, &scene.join("log"), &log, waits)?);
+    }
+    let what = "blob: end of the command to start of the standby's (poll 2 s)";
+    Ok(vec![Figure::new(what, "ms", samples).at_most(POLL)])
+}
+
+fn hand_over(
+    tool: &dyn Fn() -> Command,
+    log: &Path,
+    standby_log: &Path,
+    waits: impl FnOnce() -> Result<(), String>,
+) -> Result<f64, String> {
+    let mut first = Instance::start(&mut tool(), log);
+    first.told()?;
+    let mut second = Instance::start(&mut tool(), standby_log);
+    waits()?;
+    first.let_go();
+    let ended = first.told()?;
+    let began = second.told()?;
+    second.let_go();
+    second.told()?;
+    first.succeed()?;
+    second.succeed()?;
+    Ok(began - ended)
+}
+
+/// Whether the kernel has somebody wait for a lock on this file.
+pub(crate) fn is_waited_for(path: &Path) -> bool {
+    let Ok(found) = std::fs::metadata(path) else {
+        return false;
+    };
+    let inode = format!(":{}", found.ino());
+    let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
+    locks.lines().any(|line| {
+        let mut words = line.split_ascii_whitespace();
+        words.nth(1) == Some("->") && words.any(|word| word.ends_with(&inode))
+    })
+}

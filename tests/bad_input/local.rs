@@ -1,0 +1,108 @@
+//! Commands and lock files that cannot be.
+
+use std::os::unix::fs::PermissionsExt;
+
+use super::{judge, refused};
+use crate::support::instance::Ended;
+use crate::support::scene::Scene;
+
+/// The command's own failures to start: the lock is free again, and exists.
+#[test]
+fn commands_that_cannot_be_run() {
+    let scene = Scene::new();
+    let script = scene.path("script");
+    std::fs::write(&script, "#!/no/such/interpreter\n").unwrap();
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let plain = scene.path("plain");
+    std::fs::write(&plain, "text\n").unwrap();
+    for (command, status, word) in [
+        ("no-such-command-anywhere", 127, "no-such-command-anywhere"),
+        (script.to_str().unwrap(), 127, "No such file"),
+        (plain.to_str().unwrap(), 126, "cannot run"),
+        (scene.directory().to_str().unwrap(), 126, "cannot run"),
+    ] {
+        // A directory in PATH that we may not search would make "not found" unknowable.
+        let run = scene.run_on_file().env("PATH", "/usr/bin:/bin");
+        let finished = run.command([command]).finish();
+        judge(&scene, &finished.stderr, finished.ended, status, &[word]);
+    }
+    let after = scene.run_on_file().arg("-n").command(["true"]).finish();
+    assert_eq!(
+        after.ended,
+        Ended::Code(0),
+        "the lock was not given back: {}",
+        after.stderr
+    );
+}
+
+#[test]
+fn lock_files_that_cannot_be() {
+    let scene = Scene::new();
+    let file = |path: &str| scene.run().arg("--file").arg(scene.path(path));
+    refused(
+        &scene,
+        file("no/such/lock"),
+        69,
+        &["no/such/lock", "directory"],
+    );
+    std::fs::create_dir(scene.path("directory")).unwrap();
+    refused(
+        &scene,
+        file("directory"),
+        69,
+        &["directory", "name a file in it"],
+    );
+    std::fs::write(scene.path("letter"), "Dear Sir or Madam,\n").unwrap();
+    refused(&scene, file("letter"), 69, &["letter", "not a lock record"]);
+    let kept = std::fs::read_to_string(scene.path("letter")).unwrap();
+    assert_eq!(
+        kept, "Dear Sir or Madam,\n",
+        "other people's files are theirs"
+    );
+    refused(
+        &scene,
+        scene.run().args(["--file", "/dev/null"]),
+        69,
+        &["regular file"],
+    );
+    refused(&scene, scene.run().args(["--file", ""]), 64, &["--file"]);
+}
+
+#[test]
+fn a_lock_file_without_permission() {
+    let scene = Scene::new();
+    let lock = scene.lock();
+    std::fs::write(&lock, "").unwrap();
+    std::fs::set_permissions(&lock, std::fs::Permissions::from_mode(0o444)).unwrap();
+    let run = scene.run_on_file().bound_by_permissions();
+    refused(&scene, run, 77, &["singleton.lock", "permission"]);
+}
+
+#[test]
+fn a_lock_file_on_a_read_only_file_system() {
+    let scene = Scene::new();
+    let mount = scene.path("mount");
+    std::fs::create_dir(&mount).unwrap();
+    let run = scene
+        .run()
+        .with_tmpfs(&mount, 0)
+        .arg("--file")
+        .arg(mount.join("lock"));
+    refused(&scene, run, 69, &["mount/lock", "read-only"]);
+}
+
+#[test]
+fn a_lock_file_on_a_full_file_system() {
+    let scene = Scene::new();
+    let mount = scene.path("mount");
+    std::fs::create_dir(&mount).unwrap();
+    // Of one page; the shell takes it, then becomes what we test.
+    let lock = mount.join("lock");
+    let run = scene
+        .run()
+        .with_tmpfs(&mount, 1)
+        .with_full(&mount)
+        .arg("--file")
+        .arg(&lock);
+    refused(&scene, run, 69, &["mount/lock", "room"]);
+}

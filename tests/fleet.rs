@@ -1,0 +1,156 @@
+//! The simulated fleet: several instances of the real decisions (tenure, watch, pulse, frames)
+//! against one store and an adversary, in virtual time, schedule after schedule.
+//!
+//! `FLEET_SEED` (default 1) is the first seed, `FLEET_COUNT` (default 100000) the number of
+//! schedules. A schedule that fails is shrunk to the acts it needs, and printed with its trace;
+//! `FLEET_SEED=n FLEET_COUNT=1 cargo test --test fleet` plays it again.
+
+#[path = "fleet/adapter.rs"]
+mod adapter;
+#[path = "fleet/adversary.rs"]
+mod adversary;
+#[path = "fleet/clock.rs"]
+mod clock;
+#[path = "fleet/guardian.rs"]
+mod guardian;
+#[path = "fleet/judge.rs"]
+mod judge;
+#[path = "fleet/pair.rs"]
+mod pair;
+#[path = "fleet/store.rs"]
+mod store;
+#[path = "fleet/supervisor.rs"]
+mod supervisor;
+#[path = "fleet/world.rs"]
+mod world;
+
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use adversary::Schedule;
+use world::{Tally, World};
+
+fn number(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(otherwise)
+}
+
+/// Past the capture of the test harness: the numbers are worth something when all is well, too.
+fn print(text: &str) {
+    let _ = std::io::stderr().write_all(text.as_bytes());
+}
+
+fn fails(schedule: Schedule) -> bool {
+    let mut world = World::new(schedule, false);
+    world.run();
+    world.violation.is_some()
+}
+
+/// Leaves out what the failure does not need, act by act.
+fn shrink(mut schedule: Schedule) -> Schedule {
+    let mut smaller = true;
+    while smaller {
+        smaller = false;
+        for at in (0..schedule.acts.len()).rev() {
+            let mut without = schedule.clone();
+            without.acts.remove(at);
+            if fails(without.clone()) {
+                schedule = without;
+                smaller = true;
+            }
+        }
+    }
+    schedule
+}
+
+fn explain(seed: u64) -> String {
+    let whole = Schedule::of(seed);
+    let acts = whole.acts.len();
+    let schedule = shrink(whole);
+    let mut world = World::new(schedule, true);
+    world.run();
+    let trace = world.trace.take().unwrap_or_default().join("\n");
+    format!(
+        "{trace}\n\n{:#?}\n{} of {acts} acts are needed: {}\n\
+         again: FLEET_SEED={seed} FLEET_COUNT=1 cargo test --test fleet\n",
+        world.schedule,
+        world.schedule.acts.len(),
+        world.violation.unwrap_or_default(),
+    )
+}
+
+fn add(sum: &mut Tally, one: &Tally) {
+    sum.schedules += one.schedules;
+    sum.events += one.events;
+    sum.tenures += one.tenures;
+    sum.handovers += one.handovers;
+    sum.overlaps += one.overlaps;
+    sum.words += one.words;
+    sum.unknowable += one.unknowable;
+    sum.drains += one.drains;
+    for (kind, count) in &one.faults {
+        *sum.faults.entry(kind).or_default() += count;
+    }
+}
+
+#[test]
+fn the_promise_holds_in_every_schedule() {
+    let first = number("FLEET_SEED", 1);
+    let count = number("FLEET_COUNT", 100_000);
+    let next = AtomicU64::new(first);
+    let failed = AtomicU64::new(u64::MAX);
+    let over = AtomicBool::new(false);
+    let work = || {
+        let mut sum = Tally::default();
+        while !over.load(Ordering::Relaxed) {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= first + count {
+                break;
+            }
+            let mut world = World::new(Schedule::of(seed), false);
+            world.run();
+            if world.violation.is_some() {
+                failed.fetch_min(seed, Ordering::Relaxed);
+                over.store(true, Ordering::Relaxed);
+            }
+            add(&mut sum, &world.tally);
+        }
+        sum
+    };
+    let mut sum = Tally::default();
+    std::thread::scope(|scope| {
+        let workers = [scope.spawn(work), scope.spawn(work)];
+        for worker in workers {
+            add(&mut sum, &worker.join().expect("a schedule does not panic"));
+        }
+    });
+    print(&format!(
+        "fleet: {} schedules (seeds {first}..), {} events, {} tenures, {} hand-overs, {} drains or \
+         kills; {} overlaps that nobody could have prevented, {} of them told, {} not to be known\n\
+         fleet: faults {:?}\n",
+        sum.schedules,
+        sum.events,
+        sum.tenures,
+        sum.handovers,
+        sum.drains,
+        sum.overlaps,
+        sum.words,
+        sum.unknowable,
+        sum.faults
+    ));
+    let failed = failed.into_inner();
+    if failed != u64::MAX {
+        print(&explain(failed));
+        panic!(
+            "the schedule of seed {failed} breaks a promise, after {} schedules",
+            sum.schedules
+        );
+    }
+    // A fleet that does nothing proves nothing.
+    if count >= 1000 {
+        assert!(sum.tenures > count && sum.handovers > count / 2, "{sum:?}");
+        assert!(sum.faults.len() >= 16, "{:?}", sum.faults);
+    }
+}

@@ -1,0 +1,457 @@
+//! What `src/lease/blob.rs` does, in virtual time: the same requests in the same order, with the
+//! same memory of what may be ours. Futures are polled by the fleet; dropping one leaves its
+//! request on the wire.
+
+use std::cell::{Cell, RefCell, RefMut};
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use trafficcop::clock::Instant;
+use trafficcop::core::{Failure, Grant, Sight};
+
+use super::store::{Code, Id, LeaseState, Record, Reply, Request};
+
+/// The limit of one exchange, and how long a request may be on its way.
+const EXCHANGE: Duration = Duration::from_secs(5);
+const LATE: Duration = Duration::from_secs(5);
+
+/// A process's way to the network and its view of the clock.
+#[derive(Default)]
+pub(crate) struct Desk {
+    pub(crate) now: Cell<Instant>,
+    pub(crate) out: RefCell<Vec<(u64, Request)>>,
+    pub(crate) wakes: RefCell<Vec<Instant>>,
+    replies: RefCell<Vec<(u64, Reply)>>,
+    slots: Cell<u64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Trouble {
+    Code(Code),
+    Error(Option<Duration>),
+    Silence,
+}
+
+impl Trouble {
+    fn is_gone(self) -> bool {
+        matches!(
+            self,
+            Trouble::Code(Code::Mismatch | Code::NotPresent | Code::BlobNotFound)
+        )
+    }
+
+    fn doubt(self) -> Failure {
+        Failure::Transient {
+            why: String::new(),
+            retry_after: match self {
+                Trouble::Error(retry_after) => retry_after,
+                _ => None,
+            },
+        }
+    }
+}
+
+impl Desk {
+    /// An answer has arrived.
+    pub(crate) fn answered(&self, slot: u64, reply: Reply) {
+        self.replies.borrow_mut().push((slot, reply));
+    }
+
+    /// Nobody waits for an answer any more.
+    pub(crate) fn forget(&self) {
+        self.replies.borrow_mut().clear();
+    }
+
+    async fn sleep(&self, span: Duration) {
+        let until = self.now.get() + span;
+        self.wakes.borrow_mut().push(until);
+        poll_fn(|_| {
+            if self.now.get() >= until {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
+        })
+        .await;
+    }
+
+    async fn exchange(&self, request: Request, give_up_at: Instant) -> Result<Reply, Trouble> {
+        let limit = give_up_at.min(self.now.get() + EXCHANGE);
+        if self.now.get() >= limit {
+            return Err(Trouble::Silence);
+        }
+        let slot = self.slots.get();
+        self.slots.set(slot + 1);
+        self.out.borrow_mut().push((slot, request));
+        self.wakes.borrow_mut().push(limit);
+        let reply = poll_fn(|_| {
+            let mut replies = self.replies.borrow_mut();
+            if let Some(at) = replies.iter().position(|(theirs, _)| *theirs == slot) {
+                return Poll::Ready(Some(replies.swap_remove(at).1));
+            }
+            if self.now.get() >= limit {
+                Poll::Ready(None)
+            } else {
+                Poll::Pending
+            }
+        })
+        .await;
+        match reply {
+            None => Err(Trouble::Silence),
+            Some(Reply::Refused(code)) => Err(Trouble::Code(code)),
+            Some(Reply::Error { retry_after, .. }) => Err(Trouble::Error(retry_after)),
+            Some(reply) => Ok(reply),
+        }
+    }
+
+    /// Releases `id` until it is said or the time is up.
+    async fn release_until(&self, id: Id, give_up_at: Instant) -> Result<(), Trouble> {
+        let mut pause = Duration::from_millis(250);
+        loop {
+            let trouble = match self.exchange(Request::Release { id }, give_up_at).await {
+                Ok(_) => return Ok(()),
+                Err(trouble) if trouble.is_gone() => return Ok(()),
+                Err(trouble) => trouble,
+            };
+            let pause_now = match trouble {
+                Trouble::Error(Some(wished)) => pause.max(wished),
+                _ => pause,
+            };
+            if give_up_at.since(self.now.get()) <= pause_now {
+                return Err(trouble);
+            }
+            self.sleep(pause_now).await;
+            pause = (pause * 2).min(Duration::from_secs(2));
+        }
+    }
+}
+
+/// What a guardian does with the will of a dead supervisor.
+pub(crate) fn execute_will(desk: Rc<Desk>, id: Id) -> Pin<Box<dyn Future<Output = ()>>> {
+    Box::pin(async move {
+        let give_up_at = desk.now.get() + Duration::from_secs(10);
+        let _ = desk.release_until(id, give_up_at).await;
+    })
+}
+
+#[derive(Default)]
+struct State {
+    proposed: Option<Id>,
+    perhaps: Option<Instant>,
+    held: Option<(Id, Record)>,
+    spent: Option<Id>,
+    floor: u64,
+}
+
+pub(crate) struct Adapter {
+    desk: Rc<Desk>,
+    holder: usize,
+    lease: Duration,
+    state: RefCell<State>,
+    /// Ids are never given twice in a schedule.
+    ids: Rc<Cell<Id>>,
+}
+
+impl Adapter {
+    pub(crate) fn new(
+        desk: Rc<Desk>,
+        holder: usize,
+        lease: Duration,
+        ids: Rc<Cell<Id>>,
+    ) -> Adapter {
+        Adapter {
+            desk,
+            holder,
+            lease,
+            state: RefCell::default(),
+            ids,
+        }
+    }
+
+    fn state(&self) -> RefMut<'_, State> {
+        self.state.borrow_mut()
+    }
+
+    /// The lease that a guardian would give back for us.
+    pub(crate) fn will(&self) -> Option<Id> {
+        self.state().held.map(|(id, _)| id)
+    }
+
+    fn begin(&self) -> (Id, Option<Id>) {
+        let mut state = self.state();
+        if state.held.take().is_some() {
+            state.proposed = None;
+            state.perhaps = None;
+        }
+        let id = *state.proposed.get_or_insert_with(|| {
+            self.ids.set(self.ids.get() + 1);
+            self.ids.get()
+        });
+        (id, state.spent)
+    }
+
+    pub(crate) async fn acquire(&self, give_up_at: Instant) -> Result<Grant, Failure> {
+        let desk = &self.desk;
+        let (id, spent) = self.begin();
+        if let Some(spent) = spent {
+            let limit = give_up_at.min(desk.now.get() + Duration::from_secs(1));
+            match desk.exchange(Request::Release { id: spent }, limit).await {
+                Err(trouble) if !trouble.is_gone() => {}
+                _ => self.state().spent = None,
+            }
+        }
+        let (lease, etag, record) = match desk
+            .exchange(Request::Look { lease: None }, give_up_at)
+            .await
+        {
+            Ok(Reply::View {
+                lease,
+                etag,
+                record,
+            }) => (lease, Some(etag), record),
+            Err(Trouble::Code(Code::BlobNotFound)) => {
+                match desk.exchange(Request::Create, give_up_at).await {
+                    Ok(Reply::Etag(etag)) => (LeaseState::Free, Some(etag), None),
+                    Err(Trouble::Code(Code::BlobAlreadyExists)) => (LeaseState::Free, None, None),
+                    Err(trouble) => return Err(trouble.doubt()),
+                    Ok(other) => unreachable!("{other:?} to a create"),
+                }
+            }
+            Err(trouble) => return Err(trouble.doubt()),
+            Ok(other) => unreachable!("{other:?} to a look"),
+        };
+        self.seen(record);
+        let may_be_ours = {
+            let perhaps = self.state().perhaps;
+            perhaps.is_some_and(|sent| desk.now.get() < sent + self.lease + LATE)
+        };
+        if lease != LeaseState::Free && !may_be_ours {
+            return Err(Failure::Held(sight(record)));
+        }
+        let t0 = desk.now.get();
+        let earlier = self.state().perhaps.replace(t0);
+        let got = match desk.exchange(Request::Acquire { id }, give_up_at).await {
+            Ok(Reply::Etag(etag)) => etag,
+            Ok(other) => unreachable!("{other:?} to an acquire"),
+            Err(trouble) => {
+                if let Trouble::Code(_) = trouble {
+                    self.state().perhaps = earlier;
+                }
+                return Err(match trouble {
+                    Trouble::Code(Code::LeaseAlreadyPresent | Code::LeaseIsBreaking) => {
+                        Failure::Held(match lease {
+                            LeaseState::Free => Sight::default(),
+                            LeaseState::Leased | LeaseState::Breaking => sight(record),
+                        })
+                    }
+                    trouble => trouble.doubt(),
+                });
+            }
+        };
+        let known = (etag == Some(got)).then_some((got, record));
+        match self.sign(id, known, give_up_at).await {
+            Ok(record) => {
+                let mut state = self.state();
+                state.held = Some((id, record));
+                state.perhaps = None;
+                state.proposed = None;
+                Ok(Grant {
+                    t0,
+                    token: record.token,
+                })
+            }
+            Err(failure) => {
+                {
+                    let mut state = self.state();
+                    state.perhaps = None;
+                    state.proposed = None;
+                    state.spent = Some(id);
+                }
+                if desk.release_until(id, give_up_at).await.is_ok() {
+                    self.state().spent = None;
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    fn seen(&self, record: Option<Record>) {
+        let mut state = self.state();
+        state.floor = state.floor.max(record.map_or(0, |record| record.token));
+    }
+
+    async fn sign(
+        &self,
+        id: Id,
+        mut known: Option<(u64, Option<Record>)>,
+        give_up_at: Instant,
+    ) -> Result<Record, Failure> {
+        let desk = &self.desk;
+        let left = give_up_at.since(desk.now.get());
+        let stop_at = give_up_at - (left / 4).min(Duration::from_secs(1));
+        let mut written: Option<Record> = None;
+        loop {
+            let (etag, there) = match known.take() {
+                Some(known) => known,
+                None => match desk
+                    .exchange(Request::Look { lease: Some(id) }, stop_at)
+                    .await
+                {
+                    Ok(Reply::View { etag, record, .. }) => (etag, record),
+                    Ok(other) => unreachable!("{other:?} to a look"),
+                    Err(trouble) => {
+                        self.again(trouble, stop_at).await?;
+                        continue;
+                    }
+                },
+            };
+            if let Some(ours) = written
+                && there == Some(ours)
+            {
+                return Ok(ours);
+            }
+            self.seen(there);
+            let token = self.state().floor + 1;
+            let record = Record {
+                token,
+                holder: self.holder,
+                series: id,
+                draining: false,
+            };
+            let set = Request::Set {
+                id,
+                etag: Some(etag),
+                record,
+            };
+            match desk.exchange(set, stop_at).await {
+                Ok(_) => {
+                    self.seen(Some(record));
+                    return Ok(record);
+                }
+                Err(trouble) => {
+                    written = Some(record);
+                    if !matches!(trouble, Trouble::Code(Code::ConditionNotMet)) {
+                        self.again(trouble, stop_at).await?;
+                    } else if desk.now.get() >= stop_at {
+                        return Err(trouble.doubt());
+                    }
+                }
+            }
+        }
+    }
+
+    async fn again(&self, trouble: Trouble, stop_at: Instant) -> Result<(), Failure> {
+        if trouble.is_gone() {
+            return Err(Failure::Transient {
+                why: String::new(),
+                retry_after: None,
+            });
+        }
+        let mut pause = Duration::from_millis(300);
+        if let Trouble::Error(Some(wished)) = trouble {
+            pause = pause.max(wished);
+        }
+        if stop_at.since(self.desk.now.get()) <= pause {
+            return Err(trouble.doubt());
+        }
+        self.desk.sleep(pause).await;
+        Ok(())
+    }
+
+    pub(crate) async fn renew(&self, give_up_at: Instant) -> Result<(), Failure> {
+        let lost = |until| Failure::Lost {
+            until,
+            why: String::new(),
+        };
+        let Some((id, _)) = self.state().held else {
+            return Err(lost(None));
+        };
+        let trouble = match self.desk.exchange(Request::Renew { id }, give_up_at).await {
+            Ok(_) => return Ok(()),
+            Err(trouble) => trouble,
+        };
+        if let Trouble::Code(Code::LeaseIsBrokenAndCannotBeRenewed) = trouble {
+            let until = self.rest_of_breaking(give_up_at).await;
+            if until.is_none() {
+                self.state().held = None;
+            }
+            return Err(lost(until));
+        }
+        if trouble.is_gone() {
+            self.state().held = None;
+            return Err(lost(None));
+        }
+        Err(trouble.doubt())
+    }
+
+    async fn rest_of_breaking(&self, give_up_at: Instant) -> Option<Instant> {
+        let desk = &self.desk;
+        let limit = give_up_at.min(desk.now.get() + Duration::from_secs(1));
+        let look = desk.exchange(Request::Look { lease: None }, limit).await;
+        let Ok(Reply::View {
+            lease: LeaseState::Breaking,
+            etag,
+            ..
+        }) = look
+        else {
+            return None;
+        };
+        let asked = desk.now.get();
+        match desk.exchange(Request::RestOfBreaking { etag }, limit).await {
+            Ok(Reply::Rest(seconds)) => {
+                let rest = Duration::from_secs(seconds).min(self.lease);
+                Some(asked + rest.checked_sub(Duration::from_secs(1))?)
+            }
+            _ => None,
+        }
+    }
+
+    pub(crate) async fn release(&self, give_up_at: Instant) -> Result<(), Failure> {
+        let id = {
+            let mut state = self.state();
+            let held = state.held.take().map(|(id, _)| id);
+            let perhaps = state.perhaps.take().and(state.proposed);
+            let Some(id) = held.or(perhaps).or(state.spent) else {
+                return Ok(());
+            };
+            state.proposed = None;
+            state.spent = Some(id);
+            id
+        };
+        match self.desk.release_until(id, give_up_at).await {
+            Ok(()) => {
+                self.state().spent = None;
+                Ok(())
+            }
+            Err(trouble) => Err(trouble.doubt()),
+        }
+    }
+
+    pub(crate) async fn announce(&self, give_up_at: Instant) -> Result<(), Failure> {
+        let Some((id, mut record)) = self.state().held else {
+            return Ok(());
+        };
+        record.draining = true;
+        let set = Request::Set {
+            id,
+            etag: None,
+            record,
+        };
+        self.desk
+            .exchange(set, give_up_at)
+            .await
+            .map(drop)
+            .map_err(Trouble::doubt)
+    }
+}
+
+fn sight(record: Option<Record>) -> Sight {
+    Sight {
+        holder: None,
+        token: record.map(|record| record.token),
+        draining: record.is_some_and(|record| record.draining),
+    }
+}

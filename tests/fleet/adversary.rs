@@ -1,0 +1,252 @@
+//! What befalls a schedule: a list of acts made from its seed before it begins, so that one can be
+//! left out and the rest tried again.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+use trafficcop::core::Budget;
+
+use super::clock::{MILLI, SECOND, Time};
+
+/// What happens to requests that are sent while it lasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Weather {
+    /// Requests and replies take up to so long, and overtake each other.
+    Slow(Time),
+    LosesRequests,
+    LosesReplies,
+    /// Each request arrives a second time, up to so much later.
+    Twice(Time),
+    /// Not done; answered with this status.
+    Answers(u16, Option<u64>),
+    /// Done, and answered with a 500 all the same.
+    DoesAndDenies,
+    /// The store does nothing until the end of it, then everything.
+    Frozen,
+}
+
+/// Which processes of an instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Who {
+    Supervisor,
+    Guardian,
+    Both,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Deed {
+    /// To one machine, or to all of them.
+    Net(Option<usize>, Weather, Time),
+    Stop(usize, Who, Time),
+    Kill(usize, Who),
+    Suspend(usize, Time),
+    Break(Option<Duration>),
+    Delete,
+    Signal(usize, i32),
+    WallJump(usize),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Act {
+    pub(crate) at: Time,
+    pub(crate) deed: Deed,
+}
+
+/// A machine's command, for as long as the adversary is at it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Habit {
+    /// The mean time until it ends by itself.
+    pub(crate) lives: Option<Time>,
+    /// In percent: ignores TERM; leaves a daemon; has one that ignores TERM.
+    pub(crate) deaf: u8,
+    pub(crate) daemon: u8,
+    pub(crate) deaf_daemon: u8,
+}
+
+/// Everything a schedule is made of, but for the small chances on the way.
+#[derive(Clone, Debug)]
+pub(crate) struct Schedule {
+    pub(crate) seed: u64,
+    pub(crate) budget: Budget,
+    pub(crate) poll: Duration,
+    pub(crate) grace: Duration,
+    pub(crate) compete: bool,
+    pub(crate) ppm: Vec<i64>,
+    pub(crate) store_ppm: i64,
+    pub(crate) habit: Habit,
+    pub(crate) acts: Vec<Act>,
+    /// When the last act is over, and what it did to the network has passed.
+    pub(crate) rest: Time,
+}
+
+/// The longest delay of a single message.
+pub(crate) const LONGEST: Time = 30 * SECOND;
+
+impl Schedule {
+    pub(crate) fn of(seed: u64) -> Schedule {
+        let mut rng = Rng::with_seed(seed ^ 0x5EED_F1EE_7000_0000);
+        let budget = budget(&mut rng);
+        let machines = rng.choice([2, 2, 2, 3, 3, 4]).expect("a choice");
+        let drift = rng.choice([0, 0, 1000, 10_000, 10_000]).expect("a choice");
+        let ppm = (0..machines).map(|_| sign(&mut rng) * drift).collect();
+        let store_ppm = sign(&mut rng) * drift;
+        let length = rng.u64(20..100) * SECOND;
+        let count = rng.usize(0..9);
+        let mut acts: Vec<Act> = (0..count)
+            .map(|_| Act {
+                at: rng.u64(SECOND..length),
+                deed: deed(&mut rng, machines),
+            })
+            .collect();
+        // Some faults only meet when they are made to.
+        if rng.u8(0..3) == 0 && acts.len() >= 2 {
+            let near = acts[0].at;
+            for act in &mut acts[1..] {
+                act.at = near + rng.u64(0..20 * SECOND);
+            }
+        }
+        acts.extend(pattern(&mut rng, machines));
+        acts.sort_by_key(|act| act.at);
+        let rest = acts
+            .iter()
+            .map(|act| act.at + lasts(act.deed))
+            .max()
+            .unwrap_or(length);
+        Schedule {
+            seed,
+            budget,
+            poll: Duration::from_secs(rng.choice([1, 2, 2, 5]).expect("a choice")),
+            grace: Duration::from_secs(rng.choice([1, 5, 30]).expect("a choice")),
+            compete: rng.u8(0..4) > 0,
+            ppm,
+            store_ppm,
+            habit: Habit {
+                lives: (rng.u8(0..3) == 0).then(|| rng.u64(1..60) * SECOND),
+                deaf: rng.choice([0, 30, 100]).expect("a choice"),
+                daemon: rng.choice([0, 0, 50]).expect("a choice"),
+                deaf_daemon: rng.choice([0, 50]).expect("a choice"),
+            },
+            acts,
+            rest: rest + LONGEST + 10 * SECOND,
+        }
+    }
+}
+
+fn sign(rng: &mut Rng) -> i64 {
+    rng.choice([-1, 0, 1]).expect("a choice")
+}
+
+fn budget(rng: &mut Rng) -> Budget {
+    if rng.bool() {
+        let lease = rng.choice([15, 15, 15, 30, 30, 60]).expect("a choice");
+        return Budget::for_lease(Duration::from_secs(lease));
+    }
+    loop {
+        let lease = Duration::from_secs(rng.u64(15..=40));
+        let least = lease / 50 + Duration::from_millis(200);
+        let budget = Budget {
+            lease,
+            renew_every: Duration::from_millis(rng.u64(2000..8000)),
+            grace_on_loss: Duration::from_millis(rng.u64(0..10_000)),
+            margin: least + Duration::from_millis(rng.choice([0, 0, 500, 2000]).expect("a choice")),
+        };
+        if budget.validate().is_ok() {
+            return budget;
+        }
+    }
+}
+
+fn lasts(deed: Deed) -> Time {
+    match deed {
+        Deed::Net(_, _, span) | Deed::Stop(_, _, span) | Deed::Suspend(_, span) => span,
+        Deed::Kill(..) | Deed::Break(_) | Deed::Delete | Deed::Signal(..) | Deed::WallJump(_) => 0,
+    }
+}
+
+fn span(rng: &mut Rng, longest: u64) -> Time {
+    match rng.u8(0..3) {
+        0 => rng.u64(10..3000) * MILLI,
+        1 => rng.u64(1000..15_000) * MILLI,
+        _ => rng.u64(1000..longest * 1000) * MILLI,
+    }
+}
+
+fn deed(rng: &mut Rng, machines: usize) -> Deed {
+    let machine = rng.usize(0..machines);
+    let who = rng
+        .choice([Who::Supervisor, Who::Guardian, Who::Both])
+        .expect("a choice");
+    match rng.u8(0..100) {
+        0..50 => {
+            let weather = match rng.u8(0..8) {
+                0 | 1 => Weather::Slow(span(rng, 30).min(LONGEST)),
+                2 => Weather::LosesRequests,
+                3 => Weather::LosesReplies,
+                4 => Weather::Twice(span(rng, 30).min(LONGEST)),
+                5 => {
+                    let status = rng.choice([403, 429, 500, 503]).expect("a choice");
+                    let wish = (status == 429 || status == 503) && rng.bool();
+                    Weather::Answers(status, wish.then(|| rng.u64(1..40)))
+                }
+                6 => Weather::DoesAndDenies,
+                _ => Weather::Frozen,
+            };
+            let whom = rng.bool().then_some(machine);
+            Deed::Net(whom, weather, span(rng, 50))
+        }
+        50..64 => Deed::Stop(machine, who, span(rng, 60)),
+        64..76 => Deed::Kill(machine, who),
+        76..83 => Deed::Suspend(machine, span(rng, 60)),
+        83..89 => Deed::Break(match rng.u8(0..3) {
+            0 => None,
+            1 => Some(Duration::ZERO),
+            _ => Some(Duration::from_secs(rng.u64(1..30))),
+        }),
+        89 => Deed::Delete,
+        90..97 => Deed::Signal(machine, rng.choice([15, 15, 2, 1]).expect("a choice")),
+        _ => Deed::WallJump(machine),
+    }
+}
+
+/// What hardly ever meets by chance.
+fn pattern(rng: &mut Rng, machines: usize) -> Vec<Act> {
+    let machine = rng.usize(0..machines);
+    let at = rng.u64(3..60) * SECOND + rng.u64(0..1000) * MILLI;
+    match rng.u8(0..20) {
+        // New deadlines lie in the socket of a guardian that goes on later than its supervisor
+        // stood still.
+        0 => vec![
+            Act {
+                at,
+                deed: Deed::Stop(machine, Who::Guardian, rng.u64(2000..10_000) * MILLI),
+            },
+            Act {
+                at: at + rng.u64(500..1000) * MILLI,
+                deed: Deed::Stop(machine, Who::Supervisor, 70 * SECOND),
+            },
+        ],
+        // Control is granted while nobody is there to hear of it.
+        1 => vec![
+            Act {
+                at: 0,
+                deed: Deed::Net(None, Weather::Slow(2 * SECOND), 20 * SECOND),
+            },
+            Act {
+                at: rng.u64(1000..6000) * MILLI,
+                deed: Deed::Stop(machine, Who::Supervisor, rng.u64(5..15) * SECOND),
+            },
+        ],
+        // A release is still on its way when its sender competes again.
+        2 => vec![
+            Act {
+                at,
+                deed: Deed::Net(Some(machine), Weather::LosesRequests, 14 * SECOND),
+            },
+            Act {
+                at: at + 8 * SECOND,
+                deed: Deed::Net(Some(machine), Weather::Twice(LONGEST), 15 * SECOND),
+            },
+        ],
+        _ => Vec::new(),
+    }
+}

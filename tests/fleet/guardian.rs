@@ -1,0 +1,260 @@
+//! The guardian of a pair (`src/supervise/vigil.rs`) and the command's tree.
+
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use trafficcop::clock::Instant;
+use trafficcop::core::Exit;
+use trafficcop::supervise::watch::{Event, Step};
+use trafficcop::supervise::wire::{Demand, FRAME, Report};
+
+use super::adapter::execute_will;
+use super::clock::{MILLI, SECOND, Time};
+use super::pair::{Life, Tree};
+use super::world::{From, Happening, World};
+
+const ETIME: i32 = 62;
+
+impl World {
+    /// One turn of the guardian's loop.
+    pub(crate) fn guard(&mut self, p: usize) {
+        let pair = &self.pairs[p];
+        let machine = &self.machines[pair.machine];
+        if pair.guardian != Life::Runs || machine.suspended.is_some() {
+            return;
+        }
+        let now = machine.clock.at(self.now);
+        pair.last_desk.now.set(now);
+        if self.pairs[p].afterlife.is_some() {
+            return self.live_on(p);
+        }
+        // The timer goes before everything, and children before the socket.
+        self.feed(p, now, Event::Ticked);
+        if std::mem::take(&mut self.pairs[p].wall_jumped) {
+            self.report(p, Report::ClockJumped);
+        }
+        self.look_after_children(p, now);
+        self.read_socket(p, now);
+        if self.pairs[p].guardian == Life::Runs {
+            let next = self.pairs[p].watch.next();
+            let machine = &self.machines[self.pairs[p].machine];
+            let at = machine.clock.when(next);
+            if at != Time::MAX && at != self.pairs[p].guardian_armed {
+                self.pairs[p].guardian_armed = at;
+                let lag = self.lag();
+                self.plan(at + lag, Happening::Guardian(p));
+            }
+        }
+    }
+
+    /// The supervisor is dead, the tree is gone: the will is carried out.
+    fn live_on(&mut self, p: usize) {
+        let mut context = Context::from_waker(Waker::noop());
+        let pair = &mut self.pairs[p];
+        let Some(afterlife) = &mut pair.afterlife else {
+            return;
+        };
+        if let Poll::Ready(()) = afterlife.as_mut().poll(&mut context) {
+            pair.afterlife = None;
+            pair.guardian = Life::Dead;
+            return;
+        }
+        self.send(p, From::Guardian);
+        let pair = &self.pairs[p];
+        let clock = self.machines[pair.machine].clock;
+        for wake in pair.last_desk.wakes.take() {
+            let at = clock.when(wake) + self.rng.u64(10_000..3 * MILLI);
+            self.plan(at, Happening::Guardian(p));
+        }
+    }
+
+    fn feed(&mut self, p: usize, now: Instant, event: Event) {
+        let steps = self.pairs[p].watch.step(now, event);
+        for step in steps.iter() {
+            match step {
+                Step::Tell(report) => self.report(p, report),
+                Step::SignalGroup(signal) => self.signal_main(p, signal),
+                Step::TermRest => self.signal_daemon(p),
+                Step::Kill => {
+                    self.say(|| format!("#{p}: the guardian kills"));
+                    self.judge_need(p);
+                    self.kill_tree(p);
+                }
+                Step::Depart => self.depart(p),
+            }
+        }
+    }
+
+    fn report(&mut self, p: usize, report: Report) {
+        let pair = &mut self.pairs[p];
+        if !pair.deaf {
+            pair.to_supervisor.extend_from_slice(&report.encode());
+            self.wake_supervisor(p);
+        }
+    }
+
+    fn depart(&mut self, p: usize) {
+        let pair = &mut self.pairs[p];
+        let Some(id) = pair.will.take() else {
+            pair.guardian = Life::Dead;
+            return;
+        };
+        pair.afterlife = Some(execute_will(Rc::clone(&pair.last_desk), id));
+        self.live_on(p);
+    }
+
+    fn look_after_children(&mut self, p: usize, now: Instant) {
+        let Some(tree) = &mut self.pairs[p].tree else {
+            return;
+        };
+        if !tree.told_executed {
+            tree.told_executed = true;
+            self.feed(p, now, Event::Executed);
+        }
+        let Some(tree) = &mut self.pairs[p].tree else {
+            return;
+        };
+        if tree.main {
+            return;
+        }
+        let (exit, daemon) = (tree.exit, tree.daemon);
+        if !std::mem::replace(&mut tree.told_exit, true) {
+            self.feed(p, now, Event::MainExited(exit));
+        }
+        if daemon {
+            self.feed(p, now, Event::OthersLive);
+        } else {
+            self.pairs[p].tree = None;
+            self.feed(p, now, Event::Emptied);
+        }
+    }
+
+    fn read_socket(&mut self, p: usize, now: Instant) {
+        let bytes = std::mem::take(&mut self.pairs[p].to_guardian);
+        let mut at = 0;
+        while let Some(frame) = bytes[at..].first_chunk::<FRAME>() {
+            let demand = Demand::decode(frame).expect("the supervisor is of sound mind");
+            let payload = &bytes[at + FRAME..at + FRAME + demand.payload()];
+            at += FRAME + demand.payload();
+            self.obey(p, now, demand, payload);
+        }
+        let pair = &mut self.pairs[p];
+        if !pair.deaf && pair.supervisor == Life::Dead {
+            pair.deaf = true;
+            self.feed(p, now, Event::Orphaned);
+        } else if pair.ending.is_some() && pair.watch.is_idle() && !pair.deaf {
+            // Dismissed.
+            pair.guardian = Life::Dead;
+        }
+    }
+
+    fn obey(&mut self, p: usize, now: Instant, demand: Demand, payload: &[u8]) {
+        match demand {
+            Demand::Start {
+                term_at,
+                kill_at,
+                stop_signal,
+                ..
+            } => {
+                let word = |at: usize| {
+                    u64::from_le_bytes(payload[at..at + 8].try_into().expect("eight bytes"))
+                };
+                let (token, lease) = (word(0), word(8));
+                self.pairs[p].will = Some(lease);
+                if now >= term_at.min(kill_at) {
+                    return self.report(p, Report::NotStarted { errno: ETIME });
+                }
+                self.give_birth(p, lease, token);
+                let forked = Event::Forked {
+                    term_at,
+                    kill_at,
+                    stop_signal,
+                    pid: 1,
+                };
+                self.feed(p, now, forked);
+                let at = self.now + self.lag();
+                self.plan(at, Happening::Guardian(p));
+            }
+            Demand::Extend { term_at, kill_at } => {
+                self.feed(p, now, Event::Extended { term_at, kill_at });
+            }
+            Demand::Drain {
+                signal,
+                end_of_grace,
+            } => {
+                self.feed(
+                    p,
+                    now,
+                    Event::DrainAsked {
+                        signal,
+                        end_of_grace,
+                    },
+                );
+            }
+            Demand::Kill => self.feed(p, now, Event::KillAsked),
+            Demand::Entrust { .. } => self.pairs[p].will = None,
+            Demand::Ping(seq) => self.report(p, Report::Pong(seq)),
+            Demand::Signal(_) | Demand::Resume | Demand::Dismiss => {}
+        }
+    }
+
+    // --- the command ---
+
+    fn give_birth(&mut self, p: usize, lease: u64, token: u64) {
+        let habit = self.schedule.habit;
+        let percent = |rng: &mut fastrand::Rng, of: u8| rng.u8(0..100) < of;
+        self.generations += 1;
+        let generation = self.generations;
+        let tree = Tree {
+            generation,
+            lease,
+            token,
+            born: self.now,
+            main: true,
+            exit: Exit::Code(0),
+            told_executed: false,
+            told_exit: false,
+            daemon: percent(&mut self.rng, habit.daemon),
+            deaf: percent(&mut self.rng, habit.deaf),
+            deaf_daemon: percent(&mut self.rng, habit.deaf_daemon),
+            termed: false,
+            daemon_termed: false,
+            killed: false,
+            excused: false,
+            overlapped: false,
+        };
+        if let Some(lives) = habit.lives {
+            let end = self.now + self.rng.u64(0..2 * lives);
+            if end + 35 * SECOND < self.schedule.rest {
+                self.plan(end, Happening::MainDies(p, generation, Exit::Code(0)));
+            }
+        }
+        self.say(|| format!("#{p}: BORN with token {token}, lease {lease}"));
+        self.pairs[p].tree = Some(tree);
+        self.judge_birth(p);
+    }
+
+    fn signal_main(&mut self, p: usize, signal: i32) {
+        self.say(|| format!("#{p}: signal {signal} to the group"));
+        self.judge_need(p);
+        let Some(tree) = &mut self.pairs[p].tree else {
+            return;
+        };
+        if tree.main && !tree.deaf && !std::mem::replace(&mut tree.termed, true) {
+            let generation = tree.generation;
+            let at = self.now + self.rng.u64(5..2000) * MILLI;
+            self.plan(at, Happening::MainDies(p, generation, Exit::Signal(signal)));
+        }
+    }
+
+    fn signal_daemon(&mut self, p: usize) {
+        let Some(tree) = &mut self.pairs[p].tree else {
+            return;
+        };
+        if tree.daemon && !tree.deaf_daemon && !std::mem::replace(&mut tree.daemon_termed, true) {
+            let generation = tree.generation;
+            let at = self.now + self.rng.u64(5..2000) * MILLI;
+            self.plan(at, Happening::DaemonDies(p, generation));
+        }
+    }
+}

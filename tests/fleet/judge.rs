@@ -1,0 +1,252 @@
+//! What must hold in every schedule, whatever the adversary does.
+
+use trafficcop::core::{Cause, Ending};
+
+use super::adversary::{Deed, Weather, Who};
+use super::clock::{MILLI, SECOND, Time, nanos};
+use super::pair::{Life, Tree};
+use super::world::{Happening, World};
+
+impl World {
+    /// The store's lease is another than before: whose tree does it protect now?
+    pub(crate) fn lease_changed(&mut self) {
+        let now = self.store_clock.at(self.now);
+        let protected = self.store.protects(now);
+        if let Some(ends) = self.store.ends() {
+            let at = self.store_clock.when(ends);
+            self.plan(at, Happening::LeaseEnds);
+        }
+        for p in 0..self.pairs.len() {
+            self.judge_protection(p, protected);
+        }
+    }
+
+    fn judge_protection(&mut self, p: usize, protected: Option<u64>) {
+        let Some(tree) = self.pairs[p].tree.as_ref().filter(|tree| tree.lives()) else {
+            return;
+        };
+        if protected == Some(tree.lease) || tree.excused {
+            return;
+        }
+        if !self.excuses(p, tree) {
+            self.violate(format!(
+                "#{p} runs, and nothing at the store keeps others out"
+            ));
+            return;
+        }
+        if let Some(tree) = &mut self.pairs[p].tree {
+            tree.excused = true;
+        }
+    }
+
+    /// What no local process can do anything about: an operator who gives control to somebody
+    /// else, a machine that sleeps, a supervisor and a guardian that are both unable to act.
+    fn excuses(&self, p: usize, tree: &Tree) -> bool {
+        let pair = &self.pairs[p];
+        let machine = &self.machines[pair.machine];
+        let lately = |since: Time, span: Time| self.now < since.saturating_add(span);
+        if machine.suspended.is_some()
+            || machine.resumed > 0 && lately(machine.resumed, 300 * MILLI)
+        {
+            return true;
+        }
+        let supervisor = pair.supervisor == Life::Runs
+            && (pair.continued == 0 || !lately(pair.continued, 2 * SECOND));
+        let guardian = pair.guardian == Life::Runs
+            && (pair.guardian_continued == 0 || !lately(pair.guardian_continued, 300 * MILLI));
+        if !supervisor && !guardian {
+            return true;
+        }
+        self.broken.iter().any(|(id, at_once, broken)| {
+            // Told before: then he was promised more time than a second break left him.
+            let told = pair.told_lost.filter(|told| told > broken);
+            let warned = told.is_some_and(|at| !lately(at, 500 * MILLI));
+            *id == tree.lease && (*at_once || !warned)
+        })
+    }
+
+    /// A tree has come to life.
+    pub(crate) fn judge_birth(&mut self, p: usize) {
+        self.tally.tenures += 1;
+        if self
+            .last_holder
+            .replace(p)
+            .is_some_and(|before| before != p)
+        {
+            self.tally.handovers += 1;
+        }
+        for q in (0..self.pairs.len()).filter(|q| *q != p) {
+            let pair = &mut self.pairs[q];
+            let Some(tree) = pair.tree.as_mut().filter(|tree| tree.lives()) else {
+                continue;
+            };
+            if !tree.excused {
+                self.violate(format!("#{p} starts while #{q} runs"));
+                return;
+            }
+            if !std::mem::replace(&mut tree.overlapped, true) {
+                pair.owes_a_word = true;
+                pair.overlapped_lease = Some(tree.lease);
+                self.tally.overlaps += 1;
+                self.say(|| format!("#{q} overlaps with #{p}"));
+            }
+        }
+        let token = self.pairs[p].tree.as_ref().map_or(0, |tree| tree.token);
+        let deletions = self.store.deletions;
+        if token <= self.last_token && deletions == self.last_deletions {
+            let last = self.last_token;
+            self.violate(format!("#{p} has token {token} after {last}"));
+        }
+        (self.last_token, self.last_deletions) = (token, deletions);
+        let now = self.store_clock.at(self.now);
+        let protected = self.store.protects(now);
+        self.judge_protection(p, protected);
+    }
+
+    /// The campaign of a pair has ended.
+    pub(crate) fn ended(&mut self, p: usize, ending: Ending) {
+        self.pairs[p].said_overlap |= ending.overlap;
+        self.judge_words(p, Some(&ending.cause));
+        let pair = &mut self.pairs[p];
+        pair.ending = Some(ending);
+        pair.calls.clear();
+        if pair.tree_lives() {
+            self.violate(format!("#{p} ends while its tree lives"));
+        }
+        self.plan(self.now, Happening::Guardian(p));
+        self.restart_later(self.pairs[p].machine);
+    }
+
+    /// Control was lost, and the pair competes again.
+    pub(crate) fn competes_again(&mut self, p: usize) {
+        if std::mem::take(&mut self.pairs[p].had_control) {
+            self.judge_words(p, None);
+        }
+    }
+
+    /// Whoever ran beside another and could know it has to say so.
+    fn judge_words(&mut self, p: usize, cause: Option<&Cause>) {
+        let pair = &mut self.pairs[p];
+        if !std::mem::take(&mut pair.owes_a_word) {
+            pair.said_overlap = false;
+            return;
+        }
+        if std::mem::take(&mut pair.said_overlap) {
+            self.tally.words += 1;
+            return;
+        }
+        // A loss by an operator is known to whoever was told of it: not before the next renewal is
+        // answered, and not if he breaks the lease a second time, at once, while the holder uses
+        // what he was told is left.
+        let broken = |(id, ..): &&(u64, bool, Time)| Some(*id) == pair.overlapped_lease;
+        let last = self.broken.iter().filter(broken).map(|(.., at)| *at).max();
+        let knows = last.is_none_or(|last| pair.told_lost.is_some_and(|told| told > last));
+        if knows {
+            self.violate(format!(
+                "#{p} ran beside another and did not say so ({cause:?})"
+            ));
+        } else {
+            self.tally.unknowable += 1;
+        }
+    }
+
+    /// Somebody runs, and is not about to be stopped.
+    pub(crate) fn judge_liveness(&mut self) {
+        let now = self.store_clock.at(self.now);
+        let protected = self.store.protects(now);
+        let runs = self.pairs.iter().any(|pair| {
+            let tree = pair.tree.as_ref();
+            tree.is_some_and(|tree| tree.main && !tree.killed && Some(tree.lease) == protected)
+        });
+        if !runs {
+            self.violate("nobody runs though the adversary has rested".to_owned());
+        }
+    }
+
+    /// The guardian stops the command: was there a need?
+    pub(crate) fn judge_need(&mut self, p: usize) {
+        self.tally.drains += 1;
+        if let Some(why) = self.needless(p) {
+            self.violate(format!("#{p} is stopped without need: {why}"));
+        }
+    }
+
+    fn needless(&mut self, p: usize) -> Option<String> {
+        let store_now = self.store_clock.at(self.now);
+        let protected = self.store.protects(store_now);
+        let pair = &self.pairs[p];
+        let tree = pair.tree.as_ref()?;
+        if pair.stop_asked || pair.guardian_hurt || !tree.main {
+            return None;
+        }
+        if pair.supervisor == Life::Dead || protected != Some(tree.lease) {
+            return None;
+        }
+        // Somebody is breaking it.
+        if pair.told_lost.is_some() {
+            return None;
+        }
+        self.doubt_was_idle(p, tree)
+    }
+
+    /// Whether a renewal could have come through in time: a renewal is due at a known moment, a
+    /// request that hangs ends after 5 s, and the next one follows within 2.4 s.
+    fn doubt_was_idle(&self, p: usize, tree: &Tree) -> Option<String> {
+        let budget = &self.schedule.budget;
+        let pair = &self.pairs[p];
+        let clock = self.machines[pair.machine].clock;
+        let term_after = budget.lease - budget.margin - budget.grace_on_loss;
+        let t0 = pair.told_term_at - term_after;
+        let due = clock.when(t0 + budget.renew_every).max(tree.born);
+        let mut wished = false;
+        let mut faults: Vec<(Time, Time)> = Vec::new();
+        for act in &self.schedule.acts {
+            let (from, until) = match act.deed {
+                Deed::Net(whom, weather, span) if whom.is_none_or(|whom| whom == pair.machine) => {
+                    wished |= matches!(weather, Weather::Answers(_, Some(_)));
+                    (
+                        act.at.saturating_sub(200 * MILLI),
+                        act.at + span + 200 * MILLI,
+                    )
+                }
+                Deed::Stop(machine, Who::Supervisor | Who::Both, span)
+                | Deed::Suspend(machine, span)
+                    if machine == pair.machine =>
+                {
+                    (act.at, act.at + span + 300 * MILLI)
+                }
+                _ => continue,
+            };
+            if until > due && from < self.now {
+                faults.push((from, until));
+            }
+        }
+        faults.sort_unstable();
+        let mut free_since = due;
+        let mut gaps = Vec::new();
+        for (from, until) in faults {
+            if from > free_since {
+                gaps.push((free_since, from));
+            }
+            free_since = free_since.max(until);
+        }
+        if self.now > free_since {
+            gaps.push((free_since, self.now));
+        }
+        for (from, until) in gaps {
+            let long = until - from;
+            let first = from == due && long > 400 * MILLI;
+            let middle = !wished && long > 5 * SECOND + nanos(budget.lease) / 50 + 2800 * MILLI;
+            let last = until == self.now && long > 8 * SECOND;
+            if first || middle || last {
+                let seconds = |at: Time| at as f64 / 1e9;
+                return Some(format!(
+                    "nothing kept it from renewing from {:.3} to {:.3} s",
+                    seconds(from),
+                    seconds(until)
+                ));
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,188 @@
+//! One instance: a supervisor with the real tenure, a guardian with the real watch, and the
+//! command's tree. The supervisor's loop is that of `src/hold.rs`, the guardian's that of
+//! `src/supervise/vigil.rs`: the same order of looks, in virtual time.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use trafficcop::clock::Instant;
+use trafficcop::core::{Ending, Exit, Failure, Grant, Rules, Tenure};
+use trafficcop::supervise::News;
+use trafficcop::supervise::pulse::Pulse;
+use trafficcop::supervise::watch::Watch;
+
+use super::adapter::{Adapter, Desk};
+use super::clock::Time;
+use super::store::Id;
+
+/// A process, as signals leave it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Life {
+    Runs,
+    /// Until somebody continues it.
+    Stopped(Time),
+    Dead,
+}
+
+/// The supervisor's side of the guardian (`Attendant`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Attendance {
+    Well,
+    Lost,
+    Over,
+}
+
+pub(crate) enum Answer {
+    Acquired(Result<Grant, Failure>),
+    Renewed {
+        t0: Instant,
+        reply: Result<(), Failure>,
+    },
+    Released(Result<(), Failure>),
+    Announced,
+}
+
+pub(crate) type Call = Pin<Box<dyn Future<Output = Answer>>>;
+
+/// The command's processes: a main process, and perhaps a daemon in a session of its own.
+#[derive(Clone, Debug)]
+pub(crate) struct Tree {
+    pub(crate) generation: u64,
+    pub(crate) lease: Id,
+    pub(crate) token: u64,
+    pub(crate) born: Time,
+    pub(crate) main: bool,
+    pub(crate) exit: Exit,
+    pub(crate) told_executed: bool,
+    pub(crate) told_exit: bool,
+    pub(crate) daemon: bool,
+    pub(crate) deaf: bool,
+    pub(crate) deaf_daemon: bool,
+    pub(crate) termed: bool,
+    pub(crate) daemon_termed: bool,
+    pub(crate) killed: bool,
+    /// The lease stopped protecting it while it lived, and that was excused.
+    pub(crate) excused: bool,
+    /// Another tree was started while it lived.
+    pub(crate) overlapped: bool,
+}
+
+impl Tree {
+    pub(crate) fn lives(&self) -> bool {
+        self.main || self.daemon
+    }
+}
+
+pub(crate) struct Pair {
+    pub(crate) machine: usize,
+    // --- the supervisor ---
+    pub(crate) supervisor: Life,
+    pub(crate) continued: Time,
+    pub(crate) tenure: Tenure,
+    pub(crate) desk: Rc<Desk>,
+    pub(crate) store: Rc<Adapter>,
+    pub(crate) calls: Vec<Call>,
+    pub(crate) acquiring: bool,
+    pub(crate) withdrawn: Option<Instant>,
+    pub(crate) signals: VecDeque<i32>,
+    pub(crate) ending: Option<Ending>,
+    pub(crate) attendance: Attendance,
+    pub(crate) busy: bool,
+    pub(crate) pulse: Pulse,
+    pub(crate) inbox: VecDeque<News>,
+    pub(crate) armed: Time,
+    // --- the socket between them ---
+    pub(crate) to_supervisor: Vec<u8>,
+    pub(crate) to_guardian: Vec<u8>,
+    // --- the guardian ---
+    pub(crate) guardian: Life,
+    pub(crate) guardian_continued: Time,
+    pub(crate) watch: Watch,
+    pub(crate) deaf: bool,
+    pub(crate) will: Option<Id>,
+    pub(crate) last_desk: Rc<Desk>,
+    pub(crate) afterlife: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    pub(crate) wall_jumped: bool,
+    pub(crate) guardian_armed: Time,
+    // --- the command ---
+    pub(crate) tree: Option<Tree>,
+    // --- what the judge wants to know ---
+    pub(crate) stop_asked: bool,
+    pub(crate) guardian_hurt: bool,
+    pub(crate) told_lost: Option<Time>,
+    pub(crate) owes_a_word: bool,
+    pub(crate) overlapped_lease: Option<Id>,
+    pub(crate) said_overlap: bool,
+    pub(crate) had_control: bool,
+    pub(crate) told_term_at: Instant,
+    pub(crate) second: u64,
+    pub(crate) steps: u32,
+}
+
+impl Pair {
+    pub(crate) fn new(
+        machine: usize,
+        holder: usize,
+        rules: Rules,
+        now: Instant,
+        lease: Duration,
+        ids: Rc<Cell<Id>>,
+    ) -> Pair {
+        let desk = Rc::new(Desk::default());
+        desk.now.set(now);
+        Pair {
+            machine,
+            supervisor: Life::Runs,
+            continued: 0,
+            tenure: Tenure::new(rules, now),
+            store: Rc::new(Adapter::new(Rc::clone(&desk), holder, lease, ids)),
+            desk,
+            calls: Vec::new(),
+            acquiring: false,
+            withdrawn: None,
+            signals: VecDeque::new(),
+            ending: None,
+            attendance: Attendance::Well,
+            busy: false,
+            pulse: Pulse::new(),
+            inbox: VecDeque::new(),
+            armed: Time::MAX,
+            to_supervisor: Vec::new(),
+            to_guardian: Vec::new(),
+            guardian: Life::Runs,
+            guardian_continued: 0,
+            watch: Watch::new(),
+            deaf: false,
+            will: None,
+            last_desk: Rc::new(Desk::default()),
+            afterlife: None,
+            wall_jumped: false,
+            guardian_armed: Time::MAX,
+            tree: None,
+            stop_asked: false,
+            guardian_hurt: false,
+            told_lost: None,
+            owes_a_word: false,
+            overlapped_lease: None,
+            said_overlap: false,
+            had_control: false,
+            told_term_at: Instant::ZERO,
+            second: 0,
+            steps: 0,
+        }
+    }
+
+    /// The supervisor lives and has not finished.
+    pub(crate) fn competes(&self) -> bool {
+        self.supervisor != Life::Dead && self.ending.is_none()
+    }
+
+    /// The tree lives.
+    pub(crate) fn tree_lives(&self) -> bool {
+        self.tree.as_ref().is_some_and(Tree::lives)
+    }
+}

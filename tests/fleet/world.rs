@@ -1,0 +1,660 @@
+//! The event queue, the network and the store's side of a schedule; who may run when.
+
+use std::cell::Cell;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::rc::Rc;
+
+use fastrand::Rng;
+use trafficcop::core::{Exit, IfLost, Rules};
+
+use super::adversary::{Act, Deed, Schedule, Weather, Who};
+use super::clock::{Clock, MILLI, SECOND, Time, nanos};
+use super::pair::{Life, Pair};
+use super::store::{Id, Reply, Request, Store};
+
+/// Which process of a pair has a request out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum From {
+    Supervisor,
+    Guardian,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Happening {
+    /// The supervisor has something to look at; with the suspended time when it was armed.
+    Supervisor(usize, Time),
+    Guardian(usize),
+    /// A request reaches the store (`true`: and its reply is lost; a status: and is replaced).
+    Arrives {
+        pair: usize,
+        from: From,
+        slot: u64,
+        request: Request,
+        lost: bool,
+        denied: bool,
+    },
+    Answered {
+        pair: usize,
+        from: From,
+        slot: u64,
+        reply: Reply,
+    },
+    Act(usize),
+    Continue(usize, Who),
+    Resume(usize),
+    MainDies(usize, u64, Exit),
+    DaemonDies(usize, u64),
+    LeaseEnds,
+    Restart(usize),
+    Rest,
+    Judgement,
+}
+
+struct Entry(Time, u64, Happening);
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Entry) -> bool {
+        (self.0, self.1) == (other.0, other.1)
+    }
+}
+impl Eq for Entry {}
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Entry) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Entry {
+    fn cmp(&self, other: &Entry) -> std::cmp::Ordering {
+        (self.0, self.1).cmp(&(other.0, other.1))
+    }
+}
+
+pub(crate) struct Machine {
+    pub(crate) clock: Clock,
+    pub(crate) suspended: Option<Time>,
+    pub(crate) until: Time,
+    pub(crate) resumed: Time,
+    /// How long it was suspended altogether: the supervisor's timers stood still for so long.
+    pub(crate) slept: Time,
+    deferred: Vec<Happening>,
+}
+
+/// What a run of many schedules adds up to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) schedules: u64,
+    pub(crate) events: u64,
+    pub(crate) tenures: u64,
+    pub(crate) handovers: u64,
+    pub(crate) overlaps: u64,
+    pub(crate) words: u64,
+    pub(crate) unknowable: u64,
+    pub(crate) drains: u64,
+    pub(crate) faults: std::collections::BTreeMap<&'static str, u64>,
+}
+
+pub(crate) struct World {
+    pub(crate) schedule: Schedule,
+    pub(crate) now: Time,
+    queue: BinaryHeap<Reverse<Entry>>,
+    sequence: u64,
+    pub(crate) rng: Rng,
+    pub(crate) machines: Vec<Machine>,
+    pub(crate) pairs: Vec<Pair>,
+    pub(crate) store: Store,
+    pub(crate) store_clock: Clock,
+    ids: Rc<Cell<Id>>,
+    pub(crate) tally: Tally,
+    pub(crate) violation: Option<String>,
+    pub(crate) trace: Option<Vec<String>>,
+    /// Leases that an operator broke or deleted, and when by his wish others could come.
+    pub(crate) broken: Vec<(Id, bool, Time)>,
+    pub(crate) generations: u64,
+    pub(crate) last_token: u64,
+    pub(crate) last_deletions: u32,
+    pub(crate) last_holder: Option<usize>,
+    pub(crate) resting: bool,
+}
+
+impl World {
+    pub(crate) fn new(schedule: Schedule, tracing: bool) -> World {
+        let mut rng = Rng::with_seed(schedule.seed);
+        let machines = schedule
+            .ppm
+            .iter()
+            .map(|ppm| Machine {
+                clock: Clock::new(rng.u64(100..1_000_000) * SECOND, *ppm),
+                suspended: None,
+                until: 0,
+                resumed: 0,
+                slept: 0,
+                deferred: Vec::new(),
+            })
+            .collect();
+        let exists = rng.u8(0..4) > 0;
+        let mut world = World {
+            now: 0,
+            queue: BinaryHeap::new(),
+            sequence: 0,
+            machines,
+            pairs: Vec::new(),
+            store: Store::new(schedule.budget.lease, exists),
+            store_clock: Clock::new(1_000_000 * SECOND, schedule.store_ppm),
+            ids: Rc::new(Cell::new(0)),
+            tally: Tally {
+                schedules: 1,
+                ..Tally::default()
+            },
+            violation: None,
+            trace: tracing.then(Vec::new),
+            broken: Vec::new(),
+            generations: 0,
+            last_token: 0,
+            last_deletions: 0,
+            last_holder: None,
+            resting: false,
+            rng,
+            schedule,
+        };
+        for machine in 0..world.machines.len() {
+            let at = world.rng.u64(0..2000) * MILLI;
+            world.plan(at, Happening::Restart(machine));
+        }
+        for at in 0..world.schedule.acts.len() {
+            world.plan(world.schedule.acts[at].at, Happening::Act(at));
+        }
+        world.plan(world.schedule.rest, Happening::Rest);
+        world
+    }
+
+    pub(crate) fn plan(&mut self, at: Time, what: Happening) {
+        self.sequence += 1;
+        self.queue
+            .push(Reverse(Entry(at.max(self.now), self.sequence, what)));
+    }
+
+    /// Time passes between a cause and the process it wakes.
+    pub(crate) fn lag(&mut self) -> Time {
+        self.rng.u64(10_000..3 * MILLI)
+    }
+
+    pub(crate) fn say(&mut self, text: impl FnOnce() -> String) {
+        if let Some(trace) = &mut self.trace {
+            trace.push(format!("{:>9.3} {}", self.now as f64 / 1e9, text()));
+        }
+    }
+
+    pub(crate) fn violate(&mut self, text: String) {
+        self.say(|| format!("VIOLATION: {text}"));
+        self.violation
+            .get_or_insert(format!("{text} (at {:.3} s)", self.now as f64 / 1e9));
+    }
+
+    /// Runs to the end or the first violation.
+    pub(crate) fn run(&mut self) {
+        while let Some(Reverse(Entry(at, _, what))) = self.queue.pop() {
+            self.now = at;
+            self.tally.events += 1;
+            if self.tally.events > 500_000 {
+                self.violate("the schedule does not end".to_owned());
+            }
+            if self.happen(what) || self.violation.is_some() {
+                return;
+            }
+        }
+    }
+
+    fn happen(&mut self, what: Happening) -> bool {
+        match what {
+            Happening::Supervisor(p, slept) => {
+                let machine = &mut self.machines[self.pairs[p].machine];
+                if machine.suspended.is_some() {
+                    machine.deferred.push(what);
+                } else if machine.slept > slept {
+                    let later = self.now + (machine.slept - slept);
+                    let slept = machine.slept;
+                    self.plan(later, Happening::Supervisor(p, slept));
+                } else {
+                    self.pairs[p].armed = Time::MAX;
+                    self.supervise(p);
+                }
+            }
+            Happening::Guardian(p) => {
+                self.pairs[p].guardian_armed = Time::MAX;
+                self.guard(p);
+            }
+            Happening::Arrives {
+                pair,
+                from,
+                slot,
+                request,
+                lost,
+                denied,
+            } => {
+                let now = self.store_clock.at(self.now);
+                let mut reply = self.store.handle(now, request);
+                if !matches!(request, Request::Look { .. }) {
+                    self.say(|| format!("store: {request:?} of #{pair} -> {reply:?}"));
+                    self.lease_changed();
+                }
+                if denied {
+                    reply = Reply::Error {
+                        status: 500,
+                        retry_after: None,
+                    };
+                }
+                if !lost {
+                    let at = self.now + self.travel(self.pairs[pair].machine);
+                    self.plan(
+                        at,
+                        Happening::Answered {
+                            pair,
+                            from,
+                            slot,
+                            reply,
+                        },
+                    );
+                }
+            }
+            Happening::Answered {
+                pair,
+                from,
+                slot,
+                reply,
+            } => match from {
+                From::Supervisor => {
+                    self.pairs[pair].desk.answered(slot, reply);
+                    self.supervise(pair);
+                }
+                From::Guardian => {
+                    self.pairs[pair].last_desk.answered(slot, reply);
+                    self.guard(pair);
+                }
+            },
+            Happening::Act(at) => self.act(at),
+            Happening::Continue(p, who) => self.go_on(p, who),
+            Happening::Resume(machine) => self.resume(machine),
+            Happening::MainDies(p, generation, exit) => {
+                if self.defers(p, what) {
+                    return false;
+                }
+                if let Some(tree) = &mut self.pairs[p].tree
+                    && tree.generation == generation
+                    && tree.main
+                {
+                    tree.main = false;
+                    tree.exit = exit;
+                    self.say(|| format!("#{p}: the main process ended: {exit:?}"));
+                    self.wake_both(p);
+                }
+            }
+            Happening::DaemonDies(p, generation) => {
+                if self.defers(p, what) {
+                    return false;
+                }
+                if let Some(tree) = &mut self.pairs[p].tree
+                    && tree.generation == generation
+                    && tree.daemon
+                {
+                    tree.daemon = false;
+                    self.say(|| format!("#{p}: the daemon ended"));
+                    self.wake_both(p);
+                }
+            }
+            Happening::LeaseEnds => self.lease_changed(),
+            Happening::Restart(machine) => self.restart(machine),
+            Happening::Rest => {
+                self.say(|| "the adversary rests".to_owned());
+                self.resting = true;
+                for machine in 0..self.machines.len() {
+                    self.restart(machine);
+                }
+                let lease = nanos(self.schedule.budget.lease);
+                let poll = nanos(self.schedule.poll);
+                let bound = lease + lease / 50 + poll * 5 / 4 + 6 * SECOND;
+                self.plan(self.now + bound, Happening::Judgement);
+            }
+            Happening::Judgement => {
+                self.judge_liveness();
+                return true;
+            }
+        }
+        false
+    }
+
+    fn defers(&mut self, p: usize, what: Happening) -> bool {
+        let machine = &mut self.machines[self.pairs[p].machine];
+        let asleep = machine.suspended.is_some();
+        if asleep {
+            machine.deferred.push(what);
+        }
+        asleep
+    }
+
+    pub(crate) fn wake_both(&mut self, p: usize) {
+        let at = self.now + self.lag();
+        self.plan(at, Happening::Guardian(p));
+        self.wake_supervisor(p);
+    }
+
+    pub(crate) fn wake_supervisor(&mut self, p: usize) {
+        let at = self.now + self.lag();
+        let slept = self.machines[self.pairs[p].machine].slept;
+        self.plan(at, Happening::Supervisor(p, slept));
+    }
+
+    // --- the network ---
+
+    fn weather(&self, machine: usize) -> impl Iterator<Item = (Weather, Time)> + '_ {
+        let now = self.now;
+        self.schedule
+            .acts
+            .iter()
+            .filter_map(move |act| match act.deed {
+                Deed::Net(whom, weather, span)
+                    if whom.is_none_or(|whom| whom == machine)
+                        && (act.at..act.at + span).contains(&now) =>
+                {
+                    Some((weather, act.at + span))
+                }
+                _ => None,
+            })
+    }
+
+    /// How long a message is on its way.
+    fn travel(&mut self, machine: usize) -> Time {
+        let mut span = self.rng.u64(1..25) * MILLI;
+        let slow = self
+            .weather(machine)
+            .filter_map(|(weather, _)| match weather {
+                Weather::Slow(longest) => Some(longest),
+                _ => None,
+            });
+        if let Some(longest) = slow.max() {
+            span += self.rng.u64(0..=longest);
+        }
+        span
+    }
+
+    /// Sends what the calls of a process have put on its desk.
+    pub(crate) fn send(&mut self, pair: usize, from: From) {
+        let desk = match from {
+            From::Supervisor => &self.pairs[pair].desk,
+            From::Guardian => &self.pairs[pair].last_desk,
+        };
+        if desk.out.borrow().is_empty() {
+            return;
+        }
+        let requests = desk.out.take();
+        let machine = self.pairs[pair].machine;
+        for (slot, request) in requests {
+            let mut arrives = self.now + self.travel(machine);
+            let (mut lost, mut denied, mut dropped) = (false, false, false);
+            let mut again = None;
+            let weathers: Vec<_> = self.weather(machine).collect();
+            for (weather, until) in weathers {
+                if self.rng.u8(0..5) == 0 {
+                    continue;
+                }
+                match weather {
+                    Weather::Slow(_) => {}
+                    Weather::LosesRequests => dropped = true,
+                    Weather::LosesReplies => lost = true,
+                    Weather::Twice(longest) => again = Some(self.rng.u64(0..=longest)),
+                    Weather::DoesAndDenies => denied = true,
+                    Weather::Frozen => arrives = arrives.max(until + self.rng.u64(0..20) * MILLI),
+                    Weather::Answers(status, wish) => {
+                        dropped = true;
+                        let retry_after = wish.map(std::time::Duration::from_secs);
+                        let reply = Reply::Error {
+                            status,
+                            retry_after,
+                        };
+                        self.plan(
+                            arrives,
+                            Happening::Answered {
+                                pair,
+                                from,
+                                slot,
+                                reply,
+                            },
+                        );
+                    }
+                }
+            }
+            if dropped {
+                continue;
+            }
+            self.plan(
+                arrives,
+                Happening::Arrives {
+                    pair,
+                    from,
+                    slot,
+                    request,
+                    lost,
+                    denied,
+                },
+            );
+            if let Some(later) = again {
+                let lost = true;
+                let at = arrives + later;
+                self.plan(
+                    at,
+                    Happening::Arrives {
+                        pair,
+                        from,
+                        slot,
+                        request,
+                        lost,
+                        denied,
+                    },
+                );
+            }
+        }
+    }
+
+    // --- what the adversary does ---
+
+    fn act(&mut self, at: usize) {
+        let Act { deed, .. } = self.schedule.acts[at];
+        self.say(|| format!("ADVERSARY: {deed:?}"));
+        let kind = match deed {
+            Deed::Net(_, weather, _) => match weather {
+                Weather::Slow(_) => "slow network",
+                Weather::LosesRequests => "lost requests",
+                Weather::LosesReplies => "lost replies",
+                Weather::Twice(_) => "doubled requests",
+                Weather::Answers(..) => "error answers",
+                Weather::DoesAndDenies => "done and denied",
+                Weather::Frozen => "frozen store",
+            },
+            Deed::Stop(_, Who::Supervisor, _) => "STOP supervisor",
+            Deed::Stop(_, Who::Guardian, _) => "STOP guardian",
+            Deed::Stop(_, Who::Both, _) => "STOP both",
+            Deed::Kill(_, Who::Supervisor) => "KILL supervisor",
+            Deed::Kill(_, Who::Guardian) => "KILL guardian",
+            Deed::Kill(_, Who::Both) => "KILL both",
+            Deed::Suspend(..) => "suspend",
+            Deed::Break(_) => "break",
+            Deed::Delete => "delete",
+            Deed::Signal(..) => "stop signal",
+            Deed::WallJump(_) => "wall clock jump",
+        };
+        *self.tally.faults.entry(kind).or_default() += 1;
+        let store_now = self.store_clock.at(self.now);
+        match deed {
+            Deed::Net(..) => {}
+            Deed::Stop(machine, who, span) => {
+                let until = self.now + span;
+                for p in self.of_machine(machine) {
+                    let pair = &mut self.pairs[p];
+                    if who != Who::Guardian {
+                        stop(&mut pair.supervisor, until);
+                    }
+                    if who != Who::Supervisor {
+                        stop(&mut pair.guardian, until);
+                        if span >= 900 * MILLI {
+                            pair.guardian_hurt = true;
+                        }
+                        // The supervisor feels a pulse twice a second.
+                        let at = self.now + self.rng.u64(0..500) * MILLI;
+                        let slept = self.machines[machine].slept;
+                        self.plan(at, Happening::Supervisor(p, slept));
+                    }
+                    self.plan(until, Happening::Continue(p, who));
+                }
+            }
+            Deed::Kill(machine, who) => {
+                for p in self.of_machine(machine) {
+                    if who != Who::Guardian {
+                        self.supervisor_dies(p);
+                    }
+                    if who != Who::Supervisor {
+                        self.pairs[p].guardian_hurt = true;
+                        self.guardian_dies(p);
+                    }
+                }
+            }
+            Deed::Suspend(machine, span) => {
+                let until = self.now + span;
+                let it = &mut self.machines[machine];
+                it.until = it.until.max(until);
+                it.suspended.get_or_insert(self.now);
+                self.plan(until, Happening::Resume(machine));
+            }
+            Deed::Break(period) => {
+                if let Some(id) = self.store.protects(store_now)
+                    && let Some(period) = period
+                {
+                    self.broken.push((id, period.is_zero(), self.now));
+                }
+                self.store.break_lease(store_now, period);
+                self.lease_changed();
+            }
+            Deed::Delete => {
+                if let Some(id) = self.store.protects(store_now) {
+                    self.broken.push((id, true, self.now));
+                }
+                self.store.delete();
+                self.lease_changed();
+            }
+            Deed::Signal(machine, signal) => {
+                for p in self.of_machine(machine) {
+                    self.pairs[p].signals.push_back(signal);
+                    self.pairs[p].stop_asked = true;
+                    self.wake_supervisor(p);
+                }
+            }
+            Deed::WallJump(machine) => {
+                for p in self.of_machine(machine) {
+                    self.pairs[p].wall_jumped = true;
+                    self.wake_both(p);
+                }
+            }
+        }
+    }
+
+    fn of_machine(&self, machine: usize) -> Vec<usize> {
+        let on = |p: &usize| self.pairs[*p].machine == machine;
+        (0..self.pairs.len()).filter(on).collect()
+    }
+
+    fn go_on(&mut self, p: usize, who: Who) {
+        let now = self.now;
+        let pair = &mut self.pairs[p];
+        let ends = |life: Life| matches!(life, Life::Stopped(until) if now >= until);
+        if who != Who::Guardian && ends(pair.supervisor) {
+            pair.supervisor = Life::Runs;
+            pair.continued = now;
+        }
+        if who != Who::Supervisor && ends(pair.guardian) {
+            pair.guardian = Life::Runs;
+            pair.guardian_continued = now;
+        }
+        self.wake_both(p);
+    }
+
+    fn resume(&mut self, machine: usize) {
+        let it = &mut self.machines[machine];
+        let Some(since) = it.suspended.filter(|_| self.now >= it.until) else {
+            return;
+        };
+        it.suspended = None;
+        it.resumed = self.now;
+        let slept = self.now - since;
+        it.slept += slept;
+        let total = it.slept;
+        for what in std::mem::take(&mut it.deferred) {
+            match what {
+                // It had been due while we slept, and its timer had stood still since.
+                Happening::Supervisor(p, _) => {
+                    let at = self.now + self.rng.u64(0..slept.max(2));
+                    self.plan(at, Happening::Supervisor(p, total));
+                }
+                other => {
+                    let at = self.now + self.lag();
+                    self.plan(at, other);
+                }
+            }
+        }
+        for p in self.of_machine(machine) {
+            self.pairs[p].wall_jumped = true;
+            // Only what has arrived wakes the supervisor: its timers do not.
+            let at = self.now + self.lag();
+            self.plan(at, Happening::Guardian(p));
+        }
+    }
+
+    pub(crate) fn restart_later(&mut self, machine: usize) {
+        let at = if self.resting {
+            self.now + 100 * MILLI
+        } else if self.rng.u8(0..10) < 7 {
+            self.now + self.rng.u64(100..10_000) * MILLI
+        } else {
+            return;
+        };
+        self.plan(at, Happening::Restart(machine));
+    }
+
+    fn restart(&mut self, machine: usize) {
+        if self
+            .of_machine(machine)
+            .iter()
+            .any(|p| self.pairs[*p].competes())
+        {
+            return;
+        }
+        let schedule = &self.schedule;
+        let rules = Rules {
+            budget: Some(schedule.budget),
+            poll: Some(schedule.poll),
+            wait: None,
+            grace: schedule.grace,
+            stop_signal: 15,
+            if_lost: if schedule.compete {
+                IfLost::Compete
+            } else {
+                IfLost::Exit
+            },
+            seed: self.rng.u64(..),
+        };
+        let p = self.pairs.len();
+        let now = self.machines[machine].clock.at(self.now);
+        let ids = Rc::clone(&self.ids);
+        let lease = self.schedule.budget.lease;
+        self.pairs
+            .push(Pair::new(machine, p, rules, now, lease, ids));
+        self.say(|| format!("#{p} begins on machine {machine}"));
+        self.wake_supervisor(p);
+    }
+}
+
+fn stop(life: &mut Life, until: Time) {
+    *life = match *life {
+        Life::Runs => Life::Stopped(until),
+        Life::Stopped(before) => Life::Stopped(before.max(until)),
+        Life::Dead => Life::Dead,
+    };
+}

@@ -1,0 +1,141 @@
+//! What others do to the lease: hold it, break it, take it, delete the blob.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use trafficcop::clock::Instant;
+
+use super::{A_TREE, LEASE, STRANGER, Stage, TERM, last_grant};
+use crate::support::await_for;
+use crate::support::azurite::azurite;
+use crate::support::instance::Ended;
+use crate::support::journal::What;
+use crate::support::proxy::{Call, Proxy};
+
+#[test]
+fn a_lease_broken_at_once_kills_at_once_and_says_that_an_overlap_cannot_be_excluded() {
+    let stage = Stage::new("broken-now");
+    let one = stage.instance(azurite().port, "one", &["--if-lost", "exit"], &A_TREE);
+    stage.scene.journal.await_tag(What::Beat, "one/daemon");
+    stage.blob.break_lease(Some(0));
+    let finished = one.finish();
+    assert_eq!(finished.ended, Ended::Code(71), "{}", finished.stderr);
+    stage.scene.assert_no_tree();
+    // Nothing drains here: who holds the lease by now would have to wait for it.
+    let journal = &stage.scene.journal;
+    assert!(
+        journal.lines().iter().all(|line| line.what != What::Term),
+        "{journal}"
+    );
+    stage.scene.await_nobody();
+}
+
+#[test]
+fn a_lease_broken_with_a_period_drains_within_it() {
+    let stage = Stage::new("broken-later");
+    let journal = &stage.scene.journal;
+    let command = ["--term", "200:9"];
+    let proxy = Proxy::before(azurite().port);
+    let mut one = stage.instance(proxy.port, "one", &["--if-lost", "exit"], &command);
+    journal.await_tag(What::Beat, "one");
+    proxy.await_next(Call::Renew);
+    stage.blob.break_lease(None);
+    let begin = Instant::now().as_nanos();
+    assert_eq!(one.wait(), Ended::Code(70), "{}", one.stderr());
+    let end = journal.await_tag(What::End, "one");
+    assert!(end.at < begin + LEASE, "{journal}");
+    stage.scene.await_nobody();
+}
+
+#[test]
+fn a_lease_taken_over_by_a_stranger_kills_and_the_instance_stands_by_again() {
+    let stage = Stage::new("taken");
+    let journal = &stage.scene.journal;
+    let mut one = stage.instance(azurite().port, "one", &[], &A_TREE);
+    journal.await_tag(What::Beat, "one/daemon");
+    stage.blob.break_lease(Some(0));
+    stage.blob.acquire(STRANGER, 60);
+    await_for(
+        "the tree to be gone",
+        || stage.scene.trees().is_empty().then_some(()),
+        || one.stderr(),
+    );
+    one.await_log("standing by");
+    stage.blob.release(STRANGER);
+    journal.await_line("a second tenure", |line| line.token == 2);
+    stage.let_end("one");
+    one.wait();
+    journal.judge();
+    stage.scene.await_nobody();
+}
+
+#[test]
+fn a_deleted_blob_kills_and_is_created_again_with_a_greater_token() {
+    let stage = Stage::new("deleted");
+    let journal = &stage.scene.journal;
+    let proxy = Proxy::before(azurite().port);
+    let mut one = stage.instance(proxy.port, "one", &[], &A_TREE);
+    journal.await_tag(What::Beat, "one/daemon");
+    stage.blob.delete(&last_grant(&proxy).lease_id.unwrap());
+    journal.await_line("a second tenure", |line| line.token == 2);
+    stage.let_end("one");
+    one.wait();
+    assert_eq!(journal.judge(), ["one", "one"]);
+    assert_eq!(
+        stage.blob.metadata("trafficcop_token").as_deref(),
+        Some("2")
+    );
+    stage.scene.await_nobody();
+}
+
+#[test]
+fn no_wait_and_wait_give_up_on_a_lease_that_is_held() {
+    let stage = Stage::new("conflict");
+    stage.blob.create(&[]);
+    stage.blob.acquire(STRANGER, 60);
+    for (options, status) in [
+        (&["-n"][..], 75),
+        (&["-n", "-E", "9"][..], 9),
+        (&["-w", "1s"][..], 75),
+        (&["-w", "1s", "-E", "0"][..], 0),
+    ] {
+        let begin = Instant::now();
+        let finished = stage
+            .run(azurite().port)
+            .args(options)
+            .shell("touch marker")
+            .finish();
+        assert_eq!(
+            finished.ended,
+            Ended::Code(status),
+            "{options:?}: {}",
+            finished.stderr
+        );
+        if options[0] == "-w" {
+            assert!(Instant::now().since(begin) >= Duration::from_secs(1));
+        }
+    }
+    assert_eq!(
+        stage.blob.metadata("trafficcop_token"),
+        None,
+        "a held lock is only looked at"
+    );
+}
+
+#[test]
+fn a_standby_polls_without_writing() {
+    let stage = Stage::new("polls");
+    stage.blob.create(&[]);
+    stage.blob.acquire(STRANGER, 60);
+    let proxy = Proxy::before(azurite().port);
+    let mut one = stage.instance(proxy.port, "one", &["--poll", "100ms"], &[]);
+    await_for(
+        "ten polls",
+        || (proxy.log().len() >= 10).then_some(()),
+        || format!("{:?}", proxy.log()),
+    );
+    one.signal(Signal::SIGTERM);
+    assert_eq!(one.wait(), TERM);
+    let log = proxy.log();
+    assert!(log.iter().all(|seen| seen.call == Call::Look), "{log:#?}");
+}

@@ -1,0 +1,243 @@
+//! What the command gets from us, and what we make of its end.
+
+use std::fs::File;
+
+use nix::sys::signal::Signal;
+
+use super::{A_TREE, KILL, instance, let_end};
+use crate::support::await_for;
+use crate::support::instance::Ended;
+use crate::support::journal::What;
+use crate::support::processes::{Process, await_stopped};
+use crate::support::scene::Scene;
+
+#[test]
+fn a_hangup_that_was_ignored_when_we_started_stays_ignored() {
+    let scene = Scene::new();
+    let done = scene.path("done");
+    let mut one = scene
+        .run_on_file()
+        .ignoring(Signal::SIGHUP)
+        .journalist("one", &["--until", done.to_str().unwrap()])
+        .start();
+    scene.journal.await_tag(What::Beat, "one");
+    one.signal(Signal::SIGHUP);
+    one.signal(Signal::SIGWINCH);
+    scene.journal.await_sign_of_life("one");
+    one.assert_running();
+    File::create(done).unwrap();
+    assert_eq!(one.wait(), Ended::Code(0));
+}
+
+#[test]
+fn the_command_s_end_is_our_end() {
+    let scene = Scene::new();
+    let script = scene.path("not-executable");
+    std::fs::write(&script, "#!/bin/sh\n").unwrap();
+    for (words, expected) in [
+        (vec!["true"], Ended::Code(0)),
+        (vec!["sh", "-c", "exit 7"], Ended::Code(7)),
+        (vec!["sh", "-c", "exit 255"], Ended::Code(255)),
+        (vec!["sh", "-c", "kill -9 $$"], KILL),
+        (
+            vec!["sh", "-c", "kill -USR1 $$"],
+            Ended::Died(Signal::SIGUSR1),
+        ),
+        (vec![script.to_str().unwrap()], Ended::Code(126)),
+        (vec![scene.directory().to_str().unwrap()], Ended::Code(126)),
+        (vec!["no-such-command-anywhere"], Ended::Code(127)),
+        (vec!["/no/such/path"], Ended::Code(127)),
+    ] {
+        // A directory in PATH that we may not search would make "not found" unknowable.
+        let run = scene.run_on_file().env("PATH", "/usr/bin:/bin");
+        let finished = run.command(&words).finish();
+        assert_eq!(finished.ended, expected, "{words:?}: {}", finished.stderr);
+        if let Ended::Code(126 | 127) = expected {
+            let last = finished.stderr.lines().last().unwrap_or_default();
+            assert!(
+                last.contains("cannot run") && last.contains(words[0]),
+                "{}",
+                finished.stderr
+            );
+        }
+    }
+    scene.await_nobody();
+}
+
+#[test]
+fn a_command_that_catches_terminate_has_its_grace_and_its_own_status() {
+    let scene = Scene::new();
+    let mut one = instance(&scene, "one", &["--grace", "10m"], &["--term", "300:5"]);
+    scene.journal.await_tag(What::Beat, "one");
+    one.signal(Signal::SIGTERM);
+    assert_eq!(one.wait(), Ended::Code(5), "{}", one.stderr());
+    scene.journal.await_tag(What::End, "one");
+}
+
+#[test]
+fn a_second_terminate_kills_at_once() {
+    let scene = Scene::new();
+    let mut one = instance(&scene, "one", &["--grace", "10m"], &A_TREE);
+    scene.journal.await_tag(What::Beat, "one/daemon");
+    one.signal(Signal::SIGTERM);
+    one.await_log("stopping the command: SIGTERM received");
+    scene.journal.await_sign_of_life("one/daemon");
+    // Signals that come together are one request: say it again until it is heard.
+    await_for(
+        "the end",
+        || {
+            if one.ended().is_none() {
+                one.signal(Signal::SIGTERM);
+            }
+            one.ended()
+        },
+        String::new,
+    );
+    assert_eq!(one.wait(), KILL, "{}", one.stderr());
+    scene.await_nobody();
+}
+
+#[test]
+fn the_stop_signal_is_the_one_asked_for() {
+    let scene = Scene::new();
+    let one = scene
+        .run_on_file()
+        .args(["--stop-signal", "USR2"])
+        .shell("trap 'echo usr2; exit 3' USR2; echo ready; while :; do sleep 0.01; done")
+        .start();
+    await_for(
+        "the command",
+        || one.stdout().contains("ready").then_some(()),
+        || one.stderr(),
+    );
+    one.signal(Signal::SIGTERM);
+    let finished = one.finish();
+    assert_eq!(
+        (finished.ended, &*finished.stdout),
+        (Ended::Code(3), "ready\nusr2\n")
+    );
+}
+
+#[test]
+fn signals_that_are_not_ours_are_passed_on() {
+    let scene = Scene::new();
+    let one = scene
+        .run_on_file()
+        .shell(
+            "trap 'echo usr1' USR1; trap 'echo usr2; exit 0' USR2; echo ready; \
+             while :; do sleep 0.01; done",
+        )
+        .start();
+    let said = |words: &str| {
+        await_for(
+            words,
+            || one.stdout().contains(words).then_some(()),
+            || one.stderr(),
+        );
+    };
+    said("ready");
+    one.signal(Signal::SIGUSR1);
+    said("usr1");
+    one.signal(Signal::SIGUSR2);
+    said("usr2");
+    assert_eq!(one.finish().ended, Ended::Code(0));
+}
+
+#[test]
+fn a_terminal_stop_stops_the_command_then_us_and_continue_continues_both() {
+    let scene = Scene::new();
+    let mut one = instance(&scene, "one", &[], &[]);
+    let command = scene.journal.await_tag(What::Beat, "one").pid;
+    one.signal(Signal::SIGTSTP);
+    await_stopped(one.pid());
+    assert_eq!(
+        Process::read(command).unwrap().state,
+        'T',
+        "the command stops first"
+    );
+    one.signal(Signal::SIGCONT);
+    scene.journal.await_sign_of_life("one");
+    let_end(&scene, "one");
+    assert_eq!(one.wait(), Ended::Code(0), "{}", one.stderr());
+}
+
+#[test]
+fn stdin_reaches_the_command() {
+    let scene = Scene::new();
+    let text = "one\ntwo\n".repeat(50_000);
+    let input = scene.path("input");
+    std::fs::write(&input, &text).unwrap();
+    let finished = scene
+        .run_on_file()
+        .stdin(File::open(input).unwrap())
+        .command(["cat"])
+        .finish();
+    assert_eq!(finished.ended, Ended::Code(0), "{}", finished.stderr);
+    assert!(
+        finished.stdout == text,
+        "{} bytes came",
+        finished.stdout.len()
+    );
+}
+
+#[test]
+fn the_command_is_told_its_token_the_lock_and_who_holds_it() {
+    let scene = Scene::new();
+    for token in 1..=3 {
+        let finished = scene
+            .run_on_file()
+            .args(["--identity", "web1"])
+            .shell("echo \"$TRAFFICCOP_TOKEN|$TRAFFICCOP_LOCK|$TRAFFICCOP_HOLDER\"")
+            .finish();
+        let lock = scene.lock();
+        assert!(
+            finished.stdout.starts_with(&format!("{token}|")),
+            "{}",
+            finished.stdout
+        );
+        assert!(
+            finished.stdout.contains(lock.to_str().unwrap()),
+            "{}",
+            finished.stdout
+        );
+        assert!(finished.stdout.ends_with("|web1\n"), "{}", finished.stdout);
+    }
+}
+
+#[test]
+fn the_command_gets_the_state_we_were_started_with_and_nothing_of_ours() {
+    let scene = Scene::new();
+    let state = |words: &[&str]| {
+        let finished = scene
+            .run_on_file()
+            .ignoring(Signal::SIGUSR2)
+            .current_dir(scene.directory())
+            .command(words)
+            .finish();
+        assert_eq!(finished.ended, Ended::Code(0), "{}", finished.stderr);
+        finished.stdout
+    };
+    for line in state(&["grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status"]).lines() {
+        let (name, set) = line.split_once(":\t").unwrap();
+        // The two after the 31st are the C library's own; cargo leaves them ignored.
+        let set = u64::from_str_radix(set, 16).unwrap() & ((1 << 31) - 1);
+        let usr2 = 1 << (Signal::SIGUSR2 as i32 - 1);
+        assert_eq!(set, if name == "SigIgn" { usr2 } else { 0 }, "{line}");
+    }
+    let directory = scene.directory().canonicalize().unwrap();
+    assert_eq!(state(&["pwd", "-P"]).trim(), directory.to_str().unwrap());
+
+    // Beside stdin, stdout and stderr (and the directory that ls reads) there is only the lock,
+    // which must live as long as the command.
+    let lock = scene.lock().canonicalize().unwrap();
+    for line in state(&["ls", "-l", "/proc/self/fd"]).lines() {
+        let Some((left, target)) = line.split_once(" -> ") else {
+            continue;
+        };
+        let number: i32 = left.rsplit(' ').next().unwrap().parse().unwrap();
+        assert!(
+            number <= 2 || target.starts_with("/proc/") || lock.to_str() == Some(target),
+            "leaked: {line}"
+        );
+    }
+}

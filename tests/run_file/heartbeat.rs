@@ -1,0 +1,93 @@
+//! A supervisor that stands still: nothing on a local lock, a deadline with a heartbeat.
+
+use nix::sys::signal::Signal;
+use trafficcop::clock::Instant;
+
+use super::{A_TREE, instance, let_end};
+use crate::support::await_for;
+use crate::support::instance::Ended;
+use crate::support::journal::What;
+use crate::support::scene::Scene;
+
+#[test]
+fn a_stopped_supervisor_costs_a_local_lock_nothing() {
+    let scene = Scene::new();
+    let mut one = instance(&scene, "one", &["--lease", "12s"], &["--term", "60000:9"]);
+    scene.journal.await_tag(What::Beat, "one");
+    one.freeze();
+    let later = Instant::now().as_nanos() + 3_000_000_000;
+    scene
+        .journal
+        .await_line("life after three seconds", |line| line.at > later);
+    one.signal(Signal::SIGCONT);
+    scene.journal.await_sign_of_life("one");
+    let_end(&scene, "one");
+    assert_eq!(one.wait(), Ended::Code(0), "{}", one.stderr());
+    assert_eq!(scene.journal.judge(), ["one"]);
+    assert!(
+        scene
+            .journal
+            .lines()
+            .iter()
+            .all(|line| line.what != What::Term)
+    );
+}
+
+#[test]
+fn with_a_heartbeat_a_stopped_supervisor_s_tree_is_dead_in_time_and_it_competes_again() {
+    let scene = Scene::new();
+    let mut one = instance(
+        &scene,
+        "one",
+        &["--heartbeat", "on", "--lease", "12s"],
+        &A_TREE,
+    );
+    scene.journal.await_tag(What::Beat, "one/daemon");
+    one.freeze();
+    let end_of_lease = Instant::now().as_nanos() + 12_000_000_000;
+    await_for(
+        "the tree to be gone",
+        || scene.trees().is_empty().then_some(()),
+        String::new,
+    );
+    let last = scene
+        .journal
+        .lines()
+        .iter()
+        .map(|line| line.at)
+        .max()
+        .unwrap();
+    assert!(last < end_of_lease, "{}", scene.journal);
+    one.signal(Signal::SIGCONT);
+    scene
+        .journal
+        .await_line("a second tenure", |line| line.token == 2);
+    one.signal(Signal::SIGTERM);
+    one.wait();
+    assert_eq!(scene.journal.judge(), ["one", "one"]);
+    scene.await_nobody();
+}
+
+#[test]
+fn a_heartbeat_that_succeeds_keeps_the_command_for_longer_than_a_lease() {
+    let scene = Scene::new();
+    let mut one = instance(
+        &scene,
+        "one",
+        &["--heartbeat", "on", "--lease", "12s"],
+        &["--term", "60000:9"],
+    );
+    let start = scene.journal.await_tag(What::Start, "one");
+    scene.journal.await_line("life after a lease", |line| {
+        line.at > start.at + 12_500_000_000
+    });
+    let_end(&scene, "one");
+    assert_eq!(one.wait(), Ended::Code(0), "{}", one.stderr());
+    assert!(
+        scene
+            .journal
+            .lines()
+            .iter()
+            .all(|line| line.what != What::Term)
+    );
+}

@@ -1,0 +1,50 @@
+//! `trafficcop run --file`: what happens to commands and instances, end to end.
+//!
+//! Read as a specification: each test is one sentence of it.
+
+#[expect(dead_code, reason = "each test binary uses a part of the support")]
+#[path = "../support/mod.rs"]
+mod support;
+
+mod command;
+mod hand_over;
+mod heartbeat;
+mod operated;
+mod waiting;
+
+use std::fs::File;
+
+use nix::sys::signal::Signal;
+
+use support::instance::{Ended, Instance};
+use support::scene::Scene;
+
+const TERM: Ended = Ended::Died(Signal::SIGTERM);
+const KILL: Ended = Ended::Died(Signal::SIGKILL);
+
+/// An instance whose command writes into the journal until the file `NAME.done` appears.
+fn instance(scene: &Scene, name: &str, options: &[&str], command: &[&str]) -> Instance {
+    let done = scene.path(&format!("{name}.done"));
+    let mut words = vec!["--until", done.to_str().unwrap()];
+    words.extend(command);
+    scene
+        .run_on_file()
+        .args(["--identity", name])
+        .args(options)
+        .journalist(name, &words)
+        .start()
+}
+
+fn let_end(scene: &Scene, name: &str) {
+    File::create(scene.path(&format!("{name}.done"))).unwrap();
+}
+
+const A_TREE: [&str; 7] = [
+    "--term",
+    "ignore",
+    "--daemon",
+    "--children",
+    "2",
+    "--storm",
+    "6",
+];

@@ -1,0 +1,109 @@
+//! Standing by, for ever, for a while or not at all.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use trafficcop::clock::Instant;
+
+use super::{instance, let_end};
+use crate::support::instance::Ended;
+use crate::support::journal::What;
+use crate::support::scene::Scene;
+
+#[test]
+fn a_waiter_is_woken_by_the_kernel_and_does_not_poll() {
+    let scene = Scene::new();
+    let mut first = instance(&scene, "first", &[], &[]);
+    scene.journal.await_tag(What::Beat, "first");
+    let mut second = instance(&scene, "second", &["--poll", "1h"], &[]);
+    second.await_log("standing by");
+    let_end(&scene, "first");
+    assert_eq!(first.wait(), Ended::Code(0));
+    scene.journal.await_tag(What::Beat, "second");
+    let_end(&scene, "second");
+    assert_eq!(second.wait(), Ended::Code(0));
+}
+
+#[test]
+fn a_standby_leaves_by_the_signal_it_is_sent_and_disturbs_nobody() {
+    let scene = Scene::new();
+    let mut holder = instance(&scene, "holder", &[], &[]);
+    scene.journal.await_tag(What::Beat, "holder");
+    for number in [
+        Signal::SIGTERM,
+        Signal::SIGINT,
+        Signal::SIGHUP,
+        Signal::SIGQUIT,
+    ] {
+        let mut standby = instance(&scene, "standby", &[], &[]);
+        standby.await_log("standing by");
+        standby.signal(number);
+        assert_eq!(standby.wait(), Ended::Died(number), "{}", standby.stderr());
+    }
+    holder.assert_running();
+    let_end(&scene, "holder");
+    assert_eq!(holder.wait(), Ended::Code(0));
+    assert_eq!(scene.journal.judge(), ["holder"]);
+    scene.await_nobody();
+}
+
+#[test]
+fn no_wait_gives_up_at_once_with_status_75_or_the_one_asked_for() {
+    let scene = Scene::new();
+    let holder = instance(&scene, "holder", &[], &[]);
+    scene.journal.await_tag(What::Beat, "holder");
+    let marker = scene.path("marker");
+    let touch = ["touch", marker.to_str().unwrap()];
+    for (options, status) in [
+        (&["-n"][..], 75),
+        (&["--no-wait"][..], 75),
+        (&["-n", "-E", "9"][..], 9),
+        (&["-n", "-E", "0"][..], 0),
+        (&["--wait", "0"][..], 75),
+    ] {
+        let finished = scene.run_on_file().args(options).command(touch).finish();
+        assert_eq!(
+            finished.ended,
+            Ended::Code(status),
+            "{options:?}: {}",
+            finished.stderr
+        );
+        assert!(
+            finished.stderr.contains("holder is in control"),
+            "{}",
+            finished.stderr
+        );
+    }
+    assert!(!marker.exists());
+    drop(holder);
+}
+
+#[test]
+fn wait_gives_up_after_its_time_and_not_before() {
+    let scene = Scene::new();
+    let holder = instance(&scene, "holder", &[], &[]);
+    scene.journal.await_tag(What::Beat, "holder");
+    let begin = Instant::now();
+    let finished = scene
+        .run_on_file()
+        .args(["-w", "1"])
+        .command(["true"])
+        .finish();
+    assert_eq!(finished.ended, Ended::Code(75), "{}", finished.stderr);
+    assert!(Instant::now().since(begin) >= Duration::from_secs(1));
+    drop(holder);
+}
+
+#[test]
+fn wait_is_over_when_control_is_obtained() {
+    let scene = Scene::new();
+    let mut first = instance(&scene, "first", &[], &[]);
+    scene.journal.await_tag(What::Beat, "first");
+    let mut second = instance(&scene, "second", &["-w", "10m"], &[]);
+    second.await_log("standing by");
+    let_end(&scene, "first");
+    first.wait();
+    scene.journal.await_tag(What::Beat, "second");
+    let_end(&scene, "second");
+    assert_eq!(second.wait(), Ended::Code(0));
+}
