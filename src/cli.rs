@@ -11,7 +11,10 @@ use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand, 
 
 use crate::exit;
 
+mod check;
 mod habits;
+
+pub use check::{CHECK_EXAMPLES, CHECK_STATUS, Check};
 pub use habits::{Habits, Restart};
 
 /// How wide help may be.
@@ -51,6 +54,13 @@ pub enum Verb {
     /// set by an environment variable, --grace-on-loss by TRAFFICCOP_GRACE_ON_LOSS, say; the command
     /// line wins, and an empty variable counts as unset.
     Run(Box<Run>),
+
+    /// Ask, from inside a command, whether it is still in control
+    ///
+    /// For scripts that trafficcop runs: exits 0 if the command is in control, 1 if it is not. It
+    /// asks no store and no other process, only a file of eight bytes that the guardian keeps (see
+    /// TRAFFICCOP_CONTROL), so it can be asked as often as you like.
+    Check(Check),
 }
 
 /// What can be said of a run.
@@ -109,9 +119,22 @@ pub struct Run {
     )]
     pub conflict_exit_code: Option<String>,
 
+    /// Let at most N instances have control at the same time [default: 1]
+    ///
+    /// The slots are locks of their own: NAME.0 to NAME.N-1, or PATH.0 and so on. All instances must
+    /// name the same N (1 to 1000). A standby begins at a random slot and looks at up to four with
+    /// each poll (with -n at all of them), on a file too. The command finds the number of its slot in TRAFFICCOP_SLOT.
+    #[arg(
+        long,
+        value_name = "N",
+        env = "TRAFFICCOP_SLOTS",
+        help_heading = "The lock (exactly one)"
+    )]
+    pub slots: Option<String>,
+
     /// How often a standby looks at the lock (±20 %) [default: 2s]
     ///
-    /// For --blob; a file's lock wakes its waiter by itself. While the holder drains, a standby
+    /// For --blob, --slots and network drives; a file's lock wakes its waiter by itself otherwise. While the holder drains, a standby
     /// looks four times a second.
     #[arg(
         long,
@@ -330,6 +353,14 @@ pub const FOR_THE_COMMAND: &[(&str, &str)] = &[
     ),
     ("TRAFFICCOP_LOCK", "the lock's address"),
     ("TRAFFICCOP_HOLDER", "this instance's identity"),
+    (
+        "TRAFFICCOP_SLOT",
+        "the number of its slot, from 0 (see --slots)",
+    ),
+    (
+        "TRAFFICCOP_CONTROL",
+        "a file of eight bytes that tells until when the command is in control: nanoseconds of CLOCK_BOOTTIME as a native-endian unsigned number, 0 when it is not, the greatest number when the lock has no deadline. Empty if no file could be made. 'trafficcop check' reads it",
+    ),
 ];
 
 /// Where credentials for --blob come from.
@@ -379,14 +410,28 @@ fn path() -> impl TypedValueParser<Value = PathBuf> {
 }
 
 fn after_long_help() -> String {
+    with_examples(
+        EXAMPLES,
+        &[
+            ("The command's environment", FOR_THE_COMMAND),
+            ("Credentials", FOR_THE_STORE),
+            ("Exit status", exit::TABLE),
+        ],
+    )
+}
+
+/// Two columns of text: a name and its meaning.
+type Rows<'a> = &'a [(&'a str, &'a str)];
+
+fn with_examples(examples: Rows<'_>, lists: &[(&str, Rows<'_>)]) -> String {
     let mut text = String::from("Examples:\n");
-    for (what, command) in EXAMPLES {
+    for (what, command) in examples {
         let _ = write!(text, "  {what}\n      {command}\n");
     }
-    let mut list = |title: &str, rows: &[(&str, &str)]| {
+    for (title, rows) in lists {
         let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
         let _ = writeln!(text, "\n{title}:");
-        for (name, meaning) in rows {
+        for (name, meaning) in *rows {
             // clap wraps long lines, but knows nothing of columns.
             let mut line = format!("  {name:width$} ");
             for word in meaning.split(' ') {
@@ -399,10 +444,7 @@ fn after_long_help() -> String {
             }
             let _ = writeln!(text, "{line}");
         }
-    };
-    list("The command's environment", FOR_THE_COMMAND);
-    list("Credentials", FOR_THE_STORE);
-    list("Exit status", exit::TABLE);
+    }
     text
 }
 
@@ -439,6 +481,7 @@ mod tests {
             .chain(words);
         parse(line).map(|cli| match cli.verb {
             Verb::Run(run) => *run,
+            other => panic!("not a run: {other:?}"),
         })
     }
 

@@ -7,6 +7,8 @@ use nix::sys::resource::{Resource, setrlimit};
 
 use crate::core::{Cause, Ending, Exit};
 
+/// The answer "no" of `trafficcop check`, which is none of `run`'s.
+pub const NOT_IN_CONTROL: u8 = 1;
 /// Bad usage, or settings that cannot hold.
 pub const USAGE: u8 = 64;
 /// The store (or the machine) did not let anything start.

@@ -18,13 +18,16 @@
 //!   Azure share.
 //! - [`supervise`] owns processes: the guardian, the command's tree, containment, the terminal.
 //! - [`hold`] is the one place where a lease and a process meet. It owns no policy.
+//! - [`deadline`] is the same question asked from inside a command; [`check`] asks it for scripts.
 //! - [`run`] drives `hold` for the command line; [`plan`] is the validated configuration, `cli` what
 //!   was typed, [`exit`] how we end, [`report`] everything a person reads.
 
 pub mod azure;
+pub mod check;
 pub mod cli;
 pub mod clock;
 pub mod core;
+pub mod deadline;
 pub mod embed;
 pub mod exit;
 pub mod hold;
@@ -37,4 +40,5 @@ pub mod status;
 pub mod supervise;
 pub mod units;
 
+pub use deadline::{Deadline, DeadlineError};
 pub use embed::{Builder, Control, TrafficCop};

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use trafficcop::{cli, exit, plan, report, run};
+use trafficcop::{check, cli, exit, plan, report, run};
 
 fn main() -> ExitCode {
     let typed = match cli::parse(std::env::args_os()) {
@@ -13,11 +13,18 @@ fn main() -> ExitCode {
             return ExitCode::from(if error.use_stderr() { exit::USAGE } else { 0 });
         }
     };
-    let cli::Verb::Run(typed) = typed.verb;
-    report::init(typed.log.into(), typed.quiet);
-    let ended = plan::Plan::new(*typed, &plan::Place::here())
-        .map_err(anyhow::Error::from)
-        .and_then(run::run);
+    let ended = match typed.verb {
+        cli::Verb::Run(typed) => {
+            report::init(typed.log.into(), typed.quiet);
+            plan::Plan::new(*typed, &plan::Place::here())
+                .map_err(anyhow::Error::from)
+                .and_then(run::run)
+        }
+        cli::Verb::Check(typed) => {
+            report::init(report::Format::Text, false);
+            check::check(&typed)
+        }
+    };
     match ended {
         Ok(leave) => leave.go(),
         Err(error) => {

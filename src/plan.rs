@@ -30,6 +30,9 @@ const POLL: std::ops::RangeInclusive<Duration> =
 /// The longest identity, in bytes: it travels in the metadata of a blob, which has 8 KiB for all.
 const IDENTITY_LIMIT: usize = 128;
 
+/// The most slots: a standby that looks at four with each poll must get round.
+const SLOTS: u32 = 1000;
+
 const DEFAULT_LEASE: Duration = Duration::from_secs(60);
 const DEFAULT_POLL: Duration = Duration::from_secs(2);
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);
@@ -116,6 +119,8 @@ impl From<cli::Log> for Format {
 pub struct Plan {
     /// What is competed for.
     pub lock: Lock,
+    /// How many may have control at the same time; with more than one, `lock` is the name of all.
+    pub slots: u32,
     /// What the instance goes by. A budget is always there; on a file whose lock needs no
     /// heartbeat it has no meaning, and whoever knows the store's terms takes it out.
     pub rules: Rules,
@@ -154,6 +159,7 @@ impl Plan {
             ));
         }
         let lock = lock(&typed)?;
+        let slots = slots(&typed)?;
         let budget = budget(&typed, &lock)?;
         let poll = poll(&typed)?;
         let rules = Rules {
@@ -173,7 +179,7 @@ impl Plan {
             seed: place.seed,
         };
         Ok(Plan {
-            status_file: status_file(&typed, &lock)?,
+            status_file: status_file(&typed, &lock, slots)?,
             conflict_status: conflict_status(&typed)?,
             candidate: Candidate {
                 identity: identity(&typed, place)?,
@@ -182,6 +188,7 @@ impl Plan {
                 command: cut(&quoted(&typed.command), COMMAND_LIMIT).to_owned(),
             },
             lock,
+            slots,
             rules,
             lease: budget.lease,
             contain: match typed.contain {
@@ -279,6 +286,21 @@ fn lock(typed: &cli::Run) -> Result<Lock, Refusal> {
     }
 }
 
+fn slots(typed: &cli::Run) -> Result<u32, Refusal> {
+    let Some(text) = typed.slots.as_deref() else {
+        return Ok(1);
+    };
+    match text.parse() {
+        Ok(0) => Err(Refusal::new(
+            "--slots 0: nobody could ever have control: take 1 or more",
+        )),
+        Ok(count) if count <= SLOTS => Ok(count),
+        _ => Err(Refusal::new(format!(
+            "--slots {text}: take a number from 1 to {SLOTS}"
+        ))),
+    }
+}
+
 fn budget(typed: &cli::Run, lock: &Lock) -> Result<Budget, Refusal> {
     let text = typed.lease.as_deref();
     if text.is_some_and(|text| {
@@ -371,7 +393,7 @@ fn identity(typed: &cli::Run, place: &Place) -> Result<String, Refusal> {
 
 /// The status file is replaced by renaming. If it were the lock's file, the next instance would
 /// find a new file there, lock it, and run beside us.
-fn status_file(typed: &cli::Run, lock: &Lock) -> Result<Option<PathBuf>, Refusal> {
+fn status_file(typed: &cli::Run, lock: &Lock, slots: u32) -> Result<Option<PathBuf>, Refusal> {
     let Some(status) = &typed.status_file else {
         return Ok(None);
     };
@@ -382,7 +404,7 @@ fn status_file(typed: &cli::Run, lock: &Lock) -> Result<Option<PathBuf>, Refusal
         )));
     }
     if let Lock::File { path, .. } = lock
-        && same_file(status, path)
+        && locks(path, slots).any(|path| same_file(status, &path))
     {
         return Err(Refusal::new(format!(
             "--status-file {} is the lock's file, and would be replaced under the lock: name another one",
@@ -390,6 +412,17 @@ fn status_file(typed: &cli::Run, lock: &Lock) -> Result<Option<PathBuf>, Refusal
         )));
     }
     Ok(Some(status.clone()))
+}
+
+/// The files that are locked: the path itself, or one for each slot.
+fn locks(path: &Path, slots: u32) -> impl Iterator<Item = PathBuf> {
+    (0..slots).map(move |slot| {
+        let mut path = path.as_os_str().to_owned();
+        if slots > 1 {
+            path.push(format!(".{slot}"));
+        }
+        path.into()
+    })
 }
 
 fn same_file(one: &Path, other: &Path) -> bool {

@@ -108,6 +108,11 @@ pub fn failure(error: &anyhow::Error) {
     say(Level::ERROR, &format!("{error:#}"), None, Some(status));
 }
 
+/// The answer to a question, on stdout. Where nobody reads it, the exit status says the same.
+pub fn answer(text: &str) {
+    let _ = std::io::Write::write_all(&mut std::io::stdout(), format!("{text}\n").as_bytes());
+}
+
 fn command() -> &'static str {
     CONTEXT
         .get()

@@ -8,12 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::azure::Account;
 use crate::clock::Instant;
 use crate::core::{Cause, Ending, Notice, Tenure};
 use crate::exit::Leave;
 use crate::hold::{Audience, Charge, Start, hold};
+use crate::lease::slots::Slots;
 use crate::lease::{self, Store, blob, file};
 use crate::plan::{Lock, Plan, Refusal};
 use crate::report;
@@ -37,6 +39,8 @@ struct Command {
     runs: bool,
     /// We were asked to pause and wait for the command to stop until then.
     pausing: Option<Instant>,
+    /// How many can have control at the same time.
+    slots: u32,
 }
 
 impl Command {
@@ -45,6 +49,10 @@ impl Command {
             ("TRAFFICCOP_TOKEN".into(), token.to_string().into()),
             ("TRAFFICCOP_LOCK".into(), self.store.name().into()),
             ("TRAFFICCOP_HOLDER".into(), self.identity.clone().into()),
+            (
+                "TRAFFICCOP_SLOT".into(),
+                self.store.slot().to_string().into(),
+            ),
         ]
     }
 
@@ -64,6 +72,10 @@ impl Command {
 impl Charge for Command {
     fn start(&mut self, start: Start) {
         self.runs = true;
+        if self.slots > 1 {
+            let (slot, slots) = (self.store.slot(), self.slots);
+            tracing::info!(slot, "slot {slot} of {slots}: {}", self.store.name());
+        }
         self.attendant.start(Order {
             env: self.environment(start.token),
             term_at: start.term_at,
@@ -125,12 +137,15 @@ impl Charge for Command {
 /// What people are told of this instance: the log and the status file.
 struct People {
     status: Status,
+    store: Arc<dyn Store>,
     file: Option<StatusFile>,
 }
 
 impl People {
     fn write(&mut self, state: &str) {
         state.clone_into(&mut self.status.state);
+        // With slots it is another one in every tenure.
+        self.store.name().clone_into(&mut self.status.lock);
         if let Some(file) = &mut self.file {
             file.write(&self.status);
         }
@@ -232,6 +247,9 @@ pub fn run(plan: Plan) -> anyhow::Result<Leave> {
         afterlife: lease::execute_will,
     })
     .map_err(|refusal| Refusal::new(refusal.to_string()))?;
+    if plan.slots > 1 {
+        make_room();
+    }
     report::context(report::Context {
         lock: store.name().to_owned(),
         identity: plan.candidate.identity.clone(),
@@ -247,13 +265,13 @@ pub fn run(plan: Plan) -> anyhow::Result<Leave> {
     let people = People {
         status: Status {
             state: "starting".into(),
-            lock: store.name().to_owned(),
             identity: plan.candidate.identity.clone(),
             pid: plan.candidate.pid,
             guardian_pid: Some(guardian.pid()),
             contain: Some(contain),
             ..Status::default()
         },
+        store: Arc::clone(&store),
         file: plan.status_file.clone().map(StatusFile::new),
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -263,6 +281,16 @@ pub fn run(plan: Plan) -> anyhow::Result<Leave> {
     // A call that hangs (a name that does not resolve, a dead mount) must not keep us here.
     runtime.shutdown_background();
     Ok(leave)
+}
+
+/// Each slot of a file that was looked at stays open. The guardian was forked before, so the command
+/// gets the limit that we were given.
+fn make_room() {
+    const WANTED: u64 = 4096;
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        // Where it cannot be, slots that cannot be opened are told of, one by one.
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, soft.max(hard.min(WANTED)), hard);
+    }
 }
 
 async fn campaign(
@@ -280,6 +308,7 @@ async fn campaign(
         stop_signal: plan.rules.stop_signal,
         runs: false,
         pausing: None,
+        slots: plan.slots,
     };
     people.write("standby");
     let terms = store.terms();
@@ -306,6 +335,15 @@ async fn campaign(
     Ok(leave)
 }
 
+/// Whoever looks once (`-n`) looks at all slots.
+fn looking(slots: Slots, plan: &Plan) -> Slots {
+    if plan.rules.wait == Some(Duration::ZERO) {
+        slots.looking_at_all()
+    } else {
+        slots
+    }
+}
+
 /// The store of the plan; what speaks against it before anything is started comes as an ending.
 fn open(plan: &Plan) -> anyhow::Result<Result<Arc<dyn Store>, Ending>> {
     match &plan.lock {
@@ -322,28 +360,36 @@ fn open(plan: &Plan) -> anyhow::Result<Result<Arc<dyn Store>, Ending>> {
                 .map_err(|why| refuse(why.to_string()))?;
             blob::prepare_will(account.clone());
             tracing::info!("credential: {}", account.kind());
-            let store = blob::Blob::open(blob::Config {
+            let config = blob::Config {
                 target,
                 account,
                 lease: plan.lease,
                 candidate: plan.candidate.clone(),
                 create: *create,
                 page_blob: *page_blob,
-            })?;
-            Ok(Ok(Arc::new(store)))
+            };
+            Ok(Ok(if plan.slots > 1 {
+                let slots = Slots::of_blobs(config, plan.slots);
+                let slots = slots.map_err(|why| refuse(why.to_string()))?;
+                Arc::new(looking(slots, plan))
+            } else {
+                Arc::new(blob::Blob::open(config)?)
+            }))
         }
         Lock::File { path, heartbeat } => {
-            let opened = file::File::open(file::Config {
+            let config = file::Config {
                 path: path.clone(),
                 candidate: plan.candidate.clone(),
                 heartbeat: *heartbeat,
                 lease: plan.lease,
                 create: true,
-            });
-            Ok(opened.map_or_else(
-                |why| Err(Ending::of_store(why.to_string(), why.denied)),
-                |store| Ok(Arc::new(store) as Arc<dyn Store>),
-            ))
+            };
+            let opened: Result<Arc<dyn Store>, _> = if plan.slots > 1 {
+                Slots::of_files(config, plan.slots).map(|slots| Arc::new(looking(slots, plan)) as _)
+            } else {
+                file::File::open(config).map(|store| Arc::new(store) as _)
+            };
+            Ok(opened.map_err(|why| Ending::of_store(why.to_string(), why.denied)))
         }
     }
 }

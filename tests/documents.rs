@@ -34,6 +34,47 @@ fn run_definition() -> clap::Command {
         .after_long_help("")
 }
 
+fn page_of_check() -> Vec<u8> {
+    let definition = definition();
+    let check = definition.find_subcommand("check").expect("a check");
+    let check = check.clone().name("trafficcop-check");
+    let man = Man::new(check.display_name("trafficcop-check").after_long_help("")).date("");
+    let mut page = Vec::new();
+    let write = "a vector takes everything";
+    man.render_title(&mut page).expect(write);
+    man.render_name_section(&mut page).expect(write);
+    man.render_synopsis_section(&mut page).expect(write);
+    man.render_description_section(&mut page).expect(write);
+    man.render_options_section(&mut page).expect(write);
+    let mut rest = Roff::new();
+    section(&mut rest, "EXIT STATUS", cli::CHECK_STATUS);
+    let control = cli::FOR_THE_COMMAND.iter();
+    let control: Vec<_> = control
+        .filter(|(name, _)| *name == "TRAFFICCOP_CONTROL")
+        .copied()
+        .collect();
+    section(&mut rest, "ENVIRONMENT", &control);
+    examples(&mut rest, cli::CHECK_EXAMPLES);
+    rest.control("SH", ["SEE ALSO"]);
+    rest.text([bold("trafficcop-run"), roman("(1)")]);
+    rest.to_writer(&mut page).expect(write);
+    page
+}
+
+fn examples(page: &mut Roff, examples: &[(&str, &str)]) {
+    page.control("SH", ["EXAMPLES"]);
+    for (what, command) in examples {
+        page.control("PP", []);
+        page.text([roman(*what)]);
+        page.control("PP", []);
+        page.control("RS", ["4"]);
+        page.control("nf", []);
+        page.text([bold(*command)]);
+        page.control("fi", []);
+        page.control("RE", []);
+    }
+}
+
 fn section(page: &mut Roff, title: &str, rows: &[(&str, &str)]) {
     page.control("SH", [title]);
     for (name, meaning) in rows {
@@ -58,6 +99,8 @@ fn page_of_trafficcop() -> Vec<u8> {
     rest.control("SH", ["SEE ALSO"]);
     rest.text([
         bold("trafficcop-run"),
+        roman("(1), "),
+        bold("trafficcop-check"),
         roman("(1), "),
         bold("flock"),
         roman("(1), "),
@@ -102,20 +145,12 @@ fn page_of_run() -> Vec<u8> {
         rest.text([bold(*name)]);
         rest.text([roman(*meaning)]);
     }
-    rest.control("SH", ["EXAMPLES"]);
-    for (what, command) in cli::EXAMPLES {
-        rest.control("PP", []);
-        rest.text([roman(*what)]);
-        rest.control("PP", []);
-        rest.control("RS", ["4"]);
-        rest.control("nf", []);
-        rest.text([bold(*command)]);
-        rest.control("fi", []);
-        rest.control("RE", []);
-    }
+    examples(&mut rest, cli::EXAMPLES);
     rest.control("SH", ["SEE ALSO"]);
     rest.text([
         bold("trafficcop"),
+        roman("(1), "),
+        bold("trafficcop-check"),
         roman("(1), "),
         bold("flock"),
         roman("(1), "),
@@ -149,6 +184,7 @@ fn fresh(path: &str, wanted: &[u8]) {
 fn the_man_pages_are_fresh() {
     fresh("man/trafficcop.1", &page_of_trafficcop());
     fresh("man/trafficcop-run.1", &page_of_run());
+    fresh("man/trafficcop-check.1", &page_of_check());
 }
 
 #[test]
@@ -273,6 +309,15 @@ fn the_readme_s_command_lines_can_be_parsed() {
         seen += 1;
     }
     assert!(seen >= 5, "only {seen} command lines were found");
+    for line in commands(&text("README.md")) {
+        // Inside of other commands: only what clap has to say about it.
+        if let Some((_, rest)) = line.split_once("trafficcop check") {
+            let flag = rest.split(|c: char| ";)\"".contains(c)).next();
+            let words = flag.unwrap_or_default().split_whitespace();
+            let line = ["trafficcop", "check"].into_iter().chain(words);
+            cli::parse(line.map(Into::into)).unwrap_or_else(|why| panic!("{why}"));
+        }
+    }
     for (_, example) in cli::EXAMPLES {
         cli::parse(example.split_whitespace().map(Into::into))
             .unwrap_or_else(|why| panic!("{why}"));
@@ -290,7 +335,12 @@ fn what_the_readme_names_is_there() {
             assert!(root().join(target).exists(), "README.md links to {target}");
         }
     }
-    for path in ["examples/cron-job.sh", ".ci/run"] {
+    for path in [
+        "examples/cron-job.sh",
+        "examples/check/worker.sh",
+        "examples/check/worker.py",
+        ".ci/run",
+    ] {
         use std::os::unix::fs::PermissionsExt;
         let mode = std::fs::metadata(root().join(path))
             .expect(path)

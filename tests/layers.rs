@@ -19,6 +19,8 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
         "embed",
         &["clock", "core", "hold", "lease", "signals", "supervise"],
     ),
+    ("deadline", &["clock", "supervise"]),
+    ("check", &["cli", "deadline", "exit", "plan", "report"]),
     ("exit", &["core", "plan"]),
     ("cli", &["exit", "plan"]),
     (
@@ -77,12 +79,12 @@ const WORDS: &[(&[&str], &[&str], &str)] = &[
     ),
     (
         &["anyhow::", "anyhow!"],
-        &["exit", "report", "run", "main"],
+        &["check", "exit", "report", "run", "main"],
         "errors are typed below the top",
     ),
     (
         &["env::var", "env::vars"],
-        &["cli", "plan", "run", "main", "supervise"],
+        &["cli", "deadline", "plan", "run", "main", "supervise"],
         "the environment is passed in",
     ),
     (

@@ -65,6 +65,9 @@ pub enum OpenError {
     /// The official client refused the address.
     #[error("the blob's address cannot be used: {0}")]
     Address(String),
+    /// With the number of a slot behind it, the name is none.
+    #[error("with the number of its slot, {0}")]
+    Target(#[from] TargetError),
 }
 
 /// The lock as one instance competes for it.

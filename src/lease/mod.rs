@@ -6,6 +6,7 @@
 pub mod blob;
 pub mod file;
 pub mod record;
+pub mod slots;
 
 /// What the guardian calls after the supervisor's death: see [`Store::will`].
 pub use blob::execute_will;
@@ -38,6 +39,12 @@ pub struct Terms {
 pub trait Store: Send + Sync {
     /// The lock's address for people and for `TRAFFICCOP_LOCK`; never with a secret in it.
     fn name(&self) -> &str;
+
+    /// Which of several locks is ours, from 0; for `TRAFFICCOP_SLOT`. Has a meaning only while we
+    /// have control.
+    fn slot(&self) -> u32 {
+        0
+    }
 
     /// The terms of this store.
     fn terms(&self) -> Terms;

@@ -20,8 +20,10 @@ fn typed(words: &[&str]) -> cli::Run {
     });
     let line = ["trafficcop", "run"].iter().chain(words);
     let matches = definition.try_get_matches_from(line).expect("it parses");
-    let cli::Verb::Run(run) = cli::Cli::from_arg_matches(&matches).expect("it fits").verb;
-    *run
+    match cli::Cli::from_arg_matches(&matches).expect("it fits").verb {
+        cli::Verb::Run(run) => *run,
+        other => panic!("not a run: {other:?}"),
+    }
 }
 
 fn plan(line: &str) -> Result<Plan, Refusal> {
@@ -328,4 +330,29 @@ fn a_long_command_is_cut_between_characters() {
     assert!(shown.len() <= COMMAND_LIMIT && shown.len() > COMMAND_LIMIT - 2);
     assert!(shown.starts_with("job 'é") && shown.ends_with('é'));
     assert_eq!(plan.command[1], *word);
+}
+
+#[test]
+fn slots_are_counted_from_one_to_a_thousand() {
+    let slots = |line: &str| plan(&format!("--file a {line} -- job")).map(|plan| plan.slots);
+    assert_eq!(slots(""), Ok(1));
+    assert_eq!(slots("--slots 1000"), Ok(1000));
+    for (line, words) in [
+        ("--slots 0", "nobody"),
+        ("--slots 1001", "1 to 1000"),
+        ("--slots=-1", "1 to 1000"),
+        ("--slots two", "1 to 1000"),
+    ] {
+        let why = slots(line).unwrap_err().to_string();
+        assert!(why.contains(words), "{line}: {why}");
+    }
+}
+
+#[test]
+fn the_status_file_is_none_of_the_slots() {
+    let status = |line: &str| plan(&format!("--file a {line} -- job"));
+    assert!(status("--status-file a.1 --slots 2").is_err());
+    assert!(status("--status-file a.2 --slots 2").is_ok());
+    assert!(status("--status-file a --slots 2").is_ok());
+    assert!(status("--status-file a.0").is_ok());
 }

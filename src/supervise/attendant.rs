@@ -20,6 +20,7 @@ use tokio::net::UnixStream;
 use tokio::time::sleep;
 
 use super::cage::Cage;
+use super::control::{self, ControlFile};
 use super::pulse::{Beat, Pulse};
 use super::wire::{Demand, FRAME, PAYLOAD_MAX, Report};
 use super::{News, Order, guardian, tree, watch};
@@ -63,6 +64,7 @@ pub struct Attendant {
     pid: i32,
     socket: UnixStream,
     cage: Cage,
+    control: ControlFile,
     state: State,
     /// From an order to its end; only meanwhile is the guardian's pulse felt.
     busy: bool,
@@ -76,11 +78,12 @@ pub struct Attendant {
 }
 
 impl Attendant {
-    pub(super) fn new(pid: i32, socket: UnixStream, cage: Cage) -> Attendant {
+    pub(super) fn new(pid: i32, socket: UnixStream, cage: Cage, control: ControlFile) -> Attendant {
         Attendant {
             pid,
             socket,
             cage,
+            control,
             state: State::Well,
             busy: false,
             kill_at: Instant::FOREVER,
@@ -106,7 +109,10 @@ impl Attendant {
             return self.inbox.push_back(refuse(Errno::EBUSY));
         }
         let mut payload = Vec::new();
-        for (name, value) in &order.env {
+        // Empty where there is none: an outer trafficcop's would answer for another lock.
+        let path = self.control.path().map(|path| path.as_os_str().to_owned());
+        let control = (control::VARIABLE.into(), path.unwrap_or_default());
+        for (name, value) in order.env.iter().chain([&control]) {
             let (name, value) = (name.as_bytes(), value.as_bytes());
             if name.is_empty() || name.contains(&b'=') || name.contains(&0) || value.contains(&0) {
                 return self.inbox.push_back(refuse(Errno::EINVAL));
@@ -196,6 +202,7 @@ impl Attendant {
                 State::Well => self.wait().await,
                 State::Lost(rescue) => {
                     if tree_is_empty(self.pid, &self.cage, rescue) {
+                        self.control.retire();
                         self.state = State::Over;
                         self.inbox.push_back(News::TreeEmpty { at: Instant::now() });
                     } else if rescue.tried >= watch::STUCK_AFTER {
@@ -235,6 +242,7 @@ impl Attendant {
             while Instant::now() < until {
                 if tree::reap(self.pid) {
                     guardian::spare_no_more(self.pid);
+                    self.control.retire();
                     return;
                 }
                 self.flush();
@@ -300,6 +308,7 @@ impl Attendant {
         guardian::spare_no_more(self.pid);
         self.busy = false;
         self.outgoing.clear();
+        self.control.set(Instant::ZERO);
         self.state = State::Lost(Rescue {
             looked: Instant::now(),
             tried: Duration::ZERO,

@@ -22,6 +22,7 @@ use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 
 use super::attendant::Attendant;
 use super::cage::Cage;
+use super::control::ControlFile;
 use super::spawn::Inheritance;
 use super::vigil::Vigil;
 use super::wire::{FRAME, Report};
@@ -89,6 +90,7 @@ pub struct Guardian {
     pid: i32,
     socket: UnixStream,
     cage: Cage,
+    control: ControlFile,
     foreground: bool,
 }
 
@@ -121,7 +123,7 @@ impl Guardian {
     /// Outside of a tokio runtime with time and I/O.
     pub fn attend(self) -> io::Result<Attendant> {
         let socket = tokio::net::UnixStream::from_std(self.socket)?;
-        Ok(Attendant::new(self.pid, socket, self.cage))
+        Ok(Attendant::new(self.pid, socket, self.cage, self.control))
     }
 }
 
@@ -152,12 +154,13 @@ pub fn fork(setup: Setup) -> Result<Guardian, Refusal> {
         ignore_ttou().map_err(errno("ignoring SIGTTOU"))?;
     }
     spare_what_we_came_with();
+    let control = ControlFile::create();
     let (ours, its) = UnixStream::pair().map_err(system("making a socket pair"))?;
 
     // SAFETY: there is one thread (see above), so the child's memory is consistent; it never
     // returns from `live`.
     match unsafe { nix::unistd::fork() }.map_err(errno("forking"))? {
-        nix::unistd::ForkResult::Child => live(setup, inheritance, cage, its),
+        nix::unistd::ForkResult::Child => live(setup, inheritance, cage, control, its),
         nix::unistd::ForkResult::Parent { child } => {
             drop(its);
             // Both do it, so that it is done before either relies on it.
@@ -167,6 +170,7 @@ pub fn fork(setup: Setup) -> Result<Guardian, Refusal> {
                 pid: child.as_raw(),
                 socket: ours,
                 cage,
+                control,
                 foreground,
             };
             hear_ready(&guardian).inspect_err(|_| {
@@ -254,7 +258,13 @@ fn hear_ready(guardian: &Guardian) -> Result<(), Refusal> {
 }
 
 /// The guardian's life, from fork to exit.
-fn live(setup: Setup, mut inheritance: Inheritance, cage: Cage, socket: UnixStream) -> ! {
+fn live(
+    setup: Setup,
+    mut inheritance: Inheritance,
+    cage: Cage,
+    control: ControlFile,
+    socket: UnixStream,
+) -> ! {
     // A panic must not unwind into a second copy of the supervisor. It ends the guardian, which
     // kills the command, and the supervisor does the rest.
     let lived = std::panic::catch_unwind(AssertUnwindSafe(|| {
@@ -264,12 +274,13 @@ fn live(setup: Setup, mut inheritance: Inheritance, cage: Cage, socket: UnixStre
         let _ = nix::sys::signal::sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None);
         let mut keep = cage.keep();
         keep.push(socket.as_raw_fd());
+        keep.extend(control.descriptor());
         keep.extend(inheritance.foreground.descriptor());
         close_ours(&keep);
         let _ = prctl::set_name(NAME);
         rename_arguments();
         take_precedence(&mut inheritance);
-        Vigil::begin(setup, inheritance, cage, socket).keep();
+        Vigil::begin(setup, inheritance, cage, control, socket).keep();
     }));
     // SAFETY: _exit(2) ends the process without running the exit handlers of the supervisor, whose
     // copy this is.

@@ -11,6 +11,7 @@
 mod attendant;
 mod cage;
 pub mod contain;
+mod control;
 mod guardian;
 #[doc(hidden)]
 pub mod pulse;
@@ -25,6 +26,7 @@ pub mod wire;
 mod words;
 
 pub use attendant::Attendant;
+pub use control::View;
 pub use guardian::{Guardian, Refusal, fork};
 pub use tty::stop_ourselves;
 pub use words::{Contain, News, Order, Setup};

@@ -14,6 +14,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, send};
 
 use super::cage::Cage;
+use super::control::ControlFile;
 use super::spawn::{self, Image, Inheritance};
 use super::tree::{self, Change, Children};
 use super::watch::{Event, Step, Steps, Watch};
@@ -49,6 +50,7 @@ pub(super) struct Vigil {
     setup: Setup,
     inheritance: Inheritance,
     cage: Cage,
+    control: ControlFile,
     senses: Senses,
     list: Children,
     watch: Watch,
@@ -77,6 +79,7 @@ impl Vigil {
         setup: Setup,
         inheritance: Inheritance,
         cage: Cage,
+        control: ControlFile,
         socket: UnixStream,
     ) -> Vigil {
         let senses = match Senses::open(socket) {
@@ -95,6 +98,7 @@ impl Vigil {
             setup,
             inheritance,
             cage,
+            control,
             senses,
             list: Children::of_this_thread(),
             main: None,
@@ -137,10 +141,13 @@ impl Vigil {
             }
             self.flush();
         }
+        self.control.retire();
     }
 
     fn happened(&mut self, event: Event) {
         let steps = self.watch.step(Instant::now(), event);
+        // Before anything is done about it: whoever is signalled finds the truth there.
+        self.control.set(self.watch.control());
         self.perform(&steps);
     }
 
@@ -267,6 +274,8 @@ impl Vigil {
         self.will
             .extend_from_slice(&self.received[will_at..will_at + will as usize]);
         let passed = self.passed.take().filter(|_| lock);
+        // The command may ask at once.
+        self.control.set(kill_at);
         match self.fork_command((term_at, kill_at), additions, passed) {
             Ok(pid) => self.happened(Event::Forked {
                 term_at,
@@ -277,6 +286,7 @@ impl Vigil {
             Err(errno) => {
                 self.cage.abandon();
                 self.lock = None;
+                self.control.set(Instant::ZERO);
                 self.tell(Report::NotStarted {
                     errno: errno as i32,
                 });

@@ -169,6 +169,16 @@ impl Watch {
         matches!(self.phase, Phase::Killing { .. })
     }
 
+    /// Until when the command may believe in its control: what the control file says. Zero from
+    /// the moment it is asked to end because control is in doubt.
+    pub(super) fn control(&self) -> Instant {
+        match self.phase {
+            Phase::Running | Phase::Draining { .. } if self.told_acting => Instant::ZERO,
+            Phase::Running | Phase::Draining { .. } => self.kill_at,
+            Phase::Idle | Phase::Killing { .. } => Instant::ZERO,
+        }
+    }
+
     /// When [`Event::Ticked`] will have a consequence.
     pub fn next(&self) -> Instant {
         match self.phase {

@@ -50,6 +50,41 @@ fn deadlines_are_acted_on_when_they_pass() {
 }
 
 #[test]
+fn the_command_may_believe_in_its_control_until_it_is_in_doubt() {
+    let mut watch = Watch::new();
+    assert_eq!(watch.control(), Instant::ZERO);
+    watch = running();
+    assert_eq!(watch.control(), at(200));
+    steps(&mut watch, 50, extended(300, 400));
+    assert_eq!(watch.control(), at(400));
+    // A requested drain is none for want of control.
+    let drain = Event::DrainAsked {
+        signal: libc::SIGTERM,
+        end_of_grace: at(1000),
+    };
+    steps(&mut watch, 60, drain);
+    assert_eq!(watch.control(), at(400));
+    steps(&mut watch, 70, extended(500, 600));
+    assert_eq!(watch.control(), at(600));
+    steps(&mut watch, 80, Event::KillAsked);
+    assert_eq!(watch.control(), Instant::ZERO);
+
+    let mut watch = running();
+    steps(&mut watch, 100, Event::Ticked);
+    assert_eq!(watch.control(), Instant::ZERO);
+    // Asked to end, it is not told that it may go on after all.
+    steps(&mut watch, 110, extended(900, 1000));
+    assert_eq!(watch.control(), Instant::ZERO);
+
+    let mut watch = running();
+    steps(&mut watch, 10, Event::Orphaned);
+    assert_eq!(watch.control(), at(200));
+    steps(&mut watch, 20, Event::MainExited(Exit::Code(0)));
+    steps(&mut watch, 20, Event::Emptied);
+    assert_eq!(watch.control(), Instant::ZERO);
+}
+
+#[test]
 fn a_renewal_behind_the_deadline_is_an_expiry() {
     let mut watch = running();
     let acts = [ACTING, Step::Kill];
@@ -200,6 +235,7 @@ proptest! {
                     Step::Tell(Report::TreeEmpty { .. } | Report::NotStarted { .. })
                 ));
             }
+            prop_assert!(watch.control() <= kill_at);
             prop_assert!(at(now) < kill_at || watch.is_idle() || (watch.is_killing() && killed));
             if was_killing {
                 prop_assert!(watch.is_killing() || event == Event::Emptied);

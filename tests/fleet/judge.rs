@@ -210,7 +210,10 @@ impl World {
         let clock = self.machines[pair.machine].clock;
         let term_after = budget.lease - budget.margin - budget.grace_on_loss;
         let t0 = pair.told_term_at - term_after;
-        let due = clock.when(t0 + budget.renew_every).max(tree.born);
+        let due = clock
+            .when(t0 + budget.renew_every)
+            .max(tree.born)
+            .max(pair.told_at);
         let mut wished = false;
         let mut faults: Vec<(Time, Time)> = Vec::new();
         for act in &self.schedule.acts {

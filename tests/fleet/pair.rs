@@ -94,6 +94,8 @@ pub(crate) struct Pair {
     pub(crate) busy: bool,
     /// When the guardian kills on its own, as it was told last.
     pub(crate) kill_at: Instant,
+    /// When it was told that (true time): the answer had come by then, and not before.
+    pub(crate) told_at: Time,
     pub(crate) pulse: Pulse,
     pub(crate) inbox: VecDeque<News>,
     pub(crate) armed: Time,
@@ -151,6 +153,7 @@ impl Pair {
             attendance: Attendance::Well,
             busy: false,
             kill_at: Instant::FOREVER,
+            told_at: 0,
             pulse: Pulse::new(),
             inbox: VecDeque::new(),
             armed: Time::MAX,

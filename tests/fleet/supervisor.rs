@@ -225,6 +225,7 @@ impl World {
                 Action::Extend { term_at, kill_at } => {
                     pair.told_term_at = term_at;
                     self.pairs[p].kill_at = kill_at;
+                    self.pairs[p].told_at = self.now;
                     self.demand(p, Demand::Extend { term_at, kill_at }, &[]);
                 }
                 Action::Drain {
@@ -280,6 +281,7 @@ impl World {
         }
         pair.busy = true;
         pair.kill_at = kill_at;
+        pair.told_at = self.now;
         pair.told_term_at = term_at;
         let budget = &self.schedule.budget;
         let t0 = term_at - (budget.lease - budget.margin - budget.grace_on_loss);

@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use std::rc::Rc;
 
 use fastrand::Rng;
-use trafficcop::core::{Exit, IfLost, Rules};
+use trafficcop::core::{Exit, Habits, IfLost, Rules};
 
 use super::adversary::{Act, Deed, Schedule, Weather, Who};
 use super::clock::{Clock, MILLI, SECOND, Time, nanos};
@@ -628,6 +628,7 @@ impl World {
         }
         let schedule = &self.schedule;
         let rules = Rules {
+            habits: Habits::default(),
             budget: Some(schedule.budget),
             poll: Some(schedule.poll),
             wait: None,

@@ -13,7 +13,7 @@ use crate::clock::Instant;
 
 /// Why a job has no result.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Stalled {
+pub(in crate::lease) enum Stalled {
     /// The job before it still hangs.
     Occupied,
     /// It took too long. Its result is dropped when it comes, in its own thread.
@@ -23,7 +23,7 @@ pub(super) enum Stalled {
 }
 
 /// The one lane.
-pub(super) struct Lane(Arc<Semaphore>);
+pub(in crate::lease) struct Lane(Arc<Semaphore>);
 
 /// A result on its way. The fields are dropped in this order: a result that nobody takes has
 /// undone itself before the next job begins.
@@ -33,13 +33,13 @@ struct Parcel<T> {
 }
 
 impl Lane {
-    pub(super) fn new() -> Lane {
+    pub(in crate::lease) fn new() -> Lane {
         Lane(Arc::new(Semaphore::new(1)))
     }
 
     /// Runs `job` when the job before it has ended. If this future is dropped the job goes on,
     /// and its result is dropped.
-    pub(super) async fn run<T: Send + 'static>(
+    pub(in crate::lease) async fn run<T: Send + 'static>(
         &self,
         give_up_at: Instant,
         job: impl FnOnce() -> T + Send + 'static,

@@ -19,7 +19,7 @@
 //! run his command), and go over to the new file only when the old one is free.
 
 mod desk;
-mod lane;
+pub(super) mod lane;
 mod line;
 mod lock;
 mod mount;

@@ -50,7 +50,7 @@ pub struct OpenError {
     /// The line.
     pub why: String,
     /// It may go better the next time.
-    pub(super) passing: bool,
+    pub(in crate::lease) passing: bool,
 }
 
 impl OpenError {

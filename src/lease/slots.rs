@@ -1,0 +1,392 @@
+//! At most N holders: one store made of N, of which we hold one at a time.
+//!
+//! Made by `run` for `--slots N`, used through [`Store`]. The slots are the locks `NAME.0` to
+//! `NAME.N-1`; each has a fencing token and a record of its own. An instance begins at a random
+//! slot and looks at no more than four of them in one attempt (unless it makes only one), so that many instances do not come
+//! to the same slot, and one instance does not flood the store. What must never happen here: that
+//! two slots count as ours, or that what an unanswered attempt may have obtained is forgotten.
+//!
+//! It does not wake anybody. The kernel hands a file's lock to whoever waits for it, and a waiter at
+//! every slot would be handed locks that it does not want: each of them would be missing until it
+//! is given back. So a file with slots is polled, like a blob.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::pending;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::file::lane::Lane;
+use super::{Store, Terms, blob, file};
+use crate::clock::Instant;
+use crate::core::{Failure, Grant, Sight};
+
+/// How many slots one attempt looks at.
+const LOOKS: usize = 4;
+/// How long the undoing of one slot's unclear attempt may take before the attempt ends.
+const UNDO: Duration = Duration::from_secs(1);
+
+/// Opens the store of a slot. It may block, and runs in a thread of its own but for the first.
+pub type Opener = dyn Fn(u32) -> Result<Arc<dyn Store>, Failure> + Send + Sync;
+
+/// N locks, one of which is to be ours.
+pub struct Slots {
+    /// The lock's name without a slot.
+    base: String,
+    /// The name of each slot.
+    names: Vec<String>,
+    terms: Terms,
+    /// How many slots one attempt looks at.
+    looks: usize,
+    open: Arc<Opener>,
+    lane: Lane,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Those that were looked at; the others are not even open.
+    stores: BTreeMap<u32, Arc<dyn Store>>,
+    /// Where the next attempt begins.
+    next: u32,
+    held: Option<u32>,
+    /// This attempt looks first at what may be ours already; every other one looks there last,
+    /// because a slot that never answers must not keep us from the others.
+    own_first: bool,
+    /// Slots of which we may have something without knowing it.
+    perhaps: BTreeSet<u32>,
+    /// What was seen of the slots that others hold.
+    sights: BTreeMap<u32, Sight>,
+    /// Slots whose trouble was told and has not ended.
+    told: BTreeSet<u32>,
+}
+
+impl Slots {
+    /// Slots on files beside `config.path`: `PATH.0` and so on. Opens (and creates) one of them;
+    /// synchronous, for the time before there is any thread.
+    ///
+    /// # Errors
+    /// If that file cannot serve as a lock.
+    pub fn of_files(config: file::Config, count: u32) -> Result<Slots, file::OpenError> {
+        let beside = move |slot: u32| {
+            let mut path = config.path.clone().into_os_string();
+            path.push(format!(".{slot}"));
+            let path = path.into();
+            let config = config.clone();
+            file::File::open(file::Config { path, ..config })
+        };
+        let first = fastrand::u32(0..count);
+        let store = Arc::new(beside(first)?);
+        let open = move |slot| match beside(slot) {
+            Ok(store) => Ok(Arc::new(store) as Arc<dyn Store>),
+            Err(error) if error.passing => Err(transient(error.why)),
+            Err(error) => Err(Failure::Fatal {
+                why: error.why,
+                denied: error.denied,
+            }),
+        };
+        Ok(Slots::over(count, first, store, Arc::new(open)))
+    }
+
+    /// Slots on blobs beside `config.target`: `NAME.0` and so on. Nothing is sent.
+    ///
+    /// # Errors
+    /// Numbers that the service does not know, and names it would not take.
+    pub fn of_blobs(config: blob::Config, count: u32) -> Result<Slots, blob::OpenError> {
+        let beside = move |slot: u32| {
+            let target = config.target.with_suffix(&format!(".{slot}"))?;
+            let config = config.clone();
+            blob::Blob::open(blob::Config { target, ..config })
+        };
+        // The longest name tells whether all of them can be.
+        beside(count - 1)?;
+        let first = fastrand::u32(0..count);
+        let store = Arc::new(beside(first)?);
+        let open = move |slot| match beside(slot) {
+            Ok(store) => Ok(Arc::new(store) as Arc<dyn Store>),
+            Err(error) => Err(Failure::Fatal {
+                why: error.to_string(),
+                denied: false,
+            }),
+        };
+        Ok(Slots::over(count, first, store, Arc::new(open)))
+    }
+
+    /// `count` slots that `open` opens, of which the `first` one to be looked at is open already.
+    /// The stores' names end with a dot and the number of their slot.
+    ///
+    /// # Panics
+    /// If there is no such slot as `first`.
+    #[must_use]
+    pub fn over(count: u32, first: u32, store: Arc<dyn Store>, open: Arc<Opener>) -> Slots {
+        assert!(first < count, "slot {first} of {count}");
+        let suffix = format!(".{first}");
+        let base = store.name().strip_suffix(&suffix).unwrap_or(store.name());
+        let terms = Terms {
+            wakes: false,
+            ..store.terms()
+        };
+        Slots {
+            names: (0..count).map(|slot| format!("{base}.{slot}")).collect(),
+            base: base.to_owned(),
+            terms,
+            looks: LOOKS.min(count as usize),
+            open,
+            lane: Lane::new(),
+            state: Mutex::new(State {
+                stores: BTreeMap::from([(first, store)]),
+                next: first,
+                held: None,
+                own_first: false,
+                perhaps: BTreeSet::new(),
+                sights: BTreeMap::new(),
+                told: BTreeSet::new(),
+            }),
+        }
+    }
+
+    /// Has each attempt look at all slots: for an instance that makes one attempt only.
+    #[must_use]
+    pub fn looking_at_all(mut self) -> Slots {
+        self.looks = self.count();
+        self
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn count(&self) -> usize {
+        self.names.len()
+    }
+
+    /// Which slots this attempt looks at: what may be ours, and the next in turn.
+    fn choose(&self) -> Vec<u32> {
+        let mut state = self.state();
+        state.own_first = !state.own_first;
+        if let Some(left) = state.held.take() {
+            // Left to run out. Whatever is still ours of it is found there.
+            state.perhaps.insert(left);
+            state.own_first = true;
+        }
+        let own = state.perhaps.iter().copied();
+        let mut chosen: Vec<u32> = own.take(LOOKS - 1).collect();
+        let own = chosen.len();
+        for _ in 0..self.count() {
+            if chosen.len() >= self.looks {
+                break;
+            }
+            let slot = state.next;
+            state.next = (slot + 1) % u32::try_from(self.count()).unwrap_or(u32::MAX);
+            if !chosen.contains(&slot) {
+                chosen.push(slot);
+            }
+        }
+        if !state.own_first {
+            chosen.rotate_left(own);
+        }
+        chosen
+    }
+
+    /// The store of a slot, opened if it is not yet.
+    async fn store(&self, slot: u32, give_up_at: Instant) -> Result<Arc<dyn Store>, Failure> {
+        if let Some(store) = self.state().stores.get(&slot) {
+            return Ok(Arc::clone(store));
+        }
+        let open = Arc::clone(&self.open);
+        let opened = self.lane.run(give_up_at, move || open(slot)).await;
+        let name = &self.names[slot as usize];
+        let store = opened
+            .map_err(|_stalled| transient(format!("{name}: it could not be opened in time")))??;
+        if store.terms().lease != self.terms.lease {
+            return Err(Failure::Fatal {
+                why: format!("{name}: it lies on another kind of mount than the other slots"),
+                denied: false,
+            });
+        }
+        self.state().stores.insert(slot, Arc::clone(&store));
+        Ok(store)
+    }
+
+    /// Tries one slot. After an error nothing is ours of it, unless it stays in `perhaps`.
+    async fn try_slot(&self, slot: u32, give_up_at: Instant) -> Result<Grant, Failure> {
+        let store = self.store(slot, give_up_at).await?;
+        // Written down before it is asked for: this call can be dropped at any await.
+        self.state().perhaps.insert(slot);
+        let failure = match store.acquire(give_up_at).await {
+            Ok(grant) => {
+                let mut state = self.state();
+                state.perhaps.remove(&slot);
+                state.held = Some(slot);
+                state.next = slot;
+                state.sights.clear();
+                return Ok(grant);
+            }
+            Err(failure) => failure,
+        };
+        if let Failure::Held(sight) = &failure {
+            let mut state = self.state();
+            state.perhaps.remove(&slot);
+            state.told.remove(&slot);
+            state.sights.insert(slot, sight.clone());
+            return Err(failure);
+        }
+        let limit = give_up_at.min(Instant::now() + UNDO);
+        if store.release(limit).await.is_ok() {
+            self.state().perhaps.remove(&slot);
+        }
+        Err(failure)
+    }
+
+    /// Trouble with one slot, told once where the others hide it.
+    fn tell(&self, slot: u32, failure: &Failure) {
+        if self.state().told.insert(slot) {
+            tracing::warn!("slot {slot} cannot be had: {failure}; looking at the others");
+        }
+    }
+
+    /// All of the slots' holders as one, the same as long as they are the same.
+    fn sight(&self, draining: bool) -> Sight {
+        let state = self.state();
+        let names = state.sights.values().filter_map(|one| one.holder.clone());
+        let names: Vec<String> = names.collect();
+        // Where only some are looked at in turn, the list would change with every look.
+        let all = self.count() <= LOOKS && !names.is_empty();
+        Sight {
+            holder: all.then(|| names.join(", ")),
+            token: None,
+            draining,
+        }
+    }
+
+    fn held(&self) -> Option<Arc<dyn Store>> {
+        let state = self.state();
+        state.stores.get(&state.held?).cloned()
+    }
+}
+
+#[async_trait]
+impl Store for Slots {
+    fn name(&self) -> &str {
+        let held = self.state().held;
+        held.map_or(&self.base, |slot| &self.names[slot as usize])
+    }
+
+    fn slot(&self) -> u32 {
+        self.state().held.unwrap_or(0)
+    }
+
+    fn terms(&self) -> Terms {
+        self.terms
+    }
+
+    async fn acquire(&self, give_up_at: Instant) -> Result<Grant, Failure> {
+        let (mut seen, mut draining) = (false, false);
+        let mut troubles: Vec<(u32, Failure)> = Vec::new();
+        for (nth, slot) in self.choose().into_iter().enumerate() {
+            if nth > 0 && Instant::now() >= give_up_at {
+                break;
+            }
+            match self.try_slot(slot, give_up_at).await {
+                Ok(grant) => return Ok(grant),
+                Err(Failure::Held(sight)) => {
+                    seen = true;
+                    draining |= sight.draining;
+                }
+                Err(failure) => {
+                    let answered = matches!(failure, Failure::Fatal { .. });
+                    troubles.push((slot, failure));
+                    let silent = troubles.iter().filter(|(_, why)| !is_fatal(why)).count();
+                    // One slot in trouble must not hide the others; two are a store in trouble.
+                    if !answered && (silent > 1 || self.state().perhaps.contains(&slot)) {
+                        break;
+                    }
+                }
+            }
+        }
+        let open = !self.state().perhaps.is_empty();
+        if seen && !open {
+            for (slot, failure) in &troubles {
+                self.tell(*slot, failure);
+            }
+            return Err(Failure::Held(self.sight(draining)));
+        }
+        // Doubt goes before refusal: what is passing for one slot may be so for all.
+        let worst = troubles.iter().position(|(_, why)| !is_fatal(why));
+        match troubles.into_iter().nth(worst.unwrap_or(0)) {
+            Some((_, failure)) => Err(failure),
+            None => Err(transient(format!(
+                "{}: no slot answered in time",
+                self.base
+            ))),
+        }
+    }
+
+    async fn renew(&self, give_up_at: Instant) -> Result<(), Failure> {
+        match self.held() {
+            Some(store) => store.renew(give_up_at).await,
+            None => Err(Failure::Lost {
+                until: None,
+                why: format!("{}: no slot is ours", self.base),
+            }),
+        }
+    }
+
+    async fn release(&self, give_up_at: Instant) -> Result<(), Failure> {
+        let ours: Vec<(u32, Arc<dyn Store>)> = {
+            let mut state = self.state();
+            if let Some(held) = state.held.take() {
+                // Until it is said: asked again by the next release, or found by the next attempt.
+                state.perhaps.insert(held);
+            }
+            let stores = &state.stores;
+            let ours = state.perhaps.iter();
+            ours.filter_map(|slot| Some((*slot, Arc::clone(stores.get(slot)?))))
+                .collect()
+        };
+        let replies = ours.iter().map(|(slot, store)| async move {
+            let reply = store.release(give_up_at).await;
+            if reply.is_ok() {
+                self.state().perhaps.remove(slot);
+            }
+            reply
+        });
+        let replies = futures::future::join_all(replies).await;
+        replies.into_iter().collect()
+    }
+
+    async fn announce(&self, give_up_at: Instant) -> Result<(), Failure> {
+        match self.held() {
+            Some(store) => store.announce(give_up_at).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn freed(&self) {
+        pending().await
+    }
+
+    fn descriptor(&self) -> Option<OwnedFd> {
+        self.held()?.descriptor()
+    }
+
+    fn will(&self) -> Option<Vec<u8>> {
+        self.held()?.will()
+    }
+}
+
+fn is_fatal(failure: &Failure) -> bool {
+    matches!(failure, Failure::Fatal { .. })
+}
+
+fn transient(why: String) -> Failure {
+    Failure::Transient {
+        why,
+        retry_after: None,
+    }
+}
+
+#[cfg(test)]
+#[path = "slots_tests.rs"]
+mod tests;
