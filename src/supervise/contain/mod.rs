@@ -11,6 +11,7 @@
 
 mod cgroup;
 pub mod keeper;
+mod page;
 mod pidns;
 mod raw;
 

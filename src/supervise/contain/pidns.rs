@@ -18,19 +18,18 @@
 
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
-use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
 use nix::sys::stat::Mode;
 use nix::unistd::{pipe2, read, write};
 
+use super::page::Page;
 use super::raw::{self, Clone3, Forked, Quiet};
 use crate::clock::Instant;
 
@@ -489,44 +488,4 @@ fn rehearse() -> Result<(), String> {
     namespace.kill();
     raw::reap(namespace.init);
     outcome
-}
-
-/// One number in memory that guardian and init share.
-#[derive(Debug)]
-struct Page(NonNull<AtomicU64>);
-
-impl Page {
-    const LENGTH: std::num::NonZeroUsize = std::num::NonZeroUsize::new(4096).unwrap();
-
-    fn new(at: Instant) -> io::Result<Page> {
-        // SAFETY: new memory, at an address of the kernel's choice.
-        let page = unsafe {
-            mmap_anonymous(
-                None,
-                Page::LENGTH,
-                ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
-                MapFlags::MAP_SHARED,
-            )
-        }?;
-        let page = Page(page.cast());
-        page.cell().store(at.as_nanos(), Ordering::Release);
-        Ok(page)
-    }
-
-    fn cell(&self) -> &AtomicU64 {
-        // SAFETY: mapped, aligned, and zero is a value; both processes only use it as an atomic.
-        unsafe { self.0.as_ref() }
-    }
-}
-
-// SAFETY: the mapping belongs to no thread.
-unsafe impl Send for Page {}
-// SAFETY: it is only used as an atomic.
-unsafe impl Sync for Page {}
-
-impl Drop for Page {
-    fn drop(&mut self) {
-        // SAFETY: mapped by us with this length, and nobody borrows it any more.
-        let _ = unsafe { munmap(self.0.cast(), Page::LENGTH.get()) };
-    }
 }
