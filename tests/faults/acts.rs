@@ -40,7 +40,7 @@ pub(crate) fn act(row: &Row, stage: &mut Stage) {
         Fault::KillSupervisor => kill_supervisor(stage, "a"),
         Fault::KillGuardian => kill_guardian(stage, "a"),
         Fault::KillBoth => kill_both(row, stage),
-        Fault::StopSupervisor => stop_supervisor(stage, "a", 1),
+        Fault::StopSupervisor => stop_supervisor(stage, "a", stage.first),
         Fault::StopGuardian => stop_guardian(stage, "a"),
         Fault::StopBoth => stop_both(row, stage),
         Fault::StopThenKillSupervisor => {
@@ -119,7 +119,7 @@ fn stop_both(row: &Row, stage: &mut Stage) {
         // The namespace's init acts alone.
         (Lock::Heartbeat, Contain::Pidns) => stage.await_no_tree_of("a"),
         (Lock::Heartbeat, _) => stage.await_life("a", now() + 12 * SECOND),
-        (Lock::Blob, _) => drop(stage.await_tenure_after(1)),
+        (Lock::Blob, _) => drop(stage.await_tenure_after(stage.first)),
     }
     // In this order, so that the guardian is not found silent.
     signal(guardian, Signal::SIGCONT);
@@ -141,7 +141,7 @@ fn stop_guardian_kill_supervisor(stage: &mut Stage) {
 
 fn outage(stage: &mut Stage, mode: Mode) {
     stage.proxy("a").set(mode);
-    stage.await_tenure_after(1);
+    stage.await_tenure_after(stage.first);
     stage.proxy("a").set(Mode::Pass);
 }
 

@@ -87,8 +87,9 @@ pub(crate) fn judge_outage(stage: &mut Stage, verdict: &mut Verdict) {
     }) else {
         return;
     };
+    let first = stage.first;
     let lines = stage.lines();
-    let of_first = || lines.iter().filter(|line| line.token == 1);
+    let of_first = || lines.iter().filter(|line| line.token == first);
     let last = of_first().map(|line| line.at).max().unwrap_or(0);
     // The proxy saw the request after it was sent: this is no stricter than the promise.
     if last >= grant.at + 15_000_000_000 {

@@ -18,7 +18,7 @@ pub(crate) fn play(row: &Row, gate: &Gate) -> Verdict {
     acts::prepare(row, &mut stage);
     let pass = gate.enter();
     stage.start("a", row.shape);
-    stage.await_tree("a", row.shape, 1);
+    stage.await_first("a", row.shape);
     for name in &OTHERS[..row.instances - 1] {
         stage.start(name, Shape::Plain);
         stage.await_log(name, "standing by");
@@ -32,12 +32,12 @@ pub(crate) fn play(row: &Row, gate: &Gate) -> Verdict {
     match row.effect() {
         Effect::Untouched => stage.await_life("a", trafficcop::clock::Instant::now().as_nanos()),
         Effect::Lost => {
-            touched.insert(1);
+            touched.insert(stage.first);
             if row.fault == Fault::ReplaceAndCome {
                 // The newcomer knows nothing of the old file: its token is 1, too.
                 stage.await_no_tree_of("a");
             } else {
-                stage.await_tenure_after(1);
+                stage.await_tenure_after(stage.first);
             }
         }
     }

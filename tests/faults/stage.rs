@@ -44,6 +44,9 @@ pub(crate) struct Stage {
     pub(crate) blob: Blob,
     pub(crate) instances: BTreeMap<String, Instance>,
     pub(crate) proxies: BTreeMap<String, Proxy>,
+    /// The token of the first tenure: more than 1 where a store was so slow at the start that the
+    /// record of one before it could not be written.
+    pub(crate) first: u64,
     reader: Reader,
 }
 
@@ -57,6 +60,7 @@ impl Stage {
             blob: Blob::named(&format!("faults/{place}")),
             instances: BTreeMap::new(),
             proxies: BTreeMap::new(),
+            first: 1,
             reader: Reader {
                 file: None,
                 rest: String::new(),
@@ -172,6 +176,13 @@ impl Stage {
         })
     }
 
+    /// Waits until the first tenure, that of this instance, has recorded itself.
+    pub(crate) fn await_first(&mut self, name: &str, shape: Shape) {
+        let start = self.await_line(&format!("the start of {name}"), |line| line.tag == name);
+        self.first = start.token;
+        self.await_tree(name, shape, start.token);
+    }
+
     /// Waits until every role of this command has recorded itself.
     pub(crate) fn await_tree(&mut self, name: &str, shape: Shape, token: u64) {
         for role in shape.command().1 {
@@ -192,8 +203,9 @@ impl Stage {
     /// Waits until something of the tree of `a` has lived at this instant or later, or another
     /// has got control: an instance that starts kills what it finds in a dead one's cgroup.
     pub(crate) fn await_life_or_tenure(&mut self, at: u64) {
+        let first = self.first;
         self.await_line("life in the tree of a, or another tenure", |line| {
-            (line.command() == "a" && line.at > at) || line.token > 1
+            (line.command() == "a" && line.at > at) || line.token > first
         });
     }
 
