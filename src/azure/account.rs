@@ -113,6 +113,7 @@ impl Account {
                 .filter(|text| !text.is_empty())
         };
         if let Some(text) = env(STRING) {
+            found.string = true;
             found.connection_string(&text)?;
         }
         if let Some(name) = env(ACCOUNT) {
@@ -198,6 +199,8 @@ type Said<T> = Option<(T, &'static str)>;
 
 #[derive(Default)]
 struct Found {
+    /// A connection string was given.
+    string: bool,
     name: Said<String>,
     key: Said<String>,
     sas: Said<String>,
@@ -403,6 +406,7 @@ impl Found {
             part: part.to_owned(),
             advice: advice.to_owned(),
         };
+        let whole = format!("copy the whole connection string into {STRING}");
         let service = |service: &str| -> Result<Option<Url>, AccountError> {
             let Some((name, _)) = &self.name else {
                 return Ok(None);
@@ -421,6 +425,9 @@ impl Found {
         let blob = match &self.blob {
             Some((url, _)) => url.clone(),
             None => service("blob")?.ok_or_else(|| {
+                if self.string {
+                    return missing("AccountName (or BlobEndpoint)", &whole);
+                }
                 missing(
                     "the storage account",
                     &format!("set {STRING}, or {ACCOUNT} with {KEY} or {SAS}; or use --emulator"),
@@ -449,6 +456,9 @@ impl Found {
                     ));
                 }
                 Credential::Key(Secret::new(key.clone()))
+            }
+            (None, None) if self.string => {
+                return Err(missing("AccountKey (or SharedAccessSignature)", &whole));
             }
             (None, None) => {
                 let hint = if is_loopback(&blob) {

@@ -186,7 +186,10 @@ fn what_is_missing_or_malformed_is_named() {
     assert!(said(&[], None).contains("the storage account is missing"));
     assert!(said(&[(ACCOUNT, "myacct")], None).contains("the credential is missing"));
     assert!(said(&[(KEY, SECRET)], None).contains("the storage account is missing"));
-    assert!(said(&[(STRING, "AccountName=myacct")], None).contains("the credential is missing"));
+    assert!(
+        said(&[(STRING, "AccountName=myacct")], None)
+            .contains("AccountKey (or SharedAccessSignature) is missing")
+    );
     let local = "http://127.0.0.1:10000/devstoreaccount1/locks/x";
     assert!(said(&[], Some(local)).contains("--emulator"));
     let nameless = format!("BlobEndpoint=https://locks.example;AccountKey={SECRET}");

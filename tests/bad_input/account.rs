@@ -34,11 +34,11 @@ fn connection_strings_with_a_part_missing_or_broken() {
         (format!("AccountName=web;{key}x="), &["account key"][..]),
         (
             format!("{key};EndpointSuffix=core.windows.net"),
-            &["the storage account is missing"][..],
+            &["AccountName", "is missing"][..],
         ),
         (
             "AccountName=web;EndpointSuffix=core.windows.net".into(),
-            &["the credential is missing"][..],
+            &["AccountKey", "is missing"][..],
         ),
         (
             "BlobEndpoint=https://web.blob.core.windows.net".into(),
