@@ -194,6 +194,8 @@ pub struct Run {
     pub margin: Option<String>,
 
     /// What the command is sent first when it is to end: a name or a number [default: TERM]
+    ///
+    /// Whichever of TERM, INT, HUP and QUIT asked us to stop.
     #[arg(
         long,
         value_name = "SIG",
@@ -217,6 +219,9 @@ pub struct Run {
     pub contain: Contain,
 
     /// What to do after control was lost
+    ///
+    /// A guardian that died or fell silent is the end whatever is said here: the tree is killed, the lock
+    /// given back, the exit status 70. A new guardian cannot be made.
     #[arg(
         long,
         value_name = "WHAT",
@@ -308,7 +313,8 @@ pub enum Contain {
     Auto,
     /// A cgroup of the command's own, killed at one stroke
     Cgroup,
-    /// A PID namespace of its own: nothing outlives us, but the command can see it
+    /// A PID namespace of its own: nothing of it outlives us or the deadline, even if supervisor and
+    /// guardian are both killed or both stopped; the command can see it (process ids, /proc)
     Pidns,
     /// The process group and a walk over all descendants
     None,

@@ -44,7 +44,7 @@ pub const TABLE: &[(&str, &str)] = &[
     ),
     (
         "70",
-        "control was lost and the command was stopped in time (--if-lost exit)",
+        "control was lost and the command was stopped in time (--if-lost exit), or the guardian died or fell silent (with --if-lost compete too)",
     ),
     (
         "71",

@@ -1,0 +1,315 @@
+//! The guarantees: what happens in each fault, how long it takes, and which test shows it; and what
+//! nothing on the machine can promise. The one source of the README's section and of
+//! `man/trafficcop-guarantees.7`, both written by `documents.rs`.
+//!
+//! Data and nothing else; what is between backticks is typed as it is. It must never claim what no
+//! named test shows: `documents.rs` looks for each of them.
+
+/// Tests of one binary of `tests/` (`lib`: of the crate itself; `faults`: the suite's faults).
+pub(crate) type Shown = (&'static str, &'static [&'static str]);
+
+/// A fault and what comes of it.
+pub(crate) struct Guarantee {
+    pub(crate) fault: &'static str,
+    pub(crate) happens: &'static str,
+    pub(crate) how_long: &'static str,
+    pub(crate) shown: &'static [Shown],
+}
+
+/// What cannot be closed locally, and its answer.
+pub(crate) struct Limit {
+    pub(crate) what: &'static str,
+    pub(crate) answer: &'static str,
+    pub(crate) shown: &'static [Shown],
+}
+
+/// What was counted when the suites were last run as a whole: rows of the promise in the fault
+/// suite and the faults injected in them (the line "the promise" at its end) ...
+pub(crate) const PROMISE_ROWS: usize = 490;
+pub(crate) const INJECTED_FAULTS: usize = 542;
+/// ... and schedules of the simulated fleet, from seed 1 on.
+pub(crate) const SCHEDULES: u64 = 100_000;
+
+/// The counted proof. The figures are those above.
+pub(crate) fn proof() -> String {
+    let mut schedules = SCHEDULES.to_string();
+    schedules.insert(schedules.len() - 3, ',');
+    format!(
+        "Counted: no overlap in the fault suite's {PROMISE_ROWS} promise rows ({INJECTED_FAULTS} \
+         injected faults) and in {schedules} schedules of the simulated fleet (seeds 1 to \
+         {SCHEDULES}); rerun: `cargo test --test faults`, `cargo test --test fleet`."
+    )
+}
+
+/// What the columns refer to.
+pub(crate) const TIMES: &str = "`t0` is the moment just before the last good renewal was sent. \
+    With the default lease of 60 s the command gets the stop signal at `t0`+48 s and SIGKILL at \
+    `t0`+58 s, of 30 s at `t0`+24 s and `t0`+29 s, of 15 s at `t0`+11 s and `t0`+14 s; others can \
+    have control from `t0` + lease on. A file on a local disk has no such deadline: its lock lasts \
+    as long as the processes that hold it. A test is run with `cargo test --test BINARY -- NAME` \
+    (`lib`: `cargo test --lib NAME`); a name under `faults` is a fault, played on every lock that \
+    can meet it, against a plain, a TERM-ignoring, a daemonising and a forking command, with \
+    `--contain` `none`, `cgroup` and `pidns`. A row that cannot run on a machine is named, not \
+    skipped.";
+
+/// The table.
+pub(crate) const GUARANTEES: &[Guarantee] = &[
+    Guarantee {
+        fault: "trafficcop (the supervisor) is SIGKILLed or crashes",
+        happens: "the guardian sends the stop signal, SIGKILLs after the grace what is left of the tree, then gives the lock back",
+        how_long: "the grace (`--grace-on-loss`, on a local file `--grace`) at most, and never later than SIGKILL is due. With none (`--grace-on-loss 0`) a tree of three that ignores TERM was gone after 0.6 ms on a file, 1.1 ms on a blob (median, `cargo bench`)",
+        shown: &[
+            ("faults", &["KillSupervisor"]),
+            (
+                "run_blob",
+                &[
+                    "the_death_of_the_supervisor_hands_over_because_the_guardian_gives_the_lease_back",
+                ],
+            ),
+        ],
+    },
+    Guarantee {
+        fault: "the guardian is SIGKILLed",
+        happens: "the kernel kills the command with it, the supervisor the rest of the tree; then it gives the lock back and exits 70, even with `--if-lost compete`",
+        how_long: "at once",
+        shown: &[
+            ("faults", &["KillGuardian"]),
+            (
+                "run_file",
+                &["the_death_of_the_guardian_hands_over_when_the_tree_is_gone_and_is_status_70"],
+            ),
+        ],
+    },
+    Guarantee {
+        fault: "the guardian is stopped or hangs",
+        happens: "the supervisor kills it and the tree, gives the lock back and exits 70, even with `--if-lost compete`",
+        how_long: "1 s without an answer, 0.1 s once SIGKILL is due",
+        shown: &[
+            ("faults", &["StopGuardian"]),
+            (
+                "supervise",
+                &["the_supervisor_finishes_for_a_stopped_guardian"],
+            ),
+        ],
+    },
+    Guarantee {
+        fault: "the supervisor is stopped, or starved",
+        happens: "the guardian ends the tree by its own timer; once continued the supervisor looks at the clock first and competes again. On a local file nothing happens",
+        how_long: "stop signal and SIGKILL at their times after `t0`",
+        shown: &[
+            ("faults", &["StopSupervisor"]),
+            (
+                "run_blob",
+                &["a_stopped_supervisor_s_tree_is_gone_in_time_and_it_stands_by_when_continued"],
+            ),
+            (
+                "run_file",
+                &["a_stopped_supervisor_costs_a_local_lock_nothing"],
+            ),
+        ],
+    },
+    Guarantee {
+        fault: "the supervisor is stopped, then SIGKILLed",
+        happens: "as if it was SIGKILLed",
+        how_long: "as if it was SIGKILLed",
+        shown: &[("faults", &["StopThenKillSupervisor"])],
+    },
+    Guarantee {
+        fault: "the guardian is stopped, the supervisor SIGKILLed, and the guardian continued (by the kernel, where its process group was orphaned by that)",
+        happens: "the guardian looks at the clock, ends the tree and gives the lock back",
+        how_long: "from when it is continued, as if the supervisor was SIGKILLed; at once where SIGKILL was due",
+        shown: &[
+            ("faults", &["StopGuardianKillSupervisor"]),
+            ("supervise", &["a_stopped_guardian_and_a_killed_supervisor"]),
+        ],
+    },
+    Guarantee {
+        fault: "the store hangs, resets connections, answers too late or with errors, for longer than the lease has room for",
+        happens: "the command is asked to end, then killed; the instance competes again (`--if-lost exit`: exits 70)",
+        how_long: "stop signal and SIGKILL at their times after `t0`",
+        shown: &[
+            ("faults", &["Freeze", "Cut", "Delay", "Busy"]),
+            (
+                "run_blob",
+                &["a_holder_cut_off_from_the_store_is_drained_and_gone_before_another_runs"],
+            ),
+        ],
+    },
+    Guarantee {
+        fault: "the same for a while; 401 or 403 in mid-tenure",
+        happens: "nothing: the renewal is tried again every 2 s (±20 %)",
+        how_long: "up to 28 s of a lease of 60 s, 14 s of 30 s, 6 s of 15 s",
+        shown: &[
+            (
+                "faults",
+                &["BriefFreeze", "BriefCut", "BriefDelay", "BriefBusy"],
+            ),
+            (
+                "run_blob",
+                &["a_refusal_in_mid_tenure_is_doubt_and_costs_nothing"],
+            ),
+        ],
+    },
+    Guarantee {
+        fault: "the reply to an acquire, a renewal or a release is lost",
+        happens: "nothing: asked again, under a lease id of our own by which the store knows us",
+        how_long: "the next attempt",
+        shown: &[("faults", &["LoseAcquire", "LoseRenew", "LoseRelease"])],
+    },
+    Guarantee {
+        fault: "an acquire is answered slowly",
+        happens: "after more than half the lease it is renewed before the command starts; one that came too late starts nothing",
+        how_long: "one renewal",
+        shown: &[(
+            "lib",
+            &[
+                "a_slow_acquire_is_renewed_before_the_command_starts",
+                "a_grant_that_came_too_late_never_starts_anything",
+            ],
+        )],
+    },
+    Guarantee {
+        fault: "an operator breaks the lease at its end (no period), or with a period of half the lease or more",
+        happens: "what remains is asked for and used to end the command; it is gone before the lease is",
+        how_long: "noticed with the next renewal (a third of the lease at most)",
+        shown: &[
+            ("faults", &["BreakAtItsEnd", "BreakWithPeriod"]),
+            (
+                "run_blob",
+                &["a_lease_broken_with_a_period_drains_within_it"],
+            ),
+        ],
+    },
+    Guarantee {
+        fault: "the wall clock jumps, or the machine sleeps",
+        happens: "deadlines do not move: they are on a clock that no one sets and that counts sleep. It is looked at before anything else, and a jump has the lease verified at once",
+        how_long: "what is overdue is done first",
+        shown: &[(
+            "lib",
+            &[
+                "after_a_long_pause_the_clock_comes_before_a_reply_that_waited",
+                "a_jump_of_the_clock_has_the_lease_verified_at_once",
+            ],
+        )],
+    },
+    Guarantee {
+        fault: "the command ignores the stop signal, daemonises, or forks while it is killed",
+        happens: "SIGKILL to all of its tree, until nothing of it is left; not before that the lock is given back",
+        how_long: "after `--grace` (of a requested stop) or `--grace-on-loss`",
+        shown: &[
+            (
+                "run_file",
+                &[
+                    "a_tree_that_ignores_terminate_is_killed_before_the_hand_over",
+                    "the_end_of_a_command_that_leaves_a_daemon_hands_over_when_the_daemon_is_gone",
+                ],
+            ),
+            (
+                "contain",
+                &["a_cgroup_dies_as_one_with_its_daemons_and_sub_cgroups"],
+            ),
+        ],
+    },
+    Guarantee {
+        fault: "a stop by TERM, INT, HUP or QUIT",
+        happens: "the command gets `--stop-signal` (TERM, whichever of the four came), a grace, SIGKILL; the lease is renewed meanwhile, then given back",
+        how_long: "`--grace` at most, which may be longer than the lease; a second TERM or INT kills at once",
+        shown: &[
+            (
+                "run_file",
+                &[
+                    "interrupt_hands_over",
+                    "hangup_hands_over",
+                    "quit_hands_over",
+                    "a_second_terminate_kills_at_once",
+                ],
+            ),
+            (
+                "run_blob",
+                &["a_drain_may_last_longer_than_the_lease_because_renewals_go_on"],
+            ),
+        ],
+    },
+];
+
+/// What nothing on the machine can promise.
+pub(crate) const LIMITS: &[Limit] = &[
+    Limit {
+        what: "supervisor *and* guardian are stopped past the lease (or one is dead and the other stays stopped)",
+        answer: "not with `--contain pidns`: its init kills by its own timer. On a local file they keep the lock. Else the fencing token; exit status 71 says so afterwards",
+        shown: &[
+            ("faults", &["StopBoth"]),
+            (
+                "contain",
+                &["a_namespace_dies_at_its_deadline_although_the_guardian_is_stopped"],
+            ),
+            (
+                "fencing",
+                &["a_writer_whose_watchers_stand_still_is_refused_once_the_next_holder_wrote"],
+            ),
+        ],
+    },
+    Limit {
+        what: "supervisor *and* guardian are SIGKILLed at once: the command dies with them, what it forked or daemonised lives on",
+        answer: "not with `--contain pidns`: the kernel kills all of it. With `cgroup` the next instance on that machine ends the leftovers; a systemd unit (`KillMode=mixed`) does so at once. Else the fencing token",
+        shown: &[
+            ("faults", &["KillBoth"]),
+            ("supervise", &["both_killed_at_once"]),
+            (
+                "contain",
+                &["what_dead_instances_left_is_swept_away_and_the_living_are_spared"],
+            ),
+        ],
+    },
+    Limit {
+        what: "the whole machine is frozen past the lease (a paused VM): after the thaw the command may run until the guardian is scheduled",
+        answer: "the fencing token",
+        shown: &[(
+            "fencing",
+            &["the_token_of_an_ended_tenure_is_refused_after_the_next_one_wrote"],
+        )],
+    },
+    Limit {
+        what: "the command hands work to another daemon (`at`, `docker run -d`, `systemctl start`)",
+        answer: "do not, or make that work carry the fencing token",
+        shown: &[],
+    },
+    Limit {
+        what: "an operator breaks the lease at once (or with a period shorter than renewals are apart), or deletes the blob: another can have control before we can know",
+        answer: "the tree is SIGKILLed when it is noticed, with the next renewal (a third of the lease at most), and exit status or log own up to it (71). Break without a period instead: that waits for its end. After a deletion those who knew the blob go on counting its token; for others it starts at 1",
+        shown: &[
+            ("faults", &["BreakNow", "Delete"]),
+            (
+                "run_blob",
+                &[
+                    "a_lease_broken_at_once_kills_at_once_and_says_that_an_overlap_cannot_be_excluded",
+                    "a_deleted_blob_kills_and_is_created_again_with_a_greater_token",
+                ],
+            ),
+        ],
+    },
+    Limit {
+        what: "the lock file is replaced or unlinked: a newcomer locks the new one, and its token starts at 1",
+        answer: "never delete it while anybody runs. Those who compete already do not overlap. With a heartbeat (network drives) the holder notices and kills its tree",
+        shown: &[
+            ("faults", &["Replace", "Unlink", "ReplaceAndCome"]),
+            (
+                "file_store",
+                &["the_heartbeat_tells_when_the_lock_is_not_ours_any_more"],
+            ),
+        ],
+    },
+    Limit {
+        what: "a process is stuck in the kernel and survives SIGKILL",
+        answer: "the lease is not given back but left to run out, and exit status 71 says so; the fencing token",
+        shown: &[("lib", &["a_stuck_tree_is_never_released"])],
+    },
+];
+
+/// The recipe of the fencing token, a paragraph each.
+pub(crate) const FENCING: &[&str] = &[
+    "A number that grows with every tenure, in the command's environment as `TRAFFICCOP_TOKEN`. \
+     The resource remembers the greatest token it has seen and refuses every write with a smaller \
+     one, and it compares and writes in one step (one transaction, one conditional write). A check \
+     by the writer before it writes is no fence: it can be stopped between the two.",
+];
