@@ -1,0 +1,179 @@
+//! Job control: the built binary on a terminal, started from an interactive shell as a person would.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+/// For what happens at once on a machine that is not starved.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The command: repeats what is typed, and says each interrupt that reaches it.
+const COMMAND: &str = r#"
+trap 'echo interrupted' INT
+echo ready
+while :; do
+    read -r line || continue
+    echo "got:$line"
+    if [ "$line" = quit ]; then exit 5; fi
+done
+"#;
+
+/// A shell in the foreground of a terminal of its own.
+struct Session {
+    shell: Child,
+    keys: File,
+    screen: Receiver<Vec<u8>>,
+    shown: String,
+    /// Up to where the screen has been looked at.
+    seen: usize,
+}
+
+impl Session {
+    fn begin() -> Session {
+        let pty = nix::pty::openpty(None, None).expect("a terminal");
+        let mut quiet = nix::sys::termios::tcgetattr(&pty.slave).expect("a terminal");
+        quiet
+            .local_flags
+            .remove(nix::sys::termios::LocalFlags::ECHO);
+        nix::sys::termios::tcsetattr(&pty.slave, nix::sys::termios::SetArg::TCSANOW, &quiet)
+            .expect("a terminal");
+        let end = || Stdio::from(pty.slave.try_clone().expect("a descriptor"));
+        let mut command = Command::new("bash");
+        command
+            .args(["--norc", "--noprofile", "--noediting", "-i"])
+            .env("PS1", "")
+            .env_remove("PROMPT_COMMAND")
+            .stdin(end())
+            .stdout(end())
+            .stderr(end());
+        // SAFETY: system calls only; the dispositions are those of a login, not of whatever started
+        // the tests in its background.
+        unsafe {
+            command.pre_exec(|| {
+                for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP, libc::SIGTSTP] {
+                    libc::signal(signal, libc::SIG_DFL);
+                }
+                libc::setsid();
+                libc::ioctl(0, libc::TIOCSCTTY, 0);
+                Ok(())
+            });
+        }
+        let shell = command
+            .spawn()
+            .expect("these tests need bash as an interactive shell");
+        drop(pty.slave);
+        let keys = File::from(pty.master);
+        let mut output = keys.try_clone().expect("a descriptor");
+        let (to, screen) = channel();
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(length @ 1..) = output.read(&mut buffer) {
+                if to.send(buffer[..length].to_vec()).is_err() {
+                    return;
+                }
+            }
+        });
+        Session {
+            shell,
+            keys,
+            screen,
+            shown: String::new(),
+            seen: 0,
+        }
+    }
+
+    fn presses(&mut self, keys: &str) {
+        self.keys.write_all(keys.as_bytes()).expect("typed");
+    }
+
+    /// Ctrl-C. The empty line after it is for a shell that was about to read when the signal came:
+    /// it looks at its traps only when it has read.
+    fn interrupts(&mut self) {
+        self.presses("\x03");
+        self.presses("\n");
+        self.sees("interrupted");
+    }
+
+    /// Waits until this is shown, after what was waited for before.
+    fn sees(&mut self, text: &str) {
+        loop {
+            if let Some(at) = self.shown[self.seen..].find(text) {
+                self.seen += at + text.len();
+                return;
+            }
+            let Ok(bytes) = self.screen.recv_timeout(PATIENCE) else {
+                panic!("waited in vain for {text:?}; the screen:\n{}", self.shown);
+            };
+            self.shown.push_str(&String::from_utf8_lossy(&bytes));
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // Its jobs get a SIGHUP with the end of the terminal, and drain.
+        let _gone = self.shell.kill();
+        let _reaped = self.shell.wait();
+    }
+}
+
+fn a_job_under_control(contain: &str) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let script = directory.path().join("command");
+    std::fs::write(&script, COMMAND).expect("a script");
+    let lock = directory.path().join("lock");
+    let mut session = Session::begin();
+    session.presses(&format!(
+        "{} run -q --contain {contain} --file {} -- bash {}\n",
+        env!("CARGO_BIN_EXE_trafficcop"),
+        lock.display(),
+        script.display(),
+    ));
+    session.sees("ready");
+    session.presses("one\n");
+    session.sees("got:one");
+    session.interrupts();
+    // Ctrl-Z: the command stops, then we, and the shell has the terminal.
+    session.presses("\x1a");
+    session.sees("Stopped");
+    session.presses("echo shell-$((40+2))\n");
+    session.sees("shell-42");
+    session.presses("fg\n");
+    session.presses("two\n");
+    session.sees("got:two");
+    session.interrupts();
+    session.presses("quit\n");
+    session.sees("got:quit");
+    // The shell has the terminal again, and hears the command's status.
+    session.presses("echo status-$?\n");
+    session.sees("status-5");
+    assert_eq!(
+        session.shown.matches("interrupted").count(),
+        2,
+        "each Ctrl-C once:\n{}",
+        session.shown
+    );
+}
+
+#[test]
+fn a_command_on_a_terminal_is_a_job_like_any_other() {
+    a_job_under_control("none");
+}
+
+#[test]
+fn a_command_in_a_namespace_of_its_own_is_a_job_too() {
+    let probe = Command::new(env!("CARGO_BIN_EXE_trafficcop"))
+        .args(["run", "-q", "--contain", "pidns", "--file"])
+        .arg(tempfile::NamedTempFile::new().expect("a file").path())
+        .args(["--", "true"])
+        .status()
+        .expect("the binary runs");
+    if probe.success() {
+        a_job_under_control("pidns");
+    } else {
+        println!("CANNOT RUN HERE: no PID namespace is to be had ({probe})");
+    }
+}
