@@ -13,9 +13,11 @@ use crate::exit;
 
 mod check;
 mod habits;
+mod once;
 
 pub use check::{CHECK_EXAMPLES, CHECK_STATUS, Check};
 pub use habits::{Habits, Restart};
+pub use once::{Once, OnceOnFailure};
 
 /// How wide help may be.
 const WIDTH: usize = 100;
@@ -236,6 +238,10 @@ pub struct Run {
     #[command(flatten)]
     pub habits: Habits,
 
+    /// A task that is to be done once.
+    #[command(flatten)]
+    pub once: Once,
+
     /// Use the well-known account of Azurite, the storage emulator, on this machine
     #[arg(long, env = "TRAFFICCOP_EMULATOR", help_heading = "With --blob", value_parser = BoolishValueParser::new())]
     pub emulator: bool,
@@ -364,6 +370,14 @@ pub const FOR_THE_COMMAND: &[(&str, &str)] = &[
         "the number of its slot, from 0 (see --slots)",
     ),
     (
+        "TRAFFICCOP_TASK",
+        "the key of the task (with --once, see --once-key)",
+    ),
+    (
+        "TRAFFICCOP_PERIOD",
+        "the beginning of the slot this run belongs to, as 2026-01-31T13:00:00Z (with --once-per)",
+    ),
+    (
         "TRAFFICCOP_CONTROL",
         "a file of eight bytes that tells until when the command is in control: nanoseconds of CLOCK_BOOTTIME as a native-endian unsigned number, 0 when it is not, the greatest number when the lock has no deadline. Empty if no file could be made. 'trafficcop check' reads it",
     ),
@@ -395,6 +409,10 @@ pub const EXAMPLES: &[(&str, &str)] = &[
     (
         "The same on a shared drive:",
         "trafficcop run -n -E 0 --file /mnt/share/nightly.lock -- /usr/local/bin/nightly",
+    ),
+    (
+        "A start-up task of a whole fleet: one machine does it, the others wait until it is done:",
+        "trafficcop run --once-key v7 --blob locks/migrate -- ./migrate",
     ),
     (
         "A service that runs on one machine and moves when that one fails:",

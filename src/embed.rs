@@ -84,6 +84,7 @@ impl Builder {
             stop_signal: libc::SIGTERM,
             if_lost: IfLost::Compete,
             habits: Habits::default(),
+            once: None,
             seed: fastrand::u64(..),
         };
         let deadline = Arc::new(AtomicU64::new(0));

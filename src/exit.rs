@@ -13,7 +13,7 @@ pub const NOT_IN_CONTROL: u8 = 1;
 pub const USAGE: u8 = 64;
 /// The store (or the machine) did not let anything start.
 pub const UNAVAILABLE: u8 = 69;
-/// Control was lost, and the command was gone in time.
+/// Control was lost, and the command was gone in time; or what it came to could not be recorded.
 pub const LOST: u8 = 70;
 /// The command may have run beside another holder's.
 pub const OVERLAP: u8 = 71;
@@ -44,7 +44,7 @@ pub const TABLE: &[(&str, &str)] = &[
     ),
     (
         "70",
-        "control was lost and the command was stopped in time (--if-lost exit), or the guardian died or fell silent (with --if-lost compete too)",
+        "control was lost and the command was stopped in time (--if-lost exit), or the guardian died or fell silent (with --if-lost compete too), or the result of --once could not be recorded",
     ),
     (
         "71",
@@ -88,9 +88,11 @@ impl Leave {
                 | Cause::Doubt { .. }
                 | Cause::Lost { .. }
                 | Cause::HandOver
+                | Cause::NotRecorded { .. }
                 | Cause::GuardianLost,
                 _,
             ) => Leave::Status(LOST),
+            (Cause::Over(verdict), _) => Leave::Status(verdict.status),
             (
                 Cause::NotStarted {
                     errno: libc::ENOENT,
@@ -159,6 +161,14 @@ mod tests {
     #[test]
     fn every_cause_has_its_status() {
         let why = || "why".to_owned();
+        let over = |status| {
+            Cause::Over(crate::core::Verdict {
+                status,
+                holder: String::new(),
+                at: String::new(),
+                token: 1,
+            })
+        };
         let (code, killed) = (Some(Exit::Code(3)), Some(Exit::Signal(9)));
         for (cause, exit, leave) in [
             (Cause::CommandEnded, code, Leave::Status(3)),
@@ -200,6 +210,13 @@ mod tests {
             (Cause::Doubt { why: why() }, code, Leave::Status(70)),
             (Cause::Lost { why: why() }, killed, Leave::Status(70)),
             (Cause::GuardianLost, killed, Leave::Status(70)),
+            (
+                Cause::NotRecorded { why: why() },
+                Some(Exit::Code(0)),
+                Leave::Status(70),
+            ),
+            (over(0), None, Leave::Status(0)),
+            (over(137), None, Leave::Status(137)),
             (
                 Cause::NotObtained(Sight::default()),
                 None,

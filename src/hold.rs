@@ -75,6 +75,7 @@ enum Answer {
         reply: Result<(), Failure>,
     },
     Released(Result<(), Failure>),
+    Recorded(Result<(), Failure>),
     Announced(Result<(), Failure>),
 }
 
@@ -179,6 +180,7 @@ impl Scene<'_> {
             }
             Answer::Renewed { t0, reply } => self.tell(Event::Renewed { t0, reply }),
             Answer::Released(reply) => self.tell(Event::Released(reply)),
+            Answer::Recorded(reply) => self.tell(Event::Recorded(reply)),
             Answer::Announced(reply) => {
                 if let Err(failure) = reply {
                     tracing::debug!("the drain was not announced: {failure}");
@@ -255,6 +257,15 @@ impl Scene<'_> {
                     let give_up_at = now + ANNOUNCE;
                     self.calls.push(Box::pin(async move {
                         Answer::Announced(store.announce(give_up_at).await)
+                    }));
+                }
+                Action::Record {
+                    outcome,
+                    give_up_at,
+                } => {
+                    let store = Arc::clone(&self.store);
+                    self.calls.push(Box::pin(async move {
+                        Answer::Recorded(store.record(outcome, give_up_at).await)
                     }));
                 }
                 Action::Release { give_up_at } => {

@@ -11,11 +11,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 mod habits;
+mod once;
 
 use crate::cli;
 use crate::core::{Budget, IfLost, Rules};
 use crate::exit;
 use crate::lease::file::Heartbeat;
+use crate::lease::once::Task;
 use crate::lease::record::{COMMAND_LIMIT, Candidate};
 use crate::report::Format;
 use crate::supervise::Contain;
@@ -124,6 +126,8 @@ pub struct Plan {
     /// What the instance goes by. A budget is always there; on a file whose lock needs no
     /// heartbeat it has no meaning, and whoever knows the store's terms takes it out.
     pub rules: Rules,
+    /// What is to be done once, if the command is that.
+    pub task: Option<Task>,
     /// How long a grant lasts; the same as in the rules' budget.
     pub lease: Duration,
     /// The command and its arguments; not empty.
@@ -162,6 +166,7 @@ impl Plan {
         let slots = slots(&typed)?;
         let budget = budget(&typed, &lock)?;
         let poll = poll(&typed)?;
+        let (once, task) = once::once(&typed, slots)?.unzip();
         let rules = Rules {
             budget: Some(budget),
             poll: Some(poll),
@@ -176,6 +181,7 @@ impl Plan {
                 cli::IfLost::Exit => IfLost::Exit,
             },
             habits: habits::habits(&typed.habits, &lock, budget.lease, poll)?,
+            once,
             seed: place.seed,
         };
         Ok(Plan {
@@ -190,6 +196,7 @@ impl Plan {
             lock,
             slots,
             rules,
+            task,
             lease: budget.lease,
             contain: match typed.contain {
                 cli::Contain::Auto => Contain::Auto,

@@ -41,11 +41,13 @@ struct Command {
     pausing: Option<Instant>,
     /// How many can have control at the same time.
     slots: u32,
+    /// The key of the task that is to be done once.
+    task: Option<String>,
 }
 
 impl Command {
     fn environment(&self, token: u64) -> Vec<(OsString, OsString)> {
-        vec![
+        let mut variables: Vec<(OsString, OsString)> = vec![
             ("TRAFFICCOP_TOKEN".into(), token.to_string().into()),
             ("TRAFFICCOP_LOCK".into(), self.store.name().into()),
             ("TRAFFICCOP_HOLDER".into(), self.identity.clone().into()),
@@ -53,7 +55,13 @@ impl Command {
                 "TRAFFICCOP_SLOT".into(),
                 self.store.slot().to_string().into(),
             ),
-        ]
+        ];
+        let task = self.task.clone().map(|key| ("TRAFFICCOP_TASK", key));
+        let period = self.store.period();
+        let period = period.map(|begin| ("TRAFFICCOP_PERIOD", begin));
+        let more = task.into_iter().chain(period);
+        variables.extend(more.map(|(name, value)| (name.into(), value.into())));
+        variables
     }
 
     /// Stops this process until it is continued; the guardian and the time go on.
@@ -188,7 +196,10 @@ impl Audience for People {
                 self.status.command_pid = None;
                 "draining"
             }
-            Notice::BackingOff { .. } | Notice::Keeping { .. } => "resting",
+            Notice::BackingOff { .. } | Notice::Keeping { .. } | Notice::Pausing { .. } => {
+                "resting"
+            }
+            Notice::Unrecorded { .. } => "recording",
             Notice::Restarting => "holding",
             Notice::StandingBack { .. } => "standing back",
             Notice::Released | Notice::LeftToRunOut { .. } => "released",
@@ -204,7 +215,11 @@ impl Audience for People {
                 self.status.cause = Some(report::RESTARTS_SPENT.into());
                 return;
             }
-            Notice::Doubt { .. } | Notice::Recovered | Notice::LeftBehind => return,
+            Notice::Doubt { .. }
+            | Notice::Recovered
+            | Notice::Recorded { .. }
+            | Notice::NotDone
+            | Notice::LeftBehind => return,
         };
         self.write(state);
     }
@@ -309,6 +324,7 @@ async fn campaign(
         runs: false,
         pausing: None,
         slots: plan.slots,
+        task: plan.task.as_ref().map(|task| task.key.clone()),
     };
     people.write("standby");
     let terms = store.terms();
@@ -373,7 +389,11 @@ fn open(plan: &Plan) -> anyhow::Result<Result<Arc<dyn Store>, Ending>> {
                 let slots = slots.map_err(|why| refuse(why.to_string()))?;
                 Arc::new(looking(slots, plan))
             } else {
-                Arc::new(blob::Blob::open(config)?)
+                let store = blob::Blob::open(config)?;
+                Arc::new(match &plan.task {
+                    Some(task) => store.with_task(task.clone()),
+                    None => store,
+                })
             }))
         }
         Lock::File { path, heartbeat } => {
@@ -387,7 +407,12 @@ fn open(plan: &Plan) -> anyhow::Result<Result<Arc<dyn Store>, Ending>> {
             let opened: Result<Arc<dyn Store>, _> = if plan.slots > 1 {
                 Slots::of_files(config, plan.slots).map(|slots| Arc::new(looking(slots, plan)) as _)
             } else {
-                file::File::open(config).map(|store| Arc::new(store) as _)
+                file::File::open(config).map(|store| {
+                    Arc::new(match &plan.task {
+                        Some(task) => store.with_task(task.clone()),
+                        None => store,
+                    }) as _
+                })
             };
             Ok(opened.map_err(|why| Ending::of_store(why.to_string(), why.denied)))
         }

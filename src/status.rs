@@ -17,7 +17,7 @@ use serde::Serialize;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Status {
     /// What the instance does: `standby`, `holding`, `resting` (in control, nothing runs),
-    /// `draining`, `released`, `standing back` (after handing control over), ... `done`.
+    /// `recording` (the result of `--once`, which the store does not take), `draining`, `released`, `standing back` (after handing control over), ... `done`.
     pub state: String,
     /// Since when, by the wall clock (RFC 3339, UTC); set by [`StatusFile::write`] whenever the
     /// state differs from the one before.

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use super::once::{Outcome, Verdict};
 use crate::clock::Instant;
 
 /// How a process ended.
@@ -47,15 +48,20 @@ pub struct Grant {
     pub t0: Instant,
     /// The fencing token of this tenure: greater than that of every tenure before it.
     pub token: u64,
+    /// How often the task that is to be done once has failed before, by its record; 0 without one.
+    pub failed: u32,
 }
 
-/// Why a store did not do what it was asked: four meanings and no more (the store maps, the core
+/// Why a store did not do what it was asked: five meanings and no more (the store maps, the core
 /// decides). Errors carry text for people, which never contains a secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     /// Somebody else holds the lock.
     #[error("held by another")]
     Held(Sight),
+    /// The task that is to be done once is over, by its record: there is nothing to get control for.
+    #[error("the task is over")]
+    Over(Verdict),
     /// The lease we had is definitely not ours any more. Nobody else can have obtained it before
     /// `until` (`None`: somebody may have it now).
     #[error("{why}")]
@@ -103,6 +109,8 @@ pub enum Event {
         /// What the store answered.
         reply: Result<(), Failure>,
     },
+    /// The attempt to record what a task came to ended.
+    Recorded(Result<(), Failure>),
     /// The attempt to give the lease back ended.
     Released(Result<(), Failure>),
     /// The guardian has started the command.
@@ -179,6 +187,14 @@ pub enum Action {
     Kill,
     /// Say in the record that control will change soon (best effort; nothing waits for it).
     Announce,
+    /// Record what the run of a task came to; the reply is [`Event::Recorded`]. Exists only after
+    /// "tree empty".
+    Record {
+        /// What is recorded.
+        outcome: Outcome,
+        /// After this moment the attempt is given up.
+        give_up_at: Instant,
+    },
     /// Give the lease back; the reply is [`Event::Released`]. Exists only after "tree empty".
     Release {
         /// After this moment the attempt is given up.
@@ -236,6 +252,25 @@ pub enum Notice {
         /// When we compete again.
         until: Instant,
     },
+    /// What the run of a task came to stands in its record.
+    Recorded {
+        /// What.
+        outcome: Outcome,
+        /// Which run it was, if those are counted that failed.
+        attempt: u32,
+    },
+    /// It could not be recorded yet; said once.
+    Unrecorded {
+        /// What the store said.
+        why: String,
+    },
+    /// The run of a task failed, and nobody tries before this moment.
+    Pausing {
+        /// When the lease is given back.
+        until: Instant,
+    },
+    /// The run of a task was stopped before it ended by itself: nothing is recorded.
+    NotDone,
     /// The command ended, and left processes behind that are being drained.
     LeftBehind,
     /// Control was lost, and the command may have run beside another holder's.
@@ -276,6 +311,13 @@ pub enum Cause {
     HandOver,
     /// The guardian died or fell silent.
     GuardianLost,
+    /// The run of a task ended, and what it came to could not be recorded.
+    NotRecorded {
+        /// What kept it from being recorded.
+        why: String,
+    },
+    /// The task was over already: another has run it.
+    Over(Verdict),
     /// Control was not obtained in the time given (`-n`, `-w`).
     NotObtained(Sight),
     /// The store was out of reach, or refused us, before anything could start.

@@ -105,7 +105,7 @@ impl History {
     }
 }
 
-fn back_off(in_a_row: u32) -> Duration {
+pub(super) fn back_off(in_a_row: u32) -> Duration {
     BACK_OFF
         .saturating_mul(1_u32.checked_shl(in_a_row).unwrap_or(u32::MAX))
         .min(BACK_OFF_CAP)

@@ -7,10 +7,12 @@
 pub mod budget;
 pub mod event;
 pub mod habits;
+pub mod once;
 pub mod retry;
 pub mod tenure;
 
 pub use budget::{Budget, BudgetError};
 pub use event::{Action, Cause, Ending, Event, Exit, Failure, Grant, Notice, Sight};
 pub use habits::{After, Habits, Restart};
+pub use once::{OnFailure, Once, Outcome, Verdict};
 pub use tenure::{IfLost, Rules, State, Tenure};

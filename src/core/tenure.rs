@@ -8,13 +8,15 @@
 //!    │                                     └─────────────────────┘                │
 //!    └──────────────── control lost or handed over, and we compete ───────────────┘
 //! ```
+//! A task that is to be done once goes from "tree empty" to `Recording` instead of `Resting`.
+//!
 //! Called by `hold` alone, which does what [`Tenure::step`] says and tells it what happened. Each
 //! state has one function that writes out what every event means in it. The rules that carry the
 //! promise:
 //! - The clock is looked at before the event: a reply that waited while we were stopped is judged
 //!   after the deadline, not before it.
 //! - Deadlines count from the moment *before* the request was sent that was answered last.
-//! - `Releasing` and `Resting` are reached from states with a command only by "tree empty" (or
+//! - `Releasing`, `Resting` and `Recording` are reached from states with a command only by "tree empty" (or
 //!   "nothing runs").
 //! - No command starts under a deadline that has passed, or beside another.
 
@@ -22,6 +24,7 @@ mod campaign;
 mod control;
 mod draining;
 mod holding;
+mod recording;
 mod releasing;
 mod resting;
 mod standby;
@@ -34,10 +37,11 @@ use std::time::Duration;
 use self::campaign::{Campaign, Turn};
 use self::draining::{Draining, Killing};
 use self::holding::{Confirming, Holding};
+use self::recording::Recording;
 use self::releasing::Releasing;
 use self::resting::Resting;
 use self::standby::{Acquiring, Standby};
-use super::{Action, Budget, Ending, Event, Habits};
+use super::{Action, Budget, Ending, Event, Habits, Once};
 use crate::clock::Instant;
 
 /// What to do after control was lost.
@@ -70,6 +74,9 @@ pub struct Rules {
     pub if_lost: IfLost,
     /// Restarts, and handing control round.
     pub habits: Habits,
+    /// The command is a task that is to be done once, by whichever candidate: not combined with
+    /// habits.
+    pub once: Option<Once>,
     /// Seeds the spread of polls and retries.
     pub seed: u64,
 }
@@ -91,6 +98,8 @@ pub enum State {
     Killing,
     /// In control; nothing runs until the command is started again, or the lease may be given back.
     Resting,
+    /// Nothing runs; what the command came to is being recorded.
+    Recording,
     /// Nothing runs; what we have (or may have) at the store is being given back.
     Releasing,
     /// It is over.
@@ -115,6 +124,7 @@ enum Phase {
     Draining(Draining),
     Killing(Killing),
     Resting(Resting),
+    Recording(Recording),
     Releasing(Releasing),
     Done(Ending),
 }
@@ -143,6 +153,7 @@ impl Tenure {
             Phase::Draining(draining) => draining.step(campaign, turn_, event),
             Phase::Killing(killing) => killing.step(campaign, turn_, event),
             Phase::Resting(resting) => resting.step(campaign, turn_, event),
+            Phase::Recording(recording) => recording.step(campaign, turn_, event),
             Phase::Releasing(releasing) => releasing.step(campaign, turn_, event),
             // Whatever comes after the end changes nothing.
             Phase::Done(ending) => Phase::Done(ending),
@@ -162,6 +173,7 @@ impl Tenure {
             Phase::Draining(draining) => draining.wake_at(),
             Phase::Killing(killing) => killing.wake_at(),
             Phase::Resting(resting) => resting.wake_at(&self.campaign),
+            Phase::Recording(recording) => recording.wake_at(),
             Phase::Releasing(releasing) => releasing.wake_at(),
             // The attempt keeps its own time limit, and its reply comes in any case.
             Phase::Acquiring(_) | Phase::Done(_) => Instant::FOREVER,
@@ -201,6 +213,7 @@ impl Phase {
             Phase::Draining(_) => State::Draining,
             Phase::Killing(_) => State::Killing,
             Phase::Resting(_) => State::Resting,
+            Phase::Recording(_) => State::Recording,
             Phase::Releasing(_) => State::Releasing,
             Phase::Done(_) => State::Done,
         }

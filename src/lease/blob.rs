@@ -15,6 +15,7 @@
 mod acquire;
 mod notes;
 mod target;
+mod task;
 mod will;
 mod wire;
 
@@ -30,11 +31,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use self::wire::{LeaseState, Wire};
+use super::once::{Errand, Task};
 use super::record::{Candidate, Record};
 use super::{Store, Terms};
 use crate::azure::{Account, Operation, Trouble};
 use crate::clock::Instant;
-use crate::core::{Failure, Grant};
+use crate::core::{Failure, Grant, Outcome};
 
 /// What a blob store is made of.
 #[derive(Clone, Debug)]
@@ -79,7 +81,10 @@ pub struct Blob {
     candidate: Candidate,
     create: bool,
     page_blob: Option<u64>,
+    task: Option<Task>,
     state: Mutex<State>,
+    /// Announcements and results are written one after the other.
+    writing: tokio::sync::Mutex<()>,
 }
 
 /// What we know of our own doings.
@@ -97,6 +102,8 @@ struct State {
     floor: u64,
     /// What has succeeded before, as a set of `1 << Operation`.
     proven: u16,
+    /// What we know of the time for our task.
+    errand: Errand,
 }
 
 #[derive(Clone)]
@@ -104,6 +111,8 @@ struct Held {
     id: String,
     record: Record,
     others: BTreeMap<String, String>,
+    /// What the blob bears since we wrote last.
+    etag: Option<String>,
 }
 
 impl Blob {
@@ -136,7 +145,9 @@ impl Blob {
             candidate: config.candidate,
             create: config.create,
             page_blob: config.page_blob,
+            task: None,
             state: Mutex::default(),
+            writing: tokio::sync::Mutex::default(),
         })
     }
 
@@ -293,16 +304,31 @@ impl Store for Blob {
     }
 
     async fn announce(&self, give_up_at: Instant) -> Result<(), Failure> {
+        let _alone = self.writing.lock().await;
         let Some(mut held) = self.state().held.clone() else {
             return Ok(());
         };
         held.record.draining = true;
-        // Nobody else can write while we have the lease, so what we know still stands there.
+        // Nobody else can write while we have the lease, so what we know still stands there. On
+        // condition all the same: what is delayed on its way must not undo what we wrote later.
         let metadata = notes::write(&held.others, &held.record);
-        self.wire
-            .set_metadata(&held.id, None, &metadata, give_up_at)
+        let etag = held.etag.as_deref();
+        let written = self
+            .wire
+            .set_metadata(&held.id, etag, &metadata, give_up_at);
+        held.etag = written
             .await
-            .map_err(|trouble| trouble.doubt(Operation::Record))
+            .map_err(|trouble| trouble.doubt(Operation::Record))?;
+        self.replace_held(held);
+        Ok(())
+    }
+
+    async fn record(&self, outcome: Outcome, give_up_at: Instant) -> Result<(), Failure> {
+        self.write_outcome(&outcome, give_up_at).await
+    }
+
+    fn period(&self) -> Option<String> {
+        self.state().errand.slot_text(self.task.as_ref()?)
     }
 
     async fn freed(&self) {

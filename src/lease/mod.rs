@@ -1,10 +1,11 @@
 //! The stores: one trait, one file per store, and the record that a holder leaves for people.
 //!
-//! A store speaks to its service and maps what it hears to the four meanings of
+//! A store speaks to its service and maps what it hears to the five meanings of
 //! [`Failure`]; it decides nothing. It never knows a process, and `supervise` never knows a store.
 
 pub mod blob;
 pub mod file;
+pub mod once;
 pub mod record;
 pub mod slots;
 
@@ -17,7 +18,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::clock::Instant;
-use crate::core::{Failure, Grant};
+use crate::core::{Failure, Grant, Outcome};
 
 /// What the core must know of a store before it makes its rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,8 +53,11 @@ pub trait Store: Send + Sync {
     /// Looks whether the lock is free and, only if it is, acquires it, raises the fencing token
     /// and writes the record, all under the lease.
     ///
+    /// A store with a task that is to be done once looks at its record, too: before, and again under
+    /// the lease.
+    ///
     /// # Errors
-    /// `Held` if another has it; nothing is held by us after any error (an ambiguous acquire is
+    /// `Held` if another has it, `Over` if there is no task to do any more; nothing is held by us after any error (an ambiguous acquire is
     /// remembered, and undone by the next `release` or recognised by the next `acquire`).
     async fn acquire(&self, give_up_at: Instant) -> Result<Grant, Failure>;
 
@@ -70,6 +74,25 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// `Transient` if it could not be said; the lease then runs out by itself.
     async fn release(&self, give_up_at: Instant) -> Result<(), Failure>;
+
+    /// Records what the run of the task came to that is to be done once, under the lease we have;
+    /// asked again with the same outcome if that was in doubt.
+    ///
+    /// # Errors
+    /// `Lost` if the lease is not ours any more; then it may be recorded all the same only if an
+    /// earlier attempt was in doubt. `Fatal` where no task is.
+    async fn record(&self, _outcome: Outcome, _give_up_at: Instant) -> Result<(), Failure> {
+        Err(Failure::Fatal {
+            why: format!("{}: this store keeps no results", self.name()),
+            denied: false,
+        })
+    }
+
+    /// Which slot of time the present run belongs to, where a task is to be done once in each:
+    /// its beginning (RFC 3339, UTC).
+    fn period(&self) -> Option<String> {
+        None
+    }
 
     /// Says in the record that the holder has begun to drain. Best effort.
     ///

@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
+use super::once::Ledger;
+
 /// The longest command text in a record, in bytes.
 pub const COMMAND_LIMIT: usize = 256;
 
@@ -41,6 +43,9 @@ pub struct Record {
     pub command: String,
     /// The holder has begun to drain.
     pub draining: bool,
+    /// What is known of tasks that are to be done once. Each store keeps it in its own way.
+    #[serde(skip)]
+    pub once: Ledger,
 }
 
 impl Record {
@@ -55,6 +60,7 @@ impl Record {
             since: wall_clock(),
             command: candidate.command.clone(),
             draining: false,
+            once: Ledger::EMPTY,
         }
     }
 }

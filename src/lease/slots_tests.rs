@@ -70,6 +70,7 @@ impl Store for Lock {
             Grant {
                 t0: Instant::now(),
                 token: 1,
+                failed: 0,
             }
         };
         match self.fate() {

@@ -4,7 +4,7 @@
 use tracing::Level;
 
 use crate::clock::Instant;
-use crate::core::{Cause, Ending, Exit, Notice, Sight};
+use crate::core::{Cause, Ending, Exit, Notice, Outcome, Sight};
 use crate::exit::Leave;
 use crate::units::{show, signal_name};
 
@@ -71,6 +71,22 @@ pub(super) fn of_notice(notice: &Notice, now: Instant) -> (Level, String) {
                 show(rounded(until.since(now)))
             ),
         ),
+        Notice::Recorded { outcome, attempt } => recorded(outcome, *attempt),
+        Notice::Unrecorded { why } => (
+            Level::WARN,
+            format!("cannot record what the command came to: {why}; retrying"),
+        ),
+        Notice::Pausing { until } => (
+            Level::INFO,
+            format!(
+                "keeping the lock for {}, then the next candidate tries",
+                show(rounded(until.since(now)))
+            ),
+        ),
+        Notice::NotDone => (
+            Level::WARN,
+            "the command was stopped, so the task is not done: it can run again".into(),
+        ),
         Notice::Overlapped => (
             Level::ERROR,
             "the command may have run beside another holder's: look at what both have written"
@@ -88,6 +104,20 @@ pub const RESTARTS_SPENT: &str = "the command was restarted as often as --restar
 
 /// Why control is handed over though nothing is wrong.
 const HELD_LONG_ENOUGH: &str = "control was held for --max-hold: handing it over";
+
+fn recorded(outcome: &Outcome, attempt: u32) -> (Level, String) {
+    match (outcome.exit, outcome.over) {
+        (Exit::Code(0), _) => (Level::INFO, "recorded that the task is done".into()),
+        (_, false) => (
+            Level::WARN,
+            format!("recorded that attempt {attempt} has failed"),
+        ),
+        (_, true) => (
+            Level::WARN,
+            format!("recorded that attempt {attempt} has failed, and that nobody tries again"),
+        ),
+    }
+}
 
 fn draining(cause: &Cause) -> (Level, String) {
     let (level, why) = match cause {
@@ -114,7 +144,7 @@ pub(super) fn of_ending(ending: &Ending, leave: Leave, command: &str) -> Option<
     match (&ending.cause, leave) {
         (Cause::CommandEnded, _) => None,
         // On a machine that has nothing to do this is no warning, and -E 0 says so.
-        (Cause::Stopped(_), _) | (Cause::NotObtained(_), Leave::Status(0)) => {
+        (Cause::Stopped(_), _) | (Cause::NotObtained(_) | Cause::Over(_), Leave::Status(0)) => {
             Some((Level::INFO, reason))
         }
         _ => Some((
@@ -134,6 +164,16 @@ pub(super) fn reason(cause: &Cause, command: &str) -> String {
         Cause::Lost { why } => format!("the lease was lost: {why}"),
         Cause::HandOver => HELD_LONG_ENOUGH.into(),
         Cause::GuardianLost => "the guardian died or fell silent".into(),
+        Cause::NotRecorded { why } => format!(
+            "the command ended, but what it came to could not be recorded: {why}; the task can run again"
+        ),
+        Cause::Over(verdict) => {
+            let (holder, at, token) = (&verdict.holder, &verdict.at, verdict.token);
+            match verdict.status {
+                0 => format!("already done by {holder} at {at}, token {token}"),
+                _ => format!("already failed for good, run by {holder} at {at}, token {token}"),
+            }
+        }
         Cause::NotObtained(sight) => format!("control not obtained{}", behind(sight)),
         Cause::Store { why, .. } => why.clone(),
     }
@@ -250,6 +290,48 @@ mod tests {
         assert!(level == Level::WARN && text.contains("--restart-limit"));
         let (level, text) = said(Notice::Draining(Cause::HandOver));
         assert!(level == Level::INFO && text.contains("--max-hold"));
+    }
+
+    #[test]
+    fn whoever_comes_too_late_for_a_task_hears_who_did_it_and_how_it_ended() {
+        let over = |status| {
+            ending(Cause::Over(crate::core::Verdict {
+                status,
+                holder: "web2-9".into(),
+                at: "2026-01-01T00:00:00Z".into(),
+                token: 7,
+            }))
+        };
+        assert_eq!(
+            of_ending(&over(0), Leave::Status(0), "job").unwrap(),
+            (
+                Level::INFO,
+                "already done by web2-9 at 2026-01-01T00:00:00Z, token 7".into()
+            )
+        );
+        let (level, text) = of_ending(&over(3), Leave::Status(3), "job").unwrap();
+        assert!(
+            level == Level::ERROR && text.contains("failed for good"),
+            "{text}"
+        );
+        assert!(text.ends_with("token 7; exit status 3"), "{text}");
+    }
+
+    #[test]
+    fn what_was_not_recorded_can_run_again_and_the_line_says_so() {
+        let why = "503".to_owned();
+        let (level, text) = of_ending(
+            &ending(Cause::NotRecorded { why }),
+            Leave::Status(70),
+            "job",
+        )
+        .unwrap();
+        assert_eq!(level, Level::ERROR);
+        assert!(
+            text.contains("503") && text.contains("can run again"),
+            "{text}"
+        );
+        assert!(text.ends_with("exit status 70"), "{text}");
     }
 
     #[test]

@@ -261,6 +261,7 @@ impl Adapter {
                 Ok(Grant {
                     t0,
                     token: record.token,
+                    failed: 0,
                 })
             }
             Err(failure) => {

@@ -242,6 +242,7 @@ impl World {
                     );
                 }
                 Action::Kill => self.demand(p, Demand::Kill, &[]),
+                Action::Record { .. } => unreachable!("no task in the fleet"),
                 Action::Announce => {
                     let give_up_at = now + ANNOUNCE;
                     pair.calls.push(Box::pin(async move {

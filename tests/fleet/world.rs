@@ -629,6 +629,7 @@ impl World {
         let schedule = &self.schedule;
         let rules = Rules {
             habits: Habits::default(),
+            once: None,
             budget: Some(schedule.budget),
             poll: Some(schedule.poll),
             wait: None,

@@ -18,6 +18,7 @@ const MARGIN: Duration = Duration::from_secs(1);
 pub(super) struct Control {
     budget: Option<Budget>,
     token: u64,
+    failed: u32,
     /// The moment before the request was sent that obtained it.
     began: Instant,
     /// The moment before the request was sent that the store granted last.
@@ -59,6 +60,7 @@ impl Control {
         Control {
             budget,
             token: grant.token,
+            failed: grant.failed,
             began: t0,
             t0,
             asked: t0,
@@ -69,6 +71,11 @@ impl Control {
 
     pub(super) fn token(&self) -> u64 {
         self.token
+    }
+
+    /// How often the task had failed before this tenure.
+    pub(super) fn failed(&self) -> u32 {
+        self.failed
     }
 
     /// Since when we have it.
@@ -188,6 +195,11 @@ impl Control {
             Err(Failure::Fatal { why, .. }) => {
                 self.retry(campaign, now, None, limit);
                 Answer::Doubt(why)
+            }
+            // No answer to this question: it proves nothing.
+            Err(over @ Failure::Over(_)) => {
+                self.retry(campaign, now, None, limit);
+                Answer::Doubt(over.to_string())
             }
         }
     }

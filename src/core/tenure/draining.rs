@@ -132,6 +132,7 @@ impl Draining {
             Event::Freed
             | Event::Acquired(_)
             | Event::Released(_)
+            | Event::Recorded(_)
             | Event::NotStarted { .. }
             | Event::TreeEmpty { .. } => self.go_on(turn),
         }
@@ -226,6 +227,7 @@ impl Killing {
             | Event::Freed
             | Event::Acquired(_)
             | Event::Released(_)
+            | Event::Recorded(_)
             | Event::NotStarted { .. }
             | Event::TreeEmpty { .. } => self.go_on(turn),
         }

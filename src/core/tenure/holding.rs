@@ -75,6 +75,7 @@ impl Confirming {
             | Event::Freed
             | Event::Acquired(_)
             | Event::Released(_)
+            | Event::Recorded(_)
             | Event::Started { .. }
             | Event::NotStarted { .. }
             | Event::Exited(_)
@@ -121,6 +122,7 @@ impl Charge {
             | Event::Acquired(_)
             | Event::Renewed { .. }
             | Event::Released(_)
+            | Event::Recorded(_)
             | Event::Started { .. }
             | Event::Exited(_)
             | Event::GuardianLost
@@ -276,6 +278,7 @@ impl Holding {
             Event::Freed
             | Event::Acquired(_)
             | Event::Released(_)
+            | Event::Recorded(_)
             | Event::NotStarted { .. }
             | Event::TreeEmpty { .. } => self.go_on(turn),
         }

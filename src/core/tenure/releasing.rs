@@ -167,6 +167,7 @@ impl Releasing {
             | Event::ClockJumped
             | Event::Freed
             | Event::Acquired(Err(_))
+            | Event::Recorded(_)
             | Event::Started { .. }
             | Event::NotStarted { .. }
             | Event::TreeEmpty { .. }
@@ -226,6 +227,7 @@ impl Releasing {
                 self.go_on(campaign, turn)
             }
             Err(Failure::Fatal { why, .. }) => self.run_out(campaign, turn, why),
+            Err(over @ Failure::Over(_)) => self.run_out(campaign, turn, over.to_string()),
         }
     }
 
@@ -237,7 +239,9 @@ impl Releasing {
         reply: Result<(), Failure>,
     ) -> Phase {
         let others_from = match reply {
-            Ok(()) | Err(Failure::Transient { .. } | Failure::Fatal { .. }) => None,
+            Ok(()) | Err(Failure::Transient { .. } | Failure::Fatal { .. } | Failure::Over(_)) => {
+                None
+            }
             Err(Failure::Held(_)) => Some(Instant::ZERO),
             Err(Failure::Lost { until, .. }) => Some(until.unwrap_or(Instant::ZERO)),
         };
@@ -276,6 +280,8 @@ impl Releasing {
                 | Cause::NotStarted { .. }
                 | Cause::Stopped(_)
                 | Cause::GuardianLost
+                | Cause::NotRecorded { .. }
+                | Cause::Over(_)
                 | Cause::NotObtained(_)
                 | Cause::Store { .. },
             ) => false,
@@ -305,9 +311,14 @@ impl Releasing {
                 }
             }
         };
+        // A task that was stopped is not done, whatever its command said when it was asked to end:
+        // nobody is to take that 0 for a success which stands in no record.
+        let unfinished = campaign.rules.once.is_some() && matches!(cause, Cause::Stopped(_));
         Phase::Done(Ending {
             cause,
-            exit: self.exit,
+            exit: self
+                .exit
+                .filter(|exit| !unfinished || *exit != Exit::Code(0)),
             overlap: self.overlap,
             released,
         })

@@ -7,7 +7,7 @@
 use super::campaign::{Campaign, Turn};
 use super::control::Answer;
 use super::holding::{Charge, in_doubt};
-use super::{Holding, Phase, Releasing};
+use super::{Holding, Phase, Releasing, recording};
 use crate::clock::Instant;
 use crate::core::{Cause, Event, Notice};
 
@@ -58,7 +58,7 @@ pub(super) fn is_ahead(campaign: &Campaign, charge: &Charge, now: Instant) -> bo
 }
 
 /// After a tenure's tree was empty at `empty_at`: a rest if the command ended by itself and there
-/// is a reason for one, else the lease is given back.
+/// is a reason for one, else the lease is given back. What a task came to is recorded before that.
 pub(super) fn after(
     campaign: &mut Campaign,
     turn: &mut Turn,
@@ -66,6 +66,9 @@ pub(super) fn after(
     cause: Cause,
     empty_at: Instant,
 ) -> Phase {
+    if let Some(rule) = campaign.rules.once {
+        return recording::after(campaign, turn, charge, cause, empty_at, rule);
+    }
     let now = turn.now;
     let rest = match next(campaign, &charge, now) {
         Next::Restart if cause == Cause::CommandEnded => {
@@ -201,6 +204,7 @@ impl Resting {
             Event::Freed
             | Event::Acquired(_)
             | Event::Released(_)
+            | Event::Recorded(_)
             | Event::Started { .. }
             | Event::NotStarted { .. }
             | Event::Exited(_)

@@ -60,6 +60,7 @@ impl Standby {
             Event::Acquired(Err(_))
             | Event::Renewed { .. }
             | Event::Released(_)
+            | Event::Recorded(_)
             | Event::Started { .. }
             | Event::NotStarted { .. }
             | Event::Exited(_)
@@ -102,6 +103,11 @@ impl Acquiring {
         match event {
             Event::Acquired(Ok(grant)) => granted(campaign, turn, grant),
             Event::Acquired(Err(Failure::Held(sight))) => self.held(campaign, turn, sight),
+            // By way of the store: an attempt before this one, or the look under the lease that
+            // told us, may have left something behind.
+            Event::Acquired(Err(Failure::Over(verdict))) => {
+                Releasing::of_a_maybe(campaign, turn, Cause::Over(verdict))
+            }
             Event::Acquired(Err(Failure::Transient { why, retry_after })) => {
                 self.no_answer(campaign, turn, why, retry_after)
             }
@@ -133,6 +139,7 @@ impl Acquiring {
             | Event::ClockJumped
             | Event::Renewed { .. }
             | Event::Released(_)
+            | Event::Recorded(_)
             | Event::Started { .. }
             | Event::NotStarted { .. }
             | Event::Exited(_)

@@ -40,6 +40,7 @@ fn rules() -> Rules {
         stop_signal: TERM,
         if_lost: IfLost::Compete,
         habits: Habits::default(),
+        once: None,
         seed: 1,
     }
 }
@@ -77,7 +78,11 @@ fn breaking(until: Instant) -> Failure {
 }
 
 fn grant(t0: Instant) -> Event {
-    Event::Acquired(Ok(Grant { t0, token: 7 }))
+    Event::Acquired(Ok(Grant {
+        t0,
+        token: 7,
+        failed: 0,
+    }))
 }
 
 fn refused(failure: Failure) -> Event {

@@ -35,14 +35,18 @@ impl Blob {
         }
         let view = self.look_or_create(give_up_at).await?;
         self.check(&view.notes)?;
+        self.hear(view.date);
+        self.check_task(&view.notes)?;
         if view.lease != LeaseState::Free && !self.may_be_ours() {
             return Err(Failure::Held(sight(&view.notes)));
         }
         let t0 = Instant::now();
         let earlier = self.state().perhaps.replace(t0);
         let etag = match self.wire.acquire(&id, self.seconds, give_up_at).await {
-            Ok(etag) => {
+            Ok((etag, date)) => {
                 self.prove(Operation::Acquire);
+                // Said under the lease: it decides which slot a run belongs to.
+                self.hear(date);
                 etag
             }
             Err(trouble) => {
@@ -57,12 +61,12 @@ impl Blob {
         let known = Some(view).filter(|view| view.etag.is_some() && view.etag == etag);
         match self.sign(&id, known, give_up_at).await {
             Ok(held) => {
-                let token = held.record.token;
+                let (token, failed) = (held.record.token, self.failed(&held));
                 let mut state = self.state();
                 state.held = Some(held);
                 state.perhaps = None;
                 state.proposed = None;
-                Ok(Grant { t0, token })
+                Ok(Grant { t0, token, failed })
             }
             Err(failure) => {
                 self.undo(&id, give_up_at).await;
@@ -119,6 +123,7 @@ impl Blob {
             lease: LeaseState::Free,
             etag,
             notes: Notes::default(),
+            date: None,
         })
     }
 
@@ -231,9 +236,13 @@ impl Blob {
                 written.take_if(|held| view.notes.record.as_ref() == Some(&held.record))
             {
                 // The reply to our own write was lost.
-                return Ok(held);
+                return Ok(Held {
+                    etag: view.etag,
+                    ..held
+                });
             }
             self.check(&view.notes)?;
+            self.check_task(&view.notes)?;
             let token = self.state().floor.checked_add(1).ok_or_else(|| Failure::Fatal {
                 why: format!(
                     "the metadata trafficcop_token of {} is the greatest number there is: set a \
@@ -242,8 +251,10 @@ impl Blob {
                 ),
                 denied: false,
             })?;
-            let held = Held {
+            let once = view.notes.record.map(|record| record.once);
+            let mut held = Held {
                 id: id.to_owned(),
+                etag: None,
                 record: Record {
                     token,
                     holder: self.candidate.identity.clone(),
@@ -252,13 +263,16 @@ impl Blob {
                     since: since.clone(),
                     command: self.candidate.command.clone(),
                     draining: false,
+                    once: once.unwrap_or_default(),
                 },
                 others: view.notes.others,
             };
+            self.begin_task(&held)?;
             let metadata = notes::write(&held.others, &held.record);
             let etag = view.etag.as_deref();
             match self.wire.set_metadata(id, etag, &metadata, stop_at).await {
-                Ok(()) => {
+                Ok(etag) => {
+                    held.etag = etag;
                     self.prove(Operation::Record);
                     let mut state = self.state();
                     state.floor = state.floor.max(token);

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::target::decode;
+use crate::lease::once::{Ledger, ROOM};
 use crate::lease::record::Record;
 
 const TOKEN: &str = "trafficcop_token";
@@ -15,6 +16,7 @@ const PID: &str = "trafficcop_pid";
 const SINCE: &str = "trafficcop_since";
 const COMMAND: &str = "trafficcop_command";
 const DRAINING: &str = "trafficcop_draining";
+const ONCE: &str = "trafficcop_once";
 const OURS: [&str; 7] = [TOKEN, HOLDER, HOST, PID, SINCE, COMMAND, DRAINING];
 
 /// A blob's metadata, read.
@@ -32,17 +34,20 @@ pub(super) struct Notes {
 pub(super) fn read<'a>(metadata: impl Iterator<Item = (&'a str, &'a str)>) -> Notes {
     let mut notes = Notes::default();
     let mut ours: HashMap<String, String> = HashMap::new();
+    let mut once = None;
     for (key, value) in metadata {
         let lower = key.to_ascii_lowercase();
         if OURS.contains(&lower.as_str()) {
             // What is not ours to decode is shown as it stands.
             let value = decode(value).unwrap_or_else(|| value.to_owned());
             ours.insert(lower, value);
+        } else if let Some(ledger) = ledger(&lower, value) {
+            once = Some(ledger);
         } else {
             notes.others.insert(key.to_owned(), value.to_owned());
         }
     }
-    if ours.is_empty() {
+    if ours.is_empty() && once.is_none() {
         return notes;
     }
     let mut take = |key: &str| ours.remove(key).unwrap_or_default();
@@ -62,8 +67,36 @@ pub(super) fn read<'a>(metadata: impl Iterator<Item = (&'a str, &'a str)>) -> No
         since: take(SINCE),
         command: take(COMMAND),
         draining: take(DRAINING).eq_ignore_ascii_case("true"),
+        once: once.unwrap_or_default(),
     });
     notes
+}
+
+/// Results, if they can be read; what cannot is kept as it stands, like what is not ours.
+fn ledger(key: &str, value: &str) -> Option<Ledger> {
+    (key == ONCE).then(|| Ledger::parse(&decode(value)?))?
+}
+
+/// Whether this is where results stand.
+pub(super) fn is_once(key: &str) -> bool {
+    key.eq_ignore_ascii_case(ONCE)
+}
+
+/// Whether a blob takes all of it: the service has 8 KiB for names and values together.
+pub(super) fn fits(others: &BTreeMap<String, String>, record: &Record, once: &Ledger) -> bool {
+    const SERVICE: usize = 8192;
+    const PREFIX: usize = "x-ms-meta-".len();
+    let text = encode(&once.text());
+    let bare = Record {
+        once: Ledger::EMPTY,
+        draining: true,
+        ..record.clone()
+    };
+    let rest: usize = write(others, &bare)
+        .iter()
+        .map(|(key, value)| PREFIX + key.len() + value.len())
+        .sum();
+    text.len() <= ROOM && rest + PREFIX + ONCE.len() + text.len() <= SERVICE
 }
 
 /// The metadata to write: everybody else's, and our record.
@@ -79,6 +112,9 @@ pub(super) fn write(others: &BTreeMap<String, String>, record: &Record) -> HashM
     put(PID, &record.pid.to_string());
     put(SINCE, &record.since);
     put(COMMAND, &record.command);
+    if record.once != Ledger::EMPTY {
+        put(ONCE, &record.once.text());
+    }
     put(DRAINING, if record.draining { "true" } else { "false" });
     // A header without a value is dropped by some on the way, and absent reads as empty anyway.
     metadata.retain(|key, value| !value.is_empty() || !OURS.contains(&key.as_str()));
@@ -115,8 +151,12 @@ mod tests {
             since: "2026-01-01T00:00:00Z".into(),
             command: "sh -c 'a\nb'".into(),
             draining: true,
+            once: Ledger::parse(RESULTS).expect("results"),
         }
     }
+
+    const RESULTS: &str =
+        r#"[{"key":"vé %\n","over":{"exit":0,"token":6,"by":"höst","at":"now"}}]"#;
 
     fn reread(metadata: &HashMap<String, String>) -> Notes {
         read(metadata.iter().map(|(k, v)| (k.as_str(), v.as_str())))
@@ -126,7 +166,7 @@ mod tests {
     fn a_record_comes_back_as_it_was_and_so_does_what_is_not_ours() {
         let others = BTreeMap::from([
             ("Owner".to_owned(), "100% theirs".to_owned()),
-            ("trafficcop_once".to_owned(), "%41".to_owned()),
+            ("trafficcop_twice".to_owned(), "%41".to_owned()),
         ]);
         let metadata = write(&others, &record());
         assert!(
@@ -146,6 +186,41 @@ mod tests {
         let record = notes.record.expect("a record");
         assert_eq!((record.token, record.holder.as_str()), (5, "h"));
         assert!(notes.others.is_empty());
+    }
+
+    #[test]
+    fn results_that_cannot_be_read_are_kept_as_they_stand() {
+        for bad in ["", "%41", "[{", "{}"] {
+            let there = [("trafficcop_token", "5"), ("trafficcop_once", bad)];
+            let notes = read(there.into_iter());
+            assert!(notes.others.keys().any(|key| is_once(key)), "{bad}");
+            let record = notes.record.expect("a record");
+            assert_eq!(record.once, Ledger::EMPTY);
+            assert_eq!(write(&notes.others, &record)[ONCE], bad);
+        }
+    }
+
+    #[test]
+    fn what_others_have_written_leaves_less_room_for_results() {
+        let once = record().once;
+        let fits_beside = |length: usize| {
+            let others = BTreeMap::from([("theirs".to_owned(), "x".repeat(length))]);
+            fits(&others, &record(), &once)
+        };
+        assert!(fits_beside(7000) && !fits_beside(8000));
+        let mut many = Ledger::EMPTY;
+        for n in 0..60 {
+            let task = crate::lease::once::Task {
+                key: "k".repeat(60) + &n.to_string(),
+                per: None,
+            };
+            let outcome = crate::core::Outcome {
+                exit: crate::core::Exit::Code(0),
+                over: true,
+            };
+            many.note(&task, 0, &outcome, n, "b", "then");
+        }
+        assert!(!fits(&BTreeMap::new(), &record(), &many));
     }
 
     #[test]

@@ -40,6 +40,8 @@ pub(super) struct View {
     pub(super) lease: LeaseState,
     pub(super) etag: Option<String>,
     pub(super) notes: Notes,
+    /// The service's clock, in seconds of the Unix epoch.
+    pub(super) date: Option<u64>,
 }
 
 /// The official clients for one blob.
@@ -94,6 +96,7 @@ impl Wire {
             lease,
             etag: header(headers, "etag").map(str::to_owned),
             notes: notes::read(metadata),
+            date: date(headers),
         })
     }
 
@@ -127,20 +130,21 @@ impl Wire {
             .map(drop)
     }
 
-    /// Acquires the lease under the id we propose; the blob's ETag.
+    /// Acquires the lease under the id we propose; the blob's ETag, and the service's clock.
     pub(super) async fn acquire(
         &self,
         id: &str,
         seconds: i32,
         give_up_at: Instant,
-    ) -> Result<Option<String>, Trouble> {
+    ) -> Result<(Option<String>, Option<u64>), Trouble> {
         let options = BlobClientAcquireLeaseOptions {
             proposed_lease_id: Some(id.to_owned()),
             ..Default::default()
         };
         let answer = limited(give_up_at, self.blob.acquire_lease(seconds, Some(options))).await?;
-        bears(answer.headers(), id)?;
-        Ok(header(answer.headers(), "etag").map(str::to_owned))
+        let headers = answer.headers();
+        bears(headers, id)?;
+        Ok((header(headers, "etag").map(str::to_owned), date(headers)))
     }
 
     /// Renews the lease.
@@ -159,14 +163,14 @@ impl Wire {
         }
     }
 
-    /// Writes the metadata under the lease; with `etag`, only if nobody wrote since.
+    /// Writes the metadata under the lease; with `etag`, only if nobody wrote since. The new ETag.
     pub(super) async fn set_metadata(
         &self,
         id: &str,
         etag: Option<&str>,
         metadata: &HashMap<String, String>,
         give_up_at: Instant,
-    ) -> Result<(), Trouble> {
+    ) -> Result<Option<String>, Trouble> {
         let options = BlobClientSetMetadataOptions {
             lease_id: Some(id.to_owned()),
             if_match: etag.map(Etag::from),
@@ -174,7 +178,7 @@ impl Wire {
         };
         let answer = limited(give_up_at, self.blob.set_metadata(metadata, Some(options))).await?;
         match header(answer.headers(), "x-ms-version") {
-            Some(_) => Ok(()),
+            Some(_) => Ok(header(answer.headers(), "etag").map(str::to_owned)),
             None => Err(foreign("its version", answer.headers())),
         }
     }
@@ -213,6 +217,12 @@ async fn limited<T>(
 
 fn header<'a>(headers: &'a Headers, name: &'static str) -> Option<&'a str> {
     headers.get_optional_str(&HeaderName::from_static(name))
+}
+
+/// What the service's clock said when it answered.
+fn date(headers: &Headers) -> Option<u64> {
+    let at = azure_core::time::parse_rfc7231(header(headers, "date")?).ok()?;
+    u64::try_from(at.unix_timestamp()).ok()
 }
 
 /// An answer counts only if it bears our lease id; GUIDs have no case.

@@ -115,7 +115,7 @@ mod tests {
             pid: 7,
             since: "2026-01-01T00:00:00Z".into(),
             command: "./job".into(),
-            draining: false,
+            ..Record::default()
         }
     }
 

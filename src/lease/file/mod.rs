@@ -10,6 +10,8 @@
 //! | `opening` | [`Config`], [`OpenError`]: opening and creating the file, what is refused and why |
 //! | `mount` | whether the file is on a network mount, and whether its locks reach other machines |
 //! | `line` | the record as bytes in the file, and what to make of damaged ones |
+//! | `results` | the results of tasks that are to be done once, behind the record |
+//! | `task` | such a task: looking for its result, the server's time, writing the result down |
 //! | `lock` | the three system calls |
 //! | `desk` | who has a claim on the description's lock just now; the waiter that the kernel wakes |
 //! | `lane` | blocking work in threads, one at a time, with a time limit |
@@ -24,7 +26,9 @@ mod line;
 mod lock;
 mod mount;
 mod opening;
+mod results;
 mod store;
+mod task;
 
 pub use opening::{Config, Heartbeat, OpenError};
 pub use store::File;

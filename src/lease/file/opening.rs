@@ -12,6 +12,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 use super::line::{self, Content};
+use super::results;
 use crate::lease::record::Candidate;
 
 /// Whether a heartbeat is written through the locked descriptor.
@@ -157,7 +158,7 @@ pub(super) fn foreign(path: &Path) -> OpenError {
 
 /// What stands in the file.
 pub(super) fn read(file: &fs::File) -> io::Result<Content> {
-    let mut bytes = vec![0; line::READ_LIMIT + 1];
+    let mut bytes = vec![0; results::LENGTH + 1];
     let mut filled = 0;
     while filled < bytes.len() {
         match file.read_at(&mut bytes[filled..], filled as u64) {
@@ -167,10 +168,17 @@ pub(super) fn read(file: &fs::File) -> io::Result<Content> {
             Err(error) => return Err(error),
         }
     }
-    if filled > line::READ_LIMIT {
+    if filled <= line::READ_LIMIT {
+        return Ok(line::decode(&bytes[..filled]));
+    }
+    // A longer one is ours if results follow the record, and nothing stands between them.
+    let (record, rest) = bytes[..filled].split_at(line::WIDTH);
+    let gap = &rest[..line::READ_LIMIT - line::WIDTH];
+    let blank = |byte: &u8| *byte == 0 || byte.is_ascii_whitespace();
+    if filled > results::LENGTH || !gap.iter().all(blank) {
         return Ok(Content::Foreign);
     }
-    Ok(line::decode(&bytes[..filled]))
+    Ok(line::decode(record))
 }
 
 /// Opens what is there, for reading and writing, without ever waiting for the other end of a fifo.

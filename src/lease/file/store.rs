@@ -17,9 +17,11 @@ use super::desk::{Desk, Grip};
 use super::lane::{Lane, Stalled};
 use super::line::{self, Content};
 use super::opening::{self, Config, Heartbeat, OpenError};
-use super::{lock, mount};
+use super::task::Duty;
+use super::{lock, mount, results};
 use crate::clock::Instant;
-use crate::core::{Failure, Grant, Sight};
+use crate::core::{Failure, Grant, Outcome, Sight};
+use crate::lease::once::Ledger;
 use crate::lease::record::{Candidate, Record};
 use crate::lease::{Store, Terms};
 
@@ -39,18 +41,22 @@ pub struct File {
 
 /// What the threads of the lane work on.
 #[derive(Clone)]
-struct Place {
-    path: PathBuf,
+pub(super) struct Place {
+    pub(super) path: PathBuf,
     create: bool,
-    candidate: Candidate,
-    network: bool,
-    desk: Arc<Desk>,
+    pub(super) candidate: Candidate,
+    pub(super) network: bool,
+    pub(super) desk: Arc<Desk>,
+    /// The task that is to be done once.
+    pub(super) duty: Option<Arc<Duty>>,
 }
 
 /// An attempt that succeeded; dropped, it is undone.
 struct Won {
     grip: Grip,
     token: u64,
+    /// How often the task had failed before.
+    failed: u32,
 }
 
 impl File {
@@ -89,8 +95,13 @@ impl File {
                 candidate: config.candidate,
                 network: mount.network,
                 desk: Arc::new(Desk::new(file)),
+                duty: None,
             },
         })
+    }
+
+    pub(super) fn set_duty(&mut self, duty: Duty) {
+        self.place.duty = Some(Arc::new(duty));
     }
 
     /// Runs a step of `place` in the lane.
@@ -139,6 +150,7 @@ impl Store for File {
         Ok(Grant {
             t0,
             token: won.token,
+            failed: won.failed,
         })
     }
 
@@ -155,6 +167,17 @@ impl Store for File {
     async fn announce(&self, give_up_at: Instant) -> Result<(), Failure> {
         self.blocking("announcing the drain", give_up_at, |place| place.announce())
             .await
+    }
+
+    async fn record(&self, outcome: Outcome, give_up_at: Instant) -> Result<(), Failure> {
+        self.blocking("recording the result", give_up_at, move |place| {
+            place.record(&outcome)
+        })
+        .await
+    }
+
+    fn period(&self) -> Option<String> {
+        self.place.duty.as_ref()?.period()
     }
 
     async fn freed(&self) {
@@ -188,7 +211,7 @@ impl Place {
             let file = self.desk.file();
             match lock::try_exclusive(&file) {
                 Ok(true) => grip.take(&file),
-                Ok(false) => return Err(Failure::Held(sight(&file))),
+                Ok(false) => return Err(self.held(&file)),
                 Err(Errno::ESTALE) => {
                     self.go_over(&mut grip)?;
                     continue;
@@ -196,8 +219,12 @@ impl Place {
                 Err(errno) => return Err(self.failure("locking it", errno)),
             }
             if self.is_at_path(&file)? {
-                let token = self.begin_record(&file)?;
-                return Ok(Won { grip, token });
+                let (token, failed) = self.begin_record(&file)?;
+                return Ok(Won {
+                    grip,
+                    token,
+                    failed,
+                });
             }
             // Whoever had the old file has ended. Its token must not be undercut in the new one.
             if let Ok(content) = opening::read(&file) {
@@ -256,8 +283,9 @@ impl Place {
         }
     }
 
-    /// Raises the token and writes the record of a tenure that begins.
-    fn begin_record(&self, file: &fs::File) -> Result<u64, Failure> {
+    /// Raises the token and writes the record of a tenure that begins. Also how often the task has
+    /// failed.
+    fn begin_record(&self, file: &fs::File) -> Result<(u64, u32), Failure> {
         let content =
             opening::read(file).map_err(|error| self.io_failure("reading its record", &error))?;
         let old = match &content {
@@ -276,6 +304,7 @@ impl Place {
             }
             readable => token_of(readable).unwrap_or(0),
         };
+        let once = self.results(file)?;
         let token = self.desk.see(old).checked_add(1).ok_or(Failure::Fatal {
             why: format!(
                 "{}: its fencing token is the greatest there is: correct the number in it",
@@ -283,31 +312,38 @@ impl Place {
             ),
             denied: false,
         })?;
-        let record = Record::begun(&self.candidate, token);
-        write(file, &record).map_err(|error| {
-            let why = format!("{}: writing its record: {error}", self.path.display());
-            match errno_of(&error) {
-                // Not passing while we look: a full or broken disk is for a person to mend.
-                Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG => Failure::Fatal {
-                    why: format!("{why}: make room"),
-                    denied: false,
-                },
-                Errno::EROFS | Errno::EIO => Failure::Fatal { why, denied: false },
-                errno => self.failure("writing its record", errno),
-            }
-        })?;
+        let record = Record {
+            once,
+            ..Record::begun(&self.candidate, token)
+        };
+        write(file, &record).map_err(|error| self.write_failure("writing its record", &error))?;
+        let failed = self.begin_duty(file, &record.once)?;
         self.desk.set_record(record);
-        Ok(token)
+        Ok((token, failed))
+    }
+
+    /// What an error means before there is a tenure.
+    pub(super) fn write_failure(&self, what: &str, error: &io::Error) -> Failure {
+        let why = format!("{}: {what}: {error}", self.path.display());
+        match errno_of(error) {
+            // Not passing while we look: a full or broken disk is for a person to mend.
+            Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG => Failure::Fatal {
+                why: format!("{why}: make room"),
+                denied: false,
+            },
+            Errno::EROFS | Errno::EIO => Failure::Fatal { why, denied: false },
+            errno => self.failure(what, errno),
+        }
     }
 
     /// Confirms that the lock is still ours: writes through the locked descriptor, which fails
     /// when a server has taken the lock away, and looks whether it is still the file at the path.
-    fn beat(&self) -> Result<(), Failure> {
+    pub(super) fn beat(&self) -> Result<(), Failure> {
         let Some((file, record)) = self.desk.tenure() else {
             return Err(lost(&self.path, "its lock is not ours"));
         };
         let written = file.metadata().and_then(|found| {
-            if found.len() == line::WIDTH as u64 {
+            if found.len() == line::WIDTH as u64 || found.len() > line::READ_LIMIT as u64 {
                 file.write_all_at(b"\n", line::WIDTH as u64 - 1)?;
                 file.sync_data()
             } else {
@@ -399,17 +435,22 @@ impl Place {
     }
 }
 
-/// Writes a record over the one before it, then cuts off what was longer, and sees it to the disk.
+/// Writes a record over the one before it, then cuts off what was longer and are no results, and
+/// sees it to the disk. Results that somebody has emptied out meanwhile are put back.
 fn write(file: &fs::File, record: &Record) -> io::Result<()> {
     file.write_all_at(&line::encode(record), 0)?;
-    if file.metadata()?.len() > line::WIDTH as u64 {
+    let length = file.metadata()?.len();
+    if length > line::WIDTH as u64 && length <= line::READ_LIMIT as u64 {
         file.set_len(line::WIDTH as u64)?;
+    }
+    if record.once != Ledger::EMPTY && length <= line::READ_LIMIT as u64 {
+        results::make_room(file, &record.once)?;
     }
     file.sync_data()
 }
 
 /// What the file tells of the holder; nothing, where it tells nothing that can be read.
-fn sight(file: &fs::File) -> Sight {
+pub(super) fn sight(file: &fs::File) -> Sight {
     let some = |text: String| (!text.is_empty()).then_some(text);
     match opening::read(file) {
         Ok(Content::Record(record)) => Sight {
@@ -430,14 +471,14 @@ fn token_of(content: &Content) -> Option<u64> {
     }
 }
 
-fn transient(why: String) -> Failure {
+pub(super) fn transient(why: String) -> Failure {
     Failure::Transient {
         why,
         retry_after: None,
     }
 }
 
-fn lost(path: &Path, why: &str) -> Failure {
+pub(super) fn lost(path: &Path, why: &str) -> Failure {
     Failure::Lost {
         until: None,
         why: format!("{}: {why}", path.display()),
@@ -471,6 +512,7 @@ mod tests {
             candidate,
             network: true,
             desk: Arc::new(Desk::new(tempfile::tempfile().expect("a file"))),
+            duty: None,
         };
         let lost = |failure| matches!(failure, Failure::Lost { until: None, .. });
         for errno in [Errno::EIO, Errno::ESTALE, Errno::ENOLCK, Errno::EBADF] {

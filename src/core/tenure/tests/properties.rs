@@ -114,6 +114,7 @@ fn any_rules() -> impl Strategy<Value = Rules> {
             stop_signal: TERM,
             if_lost: if exit { IfLost::Exit } else { IfLost::Compete },
             habits,
+            once: None,
             seed,
         })
 }
@@ -196,6 +197,13 @@ impl Observer {
                 Action::Renew { give_up_at } => assert!(now < *give_up_at),
                 Action::Drain { end_of_grace, .. } => {
                     assert!(self.alive_since.is_some() && now <= *end_of_grace);
+                }
+                Action::Record { .. } => {
+                    assert!(
+                        self.alive_since.is_none(),
+                        "a result while the tree may live"
+                    );
+                    assert!(self.granted, "a result under a lease that was given back");
                 }
                 Action::Abandon => self.granted = false,
                 Action::Announce | Action::Report(_) => {}

@@ -113,6 +113,7 @@ fn name(action: &Action) -> &'static str {
         Action::Drain { .. } => "drain",
         Action::Kill => "kill",
         Action::Announce => "announce",
+        Action::Record { .. } => "record",
         Action::Release { .. } => "release",
         Action::Abandon => "abandon",
         Action::Report(_) => "say",

@@ -1,0 +1,189 @@
+//! A task that is to be done once, on a blob: its result in the metadata, its time from the
+//! service's `Date`.
+//!
+//! Called by [`Blob`] while it competes and when a run has ended. A result is written under the
+//! lease, on the condition that nobody wrote since: so an announcement that is still on its way
+//! cannot take it away again, and neither can a record of an earlier attempt.
+
+use super::notes::{self, Notes};
+use super::{Blob, Held, is_gone};
+use crate::azure::Operation;
+use crate::clock::Instant;
+use crate::core::{Failure, Outcome};
+use crate::lease::once::{Ledger, NoRoom, Task, tell_forgotten};
+
+/// How often a record is written anew in one attempt because something else was written meanwhile.
+const ROUNDS: usize = 4;
+
+impl Blob {
+    /// Has this store keep the result of `task`, and grant control only while it is to be done.
+    #[must_use]
+    pub fn with_task(mut self, task: Task) -> Blob {
+        self.task = Some(task);
+        self
+    }
+
+    /// What the service's clock said in an answer that came just now.
+    pub(super) fn hear(&self, date: Option<u64>) {
+        if let (Some(task), Some(date)) = (&self.task, date) {
+            self.state().errand.hear(task, date, Instant::now());
+        }
+    }
+
+    /// Whether there is anything to get control for.
+    pub(super) fn check_task(&self, notes: &Notes) -> Result<(), Failure> {
+        let Some(task) = &self.task else {
+            return Ok(());
+        };
+        if notes.others.keys().any(|key| notes::is_once(key)) {
+            return Err(self.fatal("the metadata trafficcop_once of", "cannot be read, so nobody knows what has been done: correct it, or remove it to have everything done anew"));
+        }
+        let verdict = self.state().errand.verdict(task, ledger(notes));
+        verdict.map_or(Ok(()), |verdict| Err(Failure::Over(verdict)))
+    }
+
+    /// Before a run, under the lease: which slot it belongs to, and whether its result will find room.
+    pub(super) fn begin_task(&self, held: &Held) -> Result<(), Failure> {
+        let Some(task) = &self.task else {
+            return Ok(());
+        };
+        let mut state = self.state();
+        if task.per.is_some() && !state.errand.has_heard() {
+            return Err(Failure::Transient {
+                why: "the service's answers lack a Date, so it is not known which slot it is"
+                    .into(),
+                retry_after: None,
+            });
+        }
+        let ledger = &held.record.once;
+        state.errand.begin(task, ledger);
+        if ledger.has_room(task, &self.candidate.identity, |ledger| fits(held, ledger)) {
+            return Ok(());
+        }
+        Err(self.fatal(
+            "the metadata of",
+            "have no room left for the result of --once: remove some of the others",
+        ))
+    }
+
+    /// How often the task had failed in the present run's slot before it.
+    pub(super) fn failed(&self, held: &Held) -> u32 {
+        let task = self.task.as_ref();
+        task.map_or(0, |task| {
+            let slot = self.state().errand.slot();
+            held.record.once.failed(task, slot)
+        })
+    }
+
+    /// See [`Store::record`](crate::lease::Store::record).
+    pub(super) async fn write_outcome(
+        &self,
+        outcome: &Outcome,
+        give_up_at: Instant,
+    ) -> Result<(), Failure> {
+        let Some(task) = &self.task else {
+            return Err(self.fatal("there is no task on", "so there is no result to record"));
+        };
+        let _alone = self.writing.lock().await;
+        for _ in 0..ROUNDS {
+            let Some(held) = self.state().held.clone() else {
+                return Err(lost("there is no lease to record it under".to_owned()));
+            };
+            let mut next = held.clone();
+            self.note(task, &mut next, outcome)?;
+            let metadata = notes::write(&next.others, &next.record);
+            let etag = held.etag.as_deref();
+            let written = self
+                .wire
+                .set_metadata(&held.id, etag, &metadata, give_up_at);
+            let trouble = match written.await {
+                Ok(etag) => {
+                    self.prove(Operation::Record);
+                    next.etag = etag;
+                    self.replace_held(next);
+                    return Ok(());
+                }
+                Err(trouble) => trouble,
+            };
+            if is_gone(&trouble) {
+                return Err(lost(trouble.why()));
+            }
+            if trouble.code() != Some("ConditionNotMet") {
+                return Err(trouble.doubt(Operation::Record));
+            }
+            // Something of ours was written whose reply we did not get: the result itself, perhaps.
+            let view = match self.wire.look(Some(&held.id), give_up_at).await {
+                Ok(view) => view,
+                Err(trouble) if is_gone(&trouble) => return Err(lost(trouble.why())),
+                Err(trouble) => return Err(trouble.doubt(Operation::Look)),
+            };
+            let there = ledger(&view.notes).clone();
+            let done = there.bears(task, held.record.token);
+            let mut known = held;
+            known.etag = view.etag;
+            known.others = view.notes.others;
+            known.record.once = there;
+            self.replace_held(known);
+            if done {
+                return Ok(());
+            }
+        }
+        Err(Failure::Transient {
+            why: "the metadata are being changed by somebody else, again and again".to_owned(),
+            retry_after: None,
+        })
+    }
+
+    /// Writes the outcome into what is to be the record, and says what had to make room for it.
+    fn note(&self, task: &Task, next: &mut Held, outcome: &Outcome) -> Result<(), Failure> {
+        let (slot, at) = {
+            let state = self.state();
+            (state.errand.slot(), state.errand.stamp())
+        };
+        let mut ledger = std::mem::take(&mut next.record.once);
+        let (token, by) = (next.record.token, &self.candidate.identity);
+        ledger.note(task, slot, outcome, token, by, &at);
+        match ledger.fit(task, |ledger| fits(next, ledger)) {
+            Ok(forgotten) => tell_forgotten(&forgotten),
+            Err(NoRoom) => {
+                return Err(self.fatal(
+                    "the metadata of",
+                    "have no room left for the result of --once: remove some of the others",
+                ));
+            }
+        }
+        next.record.once = ledger;
+        Ok(())
+    }
+
+    /// What we know of the metadata has changed, unless the lease is another one by now.
+    pub(super) fn replace_held(&self, known: Held) {
+        let mut state = self.state();
+        if state.held.as_ref().is_some_and(|held| held.id == known.id) {
+            state.held = Some(known);
+        }
+    }
+
+    fn fatal(&self, what: &str, why: &str) -> Failure {
+        Failure::Fatal {
+            why: format!("{what} {} {why}", self.name),
+            denied: false,
+        }
+    }
+}
+
+fn ledger(notes: &Notes) -> &Ledger {
+    static NOTHING: Ledger = Ledger::EMPTY;
+    notes
+        .record
+        .as_ref()
+        .map_or(&NOTHING, |record| &record.once)
+}
+
+fn fits(held: &Held, ledger: &Ledger) -> bool {
+    notes::fits(&held.others, &held.record, ledger)
+}
+
+fn lost(why: String) -> Failure {
+    Failure::Lost { until: None, why }
+}

@@ -1,0 +1,262 @@
+//! The results of tasks that are to be done once, as they stand in the lock file behind the record:
+//! two lines of JSON, the same in turn, each in a page of its own.
+//!
+//! Called by `store` and `task`, under the lock but for [`read`]. A result that was once confirmed
+//! survives whatever is written later, and a crash in the middle of it: a new state of things is
+//! written over the older line only, and counts when its check is right; the record at the
+//! beginning of the file is written into another page. A file that never had results has no such
+//! lines. It must never write over the newer line, nor take a line for good that is not whole.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use serde::{Deserialize, Serialize};
+
+use super::line;
+use crate::lease::once::Ledger;
+
+/// Where the two lines begin, and the length of each with its newline.
+const PLACES: [u64; 2] = [4096, 8192];
+const WIDTH: usize = 4096;
+/// The length of a file with results.
+pub(super) const LENGTH: usize = 3 * 4096;
+
+/// One line.
+#[derive(Serialize, Deserialize)]
+struct Line {
+    once: Ledger,
+    /// Grows with every line that is written.
+    edition: u64,
+    /// Of the two before it.
+    check: String,
+}
+
+/// What a place holds.
+enum Place {
+    /// Nothing was ever written there.
+    Blank,
+    /// A whole line.
+    Whole(u64, Ledger),
+    /// Something else: torn by a crash, or written by somebody else.
+    Torn,
+}
+
+/// What stands behind a record.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// No results, and no room for them yet.
+    Nothing,
+    /// These, and where the next ones go with which edition.
+    Results {
+        ledger: Ledger,
+        next: usize,
+        edition: u64,
+    },
+    /// Lines that cannot be read, both of them.
+    Damaged,
+}
+
+impl Found {
+    /// The results, as far as there are any.
+    pub(super) fn into_ledger(self) -> Ledger {
+        match self {
+            Found::Results { ledger, .. } => ledger,
+            Found::Nothing | Found::Damaged => Ledger::EMPTY,
+        }
+    }
+}
+
+/// Reads what stands behind the record.
+pub(super) fn read(file: &fs::File) -> io::Result<Found> {
+    let (first, second) = (place(file, 0)?, place(file, 1)?);
+    Ok(match (first, second) {
+        (Place::Whole(one, ledger), Place::Whole(two, other)) => {
+            let (ledger, next) = if one > two { (ledger, 1) } else { (other, 0) };
+            results(ledger, next, one.max(two))
+        }
+        (Place::Whole(edition, ledger), _) => results(ledger, 1, edition),
+        (_, Place::Whole(edition, ledger)) => results(ledger, 0, edition),
+        // Room is made before there is any result; a crash in the middle of that costs nothing.
+        (Place::Blank, _) | (_, Place::Blank) => Found::Nothing,
+        (Place::Torn, Place::Torn) => Found::Damaged,
+    })
+}
+
+fn results(ledger: Ledger, next: usize, edition: u64) -> Found {
+    Found::Results {
+        ledger,
+        next,
+        edition: edition.saturating_add(1),
+    }
+}
+
+/// Makes room, and sees it to the disk: a full one is noticed before anything is run.
+pub(super) fn make_room(file: &fs::File, ledger: &Ledger) -> io::Result<()> {
+    let mut gap = vec![b' '; 4096 - line::WIDTH];
+    if let Some(last) = gap.last_mut() {
+        *last = b'\n';
+    }
+    file.write_all_at(&gap, line::WIDTH as u64)?;
+    for (place, edition) in PLACES.iter().zip(1..) {
+        file.write_all_at(&encode(ledger, edition), *place)?;
+    }
+    file.sync_data()
+}
+
+/// Writes new results, over the older ones of the two, and sees them to the disk.
+pub(super) fn write(file: &fs::File, ledger: &Ledger) -> io::Result<()> {
+    match read(file)? {
+        Found::Results { next, edition, .. } => {
+            file.write_all_at(&encode(ledger, edition), PLACES[next])?;
+            file.sync_data()
+        }
+        // Somebody emptied the file while we had it.
+        Found::Nothing | Found::Damaged => make_room(file, ledger),
+    }
+}
+
+/// Whether a ledger finds room in a line.
+pub(super) fn fits(ledger: &Ledger) -> bool {
+    ledger.text().len() <= crate::lease::once::ROOM
+}
+
+fn encode(ledger: &Ledger, edition: u64) -> Vec<u8> {
+    let line = Line {
+        once: ledger.clone(),
+        edition,
+        check: check(ledger, edition),
+    };
+    let mut bytes = serde_json::to_vec(&line).unwrap_or_default();
+    bytes.resize(WIDTH - 1, b' ');
+    bytes.push(b'\n');
+    bytes
+}
+
+fn place(file: &fs::File, index: usize) -> io::Result<Place> {
+    let mut bytes = [0; WIDTH];
+    let mut filled = 0;
+    while filled < WIDTH {
+        match file.read_at(&mut bytes[filled..], PLACES[index] + filled as u64) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let bytes = &bytes[..filled];
+    if bytes
+        .iter()
+        .all(|byte| *byte == 0 || byte.is_ascii_whitespace())
+    {
+        return Ok(Place::Blank);
+    }
+    Ok(match serde_json::from_slice::<Line>(bytes) {
+        Ok(line) if line.check == check(&line.once, line.edition) => {
+            Place::Whole(line.edition, line.once)
+        }
+        Ok(_) | Err(_) => Place::Torn,
+    })
+}
+
+/// FNV-1a, 64 bits: tells a torn line from a whole one, and nothing more is asked of it.
+fn check(ledger: &Ledger, edition: u64) -> String {
+    let text = format!("{edition} {}", ledger.text());
+    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    format!("{hash:016x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::{Exit, Outcome};
+    use crate::lease::once::Task;
+
+    fn with(key: &str) -> Ledger {
+        let mut ledger = Ledger::EMPTY;
+        let task = Task {
+            key: key.into(),
+            per: None,
+        };
+        let outcome = Outcome {
+            exit: Exit::Code(0),
+            over: true,
+        };
+        ledger.note(&task, 0, &outcome, 7, "b", "then");
+        ledger
+    }
+
+    /// A file whose results were written twice, the newer ones being those of `key`.
+    fn file(key: &str) -> fs::File {
+        let file = tempfile::tempfile().expect("a file");
+        file.write_all_at(&[b' '; line::WIDTH], 0).unwrap();
+        make_room(&file, &Ledger::EMPTY).unwrap();
+        write(&file, &with("old")).unwrap();
+        write(&file, &with(key)).unwrap();
+        file
+    }
+
+    fn ledger(file: &fs::File) -> Ledger {
+        read(file).expect("to be read").into_ledger()
+    }
+
+    #[test]
+    fn the_newer_line_counts_and_the_older_one_is_written_over() {
+        let file = file("new");
+        assert_eq!(file.metadata().unwrap().len(), LENGTH as u64);
+        assert_eq!(ledger(&file), with("new"));
+        for key in ["a", "b", "c"] {
+            let before = ledger(&file);
+            let lines = [place(&file, 0).unwrap(), place(&file, 1).unwrap()];
+            write(&file, &with(key)).unwrap();
+            assert_eq!(ledger(&file), with(key));
+            let kept = lines.iter().zip([0, 1]).any(|(was, index)| {
+                let is = place(&file, index).unwrap();
+                matches!((was, is), (Place::Whole(a, x), Place::Whole(b, y))
+                    if *a == b && *x == before && y == before)
+            });
+            assert!(kept, "the newer line was written over by {key}");
+        }
+    }
+
+    #[test]
+    fn a_write_torn_at_any_byte_leaves_the_results_before_it() {
+        let file = file("new");
+        let Found::Results { next, edition, .. } = read(&file).unwrap() else {
+            panic!("no results");
+        };
+        let mut there = vec![0; WIDTH];
+        file.read_exact_at(&mut there, PLACES[next]).unwrap();
+        let fresh = encode(&with("fresh"), edition);
+        for cut in 0..200 {
+            let torn = [&fresh[..cut], &there[cut..]].concat();
+            file.write_all_at(&torn, PLACES[next]).unwrap();
+            let found = ledger(&file);
+            assert!(
+                found == with("new") || found == with("fresh"),
+                "cut at {cut}"
+            );
+        }
+        file.write_all_at(&vec![0; WIDTH], PLACES[next]).unwrap();
+        assert_eq!(ledger(&file), with("new"), "a page lost in a crash");
+    }
+
+    #[test]
+    fn nothing_is_told_from_what_cannot_be_read() {
+        let file = tempfile::tempfile().expect("a file");
+        assert_eq!(read(&file).unwrap(), Found::Nothing);
+        file.set_len(LENGTH as u64).unwrap();
+        assert_eq!(read(&file).unwrap(), Found::Nothing);
+        file.write_all_at(b"{\"once\":[", PLACES[0]).unwrap();
+        assert_eq!(
+            read(&file).unwrap(),
+            Found::Nothing,
+            "torn when room was made"
+        );
+        file.write_all_at(b"{\"once\":[],\"edition\":1,\"check\":\"no\"}", PLACES[1])
+            .unwrap();
+        assert_eq!(read(&file).unwrap(), Found::Damaged);
+    }
+}

@@ -1,0 +1,208 @@
+//! A task that is to be done once, on a file: its result behind the record, its time from the file
+//! server's clock.
+//!
+//! Called by `store` in the lane, while it competes and when a run has ended. The clock is the
+//! modification time that the server gives to a write of ours: the newline at the end of the
+//! record, which is always the same byte and so harms nobody, whoever has the lock. A result counts
+//! when it was written, and the lock and the file at the path were still ours after that.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use super::results::{self, Found};
+use super::store::{File, Place, lost, sight, transient};
+use super::{line, opening};
+use crate::clock::Instant;
+use crate::core::{Failure, Outcome};
+use crate::lease::once::{Errand, Ledger, NoRoom, Task, tell_forgotten};
+
+/// Whoever has the lock writes its record at once; a standby that looks in between waits for it.
+const MOMENT: Duration = Duration::from_millis(20);
+const MOMENTS: usize = 10;
+
+/// The task of one instance.
+pub(super) struct Duty {
+    task: Task,
+    errand: Mutex<Errand>,
+}
+
+impl Duty {
+    pub(super) fn new(task: Task) -> Duty {
+        Duty {
+            task,
+            errand: Mutex::default(),
+        }
+    }
+
+    fn errand(&self) -> MutexGuard<'_, Errand> {
+        self.errand.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// See [`Store::period`](crate::lease::Store::period).
+    pub(super) fn period(&self) -> Option<String> {
+        self.errand().slot_text(&self.task)
+    }
+}
+
+impl File {
+    /// Has this store keep the result of `task`, and grant control only while it is to be done.
+    #[must_use]
+    pub fn with_task(mut self, task: Task) -> File {
+        self.set_duty(Duty::new(task));
+        self
+    }
+}
+
+impl Place {
+    /// What there is to say when another has the lock.
+    pub(super) fn held(&self, file: &fs::File) -> Failure {
+        let held = Failure::Held(sight(file));
+        let Some(duty) = &self.duty else {
+            return held;
+        };
+        if duty.task.per.is_some() && !duty.errand().has_heard() {
+            for _ in 0..MOMENTS {
+                let whole = file.metadata().map_or(0, |found| found.len());
+                if whole >= line::WIDTH as u64 {
+                    break;
+                }
+                thread::sleep(MOMENT);
+            }
+            // Not everybody lets us write where another has a lock; then we learn it under our own.
+            if let Err(error) = self.ask_the_time(duty, file) {
+                tracing::debug!(%error, "the file server's clock cannot be asked without the lock");
+            }
+        }
+        let Ok(Found::Results { ledger, .. }) = results::read(file) else {
+            return held;
+        };
+        let verdict = duty.errand().verdict(&duty.task, &ledger);
+        verdict.map_or(held, Failure::Over)
+    }
+
+    /// Under the lock, before anything is written: the results there are, if the task is still to
+    /// be done, and how often it has failed.
+    pub(super) fn results(&self, file: &fs::File) -> Result<Ledger, Failure> {
+        let found = results::read(file).map_err(|error| self.results_failure("reading", &error))?;
+        let Some(duty) = &self.duty else {
+            return Ok(found.into_ledger());
+        };
+        if found == Found::Damaged {
+            return Err(Failure::Fatal {
+                why: format!(
+                    "{}: its results cannot be read, so nobody knows what has been done: empty it to have everything done anew",
+                    self.path.display()
+                ),
+                denied: false,
+            });
+        }
+        let ledger = found.into_ledger();
+        let whole = file.metadata().map_or(0, |found| found.len()) >= line::WIDTH as u64;
+        if duty.task.per.is_some() && whole {
+            self.ask_the_time(duty, file)
+                .map_err(|error| self.results_failure("asking the time by", &error))?;
+        }
+        match duty.errand().verdict(&duty.task, &ledger) {
+            Some(verdict) => Err(Failure::Over(verdict)),
+            None => Ok(ledger),
+        }
+    }
+
+    /// Under the lock, when the record was written: there is room for the result, and it is known
+    /// which slot the run belongs to; how often it failed in it before.
+    pub(super) fn begin_duty(&self, file: &fs::File, ledger: &Ledger) -> Result<u32, Failure> {
+        let Some(duty) = &self.duty else {
+            return Ok(0);
+        };
+        let failed = |error| self.results_failure("making room for", &error);
+        if results::read(file).map_err(failed)? == Found::Nothing {
+            results::make_room(file, ledger).map_err(failed)?;
+        }
+        if !ledger.has_room(&duty.task, &self.candidate.identity, results::fits) {
+            return Err(self.no_room());
+        }
+        if duty.task.per.is_some() && !duty.errand().has_heard() {
+            self.ask_the_time(duty, file)
+                .map_err(|error| self.results_failure("asking the time by", &error))?;
+        }
+        Ok(duty.errand().begin(&duty.task, ledger))
+    }
+
+    /// Writes down what the run came to.
+    pub(super) fn record(&self, outcome: &Outcome) -> Result<(), Failure> {
+        let Some((file, mut record)) = self.desk.tenure() else {
+            return Err(lost(&self.path, "its lock is not ours"));
+        };
+        let Some(duty) = &self.duty else {
+            return Err(Failure::Fatal {
+                why: format!("{}: there is no task to record", self.path.display()),
+                denied: false,
+            });
+        };
+        // Not twice, if an attempt before this one succeeded without our hearing of it.
+        if !record.once.bears(&duty.task, record.token) {
+            let (slot, at) = {
+                let errand = duty.errand();
+                (errand.slot(), errand.stamp())
+            };
+            let by = &self.candidate.identity;
+            let ledger = &mut record.once;
+            ledger.note(&duty.task, slot, outcome, record.token, by, &at);
+            match ledger.fit(&duty.task, results::fits) {
+                Ok(forgotten) => tell_forgotten(&forgotten),
+                Err(NoRoom) => return Err(self.no_room()),
+            }
+        }
+        results::write(&file, &record.once).map_err(|error| {
+            transient(format!(
+                "{}: writing the result: {error}",
+                self.path.display()
+            ))
+        })?;
+        self.desk.set_record(record);
+        // Nobody finds what was written into a file that is not at the path any more, and a lock
+        // that was lost meanwhile is somebody else's.
+        self.beat()
+    }
+
+    /// Has the file server tell its time.
+    fn ask_the_time(&self, duty: &Duty, file: &fs::File) -> io::Result<()> {
+        let found = file.metadata()?;
+        if found.len() < line::WIDTH as u64 {
+            return Err(io::Error::other("it has no record yet"));
+        }
+        file.write_all_at(b"\n", line::WIDTH as u64 - 1)?;
+        if self.network {
+            file.sync_data()?;
+        }
+        let asked = Instant::now();
+        // Opened anew: so a network file system asks its server instead of its memory.
+        let other = opening::open_existing(&self.path)?.metadata()?;
+        let said = if opening::is_same(&found, &other) {
+            other
+        } else {
+            file.metadata()?
+        };
+        let said = u64::try_from(said.mtime()).unwrap_or(0);
+        duty.errand().hear(&duty.task, said, asked);
+        Ok(())
+    }
+
+    fn no_room(&self) -> Failure {
+        Failure::Fatal {
+            why: format!(
+                "{}: the result of --once has no room in it: take a shorter --once-key or --identity",
+                self.path.display()
+            ),
+            denied: false,
+        }
+    }
+
+    fn results_failure(&self, what: &str, error: &io::Error) -> Failure {
+        self.write_failure(&format!("{what} its results"), error)
+    }
+}

@@ -1,0 +1,555 @@
+//! What stands in a lock's record of the tasks that are to be done once: which is over, and how;
+//! which has failed, and how often.
+//!
+//! Called by the stores, which keep a [`Ledger`] beside the rest of the record (the blob store as
+//! one entry of its metadata, the file store in lines of its own) and ask it before they grant
+//! control; and by whoever wants to read a result ([`Ledger::get`]) or have it forgotten
+//! ([`Ledger::forget`]). Pure: what time it is comes in as the seconds of the store's own clock.
+//! It must never take a result for another's: of another key, or of another slot of time.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use crate::clock::Instant;
+use crate::core::{Outcome, Verdict};
+
+/// The most keys of which a result is kept. Of more, the one whose last run is longest ago is
+/// forgotten.
+pub const KEPT: usize = 32;
+
+/// The most bytes all results may take in a record, however many they are.
+pub const ROOM: usize = 3840;
+
+/// A result of a slot that has not begun yet counts if it begins so soon: then the store's clock was
+/// set back a little, and what was done is not to be done again. One further ahead was recorded
+/// under a clock that was wrong.
+const AHEAD: u64 = 3 * 3600;
+
+/// What is to be done once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Task {
+    /// Its name; each key on a lock is a task of its own.
+    pub key: String,
+    /// Once in each slot of so many whole seconds, aligned to UTC, rather than once for all. With
+    /// it a key is another task than without.
+    pub per: Option<Duration>,
+}
+
+impl Task {
+    /// The slot that a moment lies in, as the second it begins with; 0 where there are no slots.
+    fn slot(&self, at: u64) -> u64 {
+        let per = self.per.map_or(0, |per| per.as_secs());
+        if per == 0 { 0 } else { at - at % per }
+    }
+}
+
+/// Results and failures of all tasks of one lock.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Ledger(Vec<Entry>);
+
+/// What is known of one task.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Its key.
+    pub key: String,
+    /// It is done once in each slot of time.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub slots: bool,
+    /// How it ended last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub over: Option<Settled>,
+    /// The failures since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tries: Option<Tries>,
+}
+
+/// A result.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settled {
+    /// The slot it belongs to, as the second (of the Unix epoch) it begins with; 0 without slots.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub slot: u64,
+    /// The exit status (128 + n for signal n); 0 is success.
+    pub exit: u8,
+    /// The fencing token of the run.
+    pub token: u64,
+    /// The identity of the instance that ran it.
+    pub by: String,
+    /// When it was recorded (RFC 3339, UTC).
+    pub at: String,
+}
+
+/// Runs that failed, and did not settle it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tries {
+    /// The slot they belong to.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub slot: u64,
+    /// How many.
+    pub failed: u32,
+    /// The fencing token of the last of them.
+    pub token: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// There is no room for a task's own result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoRoom;
+
+impl Ledger {
+    /// Nothing is known of any task.
+    pub const EMPTY: Ledger = Ledger(Vec::new());
+
+    /// Reads what [`Ledger::text`] wrote; `None` if it is not that.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Ledger> {
+        serde_json::from_str(text).ok()
+    }
+
+    /// The ledger as one line of JSON; empty if there is nothing in it.
+    #[must_use]
+    pub fn text(&self) -> String {
+        if self.0.is_empty() {
+            return String::new();
+        }
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// All tasks that anything is known of.
+    #[must_use]
+    pub fn entries(&self) -> &[Entry] {
+        &self.0
+    }
+
+    /// What is known of a task.
+    #[must_use]
+    pub fn get(&self, task: &Task) -> Option<&Entry> {
+        self.0.iter().find(|entry| is_of(entry, task))
+    }
+
+    /// Forgets everything of this key, so that it can be run again; whether there was anything.
+    pub fn forget(&mut self, key: &str) -> bool {
+        let before = self.0.len();
+        self.0.retain(|entry| entry.key != key);
+        self.0.len() < before
+    }
+
+    /// How the task ended for a candidate that came in the slot `came`, now that it is `now`.
+    #[must_use]
+    pub fn verdict(&self, task: &Task, came: u64, now: u64) -> Option<Verdict> {
+        let over = self.get(task)?.over.as_ref()?;
+        // By today's division of time, whatever it was when this was recorded.
+        let slot = task.slot(over.slot);
+        if slot < came || slot > now.saturating_add(AHEAD) {
+            return None;
+        }
+        Some(Verdict {
+            status: over.exit,
+            holder: over.by.clone(),
+            at: over.at.clone(),
+            token: over.token,
+        })
+    }
+
+    /// How often the task has failed in this slot.
+    #[must_use]
+    pub fn failed(&self, task: &Task, slot: u64) -> u32 {
+        let tries = self.get(task).and_then(|entry| entry.tries.as_ref());
+        tries
+            .filter(|tries| tries.slot == slot)
+            .map_or(0, |tries| tries.failed)
+    }
+
+    /// Writes down what a run came to.
+    pub fn note(
+        &mut self,
+        task: &Task,
+        slot: u64,
+        outcome: &Outcome,
+        token: u64,
+        by: &str,
+        at: &str,
+    ) {
+        let failed = self.failed(task, slot).saturating_add(1);
+        let at_entry = self.0.iter().position(|entry| is_of(entry, task));
+        let index = at_entry.unwrap_or_else(|| {
+            self.0.push(Entry {
+                key: task.key.clone(),
+                slots: task.per.is_some(),
+                ..Entry::default()
+            });
+            self.0.len() - 1
+        });
+        let entry = &mut self.0[index];
+        if outcome.over {
+            entry.tries = None;
+            entry.over = Some(Settled {
+                slot,
+                exit: u8::try_from(outcome.exit.as_status()).unwrap_or(u8::MAX),
+                token,
+                by: by.to_owned(),
+                at: at.to_owned(),
+            });
+        } else {
+            entry.tries = Some(Tries {
+                slot,
+                failed,
+                token,
+            });
+        }
+    }
+
+    /// Whether the run with this token is written down.
+    #[must_use]
+    pub fn bears(&self, task: &Task, token: u64) -> bool {
+        self.get(task).is_some_and(|entry| age(entry) == token)
+    }
+
+    /// Forgets the tasks that were run the longest ago, but never this one, until what is left is
+    /// not more than [`KEPT`] and fits; the keys of what was forgotten.
+    ///
+    /// # Errors
+    /// If not even this task's own entry fits.
+    pub fn fit(
+        &mut self,
+        task: &Task,
+        fits: impl Fn(&Ledger) -> bool,
+    ) -> Result<Vec<String>, NoRoom> {
+        let mut forgotten = Vec::new();
+        while self.0.len() > KEPT || !fits(self) {
+            let others = self.0.iter().enumerate();
+            let oldest = others
+                .filter(|(_, entry)| !is_of(entry, task))
+                .min_by_key(|(_, entry)| age(entry))
+                .map(|(index, _)| index);
+            forgotten.push(self.0.remove(oldest.ok_or(NoRoom)?).key);
+        }
+        Ok(forgotten)
+    }
+
+    /// Whether the result of this task, however it ends, would fit: asked before it is run.
+    #[must_use]
+    pub fn has_room(&self, task: &Task, by: &str, fits: impl Fn(&Ledger) -> bool) -> bool {
+        let worst = Outcome {
+            exit: crate::core::Exit::Code(u8::MAX),
+            over: true,
+        };
+        let mut trial = self.clone();
+        trial.note(task, u64::MAX, &worst, u64::MAX, by, "9999-12-31T23:59:59Z");
+        trial.fit(task, fits).is_ok()
+    }
+}
+
+/// Says whose results had to make room: such a task can be run again.
+pub(super) fn tell_forgotten(keys: &[String]) {
+    for key in keys {
+        tracing::warn!(
+            key,
+            "the result of --once-key {key} is forgotten to make room: run again, that task would be done again"
+        );
+    }
+}
+
+fn is_of(entry: &Entry, task: &Task) -> bool {
+    entry.key == task.key && entry.slots == task.per.is_some()
+}
+
+/// When an entry was written last: tokens grow with time.
+fn age(entry: &Entry) -> u64 {
+    let over = entry.over.as_ref().map_or(0, |over| over.token);
+    let tries = entry.tries.as_ref().map_or(0, |tries| tries.token);
+    over.max(tries)
+}
+
+/// What an instance remembers of its task: in which slot it came, and for which it runs. The only
+/// clock in here is the store's own, as far as the store has told it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Errand {
+    /// What the store's clock said first, in the slot we came for.
+    came: Option<u64>,
+    /// What it said last, and when that was.
+    heard: Option<(u64, Instant)>,
+    /// The slot of the present run.
+    slot: u64,
+}
+
+impl Errand {
+    /// The store's clock said so at `at`.
+    pub(super) fn hear(&mut self, task: &Task, said: u64, at: Instant) {
+        self.came.get_or_insert(task.slot(said));
+        self.heard = Some((said, at));
+    }
+
+    /// Whether we know at all what time it is there.
+    pub(super) fn has_heard(&self) -> bool {
+        self.heard.is_some()
+    }
+
+    /// The store's time.
+    fn now(&self) -> u64 {
+        self.heard.map_or(0, |(said, at)| {
+            said.saturating_add(Instant::now().since(at).as_secs())
+        })
+    }
+
+    /// How the task ended, as far as it concerns us. Nothing can be said of slots before the
+    /// store's clock was heard.
+    pub(super) fn verdict(&self, task: &Task, ledger: &Ledger) -> Option<Verdict> {
+        if task.per.is_some() && self.heard.is_none() {
+            return None;
+        }
+        ledger.verdict(task, self.came.unwrap_or(0), self.now())
+    }
+
+    /// Decides, under the lease, which slot the run belongs to; how often it failed in it before.
+    pub(super) fn begin(&mut self, task: &Task, ledger: &Ledger) -> u32 {
+        // Not one before we came: clocks of several front ends differ a little.
+        self.slot = task.slot(self.now()).max(self.came.unwrap_or(0));
+        ledger.failed(task, self.slot)
+    }
+
+    /// The slot of the present run.
+    pub(super) fn slot(&self) -> u64 {
+        self.slot
+    }
+
+    /// The beginning of the present run's slot, for people and commands.
+    pub(super) fn slot_text(&self, task: &Task) -> Option<String> {
+        task.per?;
+        Some(moment(self.slot))
+    }
+
+    /// The present moment for the record: the store's if it told one.
+    pub(super) fn stamp(&self) -> String {
+        match self.heard {
+            Some(_) => moment(self.now()),
+            None => super::record::wall_clock(),
+        }
+    }
+}
+
+/// Seconds of the Unix epoch as people read them (RFC 3339, UTC).
+fn moment(seconds: u64) -> String {
+    let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
+    OffsetDateTime::from_unix_timestamp(seconds)
+        .ok()
+        .and_then(|at| at.format(&Rfc3339).ok())
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::Exit;
+
+    const HOUR: u64 = 3600;
+    /// Ten past ten on some day.
+    const NOW: u64 = 1_763_719_800;
+
+    fn task(key: &str) -> Task {
+        Task {
+            key: key.into(),
+            per: None,
+        }
+    }
+
+    fn hourly(key: &str) -> Task {
+        Task {
+            per: Some(Duration::from_secs(HOUR)),
+            ..task(key)
+        }
+    }
+
+    fn outcome(status: u8, over: bool) -> Outcome {
+        Outcome {
+            exit: Exit::Code(status),
+            over,
+        }
+    }
+
+    fn with(task: &Task, slot: u64, token: u64) -> Ledger {
+        let mut ledger = Ledger::default();
+        ledger.note(task, slot, &outcome(0, true), token, "web1-7", "then");
+        ledger
+    }
+
+    #[test]
+    fn what_is_written_down_comes_back_from_the_text() {
+        let odd = "k\n\"é\u{1}%=;,\u{1f600} ";
+        let mut ledger = with(&task(odd), 0, 7);
+        ledger.note(&hourly(odd), NOW, &outcome(3, false), 8, "b", "then");
+        let text = ledger.text();
+        assert!(!text.contains('\n'));
+        assert_eq!(Ledger::parse(&text), Some(ledger.clone()));
+        assert_eq!(ledger.entries().len(), 2);
+        assert_eq!(Ledger::default().text(), "");
+        for bad in [
+            "",
+            "{}",
+            "[{}]",
+            "[{\"key\":\"a\",\"over\":{}}]",
+            "[1",
+            "null",
+        ] {
+            assert_eq!(Ledger::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn each_key_is_a_task_of_its_own_and_so_is_one_with_slots() {
+        let ledger = with(&task("v7"), 0, 7);
+        let verdict = ledger.verdict(&task("v7"), 0, 0).expect("it is done");
+        assert_eq!((verdict.status, verdict.token), (0, 7));
+        assert_eq!((&*verdict.holder, &*verdict.at), ("web1-7", "then"));
+        assert_eq!(ledger.verdict(&task("v8"), 0, 0), None);
+        assert_eq!(ledger.verdict(&hourly("v7"), 0, NOW), None);
+    }
+
+    #[test]
+    fn a_signal_is_kept_as_128_and_its_number() {
+        let mut ledger = Ledger::default();
+        let killed = Outcome {
+            exit: Exit::Signal(9),
+            over: true,
+        };
+        ledger.note(&task("a"), 0, &killed, 1, "b", "then");
+        assert_eq!(ledger.verdict(&task("a"), 0, 0).unwrap().status, 137);
+    }
+
+    #[test]
+    fn failures_are_counted_in_their_slot_and_end_with_a_result() {
+        let task = hourly("a");
+        let mut ledger = Ledger::default();
+        for (token, failed) in [(1, 1), (2, 2), (3, 3)] {
+            ledger.note(&task, HOUR, &outcome(3, false), token, "b", "then");
+            assert_eq!(ledger.failed(&task, HOUR), failed);
+            assert!(ledger.bears(&task, token) && !ledger.bears(&task, token + 1));
+            assert_eq!(ledger.verdict(&task, 0, NOW), None);
+        }
+        assert_eq!(ledger.failed(&task, 2 * HOUR), 0, "another slot");
+        ledger.note(&task, HOUR, &outcome(3, true), 4, "b", "then");
+        assert_eq!(ledger.failed(&task, HOUR), 0);
+        assert_eq!(ledger.verdict(&task, HOUR, HOUR).unwrap().status, 3);
+    }
+
+    #[test]
+    fn a_candidate_is_served_by_the_slot_it_came_in_or_a_later_one() {
+        let task = hourly("a");
+        let (before, this, next) = (NOW - 600 - HOUR, NOW - 600, NOW - 600 + HOUR);
+        assert_eq!(task.slot(NOW), this);
+        let came_now = |ledger: &Ledger, now| ledger.verdict(&task, this, now).is_some();
+        assert!(!came_now(&with(&task, before, 1), NOW));
+        assert!(came_now(&with(&task, this, 1), NOW));
+        // The run began in our slot and ended in the next: its result is ours.
+        assert!(came_now(&with(&task, this, 1), next + 60));
+        // Nobody succeeded in our slot, but somebody did in the next.
+        assert!(came_now(&with(&task, next, 1), next + 60));
+        // The store's clock was set back: by a little, and by what cannot be true.
+        assert!(came_now(&with(&task, next, 1), NOW));
+        assert!(!came_now(&with(&task, this + 24 * HOUR, 1), NOW));
+    }
+
+    #[test]
+    fn another_division_of_time_reads_the_same_results() {
+        let daily = Task {
+            per: Some(Duration::from_secs(24 * HOUR)),
+            ..task("a")
+        };
+        let this_hour = NOW - 600;
+        let today = daily.slot(NOW);
+        assert_eq!(today % (24 * HOUR), 0);
+        let ledger = with(&hourly("a"), this_hour, 1);
+        assert!(ledger.verdict(&daily, today, NOW).is_some());
+        let ledger = with(&daily, today, 1);
+        assert!(ledger.verdict(&hourly("a"), this_hour, NOW).is_none());
+    }
+
+    #[test]
+    fn what_falls_out_is_what_was_run_the_longest_ago_and_never_the_task_itself() {
+        let mut ledger = Ledger::default();
+        for token in 1..=40 {
+            let task = task(&format!("k{token}"));
+            ledger.note(&task, 0, &outcome(0, true), token, "b", "then");
+        }
+        let mine = task("k1");
+        let forgotten = ledger.fit(&mine, |_| true).expect("room");
+        assert_eq!(
+            forgotten,
+            (2..=9).map(|n| format!("k{n}")).collect::<Vec<_>>()
+        );
+        assert!(ledger.get(&mine).is_some() && ledger.entries().len() == KEPT);
+        let small = |ledger: &Ledger| ledger.entries().len() <= 1;
+        assert!(ledger.has_room(&task("new"), "b", small));
+        ledger.fit(&mine, small).expect("room");
+        assert_eq!(ledger.entries()[0].key, "k1");
+        assert_eq!(ledger.fit(&mine, |_| false), Err(NoRoom));
+        assert!(!ledger.has_room(&task("new"), "b", |_| false));
+    }
+
+    #[test]
+    fn what_is_forgotten_can_be_run_again() {
+        let mut ledger = with(&task("a"), 0, 1);
+        ledger.note(&hourly("a"), NOW, &outcome(0, true), 2, "b", "then");
+        ledger.note(&task("b"), 0, &outcome(0, true), 3, "b", "then");
+        assert!(ledger.forget("a") && !ledger.forget("a"));
+        assert_eq!(ledger.verdict(&task("a"), 0, 0), None);
+        assert!(ledger.verdict(&task("b"), 0, 0).is_some());
+    }
+
+    #[test]
+    fn thirty_two_results_of_usual_length_find_room() {
+        let mut ledger = Ledger::default();
+        for token in 1..=KEPT as u64 {
+            let task = task(&format!("migrate-v{token}"));
+            let by = "web17-4194304";
+            ledger.note(
+                &task,
+                0,
+                &outcome(0, true),
+                token,
+                by,
+                "2026-01-01T00:00:00Z",
+            );
+        }
+        assert!(ledger.text().len() <= ROOM, "{}", ledger.text().len());
+    }
+
+    #[test]
+    fn the_slot_of_a_run_is_decided_at_its_start_and_never_before_we_came() {
+        let task = hourly("a");
+        let at = Instant::now();
+        let mut errand = Errand::default();
+        assert_eq!(
+            errand.verdict(&task, &with(&task, NOW, 1)),
+            None,
+            "no clock"
+        );
+        errand.hear(&task, NOW, at);
+        assert!(errand.verdict(&task, &with(&task, NOW - 600, 1)).is_some());
+        errand.begin(&task, &Ledger::default());
+        assert_eq!(errand.slot(), NOW - 600);
+        errand.hear(&task, NOW + HOUR, at);
+        assert!(
+            errand.verdict(&task, &with(&task, NOW - 600, 1)).is_some(),
+            "it is ours still"
+        );
+        errand.begin(&task, &Ledger::default());
+        assert_eq!(errand.slot(), NOW - 600 + HOUR);
+        assert_eq!(
+            errand.slot_text(&task).as_deref(),
+            Some("2025-11-21T11:00:00Z")
+        );
+        errand.hear(&task, NOW - HOUR, at);
+        errand.begin(&task, &Ledger::default());
+        assert_eq!(errand.slot(), NOW - 600);
+        assert_eq!(errand.slot_text(&super::tests::task("a")), None);
+    }
+}
