@@ -625,6 +625,8 @@ fn what_the_readme_names_is_there() {
         "examples/cron-job.sh",
         "examples/check/worker.sh",
         "examples/check/worker.py",
+        "examples/migrate-once.sh",
+        "examples/cron-on-ten-machines/try.sh",
         ".ci/run",
     ] {
         use std::os::unix::fs::PermissionsExt;

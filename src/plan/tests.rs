@@ -356,3 +356,65 @@ fn the_status_file_is_none_of_the_slots() {
     assert!(status("--status-file a --slots 2").is_ok());
     assert!(status("--status-file a.0").is_ok());
 }
+
+#[test]
+fn a_key_or_a_slot_is_a_task_that_is_done_once() {
+    use crate::core::{OnFailure, Once};
+    let task = |line: &str| {
+        let plan = plan(&format!("--file a {line} -- job"))?;
+        Ok::<_, Refusal>(plan.rules.once.zip(plan.task))
+    };
+    assert_eq!(task(""), Ok(None));
+    let (once, task_of) = task("--once").unwrap().expect("a task");
+    assert_eq!((&*task_of.key, task_of.per), ("once", None));
+    assert_eq!((once.on_failure, once.attempts), (OnFailure::Retry, None));
+    let (_, by_key) = task("--once-key v7").unwrap().expect("a task");
+    assert_eq!((&*by_key.key, by_key.per), ("v7", None));
+    let (once, hourly) = task("--once-per 1h --once-attempts 3").unwrap().unwrap();
+    assert_eq!(
+        (&*hourly.key, hourly.per),
+        ("once", Some(Duration::from_secs(3600)))
+    );
+    assert_eq!(once.attempts, Some(3));
+    let (once, _) = task("--once --once-on-failure stop --once-attempts 1")
+        .unwrap()
+        .unwrap();
+    let stop = Once {
+        on_failure: OnFailure::Stop,
+        attempts: Some(1),
+    };
+    assert_eq!(once, stop);
+    assert!(task("--once --slots 1 --restart never").unwrap().is_some());
+}
+
+#[test]
+fn what_contradicts_a_task_is_refused_with_the_reason() {
+    let long = "k".repeat(129);
+    for (line, words) in [
+        ("--once-attempts 3", "add --once"),
+        ("--once-on-failure stop", "add --once"),
+        ("--once --restart always", "--once-attempts"),
+        ("--once --restart on-failure", "--restart and --once"),
+        ("--once-key a --max-hold 1h", "never done"),
+        ("--once-per 1h --min-hold 5m", "--min-hold and --once"),
+        ("--once --slots 2", "--slots and --once"),
+        ("--once-per 0", "needs a length"),
+        ("--once-per 0s", "needs a length"),
+        ("--once-per 1.5s", "whole seconds: take 1s"),
+        ("--once-per 500ms", "take 1s"),
+        ("--once-per soon", "--once-per"),
+        ("--once-key=", "is empty"),
+        (&format!("--once-key {long}"), "129 bytes"),
+        ("--once --once-attempts 0", "no run at all"),
+        ("--once --once-attempts many", "not a number"),
+        (
+            "--once --once-on-failure stop --once-attempts 2",
+            "choose one",
+        ),
+    ] {
+        let why = plan(&format!("--file a {line} -- job"))
+            .unwrap_err()
+            .to_string();
+        assert!(why.contains(words), "{line}: {why}");
+    }
+}

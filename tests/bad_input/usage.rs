@@ -93,6 +93,24 @@ fn numbers_and_durations_that_are_none() {
 }
 
 #[test]
+fn a_task_that_cannot_be_done_once() {
+    bad_usage(&["--once-per", "0"], &["--once-per 0s", "needs a length"]);
+    bad_usage(&["--once-attempts", "2"], &["--once-attempts", "--once"]);
+    for contradiction in [
+        ["--restart", "always"],
+        ["--max-hold", "1h"],
+        ["--min-hold", "1h"],
+        ["--slots", "2"],
+    ] {
+        let [flag, _] = contradiction;
+        bad_usage(
+            &[&["--once"], &contradiction[..]].concat(),
+            &[flag, "--once", "contradict", "leave"],
+        );
+    }
+}
+
+#[test]
 fn flags_that_belong_to_the_other_kind_of_lock() {
     bad_usage(&["--page-blob"], &["--page-blob"]);
     bad_usage(&["--emulator"], &["--emulator"]);

@@ -230,6 +230,22 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
             ),
         ],
     },
+    Guarantee {
+        fault: "the runner of a task (`--once`) crashes: before the command, during it, after its success and before the record, after the record and before the release",
+        happens: "until its success is recorded the next candidate runs the task (again, if it had ended); once it is recorded nobody does. Nobody is told that it is done before that",
+        how_long: "as for the crash of any holder; a result that stands in the record is read at once, whoever still has the lease",
+        shown: &[(
+            "run_once",
+            &[
+                "before_the_command_another_runs_it",
+                "during_the_command_another_runs_it",
+                "after_a_success_that_was_not_recorded_another_runs_it_again",
+                "after_the_record_and_before_the_release_nobody_runs_it_again_on_a_blob",
+                "after_the_record_and_before_the_release_nobody_runs_it_again_on_a_file",
+                "a_result_survives_every_later_record_and_a_crash_while_it_is_written",
+            ],
+        )],
+    },
 ];
 
 /// What nothing on the machine can promise.

@@ -25,33 +25,46 @@ fn exclusively<T>(path: &Path, make: impl FnOnce() -> T) -> T {
 /// The journalist, compiled from `journalist.rs` on first use (and when that has changed).
 pub(crate) fn journalist() -> &'static Path {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
+    MADE.get_or_init(|| compiled("journalist", include_str!("journalist.rs"), &[]))
+}
+
+/// A library that makes a clock wrong, compiled from `wrong_clock.rs`.
+pub(crate) fn wrong_clock() -> &'static Path {
+    static MADE: OnceLock<PathBuf> = OnceLock::new();
     MADE.get_or_init(|| {
-        let source = include_str!("journalist.rs");
-        let mut hasher = DefaultHasher::new();
-        source.hash(&mut hasher);
-        let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        let program = directory.join(format!("journalist-{:016x}", hasher.finish()));
-        exclusively(directory, || {
-            if program.exists() {
-                return;
-            }
-            let fresh = program.with_extension("fresh");
-            let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-            let status = Command::new(rustc)
-                .args(["--edition", "2024", "-O", "-o"])
-                .arg(&fresh)
-                .arg(concat!(
-                    env!("CARGO_MANIFEST_DIR"),
-                    "/tests/support/journalist.rs"
-                ))
-                .stdin(Stdio::null())
-                .status()
-                .expect("rustc can be run");
-            assert!(status.success(), "rustc could not compile the journalist");
-            std::fs::rename(&fresh, &program).expect("a file of our own can be renamed");
-        });
-        program
+        let source = include_str!("wrong_clock.rs");
+        compiled("wrong_clock", source, &["--crate-type", "cdylib"])
     })
+}
+
+/// What rustc makes of `NAME.rs`, whose text is `source`.
+fn compiled(name: &str, source: &str, options: &[&str]) -> PathBuf {
+    let mut hasher = DefaultHasher::new();
+    source.hash(&mut hasher);
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let program = directory.join(format!("{name}-{:016x}", hasher.finish()));
+    exclusively(directory, || {
+        if program.exists() {
+            return;
+        }
+        let fresh = program.with_extension("fresh");
+        let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+        let status = Command::new(rustc)
+            .args(["--edition", "2024", "-O"])
+            .args(options)
+            .arg("-o")
+            .arg(&fresh)
+            .arg(format!(
+                "{}/tests/support/{name}.rs",
+                env!("CARGO_MANIFEST_DIR")
+            ))
+            .stdin(Stdio::null())
+            .status()
+            .expect("rustc can be run");
+        assert!(status.success(), "rustc could not compile {name}.rs");
+        std::fs::rename(&fresh, &program).expect("a file of our own can be renamed");
+    });
+    program
 }
 
 /// The blob service of Azurite, installed by npm on first use (and when its lock file changed).

@@ -60,6 +60,8 @@ pub(crate) enum Fate {
     DelayReply(Duration),
     /// The store does not get it; this is the answer.
     Answer(u16, &'static str, &'static str),
+    /// The store does not get it, and nothing is answered until the proxy ends.
+    Swallow,
 }
 
 /// One request that came.
@@ -82,6 +84,8 @@ struct State {
     fates: Vec<(Call, Fate)>,
     log: Vec<Seen>,
     clients: BTreeMap<u64, TcpStream>,
+    /// What the store's clock says, in seconds of the Unix epoch; `None`: what it says itself.
+    date: Option<i64>,
     over: bool,
 }
 
@@ -137,6 +141,7 @@ impl Proxy {
             fates: Vec::new(),
             log: Vec::new(),
             clients: BTreeMap::new(),
+            date: None,
             over: false,
         };
         let shared = Arc::new(Shared {
@@ -159,6 +164,11 @@ impl Proxy {
         }
         state.mode = mode;
         self.shared.changed.notify_all();
+    }
+
+    /// From now on the store's clock stands still at this second.
+    pub(crate) fn set_date(&self, seconds: i64) {
+        self.shared.lock().date = Some(seconds);
     }
 
     /// Do this once, with the next request of this kind.
@@ -306,6 +316,15 @@ impl Message {
         to.write_all(&bytes)
     }
 
+    /// Has the message say that it was made at this second.
+    fn set_date(&mut self, seconds: i64) {
+        let at = time::OffsetDateTime::from_unix_timestamp(seconds).expect("a moment");
+        let date = format!("Date: {}", azure_core::time::to_rfc7231(&at));
+        let is_date = |line: &&str| line.to_ascii_lowercase().starts_with("date:");
+        let there = self.head.lines().find(is_date).expect("a date").to_owned();
+        self.head = self.head.replace(&there, &date);
+    }
+
     fn call(&self) -> Call {
         let mut words = self.head.split(' ');
         let method = words.next().unwrap_or_default();
@@ -376,6 +395,11 @@ fn serve(client: &TcpStream, shared: &Shared) -> io::Result<()> {
             }
             continue;
         }
+        if fate == Some(Fate::Swallow) {
+            let state = shared.lock();
+            drop(shared.changed.wait_while(state, |state| !state.over));
+            return Ok(());
+        }
         let Some(port) = shared.upstream else {
             return Ok(());
         };
@@ -383,9 +407,12 @@ fn serve(client: &TcpStream, shared: &Shared) -> io::Result<()> {
         // that nobody asked us to lose.
         let server = &mut BufReader::new(TcpStream::connect(("127.0.0.1", port))?);
         request.write(server.get_ref())?;
-        let Some(reply) = Message::read(server, head_only)? else {
+        let Some(mut reply) = Message::read(server, head_only)? else {
             return Ok(());
         };
+        if let Some(seconds) = shared.lock().date {
+            reply.set_date(seconds);
+        }
         let status = reply
             .head
             .split(' ')

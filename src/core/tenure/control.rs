@@ -217,7 +217,8 @@ impl Control {
         Answer::Confirmed
     }
 
-    fn lose(&mut self, until: Instant) {
+    /// It is known to be safe until then only.
+    pub(super) fn lose(&mut self, until: Instant) {
         self.safe_until = self.safe_until.min(until);
         self.renewal = Renewal::Over;
     }

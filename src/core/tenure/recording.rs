@@ -193,6 +193,13 @@ impl Recording {
             }
             Err(failure) => {
                 self.why = Some(failure.to_string());
+                match failure {
+                    Failure::Lost { until, .. } => {
+                        self.charge.control.lose(until.unwrap_or(Instant::ZERO));
+                    }
+                    Failure::Held(_) => self.charge.control.lose(Instant::ZERO),
+                    Failure::Over(_) | Failure::Transient { .. } | Failure::Fatal { .. } => {}
+                }
                 self.give_up(campaign, turn)
             }
         }

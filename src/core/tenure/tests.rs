@@ -3,13 +3,16 @@
 mod behaviour;
 mod endings;
 mod habits;
+mod once;
 mod properties;
 mod table;
 
 use std::time::Duration;
 
 use super::*;
-use crate::core::{After, Cause, Exit, Failure, Grant, Notice, Restart, Sight};
+use crate::core::{
+    After, Cause, Exit, Failure, Grant, Notice, OnFailure, Outcome, Restart, Sight, Verdict,
+};
 
 const TERM: i32 = 15;
 const INT: i32 = 2;
@@ -193,6 +196,17 @@ fn keeping() -> Rules {
             min_hold: Some(secs(120)),
             ..Habits::default()
         },
+        ..rules()
+    }
+}
+
+/// The command is a task that is to be done once.
+fn once() -> Rules {
+    Rules {
+        once: Some(Once {
+            on_failure: OnFailure::Retry,
+            attempts: None,
+        }),
         ..rules()
     }
 }

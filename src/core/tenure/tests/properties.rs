@@ -37,6 +37,12 @@ fn failure() -> impl Strategy<Value = Failure> {
         1 => Just(held()),
         1 => Just(lost()),
         1 => Just(fatal()),
+        1 => Just(Failure::Over(Verdict {
+            status: 0,
+            holder: String::new(),
+            at: String::new(),
+            token: 3,
+        })),
         4 => prop::option::of(0..100_000_u64).prop_map(|after| Failure::Transient {
             why: "no answer".into(),
             retry_after: after.map(ms),
@@ -54,6 +60,8 @@ fn made() -> impl Strategy<Value = Made> {
         8 => (0..70_000_u64).prop_map(Made::Renewed),
         3 => failure().prop_map(|f| Made::Plain(unrenewed(f))),
         1 => (0..70_000_u64).prop_map(Made::Breaking),
+        2 => Just(Made::Plain(Event::Recorded(Ok(())))),
+        1 => failure().prop_map(|f| Made::Plain(Event::Recorded(Err(f)))),
         2 => Just(Made::Plain(Event::Released(Ok(())))),
         1 => failure().prop_map(|f| Made::Plain(Event::Released(Err(f)))),
         2 => Just(Made::Plain(Event::Started { pid: 1 })),
@@ -97,26 +105,44 @@ fn any_habits() -> impl Strategy<Value = Habits> {
         })
 }
 
+/// What a run comes to excludes what is done with a lease apart from running a command once.
+fn any_task() -> impl Strategy<Value = (Habits, Option<Once>)> {
+    let once = (any::<bool>(), prop::option::of(1..3_u32)).prop_map(|(stop, attempts)| Once {
+        on_failure: if stop {
+            OnFailure::Stop
+        } else {
+            OnFailure::Retry
+        },
+        attempts,
+    });
+    prop_oneof![
+        any_habits().prop_map(|habits| (habits, None)),
+        once.prop_map(|once| (Habits::default(), Some(once))),
+    ]
+}
+
 fn any_rules() -> impl Strategy<Value = Rules> {
     (
         prop::option::weighted(0.9, prop::sample::select(vec![15_u64, 30, 60])),
         prop::option::weighted(0.8, Just(secs(2))),
         prop::option::weighted(0.2, prop::sample::select(vec![0_u64, 5, 100])),
         prop::sample::select(vec![1_u64, 30, 300]),
-        any_habits(),
+        any_task(),
         any::<(bool, u64)>(),
     )
-        .prop_map(|(lease, poll, wait, grace, habits, (exit, seed))| Rules {
-            budget: lease.map(|lease| Budget::for_lease(secs(lease))),
-            poll,
-            wait: wait.map(secs),
-            grace: secs(grace),
-            stop_signal: TERM,
-            if_lost: if exit { IfLost::Exit } else { IfLost::Compete },
-            habits,
-            once: None,
-            seed,
-        })
+        .prop_map(
+            |(lease, poll, wait, grace, (habits, once), (exit, seed))| Rules {
+                budget: lease.map(|lease| Budget::for_lease(secs(lease))),
+                poll,
+                wait: wait.map(secs),
+                grace: secs(grace),
+                stop_signal: TERM,
+                if_lost: if exit { IfLost::Exit } else { IfLost::Compete },
+                habits,
+                once,
+                seed,
+            },
+        )
 }
 
 /// What an observer who knows only events and actions can say.
@@ -133,6 +159,9 @@ struct Observer {
     kill_at: Instant,
     /// The latest moment before a request that was granted.
     t0: Option<Instant>,
+    task: bool,
+    /// A result that settles the task was sent to the store; whether it was confirmed.
+    result: Option<(Outcome, bool)>,
 }
 
 impl Observer {
@@ -147,6 +176,11 @@ impl Observer {
                 self.t0 = self.t0.max(Some((*t0).min(now)));
             }
             Event::Started { .. } => self.started = true,
+            Event::Recorded(Ok(())) => {
+                if let Some((_, confirmed)) = &mut self.result {
+                    *confirmed = true;
+                }
+            }
             Event::TreeEmpty { at } if self.alive_since.is_some_and(|since| *at >= since) => {
                 self.alive_since = None;
             }
@@ -176,6 +210,7 @@ impl Observer {
                     assert!(self.within(*kill_at), "a start beyond the lease");
                     assert!(self.granted, "a start under a lease that was given back");
                     self.alive_since = Some(now);
+                    self.result = None;
                     self.started = false;
                     self.killed = false;
                     self.kill_at = *kill_at;
@@ -198,7 +233,9 @@ impl Observer {
                 Action::Drain { end_of_grace, .. } => {
                     assert!(self.alive_since.is_some() && now <= *end_of_grace);
                 }
-                Action::Record { .. } => {
+                Action::Record { outcome, .. } => {
+                    assert!(self.task, "a result of what is no task");
+                    self.result = Some((*outcome, false));
                     assert!(
                         self.alive_since.is_none(),
                         "a result while the tree may live"
@@ -237,6 +274,8 @@ proptest! {
             killed: false,
             kill_at: Instant::FOREVER,
             t0: None,
+            task: rules.once.is_some(),
+            result: None,
         };
         let mut tenure = Tenure::new(rules, now);
         for Happening { pause, event } in story {
@@ -257,7 +296,13 @@ proptest! {
             observer.sees(now, &tenure.step(now, event));
             prop_assert!(!ticked || tenure.wake_at() > now, "a busy loop in {:?}", tenure.state());
             prop_assert_eq!(tenure.ending().is_some(), *tenure.state() == State::Done);
-            if tenure.ending().is_some() {
+            if let Some(ending) = tenure.ending() {
+                let says_done = ending.cause == Cause::CommandEnded && !ending.overlap
+                    || ending.exit == Some(Exit::Code(0)) && matches!(ending.cause, Cause::Stopped(_));
+                if observer.task && says_done {
+                    let settled = observer.result.filter(|(outcome, confirmed)| outcome.over && *confirmed);
+                    prop_assert_eq!(settled.map(|(outcome, _)| Some(outcome.exit)), Some(ending.exit), "an end without a result");
+                }
                 prop_assert!(observer.alive_since.is_none(), "an end while the tree may live");
             }
         }

@@ -50,13 +50,28 @@ fn keeping_the_lease() -> Tenure {
     tenure
 }
 
+/// The result of a success is on its way to the store.
+fn recording() -> Tenure {
+    let mut tenure = holding(once());
+    ends(&mut tenure, BEGIN + ms(100), Exit::Code(0));
+    tenure
+}
+
+/// A failure was recorded; the lease is kept so that nobody tries at once.
+fn pausing() -> Tenure {
+    let mut tenure = holding(once());
+    fails(&mut tenure, BEGIN + ms(100));
+    tenure.step(BEGIN + ms(110), Event::Recorded(Ok(())));
+    tenure
+}
+
 fn done() -> Tenure {
     let mut tenure = releasing(rules());
     tenure.step(BEGIN, Event::Released(Ok(())));
     tenure
 }
 
-fn columns() -> [(&'static str, Enter); 10] {
+fn columns() -> [(&'static str, Enter); 12] {
     [
         ("Standby", standby),
         ("Acquiring", || acquiring(rules())),
@@ -66,9 +81,20 @@ fn columns() -> [(&'static str, Enter); 10] {
         ("Killing", killing),
         ("Resting (back-off)", backing_off),
         ("Resting (kept)", keeping_the_lease),
+        ("Recording", recording),
+        ("Recording (back-off)", pausing),
         ("Releasing", || releasing(rules())),
         ("Done", done),
     ]
+}
+
+fn over() -> Failure {
+    Failure::Over(Verdict {
+        status: 0,
+        holder: "web2".into(),
+        at: "then".into(),
+        token: 3,
+    })
 }
 
 fn rows() -> Vec<(&'static str, Event)> {
@@ -82,17 +108,26 @@ fn rows() -> Vec<(&'static str, Event)> {
         ("acquire: lost", refused(lost())),
         ("acquire: transient", refused(transient())),
         ("acquire: fatal", refused(fatal())),
+        ("acquire: over", refused(over())),
         ("renewed", renewed(BEGIN)),
         ("renew: held", unrenewed(held())),
         ("renew: lost", unrenewed(lost())),
         ("renew: breaking", unrenewed(breaking(at(9)))),
         ("renew: transient", unrenewed(transient())),
         ("renew: fatal", unrenewed(fatal())),
+        ("renew: over", unrenewed(over())),
+        ("recorded", Event::Recorded(Ok(()))),
+        ("record: held", Event::Recorded(Err(held()))),
+        ("record: lost", Event::Recorded(Err(lost()))),
+        ("record: transient", Event::Recorded(Err(transient()))),
+        ("record: fatal", Event::Recorded(Err(fatal()))),
+        ("record: over", Event::Recorded(Err(over()))),
         ("released", released(Ok(()))),
         ("release: held", released(Err(held()))),
         ("release: lost", released(Err(lost()))),
         ("release: transient", released(Err(transient()))),
         ("release: fatal", released(Err(fatal()))),
+        ("release: over", released(Err(over()))),
         ("started", Event::Started { pid: 1 }),
         ("not started", Event::NotStarted { errno: 2 }),
         ("exited", Event::Exited(Exit::Code(0))),
@@ -139,6 +174,8 @@ const TABLE: &str = "
 ticked
 clock jumped
     Holding: renew
+    Recording: renew
+    Recording (back-off): renew
 freed
     Standby: acquire > Acquiring
 acquired
@@ -153,6 +190,8 @@ acquire: transient
     Acquiring: say > Standby
 acquire: fatal
     Acquiring: > Done
+acquire: over
+    Acquiring: release > Releasing
 renewed
     Confirming: say start > Holding
     Holding: extend
@@ -163,12 +202,14 @@ renew: held
     Draining: kill > Killing
     Resting (back-off): say abandon say > Standby
     Resting (kept): say abandon > Done
+    Recording (back-off): abandon say > Standby
 renew: lost
     Confirming: say abandon > Standby
     Holding: kill say > Killing
     Draining: kill > Killing
     Resting (back-off): say abandon say > Standby
     Resting (kept): say abandon > Done
+    Recording (back-off): abandon say > Standby
 renew: breaking
     Confirming: say abandon > Standby
     Holding: extend drain say > Draining
@@ -181,12 +222,36 @@ renew: transient
     Draining: say
     Resting (back-off): say
     Resting (kept): say
+    Recording: say
+    Recording (back-off): say
 renew: fatal
     Confirming: say
     Holding: say
     Draining: say
     Resting (back-off): say
     Resting (kept): say
+    Recording: say
+    Recording (back-off): say
+renew: over
+    Confirming: say
+    Holding: say
+    Draining: say
+    Resting (back-off): say
+    Resting (kept): say
+    Recording: say
+    Recording (back-off): say
+recorded
+    Recording: say release > Releasing
+record: held
+    Recording: abandon > Done
+record: lost
+    Recording: abandon > Done
+record: transient
+    Recording: say
+record: fatal
+    Recording: release > Releasing
+record: over
+    Recording: release > Releasing
 released
     Releasing: say > Done
 release: held
@@ -195,6 +260,8 @@ release: lost
     Releasing: say > Done
 release: transient
 release: fatal
+    Releasing: abandon say > Done
+release: over
     Releasing: abandon say > Done
 started
 not started
@@ -227,6 +294,7 @@ stop asked
     Draining: kill > Killing
     Resting (back-off): > Releasing
     Resting (kept): > Releasing
+    Recording (back-off): release > Releasing
     Releasing: abandon say > Done
 ";
 

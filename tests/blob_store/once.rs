@@ -1,0 +1,239 @@
+//! How the result of a task that is to be done once comes into the metadata, and stays there.
+
+use std::time::Duration;
+
+use trafficcop::core::{Exit, Failure, Outcome};
+use trafficcop::lease::Store;
+use trafficcop::lease::blob::Blob;
+use trafficcop::lease::once::Task;
+
+use super::server::*;
+
+const SUCCESS: Outcome = Outcome {
+    exit: Exit::Code(0),
+    over: true,
+};
+const DONE: &str = r#"[{"key":"v7","over":{"exit":0,"token":4,"by":"box-2","at":"then"}}]"#;
+const DONE_AT_10: &str = r#"[{"key":"v7","slots":true,"over":{"slot":1763719200,"exit":0,"token":4,"by":"box-2","at":"then"}}]"#;
+
+fn task(per: Option<u64>) -> Task {
+    Task {
+        key: "v7".into(),
+        per: per.map(Duration::from_secs),
+    }
+}
+
+/// In control of the task, by the three requests that takes; then this follows.
+async fn in_control(script: Vec<(&'static str, Reply)>) -> (Server, Blob) {
+    let server = Server::start(vec![
+        ("look", free()),
+        ("acquire", acquired()),
+        ("metadata", done()),
+    ]);
+    let blob = server.blob().with_task(task(None));
+    blob.acquire(later()).await.expect("control");
+    server.then(script);
+    (server, blob)
+}
+
+#[tokio::test]
+async fn a_task_that_is_over_is_not_competed_for_whoever_holds_the_lease() {
+    for view in [free(), leased()] {
+        let server = Server::start(vec![(
+            "look",
+            view.meta("trafficcop_once", DONE)
+                .meta("trafficcop_token", "4"),
+        )]);
+        let blob = server.blob().with_task(task(None));
+        match blob.acquire(later()).await {
+            Err(Failure::Over(verdict)) => {
+                assert_eq!((verdict.status, &*verdict.holder), (0, "box-2"))
+            }
+            other => panic!("{other:?}"),
+        }
+        server.played();
+    }
+}
+
+#[tokio::test]
+async fn what_was_read_before_the_lease_is_read_again_if_somebody_wrote_meanwhile() {
+    let written = seen("leased", "\"9\"")
+        .meta("trafficcop_once", DONE)
+        .meta("trafficcop_token", "4");
+    let server = Server::start(vec![
+        (
+            "look",
+            seen("available", "\"0\"").meta("trafficcop_token", "3"),
+        ),
+        ("acquire", acquired()),
+        ("look", written),
+        ("release", done()),
+    ]);
+    let blob = server.blob().with_task(task(None));
+    let said = blob.acquire(later()).await;
+    assert!(matches!(said, Err(Failure::Over(_))), "{said:?}");
+    server.played();
+    assert!(server.of("metadata").is_empty(), "no token is spent");
+}
+
+#[tokio::test]
+async fn the_slot_is_the_one_of_the_service_s_date() {
+    for (date, over) in [
+        ("Fri, 21 Nov 2025 10:59:59 GMT", true),
+        ("Fri, 21 Nov 2025 11:00:00 GMT", false),
+    ] {
+        let view = free()
+            .with("date", date)
+            .meta("trafficcop_once", DONE_AT_10)
+            .meta("trafficcop_token", "4");
+        let server = Server::start(vec![("look", view)]);
+        if !over {
+            server.then(vec![
+                ("acquire", acquired().with("date", date)),
+                ("metadata", done()),
+            ]);
+        }
+        let blob = server.blob().with_task(task(Some(3600)));
+        let said = blob.acquire(later()).await;
+        assert_eq!(
+            matches!(said, Err(Failure::Over(_))),
+            over,
+            "{date}: {said:?}"
+        );
+        assert_eq!(said.is_ok(), !over, "{date}: {said:?}");
+        let period = (!over).then(|| "2025-11-21T11:00:00Z".to_owned());
+        assert_eq!(blob.period().filter(|_| !over), period);
+        server.played();
+    }
+}
+
+#[tokio::test]
+async fn without_a_date_nobody_knows_the_slot_and_nothing_is_run() {
+    let server = Server::start(vec![
+        ("look", free()),
+        ("acquire", acquired()),
+        ("release", done()),
+    ]);
+    let blob = server.blob().with_task(task(Some(3600)));
+    let said = blob.acquire(later()).await;
+    assert!(
+        matches!(&said, Err(Failure::Transient { why, .. }) if why.contains("Date")),
+        "{said:?}"
+    );
+    server.played();
+}
+
+#[tokio::test]
+async fn a_result_is_written_on_the_condition_that_nobody_wrote_since() {
+    let (server, blob) = in_control(vec![("metadata", done())]).await;
+    blob.record(SUCCESS, later()).await.expect("recorded");
+    server.played();
+    let writes = server.of("metadata");
+    assert_eq!(
+        writes[1].header("if-match"),
+        "\"2\"",
+        "what the write before it left"
+    );
+    assert_ne!(writes[1].header("x-ms-lease-id"), "");
+    let result = writes[1].header("x-ms-meta-trafficcop_once");
+    assert!(
+        result.contains("\"key\":\"v7\"") && result.contains("\"exit\":0"),
+        "{result}"
+    );
+}
+
+#[tokio::test]
+async fn an_announcement_that_is_late_cannot_undo_it() {
+    let (server, blob) = in_control(vec![("metadata", done())]).await;
+    blob.announce(later()).await.expect("announced");
+    server.played();
+    assert_eq!(server.of("metadata")[1].header("if-match"), "\"2\"");
+}
+
+#[tokio::test]
+async fn a_result_whose_reply_was_lost_is_recognised() {
+    let (server, blob) = in_control(vec![
+        ("metadata", lost()),
+        ("metadata", error(412, "ConditionNotMet")),
+        ("look", as_written()),
+    ])
+    .await;
+    let said = blob.record(SUCCESS, later()).await;
+    assert!(matches!(said, Err(Failure::Transient { .. })), "{said:?}");
+    blob.record(SUCCESS, later())
+        .await
+        .expect("it stands there");
+    server.played();
+}
+
+#[tokio::test]
+async fn a_condition_that_an_announcement_has_changed_is_not_a_result() {
+    let (server, blob) = in_control(vec![
+        ("metadata", error(412, "ConditionNotMet")),
+        (
+            "look",
+            seen("leased", "\"7\"")
+                .meta("trafficcop_token", "1")
+                .meta("colour", "red"),
+        ),
+        ("metadata", done()),
+    ])
+    .await;
+    blob.record(SUCCESS, later()).await.expect("recorded");
+    server.played();
+    let writes = server.of("metadata");
+    assert_eq!(writes[2].header("if-match"), "\"7\"");
+    assert_eq!(writes[2].header("x-ms-meta-colour"), "red");
+}
+
+#[tokio::test]
+async fn no_result_is_said_to_be_recorded_that_was_not() {
+    for (reply, is_lost) in [
+        (error(412, "LeaseLost"), true),
+        (error(412, "LeaseIdMismatchWithBlobOperation"), true),
+        (error(404, "BlobNotFound"), true),
+        (error(503, "ServerBusy"), false),
+        (error(403, "AuthorizationFailure"), false),
+        (page(200), false),
+    ] {
+        let (server, blob) = in_control(vec![("metadata", reply)]).await;
+        let said = blob
+            .record(SUCCESS, later())
+            .await
+            .expect_err("not recorded");
+        assert_eq!(
+            matches!(said, Failure::Lost { until: None, .. }),
+            is_lost,
+            "{said:?}"
+        );
+        assert_eq!(
+            matches!(said, Failure::Transient { .. }),
+            !is_lost,
+            "{said:?}"
+        );
+        server.played();
+    }
+}
+
+#[tokio::test]
+async fn a_store_without_a_task_keeps_results_and_records_none() {
+    let server = Server::start(vec![
+        (
+            "look",
+            free()
+                .meta("trafficcop_once", DONE)
+                .meta("trafficcop_token", "4"),
+        ),
+        ("acquire", acquired()),
+        ("metadata", done()),
+    ]);
+    let blob = server.blob();
+    assert_eq!(blob.acquire(later()).await.expect("control").token, 5);
+    assert_eq!(
+        server.of("metadata")[0].header("x-ms-meta-trafficcop_once"),
+        DONE
+    );
+    let said = blob.record(SUCCESS, later()).await;
+    assert!(matches!(said, Err(Failure::Fatal { .. })), "{said:?}");
+    server.played();
+}

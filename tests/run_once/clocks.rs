@@ -1,0 +1,168 @@
+//! One run in each slot of the store's clock, whatever the machines' own clocks say.
+//!
+//! Every instance here has a clock of its own that is up to two hours wrong: a library that is
+//! preloaded shifts it, and each test sees in the log that it does. On the blob the store's clock is
+//! set by the proxy, which stands for the service; on the file it is the kernel's.
+
+use std::collections::BTreeSet;
+
+use super::{DONE, Stage, assert_was_served};
+use crate::support::azurite::azurite;
+use crate::support::instance::{Finished, Run};
+use crate::support::journal::What;
+use crate::support::programs::wrong_clock;
+use crate::support::proxy::Proxy;
+
+/// A full minute.
+const NOON: i64 = 1_893_499_200;
+
+/// How wrong each of ten clocks is, in seconds.
+fn errors() -> impl Iterator<Item = i64> {
+    (0..10).map(|number| (number - 5) * 1440 - 7)
+}
+
+fn with_wrong_clock<'a>(run: Run<'a>, by: i64) -> Run<'a> {
+    run.env("LD_PRELOAD", wrong_clock())
+        .env("WRONG_BY", by.to_string())
+        .args(["--log", "json"])
+}
+
+/// What the log says of the time, in seconds of the Unix epoch.
+fn log_time(finished: &Finished) -> i64 {
+    let line = finished.stderr.lines().next().expect("a log");
+    let line: serde_json::Value = serde_json::from_str(line).expect("JSON");
+    let ts = line["ts"].as_str().expect("a time").to_owned();
+    let format = time::format_description::well_known::Rfc3339;
+    let at = time::OffsetDateTime::parse(&ts, &format).expect("a time");
+    at.unix_timestamp()
+}
+
+/// Ten cron lines, each on a machine whose clock is wrong in its own way; the periods in which
+/// something was run.
+fn ten_cron_lines(stage: &Stage, port: u16, per: &str, round: usize) -> Vec<String> {
+    let now = time::OffsetDateTime::now_utc().unix_timestamp();
+    let started: Vec<_> = errors()
+        .enumerate()
+        .map(|(number, by)| {
+            let run = stage
+                .run_by(port)
+                .args([
+                    "--once-per",
+                    per,
+                    "--identity",
+                    &format!("{round}-{number}"),
+                ])
+                .shell("echo $TRAFFICCOP_PERIOD; sleep 0.3");
+            (by, with_wrong_clock(run, by).start())
+        })
+        .collect();
+    let mut periods = Vec::new();
+    for (by, instance) in started {
+        let finished = instance.finish();
+        assert_eq!(finished.ended, DONE, "{}", finished.stderr);
+        let wrong = log_time(&finished) - now;
+        assert!(
+            (by - 2..by + 600).contains(&wrong),
+            "its clock is right: {wrong}"
+        );
+        periods.extend(finished.stdout.lines().map(str::to_owned));
+    }
+    periods
+}
+
+#[test]
+fn ten_cron_lines_with_wrong_clocks_run_once_in_each_minute_of_the_service() {
+    let stage = Stage::on_blob("once-minutes");
+    let proxy = Proxy::before(azurite().port);
+    let mut periods = Vec::new();
+    for round in 0..3 {
+        // Somewhere in the minute, not at its beginning.
+        proxy.set_date(NOON + 60 * i64::try_from(round).unwrap() + 17);
+        periods.extend(ten_cron_lines(&stage, proxy.port, "1m", round));
+    }
+    assert_eq!(
+        periods,
+        [
+            "2030-01-01T12:00:00Z",
+            "2030-01-01T12:01:00Z",
+            "2030-01-01T12:02:00Z"
+        ]
+    );
+}
+
+#[test]
+fn ten_cron_lines_with_wrong_clocks_run_once_in_each_slot_of_the_file_server() {
+    let stage = Stage::on_file();
+    let per = 10;
+    let now = || time::OffsetDateTime::now_utc().unix_timestamp();
+    let (begin, mut periods) = (now(), Vec::new());
+    for round in 0..3 {
+        let slot = now() / per;
+        periods.extend(ten_cron_lines(&stage, 0, "10s", round));
+        while now() / per == slot {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+    }
+    let slots = usize::try_from(now() / per - begin / per).unwrap();
+    let distinct: BTreeSet<&String> = periods.iter().collect();
+    assert_eq!(
+        distinct.len(),
+        periods.len(),
+        "one slot, two runs: {periods:?}"
+    );
+    assert!(
+        (3..=slots).contains(&periods.len()),
+        "{slots} slots: {periods:?}"
+    );
+    let format = time::format_description::well_known::Rfc3339;
+    for period in periods {
+        let at = time::OffsetDateTime::parse(&period, &format).unwrap();
+        let at = at.unix_timestamp();
+        assert!(at % per == 0 && at + per > begin && at <= now(), "{period}");
+    }
+}
+
+#[test]
+fn who_waited_across_the_end_of_a_slot_is_served_by_it_and_who_came_after_it_runs() {
+    let stage = Stage::on_blob("once-across");
+    let proxy = Proxy::before(azurite().port);
+    proxy.set_date(NOON + 50);
+    let per = ["--once-per", "1m"];
+    let one = stage.candidate_by(proxy.port, "one", &per);
+    stage.scene.journal.await_tag(What::Beat, "one");
+    let two = stage.candidate_by(proxy.port, "two", &per);
+    two.await_log("standing by");
+    proxy.set_date(NOON + 70);
+    let three = stage.candidate_by(proxy.port, "three", &per);
+    three.await_log("standing by");
+    stage.let_end("one");
+    assert_eq!(one.finish().ended, DONE);
+    let two = two.finish();
+    assert_eq!(two.ended, DONE, "{}", two.stderr);
+    assert_was_served(&two.stderr, "one");
+    stage.scene.journal.await_tag(What::Beat, "three");
+    stage.let_end("three");
+    let three = three.finish();
+    assert_eq!(three.ended, DONE, "{}", three.stderr);
+    assert_eq!(stage.scene.journal.judge(), ["one", "three"]);
+}
+
+#[test]
+fn a_failure_of_one_slot_does_not_count_in_the_next() {
+    let stage = Stage::on_blob("once-failing");
+    let proxy = Proxy::before(azurite().port);
+    let run = |status: &str| {
+        stage
+            .run_by(proxy.port)
+            .args(["--once-per", "1m", "--once-attempts", "1"])
+            .shell(&format!("exit {status}"))
+            .finish()
+            .ended
+    };
+    proxy.set_date(NOON);
+    assert_eq!(run("3"), super::Ended::Code(3));
+    assert_eq!(run("0"), super::Ended::Code(3), "over in this slot");
+    proxy.set_date(NOON + 60);
+    assert_eq!(run("0"), DONE);
+    assert_eq!(run("4"), DONE, "done in this slot");
+}

@@ -1,0 +1,284 @@
+//! The runner is crashed at each step: the supervisor alone, and together with its guardian.
+//!
+//! Where a step has to be held still it is done from outside: a guardian that is stopped starts no
+//! command, a supervisor that is stopped records nothing, and a proxy keeps a release to itself.
+
+use std::fs;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use trafficcop::clock::Instant;
+use trafficcop::core::{Exit, Failure, Outcome};
+use trafficcop::lease::Store;
+use trafficcop::lease::file::{Config, File, Heartbeat};
+use trafficcop::lease::once::Task;
+use trafficcop::lease::record::Candidate;
+
+use super::{DONE, Stage, assert_was_served, signal};
+use crate::support::azurite::azurite;
+use crate::support::instance::Instance;
+use crate::support::journal::What;
+use crate::support::proxy::{Call, Fate, Proxy};
+use crate::support::{await_for, processes};
+
+/// Who is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Victim {
+    Supervisor,
+    Both,
+}
+
+const VICTIMS: [Victim; 2] = [Victim::Supervisor, Victim::Both];
+
+/// Kills, the guardian first: so it cannot do anything about it.
+fn crash(instance: Instance, guardian: i32, victim: Victim) {
+    if victim == Victim::Both {
+        signal(guardian, Signal::SIGKILL);
+    }
+    instance.signal(Signal::SIGKILL);
+    drop(instance.finish());
+    if victim == Victim::Supervisor && processes::Process::read(guardian).is_some() {
+        // It may have been stopped by us.
+        let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(guardian), Signal::SIGCONT);
+    }
+}
+
+/// The lock is somebody's who is none of ours.
+enum Stranger {
+    File(fs::File),
+    Blob,
+}
+
+const STRANGER: &str = "11111111-2222-3333-4444-555555555555";
+
+fn flock(file: &fs::File, kind: i32) {
+    let lock = nix::libc::flock {
+        l_type: i16::try_from(kind).expect("a kind of lock"),
+        l_whence: 0,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    };
+    let request = nix::fcntl::FcntlArg::F_OFD_SETLK(&lock);
+    assert!(file.as_raw_fd() >= 0);
+    nix::fcntl::fcntl(file, request).expect("nobody else has it");
+}
+
+impl Stranger {
+    fn takes(stage: &Stage) -> Stranger {
+        if let Some(blob) = &stage.blob {
+            blob.create(&[]);
+            blob.acquire(STRANGER, 60);
+            return Stranger::Blob;
+        }
+        let mut options = fs::OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        let file = options.open(stage.scene.lock()).expect("the lock file");
+        flock(&file, nix::libc::F_WRLCK);
+        Stranger::File(file)
+    }
+
+    fn leaves(self, stage: &Stage) {
+        match self {
+            Stranger::File(file) => flock(&file, nix::libc::F_UNLCK),
+            Stranger::Blob => stage.blob().release(STRANGER),
+        }
+    }
+}
+
+/// The record says that this one has control.
+fn await_record_of(stage: &Stage, name: &str) {
+    let holder = || match &stage.blob {
+        Some(blob) => blob.metadata("trafficcop_holder"),
+        None => fs::read_to_string(stage.scene.lock()).ok(),
+    };
+    await_for(
+        "the record of the next holder",
+        || holder().filter(|text| text.contains(name)),
+        || format!("{:?}", holder()),
+    );
+}
+
+fn each_victim(container: &str, play: fn(&Stage, Victim)) {
+    std::thread::scope(|scope| {
+        for victim in VICTIMS {
+            let name = format!("{container}-{victim:?}").to_lowercase();
+            for stage in Stage::on_both(&name) {
+                scope.spawn(move || play(&stage, victim));
+            }
+        }
+    });
+}
+
+#[test]
+fn before_the_command_another_runs_it() {
+    each_victim("crash-before", |stage, victim| {
+        let stranger = Stranger::takes(stage);
+        let one = stage.candidate("one", &[]);
+        one.await_log("standing by");
+        let guardian = one.guardian();
+        signal(guardian, Signal::SIGSTOP);
+        processes::await_stopped(guardian);
+        stranger.leaves(stage);
+        await_record_of(stage, "one");
+        crash(one, guardian, victim);
+        let two = stage.late("two", &[]);
+        assert_eq!(two.ended, DONE, "{}", two.stderr);
+        let runs = stage.scene.journal.judge();
+        assert_eq!(runs.last().map(String::as_str), Some("two"), "{runs:?}");
+        stage.assert_done_by("two");
+    });
+}
+
+#[test]
+fn during_the_command_another_runs_it() {
+    each_victim("crash-during", |stage, victim| {
+        let one = stage.candidate("one", &[]);
+        stage.scene.journal.await_tag(What::Beat, "one");
+        let two = stage.candidate("two", &[]);
+        two.await_log("standing by");
+        let guardian = one.guardian();
+        crash(one, guardian, victim);
+        stage.scene.journal.await_tag(What::Beat, "two");
+        stage.let_end("two");
+        let two = two.finish();
+        assert_eq!(two.ended, DONE, "{}", two.stderr);
+        assert_eq!(stage.scene.journal.judge(), ["one", "two"]);
+        stage.assert_done_by("two");
+    });
+}
+
+#[test]
+fn after_a_success_that_was_not_recorded_another_runs_it_again() {
+    each_victim("crash-unrecorded", |stage, victim| {
+        let one = stage.candidate("one", &[]);
+        stage.scene.journal.await_tag(What::Beat, "one");
+        let two = stage.candidate("two", &[]);
+        two.await_log("standing by");
+        let guardian = one.guardian();
+        one.freeze();
+        stage.let_end("one");
+        stage.await_end_of("one");
+        assert!(!two.stderr().contains("already done"), "{}", two.stderr());
+        crash(one, guardian, victim);
+        stage.scene.journal.await_tag(What::Beat, "two");
+        stage.let_end("two");
+        let two = two.finish();
+        assert_eq!(two.ended, DONE, "{}", two.stderr);
+        assert_eq!(stage.scene.journal.judge(), ["one", "two"]);
+        stage.assert_done_by("two");
+    });
+}
+
+#[test]
+fn after_the_record_and_before_the_release_nobody_runs_it_again_on_a_blob() {
+    for victim in VICTIMS {
+        let stage = Stage::on_blob(&format!("crash-recorded-{victim:?}").to_lowercase());
+        let proxy = Proxy::before(azurite().port);
+        proxy.next(Call::Release, Fate::Swallow);
+        let one = stage.candidate_by(proxy.port, "one", &[]);
+        stage.scene.journal.await_tag(What::Beat, "one");
+        let two = stage.candidate("two", &[]);
+        two.await_log("standing by");
+        let guardian = one.guardian();
+        stage.let_end("one");
+        proxy.await_seen("a release", |seen| seen.call == Call::Release);
+        // Its lease is still there: it is the result that they were waiting for.
+        let two = two.finish();
+        assert_eq!(two.ended, DONE, "{}", two.stderr);
+        assert_was_served(&two.stderr, "one");
+        assert_eq!(stage.blob().lease_state(), "leased");
+        crash(one, guardian, victim);
+        stage.assert_done_by("one");
+        assert_eq!(stage.scene.journal.judge(), ["one"]);
+    }
+}
+
+fn store(stage: &Stage) -> File {
+    let config = Config {
+        path: stage.scene.lock(),
+        candidate: Candidate {
+            identity: "ourselves".into(),
+            host: "here".into(),
+            pid: std::process::id(),
+            command: String::new(),
+        },
+        heartbeat: Heartbeat::Auto,
+        lease: Duration::from_secs(60),
+        create: true,
+    };
+    let task = Task {
+        key: "once".into(),
+        per: None,
+    };
+    File::open(config).expect("a lock file").with_task(task)
+}
+
+const SUCCESS: Outcome = Outcome {
+    exit: Exit::Code(0),
+    over: true,
+};
+
+#[tokio::test]
+async fn after_the_record_and_before_the_release_nobody_runs_it_again_on_a_file() {
+    let stage = Stage::on_file();
+    let late = Instant::now() + Duration::from_secs(60);
+    let ours = store(&stage);
+    ours.acquire(late).await.expect("control");
+    let waiting = stage.candidate("two", &[]);
+    waiting.await_log("standing by");
+    ours.record(SUCCESS, late).await.expect("recorded");
+    // As after a crash at this very moment, the lock is not given back; who looks, knows.
+    stage.assert_done_by("ourselves");
+    drop(ours.descriptor());
+    ours.release(late).await.expect("released");
+    let two = waiting.finish();
+    assert_eq!(two.ended, DONE, "{}", two.stderr);
+    assert_was_served(&two.stderr, "ourselves");
+    assert!(stage.scene.journal.lines().is_empty());
+}
+
+#[tokio::test]
+async fn a_result_survives_every_later_record_and_a_crash_while_it_is_written() {
+    let stage = Stage::on_file();
+    let late = Instant::now() + Duration::from_secs(60);
+    let ours = store(&stage);
+    ours.acquire(late).await.expect("control");
+    ours.record(SUCCESS, late).await.expect("recorded");
+    ours.release(late).await.expect("released");
+    let whole = fs::read(stage.scene.lock()).expect("the file");
+    // A run that does not care for tasks keeps what stands there.
+    let plain = stage
+        .scene
+        .run_on_file()
+        .args(["--identity", "an-entirely-different-machine"])
+        .command(["true"])
+        .finish();
+    assert_eq!(plain.ended, DONE, "{}", plain.stderr);
+    let next = fs::read(stage.scene.lock()).expect("the file");
+    assert_ne!(whole[..2048], next[..2048]);
+    assert_eq!(whole[2048..], next[2048..]);
+    // Its record, torn at any place, or gone altogether.
+    let mut heads: Vec<Vec<u8>> = (0..400)
+        .map(|cut| [&next[..cut], &whole[cut..2048]].concat())
+        .collect();
+    heads.push(vec![0; 2048]);
+    for (cut, head) in heads.into_iter().enumerate() {
+        let torn = [&head, &whole[2048..]].concat();
+        fs::write(stage.scene.lock(), &torn).expect("written");
+        match store(&stage).acquire(late).await {
+            Err(Failure::Over(verdict)) => assert_eq!(verdict.holder, "ourselves"),
+            other => panic!("cut at {cut}: {other:?}"),
+        }
+    }
+    stage.assert_done_by("ourselves");
+    // Both lines destroyed: nobody knows, and nobody pretends to.
+    let mut destroyed = whole;
+    destroyed[4096..].fill(b'x');
+    fs::write(stage.scene.lock(), &destroyed).expect("written");
+    let refused = stage.late("two", &[]);
+    assert_eq!(refused.ended, super::Ended::Code(69), "{}", refused.stderr);
+    assert!(refused.stderr.contains("empty it"), "{}", refused.stderr);
+    assert!(stage.scene.journal.lines().is_empty());
+}
