@@ -1,4 +1,4 @@
-//! What the service's errors mean: from the client's errors to the four meanings of
+//! What the service's errors mean: from the client's errors to the five meanings of
 //! [`Failure`], and to one line for a person.
 //!
 //! Called by the stores. Must never show a URL's query, a header or a body: only the status, the

@@ -1,6 +1,6 @@
 //! The lock that is a lease on an Azure blob.
 //!
-//! Called by the drivers through [`Store`]. Maps what the service says to the four meanings of
+//! Called by the drivers through [`Store`]. Maps what the service says to the five meanings of
 //! [`Failure`] and decides nothing. What must never happen here: an answer counts as control that
 //! does not bear our lease id; a fencing token goes back; an id is leased again after a release of
 //! it was sent; a secret leaves the process other than to the service.

@@ -76,7 +76,8 @@ pub trait Store: Send + Sync {
     async fn release(&self, give_up_at: Instant) -> Result<(), Failure>;
 
     /// Records what the run of the task came to that is to be done once, under the lease we have;
-    /// asked again with the same outcome if that was in doubt.
+    /// asked again with the same outcome if that was in doubt. It may overlap a renewal, and never a
+    /// release.
     ///
     /// # Errors
     /// `Lost` if the lease is not ours any more; then it may be recorded all the same only if an

@@ -15,7 +15,7 @@ use crate::lease::record::Record;
 
 /// The length of every record with its newline, in bytes; less than a page.
 pub(super) const WIDTH: usize = 2048;
-/// More than this is not read; a longer file is not one of ours.
+/// A file with nothing but a record is not longer; a longer one is ours only if results follow.
 pub(super) const READ_LIMIT: usize = 4096;
 /// How every record begins.
 const OPENING: &[u8] = b"{\"token\":";
