@@ -15,7 +15,7 @@ fn main() -> ExitCode {
     };
     let ended = match typed.verb {
         cli::Verb::Run(typed) => {
-            report::init(typed.log.into(), typed.quiet);
+            report::init(typed.common.log.into(), typed.common.quiet);
             plan::Plan::new(*typed, &plan::Place::here())
                 .map_err(anyhow::Error::from)
                 .and_then(run::run)
