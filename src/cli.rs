@@ -9,11 +9,13 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 mod check;
 mod common;
+mod elect;
 mod habits;
 mod run;
 
 pub use check::{CHECK_EXAMPLES, CHECK_STATUS, Check};
 pub use common::{Common, FOR_THE_STORE, Heartbeat, IfLost, Log};
+pub use elect::{Announce, ELECT_EXAMPLES, ELECT_STATUS, Elect, FIELDS};
 pub use habits::{Habits, Restart};
 pub use run::{Contain, EXAMPLES, FOR_THE_COMMAND, Run};
 
@@ -54,6 +56,25 @@ pub enum Verb {
     /// set by an environment variable, --grace-on-loss by TRAFFICCOP_GRACE_ON_LOSS, say; the command
     /// line wins, and an empty variable counts as unset.
     Run(Box<Run>),
+
+    /// Tell a program on stdout who is in control, instead of running a command
+    ///
+    /// Competes as 'run' does, and prints one line for each change: 'holder TOKEN' when we have control,
+    /// 'standby HOLDER' when we have not ('unknown' where nobody knows who has). For a script or a program
+    /// that reads them through a pipe, and itself starts and stops what may run once only.
+    ///
+    /// 'standby' is printed while nobody else can have control yet: the reader has --grace-on-loss to stop
+    /// where the lease cannot be renewed, --grace where a stop was asked for or control is handed over. It
+    /// is printed too if trafficcop is killed or stopped. The end of the output means 'standby'.
+    ///
+    /// What 'holder' says was true when it was written. Nobody stops the reader: what must not go
+    /// wrong has to ask before each step whether there is still time (--control-file), or be fenced with
+    /// the token. When the reader closes the pipe, the lock is given back at once.
+    Elect(Box<Elect>),
+
+    /// Tell the reader of `elect` (what its guardian starts).
+    #[command(hide = true)]
+    Announce(Announce),
 
     /// Ask, from inside a command, whether it is still in control
     ///
@@ -100,7 +121,9 @@ pub fn definition() -> clap::Command {
         Some(_) => arg.hide_env_values(true),
         None => arg,
     };
-    Cli::command().mut_subcommand("run", |run| run.mut_args(set))
+    Cli::command()
+        .mut_subcommand("run", |run| run.mut_args(set))
+        .mut_subcommand("elect", |elect| elect::in_its_words(elect).mut_args(set))
 }
 
 /// Parses a command line, the program's name first.

@@ -10,7 +10,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+mod elect;
 mod habits;
+
+pub use elect::Telling;
 
 use crate::cli;
 use crate::core::{Budget, IfLost, Rules};
@@ -126,7 +129,7 @@ pub struct Plan {
     pub rules: Rules,
     /// How long a grant lasts; the same as in the rules' budget.
     pub lease: Duration,
-    /// The command and its arguments; not empty.
+    /// The command and its arguments; not empty, but for `elect`.
     pub command: Vec<OsString>,
     /// What keeps the command's tree together.
     pub contain: Contain,
