@@ -159,8 +159,8 @@ mod tests {
     #[test]
     fn every_flag_has_its_variable() {
         let definition = definition();
-        let run = definition.find_subcommand("run").unwrap();
-        for arg in run.get_arguments() {
+        let of = |verb| definition.find_subcommand(verb).unwrap().get_arguments();
+        for arg in of("run").chain(of("elect")) {
             let Some(long) = arg.get_long().filter(|long| *long != "help") else {
                 continue;
             };

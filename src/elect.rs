@@ -361,7 +361,11 @@ async fn campaign(
     mut told: Told,
 ) -> Leave {
     told.people.write("standby");
-    let tenure = Tenure::new(rules(plan, &*store), Instant::now());
+    let mut rules = rules(plan, &*store);
+    // Where the kernel wakes us, it does so only when the lock is free: whoever is to name the
+    // holder has to look.
+    rules.poll = plan.rules.poll;
+    let tenure = Tenure::new(rules, Instant::now());
     let lock = store.name().to_owned();
     let mut ending = hold(tenure, store, &mut reader, &mut signals, &mut told).await;
     name_the_lock(&mut ending, &lock);

@@ -91,6 +91,13 @@ pub(super) fn in_its_words(elect: clap::Command) -> clap::Command {
                  of the slot.",
             )
         })
+        .mut_arg("poll", |arg| {
+            arg.long_help(
+                "How often a standby looks at the lock (±20 %) [default: 2s]\n\n\
+                 On a file too, because it is to name the holder. While the holder drains, a standby \
+                 looks four times a second.",
+            )
+        })
         .mut_arg("grace_on_loss", |arg| {
             arg.help("From the line 'standby' to the last moment when the lease could not be renewed")
                 .long_help(
