@@ -32,7 +32,10 @@ const KILL: Ended = Ended::Died(Signal::SIGKILL);
 
 /// What a reader knows: lines with their stamps, and when the end came.
 #[derive(Clone, Default)]
-struct Heard(Arc<Mutex<(Vec<(u64, String)>, Option<u64>)>>);
+struct Heard(Arc<Mutex<Hearing>>);
+
+/// Stamped lines, and the end.
+type Hearing = (Vec<(u64, String)>, Option<u64>);
 
 impl Heard {
     fn lines(&self) -> Vec<(u64, String)> {
