@@ -201,7 +201,7 @@ fn results_that_nobody_can_read_are_no_permission_to_run() {
 #[test]
 fn metadata_without_room_for_a_result_are_told_before_anything_is_run() {
     let stage = Stage::on_blob("once-full");
-    let theirs = "x".repeat(7700);
+    let theirs = "x".repeat(7900);
     stage.blob().create(&[("theirs", &theirs)]);
     let refused = stage.late("one", &[]);
     assert_eq!(refused.ended, Ended::Code(69), "{}", refused.stderr);

@@ -10,6 +10,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
+use azure_core::time::{OffsetDateTime, parse_rfc7231, to_rfc7231};
 use nix::sys::socket::{setsockopt, sockopt::Linger};
 use trafficcop::clock::Instant;
 
@@ -49,6 +50,8 @@ pub(crate) enum Mode {
     Delay(Duration),
     /// Answers by itself, with this status, content type and body.
     Answer(u16, &'static str, &'static str),
+    /// Forwards what only reads; refuses the rest as the store does, with this status and error code.
+    RefuseWrites(u16, &'static str),
 }
 
 /// What the proxy does once, with the next request of a kind.
@@ -62,6 +65,8 @@ pub(crate) enum Fate {
     Answer(u16, &'static str, &'static str),
     /// The store does not get it, and nothing is answered until the proxy ends.
     Swallow,
+    /// The store does not get it; it is refused as the store does, with this status and error code.
+    Refuse(u16, &'static str),
 }
 
 /// One request that came.
@@ -86,6 +91,8 @@ struct State {
     clients: BTreeMap<u64, TcpStream>,
     /// What the store's clock says, in seconds of the Unix epoch; `None`: what it says itself.
     date: Option<i64>,
+    /// By how many seconds the store's clock is to be ahead of ours; only then are dates looked at.
+    clock: Option<i64>,
     over: bool,
 }
 
@@ -142,6 +149,7 @@ impl Proxy {
             log: Vec::new(),
             clients: BTreeMap::new(),
             date: None,
+            clock: None,
             over: false,
         };
         let shared = Arc::new(Shared {
@@ -169,6 +177,20 @@ impl Proxy {
     /// From now on the store's clock stands still at this second.
     pub(crate) fn set_date(&self, seconds: i64) {
         self.shared.lock().date = Some(seconds);
+    }
+
+    /// From now on the store's clock is so many seconds ahead of ours, and what is dated more than
+    /// fifteen minutes off it is refused (Azurite does not look at dates).
+    pub(crate) fn keeps_time(&self, ahead: i64) {
+        self.shared.lock().clock = Some(ahead);
+    }
+
+    /// What was refused because of its date.
+    #[must_use]
+    pub(crate) fn misdated(&self) -> Vec<Call> {
+        let log = self.log();
+        let refused = log.iter().filter(|seen| seen.status == Some(403));
+        refused.map(|seen| seen.call).collect()
     }
 
     /// Do this once, with the next request of this kind.
@@ -279,6 +301,14 @@ impl Message {
         })
     }
 
+    fn set_date(&mut self, date: &str) {
+        let lines = self.head.lines().map(|line| match line.split_once(':') {
+            Some((name, _)) if name.eq_ignore_ascii_case("date") => format!("Date: {date}\r\n"),
+            _ => format!("{line}\r\n"),
+        });
+        self.head = lines.collect();
+    }
+
     fn is_last(&self) -> bool {
         self.header("connection") == Some("close")
     }
@@ -314,15 +344,6 @@ impl Message {
         let mut bytes = self.head.clone().into_bytes();
         bytes.extend(&self.body);
         to.write_all(&bytes)
-    }
-
-    /// Has the message say that it was made at this second.
-    fn set_date(&mut self, seconds: i64) {
-        let at = time::OffsetDateTime::from_unix_timestamp(seconds).expect("a moment");
-        let date = format!("Date: {}", azure_core::time::to_rfc7231(&at));
-        let is_date = |line: &&str| line.to_ascii_lowercase().starts_with("date:");
-        let there = self.head.lines().find(is_date).expect("a date").to_owned();
-        self.head = self.head.replace(&there, &date);
     }
 
     fn call(&self) -> Call {
@@ -364,13 +385,58 @@ fn answer(
     Message { head, body }.write(client)
 }
 
+/// Refuses like the store: its error code is in a header, and its time in another.
+fn refuse(
+    client: &TcpStream,
+    head_only: bool,
+    status: u16,
+    code: &str,
+    date: &str,
+) -> io::Result<()> {
+    let body = format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code></Error>");
+    let head = format!(
+        "HTTP/1.1 {status} By The Proxy\r\nContent-Type: application/xml\r\n\
+         x-ms-error-code: {code}\r\nx-ms-version: 2021-12-02\r\nDate: {date}\r\n\
+         Content-Length: {}\r\n\r\n",
+        body.len()
+    );
+    let body = if head_only {
+        Vec::new()
+    } else {
+        body.into_bytes()
+    };
+    Message { head, body }.write(client)
+}
+
+/// That second as a header has it.
+fn date_of(seconds: i64) -> String {
+    let at = time::OffsetDateTime::from_unix_timestamp(seconds).expect("a moment");
+    azure_core::time::to_rfc7231(&at)
+}
+
+/// The date by a clock that is so many seconds ahead of ours.
+fn date(ahead: i64) -> String {
+    let now = OffsetDateTime::now_utc() + Duration::from_secs(ahead.unsigned_abs());
+    let past = OffsetDateTime::now_utc() - Duration::from_secs(ahead.unsigned_abs());
+    to_rfc7231(if ahead < 0 { &past } else { &now })
+}
+
+/// What is more than fifteen minutes off such a clock is refused.
+fn is_misdated(request: &Message, ahead: i64) -> bool {
+    let ours = request
+        .header("x-ms-date")
+        .and_then(|text| parse_rfc7231(text).ok());
+    let theirs = parse_rfc7231(&date(ahead)).expect("a date");
+    ours.is_some_and(|ours| (ours - theirs).unsigned_abs() > Duration::from_secs(15 * 60))
+}
+
 fn serve(client: &TcpStream, shared: &Shared) -> io::Result<()> {
     let mut requests = BufReader::new(client);
     while let Some(request) = Message::read(&mut requests, false)? {
         let head_only = request.head.starts_with("HEAD ");
         let call = request.call();
         let index = note(shared, call, &request);
-        let (mode, fate) = {
+        let (mode, fate, clock) = {
             let mut state = shared.pass_frost();
             if state.over || state.mode == Mode::Cut {
                 return Ok(());
@@ -379,8 +445,30 @@ fn serve(client: &TcpStream, shared: &Shared) -> io::Result<()> {
             (
                 state.mode.clone(),
                 planned.map(|at| state.fates.remove(at).1),
+                state.clock,
             )
         };
+        let refusal = match (&mode, &fate) {
+            _ if clock.is_some_and(|ahead| is_misdated(&request, ahead)) => {
+                Some((403, "AuthenticationFailed"))
+            }
+            (Mode::RefuseWrites(status, code), _) if request.head.starts_with("PUT ") => {
+                Some((*status, *code))
+            }
+            (_, Some(Fate::Refuse(status, code))) => Some((*status, *code)),
+            _ => None,
+        };
+        if let Some((status, code)) = refusal {
+            refuse(client, head_only, status, code, &date(clock.unwrap_or(0)))?;
+            let mut state = shared.lock();
+            state.log[index].status = Some(status);
+            state.log[index].delivered = true;
+            shared.changed.notify_all();
+            if request.is_last() {
+                return Ok(());
+            }
+            continue;
+        }
         if let Mode::Answer(status, kind, body) = mode {
             answer(client, head_only, status, kind, body)?;
             if request.is_last() {
@@ -411,7 +499,10 @@ fn serve(client: &TcpStream, shared: &Shared) -> io::Result<()> {
             return Ok(());
         };
         if let Some(seconds) = shared.lock().date {
-            reply.set_date(seconds);
+            reply.set_date(&date_of(seconds));
+        }
+        if let Some(ahead) = clock {
+            reply.set_date(&date(ahead));
         }
         let status = reply
             .head

@@ -195,9 +195,9 @@ impl Recording {
                 self.why = Some(failure.to_string());
                 match failure {
                     Failure::Lost { until, .. } => {
-                        self.charge.control.lose(until.unwrap_or(Instant::ZERO));
+                        self.charge.control.lose(turn.now, until);
                     }
-                    Failure::Held(_) => self.charge.control.lose(Instant::ZERO),
+                    Failure::Held(_) => self.charge.control.lose(turn.now, None),
                     Failure::Over(_) | Failure::Transient { .. } | Failure::Fatal { .. } => {}
                 }
                 self.give_up(campaign, turn)
