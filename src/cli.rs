@@ -13,9 +13,11 @@ use crate::exit;
 
 mod check;
 mod habits;
+mod roles;
 
 pub use check::{CHECK_EXAMPLES, CHECK_STATUS, Check};
 pub use habits::{Habits, Restart};
+pub use roles::Roles;
 
 /// How wide help may be.
 const WIDTH: usize = 100;
@@ -236,6 +238,10 @@ pub struct Run {
     #[command(flatten)]
     pub habits: Habits,
 
+    /// What runs besides the command.
+    #[command(flatten)]
+    pub roles: Roles,
+
     /// Use the well-known account of Azurite, the storage emulator, on this machine
     #[arg(long, env = "TRAFFICCOP_EMULATOR", help_heading = "With --blob", value_parser = BoolishValueParser::new())]
     pub emulator: bool,
@@ -362,6 +368,14 @@ pub const FOR_THE_COMMAND: &[(&str, &str)] = &[
     (
         "TRAFFICCOP_SLOT",
         "the number of its slot, from 0 (see --slots)",
+    ),
+    (
+        "TRAFFICCOP_ROLE",
+        "holder; standby for --standby and --on-lost, so that one script can play both roles",
+    ),
+    (
+        "TRAFFICCOP_CAUSE",
+        "only for --on-lost: why control ended, in the words of the status file",
     ),
     (
         "TRAFFICCOP_CONTROL",

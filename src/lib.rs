@@ -19,6 +19,7 @@
 //! - [`supervise`] owns processes: the guardian, the command's tree, containment, the terminal.
 //! - [`hold`] is the one place where a lease and a process meet. It owns no policy.
 //! - [`deadline`] is the same question asked from inside a command; [`check`] asks it for scripts.
+//! - [`roles`] decides what one guardian runs after another: standby command, hook, command.
 //! - [`run`] drives `hold` for the command line; [`plan`] is the validated configuration, `cli` what
 //!   was typed, [`exit`] how we end, [`report`] everything a person reads.
 
@@ -34,6 +35,7 @@ pub mod hold;
 pub mod lease;
 pub mod plan;
 pub mod report;
+pub mod roles;
 pub mod run;
 pub mod signals;
 pub mod status;

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 mod habits;
+mod roles;
 
 use crate::cli;
 use crate::core::{Budget, IfLost, Rules};
@@ -20,6 +21,7 @@ use crate::lease::record::{COMMAND_LIMIT, Candidate};
 use crate::report::Format;
 use crate::supervise::Contain;
 use crate::units::{self, show};
+pub use roles::Roles;
 
 /// What a blob's lease can be: the service's limits.
 const BLOB_LEASE: std::ops::RangeInclusive<Duration> =
@@ -128,6 +130,8 @@ pub struct Plan {
     pub lease: Duration,
     /// The command and its arguments; not empty.
     pub command: Vec<OsString>,
+    /// What runs besides the command.
+    pub roles: Roles,
     /// What keeps the command's tree together.
     pub contain: Contain,
     /// The exit status when control was not obtained.
@@ -191,6 +195,7 @@ impl Plan {
             slots,
             rules,
             lease: budget.lease,
+            roles: roles::roles(typed.roles)?,
             contain: match typed.contain {
                 cli::Contain::Auto => Contain::Auto,
                 cli::Contain::Cgroup => Contain::Cgroup,

@@ -135,10 +135,15 @@ impl Guardian {
 /// # Errors
 /// When something that was asked for cannot be had, or the kernel refuses; nothing is left behind.
 pub fn fork(setup: Setup) -> Result<Guardian, Refusal> {
-    if setup.command.is_empty() {
+    let programs = &setup.programs;
+    if programs.is_empty() || programs.iter().any(|program| program.words.is_empty()) {
         return Err(Refusal::NoCommand);
     }
-    if setup.command.iter().any(has_nul) {
+    if programs
+        .iter()
+        .flat_map(|program| &program.words)
+        .any(has_nul)
+    {
         return Err(Refusal::Nul);
     }
     let threads = threads().map_err(system("reading /proc/self/status"))?;

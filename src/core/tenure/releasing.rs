@@ -26,6 +26,8 @@ pub(super) struct Releasing {
     overlap: bool,
     /// When the last of the command's tree was seen to be gone, if it ran.
     empty_at: Option<Instant>,
+    /// A command was ordered to start: a tenure had begun.
+    began: bool,
     /// A lease was granted (rather than: an attempt may have obtained one).
     granted: bool,
     give_up_at: Instant,
@@ -53,6 +55,7 @@ impl Releasing {
     ) -> Phase {
         let control = &charge.control;
         let mut this = Releasing::new(turn, Some(cause), Some(control));
+        this.began = true;
         this.exit = charge.exit;
         this.overlap = empty_at.is_some_and(|at| at > control.others_from());
         this.empty_at = empty_at;
@@ -94,6 +97,9 @@ impl Releasing {
     /// A tree that cannot be killed may live for ever: its lease is never given back.
     pub(super) fn never(turn: &mut Turn, exit: Option<Exit>, cause: Cause) -> Phase {
         left_to_run_out(turn, "a process of the command cannot be killed".to_owned());
+        turn.act(Action::TenureOver {
+            cause: cause.clone(),
+        });
         Phase::Done(Ending {
             cause,
             exit,
@@ -109,6 +115,7 @@ impl Releasing {
             exit: None,
             overlap: false,
             empty_at: None,
+            began: false,
             granted: control.is_some(),
             give_up_at: end.min(turn.now + PATIENCE),
             stage: Stage::Due { at: turn.now },
@@ -169,6 +176,7 @@ impl Releasing {
             | Event::Acquired(Err(_))
             | Event::Started { .. }
             | Event::NotStarted { .. }
+            | Event::Unprepared { .. }
             | Event::TreeEmpty { .. }
             | Event::TreeStuck => self.go_on(campaign, turn),
         }
@@ -266,8 +274,11 @@ impl Releasing {
     /// What comes after: another round where control was lost or handed over and we compete, unless somebody
     /// asked us to stop meanwhile or there is no guardian left to run anything.
     fn conclude(self, campaign: &mut Campaign, turn: &mut Turn, released: bool) -> Phase {
+        if let Some(cause) = self.cause.clone().filter(|_| self.began) {
+            turn.act(Action::TenureOver { cause });
+        }
         let competes = match &self.cause {
-            None | Some(Cause::HandOver) => true,
+            None | Some(Cause::HandOver | Cause::GivenUp(_)) => true,
             Some(Cause::Doubt { .. } | Cause::Lost { .. }) => {
                 campaign.rules.if_lost == IfLost::Compete
             }
@@ -280,7 +291,7 @@ impl Releasing {
                 | Cause::Store { .. },
             ) => false,
         };
-        let handed_over = self.cause == Some(Cause::HandOver);
+        let handed_over = matches!(self.cause, Some(Cause::HandOver | Cause::GivenUp(_)));
         let cause = match self.cause {
             Some(cause) if !competes => cause,
             Some(_) | None => {
