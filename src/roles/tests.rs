@@ -1,6 +1,7 @@
 //! The order of things on stage, in virtual time.
 
 use super::*;
+use crate::core::{Exit, Failed};
 
 const BEGIN: Instant = Instant::from_nanos(1_000_000_000_000);
 const ALL: Cast = Cast {

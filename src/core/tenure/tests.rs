@@ -4,6 +4,7 @@ mod behaviour;
 mod endings;
 mod habits;
 mod properties;
+mod roles;
 mod table;
 
 use std::time::Duration;
