@@ -309,7 +309,9 @@ async fn a_standby_goes_over_to_a_file_that_took_the_place_of_the_old_one() {
     fs::remove_file(&path).expect("to remove it");
     // The old holder may still run its command: b stays behind it.
     held(&b).await;
-    release(&a).await;
+    // Unlocked all the same.
+    let told = in_time(a.release(late())).await;
+    assert!(matches!(told, Err(Failure::Lost { .. })), "{told:?}");
     in_time(b.freed()).await;
     let c = open(&path, "c");
     assert_eq!(
@@ -385,6 +387,32 @@ async fn the_heartbeat_tells_when_the_lock_is_not_ours_any_more() {
     assert_eq!(renew(&a).await, Ok(()));
     release(&a).await;
     assert!(is_lost(renew(&a).await), "given back");
+}
+
+#[tokio::test]
+async fn the_release_tells_of_a_file_that_was_replaced_and_unlocks_it_all_the_same() {
+    for unlinked in [true, false] {
+        let (_directory, path) = temporary();
+        let (a, b) = (open(&path, "a"), open(&path, "b"));
+        acquire(&a).await;
+        let kept = path.with_extension("kept");
+        fs::hard_link(&path, &kept).expect("another name for it");
+        fs::remove_file(&path).expect("to remove it");
+        if !unlinked {
+            fs::write(&path, "").expect("another file");
+        }
+        let told = in_time(a.release(late())).await;
+        assert!(
+            matches!(told, Err(Failure::Lost { until: None, .. })),
+            "{told:?}"
+        );
+        // Said once.
+        release(&a).await;
+        // `b` has the old file open: it finds that free, and goes over to the new one.
+        assert_eq!(acquire(&b).await.token, 2);
+        assert_eq!(acquire(&open(&kept, "c")).await.token, 2, "unlocked");
+        release(&b).await;
+    }
 }
 
 #[test]

@@ -68,7 +68,8 @@ pub trait Store: Send + Sync {
     /// obtained. Without either it does nothing.
     ///
     /// # Errors
-    /// `Transient` if it could not be said; the lease then runs out by itself.
+    /// `Transient` if it could not be said; the lease then runs out by itself. `Lost` if it turns
+    /// out not to have been ours up to now, though nothing before this call said so.
     async fn release(&self, give_up_at: Instant) -> Result<(), Failure>;
 
     /// Says in the record that the holder has begun to drain. Best effort.

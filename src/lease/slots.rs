@@ -347,7 +347,7 @@ impl Store for Slots {
         };
         let replies = ours.iter().map(|(slot, store)| async move {
             let reply = store.release(give_up_at).await;
-            if reply.is_ok() {
+            if matches!(reply, Ok(()) | Err(Failure::Lost { .. })) {
                 self.state().perhaps.remove(slot);
             }
             reply

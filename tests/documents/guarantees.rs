@@ -290,9 +290,13 @@ pub(crate) const LIMITS: &[Limit] = &[
     },
     Limit {
         what: "the lock file is replaced or unlinked: a newcomer locks the new one, and its token starts at 1",
-        answer: "never delete it while anybody runs. Those who compete already do not overlap. With a heartbeat (network drives) the holder notices and kills its tree",
+        answer: "never delete it while anybody runs. Those who compete already do not overlap. With a heartbeat (network drives) the holder notices and kills its tree; without one it notices when it gives the lock back. Exit status or log own up to it (71)",
         shown: &[
             ("faults", &["Replace", "Unlink", "ReplaceAndCome"]),
+            (
+                "run_file",
+                &["a_lock_file_replaced_under_its_holder_is_owned_up_to_when_it_is_given_back"],
+            ),
             (
                 "file_store",
                 &["the_heartbeat_tells_when_the_lock_is_not_ours_any_more"],

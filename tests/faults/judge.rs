@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use super::stage::Stage;
-use super::support::journal::What;
+use super::support::journal::{Line, What};
 
 /// The attempt that was answered last was sent no earlier than this before its answer.
 const ATTEMPT: u64 = 5_000_000_000;
@@ -28,9 +28,12 @@ impl Verdict {
     }
 }
 
+/// Which tenure: its token and its holder.
+pub(crate) type Which = (u64, String);
+
 /// Judges a stage whose instances have all ended. `touched` are the tenures that a fault was
 /// entitled to end.
-pub(crate) fn judge(stage: &mut Stage, touched: &BTreeSet<u64>) -> Verdict {
+pub(crate) fn judge(stage: &mut Stage, touched: &BTreeSet<Which>) -> Verdict {
     let mut verdict = Verdict::default();
     let tenures = stage.scene.journal.tenures();
     for (index, one) in tenures.iter().enumerate() {
@@ -52,12 +55,16 @@ pub(crate) fn judge(stage: &mut Stage, touched: &BTreeSet<u64>) -> Verdict {
         }
     }
     let lines = stage.lines();
-    for tenure in tenures.iter().filter(|one| !touched.contains(&one.token)) {
+    for tenure in &tenures {
+        if touched.contains(&(tenure.token, tenure.holder.clone())) {
+            continue;
+        }
         let has = |what| {
-            let of_main = |tag: &str| !tag.contains('/');
-            lines
-                .iter()
-                .any(|line| line.token == tenure.token && line.what == what && of_main(&line.tag))
+            let of_main = |line: &Line| {
+                (line.token, &line.holder) == (tenure.token, &tenure.holder)
+                    && !line.tag.contains('/')
+            };
+            lines.iter().any(|line| line.what == what && of_main(line))
         };
         if has(What::Term) || !has(What::End) {
             verdict.needless.push(format!(

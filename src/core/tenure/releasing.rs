@@ -28,6 +28,8 @@ pub(super) struct Releasing {
     empty_at: Option<Instant>,
     /// A lease was granted (rather than: an attempt may have obtained one).
     granted: bool,
+    /// An earlier request to release was not answered, and may have worked.
+    repeated: bool,
     give_up_at: Instant,
     stage: Stage,
 }
@@ -110,6 +112,7 @@ impl Releasing {
             overlap: false,
             empty_at: None,
             granted: control.is_some(),
+            repeated: false,
             give_up_at: end.min(turn.now + PATIENCE),
             stage: Stage::Due { at: turn.now },
         }
@@ -207,8 +210,15 @@ impl Releasing {
             return self.go_on(campaign, turn);
         };
         match reply {
-            // Not ours any more: so an earlier request to release, whose answer was lost, worked.
+            // Not ours any more: so an earlier request to release, whose answer was lost, worked;
+            // or, where this was the first, it was lost before, and who knows since when.
             Ok(()) | Err(Failure::Held(_) | Failure::Lost { .. }) => {
+                if let Err(Failure::Lost { until, .. }) = reply
+                    && !self.repeated
+                {
+                    let others_from = until.unwrap_or(Instant::ZERO);
+                    self.overlap |= self.empty_at.is_some_and(|at| at > others_from);
+                }
                 if self.granted {
                     turn.report(Notice::Released);
                 }
@@ -223,6 +233,7 @@ impl Releasing {
                     return self.run_out(campaign, turn, why);
                 }
                 self.stage = Stage::Due { at };
+                self.repeated = true;
                 self.go_on(campaign, turn)
             }
             Err(Failure::Fatal { why, .. }) => self.run_out(campaign, turn, why),

@@ -226,6 +226,19 @@ fn a_conflict_on_release_means_released() {
 }
 
 #[test]
+fn a_loss_that_only_the_release_finds_out_is_owned_up_to() {
+    let mut tenure = releasing(rules());
+    tenure.step(at(1), Event::Released(Err(lost())));
+    assert!(ending(&tenure).overlap && ending(&tenure).released);
+    // After an answer that was lost it says no more than that the first request worked.
+    let mut tenure = releasing(rules());
+    tenure.step(at(1), Event::Released(Err(transient())));
+    tenure.step(at(4), Event::Ticked);
+    tenure.step(at(5), Event::Released(Err(lost())));
+    assert!(!ending(&tenure).overlap && ending(&tenure).released);
+}
+
+#[test]
 fn a_failed_release_is_retried_and_then_left_to_run_out() {
     let mut tenure = releasing(rules());
     let mut now = BEGIN;
