@@ -16,6 +16,8 @@ use super::table::{Contain, Effect, Fault, Lock, Row, Shape};
 /// Longer than any attempt may take.
 const TOO_LATE: Duration = Duration::from_secs(20);
 const LATE: Duration = Duration::from_millis(1500);
+/// As late as an answer can come to an attempt that has five seconds.
+const VERY_LATE: Duration = Duration::from_secs(4);
 const BUSY: Mode = Mode::Answer(503, "text/html", "<html>503</html>");
 const SECOND: u64 = 1_000_000_000;
 
@@ -53,6 +55,7 @@ pub(crate) fn act(row: &Row, stage: &mut Stage) {
         Fault::Cut => outage(stage, Mode::Cut),
         Fault::Delay => outage(stage, Mode::Delay(TOO_LATE)),
         Fault::Busy => outage(stage, BUSY),
+        Fault::LateThenFreeze => late_then_freeze(stage),
         Fault::BriefFreeze => brief_freeze(stage),
         Fault::BriefCut => brief_outage(stage, Mode::Cut),
         Fault::BriefDelay => brief_delay(stage),
@@ -143,6 +146,15 @@ fn outage(stage: &mut Stage, mode: Mode) {
     stage.proxy("a").set(mode);
     stage.await_tenure_after(stage.first);
     stage.proxy("a").set(Mode::Pass);
+}
+
+/// The lease is counted from when it was asked for: the answer, which is the last, is no news.
+fn late_then_freeze(stage: &mut Stage) {
+    let since = now();
+    let late = Fate::DelayReply(VERY_LATE);
+    stage.proxy("a").next(Call::Renew, late);
+    renewed(stage, since);
+    outage(stage, Mode::Freeze);
 }
 
 fn brief_freeze(stage: &mut Stage) {

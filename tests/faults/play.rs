@@ -57,7 +57,13 @@ pub(crate) fn play(row: &Row, gate: &Gate) -> Verdict {
     }
     stage.await_end();
     let mut verdict = judge(&mut stage, &touched);
-    let outages = [Fault::Freeze, Fault::Cut, Fault::Delay, Fault::Busy];
+    let outages = [
+        Fault::LateThenFreeze,
+        Fault::Freeze,
+        Fault::Cut,
+        Fault::Delay,
+        Fault::Busy,
+    ];
     if outages.contains(&row.fault) {
         judge_outage(&mut stage, &mut verdict);
     }
