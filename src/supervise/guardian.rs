@@ -260,7 +260,7 @@ fn hear_ready(guardian: &Guardian) -> Result<(), Refusal> {
 /// The guardian's life, from fork to exit.
 fn live(
     setup: Setup,
-    mut inheritance: Inheritance,
+    inheritance: Inheritance,
     cage: Cage,
     control: ControlFile,
     socket: UnixStream,
@@ -278,9 +278,11 @@ fn live(
         keep.extend(inheritance.foreground.descriptor());
         close_ours(&keep);
         let _ = prctl::set_name(NAME);
+        let mut vigil = Vigil::begin(setup, inheritance, cage, control, socket);
+        // The supervisor has been told to go on: what does not have to be there first comes now.
         rename_arguments();
-        take_precedence(&mut inheritance);
-        Vigil::begin(setup, inheritance, cage, control, socket).keep();
+        take_precedence(vigil.inheritance());
+        vigil.keep();
     }));
     // SAFETY: _exit(2) ends the process without running the exit handlers of the supervisor, whose
     // copy this is.

@@ -122,6 +122,11 @@ impl Vigil {
         vigil
     }
 
+    /// What the command is to find again.
+    pub(super) fn inheritance(&mut self) -> &mut Inheritance {
+        &mut self.inheritance
+    }
+
     /// Lives until the supervisor wants it no more, or is dead and everything is done.
     pub(super) fn keep(mut self) {
         while !self.over {
