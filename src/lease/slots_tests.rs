@@ -13,6 +13,8 @@ enum Fate {
     LosesTheAnswer,
     /// It never answers at all.
     Hangs,
+    /// It grants, and turns out not to be ours when it is given back.
+    Replaced,
     Broken,
 }
 
@@ -73,7 +75,7 @@ impl Store for Lock {
             }
         };
         match self.fate() {
-            Fate::Free => Ok(grant()),
+            Fate::Free | Fate::Replaced => Ok(grant()),
             Fate::Taken => Err(Failure::Held(Sight {
                 holder: Some(format!("holder of {}", self.slot)),
                 ..Sight::default()
@@ -102,6 +104,12 @@ impl Store for Lock {
             return Err(transient("no answer".into()));
         }
         self.world.ours.lock().unwrap().remove(&self.slot);
+        if self.fate() == Fate::Replaced {
+            return Err(Failure::Lost {
+                until: None,
+                why: "replaced".into(),
+            });
+        }
         Ok(())
     }
 
@@ -214,6 +222,15 @@ async fn what_may_be_ours_is_asked_for_first_and_given_back_in_the_end() {
     world.set(0, Taken);
     slots.release(later()).await.unwrap();
     assert_eq!(world.ours(), [0; 0]);
+}
+
+#[tokio::test]
+async fn a_slot_that_turns_out_lost_is_told_of_once_and_done_with() {
+    let (slots, _world) = slots(0, &[Fate::Replaced]);
+    slots.acquire(later()).await.expect("a slot");
+    let told = slots.release(later()).await;
+    assert!(matches!(told, Err(Failure::Lost { .. })), "{told:?}");
+    assert_eq!(slots.release(later()).await, Ok(()));
 }
 
 #[tokio::test]
