@@ -69,7 +69,7 @@ pub(crate) fn act(row: &Row, stage: &mut Stage) {
         Fault::Delete => {
             let grant = stage.last_grant("a").expect("a grant");
             stage.blob.delete(&grant.lease_id.expect("an id"));
-            stage.await_log("a", "stopping the command: the lease was lost");
+            await_loss(stage);
         }
         Fault::Replace | Fault::Unlink | Fault::ReplaceAndCome => touch_the_file(row, stage),
     }
@@ -205,8 +205,18 @@ fn renewed(stage: &mut Stage, since: u64) {
 
 fn break_lease(stage: &mut Stage, period: Option<u32>) {
     stage.blob.break_lease(period);
-    // A loss is a loss, and not an answer to be asked for once more.
-    stage.await_log("a", "stopping the command: the lease was lost");
+    await_loss(stage);
+}
+
+/// A loss is a loss, and not an answer to be asked for once more. But a store that gets no
+/// processor may leave control in doubt before it can say so: then there was no answer.
+fn await_loss(stage: &mut Stage) {
+    const LOST: &str = "stopping the command: the lease was lost";
+    const UNHEARD: &str = "stopping the command: the lease could not be renewed in time: no ";
+    stage.until("a to stop for the loss", |stage| {
+        let log = stage.instances["a"].stderr();
+        (log.contains(LOST) || log.contains(UNHEARD)).then_some(())
+    });
 }
 
 fn touch_the_file(row: &Row, stage: &mut Stage) {
