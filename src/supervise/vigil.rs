@@ -153,7 +153,12 @@ impl Vigil {
     fn happened(&mut self, event: Event) {
         let steps = self.watch.step(Instant::now(), event);
         // Before anything is done about it: whoever is signalled finds the truth there.
-        self.control.set(self.watch.control());
+        let yielded = self.control.yields() && self.watch.is_draining();
+        self.control.set(if yielded {
+            Instant::ZERO
+        } else {
+            self.watch.control()
+        });
         self.perform(&steps);
     }
 
