@@ -103,7 +103,11 @@ pub(crate) fn stop_supervisor(stage: &mut Stage, name: &str, token: u64) {
     match stage.lock {
         Lock::File => stage.await_life(name, now() + 2 * SECOND),
         Lock::Heartbeat => stage.await_no_tree_of(name),
-        Lock::Blob => drop(stage.await_tenure_after(token)),
+        Lock::Blob => {
+            // For longer than a beat, so that whatever lives on beside it is seen to.
+            let (_, next) = stage.await_tenure_after(token);
+            stage.await_life(&next, now() + SECOND / 5);
+        }
     }
     signal(pid, Signal::SIGCONT);
 }
