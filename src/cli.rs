@@ -12,6 +12,7 @@ mod common;
 mod elect;
 mod habits;
 mod once;
+mod roles;
 mod run;
 
 pub use check::{CHECK_EXAMPLES, CHECK_STATUS, Check};
@@ -19,6 +20,7 @@ pub use common::{Common, FOR_THE_STORE, Heartbeat, IfLost, Log};
 pub use elect::{Announce, ELECT_EXAMPLES, ELECT_STATUS, Elect, FIELDS};
 pub use habits::{Habits, Restart};
 pub use once::{Once, OnceOnFailure};
+pub use roles::Roles;
 pub use run::{Contain, EXAMPLES, FOR_THE_COMMAND, Run};
 
 /// How wide help may be.

@@ -91,6 +91,7 @@ impl Leave {
                 | Cause::Lost { .. }
                 | Cause::HandOver
                 | Cause::NotRecorded { .. }
+                | Cause::GivenUp(_)
                 | Cause::GuardianLost,
                 _,
             ) => Leave::Status(LOST),

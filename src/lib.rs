@@ -21,6 +21,7 @@
 //! - [`deadline`] is the same question asked from inside a command; [`check`] asks it for scripts.
 //! - [`elect`] drives `hold` with nothing but a process that tells a reader of control:
 //!   [`announce`].
+//! - [`roles`] decides what one guardian runs after another: standby command, hook, command.
 //! - [`run`] drives `hold` for the command line; [`plan`] is the validated configuration, `cli` what
 //!   was typed, [`exit`] how we end, [`report`] everything a person reads.
 
@@ -38,6 +39,7 @@ pub mod hold;
 pub mod lease;
 pub mod plan;
 pub mod report;
+pub mod roles;
 pub mod run;
 pub mod signals;
 pub mod status;

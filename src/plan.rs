@@ -4,8 +4,7 @@
 //! Called by `main` before anything is forked, opened or connected. It only looks (at the paths it
 //! was given); it must never create, print or exit.
 
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,6 +12,8 @@ use std::time::Duration;
 mod elect;
 mod habits;
 mod once;
+mod quote;
+mod roles;
 
 pub use elect::Telling;
 
@@ -24,6 +25,9 @@ use crate::lease::record::{COMMAND_LIMIT, Candidate};
 use crate::report::Format;
 use crate::supervise::Contain;
 use crate::units::{self, show};
+pub use quote::quoted;
+use quote::{cut, quoted_word};
+pub use roles::Roles;
 
 /// What a blob's lease can be: the service's limits.
 const BLOB_LEASE: std::ops::RangeInclusive<Duration> =
@@ -134,6 +138,8 @@ pub struct Plan {
     pub lease: Duration,
     /// The command and its arguments; not empty, but for `elect`.
     pub command: Vec<OsString>,
+    /// What runs besides the command.
+    pub roles: Roles,
     /// What keeps the command's tree together.
     pub contain: Contain,
     /// The exit status when control was not obtained.
@@ -201,6 +207,7 @@ impl Plan {
             rules,
             task,
             lease: budget.lease,
+            roles: roles::roles(typed.roles)?,
             contain: match typed.contain {
                 cli::Contain::Auto => Contain::Auto,
                 cli::Contain::Cgroup => Contain::Cgroup,
@@ -448,54 +455,6 @@ fn same_file(one: &Path, other: &Path) -> bool {
         Some(parent.join(path.file_name()?))
     };
     place(one).is_some_and(|one| place(other).is_some_and(|other| one == other))
-}
-
-/// A command as it could be typed into a shell, in one line.
-#[must_use]
-pub fn quoted(command: &[OsString]) -> String {
-    let words: Vec<String> = command.iter().map(|word| quoted_word(word)).collect();
-    words.join(" ")
-}
-
-fn quoted_word(word: &OsStr) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "_-./=:,@%+^".contains(c);
-    match word.to_str() {
-        Some(text) if !text.is_empty() && text.chars().all(plain) => text.to_owned(),
-        Some(text) if !text.chars().any(char::is_control) => {
-            format!("'{}'", text.replace('\'', r"'\''"))
-        }
-        // Control characters and bytes that are no text: spelt out, so that it stays one line.
-        _ => {
-            let mut spelt = String::from("$'");
-            for chunk in word.as_bytes().utf8_chunks() {
-                for c in chunk.valid().chars() {
-                    match c {
-                        '\'' | '\\' => spelt.extend(['\\', c]),
-                        '\n' => spelt.push_str("\\n"),
-                        '\t' => spelt.push_str("\\t"),
-                        c if c.is_control() => {
-                            for byte in c.encode_utf8(&mut [0; 4]).bytes() {
-                                spelt.push_str(&format!("\\x{byte:02x}"));
-                            }
-                        }
-                        c => spelt.push(c),
-                    }
-                }
-                for byte in chunk.invalid() {
-                    spelt.push_str(&format!("\\x{byte:02x}"));
-                }
-            }
-            spelt + "'"
-        }
-    }
-}
-
-fn cut(text: &str, limit: usize) -> &str {
-    let mut end = limit.min(text.len());
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    &text[..end]
 }
 
 #[cfg(test)]

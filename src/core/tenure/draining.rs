@@ -118,6 +118,10 @@ impl Draining {
                 let cause = ended_by(self.cause, self.due, at);
                 resting::after(campaign, turn, self.charge, cause, at)
             }
+            // Whatever failed while it was asked to end failed because of that.
+            Event::Unprepared { at, .. } if over => {
+                Releasing::after(campaign, turn, self.charge, self.cause, Some(at))
+            }
             Event::GuardianLost => {
                 campaign.guardian_lost = true;
                 let cause = guardian_lost(self.cause);
@@ -134,6 +138,7 @@ impl Draining {
             | Event::Released(_)
             | Event::Recorded(_)
             | Event::NotStarted { .. }
+            | Event::Unprepared { .. }
             | Event::TreeEmpty { .. } => self.go_on(turn),
         }
     }
@@ -210,6 +215,10 @@ impl Killing {
                 let cause = ended_by(self.cause, self.due, at);
                 resting::after(campaign, turn, self.charge, cause, at)
             }
+            // Whatever failed while it was asked to end failed because of that.
+            Event::Unprepared { at, .. } if over => {
+                Releasing::after(campaign, turn, self.charge, self.cause, Some(at))
+            }
             Event::GuardianLost => {
                 campaign.guardian_lost = true;
                 self.cause = guardian_lost(self.cause);
@@ -229,6 +238,7 @@ impl Killing {
             | Event::Released(_)
             | Event::Recorded(_)
             | Event::NotStarted { .. }
+            | Event::Unprepared { .. }
             | Event::TreeEmpty { .. } => self.go_on(turn),
         }
     }

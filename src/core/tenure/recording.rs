@@ -137,6 +137,7 @@ impl Recording {
             | Event::Released(_)
             | Event::Started { .. }
             | Event::NotStarted { .. }
+            | Event::Unprepared { .. }
             | Event::Exited(_)
             | Event::TreeEmpty { .. }
             | Event::TreeStuck => self.go_on(campaign, turn),

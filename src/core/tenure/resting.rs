@@ -9,7 +9,7 @@ use super::control::Answer;
 use super::holding::{Charge, in_doubt};
 use super::{Holding, Phase, Releasing, recording};
 use crate::clock::Instant;
-use crate::core::{Cause, Event, Notice};
+use crate::core::{Cause, Event, Notice, Unfit};
 
 /// See the module's text.
 #[derive(Debug)]
@@ -114,7 +114,7 @@ fn restart(campaign: &mut Campaign, turn: &mut Turn, charge: &mut Charge) -> Res
     }
     let Some((wait, number)) = campaign.next_restart(charge, turn.now) else {
         turn.report(Notice::RestartsSpent);
-        return Err(Cause::HandOver);
+        return Err(Cause::GivenUp(Unfit::RestartsSpent));
     };
     let until = turn.now + wait;
     turn.report(Notice::BackingOff { until, number });
@@ -207,6 +207,7 @@ impl Resting {
             | Event::Recorded(_)
             | Event::Started { .. }
             | Event::NotStarted { .. }
+            | Event::Unprepared { .. }
             | Event::Exited(_)
             | Event::TreeEmpty { .. }
             | Event::TreeStuck => self.go_on(campaign, turn),

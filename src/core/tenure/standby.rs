@@ -63,6 +63,7 @@ impl Standby {
             | Event::Recorded(_)
             | Event::Started { .. }
             | Event::NotStarted { .. }
+            | Event::Unprepared { .. }
             | Event::Exited(_)
             | Event::TreeEmpty { .. }
             | Event::TreeStuck => self.look(campaign, turn),
@@ -76,6 +77,7 @@ impl Standby {
             return campaign.leave(turn, cause);
         }
         if turn.now < self.next_at {
+            campaign.stands_by(turn);
             return Phase::Standby(self);
         }
         campaign.attempt_sent(turn.now);
@@ -142,6 +144,7 @@ impl Acquiring {
             | Event::Recorded(_)
             | Event::Started { .. }
             | Event::NotStarted { .. }
+            | Event::Unprepared { .. }
             | Event::Exited(_)
             | Event::TreeEmpty { .. }
             | Event::TreeStuck => Phase::Acquiring(self),

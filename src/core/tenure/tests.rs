@@ -5,13 +5,15 @@ mod endings;
 mod habits;
 mod once;
 mod properties;
+mod roles;
 mod table;
 
 use std::time::Duration;
 
 use super::*;
 use crate::core::{
-    After, Cause, Exit, Failure, Grant, Notice, OnFailure, Outcome, Restart, Sight, Verdict,
+    After, Cause, Exit, Failed, Failure, Grant, Notice, OnFailure, Outcome, Restart, Sight, Unfit,
+    Verdict,
 };
 
 const TERM: i32 = 15;
