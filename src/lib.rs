@@ -19,6 +19,7 @@
 //! - [`supervise`] owns processes: the guardian, the command's tree, containment, the terminal.
 //! - [`hold`] is the one place where a lease and a process meet. It owns no policy.
 //! - [`deadline`] is the same question asked from inside a command; [`check`] asks it for scripts.
+//! - [`verbs`] look at locks, and intervene: status, list, watch, break, doctor.
 //! - [`run`] drives `hold` for the command line; [`plan`] is the validated configuration, `cli` what
 //!   was typed, [`exit`] how we end, [`report`] everything a person reads.
 
@@ -39,6 +40,7 @@ pub mod signals;
 pub mod status;
 pub mod supervise;
 pub mod units;
+pub mod verbs;
 
 pub use deadline::{Deadline, DeadlineError};
 pub use embed::{Builder, Control, TrafficCop};

@@ -22,7 +22,7 @@ use crate::supervise::Contain;
 use crate::units::{self, show};
 
 /// What a blob's lease can be: the service's limits.
-const BLOB_LEASE: std::ops::RangeInclusive<Duration> =
+pub(crate) const BLOB_LEASE: std::ops::RangeInclusive<Duration> =
     Duration::from_secs(15)..=Duration::from_secs(60);
 /// What a standby may sleep between two looks: less is a flood, more is a forgotten standby.
 const POLL: std::ops::RangeInclusive<Duration> =
@@ -33,7 +33,7 @@ const IDENTITY_LIMIT: usize = 128;
 /// The most slots: a standby that looks at four with each poll must get round.
 const SLOTS: u32 = 1000;
 
-const DEFAULT_LEASE: Duration = Duration::from_secs(60);
+pub(crate) const DEFAULT_LEASE: Duration = Duration::from_secs(60);
 const DEFAULT_POLL: Duration = Duration::from_secs(2);
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 
@@ -161,7 +161,7 @@ impl Plan {
         let lock = lock(&typed)?;
         let slots = slots(&typed)?;
         let budget = budget(&typed, &lock)?;
-        let poll = poll(&typed)?;
+        let poll = poll(typed.poll.as_deref())?;
         let rules = Rules {
             budget: Some(budget),
             poll: Some(poll),
@@ -226,7 +226,9 @@ fn lock(typed: &cli::Run) -> Result<Lock, Refusal> {
             "no lock: name one with --blob CONTAINER/NAME or --file PATH",
         )),
         (Some(blob), Some(file)) => Err(Refusal::new(format!(
-            "two locks, --blob {blob} and --file {}: exactly one can be held (is TRAFFICCOP_BLOB or TRAFFICCOP_FILE set?)",
+            "two locks, --blob {} and --file {}: exactly one can be held (is TRAFFICCOP_BLOB or TRAFFICCOP_FILE set?)",
+            // A URL's query is a secret.
+            blob.split('?').next().unwrap_or_default(),
             file.display()
         ))),
         (Some(target), None) => {
@@ -340,8 +342,9 @@ fn budget(typed: &cli::Run, lock: &Lock) -> Result<Budget, Refusal> {
     Ok(budget)
 }
 
-fn poll(typed: &cli::Run) -> Result<Duration, Refusal> {
-    let poll = span("--poll", typed.poll.as_deref())?.unwrap_or(DEFAULT_POLL);
+/// How often a lock is looked at.
+pub(crate) fn poll(typed: Option<&str>) -> Result<Duration, Refusal> {
+    let poll = span("--poll", typed)?.unwrap_or(DEFAULT_POLL);
     if !POLL.contains(&poll) {
         return Err(Refusal::new(format!(
             "--poll {}: take 100ms to 1h",

@@ -38,6 +38,22 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("report", &["clock", "core", "exit", "units"]),
     ("status", &["report"]),
     (
+        "verbs",
+        &[
+            "azure",
+            "cli",
+            "clock",
+            "core",
+            "exit",
+            "lease",
+            "plan",
+            "report",
+            "signals",
+            "supervise",
+            "units",
+        ],
+    ),
+    (
         "run",
         &[
             "azure",
@@ -79,12 +95,20 @@ const WORDS: &[(&[&str], &[&str], &str)] = &[
     ),
     (
         &["anyhow::", "anyhow!"],
-        &["check", "exit", "report", "run", "main"],
+        &["check", "exit", "report", "run", "main", "verbs"],
         "errors are typed below the top",
     ),
     (
         &["env::var", "env::vars"],
-        &["cli", "deadline", "plan", "run", "main", "supervise"],
+        &[
+            "cli",
+            "deadline",
+            "plan",
+            "run",
+            "main",
+            "supervise",
+            "verbs",
+        ],
         "the environment is passed in",
     ),
     (

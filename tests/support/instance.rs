@@ -59,7 +59,7 @@ pub(crate) struct Run<'a> {
 type Preparation = Box<dyn FnMut() -> io::Result<()> + Send + Sync>;
 
 impl<'a> Run<'a> {
-    pub(super) fn new(scene: &'a Scene) -> Run<'a> {
+    pub(super) fn new(scene: &'a Scene, verb: &str) -> Run<'a> {
         let mut command = Command::new(programs::trafficcop());
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy().to_uppercase();
@@ -70,7 +70,7 @@ impl<'a> Run<'a> {
                 command.env_remove(&name);
             }
         }
-        command.env(MARK, scene.directory()).arg("run");
+        command.env(MARK, scene.directory()).arg(verb);
         Run {
             scene,
             command,

@@ -48,7 +48,13 @@ impl Scene {
     /// An instance to be: `trafficcop run` without a lock or a command yet.
     #[must_use]
     pub(crate) fn run(&self) -> Run<'_> {
-        Run::new(self)
+        Run::new(self, "run")
+    }
+
+    /// Another verb of the program, to be started like an instance.
+    #[must_use]
+    pub(crate) fn verb(&self, verb: &str) -> Run<'_> {
+        Run::new(self, verb)
     }
 
     /// An instance to be, on the scene's lock file.

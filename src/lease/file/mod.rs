@@ -12,6 +12,8 @@
 //! | `line` | the record as bytes in the file, and what to make of damaged ones |
 //! | `lock` | the three system calls |
 //! | `desk` | who has a claim on the description's lock just now; the waiter that the kernel wakes |
+//! | `inspect` | looking at a lock without competing for it, and listing a directory |
+//! | `probe` | trying out whether locks exclude anybody here |
 //! | `lane` | blocking work in threads, one at a time, with a time limit |
 //!
 //! The file is never truncated before it is written, never renamed and never unlinked. If somebody
@@ -19,12 +21,16 @@
 //! run his command), and go over to the new file only when the old one is free.
 
 mod desk;
+mod inspect;
 pub(super) mod lane;
 mod line;
 mod lock;
 mod mount;
 mod opening;
+mod probe;
 mod store;
 
+pub use inspect::Inspector;
 pub use opening::{Config, Heartbeat, OpenError};
+pub use probe::{Mount, Probe, Subject};
 pub use store::File;
