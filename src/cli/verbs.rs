@@ -334,7 +334,8 @@ fn after_watch() -> String {
     with_examples(
         WATCH_EXAMPLES,
         &[
-            ("Each line of JSON: as for status, and", WATCH_JSON),
+            ("Each line of JSON", STATUS_JSON),
+            ("and", WATCH_JSON),
             ("Exit status", WATCH_STATUS),
         ],
     )

@@ -82,8 +82,7 @@ impl OpenError {
             Errno::ENOTDIR => "a part of this path is not a directory: correct the path".into(),
             Errno::EISDIR => "it is a directory: name a file in it".into(),
             Errno::EACCES | Errno::EPERM => {
-                let what = if purpose == "reading" { "it" } else { "both" };
-                format!("no permission to open it for {purpose}: give this user {what}")
+                format!("no permission to open it for {purpose}: give it to this user")
             }
             Errno::EROFS => "the file system is read-only: name a file on a writable one".into(),
             Errno::ENOSPC | Errno::EDQUOT => {
