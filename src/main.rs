@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use trafficcop::{check, cli, exit, plan, report, run, verbs};
+use trafficcop::{announce, check, cli, elect, exit, plan, report, run, verbs};
 
 fn main() -> ExitCode {
     let typed = match cli::parse(std::env::args_os()) {
@@ -14,8 +14,9 @@ fn main() -> ExitCode {
         }
     };
     let (format, quiet) = match &typed.verb {
-        cli::Verb::Run(typed) => (typed.log.into(), typed.quiet),
-        cli::Verb::Check(_) => (report::Format::Text, false),
+        cli::Verb::Run(typed) => (typed.common.log.into(), typed.common.quiet),
+        cli::Verb::Elect(typed) => (typed.common.log.into(), typed.common.quiet),
+        cli::Verb::Announce(_) | cli::Verb::Check(_) => (report::Format::Text, false),
         // Their answers are on stdout: only what is wrong is logged.
         _ => (report::Format::Text, true),
     };
@@ -24,6 +25,10 @@ fn main() -> ExitCode {
         cli::Verb::Run(typed) => plan::Plan::new(*typed, &plan::Place::here())
             .map_err(anyhow::Error::from)
             .and_then(run::run),
+        cli::Verb::Elect(typed) => plan::Plan::of_elect(*typed, &plan::Place::here())
+            .map_err(anyhow::Error::from)
+            .and_then(|(plan, telling)| elect::elect(plan, &telling)),
+        cli::Verb::Announce(typed) => announce::announce(&typed),
         cli::Verb::Check(typed) => check::check(&typed),
         cli::Verb::Status(typed) => verbs::status(&typed),
         cli::Verb::List(typed) => verbs::list(&typed),

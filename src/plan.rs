@@ -10,7 +10,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+mod elect;
 mod habits;
+
+pub use elect::Telling;
 
 use crate::cli;
 use crate::core::{Budget, IfLost, Rules};
@@ -126,7 +129,7 @@ pub struct Plan {
     pub rules: Rules,
     /// How long a grant lasts; the same as in the rules' budget.
     pub lease: Duration,
-    /// The command and its arguments; not empty.
+    /// The command and its arguments; not empty, but for `elect`.
     pub command: Vec<OsString>,
     /// What keeps the command's tree together.
     pub contain: Contain,
@@ -158,20 +161,21 @@ impl Plan {
                 "the command's name is empty: is a variable unset in what was typed after --?",
             ));
         }
-        let lock = lock(&typed)?;
-        let slots = slots(&typed)?;
-        let budget = budget(&typed, &lock)?;
-        let poll = poll(typed.poll.as_deref())?;
+        let common = &typed.common;
+        let lock = lock(common)?;
+        let slots = slots(common)?;
+        let budget = budget(common, &lock)?;
+        let poll = poll(common.poll.as_deref())?;
         let rules = Rules {
             budget: Some(budget),
             poll: Some(poll),
-            wait: wait(&typed)?,
+            wait: wait(common)?,
             grace: span("--grace", typed.grace.as_deref())?.unwrap_or(DEFAULT_GRACE),
             stop_signal: match typed.stop_signal.as_deref() {
                 Some(text) => units::signal(text).map_err(|why| about("--stop-signal", &why))?,
                 None => libc::SIGTERM,
             },
-            if_lost: match typed.if_lost {
+            if_lost: match common.if_lost {
                 cli::IfLost::Compete => IfLost::Compete,
                 cli::IfLost::Exit => IfLost::Exit,
             },
@@ -179,10 +183,10 @@ impl Plan {
             seed: place.seed,
         };
         Ok(Plan {
-            status_file: status_file(&typed, &lock, slots)?,
-            conflict_status: conflict_status(&typed)?,
+            status_file: status_file(common, &lock, slots)?,
+            conflict_status: conflict_status(common)?,
             candidate: Candidate {
-                identity: identity(&typed, place)?,
+                identity: identity(common, place)?,
                 host: place.host.clone(),
                 pid: place.pid,
                 command: cut(&quoted(&typed.command), COMMAND_LIMIT).to_owned(),
@@ -197,9 +201,9 @@ impl Plan {
                 cli::Contain::Pidns => Contain::Pidns,
                 cli::Contain::None => Contain::None,
             },
+            log: common.log.into(),
+            quiet: common.quiet,
             command: typed.command,
-            log: typed.log.into(),
-            quiet: typed.quiet,
         })
     }
 }
@@ -213,7 +217,7 @@ fn span(flag: &str, text: Option<&str>) -> Result<Option<Duration>, Refusal> {
         .transpose()
 }
 
-fn lock(typed: &cli::Run) -> Result<Lock, Refusal> {
+fn lock(typed: &cli::Common) -> Result<Lock, Refusal> {
     // A flag that cannot do anything is a misunderstanding, and those are cheaper now.
     let strangers = |with: &str, flags: &[(&str, bool)]| match flags.iter().find(|flag| flag.1) {
         Some((flag, _)) => Err(Refusal::new(format!(
@@ -288,7 +292,7 @@ fn lock(typed: &cli::Run) -> Result<Lock, Refusal> {
     }
 }
 
-fn slots(typed: &cli::Run) -> Result<u32, Refusal> {
+fn slots(typed: &cli::Common) -> Result<u32, Refusal> {
     let Some(text) = typed.slots.as_deref() else {
         return Ok(1);
     };
@@ -303,7 +307,7 @@ fn slots(typed: &cli::Run) -> Result<u32, Refusal> {
     }
 }
 
-fn budget(typed: &cli::Run, lock: &Lock) -> Result<Budget, Refusal> {
+fn budget(typed: &cli::Common, lock: &Lock) -> Result<Budget, Refusal> {
     let text = typed.lease.as_deref();
     if text.is_some_and(|text| {
         ["infinite", "infinity", "inf", "forever", "-1"].contains(&text.to_lowercase().as_str())
@@ -354,7 +358,7 @@ pub(crate) fn poll(typed: Option<&str>) -> Result<Duration, Refusal> {
     Ok(poll)
 }
 
-fn wait(typed: &cli::Run) -> Result<Option<Duration>, Refusal> {
+fn wait(typed: &cli::Common) -> Result<Option<Duration>, Refusal> {
     match (typed.no_wait, typed.wait.as_deref()) {
         (true, Some(wait)) => Err(Refusal::new(format!(
             "--no-wait and --wait {wait} contradict each other: choose one (is TRAFFICCOP_NO_WAIT or TRAFFICCOP_WAIT set?)"
@@ -364,7 +368,7 @@ fn wait(typed: &cli::Run) -> Result<Option<Duration>, Refusal> {
     }
 }
 
-fn conflict_status(typed: &cli::Run) -> Result<u8, Refusal> {
+fn conflict_status(typed: &cli::Common) -> Result<u8, Refusal> {
     let Some(text) = typed.conflict_exit_code.as_deref() else {
         return Ok(exit::CONFLICT);
     };
@@ -376,7 +380,7 @@ fn conflict_status(typed: &cli::Run) -> Result<u8, Refusal> {
     })
 }
 
-fn identity(typed: &cli::Run, place: &Place) -> Result<String, Refusal> {
+fn identity(typed: &cli::Common, place: &Place) -> Result<String, Refusal> {
     let Some(identity) = typed.identity.clone() else {
         return Ok(format!("{}-{}", place.host, place.pid));
     };
@@ -396,7 +400,7 @@ fn identity(typed: &cli::Run, place: &Place) -> Result<String, Refusal> {
 
 /// The status file is replaced by renaming. If it were the lock's file, the next instance would
 /// find a new file there, lock it, and run beside us.
-fn status_file(typed: &cli::Run, lock: &Lock, slots: u32) -> Result<Option<PathBuf>, Refusal> {
+fn status_file(typed: &cli::Common, lock: &Lock, slots: u32) -> Result<Option<PathBuf>, Refusal> {
     let Some(status) = &typed.status_file else {
         return Ok(None);
     };

@@ -19,6 +19,23 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
         "embed",
         &["clock", "core", "hold", "lease", "signals", "supervise"],
     ),
+    ("announce", &["cli", "deadline", "exit", "report"]),
+    (
+        "elect",
+        &[
+            "announce",
+            "clock",
+            "core",
+            "exit",
+            "hold",
+            "lease",
+            "plan",
+            "report",
+            "run",
+            "signals",
+            "supervise",
+        ],
+    ),
     ("deadline", &["clock", "supervise"]),
     ("check", &["cli", "deadline", "exit", "plan", "report"]),
     ("exit", &["core", "plan"]),
@@ -95,12 +112,15 @@ const WORDS: &[(&[&str], &[&str], &str)] = &[
     ),
     (
         &["anyhow::", "anyhow!"],
-        &["check", "exit", "report", "run", "main", "verbs"],
+        &[
+            "announce", "check", "elect", "exit", "report", "run", "main", "verbs",
+        ],
         "errors are typed below the top",
     ),
     (
         &["env::var", "env::vars"],
         &[
+            "announce",
             "cli",
             "deadline",
             "plan",

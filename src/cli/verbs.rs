@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use clap::Args;
 use clap::builder::BoolishValueParser;
 
-use super::{FOR_THE_STORE, Rows, path, with_examples};
+use super::common::path;
+use super::{FOR_THE_STORE, Rows, with_examples};
 
 /// Which lock.
 #[derive(Clone, Debug, Args)]

@@ -164,7 +164,7 @@ fn behind(sight: &Sight) -> String {
     }
 }
 
-fn rounded(span: std::time::Duration) -> std::time::Duration {
+pub(super) fn rounded(span: std::time::Duration) -> std::time::Duration {
     if span < std::time::Duration::from_secs(1) {
         return std::time::Duration::from_millis(u64::try_from(span.as_millis()).unwrap_or(0));
     }

@@ -57,6 +57,12 @@ impl Scene {
         Run::new(self, verb)
     }
 
+    /// An instance to be: `trafficcop elect` without a lock yet.
+    #[must_use]
+    pub(crate) fn elect(&self) -> Run<'_> {
+        Run::new(self, "elect")
+    }
+
     /// An instance to be, on the scene's lock file.
     #[must_use]
     pub(crate) fn run_on_file(&self) -> Run<'_> {
