@@ -236,7 +236,7 @@ impl Audience for People {
             Notice::BackingOff { .. } | Notice::Keeping { .. } => "resting",
             Notice::Restarting => "holding",
             Notice::StandingBack { .. } => "standing back",
-            Notice::Released | Notice::LeftToRunOut { .. } => "released",
+            Notice::Released | Notice::FoundLost { .. } | Notice::LeftToRunOut { .. } => "released",
             Notice::Overlapped => {
                 self.status.overlap = true;
                 "released"

@@ -77,6 +77,10 @@ pub(super) fn of_notice(notice: &Notice, now: Instant) -> (Level, String) {
                 .into(),
         ),
         Notice::Released => (Level::INFO, "gave the lock back".into()),
+        Notice::FoundLost { why } => (
+            Level::WARN,
+            format!("the lease was no longer ours when it was given back: {why}"),
+        ),
         Notice::LeftToRunOut { why } => {
             (Level::WARN, format!("the lease is left to run out: {why}"))
         }
