@@ -11,6 +11,7 @@ mod check;
 mod common;
 mod elect;
 mod habits;
+mod roles;
 mod run;
 mod verbs;
 
@@ -18,6 +19,7 @@ pub use check::{CHECK_EXAMPLES, CHECK_STATUS, Check};
 pub use common::{Common, FOR_THE_STORE, Heartbeat, IfLost, Log};
 pub use elect::{Announce, ELECT_EXAMPLES, ELECT_STATUS, Elect, FIELDS};
 pub use habits::{Habits, Restart};
+pub use roles::Roles;
 pub use run::{Contain, EXAMPLES, FOR_THE_COMMAND, Run};
 pub use verbs::{
     BREAK_EXAMPLES, BREAK_STATUS, Break, DOCTOR_EXAMPLES, DOCTOR_JSON, DOCTOR_STATUS, Doctor,

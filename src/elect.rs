@@ -29,9 +29,9 @@ use crate::plan::{Plan, Refusal, Telling};
 use crate::report;
 use crate::report::roles::{self, Here, Role};
 use crate::report::stdout::Voice;
-use crate::run::{Command, People, make_room, name_the_lock, open, rules};
+use crate::run::{Company, Guardians, People, company, make_room, name_the_lock, open, rules};
 use crate::signals::Signals;
-use crate::supervise::{self, News, Setup};
+use crate::supervise::{self, News, Program, Setup};
 
 /// What tells the reader: ourselves, whatever has become of the file since.
 const TELLER: &str = "/proc/self/exe";
@@ -104,7 +104,7 @@ impl Shared {
 
 /// The reader as the charge of a tenure: its teller is the command.
 struct Reader {
-    teller: Command,
+    teller: Company,
     ledger: Ledger,
     speaker: Shared,
     grace: Duration,
@@ -177,6 +177,14 @@ impl Charge for Reader {
 
     fn forget_will(&mut self) {
         self.teller.forget_will();
+    }
+
+    fn stand_by(&mut self) {
+        self.teller.stand_by();
+    }
+
+    fn tenure_over(&mut self, cause: &Cause) {
+        self.teller.tenure_over(cause);
     }
 
     async fn news(&mut self) -> News {
@@ -302,7 +310,10 @@ pub fn elect(mut plan: Plan, telling: &Telling) -> anyhow::Result<Leave> {
     plan.command
         .extend(telling.json.then(|| "--json".to_owned().into()));
     let guardian = supervise::fork_for_a_teller(Setup {
-        command: plan.command.clone(),
+        programs: vec![Program {
+            words: plan.command.clone(),
+            in_front: false,
+        }],
         contain: plan.contain,
         grace: plan.rules.grace,
         afterlife: lease::execute_will,
@@ -336,7 +347,7 @@ pub fn elect(mut plan: Plan, telling: &Telling) -> anyhow::Result<Leave> {
     let leave = runtime.block_on(async {
         let signals = Signals::listen()?.and_hang_up(gone);
         let reader = Reader {
-            teller: Command::new(&plan, &store, guardian)?,
+            teller: company(&plan, &store, Guardians::of_one(guardian))?,
             ledger,
             speaker: speaker.clone(),
             grace: plan.rules.grace,
@@ -369,7 +380,7 @@ async fn campaign(
     let lock = store.name().to_owned();
     let mut ending = hold(tenure, store, &mut reader, &mut signals, &mut told).await;
     name_the_lock(&mut ending, &lock);
-    reader.teller.attendant.dismiss().await;
+    reader.teller.dismiss().await;
     let leave = leave(&ending, told.speaker.gone(), plan.conflict_status);
     told.people.finish(&ending, leave);
     leave

@@ -96,6 +96,7 @@ impl Leave {
                 | Cause::Doubt { .. }
                 | Cause::Lost { .. }
                 | Cause::HandOver
+                | Cause::GivenUp(_)
                 | Cause::GuardianLost,
                 _,
             ) => Leave::Status(LOST),

@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use futures::stream::{FuturesUnordered, StreamExt};
 
 use crate::clock::Instant;
-use crate::core::{Action, Ending, Event, Failure, Grant, Notice, Tenure};
+use crate::core::{Action, Cause, Ending, Event, Failure, Grant, Notice, Tenure};
 use crate::lease::Store;
 use crate::signals::{Asked, Signals};
 use crate::supervise::News;
@@ -42,6 +42,10 @@ pub trait Charge: Send {
     fn pause(&mut self);
     /// Forget the last will: the lease is not ours to give back any more.
     fn forget_will(&mut self);
+    /// We wait for control: run what runs without it, until the next [`Charge::start`].
+    fn stand_by(&mut self) {}
+    /// A tenure is over, for this reason.
+    fn tenure_over(&mut self, _cause: &Cause) {}
     /// What happened to it. Cancel-safe.
     async fn news(&mut self) -> News;
 }
@@ -53,6 +57,8 @@ pub struct Start {
     pub term_at: Instant,
     /// When it is killed without being told.
     pub kill_at: Instant,
+    /// Later than this it is not started before the deadlines have moved; it moves with them.
+    pub fresh_until: Instant,
     /// The fencing token of the tenure.
     pub token: u64,
 }
@@ -164,7 +170,10 @@ impl Scene<'_> {
             News::Lost => self.tell(Event::GuardianLost),
             News::TreeStuck => self.tell(Event::TreeStuck),
             News::ClockJumped => self.tell(Event::ClockJumped),
-            News::Stopped | News::LeftBehind | News::Acting => self.tell(Event::Ticked),
+            News::Unprepared { at, how } => self.tell(Event::Unprepared { at, how }),
+            News::Stopped | News::LeftBehind | News::Acting | News::Standby(_) => {
+                self.tell(Event::Ticked);
+            }
         }
     }
 
@@ -238,10 +247,12 @@ impl Scene<'_> {
                 Action::Start {
                     term_at,
                     kill_at,
+                    fresh_until,
                     token,
                 } => self.charge.start(Start {
                     term_at,
                     kill_at,
+                    fresh_until,
                     token,
                 }),
                 Action::Extend { term_at, kill_at } => self.charge.extend(term_at, kill_at),
@@ -268,6 +279,8 @@ impl Scene<'_> {
                     self.calls.clear();
                     self.charge.forget_will();
                 }
+                Action::StandBy => self.charge.stand_by(),
+                Action::TenureOver { cause } => self.charge.tenure_over(&cause),
                 Action::Report(notice) => self.audience.notice(now, &notice),
             }
         }

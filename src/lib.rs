@@ -22,6 +22,7 @@
 //! - [`elect`] drives `hold` with nothing but a process that tells a reader of control:
 //!   [`announce`].
 //! - [`verbs`] look at locks, and intervene: status, list, watch, break, doctor.
+//! - [`roles`] decides what one guardian runs after another: standby command, hook, command.
 //! - [`run`] drives `hold` for the command line; [`plan`] is the validated configuration, `cli` what
 //!   was typed, [`exit`] how we end, [`report`] everything a person reads.
 
@@ -39,6 +40,7 @@ pub mod hold;
 pub mod lease;
 pub mod plan;
 pub mod report;
+pub mod roles;
 pub mod run;
 pub mod signals;
 pub mod status;

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 mod elect;
 mod habits;
+mod roles;
 
 pub use elect::Telling;
 
@@ -23,6 +24,7 @@ use crate::lease::record::{COMMAND_LIMIT, Candidate};
 use crate::report::Format;
 use crate::supervise::Contain;
 use crate::units::{self, show};
+pub use roles::Roles;
 
 /// What a blob's lease can be: the service's limits.
 pub(crate) const BLOB_LEASE: std::ops::RangeInclusive<Duration> =
@@ -131,6 +133,8 @@ pub struct Plan {
     pub lease: Duration,
     /// The command and its arguments; not empty, but for `elect`.
     pub command: Vec<OsString>,
+    /// What runs besides the command.
+    pub roles: Roles,
     /// What keeps the command's tree together.
     pub contain: Contain,
     /// The exit status when control was not obtained.
@@ -195,6 +199,7 @@ impl Plan {
             slots,
             rules,
             lease: budget.lease,
+            roles: roles::roles(typed.roles)?,
             contain: match typed.contain {
                 cli::Contain::Auto => Contain::Auto,
                 cli::Contain::Cgroup => Contain::Cgroup,

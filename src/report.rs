@@ -25,10 +25,9 @@ pub mod stdout;
 pub mod words;
 
 use crate::clock::Instant;
-use crate::core::{Cause, Ending, Notice};
+use crate::core::{Cause, Ending, Failed, Notice};
 use crate::exit::Leave;
 use stderr::Stderr;
-pub use words::RESTARTS_SPENT;
 
 /// How the log is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -103,6 +102,12 @@ pub fn ending(ending: &Ending, leave: Leave) {
 #[must_use]
 pub fn cause(cause: &Cause) -> String {
     words::reason(cause, command())
+}
+
+/// What became of a command, as the end of a sentence.
+#[must_use]
+pub fn failed(how: Failed) -> String {
+    words::failed(how)
 }
 
 /// Why nothing was started, or what else failed in `main`: the whole chain in one line.

@@ -1,275 +1,38 @@
-//! `trafficcop run`: opens the store, forks the guardian, and drives `hold` until it is done.
+//! `trafficcop run`: opens the store, forks the guardians, and drives `hold` until it is done.
 //!
 //! Called by main with a validated plan, while the process has one thread; returns the ending that
 //! the exit status is made of. It decides nothing that the core could decide.
 
-use std::ffi::OsString;
+mod aftermath;
+mod company;
+mod people;
+
+use std::ffi::OsStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::azure::Account;
 use crate::clock::Instant;
-use crate::core::{Cause, Ending, Notice, Rules, Tenure};
+use crate::core::{Cause, Ending, Rules, Tenure};
 use crate::exit::Leave;
-use crate::hold::{Audience, Charge, Start, hold};
+use crate::hold::hold;
 use crate::lease::slots::Slots;
 use crate::lease::{self, Store, blob, file};
 use crate::plan::{Lock, Plan, Refusal};
 use crate::report;
+use crate::roles::Cast;
 use crate::signals::Signals;
-use crate::status::{Status, StatusFile};
-use crate::supervise::{self, Attendant, News, Order, Setup};
-
-/// How long the command has to stop after Ctrl-Z or `kill -TSTP` before we stop ourselves
-/// (research on supervision, section 8).
-const PAUSE: Duration = Duration::from_millis(100);
-
-/// A command under a guardian, as the charge of a tenure.
-pub(crate) struct Command {
-    pub(crate) attendant: Attendant,
-    store: Arc<dyn Store>,
-    identity: String,
-    stop_signal: i32,
-    /// We were started in the foreground of a terminal: when the command stops, so do we.
-    on_terminal: bool,
-    /// Something of the command may live.
-    runs: bool,
-    /// We were asked to pause and wait for the command to stop until then.
-    pausing: Option<Instant>,
-    /// How many can have control at the same time.
-    slots: u32,
-}
-
-impl Command {
-    /// The command of this plan; nothing runs yet.
-    ///
-    /// # Errors
-    /// Where the guardian's socket cannot be registered with the runtime.
-    pub(crate) fn new(
-        plan: &Plan,
-        store: &Arc<dyn Store>,
-        guardian: supervise::Guardian,
-    ) -> std::io::Result<Command> {
-        Ok(Command {
-            on_terminal: guardian.has_terminal(),
-            attendant: guardian.attend()?,
-            store: Arc::clone(store),
-            identity: plan.candidate.identity.clone(),
-            stop_signal: plan.rules.stop_signal,
-            runs: false,
-            pausing: None,
-            slots: plan.slots,
-        })
-    }
-
-    fn environment(&self, token: u64) -> Vec<(OsString, OsString)> {
-        vec![
-            ("TRAFFICCOP_TOKEN".into(), token.to_string().into()),
-            ("TRAFFICCOP_LOCK".into(), self.store.name().into()),
-            ("TRAFFICCOP_HOLDER".into(), self.identity.clone().into()),
-            (
-                "TRAFFICCOP_SLOT".into(),
-                self.store.slot().to_string().into(),
-            ),
-        ]
-    }
-
-    /// Stops this process until it is continued; the guardian and the time go on.
-    fn stop_ourselves(&mut self) {
-        self.pausing = None;
-        if let Err(why) = supervise::stop_ourselves() {
-            tracing::warn!("cannot stop: {why}");
-        }
-        if self.runs {
-            self.attendant.resume();
-        }
-    }
-}
-
-#[async_trait]
-impl Charge for Command {
-    fn start(&mut self, start: Start) {
-        self.runs = true;
-        if self.slots > 1 {
-            let (slot, slots) = (self.store.slot(), self.slots);
-            tracing::info!(slot, "slot {slot} of {slots}: {}", self.store.name());
-        }
-        self.attendant.start(Order {
-            env: self.environment(start.token),
-            term_at: start.term_at,
-            kill_at: start.kill_at,
-            stop_signal: self.stop_signal,
-            lock: self.store.descriptor(),
-            will: self.store.will().unwrap_or_default(),
-        });
-    }
-
-    fn extend(&mut self, term_at: Instant, kill_at: Instant) {
-        self.attendant.extend(term_at, kill_at);
-    }
-
-    fn drain(&mut self, signal: i32, end_of_grace: Instant) {
-        self.attendant.drain(signal, end_of_grace);
-    }
-
-    fn kill(&mut self) {
-        self.attendant.kill();
-    }
-
-    fn pass(&mut self, signal: i32) {
-        if self.runs {
-            self.attendant.signal(signal);
-        }
-    }
-
-    fn pause(&mut self) {
-        if self.runs {
-            self.attendant.signal(libc::SIGTSTP);
-            self.pausing = Some(Instant::now() + PAUSE);
-        } else {
-            self.stop_ourselves();
-        }
-    }
-
-    fn forget_will(&mut self) {
-        self.attendant.entrust(&[]);
-    }
-
-    async fn news(&mut self) -> News {
-        let patience = self
-            .pausing
-            .map_or(Duration::MAX, |until| until.since(Instant::now()));
-        let news = tokio::select! {
-            news = self.attendant.news() => news,
-            () = tokio::time::sleep(patience), if self.pausing.is_some() => News::Stopped,
-        };
-        match news {
-            News::Stopped if self.on_terminal || self.pausing.is_some() => self.stop_ourselves(),
-            News::NotStarted { .. } | News::TreeEmpty { .. } => self.runs = false,
-            _ => {}
-        }
-        news
-    }
-}
-
-/// What people are told of this instance: the log and the status file.
-pub(crate) struct People {
-    status: Status,
-    store: Arc<dyn Store>,
-    file: Option<StatusFile>,
-    /// How the log words a notice.
-    log: fn(&Notice, Instant),
-}
-
-impl People {
-    /// Those of this plan. Not before the guardian was forked: a thread writes the status file.
-    pub(crate) fn new(
-        plan: &Plan,
-        store: &Arc<dyn Store>,
-        guardian: &supervise::Guardian,
-        log: fn(&Notice, Instant),
-    ) -> People {
-        People {
-            status: Status {
-                state: "starting".into(),
-                identity: plan.candidate.identity.clone(),
-                pid: plan.candidate.pid,
-                guardian_pid: Some(guardian.pid()),
-                contain: Some(guardian.containment().to_string()),
-                ..Status::default()
-            },
-            store: Arc::clone(store),
-            file: plan.status_file.clone().map(StatusFile::new),
-            log,
-        }
-    }
-
-    pub(crate) fn write(&mut self, state: &str) {
-        state.clone_into(&mut self.status.state);
-        // With slots it is another one in every tenure.
-        self.store.name().clone_into(&mut self.status.lock);
-        if let Some(file) = &mut self.file {
-            file.write(&self.status);
-        }
-    }
-
-    pub(crate) fn finish(mut self, ending: &Ending, leave: Leave) {
-        self.status.cause = Some(report::cause(&ending.cause));
-        self.status.overlap = ending.overlap;
-        self.status.exit = Some(leave.status());
-        self.write("done");
-        if let Some(file) = self.file {
-            file.finish(STATUS_PATIENCE);
-        }
-    }
-}
-
-/// How long we wait at the end for a status file on a slow file system.
-const STATUS_PATIENCE: Duration = Duration::from_secs(2);
-
-impl Audience for People {
-    fn notice(&mut self, now: Instant, notice: &Notice) {
-        (self.log)(notice, now);
-        let state = match notice {
-            Notice::StandingBy(sight) => {
-                self.status.holder.clone_from(&sight.holder);
-                "standby"
-            }
-            Notice::InControl { token } => {
-                self.status.holder = None;
-                self.status.token = Some(*token);
-                self.status.cause = None;
-                "holding"
-            }
-            Notice::Draining(cause) => {
-                self.status.cause = Some(report::cause(cause));
-                "draining"
-            }
-            Notice::CommandEnded(exit) => {
-                self.status.command_exit = Some(exit.as_status());
-                self.status.command_pid = None;
-                "draining"
-            }
-            Notice::BackingOff { .. } | Notice::Keeping { .. } => "resting",
-            Notice::Restarting => "holding",
-            Notice::StandingBack { .. } => "standing back",
-            Notice::Released | Notice::FoundLost { .. } | Notice::LeftToRunOut { .. } => "released",
-            Notice::Overlapped => {
-                self.status.overlap = true;
-                "released"
-            }
-            Notice::HoldOver => {
-                self.status.cause = Some(report::cause(&Cause::HandOver));
-                return;
-            }
-            Notice::RestartsSpent => {
-                self.status.cause = Some(report::RESTARTS_SPENT.into());
-                return;
-            }
-            Notice::Doubt { .. } | Notice::Recovered | Notice::LeftBehind => return,
-        };
-        self.write(state);
-    }
-
-    fn news(&mut self, now: Instant, news: &News) {
-        match news {
-            News::Started { pid } => self.status.command_pid = Some(*pid),
-            News::TreeEmpty { .. } => self.status.command_pid = None,
-            News::LeftBehind => (self.log)(&Notice::LeftBehind, now),
-            News::Lost => tracing::warn!("the guardian died or fell silent; killing the command"),
-            _ => return,
-        }
-        let state = std::mem::take(&mut self.status.state);
-        self.write(&state);
-    }
-}
+use crate::supervise::{self, Guardian, Program, Setup};
+use aftermath::Aftermath;
+pub(crate) use company::Company;
+use company::{Means, NOBODY, Numbers};
+pub(crate) use people::People;
 
 /// Runs `plan` to its end.
 ///
-/// To be called while the process has one thread: the guardian is forked in here.
+/// To be called while the process has one thread: the guardians are forked in here.
 ///
 /// # Errors
 /// What kept us from starting at all: a [`crate::plan::Refusal`], or what the machine refused.
@@ -282,16 +45,8 @@ pub fn run(plan: Plan) -> anyhow::Result<Leave> {
             return Ok(leave);
         }
     };
-    let guardian = supervise::fork(Setup {
-        command: plan.command.clone(),
-        contain: plan.contain,
-        grace: plan
-            .rules
-            .budget
-            .map_or(plan.rules.grace, |budget| budget.grace_on_loss),
-        afterlife: lease::execute_will,
-    })
-    .map_err(|refusal| Refusal::new(refusal.to_string()))?;
+    let guardians = Guardians::fork(&plan)?;
+    let guardian = &guardians.first;
     if plan.slots > 1 {
         make_room();
     }
@@ -307,14 +62,66 @@ pub fn run(plan: Plan) -> anyhow::Result<Leave> {
         plan.candidate.identity,
         store.name()
     );
-    let people = People::new(&plan, &store, &guardian, report::notice);
+    let people = People::new(&plan, &store, guardian, report::notice);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let leave = runtime.block_on(campaign(&plan, store, guardian, people))?;
+    let leave = runtime.block_on(campaign(&plan, store, guardians, people))?;
     // A call that hangs (a name that does not resolve, a dead mount) must not keep us here.
     runtime.shutdown_background();
     Ok(leave)
+}
+
+/// One for each thing that can run at the same time. Standby command, hook and command come one
+/// after another, and one guardian has one tree at a time.
+pub(crate) struct Guardians {
+    first: Guardian,
+    numbers: Numbers,
+    /// For what runs after a tenure, beside whatever runs then.
+    second: Option<Guardian>,
+}
+
+impl Guardians {
+    /// A guardian that knows one program.
+    pub(crate) fn of_one(first: Guardian) -> Guardians {
+        Guardians {
+            first,
+            numbers: Numbers::NOBODY,
+            second: None,
+        }
+    }
+
+    fn fork(plan: &Plan) -> Result<Guardians, Refusal> {
+        let mut programs = vec![Program::command(plan.command.clone())];
+        let mut add = |script: Option<&OsStr>| {
+            script.map_or(NOBODY, |script| {
+                programs.push(Program::script(script));
+                u8::try_from(programs.len() - 1).unwrap_or(NOBODY)
+            })
+        };
+        let numbers = Numbers {
+            standby: add(plan.roles.standby.as_deref()),
+            on_acquire: add(plan.roles.on_acquire.as_deref()),
+        };
+        let fork = |programs| {
+            let guardian = supervise::fork(Setup {
+                programs,
+                contain: plan.contain,
+                grace: plan
+                    .rules
+                    .budget
+                    .map_or(plan.rules.grace, |budget| budget.grace_on_loss),
+                afterlife: lease::execute_will,
+            });
+            guardian.map_err(|refusal| Refusal::new(refusal.to_string()))
+        };
+        let on_lost = plan.roles.on_lost.as_deref().map(Program::script);
+        Ok(Guardians {
+            first: fork(programs)?,
+            numbers,
+            second: on_lost.map(|script| fork(vec![script])).transpose()?,
+        })
+    }
 }
 
 /// Each slot of a file that was looked at stays open. The guardian was forked before, so the command
@@ -330,21 +137,53 @@ pub(crate) fn make_room() {
 async fn campaign(
     plan: &Plan,
     store: Arc<dyn Store>,
-    guardian: supervise::Guardian,
+    guardians: Guardians,
     mut people: People,
 ) -> anyhow::Result<Leave> {
     let mut signals = Signals::listen()?;
-    let mut command = Command::new(plan, &store, guardian)?;
+    let mut company = company(plan, &store, guardians)?;
     people.write("standby");
     let tenure = Tenure::new(rules(plan, &*store), Instant::now());
     let lock = store.name().to_owned();
-    let mut ending = hold(tenure, store, &mut command, &mut signals, &mut people).await;
+    let mut ending = hold(tenure, store, &mut company, &mut signals, &mut people).await;
     name_the_lock(&mut ending, &lock);
-    command.attendant.dismiss().await;
+    let asked = matches!(ending.cause, Cause::Stopped(_));
+    company.finish(asked, &mut signals, &mut people).await;
     let leave = Leave::of(&ending, plan.conflict_status);
     report::ending(&ending, leave);
     people.finish(&ending, leave);
     Ok(leave)
+}
+
+/// The charge of the plan; nothing runs yet.
+///
+/// # Errors
+/// Where a guardian's socket cannot be registered with the runtime.
+pub(crate) fn company(
+    plan: &Plan,
+    store: &Arc<dyn Store>,
+    guardians: Guardians,
+) -> std::io::Result<Company> {
+    let guardian = guardians.first;
+    let aftermath = guardians.second.map(|guardian| {
+        let attendant = guardian.attend()?;
+        Ok::<_, std::io::Error>(Aftermath::new(attendant, plan.rules.grace))
+    });
+    Ok(Company::new(Means {
+        on_terminal: guardian.has_terminal(),
+        attendant: guardian.attend()?,
+        aftermath: aftermath.transpose()?,
+        store: Arc::clone(store),
+        identity: plan.candidate.identity.clone(),
+        stop_signal: plan.rules.stop_signal,
+        slots: plan.slots,
+        numbers: guardians.numbers,
+        cast: Cast {
+            standby: plan.roles.standby.is_some(),
+            on_acquire: plan.roles.on_acquire.is_some(),
+            grace: plan.rules.grace,
+        },
+    }))
 }
 
 /// The rules of the plan, as far as they have a meaning for this store.

@@ -16,7 +16,8 @@ use serde::Serialize;
 /// What the file says. Fields that do not apply are `null`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Status {
-    /// What the instance does: `standby`, `holding`, `resting` (in control, nothing runs),
+    /// What the instance does: `standby`, `preparing` (in control; the standby command is being
+    /// stopped, or `--on-acquire` runs), `holding`, `resting` (in control, nothing runs),
     /// `draining`, `released`, `standing back` (after handing control over), ... `done`.
     pub state: String,
     /// Since when, by the wall clock (RFC 3339, UTC); set by [`StatusFile::write`] whenever the
@@ -32,6 +33,8 @@ pub struct Status {
     pub guardian_pid: Option<i32>,
     /// The command's main process, while it runs.
     pub command_pid: Option<i32>,
+    /// The main process of the standby command, while that runs.
+    pub standby_pid: Option<i32>,
     /// The fencing token of the present tenure, or of the last.
     pub token: Option<u64>,
     /// The containment in force.

@@ -805,6 +805,11 @@ fn what_the_readme_names_is_there() {
         "examples/check/worker.sh",
         "examples/check/worker.py",
         "examples/elect/by-role.sh",
+        "examples/roles/instance.sh",
+        "examples/roles/primary.sh",
+        "examples/roles/standby.sh",
+        "examples/roles/on-acquire.sh",
+        "examples/roles/on-lost.sh",
         ".ci/run",
     ] {
         use std::os::unix::fs::PermissionsExt;

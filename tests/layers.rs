@@ -14,6 +14,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("lease", &["azure", "clock", "core"]),
     ("supervise", &["clock", "core"]),
     ("signals", &[]),
+    ("roles", &["clock", "core", "supervise"]),
     ("hold", &["clock", "core", "lease", "signals", "supervise"]),
     (
         "embed",
@@ -81,6 +82,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "lease",
             "plan",
             "report",
+            "roles",
             "signals",
             "status",
             "supervise",

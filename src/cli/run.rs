@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use clap::{ArgAction, Args, ValueEnum};
 
-use super::{Common, FOR_THE_STORE, Habits, with_examples};
+use super::{Common, FOR_THE_STORE, Habits, Roles, with_examples};
 use crate::exit;
 
 /// What can be said of a run.
@@ -56,6 +56,10 @@ pub struct Run {
     #[command(flatten)]
     pub habits: Habits,
 
+    /// What runs besides the command.
+    #[command(flatten)]
+    pub roles: Roles,
+
     /// The command and its arguments, run as they are, without a shell
     ///
     /// Its first 256 bytes are shown to whoever can read the lock's record: put no secrets there.
@@ -91,6 +95,14 @@ pub const FOR_THE_COMMAND: &[(&str, &str)] = &[
     (
         "TRAFFICCOP_SLOT",
         "the number of its slot, from 0 (see --slots)",
+    ),
+    (
+        "TRAFFICCOP_ROLE",
+        "holder; standby for --standby and --on-lost, so that one script can play both roles",
+    ),
+    (
+        "TRAFFICCOP_CAUSE",
+        "only for --on-lost: why control ended, in the words of the status file",
     ),
     (
         "TRAFFICCOP_CONTROL",

@@ -115,6 +115,14 @@ pub enum Event {
         /// The error number of the kernel (ENOENT, EACCES, ...).
         errno: i32,
     },
+    /// What has to succeed before the command is started did not, and nothing of it lives since
+    /// `at`; the command was not started.
+    Unprepared {
+        /// When the last of it ended, by the clock of whoever saw it.
+        at: Instant,
+        /// How it failed.
+        how: Failed,
+    },
     /// The command's main process ended; others of its tree may still live, the guardian is
     /// already draining them.
     Exited(Exit),
@@ -157,6 +165,9 @@ pub enum Action {
         term_at: Instant,
         /// When the guardian kills on its own.
         kill_at: Instant,
+        /// Later than this nothing may be started before the store has confirmed the lease; it
+        /// moves with the deadlines.
+        fresh_until: Instant,
         /// The fencing token the command is told.
         token: u64,
     },
@@ -186,6 +197,13 @@ pub enum Action {
     },
     /// Leave the lease to run out: forget it without asking the store, and what is under way.
     Abandon,
+    /// We wait for control: run what runs without it. Said once, until a command was started.
+    StandBy,
+    /// A tenure is over: nothing of it lives, and the store was told what it was to be told.
+    TenureOver {
+        /// Why it ended.
+        cause: Cause,
+    },
     /// Tell people.
     Report(Notice),
 }
@@ -224,6 +242,9 @@ pub enum Notice {
     Restarting,
     /// The command was restarted as often as the limit allows: control is handed over.
     RestartsSpent,
+    /// The command was not started, because what has to succeed before it failed so: control is
+    /// handed over.
+    Unprepared(Failed),
     /// The tenure has been long enough, while nothing ran: control is handed over.
     HoldOver,
     /// The command has done its work, and the lease is kept until then.
@@ -254,6 +275,24 @@ pub enum Notice {
     },
 }
 
+/// Why the command does not work here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unfit {
+    /// It was restarted as often as the limit allows.
+    RestartsSpent,
+    /// What has to succeed before it failed.
+    Unprepared(Failed),
+}
+
+/// How something that has to succeed failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failed {
+    /// It ended so.
+    Exited(Exit),
+    /// It could not be started, for this error number of the kernel.
+    NotStarted(i32),
+}
+
 /// Why a tenure (or the wait for one) ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
@@ -276,9 +315,11 @@ pub enum Cause {
         /// What the store said.
         why: String,
     },
-    /// Control is handed over, and we compete for it again: the tenure has been long enough, or
-    /// the command does not work here. No ending: a campaign goes on after it.
+    /// Control is handed over, and we compete for it again: the tenure has been long enough. No
+    /// ending: a campaign goes on after it.
     HandOver,
+    /// The same because the command does not work here.
+    GivenUp(Unfit),
     /// The guardian died or fell silent.
     GuardianLost,
     /// Control was not obtained in the time given (`-n`, `-w`).

@@ -11,6 +11,6 @@ pub mod retry;
 pub mod tenure;
 
 pub use budget::{Budget, BudgetError};
-pub use event::{Action, Cause, Ending, Event, Exit, Failure, Grant, Notice, Sight};
+pub use event::{Action, Cause, Ending, Event, Exit, Failed, Failure, Grant, Notice, Sight, Unfit};
 pub use habits::{After, Habits, Restart};
 pub use tenure::{IfLost, Rules, State, Tenure};

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::{
-    Candidate, IfLost, Lock, Place, Plan, Refusal, Rules, budget, conflict_status, habits,
+    Candidate, IfLost, Lock, Place, Plan, Refusal, Roles, Rules, budget, conflict_status, habits,
     identity, lock, locks, poll, quoted, quoted_word, same_file, slots, span, status_file, wait,
 };
 use crate::cli;
@@ -85,6 +85,7 @@ impl Plan {
             contain: Contain::None,
             log: common.log.into(),
             quiet: common.quiet,
+            roles: Roles::default(),
             command: Vec::new(),
         };
         Ok((plan, telling))

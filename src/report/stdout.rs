@@ -254,7 +254,8 @@ mod tests {
         let (reader, writer) = pipe().unwrap();
         let mut mouth = Mouth::new(writer);
         loop {
-            mouth.say("x".repeat(100));
+            // A divisor of the page's size, so that not a byte of the pipe is left.
+            mouth.say("x".repeat(64));
             match mouth.push() {
                 Said::All => {}
                 Said::Waits => break,

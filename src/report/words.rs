@@ -4,7 +4,7 @@
 use tracing::Level;
 
 use crate::clock::Instant;
-use crate::core::{Cause, Ending, Exit, Notice, Sight};
+use crate::core::{Cause, Ending, Exit, Failed, Notice, Sight, Unfit};
 use crate::exit::Leave;
 use crate::units::{show, signal_name};
 
@@ -56,6 +56,10 @@ pub(super) fn of_notice(notice: &Notice, now: Instant) -> (Level, String) {
             Level::WARN,
             format!("{RESTARTS_SPENT}: handing control over"),
         ),
+        Notice::Unprepared(how) => (
+            Level::WARN,
+            format!("{}: handing control over", unprepared(*how)),
+        ),
         Notice::HoldOver => (Level::INFO, HELD_LONG_ENOUGH.into()),
         Notice::Keeping { until } => (
             Level::INFO,
@@ -88,7 +92,7 @@ pub(super) fn of_notice(notice: &Notice, now: Instant) -> (Level, String) {
 }
 
 /// Why control is handed over where the command does not work.
-pub const RESTARTS_SPENT: &str = "the command was restarted as often as --restart-limit allows";
+const RESTARTS_SPENT: &str = "the command was restarted as often as --restart-limit allows";
 
 /// Why control is handed over though nothing is wrong.
 const HELD_LONG_ENOUGH: &str = "control was held for --max-hold: handing it over";
@@ -137,9 +141,30 @@ pub(super) fn reason(cause: &Cause, command: &str) -> String {
         Cause::Doubt { why } => format!("the lease could not be renewed in time: {why}"),
         Cause::Lost { why } => format!("the lease was lost: {why}"),
         Cause::HandOver => HELD_LONG_ENOUGH.into(),
+        Cause::GivenUp(Unfit::RestartsSpent) => RESTARTS_SPENT.into(),
+        Cause::GivenUp(Unfit::Unprepared(how)) => unprepared(*how),
         Cause::GuardianLost => "the guardian died or fell silent".into(),
         Cause::NotObtained(sight) => format!("control not obtained{}", behind(sight)),
         Cause::Store { why, .. } => why.clone(),
+    }
+}
+
+/// Why the command was not started.
+fn unprepared(how: Failed) -> String {
+    format!("the --on-acquire command {}", failed(how))
+}
+
+/// What became of a command, as the end of a sentence.
+pub(super) fn failed(how: Failed) -> String {
+    match how {
+        Failed::Exited(Exit::Code(code)) => format!("exited with status {code}"),
+        Failed::Exited(Exit::Signal(signal)) => {
+            format!("was killed by {}", signal_name(signal))
+        }
+        Failed::NotStarted(errno) => {
+            let error = nix::errno::Errno::from_raw(errno).desc();
+            format!("could not be started: {error}")
+        }
     }
 }
 

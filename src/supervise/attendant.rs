@@ -112,14 +112,21 @@ impl Attendant {
         // Empty where there is none: an outer trafficcop's would answer for another lock.
         let path = self.control.path().map(|path| path.as_os_str().to_owned());
         let control = (control::VARIABLE.into(), path.unwrap_or_default());
-        for (name, value) in order.env.iter().chain([&control]) {
-            let (name, value) = (name.as_bytes(), value.as_bytes());
-            if name.is_empty() || name.contains(&b'=') || name.contains(&0) || value.contains(&0) {
+        let set = order.env.iter().chain([&control]);
+        let set = set.map(|(name, value)| (name, Some(value)));
+        for (name, value) in set.chain(order.unset.iter().map(|name| (name, None))) {
+            let name = name.as_bytes();
+            let value = value.map(|value| value.as_bytes());
+            let is_bad = |bytes: &[u8]| bytes.contains(&0);
+            if name.is_empty() || name.contains(&b'=') || is_bad(name) || value.is_some_and(is_bad)
+            {
                 return self.inbox.push_back(refuse(Errno::EINVAL));
             }
             payload.extend_from_slice(name);
-            payload.push(b'=');
-            payload.extend_from_slice(value);
+            if let Some(value) = value {
+                payload.push(b'=');
+                payload.extend_from_slice(value);
+            }
             payload.push(0);
         }
         let env = payload.len();
@@ -131,6 +138,8 @@ impl Attendant {
             return self.inbox.push_back(refuse(Errno::E2BIG));
         }
         let frame = Demand::Start {
+            program: order.program,
+            in_control: order.in_control,
             term_at: order.term_at,
             kill_at: order.kill_at,
             stop_signal: order.stop_signal,

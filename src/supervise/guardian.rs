@@ -164,10 +164,15 @@ enum Part {
 }
 
 fn make(setup: Setup, part: Part) -> Result<Guardian, Refusal> {
-    if setup.command.is_empty() {
+    let programs = &setup.programs;
+    if programs.is_empty() || programs.iter().any(|program| program.words.is_empty()) {
         return Err(Refusal::NoCommand);
     }
-    if setup.command.iter().any(has_nul) {
+    if programs
+        .iter()
+        .flat_map(|program| &program.words)
+        .any(has_nul)
+    {
         return Err(Refusal::Nul);
     }
     let threads = threads().map_err(system("reading /proc/self/status"))?;

@@ -29,4 +29,4 @@ pub use attendant::Attendant;
 pub use control::View;
 pub use guardian::{Guardian, Refusal, fork, fork_for_a_teller};
 pub use tty::stop_ourselves;
-pub use words::{Contain, News, Order, Setup};
+pub use words::{Contain, News, Order, Program, Setup};

@@ -12,9 +12,11 @@ use std::ptr;
 
 use nix::errno::Errno;
 
+use super::Program;
 use super::cage::Cage;
 use super::contain::Forked;
 use super::tty::Foreground;
+use super::wire::Change;
 
 /// Signals 1..=64, as numbers.
 const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;
@@ -120,21 +122,25 @@ pub(super) struct Image {
     envp: Vec<*const libc::c_char>,
     /// For a file without a format: `/bin/sh FILE ARGS`; the second place is filled in.
     shell_argv: Vec<*const libc::c_char>,
+    /// It gets our stdin and the terminal.
+    in_front: bool,
 }
 
 impl Image {
-    /// Finds out what `execvp` would do with `command` in our environment plus `additions`.
+    /// Finds out what `execvp` would do with `program` in our environment with these changes.
     ///
     /// # Errors
     /// EINVAL where a word holds a NUL or a variable's name is none.
-    pub(super) fn prepare(
-        command: &[OsString],
-        additions: Vec<(OsString, OsString)>,
-    ) -> Result<Image, Errno> {
+    pub(super) fn prepare(program: &Program, changes: Vec<Change>) -> Result<Image, Errno> {
+        let command = &program.words;
         let mut variables: Vec<(OsString, OsString)> = std::env::vars_os()
-            .filter(|(name, _)| additions.iter().all(|(new, _)| new != name))
+            .filter(|(name, _)| changes.iter().all(|(new, _)| new != name))
             .collect();
-        variables.extend(additions);
+        variables.extend(
+            changes
+                .into_iter()
+                .filter_map(|(name, value)| Some((name, value?))),
+        );
         let path = variables
             .iter()
             .find(|(name, _)| name == "PATH")
@@ -163,6 +169,7 @@ impl Image {
             files,
             _args: args,
             _env: env,
+            in_front: program.in_front,
         })
     }
 
@@ -311,9 +318,29 @@ fn become_command(
         // SAFETY: a valid descriptor, whose flag is cleared in this process only.
         unsafe { libc::fcntl(lock.as_raw_fd(), libc::F_SETFD, 0) };
     }
-    inheritance.foreground.occupy();
+    if image.in_front {
+        inheritance.foreground.occupy();
+    } else if let Err(errno) = read_nothing() {
+        give_up(tell, errno);
+    }
     inheritance.restore();
     give_up(tell, image.exec())
+}
+
+/// In the child: what stands on stdin is for another.
+fn read_nothing() -> Result<(), Errno> {
+    // SAFETY: a constant path, and numbers; the copy on descriptor 0 is not close-on-exec.
+    let done = unsafe {
+        let file = libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY);
+        if file > 0 {
+            let done = libc::dup2(file, 0);
+            libc::close(file);
+            done
+        } else {
+            file
+        }
+    };
+    if done < 0 { Err(Errno::last()) } else { Ok(()) }
 }
 
 fn give_up(tell: RawFd, errno: Errno) -> ! {
@@ -359,8 +386,8 @@ mod tests {
     fn a_child_whose_parent_is_already_another_does_not_become_the_command() {
         let me = nix::unistd::getpid().as_raw();
         for (parent, expected) in [(me, 7), (1, 127)] {
-            let command = ["sh", "-c", "exit 7"].map(OsString::from);
-            let mut image = Image::prepare(&command, Vec::new()).unwrap();
+            let program = Program::script(OsStr::new("exit 7"));
+            let mut image = Image::prepare(&program, Vec::new()).unwrap();
             let inheritance = Inheritance::capture();
             let newborn = spawn_under(parent, &mut image, &inheritance, None, &Cage::None).unwrap();
             let pid = nix::unistd::Pid::from_raw(newborn.pid);
@@ -371,8 +398,8 @@ mod tests {
 
     #[test]
     fn a_nul_is_refused() {
-        let command = [OsString::from("true")];
-        let bad = vec![(OsString::from("A"), OsString::from("x\0y"))];
-        assert_eq!(Image::prepare(&command, bad).err(), Some(Errno::EINVAL));
+        let program = Program::command(vec!["true".into()]);
+        let bad = vec![("A".into(), Some("x\0y".into()))];
+        assert_eq!(Image::prepare(&program, bad).err(), Some(Errno::EINVAL));
     }
 }

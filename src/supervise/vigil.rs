@@ -4,7 +4,6 @@
 //! Entered by [`super::guardian`] in the forked child. While a command runs it does not allocate
 //! (but for a will larger than the one before), and it never waits for anything but `poll`.
 
-use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::panic::AssertUnwindSafe;
@@ -41,6 +40,8 @@ const LONGEST_LOOK: u8 = 100;
 /// and its group's can belong to nobody else.
 struct Main {
     pid: i32,
+    /// It may have the terminal.
+    in_front: bool,
     ended: bool,
     reaped: bool,
     /// Open until it is known whether the exec succeeded.
@@ -56,6 +57,8 @@ pub(super) struct Vigil {
     list: Children,
     watch: Watch,
     main: Option<Main>,
+    /// It is in control until its deadline.
+    in_control: bool,
     lock: Option<OwnedFd>,
     will: Vec<u8>,
     armed: Instant,
@@ -103,6 +106,7 @@ impl Vigil {
             senses,
             list: Children::of_this_thread(),
             main: None,
+            in_control: false,
             lock: None,
             will: Vec::with_capacity(ROOM),
             armed: Instant::FOREVER,
@@ -154,12 +158,21 @@ impl Vigil {
         let steps = self.watch.step(Instant::now(), event);
         // Before anything is done about it: whoever is signalled finds the truth there.
         let yielded = self.control.yields() && self.watch.is_draining();
-        self.control.set(if yielded {
+        self.show_control(if yielded {
             Instant::ZERO
         } else {
             self.watch.control()
         });
         self.perform(&steps);
+    }
+
+    fn show_control(&self, until: Instant) {
+        let until = if self.in_control {
+            until
+        } else {
+            Instant::ZERO
+        };
+        self.control.set(until);
     }
 
     fn perform(&mut self, steps: &Steps) {
@@ -247,7 +260,7 @@ impl Vigil {
             Demand::Kill => self.happened(Event::KillAsked),
             Demand::Signal(signal) => self.pass_on(signal),
             Demand::Resume => {
-                if let Some(main) = &self.main {
+                if let Some(main) = self.main.as_ref().filter(|main| main.in_front) {
                     self.inheritance.foreground.lend_again(main.pid);
                 }
                 self.pass_on(libc::SIGCONT);
@@ -265,6 +278,8 @@ impl Vigil {
 
     fn start(&mut self, demand: Demand, payload: usize) {
         let Demand::Start {
+            program,
+            in_control,
             term_at,
             kill_at,
             stop_signal,
@@ -280,14 +295,15 @@ impl Vigil {
             return;
         }
         let will_at = payload + env as usize;
-        let additions = wire::variables(&self.received[payload..will_at]);
+        let changes = wire::variables(&self.received[payload..will_at]);
         self.will.clear();
         self.will
             .extend_from_slice(&self.received[will_at..will_at + will as usize]);
         let passed = self.passed.take().filter(|_| lock);
+        self.in_control = in_control;
         // The command may ask at once.
-        self.control.set(kill_at);
-        match self.fork_command((term_at, kill_at), additions, passed) {
+        self.show_control(kill_at);
+        match self.fork_command(program, (term_at, kill_at), changes, passed) {
             Ok(pid) => self.happened(Event::Forked {
                 term_at,
                 kill_at,
@@ -307,11 +323,14 @@ impl Vigil {
 
     fn fork_command(
         &mut self,
+        program: u8,
         (term_at, kill_at): (Instant, Instant),
-        additions: Vec<(OsString, OsString)>,
+        changes: Vec<wire::Change>,
         lock: Option<OwnedFd>,
     ) -> Result<i32, Errno> {
-        let mut image = Image::prepare(&self.setup.command, additions)?;
+        let programs = &self.setup.programs;
+        let program = programs.get(usize::from(program)).ok_or(Errno::EINVAL)?;
+        let mut image = Image::prepare(program, changes)?;
         self.lock = lock;
         // Looked at last: what is only to be ended again is not begun.
         if Instant::now() >= term_at.min(kill_at) {
@@ -319,10 +338,13 @@ impl Vigil {
         }
         let lock = self.lock.as_ref().map(AsFd::as_fd);
         self.cage.open(kill_at, lock)?;
-        self.inheritance.foreground.lend();
+        if program.in_front {
+            self.inheritance.foreground.lend();
+        }
         let newborn = spawn::spawn(&mut image, &self.inheritance, lock, &self.cage)?;
         self.main = Some(Main {
             pid: newborn.pid,
+            in_front: program.in_front,
             ended: false,
             reaped: false,
             verdict: Some(newborn.verdict),

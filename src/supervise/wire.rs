@@ -32,12 +32,16 @@ pub struct Malformed;
 /// What the supervisor tells the guardian to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Demand {
-    /// Start the command. The payload is the environment's additions, then the will.
+    /// Start a program. The payload is the environment's changes, then the will.
     Start {
+        /// Which of those the guardian was made with.
+        program: u8,
+        /// The control file tells of its deadline.
+        in_control: bool,
         term_at: Instant,
         kill_at: Instant,
         stop_signal: i32,
-        /// Bytes of `KEY=VALUE\0` that follow.
+        /// Bytes of `KEY=VALUE\0` (to set) and `KEY\0` (to unset) that follow.
         env: u32,
         /// Bytes of the will that follow the environment.
         will: u32,
@@ -163,6 +167,8 @@ impl Demand {
         let none = Fields::default();
         match self {
             Demand::Start {
+                program,
+                in_control,
                 term_at,
                 kill_at,
                 stop_signal,
@@ -171,7 +177,7 @@ impl Demand {
                 lock,
             } => Fields {
                 kind: 1,
-                flags: u16::from(lock),
+                flags: u16::from(lock) | u16::from(in_control) << 1 | u16::from(program) << 8,
                 number: stop_signal,
                 a: term_at.as_nanos(),
                 b: kill_at.as_nanos(),
@@ -221,6 +227,8 @@ impl Demand {
         let b = Instant::from_nanos(fields.b);
         let demand = match fields.kind {
             1 => Demand::Start {
+                program: fields.flags.to_le_bytes()[1],
+                in_control: fields.flags & 2 == 2,
                 term_at: a,
                 kill_at: b,
                 stop_signal: fields.number,
@@ -314,19 +322,21 @@ impl Report {
     }
 }
 
-/// Splits `KEY=VALUE\0KEY=VALUE\0`.
-pub(super) fn variables(bytes: &[u8]) -> Vec<(OsString, OsString)> {
+/// A variable of a command's environment, and what it is set to; `None`: it is unset.
+pub(super) type Change = (OsString, Option<OsString>);
+
+/// Splits `KEY=VALUE\0KEY\0KEY=VALUE\0`.
+pub(super) fn variables(bytes: &[u8]) -> Vec<Change> {
     bytes
         .split(|byte| *byte == 0)
         .filter(|entry| !entry.is_empty())
         .map(|entry| {
             let middle = entry.iter().position(|byte| *byte == b'=');
             let (name, value) = entry.split_at(middle.unwrap_or(entry.len()));
-            let value = value.get(1..).unwrap_or_default();
-            (
-                OsString::from_vec(name.to_vec()),
-                OsString::from_vec(value.to_vec()),
-            )
+            let value = value
+                .get(1..)
+                .map(|value| OsString::from_vec(value.to_vec()));
+            (OsString::from_vec(name.to_vec()), value)
         })
         .collect()
 }
@@ -349,10 +359,13 @@ mod tests {
                 any::<i32>(),
                 length.clone(),
                 length.clone(),
-                any::<bool>()
+                any::<(bool, bool, u8)>()
             )
-                .prop_map(|(term_at, kill_at, stop_signal, env, will, lock)| {
+                .prop_map(|(term_at, kill_at, stop_signal, env, will, more)| {
+                    let (lock, in_control, program) = more;
                     Demand::Start {
+                        program,
+                        in_control,
                         term_at,
                         kill_at,
                         stop_signal,
@@ -416,9 +429,10 @@ mod tests {
 
     #[test]
     fn variables_are_split_at_their_first_equals_sign() {
-        let pair = |name: &str, value: &str| (name.into(), value.into());
-        let split = variables(b"A=x=y\0B=\0");
-        assert_eq!(split, [pair("A", "x=y"), pair("B", "")]);
+        let pair = |name: &str, value: Option<&str>| (name.into(), value.map(Into::into));
+        let split = variables(b"A=x=y\0B=\0C\0");
+        let wanted = [("A", Some("x=y")), ("B", Some("")), ("C", None)];
+        assert_eq!(split, wanted.map(|(name, value)| pair(name, value)));
     }
 
     #[test]

@@ -2,12 +2,12 @@
 //!
 //! Used by everybody who supervises, and by the rooms beside this one. Nothing here does anything.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use crate::clock::Instant;
-use crate::core::Exit;
+use crate::core::{Exit, Failed};
 
 /// What is asked for to keep the command's tree together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -34,10 +34,40 @@ impl std::fmt::Display for Contain {
     }
 }
 
+/// Something a guardian can be ordered to run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// The command and its arguments; not empty.
+    pub words: Vec<OsString>,
+    /// It gets our stdin, and the foreground of our terminal if we have that; else its stdin is
+    /// /dev/null, and it stays in the background.
+    pub in_front: bool,
+}
+
+impl Program {
+    /// A command of the user's own, which gets everything as we got it.
+    #[must_use]
+    pub fn command(words: Vec<OsString>) -> Program {
+        Program {
+            words,
+            in_front: true,
+        }
+    }
+
+    /// A script that `sh` runs beside that.
+    #[must_use]
+    pub fn script(text: &OsStr) -> Program {
+        Program {
+            words: vec!["/bin/sh".into(), "-c".into(), text.to_owned()],
+            in_front: false,
+        }
+    }
+}
+
 /// What a guardian is made with.
 pub struct Setup {
-    /// The command and its arguments; not empty.
-    pub command: Vec<OsString>,
+    /// What it can be ordered to run, one after another: at least one, at most 255.
+    pub programs: Vec<Program>,
     /// What keeps the tree together.
     pub contain: Contain,
     /// From the stop signal to SIGKILL when the supervisor is dead and no deadline tells more.
@@ -50,8 +80,14 @@ pub struct Setup {
 
 /// One command to run, under deadlines.
 pub struct Order {
+    /// Which of [`Setup::programs`].
+    pub program: u8,
+    /// It is in control until its deadline, and the control file says so.
+    pub in_control: bool,
     /// Variables the command's environment gains; the rest is as we got it.
     pub env: Vec<(OsString, OsString)>,
+    /// Variables it loses, if we got them.
+    pub unset: Vec<OsString>,
     /// When the guardian drains on its own, for the grace that is left until `kill_at`.
     pub term_at: Instant,
     /// When the guardian kills on its own.
@@ -98,4 +134,14 @@ pub enum News {
     Lost,
     /// Something of the tree cannot be killed. Nothing follows.
     TreeStuck,
+    /// No guardian's word, but of whoever prepares a command's start: it failed, nothing of it lives
+    /// since `at`, and the command was not started.
+    Unprepared {
+        /// When the last of it was reaped.
+        at: Instant,
+        /// How it failed.
+        how: Failed,
+    },
+    /// No guardian's word either: what runs without control has this main process, or ended.
+    Standby(Option<i32>),
 }

@@ -132,7 +132,12 @@ impl World {
             News::TreeEmpty { at } => Event::TreeEmpty { at },
             News::Lost => Event::GuardianLost,
             News::TreeStuck => Event::TreeStuck,
-            News::Stopped | News::LeftBehind | News::Acting | News::ClockJumped => Event::Ticked,
+            News::Unprepared { at, how } => Event::Unprepared { at, how },
+            News::Stopped
+            | News::LeftBehind
+            | News::Acting
+            | News::ClockJumped
+            | News::Standby(_) => Event::Ticked,
         };
         self.tell(p, now, event);
     }
@@ -234,6 +239,7 @@ impl World {
                     term_at,
                     kill_at,
                     token,
+                    ..
                 } => {
                     pair.had_control = true;
                     pair.told_lost.clear();
@@ -280,6 +286,7 @@ impl World {
                     pair.desk.forget();
                     self.demand(p, Demand::Entrust { will: 0 }, &[]);
                 }
+                Action::StandBy | Action::TenureOver { .. } => {}
                 Action::Report(notice) => self.noticed(p, &notice),
             }
         }
@@ -314,6 +321,8 @@ impl World {
         let mut payload = token.to_le_bytes().to_vec();
         payload.extend(pair.store.will().unwrap_or(0).to_le_bytes());
         let start = Demand::Start {
+            program: 0,
+            in_control: true,
             term_at,
             kill_at,
             stop_signal: 15,

@@ -12,7 +12,7 @@ use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::unistd::{ForkResult, fork};
 use trafficcop::clock::Instant;
 use trafficcop::supervise::contain::{Cgroup, Pidns};
-use trafficcop::supervise::{self, Attendant, Contain, Order, Setup};
+use trafficcop::supervise::{self, Attendant, Contain, Order, Program, Setup};
 
 use super::proc;
 use super::scene::Who;
@@ -43,7 +43,7 @@ pub(crate) fn supervisor(control: &str, command: Vec<OsString>) {
         _ => Contain::None,
     };
     let setup = |command: &[OsString]| Setup {
-        command: command.to_vec(),
+        programs: vec![Program::command(command.to_vec())],
         contain,
         grace: std::time::Duration::from_secs(10),
         afterlife,
@@ -139,6 +139,9 @@ fn obey(attendant: &mut Attendant, line: &str) {
     };
     match words[..] {
         ["start", term_at, kill_at, lock, ref rest @ ..] => attendant.start(Order {
+            program: 0,
+            in_control: true,
+            unset: Vec::new(),
             env: rest
                 .iter()
                 .filter_map(|word| word.split_once('='))

@@ -85,6 +85,8 @@ pub(super) struct Campaign {
     contacted: bool,
     /// The command was started once: from now on no wait limit makes us leave.
     controlled: bool,
+    /// What runs without control was told to run.
+    standing: bool,
     /// An unanswered attempt to acquire may have obtained the lease.
     ambiguous: bool,
     seen: Option<Sight>,
@@ -103,6 +105,7 @@ impl Campaign {
             woken: None,
             contacted: false,
             controlled: false,
+            standing: false,
             ambiguous: false,
             seen: None,
             doubt: None,
@@ -226,9 +229,17 @@ impl Campaign {
         }
     }
 
+    /// There is time until the next attempt: what runs without control may run.
+    pub(super) fn stands_by(&mut self, turn: &mut Turn) {
+        if !std::mem::replace(&mut self.standing, true) {
+            turn.act(Action::StandBy);
+        }
+    }
+
     /// The command is about to be started.
     pub(super) fn in_control(&mut self) {
         self.controlled = true;
+        self.standing = false;
         self.seen = None;
     }
 

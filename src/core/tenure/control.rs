@@ -116,6 +116,12 @@ impl Control {
         self.safe_until != Instant::FOREVER
     }
 
+    /// When half the lease will be gone.
+    pub(super) fn fresh_until(&self) -> Instant {
+        self.budget
+            .map_or(Instant::FOREVER, |b| self.t0 + b.lease / 2)
+    }
+
     /// The last word of the store is older than half the lease.
     pub(super) fn half_gone(&self, now: Instant) -> bool {
         self.budget

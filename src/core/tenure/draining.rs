@@ -118,6 +118,10 @@ impl Draining {
                 let cause = ended_by(self.cause, self.due, at);
                 resting::after(campaign, turn, self.charge, cause, at)
             }
+            // Whatever failed while it was asked to end failed because of that.
+            Event::Unprepared { at, .. } if over => {
+                Releasing::after(campaign, turn, self.charge, self.cause, Some(at))
+            }
             Event::GuardianLost => {
                 campaign.guardian_lost = true;
                 let cause = guardian_lost(self.cause);
@@ -133,6 +137,7 @@ impl Draining {
             | Event::Acquired(_)
             | Event::Released(_)
             | Event::NotStarted { .. }
+            | Event::Unprepared { .. }
             | Event::TreeEmpty { .. } => self.go_on(turn),
         }
     }
@@ -209,6 +214,10 @@ impl Killing {
                 let cause = ended_by(self.cause, self.due, at);
                 resting::after(campaign, turn, self.charge, cause, at)
             }
+            // Whatever failed while it was asked to end failed because of that.
+            Event::Unprepared { at, .. } if over => {
+                Releasing::after(campaign, turn, self.charge, self.cause, Some(at))
+            }
             Event::GuardianLost => {
                 campaign.guardian_lost = true;
                 self.cause = guardian_lost(self.cause);
@@ -227,6 +236,7 @@ impl Killing {
             | Event::Acquired(_)
             | Event::Released(_)
             | Event::NotStarted { .. }
+            | Event::Unprepared { .. }
             | Event::TreeEmpty { .. } => self.go_on(turn),
         }
     }

@@ -12,7 +12,7 @@ use super::draining::{Draining, Killing};
 use super::{Phase, Releasing, resting};
 use crate::clock::Instant;
 use crate::core::habits::History;
-use crate::core::{Action, Cause, Event, Exit, Notice};
+use crate::core::{Action, Cause, Event, Exit, Failed, Notice, Unfit};
 
 /// The lease is ours, but the answer took so long that it is renewed before anything starts.
 #[derive(Debug)]
@@ -77,6 +77,7 @@ impl Confirming {
             | Event::Released(_)
             | Event::Started { .. }
             | Event::NotStarted { .. }
+            | Event::Unprepared { .. }
             | Event::Exited(_)
             | Event::TreeEmpty { .. }
             | Event::TreeStuck => self.go_on(turn),
@@ -114,6 +115,7 @@ impl Charge {
     pub(super) fn is_over_by(&self, event: &Event) -> bool {
         match event {
             Event::TreeEmpty { at } => *at >= self.since,
+            Event::Unprepared { at, .. } => !self.started && *at >= self.since,
             Event::NotStarted { .. } => !self.started,
             Event::Ticked
             | Event::ClockJumped
@@ -169,6 +171,7 @@ impl Holding {
         turn.act(Action::Start {
             term_at: control.term_at(),
             kill_at: control.kill_at(),
+            fresh_until: control.fresh_until(),
             token: control.token(),
         });
         Phase::Holding(Holding {
@@ -234,6 +237,9 @@ impl Holding {
                 Cause::NotStarted { errno },
                 None,
             ),
+            Event::Unprepared { at, how } if over => {
+                unprepared(campaign, turn, self.charge, at, how)
+            }
             Event::Exited(exit) => {
                 let end_of_grace = turn.now + campaign.rules.grace;
                 turn.act(drain(campaign, end_of_grace));
@@ -277,6 +283,7 @@ impl Holding {
             | Event::Acquired(_)
             | Event::Released(_)
             | Event::NotStarted { .. }
+            | Event::Unprepared { .. }
             | Event::TreeEmpty { .. } => self.go_on(turn),
         }
     }
@@ -347,6 +354,19 @@ fn drain(campaign: &Campaign, end_of_grace: Instant) -> Action {
         signal: campaign.rules.stop_signal,
         end_of_grace,
     }
+}
+
+/// The command was not started, because what has to succeed before it did not: another is to try.
+fn unprepared(
+    campaign: &mut Campaign,
+    turn: &mut Turn,
+    charge: Charge,
+    at: Instant,
+    how: Failed,
+) -> Phase {
+    turn.report(Notice::Unprepared(how));
+    let cause = Cause::GivenUp(Unfit::Unprepared(how));
+    Releasing::after(campaign, turn, charge, cause, Some(at))
 }
 
 pub(super) fn in_doubt(campaign: &Campaign) -> Cause {

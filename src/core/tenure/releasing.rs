@@ -30,6 +30,8 @@ pub(super) struct Releasing {
     confirmed: Instant,
     /// From when on somebody else can have it because it ran out.
     others_from: Instant,
+    /// A command was ordered to start: a tenure had begun.
+    began: bool,
     /// A lease was granted (rather than: an attempt may have obtained one).
     granted: bool,
     give_up_at: Instant,
@@ -57,6 +59,7 @@ impl Releasing {
     ) -> Phase {
         let control = &charge.control;
         let mut this = Releasing::new(turn, Some(cause), Some(control));
+        this.began = true;
         this.exit = charge.exit;
         this.confirmed = control.confirmed();
         this.others_from = control.others_from();
@@ -100,6 +103,9 @@ impl Releasing {
     /// A tree that cannot be killed may live for ever: its lease is never given back.
     pub(super) fn never(turn: &mut Turn, exit: Option<Exit>, cause: Cause) -> Phase {
         left_to_run_out(turn, "a process of the command cannot be killed".to_owned());
+        turn.act(Action::TenureOver {
+            cause: cause.clone(),
+        });
         Phase::Done(Ending {
             cause,
             exit,
@@ -117,6 +123,7 @@ impl Releasing {
             empty_at: None,
             confirmed: Instant::ZERO,
             others_from: Instant::FOREVER,
+            began: false,
             granted: control.is_some(),
             give_up_at: end.min(turn.now + PATIENCE),
             stage: Stage::Due { at: turn.now },
@@ -177,6 +184,7 @@ impl Releasing {
             | Event::Acquired(Err(_))
             | Event::Started { .. }
             | Event::NotStarted { .. }
+            | Event::Unprepared { .. }
             | Event::TreeEmpty { .. }
             | Event::TreeStuck => self.go_on(campaign, turn),
         }
@@ -282,8 +290,11 @@ impl Releasing {
     /// What comes after: another round where control was lost or handed over and we compete, unless somebody
     /// asked us to stop meanwhile or there is no guardian left to run anything.
     fn conclude(self, campaign: &mut Campaign, turn: &mut Turn, released: bool) -> Phase {
+        if let Some(cause) = self.cause.clone().filter(|_| self.began) {
+            turn.act(Action::TenureOver { cause });
+        }
         let competes = match &self.cause {
-            None | Some(Cause::HandOver) => true,
+            None | Some(Cause::HandOver | Cause::GivenUp(_)) => true,
             Some(Cause::Doubt { .. } | Cause::Lost { .. }) => {
                 campaign.rules.if_lost == IfLost::Compete
             }
@@ -296,7 +307,7 @@ impl Releasing {
                 | Cause::Store { .. },
             ) => false,
         };
-        let handed_over = self.cause == Some(Cause::HandOver);
+        let handed_over = matches!(self.cause, Some(Cause::HandOver | Cause::GivenUp(_)));
         let cause = match self.cause {
             Some(cause) if !competes => cause,
             Some(_) | None => {

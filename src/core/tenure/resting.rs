@@ -9,7 +9,7 @@ use super::control::Answer;
 use super::holding::{Charge, in_doubt};
 use super::{Holding, Phase, Releasing};
 use crate::clock::Instant;
-use crate::core::{Cause, Event, Notice};
+use crate::core::{Cause, Event, Notice, Unfit};
 
 /// See the module's text.
 #[derive(Debug)]
@@ -111,7 +111,7 @@ fn restart(campaign: &mut Campaign, turn: &mut Turn, charge: &mut Charge) -> Res
     }
     let Some((wait, number)) = campaign.next_restart(charge, turn.now) else {
         turn.report(Notice::RestartsSpent);
-        return Err(Cause::HandOver);
+        return Err(Cause::GivenUp(Unfit::RestartsSpent));
     };
     let until = turn.now + wait;
     turn.report(Notice::BackingOff { until, number });
@@ -203,6 +203,7 @@ impl Resting {
             | Event::Released(_)
             | Event::Started { .. }
             | Event::NotStarted { .. }
+            | Event::Unprepared { .. }
             | Event::Exited(_)
             | Event::TreeEmpty { .. }
             | Event::TreeStuck => self.go_on(campaign, turn),

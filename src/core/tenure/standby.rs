@@ -62,6 +62,7 @@ impl Standby {
             | Event::Released(_)
             | Event::Started { .. }
             | Event::NotStarted { .. }
+            | Event::Unprepared { .. }
             | Event::Exited(_)
             | Event::TreeEmpty { .. }
             | Event::TreeStuck => self.look(campaign, turn),
@@ -75,6 +76,7 @@ impl Standby {
             return campaign.leave(turn, cause);
         }
         if turn.now < self.next_at {
+            campaign.stands_by(turn);
             return Phase::Standby(self);
         }
         campaign.attempt_sent(turn.now);
@@ -135,6 +137,7 @@ impl Acquiring {
             | Event::Released(_)
             | Event::Started { .. }
             | Event::NotStarted { .. }
+            | Event::Unprepared { .. }
             | Event::Exited(_)
             | Event::TreeEmpty { .. }
             | Event::TreeStuck => Phase::Acquiring(self),

@@ -4,12 +4,13 @@ mod behaviour;
 mod endings;
 mod habits;
 mod properties;
+mod roles;
 mod table;
 
 use std::time::Duration;
 
 use super::*;
-use crate::core::{After, Cause, Exit, Failure, Grant, Notice, Restart, Sight};
+use crate::core::{After, Cause, Exit, Failed, Failure, Grant, Notice, Restart, Sight, Unfit};
 
 const TERM: i32 = 15;
 const INT: i32 = 2;

@@ -5,7 +5,7 @@
 use super::{Check, Findings, brief};
 use crate::clock::Instant;
 use crate::supervise::contain::{Cgroup, Pidns};
-use crate::supervise::{self, Contain, Setup};
+use crate::supervise::{self, Contain, Program, Setup};
 use crate::verbs::place;
 
 /// Forks a guardian and ends it, tries each containment.
@@ -31,7 +31,10 @@ fn guardian() -> Check {
     const NAME: &str = "guardian";
     let begun = Instant::now();
     let forked = supervise::fork(Setup {
-        command: vec!["true".into()],
+        programs: vec![Program {
+            words: vec!["true".into()],
+            in_front: false,
+        }],
         contain: Contain::None,
         grace: std::time::Duration::ZERO,
         afterlife: |_| (),

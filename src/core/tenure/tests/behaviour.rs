@@ -15,7 +15,7 @@ fn a_standby_polls_with_a_spread_and_says_once_whom_it_is_behind() {
     let mut tenure = acquiring(rules());
     let actions = tenure.step(BEGIN, refused(held()));
     let notice = Action::Report(Notice::StandingBy(Sight::default()));
-    assert_eq!(actions, [notice]);
+    assert_eq!(actions, [notice, Action::StandBy]);
     let wake = tenure.wake_at();
     assert!(wake >= BEGIN + ms(1600) && wake <= BEGIN + ms(2400));
     assert!(acquires(&tenure.step(wake, Event::Ticked)));

@@ -6,13 +6,21 @@ fn empty(seconds: u64) -> Event {
     Event::TreeEmpty { at: at(seconds) }
 }
 
+/// A tenure is over for the same reason as the campaign.
+fn over(ending: &Ending) -> Action {
+    Action::TenureOver {
+        cause: ending.cause.clone(),
+    }
+}
+
 #[test]
 fn the_lease_is_given_back_only_after_the_tree_is_empty() {
     let mut tenure = draining(rules());
     assert!(!releases(&tenure.step(at(1), Event::Exited(Exit::Code(0)))));
     assert!(releases(&tenure.step(at(2), empty(2))));
     let actions = tenure.step(at(2), Event::Released(Ok(())));
-    assert_eq!(actions, [Action::Report(Notice::Released)]);
+    let said = Action::Report(Notice::Released);
+    assert_eq!(actions, [said, over(ending(&tenure))]);
     let wanted = Ending {
         cause: Cause::Stopped(TERM),
         exit: Some(Exit::Code(0)),
@@ -103,7 +111,7 @@ fn a_definite_loss_cannot_exclude_an_overlap_and_gives_nothing_back() {
     tenure.step(at(20), Event::Ticked);
     tenure.step(at(21), unrenewed(lost()));
     let actions = tenure.step(at(22), empty(22));
-    assert_eq!(actions, [Action::Abandon]);
+    assert_eq!(actions, [Action::Abandon, over(ending(&tenure))]);
     assert!(ending(&tenure).overlap && !ending(&tenure).released);
     assert!(matches!(ending(&tenure).cause, Cause::Lost { .. }));
 }
@@ -211,7 +219,7 @@ fn a_loss_learnt_from_the_last_renewal_cannot_exclude_an_overlap() {
     tenure.step(at(20), Event::Ticked);
     tenure.step(at(21), empty(21));
     let actions = tenure.step(at(22), unrenewed(lost()));
-    assert_eq!(actions, [Action::Abandon]);
+    assert_eq!(actions, [Action::Abandon, over(ending(&tenure))]);
     assert_eq!(ending(&tenure).cause, Cause::CommandEnded);
     assert!(ending(&tenure).overlap);
 }

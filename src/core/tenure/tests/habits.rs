@@ -60,6 +60,7 @@ fn a_command_that_failed_is_started_again_after_a_back_off_under_the_same_lease(
     let again = Action::Start {
         term_at: at(53),
         kill_at: at(63),
+        fresh_until: at(35),
         token: 7,
     };
     assert_eq!(actions[1], again);

@@ -30,6 +30,8 @@ enum Made {
     Breaking(u64),
     /// Empty since so many milliseconds.
     Empty(u64),
+    /// Not prepared, and nothing of that since so many milliseconds.
+    Unprepared(u64),
 }
 
 fn failure() -> impl Strategy<Value = Failure> {
@@ -60,6 +62,7 @@ fn made() -> impl Strategy<Value = Made> {
         1 => Just(Made::Plain(Event::NotStarted { errno: 2 })),
         2 => (0..2_u8).prop_map(|status| Made::Plain(Event::Exited(Exit::Code(status)))),
         3 => (0..10_000_u64).prop_map(Made::Empty),
+        1 => (0..10_000_u64).prop_map(Made::Unprepared),
         1 => Just(Made::Plain(Event::GuardianLost)),
         1 => prop::sample::select(vec![TERM, INT, HUP])
             .prop_map(|signal| Made::Plain(Event::StopAsked(signal))),
@@ -128,6 +131,10 @@ struct Observer {
     started: bool,
     /// It was killed (or its guardian is gone, whose death kills it).
     killed: bool,
+    /// What runs without control was told to.
+    standing: bool,
+    /// A command was started, and the tenure is not over yet.
+    tenure: bool,
     /// The deadline the guardian was given last.
     kill_at: Instant,
     /// The latest moment before a request that was granted.
@@ -150,6 +157,11 @@ impl Observer {
                 self.alive_since = None;
             }
             Event::NotStarted { .. } if !self.started => self.alive_since = None,
+            Event::Unprepared { at, .. }
+                if !self.started && self.alive_since.is_some_and(|since| *at >= since) =>
+            {
+                self.alive_since = None;
+            }
             Event::GuardianLost => self.killed = true,
             _ => {}
         }
@@ -175,6 +187,8 @@ impl Observer {
                     assert!(self.within(*kill_at), "a start beyond the lease");
                     assert!(self.granted, "a start under a lease that was given back");
                     self.alive_since = Some(now);
+                    self.standing = false;
+                    self.tenure = true;
                     self.started = false;
                     self.killed = false;
                     self.kill_at = *kill_at;
@@ -198,6 +212,17 @@ impl Observer {
                     assert!(self.alive_since.is_some() && now <= *end_of_grace);
                 }
                 Action::Abandon => self.granted = false,
+                Action::StandBy => {
+                    assert!(self.alive_since.is_none(), "two roles at once");
+                    assert!(!self.granted, "standing by with a lease");
+                    assert!(!self.standing, "said again");
+                    self.standing = true;
+                }
+                Action::TenureOver { .. } => {
+                    assert!(self.alive_since.is_none() && !self.granted);
+                    assert!(self.tenure, "no tenure had begun");
+                    self.tenure = false;
+                }
                 Action::Announce | Action::Report(_) => {}
             }
         }
@@ -227,6 +252,8 @@ proptest! {
             alive_since: None,
             started: false,
             killed: false,
+            standing: false,
+            tenure: false,
             kill_at: Instant::FOREVER,
             t0: None,
         };
@@ -243,6 +270,10 @@ proptest! {
                 Made::Renewed(ago) => renewed(now - ms(ago)),
                 Made::Breaking(left) => unrenewed(breaking(now + ms(left))),
                 Made::Empty(ago) => Event::TreeEmpty { at: now - ms(ago) },
+                Made::Unprepared(ago) => Event::Unprepared {
+                    at: now - ms(ago),
+                    how: Failed::Exited(Exit::Code(1)),
+                },
             };
             let ticked = event == Event::Ticked;
             observer.hears(now, &event);
@@ -250,6 +281,7 @@ proptest! {
             prop_assert!(!ticked || tenure.wake_at() > now, "a busy loop in {:?}", tenure.state());
             prop_assert_eq!(tenure.ending().is_some(), *tenure.state() == State::Done);
             if tenure.ending().is_some() {
+                prop_assert!(!observer.tenure, "an end without the end of the tenure");
                 prop_assert!(observer.alive_since.is_none(), "an end while the tree may live");
             }
         }

@@ -95,6 +95,13 @@ fn rows() -> Vec<(&'static str, Event)> {
         ("release: fatal", released(Err(fatal()))),
         ("started", Event::Started { pid: 1 }),
         ("not started", Event::NotStarted { errno: 2 }),
+        (
+            "unprepared",
+            Event::Unprepared {
+                at: NOW,
+                how: Failed::Exited(Exit::Code(1)),
+            },
+        ),
         ("exited", Event::Exited(Exit::Code(0))),
         ("tree empty", Event::TreeEmpty { at: NOW }),
         ("guardian lost", Event::GuardianLost),
@@ -115,6 +122,8 @@ fn name(action: &Action) -> &'static str {
         Action::Announce => "announce",
         Action::Release { .. } => "release",
         Action::Abandon => "abandon",
+        Action::StandBy => "stand by",
+        Action::TenureOver { .. } => "over",
         Action::Report(_) => "say",
     }
 }
@@ -145,11 +154,11 @@ acquired
     Acquiring: say start > Holding
     Releasing: release
 acquire: held
-    Acquiring: say > Standby
+    Acquiring: say stand by > Standby
 acquire: lost
-    Acquiring: say > Standby
+    Acquiring: say stand by > Standby
 acquire: transient
-    Acquiring: say > Standby
+    Acquiring: say stand by > Standby
 acquire: fatal
     Acquiring: > Done
 renewed
@@ -157,23 +166,23 @@ renewed
     Holding: extend
     Draining: extend
 renew: held
-    Confirming: say abandon > Standby
+    Confirming: say abandon stand by > Standby
     Holding: kill say > Killing
     Draining: kill > Killing
-    Resting (back-off): say abandon say > Standby
-    Resting (kept): say abandon > Done
+    Resting (back-off): say abandon over say stand by > Standby
+    Resting (kept): say abandon over > Done
 renew: lost
-    Confirming: say abandon > Standby
+    Confirming: say abandon stand by > Standby
     Holding: kill say > Killing
     Draining: kill > Killing
-    Resting (back-off): say abandon say > Standby
-    Resting (kept): say abandon > Done
+    Resting (back-off): say abandon over say stand by > Standby
+    Resting (kept): say abandon over > Done
 renew: breaking
-    Confirming: say abandon > Standby
+    Confirming: say abandon stand by > Standby
     Holding: extend drain say > Draining
     Draining: extend
-    Resting (back-off): say abandon > Standby
-    Resting (kept): say abandon > Done
+    Resting (back-off): say abandon over stand by > Standby
+    Resting (kept): say abandon over > Done
 renew: transient
     Confirming: say
     Holding: say
@@ -187,17 +196,19 @@ renew: fatal
     Resting (back-off): say
     Resting (kept): say
 released
-    Releasing: say > Done
+    Releasing: say over > Done
 release: held
-    Releasing: say > Done
+    Releasing: say over > Done
 release: lost
-    Releasing: say > Done
+    Releasing: say over > Done
 release: transient
 release: fatal
-    Releasing: abandon say > Done
+    Releasing: abandon say over > Done
 started
 not started
     Holding: release > Releasing
+unprepared
+    Holding: say release > Releasing
 exited
     Holding: drain say > Draining
     Draining: say
@@ -215,9 +226,9 @@ guardian lost
     Draining: > Killing
     Resting (back-off): > Releasing
 tree stuck
-    Holding: abandon say > Done
-    Draining: abandon say > Done
-    Killing: abandon say > Done
+    Holding: abandon say over > Done
+    Draining: abandon say over > Done
+    Killing: abandon say over > Done
 stop asked
     Standby: > Done
     Acquiring: withdraw > Releasing
@@ -226,7 +237,7 @@ stop asked
     Draining: kill > Killing
     Resting (back-off): > Releasing
     Resting (kept): > Releasing
-    Releasing: abandon say > Done
+    Releasing: abandon say over > Done
 ";
 
 #[test]

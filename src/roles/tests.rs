@@ -1,0 +1,398 @@
+//! The order of things on stage, in virtual time.
+
+use super::*;
+use crate::core::{Exit, Failed};
+
+const BEGIN: Instant = Instant::from_nanos(1_000_000_000_000);
+const ALL: Cast = Cast {
+    standby: true,
+    on_acquire: true,
+    grace: Duration::from_secs(30),
+};
+
+fn at(seconds: u64) -> Instant {
+    BEGIN + Duration::from_secs(seconds)
+}
+
+/// A lease of 60 s, confirmed at that second.
+fn term(t0: u64) -> Term {
+    Term {
+        term_at: at(t0 + 48),
+        kill_at: at(t0 + 58),
+        fresh_until: at(t0 + 30),
+        token: 7,
+    }
+}
+
+fn launched(acts: &[Act]) -> Option<Role> {
+    acts.iter().find_map(|act| match act {
+        Act::Launch { role, .. } => Some(*role),
+        _ => None,
+    })
+}
+
+fn told(acts: &[Act]) -> Vec<News> {
+    let told = acts.iter().filter_map(|act| match act {
+        Act::Tell(news) => Some(news.clone()),
+        _ => None,
+    });
+    told.collect()
+}
+
+fn drained(acts: &[Act]) -> Option<Instant> {
+    acts.iter().find_map(|act| match act {
+        Act::Drain { end_of_grace, .. } => Some(*end_of_grace),
+        _ => None,
+    })
+}
+
+fn exited(code: u8) -> News {
+    News::Exited(Exit::Code(code))
+}
+
+fn empty(seconds: u64) -> News {
+    News::TreeEmpty { at: at(seconds) }
+}
+
+fn standing(cast: Cast) -> Stage {
+    let mut stage = Stage::new(cast);
+    assert_eq!(launched(&stage.stand_by(BEGIN)), Some(Role::Standby));
+    stage.heard(BEGIN, News::Started { pid: 4711 });
+    stage
+}
+
+/// In control since second 10; the standby command was asked to end.
+fn ushering() -> Stage {
+    let mut stage = standing(ALL);
+    let acts = stage.start(at(10), term(10));
+    assert_eq!(drained(&acts), Some(at(40)));
+    assert_eq!(launched(&acts), None);
+    stage
+}
+
+/// The standby's tree was empty at second 11.
+fn preparing() -> Stage {
+    let mut stage = ushering();
+    stage.heard(at(11), News::Exited(Exit::Signal(TERM)));
+    assert_eq!(
+        launched(&stage.heard(at(11), empty(11))),
+        Some(Role::OnAcquire)
+    );
+    stage
+}
+
+/// The hook has succeeded at second 12.
+fn playing() -> Stage {
+    let mut stage = preparing();
+    assert_eq!(stage.heard(at(12), exited(0)), []);
+    assert_eq!(
+        launched(&stage.heard(at(12), empty(12))),
+        Some(Role::Command)
+    );
+    stage
+}
+
+#[test]
+fn one_comes_after_the_other_and_none_before_the_tree_is_empty() {
+    let mut stage = playing();
+    assert_eq!(told(&stage.heard(at(20), exited(3))), [exited(3)]);
+    assert_eq!(launched(&stage.stand_by(at(20))), None, "its tree may live");
+    assert_eq!(stage.on(), Some(Role::Command));
+    assert_eq!(told(&stage.heard(at(21), empty(21))), [empty(21)]);
+}
+
+#[test]
+fn a_standby_comes_back_when_control_is_gone() {
+    let mut stage = playing();
+    stage.heard(at(21), empty(21));
+    assert_eq!(launched(&stage.stand_by(at(22))), Some(Role::Standby));
+    assert_eq!(stage.stand_by(at(23)), [], "once");
+}
+
+#[test]
+fn the_standby_s_tree_must_be_gone_while_there_is_time_and_a_renewal_makes_time() {
+    let mut stage = standing(ALL);
+    let acts = stage.start(at(10), term(10));
+    assert_eq!(acts[0], Act::Entrust);
+    let kill_at = |acts: &[Act]| {
+        acts.iter().find_map(|act| match act {
+            Act::Extend { kill_at, .. } => Some(*kill_at),
+            _ => None,
+        })
+    };
+    assert_eq!(kill_at(&acts), Some(at(58)));
+    let acts = stage.extend(at(30), at(78), at(88));
+    assert_eq!(kill_at(&acts), Some(at(78)));
+}
+
+#[test]
+fn the_hook_runs_once_in_a_tenure() {
+    let mut stage = playing();
+    stage.heard(at(13), exited(1));
+    stage.heard(at(13), empty(13));
+    assert_eq!(
+        launched(&stage.start(at(14), term(10))),
+        Some(Role::Command)
+    );
+    stage.heard(at(15), empty(15));
+    let next = Term {
+        token: 8,
+        ..term(20)
+    };
+    assert_eq!(launched(&stage.start(at(20), next)), Some(Role::OnAcquire));
+}
+
+#[test]
+fn a_hook_that_fails_is_told_when_its_tree_is_empty() {
+    let mut stage = preparing();
+    assert_eq!(told(&stage.heard(at(12), exited(3))), []);
+    stage.heard(at(12), News::LeftBehind);
+    let acts = stage.heard(at(14), empty(14));
+    let how = Failed::Exited(Exit::Code(3));
+    assert_eq!(told(&acts), [News::Unprepared { at: at(14), how }]);
+    assert_eq!(launched(&acts), None);
+    assert_eq!(stage.on(), None);
+}
+
+#[test]
+fn a_hook_that_cannot_be_started_has_failed() {
+    let mut stage = preparing();
+    let how = Failed::NotStarted(libc::EAGAIN);
+    let acts = stage.heard(
+        at(12),
+        News::NotStarted {
+            errno: libc::EAGAIN,
+        },
+    );
+    assert_eq!(told(&acts), [News::Unprepared { at: at(11), how }]);
+}
+
+#[test]
+fn a_hook_that_was_asked_to_end_has_not_failed_whatever_it_says() {
+    for exit in [exited(0), exited(3), News::Exited(Exit::Signal(TERM))] {
+        let mut stage = preparing();
+        let acts = stage.drain(at(12), libc::SIGQUIT, at(42));
+        let drain = Act::Drain {
+            signal: TERM,
+            end_of_grace: at(42),
+        };
+        assert_eq!(acts, [drain], "--stop-signal is the command's");
+        stage.heard(at(13), exit);
+        let acts = stage.heard(at(13), empty(13));
+        assert_eq!(told(&acts), [empty(13)]);
+        assert_eq!(launched(&acts), None);
+    }
+}
+
+#[test]
+fn a_hook_that_was_empty_when_it_was_asked_to_end_ended_because_of_that() {
+    let mut stage = preparing();
+    stage.drain(at(12), TERM, at(42));
+    stage.heard(at(13), exited(0));
+    assert_eq!(told(&stage.heard(at(13), empty(11))), [empty(12)]);
+}
+
+#[test]
+fn a_hook_that_its_guardian_ended_ended_at_its_deadline() {
+    let mut stage = preparing();
+    stage.heard(at(58), News::Acting);
+    stage.heard(at(58), News::Exited(Exit::Signal(TERM)));
+    assert_eq!(
+        told(&stage.heard(at(90), empty(59))),
+        [empty(59)],
+        "no later"
+    );
+}
+
+#[test]
+fn a_hook_that_ends_after_a_pause_of_ours_starts_nothing_and_hides_nothing() {
+    let mut stage = preparing();
+    stage.heard(at(90), exited(0));
+    let acts = stage.heard(at(90), empty(12));
+    assert_eq!(launched(&acts), None);
+    assert_eq!(
+        told(&acts),
+        [empty(58)],
+        "its deadline: doubt, and no overlap"
+    );
+}
+
+#[test]
+fn nothing_is_started_under_a_lease_of_which_half_is_gone() {
+    let mut stage = preparing();
+    stage.heard(at(41), exited(0));
+    assert_eq!(
+        stage.heard(at(41), empty(41)),
+        [],
+        "the next renewal is waited for"
+    );
+    let acts = stage.extend(at(42), at(89), at(99));
+    assert_eq!(launched(&acts), Some(Role::Command));
+    let mut stage = preparing();
+    stage.heard(at(41), exited(0));
+    stage.heard(at(41), empty(41));
+    let acts = stage.drain(at(58), TERM, at(68));
+    assert_eq!(told(&acts), [empty(58)], "or the deadline");
+    assert_eq!(stage.extend(at(59), at(99), at(109)), []);
+}
+
+#[test]
+fn what_ends_control_while_the_standby_drains_waits_for_nothing() {
+    let mut stage = ushering();
+    assert_eq!(told(&stage.drain(at(12), TERM, at(42))), [empty(12)]);
+    assert_eq!(stage.kill(at(13)), [], "and once");
+    // Back in its role as soon as its old tree is gone.
+    assert_eq!(stage.stand_by(at(13)), []);
+    stage.heard(at(14), News::Exited(Exit::Signal(TERM)));
+    assert_eq!(
+        launched(&stage.heard(at(14), empty(14))),
+        Some(Role::Standby)
+    );
+    let mut stage = ushering();
+    assert_eq!(
+        told(&stage.kill(at(90))),
+        [empty(58)],
+        "after a pause of ours"
+    );
+}
+
+#[test]
+fn control_that_comes_back_while_the_standby_still_drains_waits_for_it() {
+    let mut stage = ushering();
+    stage.drain(at(12), TERM, at(42));
+    stage.stand_by(at(13));
+    let acts = stage.start(at(15), term(15));
+    assert_eq!(drained(&acts), None, "its grace has begun already");
+    assert_eq!(
+        launched(&stage.heard(at(16), empty(16))),
+        Some(Role::OnAcquire)
+    );
+}
+
+#[test]
+fn the_guardian_s_death_while_the_standby_drains_leaves_nothing_under_the_lease() {
+    let mut stage = ushering();
+    assert_eq!(
+        told(&stage.heard(at(12), News::Lost)),
+        [News::Lost, empty(12)]
+    );
+    assert!(!stage.is_clear());
+    assert_eq!(stage.heard(at(13), empty(13)), []);
+    assert!(stage.is_clear());
+    let acts = stage.start(at(14), term(14));
+    let errno = libc::EBUSY;
+    assert_eq!(told(&acts), [News::NotStarted { errno }]);
+}
+
+#[test]
+fn the_guardian_s_death_under_the_lease_is_waited_out() {
+    for mut stage in [preparing(), playing()] {
+        assert_eq!(told(&stage.heard(at(13), News::Lost)), [News::Lost]);
+        assert_eq!(stage.start(at(13), term(13)), [], "nothing beside it");
+        assert_eq!(told(&stage.heard(at(14), empty(14))), [empty(14)]);
+    }
+}
+
+#[test]
+fn the_guardian_s_death_on_an_empty_stage_is_told() {
+    let mut stage = Stage::new(ALL);
+    assert_eq!(told(&stage.heard(BEGIN, News::Lost)), [News::Lost]);
+    assert_eq!(stage.heard(at(1), empty(1)), []);
+}
+
+#[test]
+fn a_standby_that_cannot_be_killed_keeps_the_command_from_starting() {
+    let mut stage = ushering();
+    let acts = stage.heard(at(50), News::TreeStuck);
+    let errno = libc::EBUSY;
+    assert_eq!(told(&acts), [News::NotStarted { errno }]);
+    assert!(acts.contains(&Act::Say(Remark::StandbyStuck)));
+    assert_eq!(launched(&stage.stand_by(at(51))), None);
+}
+
+#[test]
+fn what_is_stuck_under_the_lease_is_told() {
+    for mut stage in [preparing(), playing()] {
+        assert_eq!(
+            told(&stage.heard(at(13), News::TreeStuck)),
+            [News::TreeStuck]
+        );
+    }
+}
+
+#[test]
+fn a_standby_that_fails_is_started_again_after_a_growing_back_off() {
+    let mut stage = standing(ALL);
+    let mut now = at(1);
+    for wait in [1, 2, 4, 8, 16, 30, 30] {
+        stage.heard(now, exited(3));
+        let acts = stage.heard(now, News::TreeEmpty { at: now });
+        assert_eq!(launched(&acts), None);
+        assert_eq!(stage.wake_at(), now + Duration::from_secs(wait));
+        now = stage.wake_at();
+        assert_eq!(launched(&stage.woke(now)), Some(Role::Standby));
+    }
+}
+
+#[test]
+fn a_standby_that_succeeds_has_done_its_work_until_the_next_time() {
+    let mut stage = standing(ALL);
+    stage.heard(at(1), exited(0));
+    let acts = stage.heard(at(1), empty(1));
+    assert_eq!(acts, [Act::Say(Remark::StandbyDone)]);
+    assert_eq!(stage.wake_at(), Instant::FOREVER);
+    assert_eq!(
+        launched(&stage.start(at(2), term(2))),
+        Some(Role::OnAcquire)
+    );
+}
+
+#[test]
+fn control_does_not_wait_for_a_back_off() {
+    let mut stage = standing(ALL);
+    stage.heard(at(1), exited(3));
+    stage.heard(at(1), empty(1));
+    assert_eq!(
+        launched(&stage.start(at(1), term(1))),
+        Some(Role::OnAcquire)
+    );
+    assert_eq!(stage.wake_at(), Instant::FOREVER);
+}
+
+#[test]
+fn at_the_end_the_standby_is_drained_and_not_started_again() {
+    let mut stage = standing(ALL);
+    assert_eq!(drained(&stage.finish(at(30))), Some(at(30)));
+    assert_eq!(stage.finish(at(40)), [], "its grace is fixed");
+    stage.heard(at(1), exited(3));
+    assert_eq!(launched(&stage.heard(at(1), empty(1))), None);
+    assert!(stage.is_clear() && stage.wake_at() == Instant::FOREVER);
+}
+
+#[test]
+fn an_order_that_came_too_late_is_doubt_and_no_bad_command() {
+    let late = News::NotStarted { errno: libc::ETIME };
+    for mut stage in [preparing(), playing()] {
+        assert_eq!(told(&stage.heard(at(59), late.clone())), [empty(58)]);
+    }
+}
+
+#[test]
+fn without_a_cast_the_command_is_all_there_is() {
+    let mut stage = Stage::new(Cast {
+        standby: false,
+        on_acquire: false,
+        ..ALL
+    });
+    assert_eq!(stage.stand_by(BEGIN), []);
+    let acts = stage.start(at(1), term(1));
+    assert_eq!(launched(&acts), Some(Role::Command));
+    for news in [
+        News::Started { pid: 1 },
+        News::LeftBehind,
+        exited(0),
+        empty(2),
+    ] {
+        assert_eq!(told(&stage.heard(at(2), news.clone())), [news]);
+    }
+}

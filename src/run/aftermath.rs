@@ -1,0 +1,143 @@
+//! The hook that runs after control has ended, under a guardian of its own.
+//!
+//! Made by `run` and owned by its charge, which lets it work while it waits for news. It is no part
+//! of the tenure: nothing here may hold up a kill, a release, or the next competition. One runs at
+//! a time, within its limit; one more waits, and gives way to a later one.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use crate::clock::Instant;
+use crate::core::{Exit, Failed};
+use crate::report;
+use crate::supervise::{Attendant, News, Order};
+
+/// The least time it gets: a grace of zero is meant for the command.
+const LEAST: Duration = Duration::from_secs(1);
+
+/// See the module's text.
+pub(super) struct Aftermath {
+    attendant: Attendant,
+    limit: Duration,
+    /// Something of it may live.
+    runs: bool,
+    /// What is to run after that: the changes to the environment.
+    waits: Option<Errand>,
+    /// Its guardian is dead, or cannot get rid of what it has.
+    over: bool,
+}
+
+/// One run of the hook.
+pub(super) struct Errand {
+    /// What it finds in its environment.
+    pub(super) env: Vec<(OsString, OsString)>,
+}
+
+impl Aftermath {
+    pub(super) fn new(attendant: Attendant, grace: Duration) -> Aftermath {
+        Aftermath {
+            attendant,
+            limit: grace.max(LEAST),
+            runs: false,
+            waits: None,
+            over: false,
+        }
+    }
+
+    /// Runs the hook, now or after the one that still runs.
+    pub(super) fn run(&mut self, errand: Errand) {
+        if self.waits.replace(errand).is_some() {
+            tracing::warn!(
+                "the --on-lost command is skipped for a tenure: it still runs for an earlier one"
+            );
+        }
+        self.next();
+    }
+
+    /// Whether nothing of it runs or waits.
+    pub(super) fn is_idle(&self) -> bool {
+        !self.runs && self.waits.is_none()
+    }
+
+    /// Ends it now.
+    pub(super) fn kill(&mut self) {
+        self.waits = None;
+        if self.runs {
+            self.attendant.kill();
+        }
+    }
+
+    /// Ends its guardian.
+    pub(super) async fn dismiss(self) {
+        self.attendant.dismiss().await;
+    }
+
+    /// Waits until something becomes of it, and does what follows. Cancel-safe.
+    pub(super) async fn step(&mut self) {
+        let news = self.attendant.news().await;
+        self.heard(&news);
+    }
+
+    fn next(&mut self) {
+        if self.runs {
+            return;
+        }
+        let Some(errand) = self.waits.take() else {
+            return;
+        };
+        if self.over {
+            tracing::warn!("the --on-lost command is not run: its guardian is gone");
+            return;
+        }
+        let kill_at = Instant::now() + self.limit;
+        self.runs = true;
+        self.attendant.start(Order {
+            program: 0,
+            in_control: false,
+            env: errand.env,
+            unset: Vec::new(),
+            // Room for an orderly end within the limit.
+            term_at: kill_at - self.limit / 10,
+            kill_at,
+            stop_signal: libc::SIGTERM,
+            lock: None,
+            will: Vec::new(),
+        });
+    }
+
+    fn heard(&mut self, news: &News) {
+        let fails = |how| tracing::warn!("the --on-lost command {}", report::failed(how));
+        match news {
+            News::Exited(Exit::Code(0)) => {}
+            News::Exited(exit) => fails(Failed::Exited(*exit)),
+            News::NotStarted { errno } => {
+                fails(Failed::NotStarted(*errno));
+                self.runs = false;
+                self.next();
+            }
+            News::LeftBehind => {
+                tracing::warn!("the --on-lost command left processes behind: stopping them");
+            }
+            News::Acting => tracing::warn!("the --on-lost command takes too long: stopping it"),
+            News::TreeEmpty { .. } => {
+                self.runs = false;
+                self.next();
+            }
+            News::Lost => {
+                tracing::warn!("the guardian of the --on-lost command died: killing that");
+                self.over = true;
+            }
+            News::TreeStuck => {
+                tracing::warn!("the --on-lost command cannot be killed");
+                self.over = true;
+                self.runs = false;
+                self.waits = None;
+            }
+            News::Started { .. }
+            | News::Stopped
+            | News::ClockJumped
+            | News::Unprepared { .. }
+            | News::Standby(_) => {}
+        }
+    }
+}

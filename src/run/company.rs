@@ -1,0 +1,382 @@
+//! The charge of `run`: the command, and what runs before, between and after its tenures.
+//!
+//! Made by `run`, used by `hold`. What comes after what is decided by [`Stage`]; here it is done, by
+//! one guardian. It decides nothing, and nothing in it may block.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::aftermath::{Aftermath, Errand};
+use super::people::People;
+use crate::clock::Instant;
+use crate::core::Cause;
+use crate::hold::{Audience, Charge, Start};
+use crate::lease::Store;
+use crate::report;
+use crate::roles::{Act, Cast, Remark, Role, Stage, Term};
+use crate::signals::{Asked, Signals};
+use crate::supervise::{self, Attendant, News, Order};
+use crate::units;
+
+/// How long the command has to stop after Ctrl-Z or `kill -TSTP` before we stop ourselves
+/// (research on supervision, section 8).
+const PAUSE: Duration = Duration::from_millis(100);
+/// Two stop signals closer than this are one request: see the core's campaign.
+const ECHO: Duration = Duration::from_millis(100);
+
+/// The number of what is not there: no guardian knows it.
+pub(super) const NOBODY: u8 = u8::MAX;
+
+/// Which of the guardian's programs play the roles.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Numbers {
+    pub(super) standby: u8,
+    pub(super) on_acquire: u8,
+}
+
+impl Numbers {
+    /// There is a command only.
+    pub(super) const NOBODY: Numbers = Numbers {
+        standby: NOBODY,
+        on_acquire: NOBODY,
+    };
+}
+
+/// What a company works with.
+pub(super) struct Means {
+    pub(super) attendant: Attendant,
+    pub(super) aftermath: Option<Aftermath>,
+    pub(super) store: Arc<dyn Store>,
+    pub(super) identity: String,
+    pub(super) stop_signal: i32,
+    /// We were started in the foreground of a terminal: when the command stops, so do we.
+    pub(super) on_terminal: bool,
+    /// How many can have control at the same time.
+    pub(super) slots: u32,
+    pub(super) numbers: Numbers,
+    pub(super) cast: Cast,
+}
+
+/// See the module's text.
+pub(crate) struct Company {
+    means: Means,
+    stage: Stage,
+    /// What the core is still to be told.
+    inbox: VecDeque<News>,
+    /// What everything under the present tenure, or the last, finds in its environment.
+    tenure: Vec<(OsString, OsString)>,
+    /// We were asked to pause and wait for what runs to stop until then.
+    pausing: Option<Instant>,
+}
+
+impl Company {
+    pub(super) fn new(means: Means) -> Company {
+        Company {
+            stage: Stage::new(means.cast),
+            means,
+            inbox: VecDeque::new(),
+            tenure: Vec::new(),
+            pausing: None,
+        }
+    }
+
+    /// Ends what runs without control, and waits for that and for the hook after the last tenure,
+    /// both within their limits. A stop signal ends them at once, unless it is the first.
+    pub(super) async fn finish(
+        mut self,
+        mut asked: bool,
+        signals: &mut Signals,
+        people: &mut People,
+    ) {
+        let began = Instant::now();
+        let acts = self.stage.finish(began + self.means.cast.grace);
+        self.perform(acts);
+        while !self.is_finished() {
+            tokio::select! {
+                biased;
+                signal = signals.next() => match signal {
+                    Asked::Stop(libc::SIGTERM | libc::SIGINT) if asked => {
+                        if Instant::now().since(began) >= ECHO {
+                            self.means.attendant.kill();
+                            self.means.aftermath.iter_mut().for_each(Aftermath::kill);
+                        }
+                    }
+                    Asked::Stop(_) => asked = true,
+                    Asked::Pause => self.pause(),
+                    Asked::Pass(_) => {}
+                },
+                () = self.step() => while let Some(news) = self.inbox.pop_front() {
+                    people.news(Instant::now(), &news);
+                },
+            }
+        }
+        self.dismiss().await;
+    }
+
+    /// Lets the guardians go; what they still have is killed.
+    pub(crate) async fn dismiss(self) {
+        let Means {
+            attendant,
+            aftermath,
+            ..
+        } = self.means;
+        attendant.dismiss().await;
+        if let Some(aftermath) = aftermath {
+            aftermath.dismiss().await;
+        }
+    }
+
+    fn is_finished(&self) -> bool {
+        let aftermath = self.means.aftermath.as_ref();
+        self.stage.is_clear() && aftermath.is_none_or(Aftermath::is_idle)
+    }
+
+    fn perform(&mut self, acts: Vec<Act>) {
+        for act in acts {
+            match act {
+                Act::Launch {
+                    role,
+                    term_at,
+                    kill_at,
+                } => self.launch(role, term_at, kill_at),
+                Act::Extend { term_at, kill_at } => self.means.attendant.extend(term_at, kill_at),
+                Act::Drain {
+                    signal,
+                    end_of_grace,
+                } => self.means.attendant.drain(signal, end_of_grace),
+                Act::Kill => self.means.attendant.kill(),
+                Act::Entrust => {
+                    let will = self.means.store.will().unwrap_or_default();
+                    self.means.attendant.entrust(&will);
+                }
+                Act::Tell(news) => self.inbox.push_back(news),
+                Act::Say(remark) => say(remark),
+            }
+        }
+    }
+
+    fn launch(&mut self, role: Role, term_at: Instant, kill_at: Instant) {
+        let means = &mut self.means;
+        let pairs = |pairs: &[(&str, &str)]| -> Vec<(OsString, OsString)> {
+            let pairs = pairs.iter();
+            pairs
+                .map(|(name, value)| (name.into(), value.into()))
+                .collect()
+        };
+        let order = match role {
+            Role::Standby => Order {
+                program: means.numbers.standby,
+                in_control: false,
+                env: pairs(&[
+                    ("TRAFFICCOP_LOCK", means.store.name()),
+                    ("TRAFFICCOP_ROLE", "standby"),
+                ]),
+                // An outer trafficcop's would speak of another lock.
+                unset: [TOKEN, HOLDER, SLOT, CAUSE].map(OsString::from).into(),
+                term_at,
+                kill_at,
+                stop_signal: libc::SIGTERM,
+                lock: None,
+                will: Vec::new(),
+            },
+            Role::OnAcquire | Role::Command => {
+                let mut env = self.tenure.clone();
+                env.extend(pairs(&[("TRAFFICCOP_ROLE", "holder")]));
+                let is_command = role == Role::Command;
+                Order {
+                    program: if is_command {
+                        0
+                    } else {
+                        means.numbers.on_acquire
+                    },
+                    in_control: true,
+                    env,
+                    unset: vec![CAUSE.into()],
+                    term_at,
+                    kill_at,
+                    stop_signal: if is_command {
+                        means.stop_signal
+                    } else {
+                        libc::SIGTERM
+                    },
+                    lock: means.store.descriptor(),
+                    will: means.store.will().unwrap_or_default(),
+                }
+            }
+        };
+        means.attendant.start(order);
+    }
+
+    /// Stops this process until it is continued; the guardian and the time go on.
+    fn stop_ourselves(&mut self) {
+        self.pausing = None;
+        if let Err(why) = supervise::stop_ourselves() {
+            tracing::warn!("cannot stop: {why}");
+        }
+        if self.stage.on().is_some() {
+            self.means.attendant.resume();
+        }
+    }
+
+    /// Waits until something happens, and does what follows from it. Cancel-safe.
+    async fn step(&mut self) {
+        let now = Instant::now();
+        let paused = self.pausing.map(|until| until.since(now));
+        let due = self.stage.wake_at().since(now);
+        let Means {
+            attendant,
+            aftermath,
+            ..
+        } = &mut self.means;
+        let aftermath = async {
+            match aftermath {
+                Some(aftermath) => aftermath.step().await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            news = attendant.news() => self.heard(news),
+            () = tokio::time::sleep(paused.unwrap_or_default()), if paused.is_some() => {
+                self.heard(News::Stopped);
+            }
+            () = tokio::time::sleep(due) => {
+                let acts = self.stage.woke(Instant::now());
+                self.perform(acts);
+            }
+            () = aftermath => {}
+        }
+    }
+
+    fn heard(&mut self, news: News) {
+        let is_command = self.stage.on() == Some(Role::Command);
+        let stops_us = self.pausing.is_some() || (self.means.on_terminal && is_command);
+        if news == News::Stopped && stops_us {
+            self.stop_ourselves();
+            // Whatever time that took: the core looks at the clock.
+            return self.inbox.push_back(news);
+        }
+        let acts = self.stage.heard(Instant::now(), news);
+        self.perform(acts);
+    }
+}
+
+const TOKEN: &str = "TRAFFICCOP_TOKEN";
+const HOLDER: &str = "TRAFFICCOP_HOLDER";
+const SLOT: &str = "TRAFFICCOP_SLOT";
+const CAUSE: &str = "TRAFFICCOP_CAUSE";
+
+fn say(remark: Remark) {
+    match remark {
+        Remark::StandbyDone => {
+            tracing::info!(
+                "the standby command ended; it is not started again before control was had"
+            );
+        }
+        Remark::StandbyFailed(how, again) => {
+            let (how, again) = (report::failed(how), units::show(again));
+            tracing::warn!("the standby command {how}: it is started again in {again}");
+        }
+        Remark::StandbyDrained => tracing::info!("stopping the standby command"),
+        Remark::LeftBehind(role) => {
+            let which = match role {
+                Role::Standby => "standby",
+                Role::OnAcquire => "--on-acquire",
+                Role::Command => "",
+            };
+            tracing::warn!("the {which} command left processes behind: stopping them");
+        }
+        Remark::StandbyStuck => tracing::error!(
+            "a process of the standby command cannot be killed: nothing can be started here, restart this machine"
+        ),
+    }
+}
+
+#[async_trait]
+impl Charge for Company {
+    fn start(&mut self, start: Start) {
+        let store = &self.means.store;
+        if self.means.slots > 1 {
+            let (slot, slots) = (store.slot(), self.means.slots);
+            tracing::info!(slot, "slot {slot} of {slots}: {}", store.name());
+        }
+        self.tenure = vec![
+            (TOKEN.into(), start.token.to_string().into()),
+            ("TRAFFICCOP_LOCK".into(), store.name().into()),
+            (HOLDER.into(), self.means.identity.clone().into()),
+            (SLOT.into(), store.slot().to_string().into()),
+        ];
+        let acts = self.stage.start(
+            Instant::now(),
+            Term {
+                term_at: start.term_at,
+                kill_at: start.kill_at,
+                fresh_until: start.fresh_until,
+                token: start.token,
+            },
+        );
+        self.perform(acts);
+    }
+
+    fn extend(&mut self, term_at: Instant, kill_at: Instant) {
+        let acts = self.stage.extend(Instant::now(), term_at, kill_at);
+        self.perform(acts);
+    }
+
+    fn drain(&mut self, signal: i32, end_of_grace: Instant) {
+        let acts = self.stage.drain(Instant::now(), signal, end_of_grace);
+        self.perform(acts);
+    }
+
+    fn kill(&mut self) {
+        let acts = self.stage.kill(Instant::now());
+        self.perform(acts);
+    }
+
+    fn pass(&mut self, signal: i32) {
+        // A hook's shell would die of what is meant for a service.
+        if matches!(self.stage.on(), Some(Role::Command | Role::Standby)) {
+            self.means.attendant.signal(signal);
+        }
+    }
+
+    fn pause(&mut self) {
+        if self.stage.on().is_some() {
+            self.means.attendant.signal(libc::SIGTSTP);
+            self.pausing = Some(Instant::now() + PAUSE);
+        } else {
+            self.stop_ourselves();
+        }
+    }
+
+    fn forget_will(&mut self) {
+        self.means.attendant.entrust(&[]);
+    }
+
+    fn stand_by(&mut self) {
+        let acts = self.stage.stand_by(Instant::now());
+        self.perform(acts);
+    }
+
+    fn tenure_over(&mut self, cause: &Cause) {
+        if let Some(aftermath) = &mut self.means.aftermath {
+            let mut env = self.tenure.clone();
+            env.push(("TRAFFICCOP_ROLE".into(), "standby".into()));
+            env.push((CAUSE.into(), report::cause(cause).into()));
+            aftermath.run(Errand { env });
+        }
+    }
+
+    async fn news(&mut self) -> News {
+        loop {
+            if let Some(news) = self.inbox.pop_front() {
+                return news;
+            }
+            self.step().await;
+        }
+    }
+}
