@@ -309,7 +309,9 @@ async fn a_standby_goes_over_to_a_file_that_took_the_place_of_the_old_one() {
     fs::remove_file(&path).expect("to remove it");
     // The old holder may still run its command: b stays behind it.
     held(&b).await;
-    release(&a).await;
+    // Unlocked all the same.
+    let told = in_time(a.release(late())).await;
+    assert!(matches!(told, Err(Failure::Lost { .. })), "{told:?}");
     in_time(b.freed()).await;
     let c = open(&path, "c");
     assert_eq!(
@@ -385,6 +387,74 @@ async fn the_heartbeat_tells_when_the_lock_is_not_ours_any_more() {
     assert_eq!(renew(&a).await, Ok(()));
     release(&a).await;
     assert!(is_lost(renew(&a).await), "given back");
+}
+
+#[tokio::test]
+async fn a_lock_is_counted_from_before_it_was_asked_for() {
+    let (_directory, path) = temporary();
+    let store = open(&path, "a");
+    let acquire = store.acquire(late());
+    tokio::pin!(acquire);
+    let mut done = None;
+    std::future::poll_fn(|context| {
+        if let std::task::Poll::Ready(grant) = acquire.as_mut().poll(context) {
+            done = Some(grant);
+        }
+        std::task::Poll::Ready(())
+    })
+    .await;
+    let asked = Instant::now();
+    let grant = match done {
+        Some(grant) => grant,
+        None => in_time(acquire).await,
+    };
+    assert!(grant.expect("control").t0 <= asked);
+}
+
+#[tokio::test]
+async fn a_heartbeat_that_cannot_be_written_is_in_doubt() {
+    let memory =
+        nix::sys::memfd::memfd_create(c"lock", nix::sys::memfd::MFdFlags::MFD_ALLOW_SEALING)
+            .expect("a file in memory");
+    let path = PathBuf::from(format!(
+        "/proc/self/fd/{}",
+        std::os::fd::AsRawFd::as_raw_fd(&memory)
+    ));
+    let mut config = config(&path, "a");
+    config.heartbeat = Heartbeat::On;
+    let store = File::open(config).expect("a lock file");
+    acquire(&store).await;
+    assert_eq!(in_time(store.renew(late())).await, Ok(()));
+    let seal = nix::fcntl::SealFlag::F_SEAL_WRITE;
+    fcntl(&memory, FcntlArg::F_ADD_SEALS(seal)).expect("to seal it");
+    let told = in_time(store.renew(late())).await;
+    assert!(matches!(told, Err(Failure::Transient { .. })), "{told:?}");
+}
+
+#[tokio::test]
+async fn the_release_tells_of_a_file_that_was_replaced_and_unlocks_it_all_the_same() {
+    for unlinked in [true, false] {
+        let (_directory, path) = temporary();
+        let (a, b) = (open(&path, "a"), open(&path, "b"));
+        acquire(&a).await;
+        let kept = path.with_extension("kept");
+        fs::hard_link(&path, &kept).expect("another name for it");
+        fs::remove_file(&path).expect("to remove it");
+        if !unlinked {
+            fs::write(&path, "").expect("another file");
+        }
+        let told = in_time(a.release(late())).await;
+        assert!(
+            matches!(told, Err(Failure::Lost { until: None, .. })),
+            "{told:?}"
+        );
+        // Said once.
+        release(&a).await;
+        // `b` has the old file open: it finds that free, and goes over to the new one.
+        assert_eq!(acquire(&b).await.token, 2);
+        assert_eq!(acquire(&open(&kept, "c")).await.token, 2, "unlocked");
+        release(&b).await;
+    }
 }
 
 #[test]

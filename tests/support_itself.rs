@@ -21,8 +21,8 @@ fn journal_of(text: &str) -> (tempfile::TempDir, Journal) {
 #[test]
 fn the_judge_lists_tenures_that_follow_each_other() {
     let (_directory, journal) = journal_of(
-        "start a 1 10 100\nbeat a 1 10 200\nstart a/child 1 11 150\nend a 1 10 300\n\
-         start b 2 12 301\nend b 2 12 400\nstart c 7 13 500\nbeat c 7 13 half a li",
+        "start a 1 A 10 100\nbeat a 1 A 10 200\nstart a/child 1 A 11 150\nend a 1 A 10 300\n\
+         start b 2 B 12 301\nend b 2 B 12 400\nstart c 7 C 13 500\nbeat c 7 C 13 half a li",
     );
     assert_eq!(journal.judge(), ["a", "b", "c"]);
 }
@@ -31,8 +31,8 @@ fn the_judge_lists_tenures_that_follow_each_other() {
 #[should_panic(expected = "alive at the same time")]
 fn the_judge_sees_a_daemon_that_outlives_its_tenure() {
     let (_directory, journal) = journal_of(
-        "start a 1 10 100\nstart a/daemon 1 11 110\nend a 1 10 200\nstart b 2 12 300\n\
-         beat a/daemon 1 11 301\nend b 2 12 400\n",
+        "start a 1 A 10 100\nstart a/daemon 1 A 11 110\nend a 1 A 10 200\nstart b 2 B 12 300\n\
+         beat a/daemon 1 A 11 301\nend b 2 B 12 400\n",
     );
     journal.judge();
 }
@@ -41,7 +41,15 @@ fn the_judge_sees_a_daemon_that_outlives_its_tenure() {
 #[should_panic(expected = "is not greater than")]
 fn the_judge_sees_a_token_that_shrinks() {
     let (_directory, journal) =
-        journal_of("start a 2 10 100\nend a 2 10 200\nstart b 1 12 300\nend b 1 12 400\n");
+        journal_of("start a 2 A 10 100\nend a 2 A 10 200\nstart b 1 B 12 300\nend b 1 B 12 400\n");
+    journal.judge();
+}
+
+#[test]
+#[should_panic(expected = "alive at the same time")]
+fn the_judge_tells_two_holders_of_the_same_token_apart() {
+    let (_directory, journal) =
+        journal_of("start a 1 A 10 100\nend a 1 A 10 300\nstart a 1 B 12 200\nend a 1 B 12 400\n");
     journal.judge();
 }
 

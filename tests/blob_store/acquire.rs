@@ -45,6 +45,10 @@ async fn a_free_blob_is_leased_and_signed_and_others_metadata_stay() {
     assert_eq!(grant.token, 7);
     assert!(grant.t0 >= before && grant.t0 <= Instant::now());
     let acquire = &server.of("acquire")[0];
+    assert!(
+        grant.t0 <= acquire.at,
+        "counted from before it was asked for"
+    );
     assert_eq!(acquire.header("x-ms-lease-duration"), "30");
     let id = acquire.header("x-ms-proposed-lease-id").to_owned();
     assert_eq!((id.len(), id.to_lowercase()), (36, id.clone()));

@@ -19,6 +19,8 @@ pub(crate) const SECRET: &str = "YSB2ZXJ5IHNlY3JldCBrZXkgb2Ygb3Vycw==";
 /// What came.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
+    /// When all of it had come.
+    pub(crate) at: Instant,
     pub(crate) op: String,
     pub(crate) target: String,
     pub(crate) headers: BTreeMap<String, String>,
@@ -379,6 +381,7 @@ fn read(reader: &mut BufReader<&TcpStream>) -> Option<Request> {
         (other, _) => other.to_owned(),
     };
     Some(Request {
+        at: Instant::now(),
         op,
         target,
         headers,

@@ -16,6 +16,8 @@ use super::table::{Contain, Effect, Fault, Lock, Row, Shape};
 /// Longer than any attempt may take.
 const TOO_LATE: Duration = Duration::from_secs(20);
 const LATE: Duration = Duration::from_millis(1500);
+/// As late as an answer can come to an attempt that has five seconds.
+const VERY_LATE: Duration = Duration::from_secs(4);
 const BUSY: Mode = Mode::Answer(503, "text/html", "<html>503</html>");
 const SECOND: u64 = 1_000_000_000;
 
@@ -53,6 +55,7 @@ pub(crate) fn act(row: &Row, stage: &mut Stage) {
         Fault::Cut => outage(stage, Mode::Cut),
         Fault::Delay => outage(stage, Mode::Delay(TOO_LATE)),
         Fault::Busy => outage(stage, BUSY),
+        Fault::LateThenFreeze => late_then_freeze(stage),
         Fault::BriefFreeze => brief_freeze(stage),
         Fault::BriefCut => brief_outage(stage, Mode::Cut),
         Fault::BriefDelay => brief_delay(stage),
@@ -66,7 +69,7 @@ pub(crate) fn act(row: &Row, stage: &mut Stage) {
         Fault::Delete => {
             let grant = stage.last_grant("a").expect("a grant");
             stage.blob.delete(&grant.lease_id.expect("an id"));
-            stage.await_log("a", "stopping the command: the lease was lost");
+            await_loss(stage);
         }
         Fault::Replace | Fault::Unlink | Fault::ReplaceAndCome => touch_the_file(row, stage),
     }
@@ -100,7 +103,11 @@ pub(crate) fn stop_supervisor(stage: &mut Stage, name: &str, token: u64) {
     match stage.lock {
         Lock::File => stage.await_life(name, now() + 2 * SECOND),
         Lock::Heartbeat => stage.await_no_tree_of(name),
-        Lock::Blob => drop(stage.await_tenure_after(token)),
+        Lock::Blob => {
+            // For longer than a beat, so that whatever lives on beside it is seen to.
+            let (_, next) = stage.await_tenure_after(token);
+            stage.await_life(&next, now() + SECOND / 5);
+        }
     }
     signal(pid, Signal::SIGCONT);
 }
@@ -143,6 +150,15 @@ fn outage(stage: &mut Stage, mode: Mode) {
     stage.proxy("a").set(mode);
     stage.await_tenure_after(stage.first);
     stage.proxy("a").set(Mode::Pass);
+}
+
+/// The lease is counted from when it was asked for: the answer, which is the last, is no news.
+fn late_then_freeze(stage: &mut Stage) {
+    let since = now();
+    let late = Fate::DelayReply(VERY_LATE);
+    stage.proxy("a").next(Call::Renew, late);
+    renewed(stage, since);
+    outage(stage, Mode::Freeze);
 }
 
 fn brief_freeze(stage: &mut Stage) {
@@ -193,8 +209,18 @@ fn renewed(stage: &mut Stage, since: u64) {
 
 fn break_lease(stage: &mut Stage, period: Option<u32>) {
     stage.blob.break_lease(period);
-    // A loss is a loss, and not an answer to be asked for once more.
-    stage.await_log("a", "stopping the command: the lease was lost");
+    await_loss(stage);
+}
+
+/// A loss is a loss, and not an answer to be asked for once more. But a store that gets no
+/// processor may leave control in doubt before it can say so: then there was no answer.
+fn await_loss(stage: &mut Stage) {
+    const LOST: &str = "stopping the command: the lease was lost";
+    const UNHEARD: &str = "stopping the command: the lease could not be renewed in time: no ";
+    stage.until("a to stop for the loss", |stage| {
+        let log = stage.instances["a"].stderr();
+        (log.contains(LOST) || log.contains(UNHEARD)).then_some(())
+    });
 }
 
 fn touch_the_file(row: &Row, stage: &mut Stage) {

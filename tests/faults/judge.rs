@@ -6,10 +6,13 @@
 use std::collections::BTreeSet;
 
 use super::stage::Stage;
-use super::support::journal::What;
+use super::support::journal::{Line, What};
+use super::support::proxy::Seen;
 
 /// The attempt that was answered last was sent no earlier than this before its answer.
 const ATTEMPT: u64 = 5_000_000_000;
+/// An answer that comes so soon finds the attempt still waiting for it.
+const PROMPTLY: u64 = 2_500_000_000;
 
 /// What was found.
 #[derive(Debug, Default)]
@@ -28,9 +31,12 @@ impl Verdict {
     }
 }
 
+/// Which tenure: its token and its holder.
+pub(crate) type Which = (u64, String);
+
 /// Judges a stage whose instances have all ended. `touched` are the tenures that a fault was
 /// entitled to end.
-pub(crate) fn judge(stage: &mut Stage, touched: &BTreeSet<u64>) -> Verdict {
+pub(crate) fn judge(stage: &mut Stage, touched: &BTreeSet<Which>) -> Verdict {
     let mut verdict = Verdict::default();
     let tenures = stage.scene.journal.tenures();
     for (index, one) in tenures.iter().enumerate() {
@@ -52,12 +58,16 @@ pub(crate) fn judge(stage: &mut Stage, touched: &BTreeSet<u64>) -> Verdict {
         }
     }
     let lines = stage.lines();
-    for tenure in tenures.iter().filter(|one| !touched.contains(&one.token)) {
+    for tenure in &tenures {
+        if touched.contains(&(tenure.token, tenure.holder.clone())) {
+            continue;
+        }
         let has = |what| {
-            let of_main = |tag: &str| !tag.contains('/');
-            lines
-                .iter()
-                .any(|line| line.token == tenure.token && line.what == what && of_main(&line.tag))
+            let of_main = |line: &Line| {
+                (line.token, &line.holder) == (tenure.token, &tenure.holder)
+                    && !line.tag.contains('/')
+            };
+            lines.iter().any(|line| line.what == what && of_main(line))
         };
         if has(What::Term) || !has(What::End) {
             verdict.needless.push(format!(
@@ -77,14 +87,20 @@ pub(crate) fn judge(stage: &mut Stage, touched: &BTreeSet<u64>) -> Verdict {
 /// Of a command that lost its lease because the store could not be reached: it was gone before
 /// the lease could end, and it was not asked to end while there was time for another attempt.
 pub(crate) fn judge_outage(stage: &mut Stage, verdict: &mut Verdict) {
-    let Some(grant) = stage.proxies["a"].log().into_iter().rev().find(|seen| {
+    let mut grants = stage.proxies["a"].log();
+    grants.retain(|seen| {
         use super::support::proxy::Call::{Acquire, Renew};
         let id = seen.lease_id.is_some();
         id && matches!(seen.call, Acquire | Renew)
             && seen.delivered
             && seen.status.is_some_and(|status| status < 300)
             && seen.at < first_loss(stage)
-    }) else {
+    });
+    // The last that it can have heard of, and the last that it must have heard of: on a starved
+    // machine an answer can reach a client that has just given up waiting for it.
+    let promptly = |seen: &&Seen| seen.delivered_at < seen.at + PROMPTLY;
+    let heard = grants.iter().rev().find(promptly);
+    let Some(grant) = grants.last() else {
         return;
     };
     let first = stage.first;
@@ -98,7 +114,10 @@ pub(crate) fn judge_outage(stage: &mut Stage, verdict: &mut Verdict) {
             .push("the first tenure's tree outlived its lease".into());
     }
     let asked = of_first().find(|line| line.what == What::Term);
-    if asked.is_some_and(|line| line.at + ATTEMPT < grant.at + 11_000_000_000) {
+    let early = |line: &Line, heard: &Seen| line.at + ATTEMPT < heard.at + 11_000_000_000;
+    if let (Some(line), Some(heard)) = (asked, heard)
+        && early(line, heard)
+    {
         verdict
             .needless
             .push("the first tenure's command was asked to end too early".into());

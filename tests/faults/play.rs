@@ -32,7 +32,7 @@ pub(crate) fn play(row: &Row, gate: &Gate) -> Verdict {
     match row.effect() {
         Effect::Untouched => stage.await_life("a", trafficcop::clock::Instant::now().as_nanos()),
         Effect::Lost => {
-            touched.insert(stage.first);
+            touched.insert((stage.first, "a".to_owned()));
             if row.fault == Fault::ReplaceAndCome {
                 // The newcomer knows nothing of the old file: its token is 1, too.
                 stage.await_no_tree_of("a");
@@ -57,13 +57,23 @@ pub(crate) fn play(row: &Row, gate: &Gate) -> Verdict {
     }
     stage.await_end();
     let mut verdict = judge(&mut stage, &touched);
-    let outages = [Fault::Freeze, Fault::Cut, Fault::Delay, Fault::Busy];
+    let outages = [
+        Fault::LateThenFreeze,
+        Fault::Freeze,
+        Fault::Cut,
+        Fault::Delay,
+        Fault::Busy,
+    ];
     if outages.contains(&row.fault) {
         judge_outage(&mut stage, &mut verdict);
     }
-    if row.lock == Lock::Blob && !verdict.overlaps.is_empty() {
+    if !verdict.overlaps.is_empty() {
         // What could not be excluded is at least said by whoever lived through it.
-        let lives_on = matches!(row.fault, Fault::StopBoth | Fault::BreakNow | Fault::Delete);
+        let lives_on = match row.fault {
+            Fault::StopBoth | Fault::BreakNow | Fault::Delete => row.lock == Lock::Blob,
+            Fault::ReplaceAndCome => true,
+            _ => false,
+        };
         let says = stage.instances["a"]
             .stderr()
             .contains("may have run beside");

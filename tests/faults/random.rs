@@ -178,7 +178,7 @@ pub(crate) fn play(made: &Made, seed: u64, gate: &Gate) -> Verdict {
         stage.guardian(&holder);
         drop(pass);
         token = next;
-        touched.insert(token);
+        touched.insert((token, holder.clone()));
         befall(&mut stage, &holder, round, token);
     }
     stage.await_tenure_after(token);

@@ -15,7 +15,7 @@ use trafficcop::clock::Instant;
 
 use super::support::azurite::{azurite, connection_string};
 use super::support::blob::Blob;
-use super::support::instance::Instance;
+use super::support::instance::{Ended, Instance};
 use super::support::journal::{Line, What};
 use super::support::processes::{self, Process};
 use super::support::proxy::{Call, Proxy, Seen};
@@ -47,6 +47,7 @@ pub(crate) struct Stage {
     /// The token of the first tenure: more than 1 where a store was so slow at the start that the
     /// record of one before it could not be written.
     pub(crate) first: u64,
+    shapes: BTreeMap<String, Shape>,
     reader: Reader,
 }
 
@@ -61,6 +62,7 @@ impl Stage {
             instances: BTreeMap::new(),
             proxies: BTreeMap::new(),
             first: 1,
+            shapes: BTreeMap::new(),
             reader: Reader {
                 file: None,
                 rest: String::new(),
@@ -106,6 +108,20 @@ impl Stage {
         let run = run.args(options).args(["--grace", "500ms"]);
         let instance = run.journalist(name, &words).start();
         self.instances.insert(name.to_owned(), instance);
+        self.shapes.insert(name.to_owned(), shape);
+    }
+
+    /// Starts those again who left because they had never reached the store: an emulator that gets
+    /// no processor for half a lease is no fault of theirs, and none that a row is about.
+    fn start_again(&mut self) {
+        let strangers = self.instances.iter_mut().filter_map(|(name, one)| {
+            let knew = |log: &str| log.contains("in control") || log.contains("standing by");
+            let left = one.ended() == Some(Ended::Code(69)) && !knew(&one.stderr());
+            left.then(|| name.clone())
+        });
+        for name in strangers.collect::<Vec<String>>() {
+            self.start(&name, self.shapes[&name]);
+        }
     }
 
     /// From now on every command ends by itself, at once.
@@ -124,6 +140,7 @@ impl Stage {
             if let Some(found) = look(self) {
                 return found;
             }
+            self.start_again();
             let waited = Instant::now().since(begin);
             let nobody =
                 waited > NOBODY && self.instances.values_mut().all(|one| one.ended().is_some());

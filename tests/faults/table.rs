@@ -30,6 +30,8 @@ pub(crate) enum Fault {
     Delay,
     /// The store answers 503 until another is in control.
     Busy,
+    /// The answer to a renewal is late, then the store hangs until another is in control.
+    LateThenFreeze,
     /// One renewal hangs for a while.
     BriefFreeze,
     /// Connections are reset until that was noticed.
@@ -62,9 +64,9 @@ pub(crate) enum Fault {
 
 use Fault::{
     BreakAtItsEnd, BreakNow, BreakWithPeriod, BriefBusy, BriefCut, BriefDelay, BriefFreeze, Busy,
-    Cut, Delay, Delete, Freeze, KillBoth, KillGuardian, KillSupervisor, LoseAcquire, LoseRelease,
-    LoseRenew, Replace, ReplaceAndCome, StopBoth, StopGuardian, StopGuardianKillSupervisor,
-    StopSupervisor, StopThenKillSupervisor, Unlink,
+    Cut, Delay, Delete, Freeze, KillBoth, KillGuardian, KillSupervisor, LateThenFreeze,
+    LoseAcquire, LoseRelease, LoseRenew, Replace, ReplaceAndCome, StopBoth, StopGuardian,
+    StopGuardianKillSupervisor, StopSupervisor, StopThenKillSupervisor, Unlink,
 };
 
 /// What befalls processes: every lock, every command, every containment.
@@ -79,7 +81,8 @@ pub(crate) const OF_PROCESSES: [Fault; 8] = [
     StopGuardianKillSupervisor,
 ];
 /// What befalls a store so that control is lost: every command, every containment.
-const OF_THE_STORE: [Fault; 8] = [
+const OF_THE_STORE: [Fault; 9] = [
+    LateThenFreeze,
     Freeze,
     Cut,
     Delay,

@@ -69,6 +69,29 @@ fn with_a_heartbeat_a_stopped_supervisor_s_tree_is_dead_in_time_and_it_competes_
 }
 
 #[test]
+fn a_lock_file_replaced_under_its_holder_is_owned_up_to_when_it_is_given_back() {
+    let scene = Scene::new();
+    let mut one = instance(&scene, "one", &[], &[]);
+    scene.journal.await_tag(What::Beat, "one");
+    std::fs::remove_file(scene.lock()).unwrap();
+    let mut two = instance(&scene, "two", &[], &[]);
+    let beside = scene.journal.await_tag(What::Beat, "two");
+    assert_eq!(beside.token, 1, "the new file counts anew");
+    scene.journal.await_sign_of_life("one");
+    let_end(&scene, "one");
+    assert_eq!(one.wait(), Ended::Code(71), "{}", one.stderr());
+    assert!(one.stderr().contains("removed or replaced"));
+    let_end(&scene, "two");
+    assert_eq!(
+        two.wait(),
+        Ended::Code(0),
+        "its own lock was sound: {}",
+        two.stderr()
+    );
+    scene.await_nobody();
+}
+
+#[test]
 fn a_heartbeat_that_succeeds_keeps_the_command_for_longer_than_a_lease() {
     let scene = Scene::new();
     let mut one = instance(

@@ -32,6 +32,8 @@ pub(crate) struct Line {
     pub(crate) tag: String,
     /// The fencing token the command was told.
     pub(crate) token: u64,
+    /// The identity of the instance that started it, as the command was told.
+    pub(crate) holder: String,
     /// The process.
     pub(crate) pid: i32,
     /// When: nanoseconds of CLOCK_BOOTTIME.
@@ -41,7 +43,7 @@ pub(crate) struct Line {
 /// What is whole of a line. A process that is killed while it writes across the boundary of a page
 /// leaves half a line, and the next one's follows in it; what the dead one wanted to say is lost.
 fn whole(line: &str) -> &str {
-    if line.split(' ').count() == 5 {
+    if line.split(' ').count() == 6 {
         return line;
     }
     let begins = ["start ", "beat ", "term ", "end "].map(|what| line.rfind(what));
@@ -66,7 +68,7 @@ impl Line {
     #[must_use]
     pub(crate) fn parse(text: &str) -> Line {
         let fields: Vec<&str> = whole(text).split(' ').collect();
-        let [what, tag, token, pid, at] = fields[..] else {
+        let [what, tag, token, holder, pid, at] = fields[..] else {
             panic!("a line of the journal is broken: {text}");
         };
         Line {
@@ -81,17 +83,21 @@ impl Line {
             token: token
                 .parse()
                 .unwrap_or_else(|_| panic!("the command was told no fencing token: {text}")),
+            holder: holder.into(),
             pid: pid.parse().expect("a pid"),
             at: at.parse().expect("nanoseconds"),
         }
     }
 }
 
-/// One stretch of control, as the journal shows it.
+/// One stretch of control, as the journal shows it: of one holder, under one token. Where a lock
+/// was replaced by another, the other counts its tokens anew, and only the holder tells who is who.
 #[derive(Clone, Debug)]
 pub(crate) struct Tenure {
     /// Its fencing token.
     pub(crate) token: u64,
+    /// Its holder.
+    pub(crate) holder: String,
     /// The tag of the command.
     pub(crate) tag: String,
     /// The first line of any of its processes.
@@ -154,10 +160,12 @@ impl Journal {
     /// The tenures in order of time.
     #[must_use]
     pub(crate) fn tenures(&self) -> Vec<Tenure> {
-        let mut tenures: BTreeMap<u64, Tenure> = BTreeMap::new();
+        let mut tenures: BTreeMap<(u64, String), Tenure> = BTreeMap::new();
         for line in self.lines() {
-            let tenure = tenures.entry(line.token).or_insert_with(|| Tenure {
+            let key = (line.token, line.holder.clone());
+            let tenure = tenures.entry(key).or_insert_with(|| Tenure {
                 token: line.token,
+                holder: line.holder.clone(),
                 tag: line.command().into(),
                 first: line.at,
                 last: line.at,
@@ -213,11 +221,12 @@ impl fmt::Display for Journal {
         {
             writeln!(
                 f,
-                "{:>10.3} {:?} {} token {} pid {}",
+                "{:>10.3} {:?} {} token {} of {} pid {}",
                 line.at as f64 / 1e9,
                 line.what,
                 line.tag,
                 line.token,
+                line.holder,
                 line.pid
             )?;
         }

@@ -1,8 +1,8 @@
 //! The command under test: a small program that writes its life into a journal.
 //!
 //! Not a module: the harness compiles it by itself (`programs.rs`) and hands it to `trafficcop run`.
-//! Each of its processes appends `start`, `beat` and `end` lines with tag, fencing token, pid and
-//! CLOCK_BOOTTIME to one file, by single writes on O_APPEND; the judge (`journal.rs`) reads them.
+//! Each of its processes appends `start`, `beat` and `end` lines with tag, fencing token, holder, pid
+//! and CLOCK_BOOTTIME to one file, by single writes on O_APPEND; the judge (`journal.rs`) reads them.
 //! It must never buffer a line, and never write one for another process.
 //!
 //! Usage: `journalist JOURNAL TAG [--every MS] [--beats N] [--status S] [--until FILE]
@@ -135,7 +135,11 @@ impl Pen {
             .append(true)
             .create(true)
             .open(&options.journal);
-        let words = format!("{}{role} {token} {}", options.tag, std::process::id());
+        // An identity may hold blanks; a field of a line may not.
+        let holder = std::env::var("TRAFFICCOP_HOLDER").unwrap_or_else(|_| "none".into());
+        let holder = holder.replace(char::is_whitespace, "_");
+        let pid = std::process::id();
+        let words = format!("{}{role} {token} {holder} {pid}", options.tag);
         Pen {
             file: file.expect("the journal can be opened"),
             words,

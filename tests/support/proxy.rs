@@ -80,6 +80,8 @@ pub(crate) struct Seen {
     pub(crate) status: Option<u16>,
     /// Whether that reply reached the client.
     pub(crate) delivered: bool,
+    /// When it had been handed over, if it was.
+    pub(crate) delivered_at: u64,
 }
 
 struct State {
@@ -497,7 +499,11 @@ fn serve(client: &TcpStream, shared: &Shared) -> io::Result<()> {
         std::thread::sleep(delay);
         drop(shared.pass_frost());
         reply.write(client)?;
-        shared.lock().log[index].delivered = true;
+        {
+            let seen = &mut shared.lock().log[index];
+            seen.delivered = true;
+            seen.delivered_at = Instant::now().as_nanos();
+        }
         shared.changed.notify_all();
         if request.is_last() || reply.is_last() {
             return Ok(());
@@ -517,6 +523,7 @@ fn note(shared: &Shared, call: Call, request: &Message) -> usize {
         lease_id: id.map(Into::into),
         status: None,
         delivered: false,
+        delivered_at: 0,
     });
     shared.changed.notify_all();
     state.log.len() - 1

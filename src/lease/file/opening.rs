@@ -234,6 +234,20 @@ pub(super) fn is_same(one: &fs::Metadata, other: &fs::Metadata) -> bool {
     (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 
+/// Whether `path` has come to name another file than `ours`, or none. Where that cannot be seen, it
+/// is not claimed.
+pub(super) fn is_replaced(path: &Path, ours: &fs::File) -> bool {
+    // Opened, not only looked at: that makes a network file system ask its server.
+    let found = open_existing(path)
+        .and_then(|other| other.metadata())
+        .or_else(|_| fs::metadata(path));
+    match (ours.metadata(), found) {
+        (Ok(ours), Ok(found)) => !is_same(&ours, &found),
+        (Ok(_), Err(error)) => error.kind() == io::ErrorKind::NotFound,
+        (Err(_), _) => false,
+    }
+}
+
 fn refuse_all_but_files(path: &Path, found: &fs::Metadata) -> Result<(), OpenError> {
     if found.is_file() {
         return Ok(());

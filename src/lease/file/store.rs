@@ -25,6 +25,8 @@ use crate::lease::{Store, Terms};
 
 /// How often an attempt goes over to a new file before it leaves that to the next attempt.
 const REPLACEMENTS: usize = 4;
+/// Why a lock that nobody has taken away is lost all the same.
+const REPLACED: &str = "the lock file was removed or replaced, so another can lock the new one";
 
 /// A file's lock, as one instance competes for it.
 ///
@@ -318,11 +320,10 @@ impl Place {
         written.map_err(|error| self.beat_failure(errno_of(&error)))?;
         let failed = |error: io::Error| self.io_failure("looking at it again", &error);
         let ours = file.metadata().map_err(failed)?;
-        let gone = "the lock file was removed or replaced, so another can lock the new one";
         let other = match opening::open_existing(&self.path) {
             Ok(other) => other,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(lost(&self.path, gone));
+                return Err(lost(&self.path, REPLACED));
             }
             // It may be there all the same, and no longer ours to open.
             Err(error) => {
@@ -330,12 +331,12 @@ impl Place {
                 return if opening::is_same(&ours, &found) {
                     Ok(())
                 } else {
-                    Err(lost(&self.path, gone))
+                    Err(lost(&self.path, REPLACED))
                 };
             }
         };
         if !opening::is_same(&ours, &other.metadata().map_err(failed)?) {
-            return Err(lost(&self.path, gone));
+            return Err(lost(&self.path, REPLACED));
         }
         match lock::is_locked_by_another(&other) {
             Ok(true) => Ok(()),
@@ -368,9 +369,13 @@ impl Place {
         Ok(())
     }
 
-    /// Unlocks, whoever of us has locked it and for whatever reason.
+    /// Unlocks, whoever of us has locked it and for whatever reason. After a tenure it tells of a
+    /// file that was replaced meanwhile, which nobody looks for without a heartbeat.
     fn give_back(&self) -> Result<(), Failure> {
         let tenure = self.desk.tenure();
+        // Before it is unlocked: what becomes of it later is another's concern.
+        let replaced =
+            (tenure.as_ref()).is_some_and(|(file, _)| opening::is_replaced(&self.path, file));
         let mut grip = self.desk.begin();
         grip.take(&self.desk.file());
         if let Some((file, mut record)) = tenure.filter(|(_, record)| record.draining) {
@@ -378,8 +383,14 @@ impl Place {
             // Best effort: the next holder writes a record of its own.
             drop(file.write_all_at(&line::encode(&record), 0));
         }
-        grip.let_go()
-            .map_err(|errno| transient(format!("{}: unlocking it: {errno}", self.path.display())))
+        grip.let_go().map_err(|errno| {
+            transient(format!("{}: unlocking it: {errno}", self.path.display()))
+        })?;
+        if replaced {
+            tracing::warn!(path = %self.path.display(), "{REPLACED}: never do that while anybody runs");
+            return Err(lost(&self.path, REPLACED));
+        }
+        Ok(())
     }
 
     fn io_failure(&self, what: &str, error: &io::Error) -> Failure {
