@@ -236,8 +236,7 @@ fn lock(typed: &cli::Common) -> Result<Lock, Refusal> {
         )),
         (Some(blob), Some(file)) => Err(Refusal::new(format!(
             "two locks, --blob {} and --file {}: exactly one can be held (is TRAFFICCOP_BLOB or TRAFFICCOP_FILE set?)",
-            // A URL's query is a secret.
-            blob.split('?').next().unwrap_or_default(),
+            blob.split('?').next().unwrap_or_default(), // A URL's query is a secret.
             file.display()
         ))),
         (Some(target), None) => {
@@ -351,7 +350,6 @@ fn budget(typed: &cli::Common, lock: &Lock) -> Result<Budget, Refusal> {
     Ok(budget)
 }
 
-/// How often a lock is looked at.
 pub(crate) fn poll(typed: Option<&str>) -> Result<Duration, Refusal> {
     let poll = span("--poll", typed)?.unwrap_or(DEFAULT_POLL);
     if !POLL.contains(&poll) {
