@@ -14,6 +14,7 @@ mod habits;
 mod once;
 mod roles;
 mod run;
+mod verbs;
 
 pub use check::{CHECK_EXAMPLES, CHECK_STATUS, Check};
 pub use common::{Common, FOR_THE_STORE, Heartbeat, IfLost, Log};
@@ -22,6 +23,11 @@ pub use habits::{Habits, Restart};
 pub use once::{Once, OnceOnFailure};
 pub use roles::Roles;
 pub use run::{Contain, EXAMPLES, FOR_THE_COMMAND, Run};
+pub use verbs::{
+    BREAK_EXAMPLES, BREAK_STATUS, Break, DOCTOR_EXAMPLES, DOCTOR_JSON, DOCTOR_STATUS, Doctor,
+    FindLocked, LIST_EXAMPLES, LIST_STATUS, List, STATUS_EXAMPLES, STATUS_JSON, STATUS_STATUS,
+    Status, TheLock, WATCH_EXAMPLES, WATCH_JSON, WATCH_STATUS, Watch,
+};
 
 /// How wide help may be.
 const WIDTH: usize = 100;
@@ -86,6 +92,41 @@ pub enum Verb {
     /// asks no store and no other process, only a file of eight bytes that the guardian keeps (see
     /// TRAFFICCOP_CONTROL), so it can be asked as often as you like.
     Check(Check),
+
+    /// Show who has a lock, and since when
+    ///
+    /// Only looks: it creates, acquires and disturbs nothing. Whether the lock is held is what the
+    /// store says (for a file, the kernel); the rest is the record that the holder left with it.
+    Status(Status),
+
+    /// List the locks of a container or a directory
+    ///
+    /// Blobs and files that bear a record of trafficcop, whoever has them. Only looks.
+    List(List),
+
+    /// Write a line for each change of a lock
+    ///
+    /// Looks as often as a standby does, so what lasts shorter than --poll can be missed; the fencing
+    /// token tells. Ends by Ctrl-C, or when nobody reads its lines any more.
+    Watch(Watch),
+
+    /// Break another's lease on a blob
+    ///
+    /// Says what will happen to its holder, and asks before. The holder learns of it with its next
+    /// renewal, stops its command, and competes again (unless it runs with --if-lost exit). If the
+    /// record changes while you think, nothing is broken. A lock on a file cannot be broken.
+    Break(Break),
+
+    /// Try whether everything works that run needs
+    ///
+    /// Each line is ok, warn or fail, with what to do. What must be written is written to a blob or a
+    /// file of its own beside the lock, NAME.trafficcop-doctor-RANDOM, and deleted afterwards. The
+    /// lock itself is only looked at.
+    Doctor(Doctor),
+
+    /// Say whether a file is locked (the second process of doctor)
+    #[command(hide = true)]
+    FindLocked(FindLocked),
 }
 
 /// Two columns of text: a name and its meaning.
@@ -126,8 +167,8 @@ pub fn definition() -> clap::Command {
         None => arg,
     };
     Cli::command()
-        .mut_subcommand("run", |run| run.mut_args(set))
-        .mut_subcommand("elect", |elect| elect::in_its_words(elect).mut_args(set))
+        .mut_subcommand("elect", elect::in_its_words)
+        .mut_subcommands(|verb| verb.mut_args(set))
 }
 
 /// Parses a command line, the program's name first.
@@ -163,8 +204,9 @@ mod tests {
     #[test]
     fn every_flag_has_its_variable() {
         let definition = definition();
-        let of = |verb| definition.find_subcommand(verb).unwrap().get_arguments();
-        for arg in of("run").chain(of("elect")) {
+        let verbs = definition.get_subcommands();
+        let verbs = verbs.filter(|verb| verb.get_name() != "check" && !verb.is_hide_set());
+        for arg in verbs.flat_map(clap::Command::get_arguments) {
             let Some(long) = arg.get_long().filter(|long| *long != "help") else {
                 continue;
             };

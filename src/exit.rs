@@ -5,10 +5,16 @@
 
 use nix::sys::resource::{Resource, setrlimit};
 
-use crate::core::{Cause, Ending, Exit};
+use crate::core::{Cause, Ending, Exit, Failure};
 
 /// The answer "no" of `trafficcop check`, which is none of `run`'s.
 pub const NOT_IN_CONTROL: u8 = 1;
+/// The answer "free" of `trafficcop status`.
+pub const FREE: u8 = 1;
+/// Nothing was broken by `trafficcop break`: the lock is free, changed hands, or the answer was no.
+pub const NOT_BROKEN: u8 = 1;
+/// The answer "not fit" of `trafficcop doctor`.
+pub const UNFIT: u8 = 1;
 /// Bad usage, or settings that cannot hold.
 pub const USAGE: u8 = 64;
 /// The store (or the machine) did not let anything start.
@@ -114,9 +120,11 @@ impl Leave {
     #[must_use]
     pub fn of_error(error: &anyhow::Error) -> Leave {
         if error.is::<crate::plan::Refusal>() {
-            Leave::Status(USAGE)
-        } else {
-            Leave::Status(UNAVAILABLE)
+            return Leave::Status(USAGE);
+        }
+        match error.downcast_ref() {
+            Some(Failure::Fatal { denied: true, .. }) => Leave::Status(DENIED),
+            _ => Leave::Status(UNAVAILABLE),
         }
     }
 
@@ -269,6 +277,12 @@ mod tests {
             Leave::of_error(&anyhow::anyhow!("no fork")),
             Leave::Status(69)
         );
+        let denied = |denied| {
+            let why = "403".to_owned();
+            Leave::of_error(&Failure::Fatal { why, denied }.into())
+        };
+        assert_eq!(denied(true), Leave::Status(77));
+        assert_eq!(denied(false), Leave::Status(69));
         let refusal = crate::plan::Refusal::new("no lock");
         let wrapped = anyhow::Error::new(refusal).context("run");
         assert_eq!(Leave::of_error(&wrapped), Leave::Status(64));

@@ -21,6 +21,7 @@
 //! - [`deadline`] is the same question asked from inside a command; [`check`] asks it for scripts.
 //! - [`elect`] drives `hold` with nothing but a process that tells a reader of control:
 //!   [`announce`].
+//! - [`verbs`] look at locks, and intervene: status, list, watch, break, doctor.
 //! - [`roles`] decides what one guardian runs after another: standby command, hook, command.
 //! - [`run`] drives `hold` for the command line; [`plan`] is the validated configuration, `cli` what
 //!   was typed, [`exit`] how we end, [`report`] everything a person reads.
@@ -45,6 +46,7 @@ pub mod signals;
 pub mod status;
 pub mod supervise;
 pub mod units;
+pub mod verbs;
 
 pub use deadline::{Deadline, DeadlineError};
 pub use embed::{Builder, Control, TrafficCop};

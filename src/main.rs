@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use trafficcop::{announce, check, cli, elect, exit, plan, report, run};
+use trafficcop::{announce, check, cli, elect, exit, plan, report, run, verbs};
 
 fn main() -> ExitCode {
     let typed = match cli::parse(std::env::args_os()) {
@@ -13,27 +13,29 @@ fn main() -> ExitCode {
             return ExitCode::from(if error.use_stderr() { exit::USAGE } else { 0 });
         }
     };
+    let (format, quiet) = match &typed.verb {
+        cli::Verb::Run(typed) => (typed.common.log.into(), typed.common.quiet),
+        cli::Verb::Elect(typed) => (typed.common.log.into(), typed.common.quiet),
+        cli::Verb::Announce(_) | cli::Verb::Check(_) => (report::Format::Text, false),
+        // Their answers are on stdout: only what is wrong is logged.
+        _ => (report::Format::Text, true),
+    };
+    report::init(format, quiet);
     let ended = match typed.verb {
-        cli::Verb::Run(typed) => {
-            report::init(typed.common.log.into(), typed.common.quiet);
-            plan::Plan::new(*typed, &plan::Place::here())
-                .map_err(anyhow::Error::from)
-                .and_then(run::run)
-        }
-        cli::Verb::Elect(typed) => {
-            report::init(typed.common.log.into(), typed.common.quiet);
-            plan::Plan::of_elect(*typed, &plan::Place::here())
-                .map_err(anyhow::Error::from)
-                .and_then(|(plan, telling)| elect::elect(plan, &telling))
-        }
-        cli::Verb::Announce(typed) => {
-            report::init(report::Format::Text, false);
-            announce::announce(&typed)
-        }
-        cli::Verb::Check(typed) => {
-            report::init(report::Format::Text, false);
-            check::check(&typed)
-        }
+        cli::Verb::Run(typed) => plan::Plan::new(*typed, &plan::Place::here())
+            .map_err(anyhow::Error::from)
+            .and_then(run::run),
+        cli::Verb::Elect(typed) => plan::Plan::of_elect(*typed, &plan::Place::here())
+            .map_err(anyhow::Error::from)
+            .and_then(|(plan, telling)| elect::elect(plan, &telling)),
+        cli::Verb::Announce(typed) => announce::announce(&typed),
+        cli::Verb::Check(typed) => check::check(&typed),
+        cli::Verb::Status(typed) => verbs::status(&typed),
+        cli::Verb::List(typed) => verbs::list(&typed),
+        cli::Verb::Watch(typed) => verbs::watch(&typed),
+        cli::Verb::Break(typed) => verbs::break_lease(&typed),
+        cli::Verb::Doctor(typed) => verbs::doctor(&typed),
+        cli::Verb::FindLocked(typed) => verbs::find_locked(&typed),
     };
     match ended {
         Ok(leave) => leave.go(),

@@ -30,7 +30,7 @@ use quote::{cut, quoted_word};
 pub use roles::Roles;
 
 /// What a blob's lease can be: the service's limits.
-const BLOB_LEASE: std::ops::RangeInclusive<Duration> =
+pub(crate) const BLOB_LEASE: std::ops::RangeInclusive<Duration> =
     Duration::from_secs(15)..=Duration::from_secs(60);
 /// What a standby may sleep between two looks: less is a flood, more is a forgotten standby.
 const POLL: std::ops::RangeInclusive<Duration> =
@@ -41,7 +41,7 @@ const IDENTITY_LIMIT: usize = 128;
 /// The most slots: a standby that looks at four with each poll must get round.
 const SLOTS: u32 = 1000;
 
-const DEFAULT_LEASE: Duration = Duration::from_secs(60);
+pub(crate) const DEFAULT_LEASE: Duration = Duration::from_secs(60);
 const DEFAULT_POLL: Duration = Duration::from_secs(2);
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 
@@ -174,7 +174,7 @@ impl Plan {
         let lock = lock(common)?;
         let slots = slots(common)?;
         let budget = budget(common, &lock)?;
-        let poll = poll(common)?;
+        let poll = poll(common.poll.as_deref())?;
         let (once, task) = once::once(&typed, slots)?.unzip();
         let rules = Rules {
             budget: Some(budget),
@@ -243,7 +243,8 @@ fn lock(typed: &cli::Common) -> Result<Lock, Refusal> {
             "no lock: name one with --blob CONTAINER/NAME or --file PATH",
         )),
         (Some(blob), Some(file)) => Err(Refusal::new(format!(
-            "two locks, --blob {blob} and --file {}: exactly one can be held (is TRAFFICCOP_BLOB or TRAFFICCOP_FILE set?)",
+            "two locks, --blob {} and --file {}: exactly one can be held (is TRAFFICCOP_BLOB or TRAFFICCOP_FILE set?)",
+            blob.split('?').next().unwrap_or_default(), // A URL's query is a secret.
             file.display()
         ))),
         (Some(target), None) => {
@@ -357,8 +358,8 @@ fn budget(typed: &cli::Common, lock: &Lock) -> Result<Budget, Refusal> {
     Ok(budget)
 }
 
-fn poll(typed: &cli::Common) -> Result<Duration, Refusal> {
-    let poll = span("--poll", typed.poll.as_deref())?.unwrap_or(DEFAULT_POLL);
+pub(crate) fn poll(typed: Option<&str>) -> Result<Duration, Refusal> {
+    let poll = span("--poll", typed)?.unwrap_or(DEFAULT_POLL);
     if !POLL.contains(&poll) {
         return Err(Refusal::new(format!(
             "--poll {}: take 100ms to 1h",

@@ -125,6 +125,78 @@ fn page_of_check() -> Vec<u8> {
     page
 }
 
+/// A verb that looks or intervenes: its name, lists of its own, its exit statuses, examples.
+type Verb<'a> = (
+    &'a str,
+    &'a [(&'a str, &'a [(&'a str, &'a str)])],
+    &'a [(&'a str, &'a str)],
+    &'a [(&'a str, &'a str)],
+);
+
+const VERBS: [Verb<'_>; 5] = [
+    (
+        "status",
+        &[("JSON", cli::STATUS_JSON)],
+        cli::STATUS_STATUS,
+        cli::STATUS_EXAMPLES,
+    ),
+    (
+        "list",
+        &[("EACH ELEMENT OF THE JSON ARRAY", cli::STATUS_JSON)],
+        cli::LIST_STATUS,
+        cli::LIST_EXAMPLES,
+    ),
+    (
+        "watch",
+        &[
+            ("EACH LINE OF JSON", cli::STATUS_JSON),
+            ("AND", cli::WATCH_JSON),
+        ],
+        cli::WATCH_STATUS,
+        cli::WATCH_EXAMPLES,
+    ),
+    ("break", &[], cli::BREAK_STATUS, cli::BREAK_EXAMPLES),
+    (
+        "doctor",
+        &[("JSON", cli::DOCTOR_JSON)],
+        cli::DOCTOR_STATUS,
+        cli::DOCTOR_EXAMPLES,
+    ),
+];
+
+fn page_of_verb((verb, lists, statuses, commands): Verb<'_>) -> Vec<u8> {
+    let definition = definition();
+    let command = definition.find_subcommand(verb).expect("the verb");
+    let name: &str = format!("trafficcop-{verb}").leak();
+    let command = command.clone().name(name).display_name(name);
+    let man = Man::new(command.after_long_help("")).date("");
+    let mut page = Vec::new();
+    let write = "a vector takes everything";
+    man.render_title(&mut page).expect(write);
+    man.render_name_section(&mut page).expect(write);
+    man.render_synopsis_section(&mut page).expect(write);
+    man.render_description_section(&mut page).expect(write);
+    man.render_options_section(&mut page).expect(write);
+    let mut rest = Roff::new();
+    for (title, rows) in lists {
+        section(&mut rest, title, rows);
+    }
+    section(&mut rest, "EXIT STATUS", statuses);
+    section(&mut rest, "ENVIRONMENT", cli::FOR_THE_STORE);
+    examples(&mut rest, commands);
+    rest.control("SH", ["SEE ALSO"]);
+    rest.text([
+        bold("trafficcop"),
+        roman("(1), "),
+        bold("trafficcop-run"),
+        roman("(1), "),
+        bold("trafficcop-guarantees"),
+        roman("(7)"),
+    ]);
+    rest.to_writer(&mut page).expect(write);
+    page
+}
+
 fn examples(page: &mut Roff, examples: &[(&str, &str)]) {
     page.control("SH", ["EXAMPLES"]);
     for (what, command) in examples {
@@ -168,6 +240,11 @@ fn page_of_trafficcop() -> Vec<u8> {
         roman("(1), "),
         bold("trafficcop-check"),
         roman("(1), "),
+    ]);
+    for verb in VERBS {
+        rest.text([bold(format!("trafficcop-{}", verb.0)), roman("(1), ")]);
+    }
+    rest.text([
         bold("trafficcop-guarantees"),
         roman("(7), "),
         bold("flock"),
@@ -520,7 +597,31 @@ fn the_man_pages_are_fresh() {
     fresh("man/trafficcop-run.1", &page_of_run());
     fresh("man/trafficcop-elect.1", &page_of_elect());
     fresh("man/trafficcop-check.1", &page_of_check());
+    for verb in VERBS {
+        fresh(&format!("man/trafficcop-{}.1", verb.0), &page_of_verb(verb));
+    }
     fresh("man/trafficcop-guarantees.7", &page_of_guarantees());
+}
+
+#[test]
+fn the_help_of_each_verb_names_its_statuses_and_fields() {
+    let definition = definition();
+    for (verb, lists, statuses, commands) in VERBS {
+        let command = definition.find_subcommand(verb).expect("the verb");
+        let help = command.clone().render_long_help().to_string();
+        let rows = lists
+            .iter()
+            .flat_map(|(_, rows)| rows.iter())
+            .chain(statuses);
+        for (name, _) in rows {
+            assert!(help.contains(name), "{verb}: {name}");
+        }
+        for (_, example) in commands {
+            let (line, _pipe) = example.split_once(" | ").unwrap_or((example, ""));
+            cli::parse(line.split_whitespace().map(Into::into))
+                .unwrap_or_else(|why| panic!("{why}"));
+        }
+    }
 }
 
 #[test]
@@ -545,8 +646,14 @@ fn run_help() -> String {
 fn the_readme_mentions_every_flag() {
     let readme = text("README.md");
     let (run, elect) = (run_definition(), elect_definition());
-    let all = run.get_arguments().chain(elect.get_arguments());
-    for arg in all.filter(|arg| arg.get_id() != "help") {
+    let whole = definition();
+    let verbs = VERBS
+        .iter()
+        .filter_map(|verb| whole.find_subcommand(verb.0));
+    let arguments = verbs
+        .chain([&run, &elect])
+        .flat_map(clap::Command::get_arguments);
+    for arg in arguments.filter(|arg| arg.get_id() != "help") {
         if let Some(long) = arg.get_long() {
             let told = readme
                 .match_indices(&format!("--{long}"))
@@ -646,12 +753,22 @@ fn the_readme_s_command_lines_can_be_parsed() {
         seen += 1;
     }
     assert!(seen >= 5, "only {seen} command lines were found");
+    let mut looked = 0;
     for line in commands(&text("README.md")) {
         if let Some((_, rest)) = line.split_once("trafficcop elect") {
             let words = rest.split(" | ").next().unwrap_or_default();
             let line = ["trafficcop", "elect"].into_iter();
             let line = line.chain(words.split_whitespace()).map(Into::into);
             cli::parse(line).unwrap_or_else(|why| panic!("{why}"));
+        }
+        if let Some(at) = VERBS
+            .iter()
+            .find_map(|verb| line.find(&format!("trafficcop {} ", verb.0)))
+        {
+            let (line, _pipe) = line[at..].split_once(" | ").unwrap_or((&line[at..], ""));
+            cli::parse(line.split_whitespace().map(Into::into))
+                .unwrap_or_else(|why| panic!("{why}"));
+            looked += 1;
         }
         // Inside of other commands: only what clap has to say about it.
         if let Some((_, rest)) = line.split_once("trafficcop check") {
@@ -661,6 +778,10 @@ fn the_readme_s_command_lines_can_be_parsed() {
             cli::parse(line.map(Into::into)).unwrap_or_else(|why| panic!("{why}"));
         }
     }
+    assert!(
+        looked >= 5,
+        "only {looked} lines with the other verbs were found"
+    );
     for (_, example) in cli::EXAMPLES.iter().chain(cli::ELECT_EXAMPLES) {
         let example = example.split(" | ").next().unwrap_or_default();
         cli::parse(example.split_whitespace().map(Into::into))

@@ -56,6 +56,22 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("report", &["clock", "core", "exit", "units"]),
     ("status", &["report"]),
     (
+        "verbs",
+        &[
+            "azure",
+            "cli",
+            "clock",
+            "core",
+            "exit",
+            "lease",
+            "plan",
+            "report",
+            "signals",
+            "supervise",
+            "units",
+        ],
+    ),
+    (
         "run",
         &[
             "azure",
@@ -99,7 +115,7 @@ const WORDS: &[(&[&str], &[&str], &str)] = &[
     (
         &["anyhow::", "anyhow!"],
         &[
-            "announce", "check", "elect", "exit", "report", "run", "main",
+            "announce", "check", "elect", "exit", "report", "run", "main", "verbs",
         ],
         "errors are typed below the top",
     ),
@@ -113,6 +129,7 @@ const WORDS: &[(&[&str], &[&str], &str)] = &[
             "run",
             "main",
             "supervise",
+            "verbs",
         ],
         "the environment is passed in",
     ),

@@ -32,6 +32,12 @@ pub enum Operation {
     Release,
     /// Ask for the rest of a breaking lease.
     Break,
+    /// Break another's lease.
+    BreakLease,
+    /// List the blobs of a container.
+    List,
+    /// Delete the blob.
+    Delete,
 }
 
 impl Operation {
@@ -46,6 +52,9 @@ impl Operation {
             Operation::Renew => "renew the lease of",
             Operation::Release => "release the lease of",
             Operation::Break => "ask for the rest of the lease of",
+            Operation::BreakLease => "break the lease of",
+            Operation::List => "list the blobs of",
+            Operation::Delete => "delete",
         }
     }
 
@@ -54,6 +63,8 @@ impl Operation {
         match self {
             Operation::Look => "r",
             Operation::CreateBlob | Operation::CreateContainer => "c",
+            Operation::List => "l",
+            Operation::Delete => "d",
             _ => "w",
         }
     }
@@ -201,7 +212,8 @@ impl Trouble {
     }
 
     /// What to do about it, where that can be said.
-    fn advice(&self, operation: Operation) -> Option<String> {
+    #[must_use]
+    pub fn advice(&self, operation: Operation) -> Option<String> {
         let Trouble::Answer { status, code, .. } = self else {
             return None;
         };
@@ -215,11 +227,17 @@ impl Trouble {
                     | "AuthorizationServiceMismatch"
                     | "InsufficientAccountPermissions",
                 ),
-            ) => format!(
-                "the credential does not allow it: a SAS needs the permissions rcw (here {}) for \
-                 the blob service",
-                operation.sas_letters()
-            ),
+            ) => match operation {
+                Operation::List | Operation::Delete => format!(
+                    "the credential does not allow it: a SAS needs the permission {} for it",
+                    operation.sas_letters()
+                ),
+                _ => format!(
+                    "the credential does not allow it: a SAS needs the permissions rcw (here {}) \
+                     for the blob service",
+                    operation.sas_letters()
+                ),
+            },
             (_, Some("AuthorizationSourceIPMismatch")) => {
                 "the SAS does not allow this machine's address".to_owned()
             }

@@ -16,8 +16,9 @@ use azure_core::http::{AsyncRawResponse, Body, HttpClient, Method, Request};
 
 /// A connection that takes longer is given up, so that the renewal still has time for another.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
-/// No answer of the operations we use is longer; anything that is, is not from the service.
-const ANSWER_LIMIT: usize = 256 * 1024;
+/// No answer of the operations we use is longer (a page of a listing is the longest); anything that
+/// is, is not from the service.
+const ANSWER_LIMIT: usize = 4 * 1024 * 1024;
 
 /// A client that is built with its first request: where no certificates are installed that
 /// fails, and then it is an error with words, and none at all for plain http.

@@ -13,12 +13,16 @@
 //! have no case.
 
 mod acquire;
+mod inspect;
 mod notes;
+mod probe;
 mod target;
 mod task;
 mod will;
 mod wire;
 
+pub use inspect::{Broken, Inspector};
+pub use probe::{Probe, Surroundings};
 pub use target::{Target, TargetError};
 pub use will::{execute_will, prepare_will};
 
@@ -160,19 +164,11 @@ impl Blob {
         if let Some(size) = config.page_blob.filter(|size| size % 512 != 0) {
             return Err(OpenError::PageBlob(size));
         }
-        let account = &config.account;
-        let blob_url = config.target.blob_url(account.blob_endpoint());
-        let container_url = config.target.container_url(account.blob_endpoint());
-        let wire = Wire::new(
-            account.authorised(&blob_url),
-            account.authorised(&container_url),
-            &account.client_options(),
-        )
-        .map_err(|trouble| OpenError::Address(trouble.why()))?;
+        let (name, wire) = connect(&config.target, &config.account)?;
         Ok(Blob {
-            name: blob_url.to_string(),
+            name,
             wire,
-            clock: account.service_clock(),
+            clock: config.account.service_clock(),
             seconds,
             lease: config.lease,
             candidate: config.candidate,
@@ -271,6 +267,19 @@ impl Blob {
             pause = (pause * 2).min(Duration::from_secs(2));
         }
     }
+}
+
+/// The blob's address without a secret, and the clients for it; nothing is sent.
+fn connect(target: &Target, account: &Account) -> Result<(String, Wire), OpenError> {
+    let blob_url = target.blob_url(account.blob_endpoint());
+    let container_url = target.container_url(account.blob_endpoint());
+    let wire = Wire::new(
+        account.authorised(&blob_url),
+        account.authorised(&container_url),
+        &account.client_options(),
+    )
+    .map_err(|trouble| OpenError::Address(trouble.why()))?;
+    Ok((blob_url.to_string(), wire))
 }
 
 /// The service itself says that the lease is not (or no more) ours.

@@ -5,6 +5,7 @@
 
 pub mod blob;
 pub mod file;
+pub mod inspect;
 pub mod once;
 pub mod record;
 pub mod slots;

@@ -42,7 +42,7 @@ impl Plan {
         let lock = lock(common)?;
         let slots = slots(common)?;
         let budget = budget(common, &lock)?;
-        let poll = poll(common)?;
+        let poll = poll(common.poll.as_deref())?;
         let turns = cli::Habits {
             restart: None,
             restart_limit: None,

@@ -19,13 +19,17 @@ const VERSION: &str = "2021-12-02";
 /// An account SAS for everything, without the leading question mark.
 pub(crate) fn sas() -> &'static str {
     static MADE: OnceLock<String> = OnceLock::new();
-    MADE.get_or_init(|| {
-        let (permissions, expiry) = ("rwdlacup", "2199-01-01T00:00:00Z");
-        let text = format!("{ACCOUNT}\n{permissions}\nb\nsco\n\n{expiry}\n\n\n{VERSION}\n\n");
-        let signature = hmac_sha256(&text, &Secret::new(KEY)).expect("a good key");
-        let escaped: String = url::form_urlencoded::byte_serialize(signature.as_bytes()).collect();
-        format!("sv={VERSION}&ss=b&srt=sco&sp={permissions}&se={expiry}&sig={escaped}")
-    })
+    MADE.get_or_init(|| sas_for("rwdlacup"))
+}
+
+/// An account SAS for these permissions.
+#[must_use]
+pub(crate) fn sas_for(permissions: &str) -> String {
+    let expiry = "2199-01-01T00:00:00Z";
+    let text = format!("{ACCOUNT}\n{permissions}\nb\nsco\n\n{expiry}\n\n\n{VERSION}\n\n");
+    let signature = hmac_sha256(&text, &Secret::new(KEY)).expect("a good key");
+    let escaped: String = url::form_urlencoded::byte_serialize(signature.as_bytes()).collect();
+    format!("sv={VERSION}&ss=b&srt=sco&sp={permissions}&se={expiry}&sig={escaped}")
 }
 
 /// What the store answered.
@@ -116,6 +120,16 @@ impl Blob {
                 .zip(metadata.iter().map(|pair| pair.1)),
         );
         self.demand("PUT", "", &headers);
+    }
+
+    /// The names of all blobs in its container.
+    #[must_use]
+    pub(crate) fn all_in_its_container(&self) -> Vec<String> {
+        let reply = Self::ask("GET", self.container(), "restype=container&comp=list", &[]);
+        let names = reply.body.split("<Name>").skip(1);
+        names
+            .filter_map(|rest| Some(rest.split_once("</Name>")?.0.to_owned()))
+            .collect()
     }
 
     /// The blob's properties and metadata; `None` if it does not exist.

@@ -51,6 +51,12 @@ impl Scene {
         Run::new(self, "run")
     }
 
+    /// Another verb of the program, to be started like an instance.
+    #[must_use]
+    pub(crate) fn verb(&self, verb: &str) -> Run<'_> {
+        Run::new(self, verb)
+    }
+
     /// An instance to be: `trafficcop elect` without a lock yet.
     #[must_use]
     pub(crate) fn elect(&self) -> Run<'_> {

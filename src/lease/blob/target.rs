@@ -48,26 +48,12 @@ impl Target {
     /// # Errors
     /// What is wrong, by Azure's rules for names.
     pub fn parse(text: &str) -> Result<Target, TargetError> {
-        let (container, name, url) = if text.contains("://") {
-            let url = Url::parse(text).map_err(|error| TargetError::Url(error.to_string()))?;
-            if !url.username().is_empty() || url.password().is_some() {
-                return Err(TargetError::Url("it has a user name in it".to_owned()));
-            }
-            let split = split_url(&url)?;
-            if url.query().is_some() && split.sas.is_none() {
-                return Err(TargetError::Query);
-            }
-            let path = decode(&split.path)
-                .ok_or_else(|| TargetError::Url("its path is not UTF-8".to_owned()))?;
-            // A name alone lies in the root container.
-            let (container, name) = match path.split_once('/') {
-                Some((container, name)) => (container.to_owned(), name.to_owned()),
-                None => ("$root".to_owned(), path),
-            };
-            (container, name, Some(url))
-        } else {
-            let (container, name) = text.split_once('/').ok_or(TargetError::Incomplete)?;
-            (container.to_owned(), name.to_owned(), None)
+        let (path, url) = take_apart(text)?;
+        let (container, name) = match path.split_once('/') {
+            Some((container, name)) => (container.to_owned(), name.to_owned()),
+            // A name alone in a URL lies in the root container.
+            None if url.is_some() => ("$root".to_owned(), path),
+            None => return Err(TargetError::Incomplete),
         };
         if container.is_empty() || name.is_empty() {
             return Err(TargetError::Incomplete);
@@ -77,6 +63,25 @@ impl Target {
         Ok(Target {
             container,
             name,
+            url,
+        })
+    }
+
+    /// Reads what is to be listed: `CONTAINER`, `CONTAINER/PREFIX` or the URL of either. The name
+    /// is the prefix, and can be empty.
+    ///
+    /// # Errors
+    /// What is wrong, by Azure's rules for names.
+    pub fn of_listing(text: &str) -> Result<Target, TargetError> {
+        let (path, url) = take_apart(text)?;
+        let (container, prefix) = path.split_once('/').unwrap_or((&path, ""));
+        check_container(container)?;
+        if prefix.chars().any(char::is_control) {
+            return Err(TargetError::Name("has a control character in it"));
+        }
+        Ok(Target {
+            container: container.to_owned(),
+            name: prefix.to_owned(),
             url,
         })
     }
@@ -112,6 +117,19 @@ impl Target {
         })
     }
 
+    /// `CONTAINER/NAME`, for people.
+    pub(super) fn title(&self) -> String {
+        format!("{}/{}", self.container, self.name)
+    }
+
+    /// Another blob in the same container, as the service named it.
+    pub(super) fn named(&self, name: &str) -> Target {
+        Target {
+            name: name.to_owned(),
+            ..self.clone()
+        }
+    }
+
     /// The container's address under `endpoint`.
     pub(super) fn container_url(&self, endpoint: &Url) -> Url {
         let mut url = endpoint.clone();
@@ -127,6 +145,24 @@ impl Target {
         url.set_path(&path);
         url
     }
+}
+
+/// The path below the account, decoded, and the URL if it was given as one.
+fn take_apart(text: &str) -> Result<(String, Option<Url>), TargetError> {
+    if !text.contains("://") {
+        return Ok((text.to_owned(), None));
+    }
+    let url = Url::parse(text).map_err(|error| TargetError::Url(error.to_string()))?;
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(TargetError::Url("it has a user name in it".to_owned()));
+    }
+    let split = split_url(&url)?;
+    if url.query().is_some() && split.sas.is_none() {
+        return Err(TargetError::Query);
+    }
+    let path =
+        decode(&split.path).ok_or_else(|| TargetError::Url("its path is not UTF-8".to_owned()))?;
+    Ok((path, Some(url)))
 }
 
 impl fmt::Debug for Target {
@@ -244,6 +280,29 @@ mod tests {
         let root = Target::parse("https://acct.blob.core.windows.net/x").expect("a target");
         assert_eq!((root.container(), root.name()), ("$root", "x"));
         assert!(Target::parse("$root/x").is_ok());
+    }
+
+    #[test]
+    fn a_listing_may_do_without_a_name() {
+        let read = |text| {
+            let target = Target::of_listing(text).expect(text);
+            (target.container().to_owned(), target.name().to_owned())
+        };
+        let of = |container: &str, prefix: &str| (container.to_owned(), prefix.to_owned());
+        assert_eq!(read("locks"), of("locks", ""));
+        assert_eq!(read("locks/"), of("locks", ""));
+        assert_eq!(read("locks/a/"), of("locks", "a/"));
+        assert_eq!(
+            read("https://acct.blob.core.windows.net/locks?sig=s3cret"),
+            of("locks", "")
+        );
+        assert_eq!(
+            read("http://127.0.0.1:10000/devstoreaccount1/locks/n%20"),
+            of("locks", "n ")
+        );
+        for bad in ["", "/x", "Locks", "locks/a\nb", "https://a.example/"] {
+            assert!(Target::of_listing(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -8,13 +8,17 @@ use std::time::Duration;
 
 use azure_core::http::headers::{HeaderName, Headers};
 use azure_core::http::{ClientOptions, Etag, RequestContent, Url};
+use azure_core::time::{OffsetDateTime, parse_rfc7231};
 use azure_storage_blob::models::{
     BlobClientAcquireLeaseOptions, BlobClientBreakLeaseOptions, BlobClientGetPropertiesOptions,
-    BlobClientSetMetadataOptions, BlockBlobClientUploadOptions, PageBlobClientCreateOptions,
+    BlobClientSetMetadataOptions, BlobContainerClientListBlobsOptions,
+    BlockBlobClientUploadOptions, ListBlobsIncludeItem, PageBlobClientCreateOptions,
 };
 use azure_storage_blob::{
     BlobClient, BlobClientOptions, BlobContainerClient, BlobContainerClientOptions,
 };
+
+use futures::TryStreamExt as _;
 
 use super::notes::{self, Notes};
 use crate::azure::{Trouble, before};
@@ -22,6 +26,9 @@ use crate::clock::Instant;
 
 /// No exchange takes longer: a dead connection must leave time for another attempt.
 const EXCHANGE_LIMIT: Duration = Duration::from_secs(5);
+
+/// How many blobs a page of a listing has: their metadata can be 8 KiB each.
+const PAGE: i32 = 200;
 
 /// Whether a blob can be leased.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +49,19 @@ pub(super) struct View {
     pub(super) notes: Notes,
     /// The service's clock, in seconds of the Unix epoch.
     pub(super) date: Option<u64>,
+}
+
+/// What the service says of itself and of the container along the way.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Around {
+    /// The service's clock.
+    pub(super) date: Option<OffsetDateTime>,
+    /// How the server calls itself.
+    pub(super) server: Option<String>,
+    /// The blob has versions.
+    pub(super) versioned: bool,
+    /// The container keeps its blobs as they are: a policy, or a legal hold.
+    pub(super) immutable: Option<&'static str>,
 }
 
 /// The official clients for one blob.
@@ -80,24 +100,64 @@ impl Wire {
             ..Default::default()
         };
         let answer = limited(give_up_at, self.blob.get_properties(Some(options))).await?;
-        let headers = answer.headers();
-        let lease = match header(headers, "x-ms-lease-state").map(str::to_ascii_lowercase) {
-            Some(state) if state == "leased" => LeaseState::Leased,
-            Some(state) if state == "breaking" => LeaseState::Breaking,
-            Some(state) if ["available", "expired", "broken"].contains(&state.as_str()) => {
-                LeaseState::Free
-            }
-            _ => return Err(foreign("a lease state", headers)),
+        view(answer.headers())
+    }
+
+    /// What the service says of itself with the blob's properties.
+    pub(super) async fn look_around(&self, give_up_at: Instant) -> Result<Around, Trouble> {
+        let answer = limited(give_up_at, self.blob.get_properties(None)).await?;
+        view(answer.headers())?;
+        Ok(around(answer.headers()))
+    }
+
+    /// What the service says of itself with the container's properties.
+    pub(super) async fn look_at_container(&self, give_up_at: Instant) -> Result<Around, Trouble> {
+        let answer = limited(give_up_at, self.container.get_properties(None)).await?;
+        match header(answer.headers(), "x-ms-version") {
+            Some(_) => Ok(around(answer.headers())),
+            None => Err(foreign("its version", answer.headers())),
+        }
+    }
+
+    /// The container's blobs whose names begin with `prefix`: name, lease, metadata.
+    pub(super) async fn list(
+        &self,
+        prefix: &str,
+        give_up_at: Instant,
+    ) -> Result<Vec<(String, LeaseState, Notes)>, Trouble> {
+        let options = BlobContainerClientListBlobsOptions {
+            include: Some(vec![ListBlobsIncludeItem::Metadata]),
+            maxresults: Some(PAGE),
+            prefix: Some(prefix.to_owned()).filter(|prefix| !prefix.is_empty()),
+            ..Default::default()
         };
-        let metadata = headers.iter().filter_map(|(name, value)| {
-            Some((name.as_str().strip_prefix("x-ms-meta-")?, value.as_str()))
-        });
-        Ok(View {
-            lease,
-            etag: header(headers, "etag").map(str::to_owned),
-            notes: notes::read(metadata),
-            date: date(headers),
-        })
+        let told = |error| Trouble::of(&error);
+        let pages = self.container.list_blobs(Some(options)).map_err(told)?;
+        let mut pages = pages.into_pages();
+        let mut found = Vec::new();
+        while let Some(page) = limited(give_up_at, pages.try_next()).await? {
+            let page = page.into_model().map_err(told)?;
+            for blob in page.blob_items {
+                let state = blob.properties.and_then(|known| known.lease_state);
+                let state = state.map(|state| state.to_string());
+                let (Some(name), Some(state)) = (blob.name, lease_state(state.as_deref())) else {
+                    continue;
+                };
+                let metadata = blob.metadata.and_then(|all| all.values).unwrap_or_default();
+                let notes = notes::read(metadata.iter().map(|(k, v)| (k.as_str(), v.as_str())));
+                found.push((name, state, notes));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Deletes the blob, whose lease nobody has.
+    pub(super) async fn delete(&self, give_up_at: Instant) -> Result<(), Trouble> {
+        let answer = limited(give_up_at, self.blob.delete(None)).await?;
+        match header(answer.headers(), "x-ms-version") {
+            Some(_) => Ok(()),
+            None => Err(foreign("its version", answer.headers())),
+        }
     }
 
     /// Creates the blob unless it exists; its ETag if we did.
@@ -190,8 +250,20 @@ impl Wire {
         etag: &str,
         give_up_at: Instant,
     ) -> Result<Duration, Trouble> {
+        self.break_lease(None, Some(etag), give_up_at).await
+    }
+
+    /// Breaks the lease, whoever has it, after `period` seconds or at its end; how long it still
+    /// keeps others out. With `etag`, only if nobody wrote since.
+    pub(super) async fn break_lease(
+        &self,
+        period: Option<u8>,
+        etag: Option<&str>,
+        give_up_at: Instant,
+    ) -> Result<Duration, Trouble> {
         let options = BlobClientBreakLeaseOptions {
-            if_match: Some(Etag::from(etag)),
+            break_period: period.map(i32::from),
+            if_match: etag.map(Etag::from),
             ..Default::default()
         };
         let answer = limited(give_up_at, self.blob.break_lease(Some(options))).await?;
@@ -203,7 +275,7 @@ impl Wire {
 }
 
 /// One exchange under both limits.
-async fn limited<T>(
+pub(super) async fn limited<T>(
     give_up_at: Instant,
     work: impl IntoFuture<Output = azure_core::Result<T>>,
 ) -> Result<T, Trouble> {
@@ -212,6 +284,44 @@ async fn limited<T>(
         Some(Ok(done)) => Ok(done),
         Some(Err(error)) => Err(Trouble::of(&error)),
         None => Err(Trouble::timed_out()),
+    }
+}
+
+fn lease_state(word: Option<&str>) -> Option<LeaseState> {
+    match word?.to_ascii_lowercase().as_str() {
+        "leased" => Some(LeaseState::Leased),
+        "breaking" => Some(LeaseState::Breaking),
+        "available" | "expired" | "broken" => Some(LeaseState::Free),
+        _ => None,
+    }
+}
+
+fn view(headers: &Headers) -> Result<View, Trouble> {
+    let metadata = headers.iter().filter_map(|(name, value)| {
+        Some((name.as_str().strip_prefix("x-ms-meta-")?, value.as_str()))
+    });
+    Ok(View {
+        lease: lease_state(header(headers, "x-ms-lease-state"))
+            .ok_or_else(|| foreign("a lease state", headers))?,
+        etag: header(headers, "etag").map(str::to_owned),
+        notes: notes::read(metadata),
+        date: date(headers),
+    })
+}
+
+fn around(headers: &Headers) -> Around {
+    let is = |name| header(headers, name).is_some_and(|text| text.eq_ignore_ascii_case("true"));
+    Around {
+        date: header(headers, "date").and_then(|text| parse_rfc7231(text).ok()),
+        server: header(headers, "server").map(str::to_owned),
+        versioned: header(headers, "x-ms-version-id").is_some(),
+        immutable: if is("x-ms-has-immutability-policy") {
+            Some("an immutability policy")
+        } else if is("x-ms-has-legal-hold") {
+            Some("a legal hold")
+        } else {
+            None
+        },
     }
 }
 

@@ -14,6 +14,8 @@
 //! | `task` | such a task: looking for its result, the server's time, writing the result down |
 //! | `lock` | the three system calls |
 //! | `desk` | who has a claim on the description's lock just now; the waiter that the kernel wakes |
+//! | `inspect` | looking at a lock without competing for it, and listing a directory |
+//! | `probe` | trying out whether locks exclude anybody here |
 //! | `lane` | blocking work in threads, one at a time, with a time limit |
 //!
 //! The file is never truncated before it is written, never renamed and never unlinked. If somebody
@@ -21,14 +23,18 @@
 //! run his command), and go over to the new file only when the old one is free.
 
 mod desk;
+mod inspect;
 pub(super) mod lane;
 mod line;
 mod lock;
 mod mount;
 mod opening;
+mod probe;
 mod results;
 mod store;
 mod task;
 
+pub use inspect::Inspector;
 pub use opening::{Config, Heartbeat, OpenError};
+pub use probe::{Mount, Probe, Subject};
 pub use store::File;

@@ -13,6 +13,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 use super::line::{self, Content};
 use super::results;
+use crate::core::Failure;
 use crate::lease::record::Candidate;
 
 /// Whether a heartbeat is written through the locked descriptor.
@@ -64,6 +65,11 @@ impl OpenError {
     }
 
     fn from_io(path: &Path, create: bool, error: &io::Error) -> OpenError {
+        OpenError::of(path, create, "reading and writing", error)
+    }
+
+    /// `purpose`: what it was to be opened for.
+    fn of(path: &Path, create: bool, purpose: &str, error: &io::Error) -> OpenError {
         let errno = Errno::from_raw(error.raw_os_error().unwrap_or(0));
         let parent = path.parent().filter(|dir| !dir.as_os_str().is_empty());
         let why = match errno {
@@ -77,18 +83,33 @@ impl OpenError {
             Errno::ENOTDIR => "a part of this path is not a directory: correct the path".into(),
             Errno::EISDIR => "it is a directory: name a file in it".into(),
             Errno::EACCES | Errno::EPERM => {
-                "no permission to open it for reading and writing: give this user both".into()
+                format!("no permission to open it for {purpose}: give it to this user")
             }
             Errno::EROFS => "the file system is read-only: name a file on a writable one".into(),
             Errno::ENOSPC | Errno::EDQUOT => {
                 format!("it cannot be created ({}): make room", errno.desc())
             }
-            _ => format!("cannot open it for reading and writing: {}", errno.desc()),
+            _ => format!("cannot open it for {purpose}: {}", errno.desc()),
         };
         OpenError {
             denied: matches!(errno, Errno::EACCES | Errno::EPERM),
             passing: is_passing(errno),
             ..OpenError::refused(path, &why)
+        }
+    }
+}
+
+impl From<OpenError> for Failure {
+    fn from(error: OpenError) -> Failure {
+        if error.passing {
+            return Failure::Transient {
+                why: error.why,
+                retry_after: None,
+            };
+        }
+        Failure::Fatal {
+            why: error.why,
+            denied: error.denied,
         }
     }
 }
@@ -146,6 +167,27 @@ pub(super) fn open(path: &Path, create: bool) -> Result<fs::File, OpenError> {
         return Err(foreign(path));
     }
     Ok(file)
+}
+
+/// Opens what is there, for reading only; `None` if there is nothing, in a directory that is there.
+pub(super) fn open_to_look(path: &Path) -> Result<Option<fs::File>, OpenError> {
+    let failed = |error: io::Error| OpenError::of(path, false, "reading", &error);
+    match fs::metadata(path) {
+        Ok(found) => refuse_all_but_files(path, &found)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let parent = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+            return match parent.is_none_or(Path::is_dir) {
+                true => Ok(None),
+                false => Err(failed(error)),
+            };
+        }
+        Err(error) => return Err(failed(error)),
+    }
+    let mut options = OpenOptions::new();
+    options
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+    options.open(path).map(Some).map_err(failed)
 }
 
 /// The refusal of a file with other content.

@@ -53,10 +53,25 @@ impl Cgroup {
         }
     }
 
+    /// Whether a cgroup can be had: tried on one that is removed again. Leftovers stay as they are.
+    ///
+    /// # Errors
+    /// One line that says what is missing and what to do.
+    pub fn available() -> Result<(), String> {
+        let tried = home().and_then(|home| Cgroup::try_in(&home));
+        tried
+            .map(drop)
+            .map_err(|why| format!("no cgroup to be had: {why}; {ADVICE}"))
+    }
+
     fn try_prepare() -> Result<Cgroup, String> {
         let home = home()?;
         sweep(&home);
-        let cgroup = Cgroup::make(&home)?;
+        Cgroup::try_in(&home)
+    }
+
+    fn try_in(home: &Path) -> Result<Cgroup, String> {
+        let cgroup = Cgroup::make(home)?;
         cgroup
             .rehearse()
             .map_err(|e| format!("{}: {e}", cgroup.path.display()))?;

@@ -1,0 +1,354 @@
+//! What can be typed after the verbs that look at locks and intervene, and their help. It must
+//! never decide anything.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use clap::builder::BoolishValueParser;
+
+use super::common::path;
+use super::{FOR_THE_STORE, Rows, with_examples};
+
+/// Which lock.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "The lock (exactly one)")]
+pub struct TheLock {
+    /// A lease on this Azure blob; credentials come from the environment, as for run
+    #[arg(long, value_name = "CONTAINER/NAME|URL", env = "TRAFFICCOP_BLOB")]
+    pub blob: Option<String>,
+
+    /// A lock on this file
+    #[arg(long, value_name = "PATH", env = "TRAFFICCOP_FILE", value_parser = path())]
+    pub file: Option<PathBuf>,
+
+    /// With --blob: use the well-known account of Azurite on this machine
+    #[arg(long, env = "TRAFFICCOP_EMULATOR", value_parser = BoolishValueParser::new())]
+    pub emulator: bool,
+}
+
+/// Who has a lock?
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = after_status())]
+pub struct Status {
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "it would be shown as help")]
+    pub lock: TheLock,
+
+    /// Answer as one JSON object
+    #[arg(long, env = "TRAFFICCOP_JSON", value_parser = BoolishValueParser::new())]
+    pub json: bool,
+}
+
+/// Which locks are there?
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = after_list())]
+pub struct List {
+    /// The locks in this Azure container, or those whose names begin with PREFIX
+    #[arg(
+        long,
+        value_name = "CONTAINER[/PREFIX]|URL",
+        env = "TRAFFICCOP_BLOB",
+        help_heading = "Where (exactly one)"
+    )]
+    pub blob: Option<String>,
+
+    /// The locks in this directory, or those whose paths begin with PATH
+    #[arg(long, value_name = "DIRECTORY|PATH", env = "TRAFFICCOP_FILE", value_parser = path(), help_heading = "Where (exactly one)")]
+    pub file: Option<PathBuf>,
+
+    /// With --blob: use the well-known account of Azurite on this machine
+    #[arg(long, env = "TRAFFICCOP_EMULATOR", value_parser = BoolishValueParser::new(), help_heading = "Where (exactly one)")]
+    pub emulator: bool,
+
+    /// Answer as a JSON array of the objects of status
+    #[arg(long, env = "TRAFFICCOP_JSON", value_parser = BoolishValueParser::new())]
+    pub json: bool,
+}
+
+/// What becomes of a lock?
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = after_watch())]
+pub struct Watch {
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "it would be shown as help")]
+    pub lock: TheLock,
+
+    /// How often to look (±20 %), 100ms to 1h [default: 2s]
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_POLL")]
+    pub poll: Option<String>,
+
+    /// Write one JSON object a line
+    #[arg(long, env = "TRAFFICCOP_JSON", value_parser = BoolishValueParser::new())]
+    pub json: bool,
+}
+
+/// End another's lease.
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = after_break())]
+pub struct Break {
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "it would be shown as help")]
+    pub lock: TheLock,
+
+    /// End the lease after N seconds, 0 to 60, if it does not end before [default: at its end]
+    ///
+    /// Without it the lease ends when its time is over: the holder learns of it and has stopped its
+    /// command by then. With 0 others can have control at once, while the holder's command runs until
+    /// the holder's next renewal.
+    #[arg(long, value_name = "N", env = "TRAFFICCOP_PERIOD")]
+    pub period: Option<String>,
+
+    /// Do not ask
+    #[arg(short, long, env = "TRAFFICCOP_YES", value_parser = BoolishValueParser::new())]
+    pub yes: bool,
+}
+
+/// Would it work here?
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = after_doctor())]
+pub struct Doctor {
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "it would be shown as help")]
+    pub lock: TheLock,
+
+    /// The lease that round trips are judged by, as for run [default: 60s]
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_LEASE")]
+    pub lease: Option<String>,
+
+    /// Answer as one JSON object
+    #[arg(long, env = "TRAFFICCOP_JSON", value_parser = BoolishValueParser::new())]
+    pub json: bool,
+}
+
+/// The second process of doctor: whether it finds the file locked.
+#[derive(Clone, Debug, Args)]
+pub struct FindLocked {
+    /// The file.
+    #[arg(value_parser = path())]
+    pub path: PathBuf,
+}
+
+const BAD_USAGE: (&str, &str) = ("64", "bad usage");
+const UNAVAILABLE: (&str, &str) = (
+    "69",
+    "the store is out of reach or refuses to work, or the answer cannot be written",
+);
+const DENIED: (&str, &str) = ("77", "not authorised, or no permission");
+
+/// Every exit status of `trafficcop status`.
+pub const STATUS_STATUS: Rows<'_> = &[
+    ("0", "somebody has the lock"),
+    ("1", "it is free"),
+    BAD_USAGE,
+    UNAVAILABLE,
+    DENIED,
+];
+
+/// The fields of `trafficcop status --json`, of each element of `list --json`, and of each line of
+/// `watch --json`.
+pub const STATUS_JSON: Rows<'_> = &[
+    ("name", "a short name: CONTAINER/NAME, or the path"),
+    (
+        "lock",
+        "the lock's address: what the command finds in TRAFFICCOP_LOCK",
+    ),
+    (
+        "state",
+        "held, draining (held by an instance that is stopping its command), breaking (somebody broke the lease, which still keeps others out), free, or missing (free, and no such blob or file yet); for watch also unknown",
+    ),
+    (
+        "held",
+        "true or false: whether it is kept from others; null if that is unknown",
+    ),
+    (
+        "holder",
+        "the identity of the holder or, if the lock is free, of the last one; null if no record tells, as for the next ones",
+    ),
+    ("host", "the machine"),
+    ("pid", "the supervisor's process id there"),
+    (
+        "command",
+        "the beginning of the command, as it could be typed",
+    ),
+    (
+        "since",
+        "when the tenure began, by the holder's clock (RFC 3339, UTC)",
+    ),
+    (
+        "seconds",
+        "for how long, by this machine's clock; null if the lock is free",
+    ),
+    ("token", "the fencing token of the present or last tenure"),
+    (
+        "flaw",
+        "what is wrong with the record or the place, in words; else null",
+    ),
+];
+
+/// What `watch --json` adds.
+pub const WATCH_JSON: Rows<'_> = &[
+    ("time", "when it was seen, by this machine's clock"),
+    ("why", "why the state is unknown; else null"),
+];
+
+/// Every exit status of `trafficcop list`.
+pub const LIST_STATUS: Rows<'_> = &[
+    ("0", "done, even if there are none"),
+    BAD_USAGE,
+    UNAVAILABLE,
+    DENIED,
+];
+
+/// Every exit status of `trafficcop watch`.
+pub const WATCH_STATUS: Rows<'_> = &[
+    (
+        "128+n",
+        "ended by signal n: 130 by Ctrl-C, 141 because nobody reads what it writes",
+    ),
+    BAD_USAGE,
+    (
+        "69",
+        "the first look was refused, or what was seen cannot be written",
+    ),
+    DENIED,
+];
+
+/// Every exit status of `trafficcop break`.
+pub const BREAK_STATUS: Rows<'_> = &[
+    ("0", "the lease is broken, at once or after what was said"),
+    (
+        "1",
+        "nothing was broken: the lock is free, changed hands meanwhile, or the answer was no",
+    ),
+    (
+        "64",
+        "bad usage; a lock on a file, which only its holder can end; or nobody to ask and no --yes",
+    ),
+    (
+        "69",
+        "the store is out of reach or refuses: it is not known whether the lease was broken",
+    ),
+    DENIED,
+];
+
+/// Every exit status of `trafficcop doctor`.
+pub const DOCTOR_STATUS: Rows<'_> = &[
+    ("0", "it would work, perhaps with warnings"),
+    ("1", "something failed, and would fail run"),
+    BAD_USAGE,
+    ("69", "the answer cannot be written"),
+];
+
+/// The fields of `trafficcop doctor --json`.
+pub const DOCTOR_JSON: Rows<'_> = &[
+    ("lock", "the lock as it was named"),
+    ("verdict", "the worst of all checks: ok, warn or fail"),
+    (
+        "checks",
+        "the checks in their order, each an object of the next four",
+    ),
+    ("checks[].check", "its name, which does not change"),
+    ("checks[].verdict", "ok, warn or fail"),
+    ("checks[].found", "what was found, in words"),
+    ("checks[].advice", "what to do, in words, or null"),
+];
+
+/// Commands to copy for `trafficcop status`.
+pub const STATUS_EXAMPLES: Rows<'_> = &[
+    (
+        "Who runs the importer?",
+        "trafficcop status --blob locks/importer",
+    ),
+    (
+        "The machine that has it:",
+        "trafficcop status --file /mnt/share/importer.lock --json | jq -r .host",
+    ),
+];
+
+/// Commands to copy for `trafficcop list`.
+pub const LIST_EXAMPLES: Rows<'_> = &[
+    ("All locks of a container:", "trafficcop list --blob locks"),
+    (
+        "The slots of 'run --slots N --file /mnt/share/transcode.lock':",
+        "trafficcop list --file /mnt/share/transcode.lock",
+    ),
+];
+
+/// Commands to copy for `trafficcop watch`.
+pub const WATCH_EXAMPLES: Rows<'_> = &[
+    (
+        "See a hand-over as it happens:",
+        "trafficcop watch --poll 500ms --blob locks/importer",
+    ),
+    (
+        "Until it is free:",
+        "trafficcop watch --json --blob locks/importer | grep -m1 '\"held\":false'",
+    ),
+];
+
+/// Commands to copy for `trafficcop break`.
+pub const BREAK_EXAMPLES: Rows<'_> = &[
+    (
+        "Make the holder stop and hand over by the end of its lease:",
+        "trafficcop break --blob locks/importer",
+    ),
+    (
+        "Its machine is known to be dead, and nobody wants to wait for the lease to run out:",
+        "trafficcop break --period 0 --yes --blob locks/importer",
+    ),
+];
+
+/// Commands to copy for `trafficcop doctor`.
+pub const DOCTOR_EXAMPLES: Rows<'_> = &[
+    (
+        "Before the first run on a machine:",
+        "trafficcop doctor --blob locks/importer --lease 30s",
+    ),
+    (
+        "On a shared drive:",
+        "trafficcop doctor --file /mnt/share/importer.lock",
+    ),
+];
+
+fn after_status() -> String {
+    with_examples(
+        STATUS_EXAMPLES,
+        &[
+            ("JSON", STATUS_JSON),
+            ("Credentials", FOR_THE_STORE),
+            ("Exit status", STATUS_STATUS),
+        ],
+    )
+}
+
+fn after_list() -> String {
+    with_examples(
+        LIST_EXAMPLES,
+        &[
+            ("Each element of the JSON array", STATUS_JSON),
+            ("Exit status", LIST_STATUS),
+        ],
+    )
+}
+
+fn after_watch() -> String {
+    with_examples(
+        WATCH_EXAMPLES,
+        &[
+            ("Each line of JSON", STATUS_JSON),
+            ("and", WATCH_JSON),
+            ("Exit status", WATCH_STATUS),
+        ],
+    )
+}
+
+fn after_break() -> String {
+    with_examples(BREAK_EXAMPLES, &[("Exit status", BREAK_STATUS)])
+}
+
+fn after_doctor() -> String {
+    with_examples(
+        DOCTOR_EXAMPLES,
+        &[("JSON", DOCTOR_JSON), ("Exit status", DOCTOR_STATUS)],
+    )
+}

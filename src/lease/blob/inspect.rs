@@ -1,0 +1,158 @@
+//! Looks at a blob's lock without competing for it, lists a container's locks, breaks a lease.
+//!
+//! Called by the verbs. Only [`Inspector::break_lease`] changes anything, and only that lease.
+
+use std::time::Duration;
+
+use super::notes::Notes;
+use super::wire::{LeaseState, Wire};
+use super::{OpenError, Target};
+use crate::azure::{Account, Operation, Trouble};
+use crate::clock::Instant;
+use crate::core::Failure;
+use crate::lease::inspect::{LockState, Sighting};
+
+/// A blob (or, for a listing, a container and a prefix), to be looked at.
+pub struct Inspector {
+    target: Target,
+    address: String,
+    endpoint: url::Url,
+    wire: Wire,
+}
+
+/// How a break went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Broken {
+    /// The lease keeps others out for so long still.
+    Within(Duration),
+    /// Nobody has a lease.
+    Free,
+    /// Its record was written meanwhile: look again.
+    Changed,
+}
+
+impl Inspector {
+    /// Makes the clients; nothing is sent.
+    ///
+    /// # Errors
+    /// An address that the official client refuses.
+    pub fn open(target: Target, account: &Account) -> Result<Inspector, OpenError> {
+        let endpoint = account.blob_endpoint().clone();
+        let (address, wire) = super::connect(&target, account)?;
+        Ok(Inspector {
+            target,
+            address,
+            endpoint,
+            wire,
+        })
+    }
+
+    /// The blob's address, without a secret.
+    #[must_use]
+    pub fn lock(&self) -> &str {
+        &self.address
+    }
+
+    /// Looks, with one request.
+    ///
+    /// # Errors
+    /// `Fatal` where the service refuses, `Transient` where it is not known.
+    pub async fn look(&self, give_up_at: Instant) -> Result<Sighting, Failure> {
+        let name = self.target.title();
+        match self.wire.look(None, give_up_at).await {
+            Ok(view) => {
+                let version = view.etag;
+                let seen = sighting(name, self.address.clone(), view.lease, view.notes);
+                Ok(Sighting { version, ..seen })
+            }
+            Err(trouble)
+                if matches!(trouble.code(), Some("BlobNotFound" | "ContainerNotFound")) =>
+            {
+                Ok(Sighting {
+                    name,
+                    lock: self.address.clone(),
+                    state: LockState::Missing,
+                    record: None,
+                    flaw: None,
+                    version: None,
+                })
+            }
+            Err(trouble) => Err(self.failure(&trouble, Operation::Look)),
+        }
+    }
+
+    /// The locks whose names begin with the target's: blobs that bear our record.
+    ///
+    /// # Errors
+    /// As [`Inspector::look`].
+    pub async fn list(&self, give_up_at: Instant) -> Result<Vec<Sighting>, Failure> {
+        let found = self.wire.list(self.target.name(), give_up_at).await;
+        let found = found.map_err(|trouble| match trouble.code() {
+            Some("ContainerNotFound") => Failure::Fatal {
+                why: format!("there is no container {}", self.target.container()),
+                denied: false,
+            },
+            _ => self.failure(&trouble, Operation::List),
+        })?;
+        let ours = found
+            .into_iter()
+            .filter(|(_, _, notes)| notes.record.is_some());
+        Ok(ours
+            .map(|(name, lease, notes)| {
+                let blob = self.target.named(&name);
+                let address = blob.blob_url(&self.endpoint).to_string();
+                sighting(blob.title(), address, lease, notes)
+            })
+            .collect())
+    }
+
+    /// Breaks the lease after `period` seconds, or at its end; only if the blob is still at
+    /// `version`.
+    ///
+    /// # Errors
+    /// As [`Inspector::look`]. After `Transient` it may have been broken or not.
+    pub async fn break_lease(
+        &self,
+        period: Option<u8>,
+        version: Option<&str>,
+        give_up_at: Instant,
+    ) -> Result<Broken, Failure> {
+        match self.wire.break_lease(period, version, give_up_at).await {
+            Ok(rest) => Ok(Broken::Within(rest)),
+            Err(trouble) => match trouble.code() {
+                Some("LeaseNotPresentWithLeaseOperation" | "LeaseAlreadyBroken") => {
+                    Ok(Broken::Free)
+                }
+                Some("ConditionNotMet") => Ok(Broken::Changed),
+                _ => Err(self.failure(&trouble, Operation::BreakLease)),
+            },
+        }
+    }
+
+    fn failure(&self, trouble: &Trouble, operation: Operation) -> Failure {
+        match trouble.failure(operation, &self.address, false) {
+            Failure::Transient { retry_after, .. } => Failure::Transient {
+                why: format!("{}: {}", self.address, trouble.why()),
+                retry_after,
+            },
+            other => other,
+        }
+    }
+}
+
+fn sighting(name: String, lock: String, lease: LeaseState, notes: Notes) -> Sighting {
+    Sighting {
+        name,
+        lock,
+        state: match lease {
+            LeaseState::Free => LockState::Free,
+            LeaseState::Leased => LockState::Held,
+            LeaseState::Breaking => LockState::Breaking,
+        },
+        flaw: notes
+            .broken_token
+            .map(|token| format!("the metadata trafficcop_token is `{token}`, not a number")),
+        record: notes.record,
+        version: None,
+    }
+}

@@ -1,0 +1,258 @@
+//! Looks at a file's lock without competing for it, and lists the locks of a directory.
+//!
+//! Called by the verbs. Opens for reading only, creates and locks nothing: who looks needs no
+//! permission to write, and no instance can find the lock taken because somebody looked. That a
+//! lock is held is what the kernel says; the record only tells who wrote it last.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+
+use super::lane::{Lane, Stalled};
+use super::line::{self, Content};
+use super::{lock, mount, opening};
+use crate::clock::Instant;
+use crate::core::Failure;
+use crate::lease::inspect::{LockState, Sighting};
+use crate::lease::record::Record;
+
+/// How often a file is read again that changed hands while it was read.
+const READS: usize = 4;
+
+/// A path, to be looked at.
+pub struct Inspector {
+    path: PathBuf,
+    lane: Lane,
+}
+
+impl Inspector {
+    /// Nothing is opened yet.
+    ///
+    /// # Errors
+    /// Where there is no working directory to a relative path.
+    pub fn new(path: &Path) -> io::Result<Inspector> {
+        Ok(Inspector {
+            path: std::path::absolute(path)?,
+            lane: Lane::new(),
+        })
+    }
+
+    /// The path, for people.
+    #[must_use]
+    pub fn lock(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    /// Looks.
+    ///
+    /// # Errors
+    /// `Fatal` where it is no lock or cannot be read, `Transient` where the file system does not
+    /// answer.
+    pub async fn look(&self, give_up_at: Instant) -> Result<Sighting, Failure> {
+        self.blocking(give_up_at, |path| look(&path)).await
+    }
+
+    /// The locks in the directory, or those whose paths begin with the path: files that bear our
+    /// record. Those that cannot be read are left out, and told of in the log.
+    ///
+    /// # Errors
+    /// As [`Inspector::look`].
+    pub async fn list(&self, give_up_at: Instant) -> Result<Vec<Sighting>, Failure> {
+        self.blocking(give_up_at, |path| list(&path)).await
+    }
+
+    async fn blocking<T: Send + 'static>(
+        &self,
+        give_up_at: Instant,
+        job: impl FnOnce(PathBuf) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let path = self.path.clone();
+        match self.lane.run(give_up_at, move || job(path)).await {
+            Ok(done) => done,
+            Err(Stalled::NoThread) => Err(self.hangs("no thread could be started")),
+            Err(Stalled::Occupied | Stalled::Overtime) => {
+                Err(self.hangs("its file system does not answer"))
+            }
+        }
+    }
+
+    fn hangs(&self, why: &str) -> Failure {
+        Failure::Transient {
+            why: format!("{}: {why}", self.path.display()),
+            retry_after: None,
+        }
+    }
+}
+
+fn look(path: &Path) -> Result<Sighting, Failure> {
+    let Some(file) = opening::open_to_look(path)? else {
+        return Ok(sighting(path, LockState::Missing, None, None));
+    };
+    match seen(path, &file)? {
+        Some(sighting) => Ok(sighting),
+        None => Err(opening::foreign(path).into()),
+    }
+}
+
+/// What an open file shows; `None` if it holds something that we did not write.
+fn seen(path: &Path, file: &fs::File) -> Result<Option<Sighting>, Failure> {
+    let failed = |what: &str, errno: Errno| Failure::Fatal {
+        why: format!("{}: {what}: {}", path.display(), errno.desc()),
+        denied: matches!(errno, Errno::EACCES | Errno::EPERM),
+    };
+    let locked = || lock::is_locked_by_another(file).map_err(|errno| failed("its lock", errno));
+    let mut held = locked()?;
+    let mut content = Content::Empty;
+    for _ in 0..READS {
+        content = opening::read(file).map_err(|error| {
+            let errno = error.raw_os_error().unwrap_or(0);
+            failed("reading it", Errno::from_raw(errno))
+        })?;
+        // The record belongs to the lock only if both were seen as they are.
+        let now = locked()?;
+        if now == held {
+            break;
+        }
+        held = now;
+    }
+    let state = if held {
+        LockState::Held
+    } else {
+        LockState::Free
+    };
+    let (record, flaw) = match content {
+        Content::Foreign => return Ok(None),
+        Content::Empty => (None, None),
+        Content::Record(record) => (Some(record), None),
+        Content::Damaged(token) => {
+            let known = token.map(|token| Record {
+                token,
+                ..Record::default()
+            });
+            (known, Some("its record is damaged".to_owned()))
+        }
+    };
+    let flaw = mount::examine(file).err().or(flaw);
+    Ok(Some(sighting(path, state, record, flaw)))
+}
+
+fn sighting(
+    path: &Path,
+    state: LockState,
+    record: Option<Record>,
+    flaw: Option<String>,
+) -> Sighting {
+    Sighting {
+        name: path.display().to_string(),
+        lock: path.display().to_string(),
+        state,
+        record,
+        flaw,
+        version: None,
+    }
+}
+
+fn list(path: &Path) -> Result<Vec<Sighting>, Failure> {
+    let (directory, prefix) = match path.file_name() {
+        Some(name) if !path.is_dir() => (path.parent().unwrap_or(path), name.as_encoded_bytes()),
+        _ => (path, &b""[..]),
+    };
+    let entries = fs::read_dir(directory).map_err(|error| Failure::Fatal {
+        why: format!(
+            "{}: cannot list it: {}: name a directory, or the path of a lock in one",
+            directory.display(),
+            Errno::from_raw(error.raw_os_error().unwrap_or(0)).desc()
+        ),
+        denied: error.kind() == io::ErrorKind::PermissionDenied,
+    })?;
+    let mut found = Vec::new();
+    let mut unread = 0_u32;
+    for entry in entries.filter_map(Result::ok) {
+        if !entry.file_name().as_encoded_bytes().starts_with(prefix) {
+            continue;
+        }
+        let path = entry.path();
+        // By its size first: most files of a directory are none of ours, and are not even opened.
+        let Ok(known) = fs::metadata(&path) else {
+            continue;
+        };
+        if !known.is_file() || known.len() == 0 || known.len() > line::READ_LIMIT as u64 {
+            continue;
+        }
+        match opening::open_to_look(&path).map(|file| file.map(|file| seen(&path, &file))) {
+            Ok(Some(Ok(Some(sighting)))) if sighting.record.is_some() => found.push(sighting),
+            Ok(None | Some(Ok(_))) => {}
+            Err(_) | Ok(Some(Err(_))) => unread += 1,
+        }
+    }
+    if unread > 0 {
+        tracing::warn!(
+            "{unread} files in {} cannot be read, and may be locks",
+            directory.display()
+        );
+    }
+    found.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease::record::Candidate;
+
+    fn record(token: u64) -> Record {
+        let candidate = Candidate {
+            identity: "a".into(),
+            host: "h".into(),
+            pid: 7,
+            command: "job".into(),
+        };
+        Record::begun(&candidate, token)
+    }
+
+    #[test]
+    fn looking_creates_and_locks_nothing_and_believes_the_kernel() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        assert_eq!(look(&path).unwrap().state, LockState::Missing);
+        assert!(!path.exists());
+        fs::write(&path, line::encode(&record(7))).unwrap();
+        let seen = look(&path).unwrap();
+        assert_eq!(
+            (seen.state, seen.record.unwrap().token),
+            (LockState::Free, 7)
+        );
+        let holder = opening::open_existing(&path).unwrap();
+        assert_eq!(lock::try_exclusive(&holder), Ok(true));
+        assert_eq!(look(&path).unwrap().state, LockState::Held);
+        // Looking has not taken it away.
+        let other = opening::open_existing(&path).unwrap();
+        assert_eq!(lock::try_exclusive(&other), Ok(false));
+        assert!(look(&dir.path().join("no/lock")).is_err());
+        fs::write(&path, "#!/bin/sh\n").unwrap();
+        assert!(look(&path).unwrap_err().to_string().contains("not a lock"));
+    }
+
+    #[test]
+    fn only_files_with_our_record_are_listed() {
+        let dir = tempfile::tempdir().unwrap();
+        let put = |name: &str, bytes: &[u8]| fs::write(dir.path().join(name), bytes).unwrap();
+        put("b.1", &line::encode(&record(1)));
+        put("b.0", &line::encode(&record(2)));
+        put("a", &line::encode(&record(3)));
+        put("torn", b"{\"token\": 9,\"hol");
+        put("letter", b"Dear Sir");
+        put("empty", b"");
+        put("zeros", &[0; 100]);
+        fs::create_dir(dir.path().join("b.dir")).unwrap();
+        let names = |path: &Path| -> Vec<String> {
+            let name = |seen: &Sighting| seen.name.rsplit('/').next().unwrap().to_owned();
+            list(path).unwrap().iter().map(name).collect()
+        };
+        assert_eq!(names(dir.path()), ["a", "b.0", "b.1", "torn"]);
+        assert_eq!(names(&dir.path().join("b")), ["b.0", "b.1"]);
+        assert!(list(&dir.path().join("no/where")).is_err());
+    }
+}

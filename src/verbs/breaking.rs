@@ -1,0 +1,181 @@
+//! `trafficcop break`: ends another's lease, after saying what that does to him. Called by main. It
+//! must never break what it has not shown, nor without a yes.
+
+use std::time::Duration;
+
+use time::OffsetDateTime;
+
+use super::place::{Place, answer, run};
+use super::told::Told;
+use crate::cli;
+use crate::clock::Instant;
+use crate::core::Failure;
+use crate::exit::{self, Leave};
+use crate::lease::blob::{Broken, Inspector};
+use crate::lease::inspect::{LockState, Sighting};
+use crate::plan::Refusal;
+use crate::report;
+
+/// How long the request may take.
+const LIMIT: Duration = Duration::from_secs(5);
+/// The longest period the service knows, in seconds.
+const LONGEST: u8 = 60;
+/// How often we look again because the holder wrote while it was asked: he renews his record when
+/// he begins to drain.
+const LOOKS: usize = 3;
+
+/// Breaks.
+///
+/// # Errors
+/// A [`Refusal`], or what the service says.
+pub fn break_lease(typed: &cli::Break) -> anyhow::Result<Leave> {
+    let period = period(typed.period.as_deref())?;
+    let place = Place::of(&typed.lock)?;
+    let seen = run(async { Ok(place.look_patiently().await?) })?;
+    let told = Told::of(&seen, OffsetDateTime::now_utc());
+    let blob = match &place {
+        Place::Blob(blob) => blob,
+        Place::File(_) => return Err(of_file(&told).into()),
+    };
+    if told.held != Some(true) {
+        let nothing = format!("{}: {}: nothing to break\n", told.lock, told.words());
+        return answer(&nothing, Leave::Status(exit::NOT_BROKEN));
+    }
+    let what = told.lines() + &consequence(period, seen.state) + "\n";
+    let written = answer(&what, Leave::Status(0))?;
+    if written != Leave::Status(0) {
+        return Ok(written);
+    }
+    if !typed.yes {
+        match report::ask("Break it?")? {
+            Some(true) => {}
+            Some(false) => {
+                return answer("nothing was broken\n", Leave::Status(exit::NOT_BROKEN));
+            }
+            None => {
+                return Err(Refusal::new(
+                    "nothing was broken: there is no terminal to ask at: say --yes",
+                )
+                .into());
+            }
+        }
+    }
+    match run(async { Ok(attempt(blob, seen, period).await?) })? {
+        Broken::Within(rest) if rest.is_zero() => {
+            answer("broken: others can have control now\n", Leave::Status(0))
+        }
+        Broken::Within(rest) => answer(
+            &format!(
+                "broken: others can have control in {} seconds\n",
+                rest.as_secs()
+            ),
+            Leave::Status(0),
+        ),
+        Broken::Free => answer(
+            "the lease has ended meanwhile: nothing was broken\n",
+            Leave::Status(exit::NOT_BROKEN),
+        ),
+        Broken::Changed => answer(
+            "the lock has changed hands meanwhile: nothing was broken; look again\n",
+            Leave::Status(exit::NOT_BROKEN),
+        ),
+    }
+}
+
+fn period(typed: Option<&str>) -> Result<Option<u8>, Refusal> {
+    let Some(text) = typed else {
+        return Ok(None);
+    };
+    let number = text.strip_suffix('s').unwrap_or(text).parse();
+    match number {
+        Ok(seconds) if seconds <= LONGEST => Ok(Some(seconds)),
+        _ => Err(Refusal::new(format!(
+            "--period {text}: take a number of seconds from 0 to {LONGEST}"
+        ))),
+    }
+}
+
+/// Breaks the lease of the tenure that was shown, and no other.
+async fn attempt(
+    blob: &Inspector,
+    mut seen: Sighting,
+    period: Option<u8>,
+) -> Result<Broken, Failure> {
+    let tenure = |seen: &Sighting| seen.record.as_ref().map(|record| record.token);
+    let shown = tenure(&seen);
+    for _ in 0..LOOKS {
+        let limit = Instant::now() + LIMIT;
+        let broken = blob
+            .break_lease(period, seen.version.as_deref(), limit)
+            .await?;
+        if broken != Broken::Changed {
+            return Ok(broken);
+        }
+        seen = blob.look(Instant::now() + LIMIT).await?;
+        match seen.state {
+            LockState::Missing | LockState::Free => return Ok(Broken::Free),
+            LockState::Held | LockState::Breaking if tenure(&seen) == shown => {}
+            LockState::Held | LockState::Breaking => break,
+        }
+    }
+    Ok(Broken::Changed)
+}
+
+/// What will happen, before it does.
+fn consequence(period: Option<u8>, state: LockState) -> String {
+    let already = match state {
+        LockState::Breaking => "Its lease is breaking already; that can only be made shorter. ",
+        _ => "",
+    };
+    let what = match period {
+        None => "The lease ends when its time is over, within 60 seconds. Its holder learns of it \
+            with its next renewal and has stopped its command by then; then others can have control."
+            .to_owned(),
+        Some(0) => "Others can have control AT ONCE. Its holder learns of it with its next renewal \
+            (a third of its lease away at most: 5 to 20 seconds) and then kills its command: until \
+            then it can run beside another's."
+            .to_owned(),
+        Some(seconds) => format!(
+            "Others can have control in {seconds} seconds, or when the lease ends before. Its holder \
+             learns of it with its next renewal (a third of its lease away at most: 5 to 20 seconds) \
+             and stops its command in what is left of them; if nothing is left it kills it, and until \
+             then it can run beside another's."
+        ),
+    };
+    format!("{already}{what} It competes again, unless it runs with --if-lost exit.")
+}
+
+fn of_file(told: &Told) -> Refusal {
+    let lock = &told.lock;
+    if told.held != Some(true) {
+        return Refusal::new(format!(
+            "{lock}: a lock on a file cannot be broken, and this one is free"
+        ));
+    }
+    let who = match (told.pid, &told.host) {
+        (Some(pid), Some(host)) => format!("end its holder: 'kill {pid}' on {host}"),
+        _ => "end its holder".to_owned(),
+    };
+    Refusal::new(format!(
+        "{lock}: a lock on a file is the kernel's and cannot be broken: {}, or find out with 'fuser -v' \
+         which processes have the file open; its record names {}",
+        report::plain(&who),
+        told.who().unwrap_or_else(|| "nobody".to_owned())
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_period_is_0_to_60_seconds() {
+        assert_eq!(period(None), Ok(None));
+        for (text, seconds) in [("0", 0), ("60", 60), ("15s", 15)] {
+            assert_eq!(period(Some(text)), Ok(Some(seconds)));
+        }
+        for text in ["", "61", "-1", "1.5", "1m", "now"] {
+            assert!(period(Some(text)).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! What `run` needs of the machine, whatever the store: a guardian, and what keeps a tree together.
+//!
+//! Called by `doctor` before there is a second thread. It must never kill what other instances left.
+
+use super::{Check, Findings, brief};
+use crate::clock::Instant;
+use crate::supervise::contain::{Cgroup, Pidns};
+use crate::supervise::{self, Contain, Program, Setup};
+use crate::verbs::place;
+
+/// Forks a guardian and ends it, tries each containment.
+pub(super) fn examine(findings: &mut Findings) {
+    let cgroup = Cgroup::available();
+    let pidns = Pidns::available(true);
+    findings.add(guardian());
+    findings.add(match &cgroup {
+        Ok(()) => Check::ok("cgroup", "can be had: --contain auto uses one"),
+        Err(why) => Check::warn(
+            "cgroup",
+            why,
+            "without it --contain auto kills process by process",
+        ),
+    });
+    findings.add(match pidns {
+        Ok(_) => Check::ok("pidns", "can be had with --contain pidns"),
+        Err(why) => Check::warn("pidns", why, "needed only for --contain pidns"),
+    });
+}
+
+fn guardian() -> Check {
+    const NAME: &str = "guardian";
+    let begun = Instant::now();
+    let forked = supervise::fork(Setup {
+        programs: vec![Program {
+            words: vec!["true".into()],
+            in_front: false,
+        }],
+        contain: Contain::None,
+        grace: std::time::Duration::ZERO,
+        afterlife: |_| (),
+    });
+    let took = Instant::now().since(begun);
+    let guardian = match forked {
+        Ok(guardian) => guardian,
+        Err(why) => return Check::fail(NAME, why.to_string(), ""),
+    };
+    let dismissed = place::run(async {
+        guardian.attend()?.dismiss().await;
+        Ok(())
+    });
+    match dismissed {
+        Ok(()) => Check::ok(NAME, format!("forked and answered in {}", brief(took))),
+        Err(why) => Check::fail(NAME, format!("{why:#}"), ""),
+    }
+}

@@ -1,0 +1,169 @@
+//! From what was typed to something that can be looked at, and how patiently it is.
+//!
+//! Called by the verbs. Must never make up what was not typed: a lock is named, or it is bad usage.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::azure::Account;
+use crate::cli;
+use crate::clock::Instant;
+use crate::core::Failure;
+use crate::exit::Leave;
+use crate::lease::inspect::Sighting;
+use crate::lease::{blob, file};
+use crate::plan::Refusal;
+use crate::report;
+
+/// How long one look may take.
+const LOOK: Duration = Duration::from_secs(5);
+/// How often it is looked again where nothing is known.
+const TRIES: usize = 3;
+/// Between two of those.
+const PAUSE: Duration = Duration::from_millis(500);
+/// How long a listing may take.
+const LISTING: Duration = Duration::from_secs(120);
+
+/// Which lock was named.
+pub(super) enum Named<'a> {
+    Blob(&'a str),
+    File(&'a Path),
+}
+
+/// Exactly one of the two.
+pub(super) fn named<'a>(
+    blob: Option<&'a str>,
+    file: Option<&'a Path>,
+) -> Result<Named<'a>, Refusal> {
+    match (blob, file) {
+        (None, None) => Err(Refusal::new(
+            "no lock: name one with --blob CONTAINER/NAME or --file PATH",
+        )),
+        (Some(blob), Some(file)) => Err(Refusal::new(format!(
+            "two locks, --blob {} and --file {}: name one (is TRAFFICCOP_BLOB or TRAFFICCOP_FILE set?)",
+            // A URL's query is a secret.
+            blob.split('?').next().unwrap_or_default(),
+            file.display()
+        ))),
+        (Some(""), None) => Err(Refusal::new(
+            "--blob is empty: name a CONTAINER/NAME or a URL",
+        )),
+        (None, Some(file)) if file.as_os_str().is_empty() => {
+            Err(Refusal::new("--file is empty: name a path"))
+        }
+        (Some(blob), None) => Ok(Named::Blob(blob)),
+        (None, Some(file)) => Ok(Named::File(file)),
+    }
+}
+
+/// A flag that cannot do anything is a misunderstanding.
+pub(super) fn refuse_emulator(emulator: bool) -> Result<(), Refusal> {
+    match emulator {
+        true => Err(Refusal::new(
+            "--emulator has no meaning for a lock on a file: leave it out (or unset its variable)",
+        )),
+        false => Ok(()),
+    }
+}
+
+/// Whose the blob is, and how we prove who we are.
+pub(super) fn account(target: &blob::Target, emulator: bool) -> Result<Account, Refusal> {
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    Account::resolve(&variable, emulator, target.url()).map_err(|why| Refusal::new(why.to_string()))
+}
+
+/// A lock, or many, to be looked at.
+pub(super) enum Place {
+    Blob(Box<blob::Inspector>),
+    File(file::Inspector),
+}
+
+impl Place {
+    /// Of the lock that was typed.
+    pub(super) fn of(typed: &cli::TheLock) -> anyhow::Result<Place> {
+        match named(typed.blob.as_deref(), typed.file.as_deref())? {
+            Named::Blob(blob) => Place::blob(blob::Target::parse(blob), typed.emulator),
+            Named::File(path) => Place::file(path, typed.emulator),
+        }
+    }
+
+    /// Of a container or a directory.
+    pub(super) fn of_listing(typed: &cli::List) -> anyhow::Result<Place> {
+        match named(typed.blob.as_deref(), typed.file.as_deref())? {
+            Named::Blob(blob) => Place::blob(blob::Target::of_listing(blob), typed.emulator),
+            Named::File(path) => Place::file(path, typed.emulator),
+        }
+    }
+
+    fn blob(
+        target: Result<blob::Target, blob::TargetError>,
+        emulator: bool,
+    ) -> anyhow::Result<Place> {
+        let target = target.map_err(|why| Refusal::new(why.to_string()))?;
+        let account = account(&target, emulator)?;
+        let inspector = blob::Inspector::open(target, &account)?;
+        Ok(Place::Blob(Box::new(inspector)))
+    }
+
+    fn file(path: &Path, emulator: bool) -> anyhow::Result<Place> {
+        refuse_emulator(emulator)?;
+        Ok(Place::File(file::Inspector::new(path)?))
+    }
+
+    /// The lock's address.
+    pub(super) fn lock(&self) -> String {
+        match self {
+            Place::Blob(blob) => blob.lock().to_owned(),
+            Place::File(file) => file.lock(),
+        }
+    }
+
+    /// One look.
+    pub(super) async fn look(&self) -> Result<Sighting, Failure> {
+        let give_up_at = Instant::now() + LOOK;
+        match self {
+            Place::Blob(blob) => blob.look(give_up_at).await,
+            Place::File(file) => file.look(give_up_at).await,
+        }
+    }
+
+    /// Looks again where nothing is known.
+    pub(super) async fn look_patiently(&self) -> Result<Sighting, Failure> {
+        for _ in 1..TRIES {
+            match self.look().await {
+                Err(Failure::Transient { .. }) => tokio::time::sleep(PAUSE).await,
+                known => return known,
+            }
+        }
+        self.look().await
+    }
+
+    /// All locks of the place.
+    pub(super) async fn list(&self) -> Result<Vec<Sighting>, Failure> {
+        let give_up_at = Instant::now() + LISTING;
+        match self {
+            Place::Blob(blob) => blob.list(give_up_at).await,
+            Place::File(file) => file.list(give_up_at).await,
+        }
+    }
+}
+
+/// Runs a verb to its end. What hangs (a name that does not resolve, a dead mount) does not keep us.
+pub(super) fn run<T>(verb: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let done = runtime.block_on(verb);
+    runtime.shutdown_background();
+    done
+}
+
+/// Writes the answer. Where nobody reads it we end as programs do that do not look: by SIGPIPE.
+pub(super) fn answer(text: &str, leave: Leave) -> anyhow::Result<Leave> {
+    match report::print(text) {
+        Ok(()) => Ok(leave),
+        Err(why) if why.kind() == io::ErrorKind::BrokenPipe => Ok(Leave::Signal(libc::SIGPIPE)),
+        Err(why) => Err(anyhow::Error::new(why).context("cannot write the answer to stdout")),
+    }
+}

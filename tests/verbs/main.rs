@@ -1,0 +1,117 @@
+//! The verbs that look at locks and intervene, on files and on Azurite: what they say, what they do,
+//! and what they must not do. Output is judged by its content, not by its layout.
+
+#[expect(dead_code, reason = "each test binary uses a part of the support")]
+#[path = "../support/mod.rs"]
+mod support;
+
+mod breaking;
+mod doctor;
+mod look;
+
+use serde_json::Value;
+use support::azurite::{KEY, azurite, connection_string};
+use support::instance::{Ended, Finished, Instance, Run};
+use support::scene::Scene;
+
+const STRING: &str = "AZURE_STORAGE_CONNECTION_STRING";
+
+/// Where a lock lies, as arguments and environment.
+#[derive(Clone)]
+struct Place {
+    args: Vec<String>,
+    string: Option<String>,
+}
+
+impl Place {
+    fn file(scene: &Scene) -> Place {
+        Place {
+            args: vec!["--file".into(), scene.lock().display().to_string()],
+            string: None,
+        }
+    }
+
+    fn blob(name: &str) -> Place {
+        Place::blob_at(name, azurite().port)
+    }
+
+    fn blob_at(name: &str, port: u16) -> Place {
+        Place {
+            args: vec!["--blob".into(), name.into()],
+            string: Some(connection_string(port)),
+        }
+    }
+
+    /// A verb on this lock.
+    fn verb<'a>(&self, scene: &'a Scene, verb: &str) -> Run<'a> {
+        let run = scene.verb(verb).args(&self.args);
+        match &self.string {
+            Some(string) => run.env(STRING, string),
+            None => run,
+        }
+    }
+
+    /// An instance that has control of it, as `identity`.
+    fn hold(&self, scene: &Scene, identity: &str, script: &str) -> Instance {
+        let run = self.verb(scene, "run").args(["--identity", identity]);
+        let instance = run.args(["--grace", "60s"]).shell(script).start();
+        instance.await_log("in control");
+        instance
+    }
+
+    /// What `status --json` says.
+    fn status(&self, scene: &Scene) -> Value {
+        let finished = self.verb(scene, "status").arg("--json").finish();
+        let told: Value = json(&finished);
+        let held = told["held"].as_bool().expect("a boolean");
+        let status = i32::from(!held);
+        assert_eq!(finished.ended, Ended::Code(status), "{finished:?}");
+        told
+    }
+
+    /// Waits until `status` says this state.
+    fn await_state(&self, scene: &Scene, state: &str) -> Value {
+        support::await_for(
+            &format!("status to say {state}"),
+            || Some(self.status(scene)).filter(|told| told["state"] == state),
+            || self.status(scene).to_string(),
+        )
+    }
+}
+
+fn json(finished: &Finished) -> Value {
+    serde_json::from_str(&finished.stdout).unwrap_or_else(|why| panic!("{why}: {finished:?}"))
+}
+
+/// It ended with this status and said all of this on stdout, and no secret anywhere.
+fn said(finished: &Finished, status: i32, words: &[&str]) {
+    assert_eq!(finished.ended, Ended::Code(status), "{finished:?}");
+    for word in words {
+        assert!(
+            finished.stdout.contains(word),
+            "no {word:?} in {finished:?}"
+        );
+    }
+    no_secret(finished);
+}
+
+/// It was refused with this status, in one line on stderr that has all of this in it.
+fn refused(finished: &Finished, status: i32, words: &[&str]) {
+    assert_eq!(finished.ended, Ended::Code(status), "{finished:?}");
+    let lines: Vec<&str> = finished.stderr.lines().collect();
+    let [line] = lines[..] else {
+        panic!("not one line that says why: {finished:?}");
+    };
+    assert!(line.starts_with("trafficcop: error: "), "{line}");
+    for word in words {
+        assert!(line.contains(word), "no {word:?} in {line}");
+    }
+    no_secret(finished);
+}
+
+fn no_secret(finished: &Finished) {
+    let all = format!("{}{}", finished.stdout, finished.stderr);
+    for secret in [KEY, "sig="] {
+        assert!(!all.contains(secret), "a secret is shown: {all}");
+    }
+}
