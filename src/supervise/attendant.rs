@@ -10,6 +10,7 @@ use std::future::pending;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -22,6 +23,7 @@ use tokio::time::sleep;
 use super::cage::Cage;
 use super::control::{self, ControlFile};
 use super::pulse::{Beat, Pulse};
+use super::vitals::Vitals;
 use super::wire::{Demand, FRAME, PAYLOAD_MAX, Report};
 use super::{News, Order, guardian, tree, watch};
 use crate::clock::Instant;
@@ -72,13 +74,22 @@ pub struct Attendant {
     kill_at: Instant,
     stuck: bool,
     pulse: Pulse,
+    vitals: Arc<Vitals>,
+    /// The latest question of `vitals` that went to the guardian.
+    carried: u64,
     outgoing: VecDeque<Parcel>,
     incoming: Vec<u8>,
     inbox: VecDeque<News>,
 }
 
 impl Attendant {
-    pub(super) fn new(pid: i32, socket: UnixStream, cage: Cage, control: ControlFile) -> Attendant {
+    pub(super) fn new(
+        pid: i32,
+        socket: UnixStream,
+        cage: Cage,
+        control: ControlFile,
+        vitals: Arc<Vitals>,
+    ) -> Attendant {
         Attendant {
             pid,
             socket,
@@ -89,6 +100,8 @@ impl Attendant {
             kill_at: Instant::FOREVER,
             stuck: false,
             pulse: Pulse::new(),
+            vitals,
+            carried: 0,
             outgoing: VecDeque::new(),
             incoming: Vec::new(),
             inbox: VecDeque::new(),
@@ -292,10 +305,20 @@ impl Attendant {
             };
             until_look = Some(self.pulse.next(now).min(deadline));
         }
+        let vitals = Arc::clone(&self.vitals);
         tokio::select! {
+            () = vitals.asked() => self.carry(),
             _ = self.socket.readable() => {}
             _ = self.socket.writable(), if !self.outgoing.is_empty() => {}
             () = sleep(until_look.unwrap_or_default()), if until_look.is_some() => {}
+        }
+    }
+
+    /// Takes a question about our soundness on to the guardian.
+    fn carry(&mut self) {
+        if let Some(ping) = self.vitals.due(self.carried) {
+            self.carried = Vitals::number(ping);
+            self.send(Demand::Ping(ping), &[], None);
         }
     }
 
@@ -394,7 +417,11 @@ impl Attendant {
             self.incoming.drain(..FRAME);
             let news = match report {
                 Ok(Report::Pong(seq)) => {
-                    self.pulse.answered(seq);
+                    if self.vitals.heard(seq) {
+                        self.carry();
+                    } else {
+                        self.pulse.answered(seq);
+                    }
                     continue;
                 }
                 Ok(Report::Started { pid }) => News::Started { pid },

@@ -19,6 +19,7 @@ mod spawn;
 mod tree;
 pub mod tty;
 mod vigil;
+mod vitals;
 #[doc(hidden)]
 pub mod watch;
 #[doc(hidden)]
@@ -29,4 +30,5 @@ pub use attendant::Attendant;
 pub use control::View;
 pub use guardian::{Guardian, Refusal, fork};
 pub use tty::stop_ourselves;
+pub use vitals::Vitals;
 pub use words::{Contain, News, Order, Setup};
