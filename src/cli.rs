@@ -13,9 +13,13 @@ use crate::exit;
 
 mod check;
 mod habits;
+#[cfg(feature = "http")]
+mod listen;
 
 pub use check::{CHECK_EXAMPLES, CHECK_STATUS, Check};
 pub use habits::{Habits, Restart};
+#[cfg(feature = "http")]
+pub use listen::Listen;
 
 /// How wide help may be.
 const WIDTH: usize = 100;
@@ -280,6 +284,11 @@ pub struct Run {
         help_heading = "Being operated"
     )]
     pub status_file: Option<PathBuf>,
+
+    /// Being asked over HTTP.
+    #[cfg(feature = "http")]
+    #[command(flatten)]
+    pub listen: Listen,
 
     /// How the log on stderr is written
     #[arg(

@@ -18,6 +18,7 @@
 //!   Azure share.
 //! - [`supervise`] owns processes: the guardian, the command's tree, containment, the terminal.
 //! - [`hold`] is the one place where a lease and a process meet. It owns no policy.
+//! - `serve` answers over HTTP (`--listen`), from a thread of its own.
 //! - [`deadline`] is the same question asked from inside a command; [`check`] asks it for scripts.
 //! - [`run`] drives `hold` for the command line; [`plan`] is the validated configuration, `cli` what
 //!   was typed, [`exit`] how we end, [`report`] everything a person reads.
@@ -35,6 +36,8 @@ pub mod lease;
 pub mod plan;
 pub mod report;
 pub mod run;
+#[cfg(feature = "http")]
+pub mod serve;
 pub mod signals;
 pub mod status;
 pub mod supervise;

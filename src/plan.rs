@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 mod habits;
+#[cfg(feature = "http")]
+mod listen;
 
 use crate::cli;
 use crate::core::{Budget, IfLost, Rules};
@@ -136,6 +138,9 @@ pub struct Plan {
     pub candidate: Candidate,
     /// Where the present state is kept.
     pub status_file: Option<PathBuf>,
+    /// Where questions are answered over HTTP.
+    #[cfg(feature = "http")]
+    pub listen: Option<crate::serve::Address>,
     /// How the log is written.
     pub log: Format,
     /// Only warnings and errors are logged.
@@ -178,8 +183,11 @@ impl Plan {
             habits: habits::habits(&typed.habits, &lock, budget.lease, poll)?,
             seed: place.seed,
         };
+        let status_file = status_file(&typed, &lock, slots)?;
         Ok(Plan {
-            status_file: status_file(&typed, &lock, slots)?,
+            #[cfg(feature = "http")]
+            listen: listen::listen(&typed.listen, &lock, slots, status_file.as_deref())?,
+            status_file,
             conflict_status: conflict_status(&typed)?,
             candidate: Candidate {
                 identity: identity(&typed, place)?,

@@ -7,18 +7,24 @@ use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "http")]
+use anyhow::Context as _;
 use async_trait::async_trait;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::azure::Account;
 use crate::clock::Instant;
 use crate::core::{Cause, Ending, Notice, Tenure};
+#[cfg(feature = "http")]
+use crate::core::{Failure, Grant};
 use crate::exit::Leave;
 use crate::hold::{Audience, Charge, Start, hold};
 use crate::lease::slots::Slots;
 use crate::lease::{self, Store, blob, file};
 use crate::plan::{Lock, Plan, Refusal};
 use crate::report;
+#[cfg(feature = "http")]
+use crate::serve;
 use crate::signals::Signals;
 use crate::status::{Status, StatusFile};
 use crate::supervise::{self, Attendant, News, Order, Setup};
@@ -134,20 +140,26 @@ impl Charge for Command {
     }
 }
 
-/// What people are told of this instance: the log and the status file.
+/// What people are told of this instance: the log, the status file, and who asks over HTTP.
 struct People {
     status: Status,
     store: Arc<dyn Store>,
     file: Option<StatusFile>,
+    #[cfg(feature = "http")]
+    server: Option<serve::Server>,
 }
 
 impl People {
     fn write(&mut self, state: &str) {
-        state.clone_into(&mut self.status.state);
+        self.status.enter(state);
         // With slots it is another one in every tenure.
         self.store.name().clone_into(&mut self.status.lock);
-        if let Some(file) = &mut self.file {
+        if let Some(file) = &self.file {
             file.write(&self.status);
+        }
+        #[cfg(feature = "http")]
+        if let Some(server) = &self.server {
+            server.board().write(&self.status);
         }
     }
 
@@ -168,6 +180,10 @@ const STATUS_PATIENCE: Duration = Duration::from_secs(2);
 impl Audience for People {
     fn notice(&mut self, now: Instant, notice: &Notice) {
         report::notice(notice, now);
+        #[cfg(feature = "http")]
+        if let Some(server) = &self.server {
+            server.board().notice(notice);
+        }
         let state = match notice {
             Notice::StandingBy(sight) => {
                 self.status.holder.clone_from(&sight.holder);
@@ -210,6 +226,10 @@ impl Audience for People {
     }
 
     fn news(&mut self, now: Instant, news: &News) {
+        #[cfg(feature = "http")]
+        if let Some(server) = &self.server {
+            server.board().news(news);
+        }
         match news {
             News::Started { pid } => self.status.command_pid = Some(*pid),
             News::TreeEmpty { .. } => self.status.command_pid = None,
@@ -217,8 +237,22 @@ impl Audience for People {
             News::Lost => tracing::warn!("the guardian died or fell silent; killing the command"),
             _ => return,
         }
-        let state = std::mem::take(&mut self.status.state);
+        let state = self.status.state.clone();
         self.write(&state);
+    }
+
+    #[cfg(feature = "http")]
+    fn acquired(&mut self, _now: Instant, reply: &Result<Grant, Failure>) {
+        if let Some(server) = &self.server {
+            server.board().acquired(reply);
+        }
+    }
+
+    #[cfg(feature = "http")]
+    fn renewed(&mut self, now: Instant, t0: Instant, reply: &Result<(), Failure>) {
+        if let Some(server) = &self.server {
+            server.board().renewed(now, t0, reply);
+        }
     }
 }
 
@@ -229,6 +263,12 @@ impl Audience for People {
 /// # Errors
 /// What kept us from starting at all: a [`crate::plan::Refusal`], or what the machine refused.
 pub fn run(plan: Plan) -> anyhow::Result<Leave> {
+    #[cfg(feature = "http")]
+    let listener = plan
+        .listen
+        .as_ref()
+        .map(serve::Listener::bind)
+        .transpose()?;
     let store = match open(&plan)? {
         Ok(store) => store,
         Err(ending) => {
@@ -273,6 +313,10 @@ pub fn run(plan: Plan) -> anyhow::Result<Leave> {
         },
         store: Arc::clone(&store),
         file: plan.status_file.clone().map(StatusFile::new),
+        #[cfg(feature = "http")]
+        server: listener
+            .map(|listener| server(listener, &*store, &guardian))
+            .transpose()?,
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -283,8 +327,24 @@ pub fn run(plan: Plan) -> anyhow::Result<Leave> {
     Ok(leave)
 }
 
-/// Each slot of a file that was looked at stays open. The guardian was forked before, so the command
-/// gets the limit that we were given.
+/// Begins to answer over HTTP.
+#[cfg(feature = "http")]
+fn server(
+    listener: serve::Listener,
+    store: &dyn Store,
+    guardian: &supervise::Guardian,
+) -> anyhow::Result<serve::Server> {
+    make_room();
+    let control = guardian
+        .view()
+        .context("--listen: /leader could never say yes")?;
+    let lease = store.terms().lease;
+    let board = serve::Board::new(store.name(), lease, control, guardian.vitals());
+    serve::Server::start(listener, board).context("--listen: cannot start the server")
+}
+
+/// Each slot of a file that was looked at stays open, and so do the connections of those who ask.
+/// The guardian was forked before, so the command gets the limit that we were given.
 fn make_room() {
     const WANTED: u64 = 4096;
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
@@ -318,6 +378,8 @@ async fn campaign(
     let tenure = Tenure::new(rules, Instant::now());
     let lock = store.name().to_owned();
     let mut ending = hold(tenure, store, &mut command, &mut signals, &mut people).await;
+    #[cfg(feature = "http")]
+    drop(people.server.take());
     if let Cause::Store { why, denied } = &mut ending.cause
         && !why.contains(&lock)
     {
