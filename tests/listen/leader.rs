@@ -1,14 +1,17 @@
 //! `/leader`, asked of two instances again and again while control changes.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use nix::libc;
 use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::Pid;
 use trafficcop::clock::Instant;
 
-use super::client::{address, await_leader, connect, get, read, request, try_ask};
+use super::client::{address, await_leader, await_state, connect, get, read, request, try_ask};
 use super::judge::{Yes, faults};
 use super::{ANYWHERE, instance, lasting};
 use crate::support::await_for;
@@ -89,14 +92,14 @@ fn control_that_goes_round_is_never_told_of_two_at_once() {
     }
 }
 
-fn on_blob(scene: &Scene, name: &str) -> (Instance, SocketAddr) {
+fn on_blob(scene: &Scene, blob: &str, name: &str) -> (Instance, SocketAddr) {
     let one = scene
         .run()
         .env(
             "AZURE_STORAGE_CONNECTION_STRING",
             connection_string(azurite().port),
         )
-        .args(["--blob", "leader/stopped", "--identity", name])
+        .args(["--blob", blob, "--identity", name])
         .args(["--lease", "15s", "--poll", "500ms"])
         .args(ANYWHERE)
         .shell(&lasting(scene, name))
@@ -108,9 +111,9 @@ fn on_blob(scene: &Scene, name: &str) -> (Instance, SocketAddr) {
 #[test]
 fn who_was_stopped_past_its_lease_does_not_lead_for_one_answer() {
     let scene = Scene::new();
-    let (one, at_one) = on_blob(&scene, "one");
+    let (one, at_one) = on_blob(&scene, "leader/stopped", "one");
     await_leader(at_one);
-    let (two, at_two) = on_blob(&scene, "two");
+    let (two, at_two) = on_blob(&scene, "leader/stopped", "two");
     two.await_log("standing by");
     let mut waiting: Vec<TcpStream> = Vec::new();
     let mut answered = 0;
@@ -143,4 +146,72 @@ fn who_was_stopped_past_its_lease_does_not_lead_for_one_answer() {
     let last = of("one").chain([&led]).map(|yes| yes.asked).max();
     let first = of("two").map(|yes| yes.told).min();
     assert!(last < Some(first.expect("it led")), "{last:?} {first:?}");
+}
+
+/// Stops the main thread of a process, and that one only, until it is dropped.
+struct Stopped(Pid);
+
+impl Stopped {
+    fn main_thread(instance: &Instance) -> io::Result<Stopped> {
+        let pid = Pid::from_raw(instance.pid());
+        let none = std::ptr::null_mut::<libc::c_void>();
+        for request in [libc::PTRACE_SEIZE, libc::PTRACE_INTERRUPT] {
+            // SAFETY: takes numbers and no pointers.
+            if unsafe { libc::ptrace(request, pid.as_raw(), none, none) } == -1 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        let stopped = Stopped(pid);
+        waitpid(pid, Some(WaitPidFlag::__WALL))?;
+        Ok(stopped)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let none = std::ptr::null_mut::<libc::c_void>();
+        // SAFETY: takes numbers and no pointers.
+        unsafe { libc::ptrace(libc::PTRACE_DETACH, self.0.as_raw(), none, none) };
+    }
+}
+
+#[test]
+fn who_answers_for_a_loop_that_stands_still_does_not_lead_past_the_deadline() {
+    let scene = Scene::new();
+    let (one, at_one) = on_blob(&scene, "leader/still", "one");
+    await_leader(at_one);
+    let (two, at_two) = on_blob(&scene, "leader/still", "two");
+    two.await_log("standing by");
+    let led = poll_once("one", at_one).expect("it leads");
+    // Nobody is there any more who could take a flag back, and it is asked all the while.
+    let still = match Stopped::main_thread(&one) {
+        Ok(still) => still,
+        Err(why) => {
+            println!("a single thread cannot be stopped here, so this was not tried: {why}");
+            return;
+        }
+    };
+    let answers = watched(at_one, at_two, || {
+        await_leader(at_two);
+        let reply = get(at_one, "/leader");
+        assert_eq!(reply.status, 503, "{reply:?}");
+        assert_eq!(
+            get(at_one, "/healthz").status,
+            503,
+            "its loop does not turn"
+        );
+        assert_eq!(get(at_two, "/leader").status, 200);
+    });
+    assert_eq!(faults(&answers), [""; 0]);
+    let of = |who| answers.iter().filter(move |yes| yes.who == who);
+    let last = of("one").chain([&led]).map(|yes| yes.asked).max();
+    let first = of("two").map(|yes| yes.told).min();
+    assert!(last < Some(first.expect("it led")), "{last:?} {first:?}");
+    drop(still);
+    await_for(
+        "it to stand by",
+        || (get(at_one, "/healthz").status == 200).then_some(()),
+        || one.stderr(),
+    );
+    await_state(at_one, "standby");
 }
