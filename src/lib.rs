@@ -20,15 +20,19 @@
 //! - [`hold`] is the one place where a lease and a process meet. It owns no policy.
 //! - `serve` answers over HTTP (`--listen`), from a thread of its own.
 //! - [`deadline`] is the same question asked from inside a command; [`check`] asks it for scripts.
+//! - [`elect`] drives `hold` with nothing but a process that tells a reader of control:
+//!   [`announce`].
 //! - [`run`] drives `hold` for the command line; [`plan`] is the validated configuration, `cli` what
 //!   was typed, [`exit`] how we end, [`report`] everything a person reads.
 
+pub mod announce;
 pub mod azure;
 pub mod check;
 pub mod cli;
 pub mod clock;
 pub mod core;
 pub mod deadline;
+pub mod elect;
 pub mod embed;
 pub mod exit;
 pub mod hold;

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use trafficcop::{check, cli, exit, plan, report, run};
+use trafficcop::{announce, check, cli, elect, exit, plan, report, run};
 
 fn main() -> ExitCode {
     let typed = match cli::parse(std::env::args_os()) {
@@ -15,10 +15,20 @@ fn main() -> ExitCode {
     };
     let ended = match typed.verb {
         cli::Verb::Run(typed) => {
-            report::init(typed.log.into(), typed.quiet);
+            report::init(typed.common.log.into(), typed.common.quiet);
             plan::Plan::new(*typed, &plan::Place::here())
                 .map_err(anyhow::Error::from)
                 .and_then(run::run)
+        }
+        cli::Verb::Elect(typed) => {
+            report::init(typed.common.log.into(), typed.common.quiet);
+            plan::Plan::of_elect(*typed, &plan::Place::here())
+                .map_err(anyhow::Error::from)
+                .and_then(|(plan, telling)| elect::elect(plan, &telling))
+        }
+        cli::Verb::Announce(typed) => {
+            report::init(report::Format::Text, false);
+            announce::announce(&typed)
         }
         cli::Verb::Check(typed) => {
             report::init(report::Format::Text, false);

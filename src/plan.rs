@@ -4,15 +4,20 @@
 //! Called by `main` before anything is forked, opened or connected. It only looks (at the paths it
 //! was given); it must never create, print or exit.
 
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+mod elect;
 mod habits;
 #[cfg(feature = "http")]
 mod listen;
+mod quote;
+
+pub use elect::Telling;
+pub use quote::quoted;
+use quote::{cut, quoted_word};
 
 use crate::cli;
 use crate::core::{Budget, IfLost, Rules};
@@ -128,7 +133,7 @@ pub struct Plan {
     pub rules: Rules,
     /// How long a grant lasts; the same as in the rules' budget.
     pub lease: Duration,
-    /// The command and its arguments; not empty.
+    /// The command and its arguments; not empty, but for `elect`.
     pub command: Vec<OsString>,
     /// What keeps the command's tree together.
     pub contain: Contain,
@@ -163,34 +168,35 @@ impl Plan {
                 "the command's name is empty: is a variable unset in what was typed after --?",
             ));
         }
-        let lock = lock(&typed)?;
-        let slots = slots(&typed)?;
-        let budget = budget(&typed, &lock)?;
-        let poll = poll(&typed)?;
+        let common = &typed.common;
+        let lock = lock(common)?;
+        let slots = slots(common)?;
+        let budget = budget(common, &lock)?;
+        let poll = poll(common)?;
         let rules = Rules {
             budget: Some(budget),
             poll: Some(poll),
-            wait: wait(&typed)?,
+            wait: wait(common)?,
             grace: span("--grace", typed.grace.as_deref())?.unwrap_or(DEFAULT_GRACE),
             stop_signal: match typed.stop_signal.as_deref() {
                 Some(text) => units::signal(text).map_err(|why| about("--stop-signal", &why))?,
                 None => libc::SIGTERM,
             },
-            if_lost: match typed.if_lost {
+            if_lost: match common.if_lost {
                 cli::IfLost::Compete => IfLost::Compete,
                 cli::IfLost::Exit => IfLost::Exit,
             },
             habits: habits::habits(&typed.habits, &lock, budget.lease, poll)?,
             seed: place.seed,
         };
-        let status_file = status_file(&typed, &lock, slots)?;
+        let status_file = status_file(common, &lock, slots)?;
         Ok(Plan {
             #[cfg(feature = "http")]
             listen: listen::listen(&typed.listen, &lock, slots, status_file.as_deref())?,
             status_file,
-            conflict_status: conflict_status(&typed)?,
+            conflict_status: conflict_status(common)?,
             candidate: Candidate {
-                identity: identity(&typed, place)?,
+                identity: identity(common, place)?,
                 host: place.host.clone(),
                 pid: place.pid,
                 command: cut(&quoted(&typed.command), COMMAND_LIMIT).to_owned(),
@@ -205,9 +211,9 @@ impl Plan {
                 cli::Contain::Pidns => Contain::Pidns,
                 cli::Contain::None => Contain::None,
             },
+            log: common.log.into(),
+            quiet: common.quiet,
             command: typed.command,
-            log: typed.log.into(),
-            quiet: typed.quiet,
         })
     }
 }
@@ -221,7 +227,7 @@ fn span(flag: &str, text: Option<&str>) -> Result<Option<Duration>, Refusal> {
         .transpose()
 }
 
-fn lock(typed: &cli::Run) -> Result<Lock, Refusal> {
+fn lock(typed: &cli::Common) -> Result<Lock, Refusal> {
     // A flag that cannot do anything is a misunderstanding, and those are cheaper now.
     let strangers = |with: &str, flags: &[(&str, bool)]| match flags.iter().find(|flag| flag.1) {
         Some((flag, _)) => Err(Refusal::new(format!(
@@ -294,7 +300,7 @@ fn lock(typed: &cli::Run) -> Result<Lock, Refusal> {
     }
 }
 
-fn slots(typed: &cli::Run) -> Result<u32, Refusal> {
+fn slots(typed: &cli::Common) -> Result<u32, Refusal> {
     let Some(text) = typed.slots.as_deref() else {
         return Ok(1);
     };
@@ -309,7 +315,7 @@ fn slots(typed: &cli::Run) -> Result<u32, Refusal> {
     }
 }
 
-fn budget(typed: &cli::Run, lock: &Lock) -> Result<Budget, Refusal> {
+fn budget(typed: &cli::Common, lock: &Lock) -> Result<Budget, Refusal> {
     let text = typed.lease.as_deref();
     if text.is_some_and(|text| {
         ["infinite", "infinity", "inf", "forever", "-1"].contains(&text.to_lowercase().as_str())
@@ -348,7 +354,7 @@ fn budget(typed: &cli::Run, lock: &Lock) -> Result<Budget, Refusal> {
     Ok(budget)
 }
 
-fn poll(typed: &cli::Run) -> Result<Duration, Refusal> {
+fn poll(typed: &cli::Common) -> Result<Duration, Refusal> {
     let poll = span("--poll", typed.poll.as_deref())?.unwrap_or(DEFAULT_POLL);
     if !POLL.contains(&poll) {
         return Err(Refusal::new(format!(
@@ -359,7 +365,7 @@ fn poll(typed: &cli::Run) -> Result<Duration, Refusal> {
     Ok(poll)
 }
 
-fn wait(typed: &cli::Run) -> Result<Option<Duration>, Refusal> {
+fn wait(typed: &cli::Common) -> Result<Option<Duration>, Refusal> {
     match (typed.no_wait, typed.wait.as_deref()) {
         (true, Some(wait)) => Err(Refusal::new(format!(
             "--no-wait and --wait {wait} contradict each other: choose one (is TRAFFICCOP_NO_WAIT or TRAFFICCOP_WAIT set?)"
@@ -369,7 +375,7 @@ fn wait(typed: &cli::Run) -> Result<Option<Duration>, Refusal> {
     }
 }
 
-fn conflict_status(typed: &cli::Run) -> Result<u8, Refusal> {
+fn conflict_status(typed: &cli::Common) -> Result<u8, Refusal> {
     let Some(text) = typed.conflict_exit_code.as_deref() else {
         return Ok(exit::CONFLICT);
     };
@@ -381,7 +387,7 @@ fn conflict_status(typed: &cli::Run) -> Result<u8, Refusal> {
     })
 }
 
-fn identity(typed: &cli::Run, place: &Place) -> Result<String, Refusal> {
+fn identity(typed: &cli::Common, place: &Place) -> Result<String, Refusal> {
     let Some(identity) = typed.identity.clone() else {
         return Ok(format!("{}-{}", place.host, place.pid));
     };
@@ -401,7 +407,7 @@ fn identity(typed: &cli::Run, place: &Place) -> Result<String, Refusal> {
 
 /// The status file is replaced by renaming. If it were the lock's file, the next instance would
 /// find a new file there, lock it, and run beside us.
-fn status_file(typed: &cli::Run, lock: &Lock, slots: u32) -> Result<Option<PathBuf>, Refusal> {
+fn status_file(typed: &cli::Common, lock: &Lock, slots: u32) -> Result<Option<PathBuf>, Refusal> {
     let Some(status) = &typed.status_file else {
         return Ok(None);
     };
@@ -446,54 +452,6 @@ fn same_file(one: &Path, other: &Path) -> bool {
         Some(parent.join(path.file_name()?))
     };
     place(one).is_some_and(|one| place(other).is_some_and(|other| one == other))
-}
-
-/// A command as it could be typed into a shell, in one line.
-#[must_use]
-pub fn quoted(command: &[OsString]) -> String {
-    let words: Vec<String> = command.iter().map(|word| quoted_word(word)).collect();
-    words.join(" ")
-}
-
-fn quoted_word(word: &OsStr) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "_-./=:,@%+^".contains(c);
-    match word.to_str() {
-        Some(text) if !text.is_empty() && text.chars().all(plain) => text.to_owned(),
-        Some(text) if !text.chars().any(char::is_control) => {
-            format!("'{}'", text.replace('\'', r"'\''"))
-        }
-        // Control characters and bytes that are no text: spelt out, so that it stays one line.
-        _ => {
-            let mut spelt = String::from("$'");
-            for chunk in word.as_bytes().utf8_chunks() {
-                for c in chunk.valid().chars() {
-                    match c {
-                        '\'' | '\\' => spelt.extend(['\\', c]),
-                        '\n' => spelt.push_str("\\n"),
-                        '\t' => spelt.push_str("\\t"),
-                        c if c.is_control() => {
-                            for byte in c.encode_utf8(&mut [0; 4]).bytes() {
-                                spelt.push_str(&format!("\\x{byte:02x}"));
-                            }
-                        }
-                        c => spelt.push(c),
-                    }
-                }
-                for byte in chunk.invalid() {
-                    spelt.push_str(&format!("\\x{byte:02x}"));
-                }
-            }
-            spelt + "'"
-        }
-    }
-}
-
-fn cut(text: &str, limit: usize) -> &str {
-    let mut end = limit.min(text.len());
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    &text[..end]
 }
 
 #[cfg(test)]

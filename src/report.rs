@@ -18,7 +18,9 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 
+pub mod roles;
 pub mod stderr;
+pub mod stdout;
 pub mod words;
 
 use crate::clock::Instant;

@@ -14,7 +14,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::azure::Account;
 use crate::clock::Instant;
-use crate::core::{Cause, Ending, Notice, Tenure};
+use crate::core::{Cause, Ending, Notice, Rules, Tenure};
 #[cfg(feature = "http")]
 use crate::core::{Failure, Grant};
 use crate::exit::Leave;
@@ -34,8 +34,8 @@ use crate::supervise::{self, Attendant, News, Order, Setup};
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A command under a guardian, as the charge of a tenure.
-struct Command {
-    attendant: Attendant,
+pub(crate) struct Command {
+    pub(crate) attendant: Attendant,
     store: Arc<dyn Store>,
     identity: String,
     stop_signal: i32,
@@ -50,6 +50,27 @@ struct Command {
 }
 
 impl Command {
+    /// The command of this plan; nothing runs yet.
+    ///
+    /// # Errors
+    /// Where the guardian's socket cannot be registered with the runtime.
+    pub(crate) fn new(
+        plan: &Plan,
+        store: &Arc<dyn Store>,
+        guardian: supervise::Guardian,
+    ) -> std::io::Result<Command> {
+        Ok(Command {
+            on_terminal: guardian.has_terminal(),
+            attendant: guardian.attend()?,
+            store: Arc::clone(store),
+            identity: plan.candidate.identity.clone(),
+            stop_signal: plan.rules.stop_signal,
+            runs: false,
+            pausing: None,
+            slots: plan.slots,
+        })
+    }
+
     fn environment(&self, token: u64) -> Vec<(OsString, OsString)> {
         vec![
             ("TRAFFICCOP_TOKEN".into(), token.to_string().into()),
@@ -141,16 +162,42 @@ impl Charge for Command {
 }
 
 /// What people are told of this instance: the log, the status file, and who asks over HTTP.
-struct People {
+pub(crate) struct People {
     status: Status,
     store: Arc<dyn Store>,
     file: Option<StatusFile>,
+    /// How the log words a notice.
+    log: fn(&Notice, Instant),
     #[cfg(feature = "http")]
     server: Option<serve::Server>,
 }
 
 impl People {
-    fn write(&mut self, state: &str) {
+    /// Those of this plan. Not before the guardian was forked: a thread writes the status file.
+    pub(crate) fn new(
+        plan: &Plan,
+        store: &Arc<dyn Store>,
+        guardian: &supervise::Guardian,
+        log: fn(&Notice, Instant),
+    ) -> People {
+        People {
+            status: Status {
+                state: "starting".into(),
+                identity: plan.candidate.identity.clone(),
+                pid: plan.candidate.pid,
+                guardian_pid: Some(guardian.pid()),
+                contain: Some(guardian.containment().to_string()),
+                ..Status::default()
+            },
+            store: Arc::clone(store),
+            file: plan.status_file.clone().map(StatusFile::new),
+            log,
+            #[cfg(feature = "http")]
+            server: None,
+        }
+    }
+
+    pub(crate) fn write(&mut self, state: &str) {
         self.status.enter(state);
         // With slots it is another one in every tenure.
         self.store.name().clone_into(&mut self.status.lock);
@@ -163,7 +210,7 @@ impl People {
         }
     }
 
-    fn finish(mut self, ending: &Ending, leave: Leave) {
+    pub(crate) fn finish(mut self, ending: &Ending, leave: Leave) {
         self.status.cause = Some(report::cause(&ending.cause));
         self.status.overlap = ending.overlap;
         self.status.exit = Some(leave.status());
@@ -179,7 +226,7 @@ const STATUS_PATIENCE: Duration = Duration::from_secs(2);
 
 impl Audience for People {
     fn notice(&mut self, now: Instant, notice: &Notice) {
-        report::notice(notice, now);
+        (self.log)(notice, now);
         #[cfg(feature = "http")]
         if let Some(server) = &self.server {
             server.board().notice(notice);
@@ -207,7 +254,7 @@ impl Audience for People {
             Notice::BackingOff { .. } | Notice::Keeping { .. } => "resting",
             Notice::Restarting => "holding",
             Notice::StandingBack { .. } => "standing back",
-            Notice::Released | Notice::LeftToRunOut { .. } => "released",
+            Notice::Released | Notice::FoundLost { .. } | Notice::LeftToRunOut { .. } => "released",
             Notice::Overlapped => {
                 self.status.overlap = true;
                 "released"
@@ -233,7 +280,7 @@ impl Audience for People {
         match news {
             News::Started { pid } => self.status.command_pid = Some(*pid),
             News::TreeEmpty { .. } => self.status.command_pid = None,
-            News::LeftBehind => report::notice(&Notice::LeftBehind, now),
+            News::LeftBehind => (self.log)(&Notice::LeftBehind, now),
             News::Lost => tracing::warn!("the guardian died or fell silent; killing the command"),
             _ => return,
         }
@@ -302,22 +349,12 @@ pub fn run(plan: Plan) -> anyhow::Result<Leave> {
         plan.candidate.identity,
         store.name()
     );
-    let people = People {
-        status: Status {
-            state: "starting".into(),
-            identity: plan.candidate.identity.clone(),
-            pid: plan.candidate.pid,
-            guardian_pid: Some(guardian.pid()),
-            contain: Some(contain),
-            ..Status::default()
-        },
-        store: Arc::clone(&store),
-        file: plan.status_file.clone().map(StatusFile::new),
-        #[cfg(feature = "http")]
-        server: listener
-            .map(|listener| server(listener, &*store, &guardian))
-            .transpose()?,
-    };
+    #[cfg_attr(not(feature = "http"), expect(unused_mut, reason = "nobody is added"))]
+    let mut people = People::new(&plan, &store, &guardian, report::notice);
+    #[cfg(feature = "http")]
+    if let Some(listener) = listener {
+        people.server = Some(server(listener, &*store, &guardian)?);
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -345,7 +382,7 @@ fn server(
 
 /// Each slot of a file that was looked at stays open, and so do the connections of those who ask.
 /// The guardian was forked before, so the command gets the limit that we were given.
-fn make_room() {
+pub(crate) fn make_room() {
     const WANTED: u64 = 4096;
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
         // Where it cannot be, slots that cannot be opened are told of, one by one.
@@ -360,28 +397,34 @@ async fn campaign(
     mut people: People,
 ) -> anyhow::Result<Leave> {
     let mut signals = Signals::listen()?;
-    let mut command = Command {
-        on_terminal: guardian.has_terminal(),
-        attendant: guardian.attend()?,
-        store: Arc::clone(&store),
-        identity: plan.candidate.identity.clone(),
-        stop_signal: plan.rules.stop_signal,
-        runs: false,
-        pausing: None,
-        slots: plan.slots,
-    };
+    let mut command = Command::new(plan, &store, guardian)?;
     people.write("standby");
-    let terms = store.terms();
-    let mut rules = plan.rules.clone();
-    rules.budget = terms.lease.and(rules.budget);
-    rules.poll = rules.poll.filter(|_| !terms.wakes);
-    let tenure = Tenure::new(rules, Instant::now());
+    let tenure = Tenure::new(rules(plan, &*store), Instant::now());
     let lock = store.name().to_owned();
     let mut ending = hold(tenure, store, &mut command, &mut signals, &mut people).await;
     #[cfg(feature = "http")]
     drop(people.server.take());
+    name_the_lock(&mut ending, &lock);
+    command.attendant.dismiss().await;
+    let leave = Leave::of(&ending, plan.conflict_status);
+    report::ending(&ending, leave);
+    people.finish(&ending, leave);
+    Ok(leave)
+}
+
+/// The rules of the plan, as far as they have a meaning for this store.
+pub(crate) fn rules(plan: &Plan, store: &dyn Store) -> Rules {
+    let terms = store.terms();
+    let mut rules = plan.rules.clone();
+    rules.budget = terms.lease.and(rules.budget);
+    rules.poll = rules.poll.filter(|_| !terms.wakes);
+    rules
+}
+
+/// A store's refusal names its lock, and what to do.
+pub(crate) fn name_the_lock(ending: &mut Ending, lock: &str) {
     if let Cause::Store { why, denied } = &mut ending.cause
-        && !why.contains(&lock)
+        && !why.contains(lock)
     {
         let advice = if *denied {
             ""
@@ -390,11 +433,6 @@ async fn campaign(
         };
         *why = format!("{lock}: {why}{advice}");
     }
-    command.attendant.dismiss().await;
-    let leave = Leave::of(&ending, plan.conflict_status);
-    report::ending(&ending, leave);
-    people.finish(&ending, leave);
-    Ok(leave)
 }
 
 /// Whoever looks once (`-n`) looks at all slots.
@@ -407,7 +445,7 @@ fn looking(slots: Slots, plan: &Plan) -> Slots {
 }
 
 /// The store of the plan; what speaks against it before anything is started comes as an ending.
-fn open(plan: &Plan) -> anyhow::Result<Result<Arc<dyn Store>, Ending>> {
+pub(crate) fn open(plan: &Plan) -> anyhow::Result<Result<Arc<dyn Store>, Ending>> {
     match &plan.lock {
         Lock::Blob {
             target,

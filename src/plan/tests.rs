@@ -2,6 +2,9 @@
 //! with the binary.
 
 use super::*;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
 use crate::core::{After, Habits, Restart};
 use clap::FromArgMatches;
 

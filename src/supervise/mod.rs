@@ -28,7 +28,7 @@ mod words;
 
 pub use attendant::Attendant;
 pub use control::View;
-pub use guardian::{Guardian, Refusal, fork};
+pub use guardian::{Guardian, Refusal, fork, fork_for_a_teller};
 pub use tty::stop_ourselves;
 pub use vitals::Vitals;
 pub use words::{Contain, News, Order, Setup};

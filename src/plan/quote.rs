@@ -1,0 +1,53 @@
+//! Commands and words as they could be typed, in one line: for refusals and for the lock's record.
+//! Called by the plan; pure.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+
+/// A command as it could be typed into a shell, in one line.
+#[must_use]
+pub fn quoted(command: &[OsString]) -> String {
+    let words: Vec<String> = command.iter().map(|word| quoted_word(word)).collect();
+    words.join(" ")
+}
+
+pub(super) fn quoted_word(word: &OsStr) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_-./=:,@%+^".contains(c);
+    match word.to_str() {
+        Some(text) if !text.is_empty() && text.chars().all(plain) => text.to_owned(),
+        Some(text) if !text.chars().any(char::is_control) => {
+            format!("'{}'", text.replace('\'', r"'\''"))
+        }
+        // Control characters and bytes that are no text: spelt out, so that it stays one line.
+        _ => {
+            let mut spelt = String::from("$'");
+            for chunk in word.as_bytes().utf8_chunks() {
+                for c in chunk.valid().chars() {
+                    match c {
+                        '\'' | '\\' => spelt.extend(['\\', c]),
+                        '\n' => spelt.push_str("\\n"),
+                        '\t' => spelt.push_str("\\t"),
+                        c if c.is_control() => {
+                            for byte in c.encode_utf8(&mut [0; 4]).bytes() {
+                                spelt.push_str(&format!("\\x{byte:02x}"));
+                            }
+                        }
+                        c => spelt.push(c),
+                    }
+                }
+                for byte in chunk.invalid() {
+                    spelt.push_str(&format!("\\x{byte:02x}"));
+                }
+            }
+            spelt + "'"
+        }
+    }
+}
+
+pub(super) fn cut(text: &str, limit: usize) -> &str {
+    let mut end = limit.min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
