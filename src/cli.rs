@@ -11,6 +11,8 @@ mod check;
 mod common;
 mod elect;
 mod habits;
+#[cfg(feature = "http")]
+mod listen;
 mod once;
 mod roles;
 mod run;
@@ -20,6 +22,8 @@ pub use check::{CHECK_EXAMPLES, CHECK_STATUS, Check};
 pub use common::{Common, FOR_THE_STORE, Heartbeat, IfLost, Log};
 pub use elect::{Announce, ELECT_EXAMPLES, ELECT_STATUS, Elect, FIELDS};
 pub use habits::{Habits, Restart};
+#[cfg(feature = "http")]
+pub use listen::Listen;
 pub use once::{Once, OnceOnFailure};
 pub use roles::Roles;
 pub use run::{Contain, EXAMPLES, FOR_THE_COMMAND, Run};

@@ -69,6 +69,10 @@ pub trait Audience: Send {
     fn notice(&mut self, now: Instant, notice: &Notice);
     /// Something of the tree, as the guardian puts it.
     fn news(&mut self, now: Instant, news: &News);
+    /// An attempt to acquire ended.
+    fn acquired(&mut self, _now: Instant, _reply: &Result<Grant, Failure>) {}
+    /// An attempt to renew that was sent at `t0` ended.
+    fn renewed(&mut self, _now: Instant, _t0: Instant, _reply: &Result<(), Failure>) {}
 }
 
 type Reply = Pin<Box<dyn Future<Output = Answer> + Send>>;
@@ -182,12 +186,16 @@ impl Scene<'_> {
         match answer {
             Answer::Acquired(reply) => {
                 self.acquiring = false;
+                self.audience.acquired(Instant::now(), &reply);
                 match self.withdrawn.take() {
                     Some(give_up_at) => self.undo(give_up_at),
                     None => self.tell(Event::Acquired(reply)),
                 }
             }
-            Answer::Renewed { t0, reply } => self.tell(Event::Renewed { t0, reply }),
+            Answer::Renewed { t0, reply } => {
+                self.audience.renewed(Instant::now(), t0, &reply);
+                self.tell(Event::Renewed { t0, reply });
+            }
             Answer::Released(reply) => self.tell(Event::Released(reply)),
             Answer::Recorded(reply) => self.tell(Event::Recorded(reply)),
             Answer::Announced(reply) => {

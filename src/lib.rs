@@ -18,6 +18,7 @@
 //!   Azure share.
 //! - [`supervise`] owns processes: the guardian, the command's tree, containment, the terminal.
 //! - [`hold`] is the one place where a lease and a process meet. It owns no policy.
+//! - `serve` answers over HTTP (`--listen`), from a thread of its own.
 //! - [`deadline`] is the same question asked from inside a command; [`check`] asks it for scripts.
 //! - [`elect`] drives `hold` with nothing but a process that tells a reader of control:
 //!   [`announce`].
@@ -42,6 +43,8 @@ pub mod plan;
 pub mod report;
 pub mod roles;
 pub mod run;
+#[cfg(feature = "http")]
+pub mod serve;
 pub mod signals;
 pub mod status;
 pub mod supervise;

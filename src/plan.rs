@@ -11,11 +11,16 @@ use std::time::Duration;
 
 mod elect;
 mod habits;
+#[cfg(feature = "http")]
+mod listen;
 mod once;
 mod quote;
 mod roles;
 
 pub use elect::Telling;
+pub use quote::quoted;
+use quote::{cut, quoted_word};
+pub use roles::Roles;
 
 use crate::cli;
 use crate::core::{Budget, IfLost, Rules};
@@ -25,9 +30,6 @@ use crate::lease::record::{COMMAND_LIMIT, Candidate};
 use crate::report::Format;
 use crate::supervise::Contain;
 use crate::units::{self, show};
-pub use quote::quoted;
-use quote::{cut, quoted_word};
-pub use roles::Roles;
 
 /// What a blob's lease can be: the service's limits.
 pub(crate) const BLOB_LEASE: std::ops::RangeInclusive<Duration> =
@@ -148,6 +150,9 @@ pub struct Plan {
     pub candidate: Candidate,
     /// Where the present state is kept.
     pub status_file: Option<PathBuf>,
+    /// Where questions are answered over HTTP.
+    #[cfg(feature = "http")]
+    pub listen: Option<crate::serve::Address>,
     /// How the log is written.
     pub log: Format,
     /// Only warnings and errors are logged.
@@ -193,8 +198,11 @@ impl Plan {
             once,
             seed: place.seed,
         };
+        let status_file = status_file(common, &lock, slots)?;
         Ok(Plan {
-            status_file: status_file(common, &lock, slots)?,
+            #[cfg(feature = "http")]
+            listen: listen::listen(&typed.listen, &lock, slots, status_file.as_deref())?,
+            status_file,
             conflict_status: conflict_status(common)?,
             candidate: Candidate {
                 identity: identity(common, place)?,

@@ -11,6 +11,8 @@ use std::ffi::OsStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "http")]
+use anyhow::Context as _;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::azure::Account;
@@ -23,6 +25,8 @@ use crate::lease::{self, Store, blob, file};
 use crate::plan::{Lock, Plan, Refusal};
 use crate::report;
 use crate::roles::Cast;
+#[cfg(feature = "http")]
+use crate::serve;
 use crate::signals::Signals;
 use crate::supervise::{self, Guardian, Program, Setup};
 use aftermath::Aftermath;
@@ -37,6 +41,12 @@ pub(crate) use people::People;
 /// # Errors
 /// What kept us from starting at all: a [`crate::plan::Refusal`], or what the machine refused.
 pub fn run(plan: Plan) -> anyhow::Result<Leave> {
+    #[cfg(feature = "http")]
+    let listener = plan
+        .listen
+        .as_ref()
+        .map(serve::Listener::bind)
+        .transpose()?;
     let store = match open(&plan)? {
         Ok(store) => store,
         Err(ending) => {
@@ -62,7 +72,12 @@ pub fn run(plan: Plan) -> anyhow::Result<Leave> {
         plan.candidate.identity,
         store.name()
     );
-    let people = People::new(&plan, &store, guardian, report::notice);
+    #[cfg_attr(not(feature = "http"), expect(unused_mut, reason = "nobody is added"))]
+    let mut people = People::new(&plan, &store, guardian, report::notice);
+    #[cfg(feature = "http")]
+    if let Some(listener) = listener {
+        people.serve(server(listener, &*store, guardian)?);
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -124,8 +139,24 @@ impl Guardians {
     }
 }
 
-/// Each slot of a file that was looked at stays open. The guardian was forked before, so the command
-/// gets the limit that we were given.
+/// Begins to answer over HTTP.
+#[cfg(feature = "http")]
+fn server(
+    listener: serve::Listener,
+    store: &dyn Store,
+    guardian: &supervise::Guardian,
+) -> anyhow::Result<serve::Server> {
+    make_room();
+    let control = guardian
+        .view()
+        .context("--listen: /leader could never say yes")?;
+    let lease = store.terms().lease;
+    let board = serve::Board::new(store.name(), lease, control, guardian.vitals());
+    serve::Server::start(listener, board).context("--listen: cannot start the server")
+}
+
+/// Each slot of a file that was looked at stays open, and so do the connections of those who ask.
+/// The guardian was forked before, so the command gets the limit that we were given.
 pub(crate) fn make_room() {
     const WANTED: u64 = 4096;
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
@@ -146,6 +177,8 @@ async fn campaign(
     let tenure = Tenure::new(rules(plan, &*store), Instant::now());
     let lock = store.name().to_owned();
     let mut ending = hold(tenure, store, &mut company, &mut signals, &mut people).await;
+    #[cfg(feature = "http")]
+    people.serve_no_more();
     name_the_lock(&mut ending, &lock);
     let asked = matches!(ending.cause, Cause::Stopped(_));
     company.finish(asked, &mut signals, &mut people).await;

@@ -21,8 +21,7 @@ pub struct Status {
     /// `recording` (the result of `--once`, which the store does not take), `draining`, `released`,
     /// `standing back` (after handing control over), ... `done`.
     pub state: String,
-    /// Since when, by the wall clock (RFC 3339, UTC); set by [`StatusFile::write`] whenever the
-    /// state differs from the one before.
+    /// Since when, by the wall clock (RFC 3339, UTC).
     pub since: String,
     /// The lock's address.
     pub lock: String,
@@ -52,6 +51,16 @@ pub struct Status {
     pub exit: Option<i32>,
 }
 
+impl Status {
+    /// Says what the instance does now.
+    pub fn enter(&mut self, state: &str) {
+        if self.state != state || self.since.is_empty() {
+            state.clone_into(&mut self.state);
+            self.since = crate::report::now_utc();
+        }
+    }
+}
+
 #[derive(Default)]
 struct Desk {
     next: Option<Status>,
@@ -68,7 +77,6 @@ struct Shared {
 /// A status file and the thread that writes it.
 pub struct StatusFile {
     shared: Arc<Shared>,
-    last: Option<(String, String)>,
     writer: Option<JoinHandle<()>>,
 }
 
@@ -85,7 +93,6 @@ impl StatusFile {
             .spawn(move || serve(&theirs, &path));
         StatusFile {
             shared,
-            last: None,
             writer: writer
                 .inspect_err(|why| tracing::warn!("cannot keep the status file: {why}"))
                 .ok(),
@@ -94,16 +101,9 @@ impl StatusFile {
 
     /// Has the file say this; returns at once. While the file system is slow only the latest
     /// counts.
-    pub fn write(&mut self, status: &Status) {
-        let mut status = status.clone();
-        let since = match &self.last {
-            Some((state, since)) if *state == status.state => since.clone(),
-            _ => crate::report::now_utc(),
-        };
-        status.since.clone_from(&since);
-        self.last = Some((status.state.clone(), since));
+    pub fn write(&self, status: &Status) {
         let mut desk = self.shared.lock();
-        desk.next = Some(status);
+        desk.next = Some(status.clone());
         drop(desk);
         self.shared.changed.notify_all();
     }
@@ -205,7 +205,7 @@ mod tests {
     fn the_latest_is_there_when_finished_and_nothing_else() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("status.json");
-        let mut file = StatusFile::new(path.clone());
+        let file = StatusFile::new(path.clone());
         for state in ["standby", "holding", "done"] {
             file.write(&status(state));
         }
@@ -219,19 +219,20 @@ mod tests {
 
     #[test]
     fn since_is_kept_as_long_as_the_state() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut file = StatusFile::new(dir.path().join("s"));
-        file.last = Some(("holding".into(), "long ago".into()));
-        file.write(&status("holding"));
-        assert_eq!(file.last.as_ref().unwrap().1, "long ago");
-        file.write(&status("draining"));
-        assert_ne!(file.last.as_ref().unwrap().1, "long ago");
+        let mut status = status("starting");
+        status.enter("holding");
+        assert!(status.since.ends_with('Z'));
+        status.since = "long ago".into();
+        status.enter("holding");
+        assert_eq!(status.since, "long ago");
+        status.enter("draining");
+        assert_ne!(status.since, "long ago");
     }
 
     #[test]
     fn what_cannot_be_written_is_left_behind_nowhere_and_harms_nobody() {
         let dir = tempfile::tempdir().unwrap();
-        let mut file = StatusFile::new(dir.path().join("missing/status"));
+        let file = StatusFile::new(dir.path().join("missing/status"));
         file.write(&status("standby"));
         file.finish(LONG);
         // A directory in its place: the file beside it goes again.
@@ -246,7 +247,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let beside = dir.path().join(format!(".s.{}", std::process::id()));
         nix::unistd::mkfifo(&beside, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        let mut file = StatusFile::new(dir.path().join("s"));
+        let file = StatusFile::new(dir.path().join("s"));
         for _ in 0..10 {
             file.write(&status("standby"));
         }

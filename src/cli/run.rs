@@ -64,6 +64,11 @@ pub struct Run {
     #[command(flatten)]
     pub roles: Roles,
 
+    /// Being asked over HTTP.
+    #[cfg(feature = "http")]
+    #[command(flatten)]
+    pub listen: super::Listen,
+
     /// The command and its arguments, run as they are, without a shell
     ///
     /// Its first 256 bytes are shown to whoever can read the lock's record: put no secrets there.

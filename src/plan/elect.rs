@@ -71,6 +71,8 @@ impl Plan {
             control_file: control_file(typed.control_file, status_file.as_deref(), &lock, slots)?,
         };
         let plan = Plan {
+            #[cfg(feature = "http")]
+            listen: None,
             status_file,
             conflict_status: conflict_status(common)?,
             candidate: Candidate {

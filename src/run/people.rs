@@ -1,4 +1,4 @@
-//! What people are told of this instance: the log and the status file.
+//! What people are told of this instance: the log, the status file, and who asks over HTTP.
 //!
 //! Made by `run`, told by `hold`. It must never hold anything up: the log drops lines that nobody
 //! reads, and the status file has a thread of its own.
@@ -8,19 +8,25 @@ use std::time::Duration;
 
 use crate::clock::Instant;
 use crate::core::{Cause, Ending, Notice, Unfit};
+#[cfg(feature = "http")]
+use crate::core::{Failure, Grant};
 use crate::exit::Leave;
 use crate::hold::Audience;
 use crate::lease::Store;
 use crate::plan::Plan;
 use crate::report;
+#[cfg(feature = "http")]
+use crate::serve;
 use crate::status::{Status, StatusFile};
 use crate::supervise::{Guardian, News};
 
-/// What people are told of this instance: the log and the status file.
+/// What people are told of this instance: the log, the status file, and who asks over HTTP.
 pub(crate) struct People {
     status: Status,
     store: Arc<dyn Store>,
     file: Option<StatusFile>,
+    #[cfg(feature = "http")]
+    server: Option<serve::Server>,
     /// Something comes between control and the command.
     prepares: bool,
     /// How the log words a notice.
@@ -46,18 +52,36 @@ impl People {
             },
             store: Arc::clone(store),
             file: plan.status_file.clone().map(StatusFile::new),
+            #[cfg(feature = "http")]
+            server: None,
             prepares: plan.roles.standby.is_some() || plan.roles.on_acquire.is_some(),
             log,
         }
     }
 
     pub(crate) fn write(&mut self, state: &str) {
-        state.clone_into(&mut self.status.state);
+        self.status.enter(state);
         // With slots it is another one in every tenure.
         self.store.name().clone_into(&mut self.status.lock);
-        if let Some(file) = &mut self.file {
+        if let Some(file) = &self.file {
             file.write(&self.status);
         }
+        #[cfg(feature = "http")]
+        if let Some(server) = &self.server {
+            server.board().write(&self.status);
+        }
+    }
+
+    /// Tells those who ask over HTTP, too.
+    #[cfg(feature = "http")]
+    pub(crate) fn serve(&mut self, server: serve::Server) {
+        self.server = Some(server);
+    }
+
+    /// Ends the server: what comes now is not worth a question.
+    #[cfg(feature = "http")]
+    pub(crate) fn serve_no_more(&mut self) {
+        drop(self.server.take());
     }
 
     pub(crate) fn finish(mut self, ending: &Ending, leave: Leave) {
@@ -76,6 +100,10 @@ const STATUS_PATIENCE: Duration = Duration::from_secs(2);
 
 impl Audience for People {
     fn notice(&mut self, now: Instant, notice: &Notice) {
+        #[cfg(feature = "http")]
+        if let Some(server) = &self.server {
+            server.board().notice(notice);
+        }
         (self.log)(notice, now);
         let state = match notice {
             Notice::StandingBy(sight) => {
@@ -136,11 +164,15 @@ impl Audience for People {
     }
 
     fn news(&mut self, now: Instant, news: &News) {
+        #[cfg(feature = "http")]
+        if let Some(server) = &self.server {
+            server.board().news(news);
+        }
         match news {
             News::Started { pid } => {
                 self.status.command_pid = Some(*pid);
                 if self.status.state == "preparing" {
-                    self.status.state = "holding".into();
+                    self.status.enter("holding");
                 }
             }
             News::Standby(pid) => self.status.standby_pid = *pid,
@@ -149,7 +181,21 @@ impl Audience for People {
             News::Lost => tracing::warn!("the guardian died or fell silent; killing the command"),
             _ => return,
         }
-        let state = std::mem::take(&mut self.status.state);
+        let state = self.status.state.clone();
         self.write(&state);
+    }
+
+    #[cfg(feature = "http")]
+    fn acquired(&mut self, _now: Instant, reply: &Result<Grant, Failure>) {
+        if let Some(server) = &self.server {
+            server.board().acquired(reply);
+        }
+    }
+
+    #[cfg(feature = "http")]
+    fn renewed(&mut self, now: Instant, t0: Instant, reply: &Result<(), Failure>) {
+        if let Some(server) = &self.server {
+            server.board().renewed(now, t0, reply);
+        }
     }
 }

@@ -7,13 +7,14 @@
 
 use std::collections::VecDeque;
 use std::future::pending;
-use std::io::{self, IoSlice};
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::sys::socket::{ControlMessage, MsgFlags, recv, sendmsg};
+use nix::sys::socket::{MsgFlags, recv};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
@@ -21,7 +22,9 @@ use tokio::time::sleep;
 
 use super::cage::Cage;
 use super::control::{self, ControlFile};
+use super::parcel::Parcel;
 use super::pulse::{Beat, Pulse};
+use super::vitals::Vitals;
 use super::wire::{Demand, FRAME, PAYLOAD_MAX, Report};
 use super::{News, Order, guardian, tree, watch};
 use crate::clock::Instant;
@@ -33,13 +36,6 @@ const DISMISSAL: Duration = Duration::from_secs(1);
 const NAP: Duration = Duration::from_millis(2);
 /// Longer gaps between two looks are pauses of ours and count no more than this.
 const GAP: Duration = Duration::from_millis(100);
-
-/// Bytes on their way, and the descriptor that goes with the first of them.
-struct Parcel {
-    bytes: Vec<u8>,
-    sent: usize,
-    lock: Option<OwnedFd>,
-}
 
 enum State {
     /// The guardian is there.
@@ -72,13 +68,22 @@ pub struct Attendant {
     kill_at: Instant,
     stuck: bool,
     pulse: Pulse,
+    vitals: Arc<Vitals>,
+    /// The latest question of `vitals` that went to the guardian.
+    carried: u64,
     outgoing: VecDeque<Parcel>,
     incoming: Vec<u8>,
     inbox: VecDeque<News>,
 }
 
 impl Attendant {
-    pub(super) fn new(pid: i32, socket: UnixStream, cage: Cage, control: ControlFile) -> Attendant {
+    pub(super) fn new(
+        pid: i32,
+        socket: UnixStream,
+        cage: Cage,
+        control: ControlFile,
+        vitals: Arc<Vitals>,
+    ) -> Attendant {
         Attendant {
             pid,
             socket,
@@ -89,6 +94,8 @@ impl Attendant {
             kill_at: Instant::FOREVER,
             stuck: false,
             pulse: Pulse::new(),
+            vitals,
+            carried: 0,
             outgoing: VecDeque::new(),
             incoming: Vec::new(),
             inbox: VecDeque::new(),
@@ -301,10 +308,20 @@ impl Attendant {
             };
             until_look = Some(self.pulse.next(now).min(deadline));
         }
+        let vitals = Arc::clone(&self.vitals);
         tokio::select! {
+            () = vitals.asked() => self.carry(),
             _ = self.socket.readable() => {}
             _ = self.socket.writable(), if !self.outgoing.is_empty() => {}
             () = sleep(until_look.unwrap_or_default()), if until_look.is_some() => {}
+        }
+    }
+
+    /// Takes a question about our soundness on to the guardian.
+    fn carry(&mut self) {
+        if let Some(ping) = self.vitals.due(self.carried) {
+            self.carried = Vitals::number(ping);
+            self.send(Demand::Ping(ping), &[], None);
         }
     }
 
@@ -334,11 +351,7 @@ impl Attendant {
         }
         let mut bytes = demand.encode().to_vec();
         bytes.extend_from_slice(payload);
-        self.outgoing.push_back(Parcel {
-            bytes,
-            sent: 0,
-            lock,
-        });
+        self.outgoing.push_back(Parcel::new(bytes, lock));
         self.flush();
     }
 
@@ -357,7 +370,7 @@ impl Attendant {
                     .map_err(|_| Errno::EAGAIN);
             }
             match result {
-                Ok(()) if parcel.sent == parcel.bytes.len() => {
+                Ok(()) if parcel.is_sent() => {
                     self.outgoing.pop_front();
                 }
                 Ok(()) | Err(Errno::EINTR) => {}
@@ -403,7 +416,11 @@ impl Attendant {
             self.incoming.drain(..FRAME);
             let news = match report {
                 Ok(Report::Pong(seq)) => {
-                    self.pulse.answered(seq);
+                    if self.vitals.heard(seq) {
+                        self.carry();
+                    } else {
+                        self.pulse.answered(seq);
+                    }
                     continue;
                 }
                 Ok(Report::Started { pid }) => News::Started { pid },
@@ -432,22 +449,6 @@ impl Attendant {
             };
             self.inbox.push_back(news);
         }
-    }
-}
-
-impl Parcel {
-    /// Sends as much as goes.
-    fn send(&mut self, socket: i32) -> nix::Result<()> {
-        let parts = [IoSlice::new(&self.bytes[self.sent..])];
-        let lock = self.lock.as_ref().map(AsRawFd::as_raw_fd);
-        let rights = lock.as_slice();
-        let rights = [ControlMessage::ScmRights(rights)];
-        let rights = if lock.is_some() { &rights[..] } else { &[] };
-        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-        self.sent += sendmsg::<()>(socket, &parts, rights, flags, None)?;
-        // It went with the first byte.
-        self.lock = None;
-        Ok(())
     }
 }
 

@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::panic::AssertUnwindSafe;
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -23,10 +23,11 @@ use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 
 use super::attendant::Attendant;
 use super::cage::Cage;
-use super::control::ControlFile;
+use super::control::{ControlFile, View};
 use super::spawn::Inheritance;
 use super::tty::Foreground;
 use super::vigil::Vigil;
+use super::vitals::Vitals;
 use super::wire::{FRAME, Report};
 use super::{Contain, Setup, tree};
 
@@ -93,6 +94,7 @@ pub struct Guardian {
     socket: UnixStream,
     cage: Cage,
     control: ControlFile,
+    vitals: Arc<Vitals>,
     foreground: bool,
 }
 
@@ -122,6 +124,21 @@ impl Guardian {
         self.foreground
     }
 
+    /// What the command reads to know whether it is in control, for others of this process.
+    ///
+    /// # Errors
+    /// Where no directory would take a control file, or it cannot be read.
+    pub fn view(&self) -> io::Result<View> {
+        let none = || io::Error::other("no directory would take a control file");
+        View::open(self.control.path().ok_or_else(none)?)
+    }
+
+    /// By which others of this process ask whether we are sound, once it is attended.
+    #[must_use]
+    pub fn vitals(&self) -> Arc<Vitals> {
+        Arc::clone(&self.vitals)
+    }
+
     /// The supervisor's side of it.
     ///
     /// # Errors
@@ -131,7 +148,13 @@ impl Guardian {
     /// Outside of a tokio runtime with time and I/O.
     pub fn attend(self) -> io::Result<Attendant> {
         let socket = tokio::net::UnixStream::from_std(self.socket)?;
-        Ok(Attendant::new(self.pid, socket, self.cage, self.control))
+        Ok(Attendant::new(
+            self.pid,
+            socket,
+            self.cage,
+            self.control,
+            self.vitals,
+        ))
     }
 }
 
@@ -212,6 +235,7 @@ fn make(setup: Setup, part: Part) -> Result<Guardian, Refusal> {
                 socket: ours,
                 cage,
                 control,
+                vitals: Arc::default(),
                 foreground,
             };
             hear_ready(&guardian).inspect_err(|_| {

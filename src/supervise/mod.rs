@@ -13,12 +13,14 @@ mod cage;
 pub mod contain;
 mod control;
 mod guardian;
+mod parcel;
 #[doc(hidden)]
 pub mod pulse;
 mod spawn;
 mod tree;
 pub mod tty;
 mod vigil;
+mod vitals;
 #[doc(hidden)]
 pub mod watch;
 #[doc(hidden)]
@@ -29,4 +31,5 @@ pub use attendant::Attendant;
 pub use control::View;
 pub use guardian::{Guardian, Refusal, fork, fork_for_a_teller};
 pub use tty::stop_ourselves;
+pub use vitals::Vitals;
 pub use words::{Contain, News, Order, Program, Setup};

@@ -1,0 +1,264 @@
+//! What is known of this instance, for those who ask: written by the supervisor's loop, read by
+//! the server's thread.
+//!
+//! Nobody waits here: a lock is held for as long as it takes to swap a pointer. Whether we lead is
+//! not written down at all; it is a comparison of the deadline with the clock ([`Board::sight`]).
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::metrics::Metrics;
+use crate::clock::Instant;
+use crate::core::{Failure, Grant, Notice};
+use crate::status::Status;
+use crate::supervise::{News, View, Vitals};
+
+/// How long after its deadline a tree may be seen alive before that is a fault of ours.
+const OVERDUE: Duration = Duration::from_secs(5);
+/// How long a sign of life counts: however often we are asked, nobody is bothered more often.
+const FRESH: Duration = Duration::from_secs(1);
+/// How long supervisor and guardian may take for one, on a machine that has better things to do.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What is known of this instance.
+pub struct Board {
+    /// The deadline, as guardian and command have it: not ours to write.
+    control: View,
+    vitals: Arc<Vitals>,
+    /// When the last sign of life was asked for that came.
+    alive_at: AtomicU64,
+    status: Mutex<Arc<Status>>,
+    /// How long a grant lasts; `None` where the lock has no deadline.
+    term: Option<Duration>,
+    /// When the lease ends for the store, as far as we can know; zero without one.
+    lease_until: AtomicU64,
+    /// When the last successful acquire or renewal was sent; zero before the first.
+    confirmed: AtomicU64,
+    /// The store has answered: we stand by, or have stood by or been in control.
+    competes: AtomicBool,
+    /// The tree could not be killed.
+    stuck: AtomicBool,
+    pub(super) metrics: Metrics,
+}
+
+impl Board {
+    /// A board for an instance that competes for `lock`, whose grants last for `term`, and whose
+    /// deadline is in `control`.
+    #[must_use]
+    pub fn new(lock: &str, term: Option<Duration>, control: View, vitals: Arc<Vitals>) -> Board {
+        Board {
+            control,
+            vitals,
+            alive_at: AtomicU64::new(0),
+            status: Mutex::default(),
+            term,
+            lease_until: AtomicU64::new(0),
+            confirmed: AtomicU64::new(0),
+            competes: AtomicBool::new(false),
+            stuck: AtomicBool::new(false),
+            metrics: Metrics::new(lock),
+        }
+    }
+
+    /// What the status file says now.
+    pub fn write(&self, status: &Status) {
+        let status = Arc::new(status.clone());
+        *self.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
+    }
+
+    /// A change of state.
+    pub fn notice(&self, notice: &Notice) {
+        match notice {
+            Notice::StandingBy(_) | Notice::InControl { .. } => {
+                self.competes.store(true, Ordering::Release);
+            }
+            Notice::Released | Notice::FoundLost { .. } => {
+                self.lease_until.store(0, Ordering::Release);
+            }
+            _ => {}
+        }
+        self.metrics.notice(notice);
+    }
+
+    /// Something of the tree.
+    pub fn news(&self, news: &News) {
+        if *news == News::TreeStuck {
+            self.stuck.store(true, Ordering::Release);
+        }
+        self.metrics.news(news);
+    }
+
+    /// An attempt to acquire ended.
+    pub fn acquired(&self, reply: &Result<Grant, Failure>) {
+        if let Ok(grant) = reply {
+            self.confirm(grant.t0);
+        }
+        self.metrics.acquired(reply);
+    }
+
+    /// An attempt to renew that was sent at `t0` ended.
+    pub fn renewed(&self, now: Instant, t0: Instant, reply: &Result<(), Failure>) {
+        match reply {
+            Ok(()) => self.confirm(t0),
+            Err(Failure::Lost { .. } | Failure::Held(_)) => {
+                self.lease_until.store(0, Ordering::Release);
+            }
+            Err(Failure::Transient { .. } | Failure::Fatal { .. } | Failure::Over(_)) => {}
+        }
+        self.metrics.renewed(now.since(t0), reply);
+    }
+
+    fn confirm(&self, t0: Instant) {
+        let until = self.term.map_or(Instant::FOREVER, |term| t0 + term);
+        self.lease_until.store(until.as_nanos(), Ordering::Release);
+        self.confirmed.store(t0.as_nanos(), Ordering::Release);
+    }
+
+    /// Whether supervisor and guardian answer.
+    pub(super) async fn is_alive(&self) -> bool {
+        let last = Instant::from_nanos(self.alive_at.load(Ordering::Acquire));
+        let asked = Instant::now();
+        if last > Instant::ZERO && asked.since(last) < FRESH {
+            return true;
+        }
+        let answered = tokio::time::timeout(PATIENCE, self.vitals.round_trip()).await;
+        if answered.is_ok() {
+            self.alive_at.store(asked.as_nanos(), Ordering::Release);
+        }
+        answered.is_ok()
+    }
+
+    /// Everything as it is at this moment.
+    pub(super) fn sight(&self) -> Sight {
+        let status = Arc::clone(&self.status.lock().unwrap_or_else(PoisonError::into_inner));
+        let instant = |word: &AtomicU64| Instant::from_nanos(word.load(Ordering::Acquire));
+        let (lease_until, confirmed) = (instant(&self.lease_until), instant(&self.confirmed));
+        let control = self.control.until();
+        Sight {
+            status,
+            control,
+            lease_until,
+            confirmed,
+            competes: self.competes.load(Ordering::Acquire),
+            stuck: self.stuck.load(Ordering::Acquire),
+            // The clock goes last: what was true when it was read is judged by a later time.
+            now: Instant::now(),
+        }
+    }
+}
+
+/// What was seen at one moment.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Sight {
+    /// What the status file says.
+    pub(super) status: Arc<Status>,
+    /// Until when the command may believe in its control.
+    pub(super) control: Instant,
+    /// When the lease ends for the store.
+    pub(super) lease_until: Instant,
+    /// When the last successful acquire or renewal was sent.
+    pub(super) confirmed: Instant,
+    /// The store has answered.
+    pub(super) competes: bool,
+    /// The tree could not be killed.
+    pub(super) stuck: bool,
+    /// When it was seen.
+    pub(super) now: Instant,
+}
+
+impl Sight {
+    /// Whether we lead: the command runs, and nobody else can have been given control.
+    pub(super) fn leads(&self) -> bool {
+        self.status.command_pid.is_some() && self.now < self.control
+    }
+
+    /// Whether the lease is ours as far as the store is concerned.
+    pub(super) fn holds(&self) -> bool {
+        self.now < self.lease_until
+    }
+
+    /// For how long control is certain; `None` where the lock has no deadline.
+    pub(super) fn control_left(&self) -> Option<Duration> {
+        left(self.control, self.now)
+    }
+
+    /// For how long the lease lasts if it is not renewed; `None` where it has no end.
+    pub(super) fn lease_left(&self) -> Option<Duration> {
+        left(self.lease_until, self.now)
+    }
+
+    /// How long ago the request was sent that obtained or renewed the lease last.
+    pub(super) fn confirmed_ago(&self) -> Option<Duration> {
+        (self.confirmed > Instant::ZERO).then(|| self.now.since(self.confirmed))
+    }
+
+    /// What is wrong with the processes, if something is.
+    pub(super) fn fault(&self) -> Option<&'static str> {
+        let runs = self.status.command_pid.is_some();
+        if self.stuck {
+            Some("something of the command cannot be killed")
+        } else if runs && self.control > Instant::ZERO && self.now.since(self.control) >= OVERDUE {
+            Some("the command outlives its deadline")
+        } else {
+            None
+        }
+    }
+}
+
+fn left(until: Instant, now: Instant) -> Option<Duration> {
+    (until != Instant::FOREVER).then(|| until.since(now))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Instant {
+        Instant::ZERO + Duration::from_secs(1000 + seconds)
+    }
+
+    fn sight(now: Instant, control: Instant, pid: Option<i32>) -> Sight {
+        Sight {
+            status: Arc::new(Status {
+                // A flag that nobody may believe.
+                state: "holding".into(),
+                command_pid: pid,
+                ..Status::default()
+            }),
+            control,
+            now,
+            ..Sight::default()
+        }
+    }
+
+    #[test]
+    fn who_leads_has_a_command_that_runs_and_time_ahead() {
+        for (now, control, pid, leads) in [
+            (at(0), at(1), Some(7), true),
+            (at(0), Instant::FOREVER, Some(7), true),
+            (at(1), at(1), Some(7), false),
+            (at(2), at(1), Some(7), false),
+            (at(0), Instant::ZERO, Some(7), false),
+            (at(0), at(1), None, false),
+            (at(0), Instant::FOREVER, None, false),
+        ] {
+            let sight = sight(now, control, pid);
+            assert_eq!(sight.leads(), leads, "{sight:?}");
+        }
+    }
+
+    #[test]
+    fn a_command_that_outlives_its_deadline_is_a_fault() {
+        let fault = |now, control, pid| sight(now, control, pid).fault();
+        assert!(fault(at(5), at(0), Some(7)).is_some());
+        assert!(fault(at(4), at(0), Some(7)).is_none());
+        assert!(fault(at(5), at(0), None).is_none());
+        assert!(fault(at(5), Instant::FOREVER, Some(7)).is_none());
+        // Being killed by its guardian: that has a limit of its own.
+        assert!(fault(at(5), Instant::ZERO, Some(7)).is_none());
+        let mut stuck = sight(at(0), at(1), None);
+        stuck.stuck = true;
+        assert!(stuck.fault().is_some());
+    }
+}

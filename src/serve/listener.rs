@@ -1,0 +1,213 @@
+//! Opening the place where questions are answered, before anything else is opened or started: so
+//! that an instance nobody could ask does not begin to compete.
+//!
+//! Called by `run` while there is one thread; what it opens is close-on-exec, so neither guardian
+//! nor command has it. A socket that somebody answers on is never taken away from them.
+
+use std::io;
+use std::net::TcpListener;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use nix::sys::socket::{Backlog, listen};
+
+use super::Address;
+
+/// Why nothing can be asked there. One line.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// Somebody has it.
+    #[error("--listen {0}: it is in use: is another instance running here? Name another address")]
+    InUse(Address),
+    /// The kernel refused.
+    #[error("--listen {at}: {why}: {advice}")]
+    System {
+        /// What was asked for.
+        at: Address,
+        /// What the kernel said.
+        why: io::Error,
+        /// What to do.
+        advice: &'static str,
+    },
+}
+
+/// An open place.
+#[derive(Debug)]
+pub struct Listener {
+    pub(super) socket: Socket,
+    /// Where it really is.
+    pub(super) address: Address,
+    /// Removes the path at the end.
+    pub(super) place: Option<Place>,
+}
+
+#[derive(Debug)]
+pub(super) enum Socket {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl Listener {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// If somebody answers there already, or the kernel does not want us to.
+    pub fn bind(address: &Address) -> Result<Listener, BindError> {
+        let (socket, address, place) = match address {
+            Address::Tcp(wanted) => {
+                let socket = TcpListener::bind(wanted).map_err(|why| refusal(address, why))?;
+                let real = socket.local_addr().unwrap_or(*wanted);
+                (Socket::Tcp(socket), Address::Tcp(real), None)
+            }
+            Address::Unix(path) => {
+                let socket = bind_path(path).map_err(|why| refusal(address, why))?;
+                let place = Place::of(path);
+                (Socket::Unix(socket), address.clone(), place)
+            }
+        };
+        let listener = Listener {
+            socket,
+            address,
+            place,
+        };
+        listener
+            .prepare()
+            .map_err(|why| refusal(&listener.address, why))?;
+        Ok(listener)
+    }
+
+    /// Makes it what the runtime wants it to be, with as long a queue as the kernel grants: whoever
+    /// finds it full tries again a second later, or never.
+    fn prepare(&self) -> io::Result<()> {
+        match &self.socket {
+            Socket::Tcp(socket) => {
+                listen(socket, Backlog::MAXCONN)?;
+                socket.set_nonblocking(true)
+            }
+            Socket::Unix(socket) => {
+                listen(socket, Backlog::MAXCONN)?;
+                socket.set_nonblocking(true)
+            }
+        }
+    }
+}
+
+fn refusal(address: &Address, why: io::Error) -> BindError {
+    let at = address.clone();
+    let advice = match (why.kind(), address) {
+        (io::ErrorKind::AddrInUse, _) => return BindError::InUse(at),
+        (io::ErrorKind::PermissionDenied, Address::Tcp(_)) => {
+            "ports below 1024 are the system's: take a greater one"
+        }
+        (io::ErrorKind::AddrNotAvailable, _) => {
+            "this machine has no such address: take one of its own"
+        }
+        (io::ErrorKind::NotFound, Address::Unix(_)) => "make its directory first",
+        _ => "name another address",
+    };
+    BindError::System { at, why, advice }
+}
+
+/// A socket that nobody listens on any more (its owner was killed) is replaced.
+fn bind_path(path: &Path) -> io::Result<UnixListener> {
+    let in_the_way = match UnixListener::bind(path) {
+        Err(why) if why.kind() == io::ErrorKind::AddrInUse => why,
+        bound => return bound,
+    };
+    // Looked at before it is knocked at: only what was found deserted is removed.
+    let Some(found) = Place::of(path) else {
+        return UnixListener::bind(path);
+    };
+    match UnixStream::connect(path) {
+        Err(why) if why.kind() == io::ErrorKind::ConnectionRefused => {}
+        _ => return Err(in_the_way),
+    }
+    found.remove();
+    UnixListener::bind(path)
+}
+
+/// A path, and which file it was.
+#[derive(Debug)]
+pub(super) struct Place {
+    path: PathBuf,
+    file: (u64, u64),
+}
+
+impl Place {
+    fn of(path: &Path) -> Option<Place> {
+        Some(Place {
+            path: path.to_owned(),
+            file: identity(path)?,
+        })
+    }
+
+    /// Removes it, unless something else has come there.
+    pub(super) fn remove(&self) {
+        if identity(&self.path) == Some(self.file) {
+            // Somebody may have been faster, or it cannot be: the next one replaces it.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let found = path.symlink_metadata().ok()?;
+    Some((found.dev(), found.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_of_the_kernel_s_choice_is_told_and_nobody_else_gets_it() {
+        let any = Address::Tcp(([127, 0, 0, 1], 0).into());
+        let first = Listener::bind(&any).expect("a port");
+        let Address::Tcp(real) = &first.address else {
+            panic!("not TCP");
+        };
+        assert_ne!(real.port(), 0);
+        let refused = Listener::bind(&first.address).expect_err("in use");
+        let line = refused.to_string();
+        assert!(line.contains("in use") && line.contains(&real.to_string()));
+    }
+
+    #[test]
+    fn a_deserted_socket_is_replaced_and_a_living_one_is_not() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("socket");
+        let address = Address::Unix(path.clone());
+        let first = Listener::bind(&address).expect("a socket");
+        assert!(matches!(Listener::bind(&address), Err(BindError::InUse(_))));
+        drop(first);
+        assert!(path.exists(), "as if its owner had been killed");
+        let second = Listener::bind(&address).expect("replaced");
+        second.place.as_ref().expect("a path").remove();
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_came_to_the_place_later_stays() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("socket");
+        let first = Listener::bind(&Address::Unix(path.clone())).expect("a socket");
+        // Renamed first, so that the file system does not give the same number again.
+        std::fs::rename(&path, directory.path().join("elsewhere")).expect("renamed");
+        std::fs::write(&path, "another's").expect("written");
+        first.place.as_ref().expect("a path").remove();
+        assert!(path.exists());
+    }
+
+    #[test]
+    fn what_cannot_be_says_what_to_do() {
+        let nowhere = Address::Unix("/nowhere/at/all/socket".into());
+        let line = Listener::bind(&nowhere)
+            .expect_err("no directory")
+            .to_string();
+        assert!(line.contains("make its directory first"), "{line}");
+        let foreign = Address::Tcp(([192, 0, 2, 1], 0).into());
+        let line = Listener::bind(&foreign).expect_err("not ours").to_string();
+        assert!(line.contains("no such address"), "{line}");
+    }
+}

@@ -1,0 +1,350 @@
+//! The numbers of `/metrics`: what was counted since the start, and what is read when asked.
+//!
+//! Counted by the supervisor's loop through [`super::Board`], written out by the server's thread.
+//! All labels are known beforehand, so that a counter is there, at zero, before it first counts:
+//! else the first loss of a lease would be no increase to whoever watches for one.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::{Registry, Unit};
+
+use super::board::Sight;
+use crate::core::{Cause, Exit, Failure, Grant, Notice};
+use crate::supervise::News;
+
+/// What the text is, for the header of the answer.
+pub(super) const KIND: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+type One = [(&'static str, &'static str); 1];
+type Counters = Family<One, Counter>;
+type Seconds = Gauge<f64, AtomicU64>;
+/// None or one: what has no end is not told as a number.
+type MaybeSeconds = Family<[(&'static str, &'static str); 0], Seconds>;
+
+const ACQUIRE: &[&str] = &["acquired", "held", "failure"];
+const RENEW: &[&str] = &["success", "failure", "lost"];
+const LOSS: &[&str] = &["doubt", "lost", "guardian"];
+const DRAIN: &[&str] = &[
+    "stop",
+    "hand_over",
+    "left_behind",
+    "doubt",
+    "lost",
+    "guardian",
+];
+const EXIT: &[&str] = &["success", "failure", "signal"];
+/// States as the status file names them; one that is missing here is added when it is seen.
+const STATES: &[&str] = &[
+    "starting",
+    "standby",
+    "holding",
+    "resting",
+    "draining",
+    "released",
+    "standing back",
+];
+/// From what an answer on the same machine takes to the longest an attempt may.
+const LATENCIES: [f64; 11] = [
+    0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
+];
+
+/// All numbers.
+pub(super) struct Metrics {
+    registry: Registry,
+    // Counted.
+    acquire_attempts: Counters,
+    acquisitions: Counter,
+    renew_attempts: Counters,
+    renew_duration: Histogram,
+    losses: Counters,
+    left_to_run_out: Counter,
+    drains: Counters,
+    kills: Counters,
+    starts: Counter,
+    restarts: Counter,
+    exits: Counters,
+    overlaps: Counter,
+    requests: Family<[(&'static str, String); 2], Counter>,
+    // Read when asked.
+    leader: Gauge,
+    state: Family<[(&'static str, String); 1], Gauge>,
+    token: Gauge,
+    control_left: MaybeSeconds,
+    lease_held: Gauge,
+    lease_left: MaybeSeconds,
+    command_running: Gauge,
+    /// Why the tree is being ended, while it is.
+    draining: Mutex<Option<&'static str>>,
+}
+
+fn family(label: &'static str, values: &[&'static str]) -> Counters {
+    let family = Counters::default();
+    for value in values {
+        drop(family.get_or_create(&[(label, *value)]));
+    }
+    family
+}
+
+fn count(family: &Counters, label: &'static str, value: &'static str) {
+    family.get_or_create(&[(label, value)]).inc();
+}
+
+impl Metrics {
+    pub(super) fn new(lock: &str) -> Metrics {
+        let label = [("lock".into(), lock.to_owned().into())];
+        let metrics = Metrics {
+            registry: Registry::with_prefix_and_labels("trafficcop", label.into_iter()),
+            acquire_attempts: family("result", ACQUIRE),
+            acquisitions: Counter::default(),
+            renew_attempts: family("result", RENEW),
+            renew_duration: Histogram::new(LATENCIES),
+            losses: family("cause", LOSS),
+            left_to_run_out: Counter::default(),
+            drains: family("cause", DRAIN),
+            kills: family("cause", DRAIN),
+            starts: Counter::default(),
+            restarts: Counter::default(),
+            exits: family("result", EXIT),
+            overlaps: Counter::default(),
+            requests: Family::default(),
+            leader: Gauge::default(),
+            state: Family::default(),
+            token: Gauge::default(),
+            control_left: Family::default(),
+            lease_held: Gauge::default(),
+            lease_left: Family::default(),
+            command_running: Gauge::default(),
+            draining: Mutex::default(),
+        };
+        metrics.registered()
+    }
+
+    fn registered(mut self) -> Metrics {
+        let version = [("version", env!("CARGO_PKG_VERSION"))];
+        let all = &mut self.registry;
+        all.register("build", "Which trafficcop this is", Info::new(version));
+        all.register(
+            "leader",
+            "1 while the command runs and nobody else can have been given control: what /leader says",
+            self.leader.clone(),
+        );
+        all.register(
+            "state",
+            "1 for what the instance does, as in the status file",
+            self.state.clone(),
+        );
+        all.register(
+            "token",
+            "The fencing token of the present tenure, or of the last",
+            self.token.clone(),
+        );
+        all.register_with_unit(
+            "control_remaining",
+            "Until the command is killed if the lease is not renewed; 0 without control, missing where the lock has no deadline",
+            Unit::Seconds,
+            self.control_left.clone(),
+        );
+        all.register(
+            "lease_held",
+            "1 while the lease is ours, whether or not a command runs",
+            self.lease_held.clone(),
+        );
+        all.register_with_unit(
+            "lease_remaining",
+            "Until the lease ends if it is not renewed; 0 without one, missing where the lock has no deadline",
+            Unit::Seconds,
+            self.lease_left.clone(),
+        );
+        all.register(
+            "command_running",
+            "1 while the command's main process runs",
+            self.command_running.clone(),
+        );
+        all.register(
+            "acquire_attempts",
+            "Attempts to acquire the lease that ended: it was free, held by another, or the store did not do it",
+            self.acquire_attempts.clone(),
+        );
+        all.register(
+            "acquisitions",
+            "Tenures begun: how often a standby became the holder",
+            self.acquisitions.clone(),
+        );
+        all.register(
+            "renew_attempts",
+            "Attempts to renew the lease that ended",
+            self.renew_attempts.clone(),
+        );
+        all.register_with_unit(
+            "renew_duration",
+            "How long attempts to renew took, whatever became of them",
+            Unit::Seconds,
+            self.renew_duration.clone(),
+        );
+        all.register(
+            "lease_losses",
+            "Commands ended because control was in doubt, lost, or no longer guarded",
+            self.losses.clone(),
+        );
+        all.register(
+            "leases_left_to_run_out",
+            "Leases that were not given back, so that a standby had to wait for their end",
+            self.left_to_run_out.clone(),
+        );
+        all.register(
+            "drains",
+            "Drains begun: the command, or what it left behind, was asked to end",
+            self.drains.clone(),
+        );
+        all.register(
+            "kills",
+            "Drains in which the command was ended by SIGKILL",
+            self.kills.clone(),
+        );
+        all.register("command_starts", "Commands started", self.starts.clone());
+        all.register(
+            "command_restarts",
+            "Commands started again within a tenure",
+            self.restarts.clone(),
+        );
+        all.register(
+            "command_exits",
+            "Ends of the command's main process",
+            self.exits.clone(),
+        );
+        all.register(
+            "overlaps",
+            "Tenures after which an overlap with another holder cannot be excluded",
+            self.overlaps.clone(),
+        );
+        all.register("http_requests", "Requests answered", self.requests.clone());
+        self
+    }
+
+    pub(super) fn notice(&self, notice: &Notice) {
+        match notice {
+            Notice::InControl { .. } => {
+                self.set_draining(None);
+                self.acquisitions.inc();
+            }
+            Notice::Restarting => {
+                self.set_draining(None);
+                self.restarts.inc();
+            }
+            Notice::Draining(cause) => {
+                let cause = label(cause);
+                self.set_draining(Some(cause));
+                count(&self.drains, "cause", cause);
+                if LOSS.contains(&cause) {
+                    count(&self.losses, "cause", cause);
+                }
+            }
+            Notice::Overlapped => drop(self.overlaps.inc()),
+            Notice::LeftToRunOut { .. } => drop(self.left_to_run_out.inc()),
+            _ => {}
+        }
+    }
+
+    pub(super) fn news(&self, news: &News) {
+        match news {
+            News::Started { .. } => drop(self.starts.inc()),
+            News::Exited(exit) => {
+                let result = match exit {
+                    Exit::Code(0) => "success",
+                    Exit::Code(_) => "failure",
+                    Exit::Signal(_) => "signal",
+                };
+                count(&self.exits, "result", result);
+                if let (Exit::Signal(libc::SIGKILL), Some(cause)) = (exit, self.draining()) {
+                    count(&self.kills, "cause", cause);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn acquired(&self, reply: &Result<Grant, Failure>) {
+        let result = match reply {
+            Ok(_) => "acquired",
+            Err(Failure::Held(_)) => "held",
+            Err(Failure::Over(_)) => "over",
+            Err(_) => "failure",
+        };
+        count(&self.acquire_attempts, "result", result);
+    }
+
+    pub(super) fn renewed(&self, took: Duration, reply: &Result<(), Failure>) {
+        let result = match reply {
+            Ok(()) => "success",
+            Err(Failure::Lost { .. } | Failure::Held(_)) => "lost",
+            Err(Failure::Transient { .. } | Failure::Fatal { .. } | Failure::Over(_)) => "failure",
+        };
+        count(&self.renew_attempts, "result", result);
+        self.renew_duration.observe(took.as_secs_f64());
+    }
+
+    /// `path` is one of ours, or a word for all others.
+    pub(super) fn requested(&self, path: &'static str, code: u16) {
+        let labels = [("path", path.to_owned()), ("code", code.to_string())];
+        self.requests.get_or_create(&labels).inc();
+    }
+
+    /// All of it as text, the gauges as they are at `sight`.
+    pub(super) fn text(&self, sight: &Sight) -> String {
+        self.leader.set(i64::from(sight.leads()));
+        self.lease_held.set(i64::from(sight.holds()));
+        let runs = sight.status.command_pid.is_some();
+        self.command_running.set(i64::from(runs));
+        let token = sight.status.token.unwrap_or(0);
+        self.token.set(i64::try_from(token).unwrap_or(i64::MAX));
+        set(&self.control_left, sight.control_left());
+        set(&self.lease_left, sight.lease_left());
+        let now = &*sight.status.state;
+        self.state.clear();
+        for state in STATES.iter().copied().chain([now]) {
+            let is = [("state", state.to_owned())];
+            self.state.get_or_create(&is).set(i64::from(state == now));
+        }
+        let mut text = String::new();
+        // A string takes everything.
+        let _ = encode(&mut text, &self.registry);
+        text
+    }
+
+    fn draining(&self) -> Option<&'static str> {
+        *self.draining.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_draining(&self, cause: Option<&'static str>) {
+        *self.draining.lock().unwrap_or_else(PoisonError::into_inner) = cause;
+    }
+}
+
+fn set(gauge: &MaybeSeconds, span: Option<Duration>) {
+    match span {
+        Some(span) => drop(gauge.get_or_create(&[]).set(span.as_secs_f64())),
+        None => gauge.clear(),
+    }
+}
+
+/// Why a command is asked to end, in one of the words of [`DRAIN`].
+fn label(cause: &Cause) -> &'static str {
+    match cause {
+        Cause::Stopped(_) => "stop",
+        Cause::HandOver => "hand_over",
+        Cause::Doubt { .. } => "doubt",
+        Cause::Lost { .. } => "lost",
+        Cause::GuardianLost => "guardian",
+        // No drain has another cause than that the command itself ended.
+        _ => "left_behind",
+    }
+}

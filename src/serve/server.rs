@@ -1,0 +1,170 @@
+//! The server: a thread with a runtime of its own, so that no number of connections keeps the
+//! supervisor's loop from its renewals.
+//!
+//! Started by `run` after the guardian was forked, stopped by it before the guardian is dismissed.
+//! Connections are few and short: one request each, a limit on its time, and when there are too
+//! many the oldest makes room. So whoever holds connections open keeps nobody else out.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
+
+use super::listener::{Listener, Place, Socket};
+use super::{Board, pages};
+
+/// How many connections there are at most.
+const CONNECTIONS: usize = 64;
+/// How long a request may take to arrive.
+const ARRIVAL: Duration = Duration::from_secs(5);
+/// How long a connection may last.
+const LIFE: Duration = Duration::from_secs(15);
+/// What a request line and its headers may come to, in bytes (hyper's least) and in number.
+const HEAD: usize = 8 << 10;
+const HEADERS: usize = 64;
+/// How long to wait where the kernel has no descriptor for us.
+const NAP: Duration = Duration::from_millis(100);
+/// The stack of the thread.
+const STACK: usize = 512 << 10;
+
+/// A server that runs. Dropped, it stops, and its socket's path is removed.
+pub struct Server {
+    board: Arc<Board>,
+    /// Dropped to stop.
+    _life: oneshot::Sender<Infallible>,
+    place: Option<Place>,
+}
+
+impl Server {
+    /// Starts to answer. Not before the guardian was forked: it is a thread.
+    ///
+    /// # Errors
+    /// Where there can be no thread, or nothing to wait for connections with.
+    pub fn start(listener: Listener, board: Board) -> io::Result<Server> {
+        let board = Arc::new(board);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let (life, ended) = oneshot::channel::<Infallible>();
+        let place = listener.place;
+        let (socket, address) = (listener.socket, listener.address);
+        let its = Arc::clone(&board);
+        let place_told = address.to_string();
+        thread::Builder::new()
+            .name("http".into())
+            .stack_size(STACK)
+            .spawn(move || {
+                let served = runtime.block_on(async {
+                    tokio::select! {
+                        served = serve(socket, its) => served,
+                        _ = ended => Ok(()),
+                    }
+                });
+                if let Err(why) = served {
+                    tracing::warn!("nobody answers at {address} any more: {why}");
+                }
+            })?;
+        tracing::info!(listen = place_told, "answering at {place_told}");
+        Ok(Server {
+            board,
+            _life: life,
+            place,
+        })
+    }
+
+    /// Where what is answered is written.
+    #[must_use]
+    pub fn board(&self) -> &Board {
+        &self.board
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(place) = &self.place {
+            place.remove();
+        }
+    }
+}
+
+async fn serve(socket: Socket, board: Arc<Board>) -> io::Result<()> {
+    let mut guests = Guests::default();
+    match socket {
+        Socket::Tcp(socket) => {
+            let socket = tokio::net::TcpListener::from_std(socket)?;
+            loop {
+                match socket.accept().await {
+                    Ok((stream, _)) => guests.receive(stream, &board).await,
+                    Err(_) => tokio::time::sleep(NAP).await,
+                }
+            }
+        }
+        Socket::Unix(socket) => {
+            let socket = tokio::net::UnixListener::from_std(socket)?;
+            loop {
+                match socket.accept().await {
+                    Ok((stream, _)) => guests.receive(stream, &board).await,
+                    Err(_) => tokio::time::sleep(NAP).await,
+                }
+            }
+        }
+    }
+}
+
+/// The connections that there are, the oldest first.
+#[derive(Default)]
+struct Guests(VecDeque<AbortHandle>);
+
+impl Guests {
+    async fn receive<S>(&mut self, stream: S, board: &Arc<Board>)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        self.0.retain(|guest| !guest.is_finished());
+        if self.0.len() >= CONNECTIONS
+            && let Some(oldest) = self.0.pop_front()
+        {
+            oldest.abort();
+            // It goes when it is its turn, and the next one comes after that.
+            tokio::task::yield_now().await;
+        }
+        let board = Arc::clone(board);
+        let guest = tokio::spawn(async move {
+            // Whatever became of it: whoever asked will notice, and nobody else cares.
+            let _ = tokio::time::timeout(LIFE, attend(stream, board)).await;
+        });
+        self.0.push_back(guest.abort_handle());
+    }
+}
+
+async fn attend<S>(stream: S, board: Arc<Board>) -> hyper::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let answer = service_fn(|request: Request<Incoming>| {
+        let board = Arc::clone(&board);
+        async move {
+            let (method, path) = (request.method(), request.uri().path());
+            Ok::<_, Infallible>(pages::answer(&board, method, path).await)
+        }
+    });
+    http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(ARRIVAL)
+        .keep_alive(false)
+        .max_buf_size(HEAD)
+        .max_headers(HEADERS)
+        .serve_connection(TokioIo::new(stream), answer)
+        .await
+}

@@ -1,0 +1,97 @@
+//! Judges what instances said of themselves: could two have led at once?
+//!
+//! An answer of 200 was true at some moment between the question and its end. A tenure does not
+//! pause, so between the first and the last such answer that bear its token the instance said that
+//! it led for all that time. Two tenures may not both have led at a moment that is certain of both,
+//! and no answer may lie wholly within the certain time of another's tenure.
+
+use std::collections::BTreeMap;
+
+/// One answer of 200.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Yes {
+    /// Which instance.
+    pub(super) who: &'static str,
+    /// Of which tenure.
+    pub(super) token: u64,
+    /// CLOCK_BOOTTIME before the question was sent.
+    pub(super) asked: u64,
+    /// And after the answer had come.
+    pub(super) told: u64,
+}
+
+/// What is wrong with these answers, one line each.
+pub(super) fn faults(answers: &[Yes]) -> Vec<String> {
+    // From the end of the first answer to the beginning of the last.
+    let mut certain: BTreeMap<(&str, u64), (u64, u64)> = BTreeMap::new();
+    for yes in answers {
+        let tenure = certain.entry((yes.who, yes.token)).or_insert((u64::MAX, 0));
+        tenure.0 = tenure.0.min(yes.told);
+        tenure.1 = tenure.1.max(yes.asked);
+    }
+    let mut faults = Vec::new();
+    for (one, (from, to)) in &certain {
+        for (other, (begin, end)) in &certain {
+            if one < other && from < to && begin < end && from.max(begin) < to.min(end) {
+                faults.push(format!("{one:?} and {other:?} both led"));
+            }
+        }
+        for yes in answers {
+            let another = (yes.who, yes.token) != *one;
+            if another && *from < yes.asked && yes.told < *to {
+                faults.push(format!("{yes:?} within the time of {one:?}"));
+            }
+        }
+    }
+    faults
+}
+
+fn yes(who: &'static str, token: u64, asked: u64, told: u64) -> Yes {
+    Yes {
+        who,
+        token,
+        asked,
+        told,
+    }
+}
+
+#[test]
+fn one_after_the_other_is_no_fault() {
+    let answers = [
+        yes("one", 1, 0, 2),
+        yes("one", 1, 10, 12),
+        yes("two", 2, 11, 13),
+        yes("two", 2, 20, 22),
+        yes("one", 3, 21, 23),
+    ];
+    assert_eq!(faults(&answers), [""; 0]);
+}
+
+#[test]
+fn an_answer_that_was_long_under_way_is_no_fault() {
+    // Asked before the other led; it may have been true then.
+    let answers = [
+        yes("two", 2, 10, 11),
+        yes("one", 1, 5, 50),
+        yes("two", 2, 60, 61),
+    ];
+    assert_eq!(faults(&answers), [""; 0]);
+}
+
+#[test]
+fn both_at_once_is_seen() {
+    let answers = [
+        yes("one", 1, 0, 2),
+        yes("two", 2, 3, 4),
+        yes("one", 1, 10, 12),
+        yes("two", 2, 20, 22),
+    ];
+    assert!(!faults(&answers).is_empty());
+    // A single answer in the middle of another's tenure.
+    let answers = [
+        yes("two", 2, 0, 2),
+        yes("one", 1, 5, 6),
+        yes("two", 2, 10, 12),
+    ];
+    assert_eq!(faults(&answers).len(), 1);
+}

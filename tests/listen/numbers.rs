@@ -1,0 +1,234 @@
+//! `/metrics`: it can be read, it counts what happened, and what the examples ask for is there.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+
+use nix::sys::signal::Signal;
+
+use super::client::{await_leader, await_state, await_status, get};
+use super::openmetrics::{Numbers, parse};
+use super::{instance, lasting, let_go_on};
+use crate::support::instance::Ended;
+use crate::support::scene::Scene;
+
+fn numbers(at: SocketAddr) -> Numbers {
+    let reply = get(at, "/metrics");
+    assert_eq!(reply.status, 200, "{reply:?}");
+    assert_eq!(
+        reply.headers["content-type"],
+        "application/openmetrics-text; version=1.0.0; charset=utf-8"
+    );
+    parse(&reply.body).unwrap_or_else(|why| panic!("{why}\n{}", reply.body))
+}
+
+#[test]
+fn a_life_is_counted() {
+    let scene = Scene::new();
+    let failed = scene.path("failed");
+    // Fails once, is started again, and does not listen when it is asked to end.
+    let script = format!(
+        "[ -e {0} ] || {{ touch {0}; exit 4; }}; trap '' TERM; {1}",
+        failed.display(),
+        lasting(&scene, "one")
+    );
+    let options = ["--heartbeat", "on", "--lease", "12s", "--grace", "1h"];
+    let restarts = ["--restart", "on-failure"];
+    let (mut one, at) = instance(&scene, "one", &[&options[..], &restarts].concat(), &script);
+    await_status(at, "the second start", |status| {
+        status["command_exit"] == 4 && status["leader"] == true
+    });
+    let now = numbers(at);
+    for (sample, value) in [
+        ("trafficcop_leader", 1.0),
+        ("trafficcop_lease_held", 1.0),
+        ("trafficcop_command_running", 1.0),
+        ("trafficcop_token", 1.0),
+        ("trafficcop_state{state=\"holding\"}", 1.0),
+        ("trafficcop_state{state=\"standby\"}", 0.0),
+        ("trafficcop_acquisitions_total", 1.0),
+        (
+            "trafficcop_acquire_attempts_total{result=\"acquired\"}",
+            1.0,
+        ),
+        ("trafficcop_command_starts_total", 2.0),
+        ("trafficcop_command_restarts_total", 1.0),
+        ("trafficcop_command_exits_total{result=\"failure\"}", 1.0),
+        ("trafficcop_command_exits_total{result=\"success\"}", 0.0),
+        ("trafficcop_drains_total{cause=\"stop\"}", 0.0),
+        ("trafficcop_lease_losses_total{cause=\"doubt\"}", 0.0),
+        ("trafficcop_kills_total{cause=\"stop\"}", 0.0),
+        ("trafficcop_overlaps_total", 0.0),
+        ("trafficcop_leases_left_to_run_out_total", 0.0),
+        ("trafficcop_build_info{version=\"0.1.0\"}", 1.0),
+    ] {
+        assert_eq!(now.at(sample), value, "{sample}");
+    }
+    let left = now.at("trafficcop_control_remaining_seconds");
+    let lease = now.at("trafficcop_lease_remaining_seconds");
+    assert!(
+        0.0 < left && left < lease && lease <= 12.0,
+        "{left} {lease}"
+    );
+    let renewed = "trafficcop_renew_attempts_total{result=\"success\"}";
+    let first = now.at(renewed);
+    crate::support::await_for(
+        "another renewal",
+        || (numbers(at).at(renewed) > first).then_some(()),
+        || one.stderr(),
+    );
+    let now = numbers(at);
+    let observed = now.at("trafficcop_renew_duration_seconds_count");
+    assert_eq!(observed, now.at(renewed));
+    assert_eq!(
+        observed,
+        now.at("trafficcop_renew_duration_seconds_bucket{le=\"+Inf\"}")
+    );
+    assert!(
+        now.locks.len() == 1 && now.locks.iter().all(|lock| lock.contains("singleton.lock")),
+        "{:?}",
+        now.locks
+    );
+    one.signal(Signal::SIGTERM);
+    await_state(at, "draining");
+    let now = numbers(at);
+    assert_eq!(now.at("trafficcop_drains_total{cause=\"stop\"}"), 1.0);
+    assert_eq!(now.at("trafficcop_leader"), 1.0, "it still runs");
+    let asked = now.at("trafficcop_http_requests_total{path=\"/metrics\",code=\"200\"}");
+    assert!(asked >= 3.0, "{asked}");
+    get(at, "/nothing/here");
+    let other = "trafficcop_http_requests_total{path=\"other\",code=\"404\"}";
+    assert_eq!(numbers(at).at(other), 1.0);
+    let_go_on(&scene, "one");
+    assert_eq!(one.wait(), Ended::Code(0), "{}", one.stderr());
+}
+
+#[test]
+fn a_loss_is_counted_and_who_lost_stands_by() {
+    let scene = Scene::new();
+    let options = ["--heartbeat", "on", "--lease", "12s"];
+    let script = format!("trap '' TERM; {}", lasting(&scene, "one"));
+    let (one, at_one) = instance(&scene, "one", &options, &script);
+    await_leader(at_one);
+    // As an operator must not do: the next one locks another file of this name.
+    std::fs::rename(scene.lock(), scene.path("replaced")).expect("renamed");
+    let (_two, at_two) = instance(&scene, "two", &options, &lasting(&scene, "two"));
+    await_leader(at_two);
+    let state = await_status(at_one, "who has control now", |status| {
+        status["holder"] == "two"
+    });
+    assert_eq!(state["state"], "standby", "{state}");
+    assert_eq!(get(at_one, "/leader").status, 503, "{}", one.stderr());
+    assert_eq!(get(at_one, "/readyz").status, 200);
+    assert_eq!(get(at_one, "/healthz").status, 200);
+    let now = numbers(at_one);
+    for (sample, value) in [
+        ("trafficcop_leader", 0.0),
+        ("trafficcop_lease_held", 0.0),
+        ("trafficcop_control_remaining_seconds", 0.0),
+        ("trafficcop_command_running", 0.0),
+        ("trafficcop_state{state=\"standby\"}", 1.0),
+        ("trafficcop_lease_losses_total{cause=\"lost\"}", 1.0),
+        ("trafficcop_renew_attempts_total{result=\"lost\"}", 1.0),
+        ("trafficcop_drains_total{cause=\"lost\"}", 1.0),
+        ("trafficcop_kills_total{cause=\"lost\"}", 1.0),
+        ("trafficcop_overlaps_total", 1.0),
+        ("trafficcop_command_exits_total{result=\"signal\"}", 1.0),
+    ] {
+        assert_eq!(now.at(sample), value, "{sample}\n{}", one.stderr());
+    }
+    assert!(now.at("trafficcop_acquire_attempts_total{result=\"held\"}") >= 1.0);
+}
+
+#[test]
+fn a_lock_s_name_is_a_label_whatever_is_in_it() {
+    let scene = Scene::new();
+    let lock = scene.path("a \"quoted\" \\ {lock}");
+    let one = scene.run().arg("--file").arg(&lock).args(super::ANYWHERE);
+    let one = one.shell(&lasting(&scene, "one")).start();
+    let locks = numbers(super::address(&one)).locks;
+    let lock = lock.to_str().expect("text");
+    assert!(locks.iter().all(|name| name.contains(lock)), "{locks:?}");
+}
+
+/// All words of a text that begin like a metric.
+fn metrics_in(text: &str) -> BTreeSet<String> {
+    let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    text.split(|c: char| !word(c))
+        .filter(|word| word.starts_with("trafficcop_"))
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn the_examples_ask_for_what_there_is() {
+    let scene = Scene::new();
+    let options = ["--heartbeat", "on", "--lease", "12s"];
+    let (_one, at) = instance(&scene, "one", &options, &lasting(&scene, "one"));
+    await_leader(at);
+    get(at, "/leader");
+    let there = numbers(at).names;
+    let read = |name: &str| {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
+        std::fs::read_to_string(&path).unwrap_or_else(|why| panic!("{name}: {why}"))
+    };
+    let alerts = read("examples/prometheus-alerts.yml");
+    let board = read("examples/grafana-dashboard.json");
+    let readme = read("README.md");
+    for (name, text) in [
+        ("alerts", &alerts),
+        ("dashboard", &board),
+        ("README", &readme),
+    ] {
+        for metric in metrics_in(text) {
+            // A histogram goes by its name alone as well.
+            let counted = there.contains(&format!("{metric}_count"));
+            assert!(
+                there.contains(&metric) || counted,
+                "{name}: there is no {metric}"
+            );
+        }
+    }
+    // And what there is is explained.
+    for name in &there {
+        let family = ["_bucket", "_count", "_sum"]
+            .iter()
+            .find_map(|suffix| name.strip_suffix(suffix))
+            .unwrap_or(name);
+        assert!(
+            readme.contains(family),
+            "README.md does not tell of {family}"
+        );
+    }
+    assert!(metrics_in(&alerts).len() >= 6 && metrics_in(&board).len() >= 10);
+    let board: serde_json::Value = serde_json::from_str(&board).expect("JSON");
+    let panels = board["panels"].as_array().expect("panels");
+    let mut ids = BTreeSet::new();
+    for panel in panels {
+        assert!(panel["title"].is_string(), "{panel}");
+        assert!(ids.insert(panel["id"].as_u64().expect("an id")), "{panel}");
+        for target in panel["targets"].as_array().expect("what it shows") {
+            assert!(target["expr"].is_string(), "{panel}");
+        }
+    }
+}
+
+#[test]
+fn the_balancer_s_configuration_is_one_it_accepts() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/haproxy.cfg");
+    let text = std::fs::read_to_string(&path).expect("it is there");
+    for word in ["uri /leader", "http-check expect status 200"] {
+        assert!(text.contains(word), "{word}");
+    }
+    let Ok(verdict) = Command::new("haproxy")
+        .args(["-c", "-f"])
+        .arg(&path)
+        .output()
+    else {
+        println!("haproxy is not installed here: examples/haproxy.cfg was not verified");
+        return;
+    };
+    let said = String::from_utf8_lossy(&verdict.stderr);
+    assert!(verdict.status.success(), "{said}");
+}
