@@ -217,6 +217,7 @@ mod tests {
             since: "2026-01-01T00:00:00Z".into(),
             command: "./job\x1b[2J".into(),
             draining: false,
+            ..Record::default()
         }
     }
 
