@@ -13,9 +13,13 @@ use crate::exit;
 
 mod check;
 mod habits;
+mod telling;
+mod timeline;
 
 pub use check::{CHECK_EXAMPLES, CHECK_STATUS, Check};
 pub use habits::{Habits, Restart};
+pub use telling::Telling;
+pub use timeline::{TIMELINE_EXAMPLES, TIMELINE_STATUS, Timeline};
 
 /// How wide help may be.
 const WIDTH: usize = 100;
@@ -61,6 +65,14 @@ pub enum Verb {
     /// asks no store and no other process, only a file of eight bytes that the guardian keeps (see
     /// TRAFFICCOP_CONTROL), so it can be asked as often as you like.
     Check(Check),
+
+    /// Show who held control when, from event logs
+    ///
+    /// Merges what any number of instances have written with --event-log, and prints for each lock
+    /// who held control when, when nobody did, and whether two did at the same time (exit status 1).
+    /// Half a line at the end of a log, a clock that was set, and an instance that was killed before it
+    /// could say how it ended are told and do no harm.
+    Timeline(Timeline),
 }
 
 /// What can be said of a run.
@@ -291,6 +303,10 @@ pub struct Run {
         help_heading = "Being operated"
     )]
     pub log: Log,
+
+    /// The event log, and how much the log says.
+    #[command(flatten)]
+    pub telling: Telling,
 
     /// Log only warnings and errors
     #[arg(short, long, env = "TRAFFICCOP_QUIET", help_heading = "Being operated", value_parser = BoolishValueParser::new())]

@@ -9,6 +9,8 @@ use crate::core::{Cause, Ending, Exit};
 
 /// The answer "no" of `trafficcop check`, which is none of `run`'s.
 pub const NOT_IN_CONTROL: u8 = 1;
+/// The answer of `trafficcop timeline` where two had control at the same time.
+pub const OVERLAPPED: u8 = 1;
 /// Bad usage, or settings that cannot hold.
 pub const USAGE: u8 = 64;
 /// The store (or the machine) did not let anything start.

@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use futures::stream::{FuturesUnordered, StreamExt};
 
 use crate::clock::Instant;
-use crate::core::{Action, Ending, Event, Failure, Grant, Notice, Tenure};
+use crate::core::{Action, Ending, Event, Failure, Grant, Notice, State, Tenure};
 use crate::lease::Store;
 use crate::signals::{Asked, Signals};
 use crate::supervise::News;
@@ -63,6 +63,9 @@ pub trait Audience: Send {
     fn notice(&mut self, now: Instant, notice: &Notice);
     /// Something of the tree, as the guardian puts it.
     fn news(&mut self, now: Instant, news: &News);
+    /// While standing by: when the lock is looked at next ([`Instant::FOREVER`]: when the store
+    /// wakes us).
+    fn waits(&mut self, _next_look: Instant) {}
 }
 
 type Reply = Pin<Box<dyn Future<Output = Answer> + Send>>;
@@ -109,6 +112,9 @@ pub async fn hold(
             async move { store.freed().await }
         };
         let wake_at = scene.wake_at();
+        if *scene.tenure.state() == State::Standby {
+            scene.audience.waits(wake_at);
+        }
         tokio::select! {
             biased;
             asked = signals.next() => scene.asked(asked),

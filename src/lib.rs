@@ -21,6 +21,7 @@
 //! - [`deadline`] is the same question asked from inside a command; [`check`] asks it for scripts.
 //! - [`run`] drives `hold` for the command line; [`plan`] is the validated configuration, `cli` what
 //!   was typed, [`exit`] how we end, [`report`] everything a person reads.
+//! - [`events`] is the log for those who ask afterwards, [`timeline`] answers them.
 
 pub mod azure;
 pub mod check;
@@ -29,6 +30,7 @@ pub mod clock;
 pub mod core;
 pub mod deadline;
 pub mod embed;
+pub mod events;
 pub mod exit;
 pub mod hold;
 pub mod lease;
@@ -38,6 +40,7 @@ pub mod run;
 pub mod signals;
 pub mod status;
 pub mod supervise;
+pub mod timeline;
 pub mod units;
 
 pub use deadline::{Deadline, DeadlineError};

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use trafficcop::{check, cli, exit, plan, report, run};
+use trafficcop::{check, cli, exit, plan, report, run, timeline};
 
 fn main() -> ExitCode {
     let typed = match cli::parse(std::env::args_os()) {
@@ -15,14 +15,22 @@ fn main() -> ExitCode {
     };
     let ended = match typed.verb {
         cli::Verb::Run(typed) => {
-            report::init(typed.log.into(), typed.quiet);
+            let volume = (&*typed).into();
+            report::init(typed.log.into(), volume);
+            if typed.log == cli::Log::Text && volume != report::Volume::Quiet {
+                report::show_the_wait(std::env::var("TERM").ok().as_deref());
+            }
             plan::Plan::new(*typed, &plan::Place::here())
                 .map_err(anyhow::Error::from)
                 .and_then(run::run)
         }
         cli::Verb::Check(typed) => {
-            report::init(report::Format::Text, false);
+            report::init(report::Format::Text, report::Volume::Normal);
             check::check(&typed)
+        }
+        cli::Verb::Timeline(typed) => {
+            report::init(report::Format::Text, report::Volume::Normal);
+            timeline::timeline(&typed)
         }
     };
     match ended {

@@ -11,13 +11,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 mod habits;
+mod telling;
 
 use crate::cli;
 use crate::core::{Budget, IfLost, Rules};
 use crate::exit;
 use crate::lease::file::Heartbeat;
 use crate::lease::record::{COMMAND_LIMIT, Candidate};
-use crate::report::Format;
+use crate::report::{Format, Volume};
 use crate::supervise::Contain;
 use crate::units::{self, show};
 
@@ -138,8 +139,10 @@ pub struct Plan {
     pub status_file: Option<PathBuf>,
     /// How the log is written.
     pub log: Format,
-    /// Only warnings and errors are logged.
-    pub quiet: bool,
+    /// How much is logged.
+    pub volume: Volume,
+    /// Where every change of state is appended.
+    pub event_log: Option<PathBuf>,
 }
 
 impl Plan {
@@ -178,6 +181,7 @@ impl Plan {
             habits: habits::habits(&typed.habits, &lock, budget.lease, poll)?,
             seed: place.seed,
         };
+        let (volume, event_log) = telling::telling(&typed, &lock, slots)?;
         Ok(Plan {
             status_file: status_file(&typed, &lock, slots)?,
             conflict_status: conflict_status(&typed)?,
@@ -199,7 +203,8 @@ impl Plan {
             },
             command: typed.command,
             log: typed.log.into(),
-            quiet: typed.quiet,
+            event_log,
+            volume,
         })
     }
 }

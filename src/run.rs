@@ -13,6 +13,8 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use crate::azure::Account;
 use crate::clock::Instant;
 use crate::core::{Cause, Ending, Notice, Tenure};
+use crate::events::Events;
+use crate::events::teller::Who;
 use crate::exit::Leave;
 use crate::hold::{Audience, Charge, Start, hold};
 use crate::lease::slots::Slots;
@@ -41,6 +43,7 @@ struct Command {
     pausing: Option<Instant>,
     /// How many can have control at the same time.
     slots: u32,
+    events: Events,
 }
 
 impl Command {
@@ -76,6 +79,9 @@ impl Charge for Command {
             let (slot, slots) = (self.store.slot(), self.slots);
             tracing::info!(slot, "slot {slot} of {slots}: {}", self.store.name());
         }
+        let now = Instant::now();
+        report::starts(now, start.kill_at, self.store.name());
+        self.events.starts(now, start.kill_at);
         self.attendant.start(Order {
             env: self.environment(start.token),
             term_at: start.term_at,
@@ -87,15 +93,21 @@ impl Charge for Command {
     }
 
     fn extend(&mut self, term_at: Instant, kill_at: Instant) {
+        // The guardian first: it is what keeps time.
         self.attendant.extend(term_at, kill_at);
+        let now = Instant::now();
+        report::renewed(now, kill_at);
+        self.events.renewed(now, kill_at);
     }
 
     fn drain(&mut self, signal: i32, end_of_grace: Instant) {
         self.attendant.drain(signal, end_of_grace);
+        report::drains_until(end_of_grace);
     }
 
     fn kill(&mut self) {
         self.attendant.kill();
+        report::drains_until(Instant::now());
     }
 
     fn pass(&mut self, signal: i32) {
@@ -139,6 +151,7 @@ struct People {
     status: Status,
     store: Arc<dyn Store>,
     file: Option<StatusFile>,
+    events: Events,
 }
 
 impl People {
@@ -156,18 +169,20 @@ impl People {
         self.status.overlap = ending.overlap;
         self.status.exit = Some(leave.status());
         self.write("done");
+        self.events.finish(ending, leave.status(), STATUS_PATIENCE);
         if let Some(file) = self.file {
             file.finish(STATUS_PATIENCE);
         }
     }
 }
 
-/// How long we wait at the end for a status file on a slow file system.
+/// How long we wait at the end for a status file or an event log on a slow file system.
 const STATUS_PATIENCE: Duration = Duration::from_secs(2);
 
 impl Audience for People {
     fn notice(&mut self, now: Instant, notice: &Notice) {
         report::notice(notice, now);
+        self.events.notice(now, notice, self.store.name());
         let state = match notice {
             Notice::StandingBy(sight) => {
                 self.status.holder.clone_from(&sight.holder);
@@ -209,7 +224,12 @@ impl Audience for People {
         self.write(state);
     }
 
+    fn waits(&mut self, next_look: Instant) {
+        report::next_look(next_look);
+    }
+
     fn news(&mut self, now: Instant, news: &News) {
+        self.events.news(now, news);
         match news {
             News::Started { pid } => self.status.command_pid = Some(*pid),
             News::TreeEmpty { .. } => self.status.command_pid = None,
@@ -273,6 +293,15 @@ pub fn run(plan: Plan) -> anyhow::Result<Leave> {
         },
         store: Arc::clone(&store),
         file: plan.status_file.clone().map(StatusFile::new),
+        events: Events::begin(
+            plan.event_log.clone(),
+            Who {
+                identity: plan.candidate.identity.clone(),
+                host: plan.candidate.host.clone(),
+                pid: plan.candidate.pid,
+                lock: store.name().to_owned(),
+            },
+        ),
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -309,6 +338,7 @@ async fn campaign(
         runs: false,
         pausing: None,
         slots: plan.slots,
+        events: people.events.clone(),
     };
     people.write("standby");
     let terms = store.terms();

@@ -23,6 +23,11 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("check", &["cli", "deadline", "exit", "plan", "report"]),
     ("exit", &["core", "plan"]),
     ("cli", &["exit", "plan"]),
+    ("events", &["clock", "core", "report", "supervise"]),
+    (
+        "timeline",
+        &["cli", "events", "exit", "plan", "report", "units"],
+    ),
     (
         "plan",
         &[
@@ -43,6 +48,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "azure",
             "clock",
             "core",
+            "events",
             "exit",
             "hold",
             "lease",
@@ -79,7 +85,7 @@ const WORDS: &[(&[&str], &[&str], &str)] = &[
     ),
     (
         &["anyhow::", "anyhow!"],
-        &["check", "exit", "report", "run", "main"],
+        &["check", "exit", "report", "run", "main", "timeline"],
         "errors are typed below the top",
     ),
     (

@@ -416,6 +416,7 @@ fn sight(file: &fs::File) -> Sight {
             holder: some(record.holder),
             token: Some(record.token),
             draining: record.draining,
+            since: some(record.since),
         },
         _ => Sight::default(),
     }
