@@ -586,6 +586,15 @@ fn the_man_pages_are_fresh() {
 }
 
 #[test]
+fn the_timeline_s_picture_is_what_is_drawn_of_its_logs() {
+    let names = ["web1", "web2", "web3"];
+    let logs = names.map(|name| text(&format!("examples/timeline/{name}.events")));
+    let log = timeline::read(logs.iter().map(|text| ("example", text.as_bytes())));
+    let drawn = timeline::svg(&timeline::merge(&log, 0));
+    fresh("examples/timeline.svg", drawn.as_bytes());
+}
+
+#[test]
 fn the_help_names_every_exit_status_and_variable() {
     let help = run_help();
     for (name, _) in exit::TABLE

@@ -139,7 +139,7 @@ fn a_chaotic_run_on_a_file_comes_to_tenures_in_order_without_an_overlap() {
     let svg = std::fs::read_to_string(picture).expect("a picture");
     assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
     for name in ["one", "two", "three"] {
-        assert!(svg.contains(&format!(">{name}@")), "{name}");
+        assert!(svg.contains(&format!(">{name}<")), "{name}");
     }
 
     // The same in one file, from stdin, with half a line at its end.

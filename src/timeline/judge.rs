@@ -182,18 +182,13 @@ fn gaps(tenures: &[Tenure]) -> Vec<Gap> {
         return gaps;
     };
     for at in rest {
-        let unseen = matches!(tenures[last].end, End::Unseen { .. });
-        let from = if unseen {
-            tenures[last].lived
-        } else {
-            tenures[last].to()
-        };
+        let from = tenures[last].to();
         if tenures[at].from > from {
             gaps.push(Gap {
                 after: last,
                 from,
                 to: tenures[at].from,
-                at_most: unseen,
+                at_least: matches!(tenures[last].end, End::Unseen { .. }),
             });
         }
         if tenures[at].to() >= tenures[last].to() {

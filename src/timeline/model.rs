@@ -140,8 +140,8 @@ pub struct Gap {
     pub from: At,
     /// Until when.
     pub to: At,
-    /// The end before it was not seen: it may have begun later than that, but not earlier.
-    pub at_most: bool,
+    /// The end before it was not seen: it may have begun earlier than that, but not later.
+    pub at_least: bool,
 }
 
 /// Two were in control.

@@ -96,7 +96,10 @@ fn summary(timeline: &Timeline) -> String {
 /// One lock, from `top` on; returns where it ends.
 fn picture(canvas: &mut Canvas, lock: &Lock, number: usize, top: f64) -> f64 {
     let names: Vec<String> = lock.lanes.iter().map(name).collect();
-    let longest = names.iter().map(|name| text_width(name, 14.0));
+    let longest = lock
+        .lanes
+        .iter()
+        .map(|lane| text_width(&lane.identity, 14.0).max(text_width(&lane.host, 11.0)));
     let left = longest.fold(NAMES.0, f64::max).min(NAMES.1) + RIGHT + 16.0;
     let axis = Axis::new(first(lock), last(lock), left, WIDTH - RIGHT - left);
     let lanes = top + HEAD;
@@ -112,22 +115,21 @@ fn picture(canvas: &mut Canvas, lock: &Lock, number: usize, top: f64) -> f64 {
         );
     }
     scale(canvas, &axis, lanes - STRIP - 14.0, bottom);
-    for (at, gap) in lock.gaps.iter().enumerate() {
+    for gap in &lock.gaps {
         let (x, wide) = stretch(&axis, gap.from, gap.to);
-        let most = if gap.at_most { "at most " } else { "" };
-        let title = format!("nobody had control for {most}{}", span(gap.to - gap.from));
+        let least = if gap.at_least { "at least " } else { "" };
+        let title = format!("nobody had control for {least}{}", span(gap.to - gap.from));
         let size = (wide, bottom - lanes + STRIP + 8.0);
         canvas.rect((x, lanes - STRIP - 8.0), size, r#"class="nobody""#, &title);
-        let label = fitting(&span(gap.to - gap.from), 10.5, wide - 4.0);
-        let middle = r#"class="dim" text-anchor="middle""#;
-        let y = bottom - 5.0 - 12.0 * (at % 2) as f64;
+        let label = fitting(&span(gap.to - gap.from), 10.0, wide - 4.0);
         if !label.contains('…') {
-            canvas.text((x + wide / 2.0, y), 10.5, middle, &label);
+            let middle = r#"class="dim" text-anchor="middle""#;
+            canvas.text((x + wide / 2.0, lanes - 10.5), 10.0, middle, &label);
         }
     }
     for (at, lane) in lock.lanes.iter().enumerate() {
         let y = lanes + at as f64 * LANE;
-        presence(canvas, lane, &axis, y, &names[at], left);
+        presence(canvas, lane, &axis, y, left);
     }
     hand_overs(canvas, lock, &axis, lanes);
     for tenure in &lock.tenures {
@@ -225,8 +227,6 @@ fn head(canvas: &mut Canvas, lock: &Lock, top: f64) {
         facts.push(format!("{} not seen", count(unseen, "end")));
     }
     let facts = format!("{} UTC · {} · ", day(first(lock)), facts.join(" · "));
-    canvas.text((RIGHT, top + 53.0), 13.0, r#"class="dim""#, &facts);
-    let x = RIGHT + text_width(&facts, 13.0) * 0.93;
     let (verdict, class) = match (overlaps, confessed) {
         (0, false) => ("no overlap".to_owned(), r#"class="ink" font-weight="650""#),
         (0, true) => (
@@ -235,7 +235,8 @@ fn head(canvas: &mut Canvas, lock: &Lock, top: f64) {
         ),
         (some, _) => (count(some, "overlap"), r#"class="bad" font-weight="700""#),
     };
-    canvas.text((x, top + 53.0), 13.0, class, &verdict);
+    let both = [(r#"class="dim""#, &*facts), (class, &*verdict)];
+    canvas.spans((RIGHT, top + 53.0), 13.0, &both);
 }
 
 fn day(at: At) -> String {
@@ -252,11 +253,18 @@ fn scale(canvas: &mut Canvas, axis: &Axis, top: f64, bottom: f64) {
 }
 
 /// The name, and a line for as long as each process was there.
-fn presence(canvas: &mut Canvas, lane: &Lane, axis: &Axis, y: f64, name: &str, left: f64) {
+fn presence(canvas: &mut Canvas, lane: &Lane, axis: &Axis, y: f64, left: f64) {
     let middle = y + LANE / 2.0;
-    let text = fitting(name, 14.0, left - RIGHT - 12.0);
-    let more = r#"class="ink" font-weight="550""#;
-    canvas.text((RIGHT, middle + 5.0), 14.0, more, &text);
+    let room = left - RIGHT - 12.0;
+    let bold = r#"class="ink" font-weight="650""#;
+    let text = fitting(&lane.identity, 14.0, room);
+    if lane.identity.contains(&lane.host) {
+        canvas.text((RIGHT, middle + 5.0), 14.0, bold, &text);
+    } else {
+        canvas.text((RIGHT, middle), 14.0, bold, &text);
+        let host = fitting(&lane.host, 11.0, room);
+        canvas.text((RIGHT, middle + 13.0), 11.0, r#"class="dim""#, &host);
+    }
     for run in &lane.runs {
         let (from, to) = (
             axis.x(run.from),
@@ -336,10 +344,19 @@ fn bar(canvas: &mut Canvas, tenure: &Tenure, axis: &Axis, y: f64, colour: &str, 
         let title = format!("the store did not answer for {}", span(to - from));
         canvas.rect((x, y + BAR - 5.0), (wide, 5.0), r#"class="doubt""#, &title);
     }
-    let label = fitting(&token, 12.0, wide - 6.0);
-    if !label.contains('…') {
+    let cross = if unseen { 12.0 } else { 0.0 };
+    let label = fitting(&token, 12.0, wide - 6.0 - cross);
+    let low = y + BAR / 2.0 + 4.3;
+    if !label.is_empty() && !label.contains('…') {
         let more = r#"class="on" font-weight="650" text-anchor="middle""#;
-        canvas.text((x + wide / 2.0, y + BAR / 2.0 + 4.3), 12.0, more, &label);
+        canvas.text((x + (wide - cross) / 2.0, low), 12.0, more, &label);
+    } else if unseen {
+        let (_, whole) = stretch(axis, tenure.from, tenure.to());
+        let label = fitting(&token, 12.0, whole - wide - 16.0);
+        if !label.contains('…') {
+            let more = r#"class="ink" font-weight="650""#;
+            canvas.text((x + wide + 9.0, low), 12.0, more, &label);
+        }
     }
     if unseen {
         let end = x + wide;
@@ -384,34 +401,37 @@ fn hand_overs(canvas: &mut Canvas, lock: &Lock, axis: &Axis, lanes: f64) {
 
 fn legend(canvas: &mut Canvas, timeline: &Timeline, top: f64) -> f64 {
     let tenures = || timeline.locks.iter().flat_map(|lock| &lock.tenures);
-    let mut x = RIGHT;
-    let y = top + 2.0;
-    let mut item = |canvas: &mut Canvas, draw: &dyn Fn(&mut Canvas, f64), text: &str| {
-        draw(canvas, x);
+    let (mut x, mut y) = (RIGHT, top + 2.0);
+    let mut item = |canvas: &mut Canvas, draw: &dyn Fn(&mut Canvas, f64, f64), text: &str| {
+        let wide = 32.0 + text_width(text, 12.0);
+        if x + wide > WIDTH - RIGHT {
+            (x, y) = (RIGHT, y + 20.0);
+        }
+        draw(canvas, x, y);
         canvas.text((x + 32.0, y + 10.0), 12.0, r#"class="dim""#, text);
-        x += 32.0 + text_width(text, 12.0) + 16.0;
+        x += wide + 8.0;
     };
     let solid = format!(r#"fill="{}" rx="3""#, colour(0));
     let block = |more: String| {
-        move |canvas: &mut Canvas, x: f64| canvas.rect((x, y), (26.0, 12.0), &more, "")
+        move |canvas: &mut Canvas, x: f64, y: f64| canvas.rect((x, y), (26.0, 12.0), &more, "")
     };
     item(canvas, &block(solid.clone()), "in control, with its token");
     if tenures().any(|tenure| !tenure.drains.is_empty()) {
-        let draw = |canvas: &mut Canvas, x: f64| {
+        let draw = |canvas: &mut Canvas, x: f64, y: f64| {
             canvas.rect((x, y), (26.0, 12.0), &solid, "");
             canvas.rect((x, y), (26.0, 12.0), r#"fill="url(#drain)""#, "");
         };
         item(canvas, &draw, "being stopped");
     }
     if tenures().any(|tenure| !tenure.doubts.is_empty()) {
-        let draw = |canvas: &mut Canvas, x: f64| {
+        let draw = |canvas: &mut Canvas, x: f64, y: f64| {
             canvas.rect((x, y), (26.0, 12.0), &solid, "");
             canvas.rect((x, y + 8.0), (26.0, 4.0), r#"class="doubt""#, "");
         };
         item(canvas, &draw, "the store does not answer");
     }
     if tenures().any(|tenure| matches!(tenure.end, End::Unseen { .. })) {
-        let draw = |canvas: &mut Canvas, x: f64| {
+        let draw = |canvas: &mut Canvas, x: f64, y: f64| {
             let more = format!(
                 r#"fill="{0}" fill-opacity=".14" stroke="{0}" stroke-dasharray="4 3" rx="3""#,
                 colour(0)
@@ -433,7 +453,7 @@ fn legend(canvas: &mut Canvas, timeline: &Timeline, top: f64) -> f64 {
         let more = r#"class="overlap" fill-opacity=".42""#;
         item(canvas, &block(more.into()), "two in control");
     }
-    let draw = |canvas: &mut Canvas, x: f64| {
+    let draw = |canvas: &mut Canvas, x: f64, y: f64| {
         let more = r#"class="life" stroke-width="2""#;
         canvas.line((x, y + 6.0), (x + 26.0, y + 6.0), more);
     };

@@ -125,7 +125,7 @@ fn a_hand_over_is_two_tenures_and_the_gap_between_them() {
     assert_eq!(lock.tenures[0].drains.len(), 1);
     assert_eq!(lock.gaps.len(), 1);
     assert_eq!(lock.gaps[0].to - lock.gaps[0].from, 900_000_000);
-    assert!(!lock.gaps[0].at_most && !timeline.has_overlap());
+    assert!(!lock.gaps[0].at_least && !timeline.has_overlap());
     assert!(
         text(&timeline).ends_with("no overlap\n"),
         "{}",
@@ -250,13 +250,17 @@ fn who_was_killed_is_over_by_its_deadline_or_by_the_next_one_s_beginning() {
     let timeline = told(&[&killed(), &two]);
     assert_eq!(end(&timeline), unseen(at(40), model::KnownBy::Next));
     let lock = only(&timeline);
-    assert!(lock.gaps[0].at_most && lock.gaps[0].from == at(20) && lock.overlaps.is_empty());
+    assert!(lock.gaps.is_empty() && lock.overlaps.is_empty());
     assert!(text(&timeline).ends_with("no overlap; 1 end not seen\n"));
     // It ran out.
     let mut two = Pen::new("web2", "a");
     two.tenure(620, 700, 2);
     let timeline = told(&[&killed(), &two]);
     assert_eq!(end(&timeline), unseen(at(590), model::KnownBy::Deadline));
+    let [gap] = &only(&timeline).gaps[..] else {
+        panic!("{timeline:?}")
+    };
+    assert!(gap.at_least && gap.from == at(590) && gap.to == at(620));
     // It was not dead at all.
     let mut one = killed();
     one.word(60, Word::Doubt);

@@ -39,7 +39,7 @@ pub const FIELDS: &[(&str, &str)] = &[
     ),
     (
         "locks.gaps",
-        "when nobody had control: from, to, seconds, at_most (the end before it was not seen)",
+        "when nobody had control: from, to, seconds, at_least (the end before it was not seen: it may have begun earlier)",
     ),
     (
         "locks.overlaps",
@@ -195,10 +195,10 @@ fn table(text: &mut String, lock: &Lock) {
             );
         }
         for gap in lock.gaps.iter().filter(|gap| gap.after == at) {
-            let most = if gap.at_most { "at most " } else { "" };
+            let least = if gap.at_least { "at least " } else { "" };
             let _ = writeln!(
                 text,
-                "{:>8}  nobody from {} for {most}{}",
+                "{:>8}  nobody from {} for {least}{}",
                 "gap",
                 clock(gap.from),
                 span(gap.to - gap.from)
@@ -325,7 +325,7 @@ fn lock_json(lock: &Lock) -> Value {
             "from": record::spelt(gap.from),
             "to": record::spelt(gap.to),
             "seconds": seconds(gap.to - gap.from),
-            "at_most": gap.at_most,
+            "at_least": gap.at_least,
         })
     });
     let overlaps = lock.overlaps.iter().map(|overlap| {

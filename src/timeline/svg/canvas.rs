@@ -12,7 +12,7 @@ pub(super) struct Canvas {
 /// How wide a text of this size is, roughly; more often too wide than not.
 pub(super) fn text_width(text: &str, size: f64) -> f64 {
     text.chars()
-        .map(|c| if c.is_ascii() { 0.58 } else { 1.05 })
+        .map(|c| if c.is_ascii() { 0.56 } else { 1.05 })
         .sum::<f64>()
         * size
 }
@@ -95,6 +95,19 @@ impl Canvas {
             at.1,
             escaped(text)
         );
+    }
+
+    /// A text of several parts, each with its attributes.
+    pub(super) fn spans(&mut self, at: (f64, f64), size: f64, parts: &[(&str, &str)]) {
+        let _ = write!(
+            self.body,
+            r#"<text x="{:.1}" y="{:.1}" font-size="{size}" xml:space="preserve">"#,
+            at.0, at.1
+        );
+        for (more, text) in parts {
+            let _ = write!(self.body, "<tspan {more}>{}</tspan>", escaped(text));
+        }
+        self.body.push_str("</text>\n");
     }
 
     fn close(&mut self, element: &str, title: &str) {
