@@ -19,6 +19,8 @@ pub const UNAVAILABLE: u8 = 69;
 pub const LOST: u8 = 70;
 /// The command may have run beside another holder's.
 pub const OVERLAP: u8 = 71;
+/// Stdout cannot be written, for another reason than a reader that hung up (`elect`).
+pub const CANNOT_WRITE: u8 = 74;
 /// Control was not obtained (`-n`, `-w`), unless `-E` says otherwise.
 pub const CONFLICT: u8 = 75;
 /// The store does not let us in.

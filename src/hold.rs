@@ -269,7 +269,11 @@ impl Scene<'_> {
                     self.charge.forget_will();
                     self.undo(give_up_at);
                 }
-                Action::Abandon => self.charge.forget_will(),
+                Action::Abandon => {
+                    // What is still under way is about a lease that is ours no more.
+                    self.calls.clear();
+                    self.charge.forget_will();
+                }
                 Action::Report(notice) => self.audience.notice(now, &notice),
             }
         }

@@ -19,16 +19,20 @@
 //! - [`supervise`] owns processes: the guardian, the command's tree, containment, the terminal.
 //! - [`hold`] is the one place where a lease and a process meet. It owns no policy.
 //! - [`deadline`] is the same question asked from inside a command; [`check`] asks it for scripts.
+//! - [`elect`] drives `hold` with nothing but a process that tells a reader of control:
+//!   [`announce`].
 //! - [`run`] drives `hold` for the command line; [`plan`] is the validated configuration, `cli` what
 //!   was typed, [`exit`] how we end, [`report`] everything a person reads.
 //! - [`events`] is the log for those who ask afterwards, [`timeline`] answers them.
 
+pub mod announce;
 pub mod azure;
 pub mod check;
 pub mod cli;
 pub mod clock;
 pub mod core;
 pub mod deadline;
+pub mod elect;
 pub mod embed;
 pub mod events;
 pub mod exit;

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use trafficcop::{check, cli, exit, plan, report, run, timeline};
+use trafficcop::{announce, check, cli, elect, exit, plan, report, run, timeline};
 
 fn main() -> ExitCode {
     let typed = match cli::parse(std::env::args_os()) {
@@ -15,14 +15,24 @@ fn main() -> ExitCode {
     };
     let ended = match typed.verb {
         cli::Verb::Run(typed) => {
-            let volume = (&*typed).into();
-            report::init(typed.log.into(), volume);
-            if typed.log == cli::Log::Text && volume != report::Volume::Quiet {
+            let volume = (&typed.common).into();
+            report::init(typed.common.log.into(), volume);
+            if typed.common.log == cli::Log::Text && volume != report::Volume::Quiet {
                 report::show_the_wait(std::env::var("TERM").ok().as_deref());
             }
             plan::Plan::new(*typed, &plan::Place::here())
                 .map_err(anyhow::Error::from)
                 .and_then(run::run)
+        }
+        cli::Verb::Elect(typed) => {
+            report::init(typed.common.log.into(), (&typed.common).into());
+            plan::Plan::of_elect(*typed, &plan::Place::here())
+                .map_err(anyhow::Error::from)
+                .and_then(|(plan, telling)| elect::elect(plan, &telling))
+        }
+        cli::Verb::Announce(typed) => {
+            report::init(report::Format::Text, report::Volume::Normal);
+            announce::announce(&typed)
         }
         cli::Verb::Check(typed) => {
             report::init(report::Format::Text, report::Volume::Normal);

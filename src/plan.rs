@@ -10,8 +10,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+mod elect;
 mod habits;
 mod telling;
+
+pub use elect::Telling;
 
 use crate::cli;
 use crate::core::{Budget, IfLost, Rules};
@@ -127,7 +130,7 @@ pub struct Plan {
     pub rules: Rules,
     /// How long a grant lasts; the same as in the rules' budget.
     pub lease: Duration,
-    /// The command and its arguments; not empty.
+    /// The command and its arguments; not empty, but for `elect`.
     pub command: Vec<OsString>,
     /// What keeps the command's tree together.
     pub contain: Contain,
@@ -161,32 +164,33 @@ impl Plan {
                 "the command's name is empty: is a variable unset in what was typed after --?",
             ));
         }
-        let lock = lock(&typed)?;
-        let slots = slots(&typed)?;
-        let budget = budget(&typed, &lock)?;
-        let poll = poll(&typed)?;
+        let common = &typed.common;
+        let lock = lock(common)?;
+        let slots = slots(common)?;
+        let budget = budget(common, &lock)?;
+        let poll = poll(common)?;
         let rules = Rules {
             budget: Some(budget),
             poll: Some(poll),
-            wait: wait(&typed)?,
+            wait: wait(common)?,
             grace: span("--grace", typed.grace.as_deref())?.unwrap_or(DEFAULT_GRACE),
             stop_signal: match typed.stop_signal.as_deref() {
                 Some(text) => units::signal(text).map_err(|why| about("--stop-signal", &why))?,
                 None => libc::SIGTERM,
             },
-            if_lost: match typed.if_lost {
+            if_lost: match common.if_lost {
                 cli::IfLost::Compete => IfLost::Compete,
                 cli::IfLost::Exit => IfLost::Exit,
             },
             habits: habits::habits(&typed.habits, &lock, budget.lease, poll)?,
             seed: place.seed,
         };
-        let (volume, event_log) = telling::telling(&typed, &lock, slots)?;
+        let (volume, event_log) = telling::telling(common, &lock, slots)?;
         Ok(Plan {
-            status_file: status_file(&typed, &lock, slots)?,
-            conflict_status: conflict_status(&typed)?,
+            status_file: status_file(common, &lock, slots)?,
+            conflict_status: conflict_status(common)?,
             candidate: Candidate {
-                identity: identity(&typed, place)?,
+                identity: identity(common, place)?,
                 host: place.host.clone(),
                 pid: place.pid,
                 command: cut(&quoted(&typed.command), COMMAND_LIMIT).to_owned(),
@@ -201,10 +205,10 @@ impl Plan {
                 cli::Contain::Pidns => Contain::Pidns,
                 cli::Contain::None => Contain::None,
             },
-            command: typed.command,
-            log: typed.log.into(),
+            log: common.log.into(),
             event_log,
             volume,
+            command: typed.command,
         })
     }
 }
@@ -218,7 +222,7 @@ fn span(flag: &str, text: Option<&str>) -> Result<Option<Duration>, Refusal> {
         .transpose()
 }
 
-fn lock(typed: &cli::Run) -> Result<Lock, Refusal> {
+fn lock(typed: &cli::Common) -> Result<Lock, Refusal> {
     // A flag that cannot do anything is a misunderstanding, and those are cheaper now.
     let strangers = |with: &str, flags: &[(&str, bool)]| match flags.iter().find(|flag| flag.1) {
         Some((flag, _)) => Err(Refusal::new(format!(
@@ -291,7 +295,7 @@ fn lock(typed: &cli::Run) -> Result<Lock, Refusal> {
     }
 }
 
-fn slots(typed: &cli::Run) -> Result<u32, Refusal> {
+fn slots(typed: &cli::Common) -> Result<u32, Refusal> {
     let Some(text) = typed.slots.as_deref() else {
         return Ok(1);
     };
@@ -306,7 +310,7 @@ fn slots(typed: &cli::Run) -> Result<u32, Refusal> {
     }
 }
 
-fn budget(typed: &cli::Run, lock: &Lock) -> Result<Budget, Refusal> {
+fn budget(typed: &cli::Common, lock: &Lock) -> Result<Budget, Refusal> {
     let text = typed.lease.as_deref();
     if text.is_some_and(|text| {
         ["infinite", "infinity", "inf", "forever", "-1"].contains(&text.to_lowercase().as_str())
@@ -345,7 +349,7 @@ fn budget(typed: &cli::Run, lock: &Lock) -> Result<Budget, Refusal> {
     Ok(budget)
 }
 
-fn poll(typed: &cli::Run) -> Result<Duration, Refusal> {
+fn poll(typed: &cli::Common) -> Result<Duration, Refusal> {
     let poll = span("--poll", typed.poll.as_deref())?.unwrap_or(DEFAULT_POLL);
     if !POLL.contains(&poll) {
         return Err(Refusal::new(format!(
@@ -356,7 +360,7 @@ fn poll(typed: &cli::Run) -> Result<Duration, Refusal> {
     Ok(poll)
 }
 
-fn wait(typed: &cli::Run) -> Result<Option<Duration>, Refusal> {
+fn wait(typed: &cli::Common) -> Result<Option<Duration>, Refusal> {
     match (typed.no_wait, typed.wait.as_deref()) {
         (true, Some(wait)) => Err(Refusal::new(format!(
             "--no-wait and --wait {wait} contradict each other: choose one (is TRAFFICCOP_NO_WAIT or TRAFFICCOP_WAIT set?)"
@@ -366,7 +370,7 @@ fn wait(typed: &cli::Run) -> Result<Option<Duration>, Refusal> {
     }
 }
 
-fn conflict_status(typed: &cli::Run) -> Result<u8, Refusal> {
+fn conflict_status(typed: &cli::Common) -> Result<u8, Refusal> {
     let Some(text) = typed.conflict_exit_code.as_deref() else {
         return Ok(exit::CONFLICT);
     };
@@ -378,7 +382,7 @@ fn conflict_status(typed: &cli::Run) -> Result<u8, Refusal> {
     })
 }
 
-fn identity(typed: &cli::Run, place: &Place) -> Result<String, Refusal> {
+fn identity(typed: &cli::Common, place: &Place) -> Result<String, Refusal> {
     let Some(identity) = typed.identity.clone() else {
         return Ok(format!("{}-{}", place.host, place.pid));
     };
@@ -398,7 +402,7 @@ fn identity(typed: &cli::Run, place: &Place) -> Result<String, Refusal> {
 
 /// The status file is replaced by renaming. If it were the lock's file, the next instance would
 /// find a new file there, lock it, and run beside us.
-fn status_file(typed: &cli::Run, lock: &Lock, slots: u32) -> Result<Option<PathBuf>, Refusal> {
+fn status_file(typed: &cli::Common, lock: &Lock, slots: u32) -> Result<Option<PathBuf>, Refusal> {
     let Some(status) = &typed.status_file else {
         return Ok(None);
     };

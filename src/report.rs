@@ -21,7 +21,9 @@ use tracing_subscriber::registry::LookupSpan;
 
 mod held;
 mod live;
+pub mod roles;
 pub mod stderr;
+pub mod stdout;
 pub mod words;
 
 use crate::clock::Instant;
@@ -167,7 +169,7 @@ pub fn notice(notice: &Notice, now: Instant) {
         Notice::Draining(_) => {
             line.text.extend(line.left.map(words::until_the_kill));
         }
-        Notice::Released | Notice::LeftToRunOut { .. } => {
+        Notice::Released | Notice::FoundLost { .. } | Notice::LeftToRunOut { .. } => {
             held::held().end();
             line.left = None;
         }

@@ -12,7 +12,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::azure::Account;
 use crate::clock::Instant;
-use crate::core::{Cause, Ending, Notice, Tenure};
+use crate::core::{Cause, Ending, Notice, Rules, Tenure};
 use crate::events::Events;
 use crate::events::teller::Who;
 use crate::exit::Leave;
@@ -30,8 +30,8 @@ use crate::supervise::{self, Attendant, News, Order, Setup};
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A command under a guardian, as the charge of a tenure.
-struct Command {
-    attendant: Attendant,
+pub(crate) struct Command {
+    pub(crate) attendant: Attendant,
     store: Arc<dyn Store>,
     identity: String,
     stop_signal: i32,
@@ -43,10 +43,33 @@ struct Command {
     pausing: Option<Instant>,
     /// How many can have control at the same time.
     slots: u32,
-    events: Events,
+    /// Told of the deadlines; nobody is, unless the driver says so.
+    pub(crate) events: Events,
 }
 
 impl Command {
+    /// The command of this plan; nothing runs yet.
+    ///
+    /// # Errors
+    /// Where the guardian's socket cannot be registered with the runtime.
+    pub(crate) fn new(
+        plan: &Plan,
+        store: &Arc<dyn Store>,
+        guardian: supervise::Guardian,
+    ) -> std::io::Result<Command> {
+        Ok(Command {
+            on_terminal: guardian.has_terminal(),
+            attendant: guardian.attend()?,
+            store: Arc::clone(store),
+            identity: plan.candidate.identity.clone(),
+            stop_signal: plan.rules.stop_signal,
+            runs: false,
+            pausing: None,
+            slots: plan.slots,
+            events: Events::default(),
+        })
+    }
+
     fn environment(&self, token: u64) -> Vec<(OsString, OsString)> {
         vec![
             ("TRAFFICCOP_TOKEN".into(), token.to_string().into()),
@@ -147,15 +170,48 @@ impl Charge for Command {
 }
 
 /// What people are told of this instance: the log and the status file.
-struct People {
+pub(crate) struct People {
     status: Status,
     store: Arc<dyn Store>,
     file: Option<StatusFile>,
-    events: Events,
+    /// How the log words a notice.
+    log: fn(&Notice, Instant),
+    pub(crate) events: Events,
 }
 
 impl People {
-    fn write(&mut self, state: &str) {
+    /// Those of this plan. Not before the guardian was forked: a thread writes the status file.
+    pub(crate) fn new(
+        plan: &Plan,
+        store: &Arc<dyn Store>,
+        guardian: &supervise::Guardian,
+        log: fn(&Notice, Instant),
+    ) -> People {
+        People {
+            status: Status {
+                state: "starting".into(),
+                identity: plan.candidate.identity.clone(),
+                pid: plan.candidate.pid,
+                guardian_pid: Some(guardian.pid()),
+                contain: Some(guardian.containment().to_string()),
+                ..Status::default()
+            },
+            store: Arc::clone(store),
+            file: plan.status_file.clone().map(StatusFile::new),
+            log,
+            events: Events::begin(
+                plan.event_log.clone(),
+                Who {
+                    identity: plan.candidate.identity.clone(),
+                    host: plan.candidate.host.clone(),
+                    pid: plan.candidate.pid,
+                    lock: store.name().to_owned(),
+                },
+            ),
+        }
+    }
+
+    pub(crate) fn write(&mut self, state: &str) {
         state.clone_into(&mut self.status.state);
         // With slots it is another one in every tenure.
         self.store.name().clone_into(&mut self.status.lock);
@@ -164,7 +220,7 @@ impl People {
         }
     }
 
-    fn finish(mut self, ending: &Ending, leave: Leave) {
+    pub(crate) fn finish(mut self, ending: &Ending, leave: Leave) {
         self.status.cause = Some(report::cause(&ending.cause));
         self.status.overlap = ending.overlap;
         self.status.exit = Some(leave.status());
@@ -181,7 +237,7 @@ const STATUS_PATIENCE: Duration = Duration::from_secs(2);
 
 impl Audience for People {
     fn notice(&mut self, now: Instant, notice: &Notice) {
-        report::notice(notice, now);
+        (self.log)(notice, now);
         self.events.notice(now, notice, self.store.name());
         let state = match notice {
             Notice::StandingBy(sight) => {
@@ -206,7 +262,7 @@ impl Audience for People {
             Notice::BackingOff { .. } | Notice::Keeping { .. } => "resting",
             Notice::Restarting => "holding",
             Notice::StandingBack { .. } => "standing back",
-            Notice::Released | Notice::LeftToRunOut { .. } => "released",
+            Notice::Released | Notice::FoundLost { .. } | Notice::LeftToRunOut { .. } => "released",
             Notice::Overlapped => {
                 self.status.overlap = true;
                 "released"
@@ -233,7 +289,7 @@ impl Audience for People {
         match news {
             News::Started { pid } => self.status.command_pid = Some(*pid),
             News::TreeEmpty { .. } => self.status.command_pid = None,
-            News::LeftBehind => report::notice(&Notice::LeftBehind, now),
+            News::LeftBehind => (self.log)(&Notice::LeftBehind, now),
             News::Lost => tracing::warn!("the guardian died or fell silent; killing the command"),
             _ => return,
         }
@@ -282,27 +338,7 @@ pub fn run(plan: Plan) -> anyhow::Result<Leave> {
         plan.candidate.identity,
         store.name()
     );
-    let people = People {
-        status: Status {
-            state: "starting".into(),
-            identity: plan.candidate.identity.clone(),
-            pid: plan.candidate.pid,
-            guardian_pid: Some(guardian.pid()),
-            contain: Some(contain),
-            ..Status::default()
-        },
-        store: Arc::clone(&store),
-        file: plan.status_file.clone().map(StatusFile::new),
-        events: Events::begin(
-            plan.event_log.clone(),
-            Who {
-                identity: plan.candidate.identity.clone(),
-                host: plan.candidate.host.clone(),
-                pid: plan.candidate.pid,
-                lock: store.name().to_owned(),
-            },
-        ),
-    };
+    let people = People::new(&plan, &store, &guardian, report::notice);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -314,7 +350,7 @@ pub fn run(plan: Plan) -> anyhow::Result<Leave> {
 
 /// Each slot of a file that was looked at stays open. The guardian was forked before, so the command
 /// gets the limit that we were given.
-fn make_room() {
+pub(crate) fn make_room() {
     const WANTED: u64 = 4096;
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
         // Where it cannot be, slots that cannot be opened are told of, one by one.
@@ -329,27 +365,33 @@ async fn campaign(
     mut people: People,
 ) -> anyhow::Result<Leave> {
     let mut signals = Signals::listen()?;
-    let mut command = Command {
-        on_terminal: guardian.has_terminal(),
-        attendant: guardian.attend()?,
-        store: Arc::clone(&store),
-        identity: plan.candidate.identity.clone(),
-        stop_signal: plan.rules.stop_signal,
-        runs: false,
-        pausing: None,
-        slots: plan.slots,
-        events: people.events.clone(),
-    };
+    let mut command = Command::new(plan, &store, guardian)?;
+    command.events = people.events.clone();
     people.write("standby");
+    let tenure = Tenure::new(rules(plan, &*store), Instant::now());
+    let lock = store.name().to_owned();
+    let mut ending = hold(tenure, store, &mut command, &mut signals, &mut people).await;
+    name_the_lock(&mut ending, &lock);
+    command.attendant.dismiss().await;
+    let leave = Leave::of(&ending, plan.conflict_status);
+    report::ending(&ending, leave);
+    people.finish(&ending, leave);
+    Ok(leave)
+}
+
+/// The rules of the plan, as far as they have a meaning for this store.
+pub(crate) fn rules(plan: &Plan, store: &dyn Store) -> Rules {
     let terms = store.terms();
     let mut rules = plan.rules.clone();
     rules.budget = terms.lease.and(rules.budget);
     rules.poll = rules.poll.filter(|_| !terms.wakes);
-    let tenure = Tenure::new(rules, Instant::now());
-    let lock = store.name().to_owned();
-    let mut ending = hold(tenure, store, &mut command, &mut signals, &mut people).await;
+    rules
+}
+
+/// A store's refusal names its lock, and what to do.
+pub(crate) fn name_the_lock(ending: &mut Ending, lock: &str) {
     if let Cause::Store { why, denied } = &mut ending.cause
-        && !why.contains(&lock)
+        && !why.contains(lock)
     {
         let advice = if *denied {
             ""
@@ -358,11 +400,6 @@ async fn campaign(
         };
         *why = format!("{lock}: {why}{advice}");
     }
-    command.attendant.dismiss().await;
-    let leave = Leave::of(&ending, plan.conflict_status);
-    report::ending(&ending, leave);
-    people.finish(&ending, leave);
-    Ok(leave)
 }
 
 /// Whoever looks once (`-n`) looks at all slots.
@@ -375,7 +412,7 @@ fn looking(slots: Slots, plan: &Plan) -> Slots {
 }
 
 /// The store of the plan; what speaks against it before anything is started comes as an ending.
-fn open(plan: &Plan) -> anyhow::Result<Result<Arc<dyn Store>, Ending>> {
+pub(crate) fn open(plan: &Plan) -> anyhow::Result<Result<Arc<dyn Store>, Ending>> {
     match &plan.lock {
         Lock::Blob {
             target,

@@ -44,7 +44,8 @@ pub enum Asked {
 #[derive(Debug)]
 pub struct Signals {
     streams: Vec<(Asked, Stream)>,
-    program: Option<oneshot::Receiver<()>>,
+    /// Something else that asks for a stop, and as which signal.
+    other: Option<(oneshot::Receiver<()>, Signal)>,
 }
 
 impl Signals {
@@ -67,8 +68,16 @@ impl Signals {
         streams.push((Asked::Pause, stream(Signal::SIGTSTP)?));
         Ok(Signals {
             streams,
-            program: None,
+            other: None,
         })
+    }
+
+    /// A word through `gone`, or its end, asks for a stop as SIGPIPE would if it were ours to be
+    /// killed by: nobody reads what we write.
+    #[must_use]
+    pub fn and_hang_up(mut self, gone: oneshot::Receiver<()>) -> Signals {
+        self.other = Some((gone, Signal::SIGPIPE));
+        self
     }
 
     /// None of the process: for a program that uses the library and keeps its signals to itself.
@@ -77,7 +86,7 @@ impl Signals {
     pub fn of_program(stop: oneshot::Receiver<()>) -> Signals {
         Signals {
             streams: Vec::new(),
-            program: Some(stop),
+            other: Some((stop, Signal::SIGTERM)),
         }
     }
 
@@ -89,11 +98,12 @@ impl Signals {
                     return Poll::Ready(*asked);
                 }
             }
-            if let Some(stop) = &mut self.program
+            if let Some((stop, signal)) = &mut self.other
                 && Pin::new(stop).poll(cx).is_ready()
             {
-                self.program = None;
-                return Poll::Ready(Asked::Stop(Signal::SIGTERM as i32));
+                let signal = *signal as i32;
+                self.other = None;
+                return Poll::Ready(Asked::Stop(signal));
             }
             Poll::Pending
         })

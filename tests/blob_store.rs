@@ -3,6 +3,8 @@
 
 #[path = "blob_store/acquire.rs"]
 mod acquire;
+#[path = "blob_store/clock.rs"]
+mod clock;
 #[path = "blob_store/release.rs"]
 mod release;
 #[path = "blob_store/renew.rs"]

@@ -298,14 +298,28 @@ fn role_cgroup() {
     say(main);
     say(daemon);
     assert_eq!(told(), "kill");
+    kill_all_of(&cgroup);
+    // Its next command is not taken for one that was being born when the last one was killed.
+    assert!(!cgroup.bears());
+    // SAFETY: one thread.
+    let (main, daemon) = family(|| unsafe { cgroup.fork() });
+    for pid in [main, daemon] {
+        let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("it lives");
+        let name = cgroup.path().file_name().expect("a name").to_string_lossy();
+        assert!(text.contains(&*name), "{pid} is outside: {text}");
+    }
+    kill_all_of(&cgroup);
+    cgroup.remove().expect("removed");
+    assert!(!cgroup.path().exists());
+    cgroup.remove().expect("removed before");
+}
+
+fn kill_all_of(cgroup: &Cgroup) {
     cgroup.kill().expect("killed");
     while !cgroup.is_empty() {
         let mut entries = [PollFd::new(cgroup.events(), PollFlags::POLLPRI)];
         assert_eq!(poll(&mut entries, PollTimeout::from(PATIENCE)), Ok(1));
     }
-    cgroup.remove().expect("removed");
-    assert!(!cgroup.path().exists());
-    cgroup.remove().expect("removed before");
 }
 
 #[test]

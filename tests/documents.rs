@@ -47,6 +47,53 @@ fn run_definition() -> clap::Command {
         .after_long_help("")
 }
 
+fn elect_definition() -> clap::Command {
+    let definition = definition();
+    let elect = definition.find_subcommand("elect").expect("an elect");
+    elect
+        .clone()
+        .name("trafficcop-elect")
+        .display_name("trafficcop-elect")
+        .after_long_help("")
+}
+
+fn page_of_elect() -> Vec<u8> {
+    let man = Man::new(elect_definition()).date("");
+    let mut page = Vec::new();
+    let write = "a vector takes everything";
+    man.render_title(&mut page).expect(write);
+    man.render_name_section(&mut page).expect(write);
+    let mut synopsis = Roff::new();
+    synopsis.control("SH", ["SYNOPSIS"]);
+    synopsis.text([
+        bold("trafficcop elect --blob"),
+        roman(" CONTAINER/NAME [OPTIONS]"),
+    ]);
+    synopsis.control("br", []);
+    synopsis.text([bold("trafficcop elect --file"), roman(" PATH [OPTIONS]")]);
+    synopsis.to_writer(&mut page).expect(write);
+    man.render_description_section(&mut page).expect(write);
+    man.render_options_section(&mut page).expect(write);
+    let mut rest = Roff::new();
+    section(&mut rest, "JSON", cli::FIELDS);
+    section(&mut rest, "EXIT STATUS", cli::ELECT_STATUS);
+    section(&mut rest, "ENVIRONMENT", cli::FOR_THE_STORE);
+    rest.control("PP", []);
+    rest.text([roman("Every option can be set by a variable as well, --grace-on-loss by TRAFFICCOP_GRACE_ON_LOSS, say; the command line wins, and an empty variable counts as unset.")]);
+    examples(&mut rest, cli::ELECT_EXAMPLES);
+    rest.control("SH", ["SEE ALSO"]);
+    rest.text([
+        bold("trafficcop-run"),
+        roman("(1), "),
+        bold("trafficcop-check"),
+        roman("(1), "),
+        bold("trafficcop-guarantees"),
+        roman("(7)"),
+    ]);
+    rest.to_writer(&mut page).expect(write);
+    page
+}
+
 fn page_of_check() -> Vec<u8> {
     let definition = definition();
     let check = definition.find_subcommand("check").expect("a check");
@@ -218,6 +265,8 @@ fn page_of_trafficcop() -> Vec<u8> {
     rest.control("SH", ["SEE ALSO"]);
     rest.text([
         bold("trafficcop-run"),
+        roman("(1), "),
+        bold("trafficcop-elect"),
         roman("(1), "),
         bold("trafficcop-check"),
         roman("(1), "),
@@ -579,6 +628,7 @@ fn fresh(path: &str, wanted: &[u8]) {
 fn the_man_pages_are_fresh() {
     fresh("man/trafficcop.1", &page_of_trafficcop());
     fresh("man/trafficcop-run.1", &page_of_run());
+    fresh("man/trafficcop-elect.1", &page_of_elect());
     fresh("man/trafficcop-check.1", &page_of_check());
     fresh("man/trafficcop-guarantees.7", &page_of_guarantees());
     fresh("man/trafficcop-timeline.1", &page_of_timeline());
@@ -615,8 +665,9 @@ fn run_help() -> String {
 #[test]
 fn the_readme_mentions_every_flag() {
     let readme = text("README.md");
-    let run = run_definition();
-    for arg in run.get_arguments().filter(|arg| arg.get_id() != "help") {
+    let (run, elect) = (run_definition(), elect_definition());
+    let all = run.get_arguments().chain(elect.get_arguments());
+    for arg in all.filter(|arg| arg.get_id() != "help") {
         if let Some(long) = arg.get_long() {
             let told = readme
                 .match_indices(&format!("--{long}"))
@@ -717,6 +768,12 @@ fn the_readme_s_command_lines_can_be_parsed() {
     }
     assert!(seen >= 5, "only {seen} command lines were found");
     for line in commands(&text("README.md")) {
+        if let Some((_, rest)) = line.split_once("trafficcop elect") {
+            let words = rest.split(" | ").next().unwrap_or_default();
+            let line = ["trafficcop", "elect"].into_iter();
+            let line = line.chain(words.split_whitespace()).map(Into::into);
+            cli::parse(line).unwrap_or_else(|why| panic!("{why}"));
+        }
         // Inside of other commands: only what clap has to say about it.
         if let Some((_, rest)) = line.split_once("trafficcop check") {
             let flag = rest.split(|c: char| ";)\"".contains(c)).next();
@@ -725,7 +782,8 @@ fn the_readme_s_command_lines_can_be_parsed() {
             cli::parse(line.map(Into::into)).unwrap_or_else(|why| panic!("{why}"));
         }
     }
-    for (_, example) in cli::EXAMPLES {
+    for (_, example) in cli::EXAMPLES.iter().chain(cli::ELECT_EXAMPLES) {
+        let example = example.split(" | ").next().unwrap_or_default();
         cli::parse(example.split_whitespace().map(Into::into))
             .unwrap_or_else(|why| panic!("{why}"));
     }
@@ -746,6 +804,7 @@ fn what_the_readme_names_is_there() {
         "examples/cron-job.sh",
         "examples/check/worker.sh",
         "examples/check/worker.py",
+        "examples/elect/by-role.sh",
         ".ci/run",
     ] {
         use std::os::unix::fs::PermissionsExt;

@@ -19,6 +19,23 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
         "embed",
         &["clock", "core", "hold", "lease", "signals", "supervise"],
     ),
+    ("announce", &["cli", "deadline", "exit", "report"]),
+    (
+        "elect",
+        &[
+            "announce",
+            "clock",
+            "core",
+            "exit",
+            "hold",
+            "lease",
+            "plan",
+            "report",
+            "run",
+            "signals",
+            "supervise",
+        ],
+    ),
     ("deadline", &["clock", "supervise"]),
     ("check", &["cli", "deadline", "exit", "plan", "report"]),
     ("exit", &["core", "plan"]),
@@ -85,12 +102,22 @@ const WORDS: &[(&[&str], &[&str], &str)] = &[
     ),
     (
         &["anyhow::", "anyhow!"],
-        &["check", "exit", "report", "run", "main", "timeline"],
+        &[
+            "announce", "check", "elect", "exit", "report", "run", "main", "timeline",
+        ],
         "errors are typed below the top",
     ),
     (
         &["env::var", "env::vars"],
-        &["cli", "deadline", "plan", "run", "main", "supervise"],
+        &[
+            "announce",
+            "cli",
+            "deadline",
+            "plan",
+            "run",
+            "main",
+            "supervise",
+        ],
         "the environment is passed in",
     ),
     (

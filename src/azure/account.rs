@@ -12,6 +12,7 @@ use azure_core::http::{ClientOptions, RetryOptions, Transport};
 use url::Url;
 
 use super::address::{SplitUrl, is_loopback, is_sas, safe, split_url};
+use super::service_clock::ServiceClock;
 use super::shared_key::SharedKey;
 use super::transport::Client;
 
@@ -82,6 +83,7 @@ pub struct Account {
     blob: Url,
     queue: Option<Url>,
     client: Arc<Client>,
+    clock: Arc<ServiceClock>,
 }
 
 impl fmt::Debug for Account {
@@ -175,7 +177,8 @@ impl Account {
     pub(crate) fn client_options(&self) -> ClientOptions {
         let mut per_try: Vec<Arc<dyn Policy>> = Vec::new();
         if let (Credential::Key(key), Some(name)) = (&self.credential, &self.name) {
-            per_try.push(Arc::new(SharedKey::new(name.clone(), key.clone())));
+            let clock = Arc::clone(&self.clock);
+            per_try.push(Arc::new(SharedKey::new(name.clone(), key.clone(), clock)));
         }
         ClientOptions {
             per_try_policies: per_try,
@@ -185,10 +188,16 @@ impl Account {
         }
     }
 
-    /// The same account with a client of its own, for a process that was forked.
-    pub(crate) fn with_own_client(&self) -> Account {
+    /// The clock that requests are dated by.
+    pub(crate) fn service_clock(&self) -> Arc<ServiceClock> {
+        Arc::clone(&self.clock)
+    }
+
+    /// The same account with a client and a clock of its own, for a process that was forked.
+    pub(crate) fn in_another_process(&self, clock: ServiceClock) -> Account {
         Account {
             client: Arc::new(Client::new(self.blob.scheme() == "https")),
+            clock: Arc::new(clock),
             ..self.clone()
         }
     }
@@ -479,6 +488,7 @@ impl Found {
             credential,
             emulator: emulator || known_key,
             client: Arc::new(Client::new(blob.scheme() == "https")),
+            clock: Arc::new(ServiceClock::new()),
             blob,
             queue,
         })

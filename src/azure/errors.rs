@@ -72,9 +72,9 @@ pub enum Trouble {
         page: bool,
         /// The service asked not to be asked again for so long.
         retry_after: Option<Duration>,
-        /// By how much this machine's clock differs from the service's, if that is a lot.
-        skew: Option<Duration>,
     },
+    /// No connection: the request never left us.
+    Unsent(String),
     /// No answer, or not a whole one: it is not known what happened.
     Silence(String),
     /// The request could not even be made.
@@ -99,11 +99,11 @@ impl Trouble {
                         code: None,
                         page: false,
                         retry_after: None,
-                        skew: None,
                     },
                 }
             }
-            ErrorKind::Connection | ErrorKind::Io => Trouble::Silence(error.to_string()),
+            ErrorKind::Connection => Trouble::Unsent(error.to_string()),
+            ErrorKind::Io => Trouble::Silence(error.to_string()),
             _ => Trouble::Ours(error.to_string()),
         }
     }
@@ -130,15 +130,11 @@ impl Trouble {
                     Err(_) => Duration::try_from(parse_rfc7231(text).ok()? - date?).ok(),
                 }
             });
-        let skew = date
-            .map(|date| (date - azure_core::time::OffsetDateTime::now_utc()).unsigned_abs())
-            .filter(|skew| *skew > Duration::from_secs(300));
         Trouble::Answer {
             status,
             code: header("x-ms-error-code").map(clean).filter(|_| !page),
             page,
             retry_after,
-            skew,
         }
     }
 
@@ -171,6 +167,18 @@ impl Trouble {
         )
     }
 
+    /// What was asked for may have been done all the same: there was no answer, or none that says.
+    #[must_use]
+    pub fn is_unclear(&self) -> bool {
+        match self {
+            Trouble::Unsent(_) => false,
+            // Given up by the service at some point of the way.
+            Trouble::Answer { status: 408, .. } => true,
+            Trouble::Answer { .. } => !self.is_refusal(),
+            Trouble::Silence(_) | Trouble::Ours(_) => true,
+        }
+    }
+
     /// One line for a person, without saying what was asked for.
     #[must_use]
     pub fn why(&self) -> String {
@@ -188,24 +196,15 @@ impl Trouble {
             Trouble::Answer { status, .. } => {
                 format!("{status} without an error code of the storage service")
             }
-            Trouble::Silence(why) | Trouble::Ours(why) => why.clone(),
+            Trouble::Unsent(why) | Trouble::Silence(why) | Trouble::Ours(why) => why.clone(),
         }
     }
 
     /// What to do about it, where that can be said.
     fn advice(&self, operation: Operation) -> Option<String> {
-        let Trouble::Answer {
-            status, code, skew, ..
-        } = self
-        else {
+        let Trouble::Answer { status, code, .. } = self else {
             return None;
         };
-        if let Some(skew) = skew {
-            return Some(format!(
-                "this machine's clock differs from the service's by {} minutes: set it",
-                skew.as_secs() / 60
-            ));
-        }
         Some(match (status, code.as_deref()) {
             (_, Some("AccountIsDisabled")) => "the storage account is disabled".to_owned(),
             (
@@ -322,22 +321,30 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_off_is_the_advice() {
-        let date = to_rfc7231(&(OffsetDateTime::now_utc() + Duration::from_secs(20 * 60 + 30)));
+    fn a_refused_signature_is_about_the_credential_whatever_the_clock_says() {
+        let date = to_rfc7231(&(OffsetDateTime::now_utc() + Duration::from_secs(20 * 60)));
         let code = ("x-ms-error-code", "AuthenticationFailed");
-        let said = trouble(403, &[code, ("date", &date)], "").failure(Operation::Look, "B", false);
-        assert!(
-            said.to_string()
-                .contains("clock differs from the service's by 20 minutes"),
-            "{said}"
-        );
-        let date = to_rfc7231(&OffsetDateTime::now_utc());
         let said = trouble(403, &[code, ("date", &date)], "").failure(Operation::Look, "B", false);
         assert!(
             said.to_string()
                 .contains("check AZURE_STORAGE_CONNECTION_STRING"),
             "{said}"
         );
+    }
+
+    #[test]
+    fn only_what_was_answered_with_a_refusal_or_never_sent_is_clear() {
+        let code = [("x-ms-error-code", "X")];
+        assert!(!trouble(409, &code, "").is_unclear());
+        let refused = Error::with_message(ErrorKind::Connection, "cannot connect");
+        assert!(!Trouble::of(&refused).is_unclear());
+        let reset = Error::with_message(ErrorKind::Io, "connection lost");
+        assert!(Trouble::of(&reset).is_unclear());
+        assert!(trouble(408, &code, "").is_unclear());
+        assert!(trouble(500, &code, "").is_unclear());
+        assert!(trouble(409, &[], "").is_unclear());
+        assert!(trouble(409, &code, "<html>").is_unclear());
+        assert!(Trouble::timed_out().is_unclear());
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod account;
 mod address;
 mod errors;
 mod limit;
+mod service_clock;
 mod shared_key;
 mod transport;
 
@@ -16,3 +17,4 @@ pub use errors::{Operation, Trouble};
 pub use limit::before;
 
 pub(crate) use address::split_url;
+pub(crate) use service_clock::ServiceClock;

@@ -1,29 +1,88 @@
 //! Signs requests with an account key (the scheme `SharedKey`, service version 2009-09-19 and
 //! later), because the official client does not.
 //!
-//! Called by the client's pipeline once for each try. Must never log or return the key.
+//! Called by the client's pipeline once for each try. Must never log or return the key, and must
+//! never repeat what the service may have done: only a request that was refused because of its date
+//! is sent once more, under the date of the service's own clock.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use azure_core::credentials::Secret;
 use azure_core::hmac::hmac_sha256;
+use azure_core::http::headers::{HeaderName, Headers};
 use azure_core::http::policies::{Policy, PolicyResult};
-use azure_core::http::{Context, Request, Url};
-use azure_core::time::{OffsetDateTime, to_rfc7231};
+use azure_core::http::{AsyncRawResponse, Context, Request, Url};
+use azure_core::time::{OffsetDateTime, parse_rfc7231, to_rfc7231};
+
+use super::service_clock::ServiceClock;
+use crate::clock::Instant;
+
+/// A date that was closer to the service's than this was not the reason of a refusal.
+const DATE_MATTERS: Duration = Duration::from_secs(60);
 
 /// The policy that dates and signs each try.
 pub(crate) struct SharedKey {
     account: String,
     key: Secret,
+    clock: Arc<ServiceClock>,
 }
 
 impl SharedKey {
-    pub(crate) fn new(account: String, key: Secret) -> SharedKey {
-        SharedKey { account, key }
+    pub(crate) fn new(account: String, key: Secret, clock: Arc<ServiceClock>) -> SharedKey {
+        SharedKey {
+            account,
+            key,
+            clock,
+        }
     }
+
+    /// Dates the request and signs it.
+    fn sign(&self, request: &mut Request, date: &OffsetDateTime) -> azure_core::Result<()> {
+        request.insert_header("x-ms-date", to_rfc7231(date));
+        let headers: BTreeMap<String, String> = request
+            .headers()
+            .iter()
+            .map(|(name, value)| (name.as_str().to_lowercase(), value.as_str().to_owned()))
+            .collect();
+        let text = string_to_sign(
+            &self.account,
+            request.method().as_str(),
+            request.url(),
+            &headers,
+            request.body().len().unwrap_or(0),
+        );
+        let signature = hmac_sha256(&text, &self.key)?;
+        request.insert_header(
+            "authorization",
+            format!("SharedKey {}:{signature}", self.account),
+        );
+        Ok(())
+    }
+
+    /// Learns the service's time from its answer. Whether a request of this date was refused for it.
+    fn was_misdated(&self, sent: Instant, date: OffsetDateTime, answer: &AsyncRawResponse) -> bool {
+        let header = |name| header(answer.headers(), name);
+        // What stands between us and the service has a clock of its own.
+        if header("x-ms-version").is_none() && header("x-ms-request-id").is_none() {
+            return false;
+        }
+        let Some(theirs) = header("date").and_then(|text| parse_rfc7231(text).ok()) else {
+            return false;
+        };
+        self.clock.learn(sent, theirs);
+        u16::from(answer.status()) == 403
+            && header("x-ms-error-code") == Some("AuthenticationFailed")
+            && (self.clock.date() - date).unsigned_abs() > DATE_MATTERS
+    }
+}
+
+fn header<'a>(headers: &'a Headers, name: &'static str) -> Option<&'a str> {
+    headers.get_optional_str(&HeaderName::from_static(name))
 }
 
 impl fmt::Debug for SharedKey {
@@ -40,27 +99,19 @@ impl Policy for SharedKey {
         request: &mut Request,
         next: &[Arc<dyn Policy>],
     ) -> PolicyResult {
-        // A date of its own for each try: one that is fifteen minutes old is refused.
-        request.insert_header("x-ms-date", to_rfc7231(&OffsetDateTime::now_utc()));
-        let headers: BTreeMap<String, String> = request
-            .headers()
-            .iter()
-            .map(|(name, value)| (name.as_str().to_lowercase(), value.as_str().to_owned()))
-            .collect();
-        let length = request.body().len().unwrap_or(0);
-        let text = string_to_sign(
-            &self.account,
-            request.method().as_str(),
-            request.url(),
-            &headers,
-            length,
-        );
-        let signature = hmac_sha256(&text, &self.key)?;
-        request.insert_header(
-            "authorization",
-            format!("SharedKey {}:{signature}", self.account),
-        );
-        next[0].send(ctx, request, &next[1..]).await
+        let (sent, date) = (Instant::now(), self.clock.date());
+        self.sign(request, &date)?;
+        let answer = next[0].send(ctx, request, &next[1..]).await?;
+        if !self.was_misdated(sent, date, &answer) {
+            return Ok(answer);
+        }
+        // Refused before anything was done. Once more, now that the service has told its time; the
+        // time limit round the whole exchange stands.
+        let (sent, date) = (Instant::now(), self.clock.date());
+        self.sign(request, &date)?;
+        let answer = next[0].send(ctx, request, &next[1..]).await?;
+        self.was_misdated(sent, date, &answer);
+        Ok(answer)
     }
 }
 
@@ -94,10 +145,13 @@ fn string_to_sign(
     ]
     .join("\n");
     text.push('\n');
-    for (name, value) in headers {
-        if name.starts_with("x-ms-") {
-            text.push_str(&format!("{name}:{}\n", value.trim()));
-        }
+    let mut ours: Vec<_> = headers
+        .iter()
+        .filter(|(name, _)| name.starts_with("x-ms-"))
+        .collect();
+    ours.sort_by(|(one, _), (other, _)| in_their_order(one, other));
+    for (name, value) in ours {
+        text.push_str(&format!("{name}:{}\n", value.trim()));
     }
     text.push_str(&format!("/{account}{}", url.path()));
     let mut query: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -112,6 +166,14 @@ fn string_to_sign(
         text.push_str(&format!("\n{name}:{}", values.join(",")));
     }
     text
+}
+
+/// The service sorts names like words and not like bytes: an underscore comes before the digits.
+/// Names of other people's metadata have both.
+fn in_their_order(one: &str, other: &str) -> Ordering {
+    let weight = |byte: u8| if byte == b'_' { b' ' } else { byte };
+    let weights = |name: &str| name.bytes().map(weight).collect::<Vec<u8>>();
+    weights(one).cmp(&weights(other))
 }
 
 #[cfg(test)]
@@ -161,6 +223,28 @@ mod tests {
     }
 
     #[test]
+    fn an_underscore_comes_before_a_digit_as_the_service_sorts_it() {
+        let url =
+            Url::parse("https://acct.blob.core.windows.net/c/b?comp=metadata").expect("a URL");
+        let names = [
+            "x-ms-meta-a1",
+            "x-ms-meta-a_b",
+            "x-ms-meta-ab",
+            "x-ms-meta-a",
+        ];
+        let headers = headers(&names.map(|name| (name, "v")));
+        let text = string_to_sign("acct", "PUT", &url, &headers, 0);
+        let order: Vec<&str> = text.lines().filter(|l| l.starts_with("x-ms")).collect();
+        let wanted = [
+            "x-ms-meta-a:v",
+            "x-ms-meta-a_b:v",
+            "x-ms-meta-a1:v",
+            "x-ms-meta-ab:v",
+        ];
+        assert_eq!(order, wanted);
+    }
+
+    #[test]
     fn the_signature_is_hmac_sha256_of_the_text_under_the_decoded_key() {
         // RFC 4231, test case 2: the key "Jefe".
         let signature = hmac_sha256("what do ya want for nothing?", &Secret::new("SmVmZQ=="))
@@ -170,7 +254,11 @@ mod tests {
 
     #[test]
     fn debug_shows_neither_key_nor_account() {
-        let policy = SharedKey::new("someaccount".into(), Secret::new("c2VjcmV0"));
+        let policy = SharedKey::new(
+            "someaccount".into(),
+            Secret::new("c2VjcmV0"),
+            Arc::new(ServiceClock::new()),
+        );
         assert_eq!(format!("{policy:?}"), "SharedKey { .. }");
     }
 }

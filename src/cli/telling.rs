@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use clap::builder::BoolishValueParser;
 
-use super::path;
+use super::common::path;
 
 /// The flags.
 #[derive(Clone, Debug, Args)]

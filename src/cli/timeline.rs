@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{path, with_examples};
+use super::common::path;
+use super::with_examples;
 
 /// What is read, and how it is shown.
 #[derive(Clone, Debug, Args)]

@@ -186,7 +186,7 @@ pub enum Action {
         /// After this moment the attempt is given up.
         give_up_at: Instant,
     },
-    /// Leave the lease to run out: forget it without asking the store.
+    /// Leave the lease to run out: forget it without asking the store, and what is under way.
     Abandon,
     /// Tell people.
     Report(Notice),
@@ -244,6 +244,11 @@ pub enum Notice {
     Overlapped,
     /// The lease was given back.
     Released,
+    /// The lease was to be given back, and was not ours any more.
+    FoundLost {
+        /// What the store said.
+        why: String,
+    },
     /// The lease is left to run out, for this reason.
     LeftToRunOut {
         /// One line for a person.

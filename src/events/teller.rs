@@ -158,6 +158,10 @@ impl Teller {
                 self.tell(now, Word::Released, |_| {});
                 self.common.token = None;
             }
+            Notice::FoundLost { why } => {
+                because(Word::Lost, self, why.clone());
+                self.common.token = None;
+            }
             Notice::LeftToRunOut { why } => {
                 because(Word::LeftToRunOut, self, why.clone());
                 self.common.token = None;
@@ -324,6 +328,7 @@ mod tests {
             Notice::StandingBack { until: now },
             Notice::Overlapped,
             Notice::Released,
+            Notice::FoundLost { why: String::new() },
             Notice::LeftToRunOut { why: String::new() },
         ] {
             let records = told(|events| events.notice(now, &notice, "file:/x"));

@@ -24,7 +24,8 @@ pub use will::{execute_will, prepare_will};
 use std::collections::BTreeMap;
 use std::future::pending;
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -32,7 +33,7 @@ use async_trait::async_trait;
 use self::wire::{LeaseState, Wire};
 use super::record::{Candidate, Record};
 use super::{Store, Terms};
-use crate::azure::{Account, Operation, Trouble};
+use crate::azure::{Account, Operation, ServiceClock, Trouble};
 use crate::clock::Instant;
 use crate::core::{Failure, Grant};
 
@@ -74,6 +75,7 @@ pub enum OpenError {
 pub struct Blob {
     name: String,
     wire: Wire,
+    clock: Arc<ServiceClock>,
     seconds: i32,
     lease: Duration,
     candidate: Candidate,
@@ -91,8 +93,8 @@ struct State {
     perhaps: Option<Instant>,
     /// The lease we have.
     held: Option<Held>,
-    /// An id whose release was sent and not answered.
-    spent: Option<String>,
+    /// A lease whose release was asked for and not confirmed.
+    spent: Option<Spent>,
     /// The greatest token seen: no grant of ours is below it, whatever the metadata say.
     floor: u64,
     /// What has succeeded before, as a set of `1 << Operation`.
@@ -104,6 +106,36 @@ struct Held {
     id: String,
     record: Record,
     others: BTreeMap<String, String>,
+    /// It is being broken, and the core knows how much of it is left.
+    breaking: bool,
+}
+
+/// A lease that is being given back; its id is never leased again.
+#[derive(Clone)]
+struct Spent {
+    id: String,
+    /// It was ours for certain (rather than: an attempt may have obtained it).
+    had: bool,
+    /// A request to release it may have been carried out.
+    unclear: Arc<AtomicBool>,
+}
+
+impl Spent {
+    fn new(id: String, had: bool) -> Spent {
+        Spent {
+            id,
+            had,
+            unclear: Arc::default(),
+        }
+    }
+}
+
+/// What became of a lease that was to be given back.
+enum Returned {
+    /// It was given back, or never ours.
+    Done,
+    /// It was not ours any more, and no request of ours can have given it back: why, for a person.
+    Taken(String),
 }
 
 impl Blob {
@@ -131,6 +163,7 @@ impl Blob {
         Ok(Blob {
             name: blob_url.to_string(),
             wire,
+            clock: account.service_clock(),
             seconds,
             lease: config.lease,
             candidate: config.candidate,
@@ -148,42 +181,71 @@ impl Blob {
         self.state().proven |= 1 << operation as u16;
     }
 
+    /// The core knows how much is left of the lease we have.
+    fn is_breaking(&self) -> bool {
+        self.state().held.as_ref().is_some_and(|held| held.breaking)
+    }
+
     /// The meaning of trouble outside a tenure.
     fn failure(&self, trouble: &Trouble, operation: Operation) -> Failure {
         let proven = self.state().proven & (1 << operation as u16) != 0;
         trouble.failure(operation, &self.name, proven)
     }
 
-    /// What a lease that breaks still gives us. `None`: it may be somebody else's now.
+    /// What a lease that breaks still gives us; `None`: it may be somebody else's now.
     ///
     /// Between the look and the question the lease may end and the next holder come; the ETag
     /// keeps us off from the moment he has written his record. Within the one round trip before
     /// that his lease would break and he would drain: a tenure lost, no overlap.
-    async fn rest_of_breaking(&self, give_up_at: Instant) -> Option<Instant> {
+    ///
+    /// # Errors
+    /// If the service did not say.
+    async fn rest_of_breaking(&self, give_up_at: Instant) -> Result<Option<Instant>, Trouble> {
         // Every moment spent here the command may run without control.
         let limit = give_up_at.min(Instant::now() + Duration::from_secs(1));
-        let view = self.wire.look(None, limit).await.ok()?;
-        let etag = match view.lease {
-            LeaseState::Breaking => view.etag?,
-            LeaseState::Free | LeaseState::Leased => return None,
+        let view = match self.wire.look(None, limit).await {
+            Ok(view) => view,
+            Err(trouble) if is_gone(&trouble) => return Ok(None),
+            Err(trouble) => return Err(trouble),
+        };
+        let (LeaseState::Breaking, Some(etag)) = (view.lease, view.etag) else {
+            return Ok(None);
         };
         let asked = Instant::now();
-        let rest = self.wire.rest_of_breaking(&etag, limit).await.ok()?;
+        let rest = match self.wire.rest_of_breaking(&etag, limit).await {
+            Ok(rest) => rest,
+            // The next holder has written already.
+            Err(trouble) if trouble.code() == Some("ConditionNotMet") => return Ok(None),
+            Err(trouble) if is_gone(&trouble) => return Ok(None),
+            Err(trouble) => return Err(trouble),
+        };
         // In whole seconds and "approximate"; never longer than a lease.
-        let rest = rest.min(self.lease).checked_sub(Duration::from_secs(1))?;
-        Some(asked + rest)
+        let rest = rest.min(self.lease).checked_sub(Duration::from_secs(1));
+        Ok(rest.map(|rest| asked + rest))
     }
 
-    /// Releases `id`, again and again until it is said or the time is up. All answers that mean
-    /// "not ours" are success.
-    async fn release_until(wire: &Wire, id: &str, give_up_at: Instant) -> Result<(), Trouble> {
+    /// Releases the lease, again and again until it is said or the time is up.
+    async fn release_until(
+        wire: &Wire,
+        spent: &Spent,
+        give_up_at: Instant,
+    ) -> Result<Returned, Trouble> {
         let mut pause = Duration::from_millis(250);
         loop {
-            let trouble = match wire.release(id, give_up_at).await {
-                Ok(()) => return Ok(()),
-                Err(trouble) if is_gone(&trouble) => return Ok(()),
-                Err(trouble) => trouble,
+            // Written down before it is asked for: this call can be dropped at any await.
+            let unclear = spent.unclear.swap(true, Ordering::Relaxed);
+            let trouble = match wire.release(&spent.id, give_up_at).await {
+                Ok(()) => return Ok(Returned::Done),
+                Err(trouble) if !is_gone(&trouble) => trouble,
+                // An earlier request may have done it, and only its answer was lost.
+                Err(trouble) if spent.had && !unclear => {
+                    return Ok(Returned::Taken(trouble.why()));
+                }
+                Err(_) => return Ok(Returned::Done),
             };
+            if !trouble.is_unclear() {
+                spent.unclear.store(unclear, Ordering::Relaxed);
+            }
             let pause_now = match &trouble {
                 Trouble::Answer {
                     retry_after: Some(wished),
@@ -249,9 +311,16 @@ impl Store for Blob {
             Err(trouble) => trouble,
         };
         if trouble.code() == Some("LeaseIsBrokenAndCannotBeRenewed") {
-            let until = self.rest_of_breaking(give_up_at).await;
-            if until.is_none() {
-                self.state().held = None;
+            let until = match self.rest_of_breaking(give_up_at).await {
+                Ok(until) => until,
+                // What was said before stands until something else is.
+                Err(trouble) if self.is_breaking() => return Err(trouble.doubt(Operation::Break)),
+                Err(_) => None,
+            };
+            let mut state = self.state();
+            state.held = state.held.take().filter(|_| until.is_some());
+            if let Some(held) = &mut state.held {
+                held.breaking = true;
             }
             return Err(Failure::Lost {
                 until,
@@ -269,26 +338,28 @@ impl Store for Blob {
     }
 
     async fn release(&self, give_up_at: Instant) -> Result<(), Failure> {
-        let id = {
+        let spent = {
             let mut state = self.state();
-            let held = state.held.take().map(|held| held.id);
+            let held = state.held.take().map(|held| Spent::new(held.id, true));
             let perhaps = state.perhaps.take().and(state.proposed.clone());
-            let id = held.or(perhaps).or_else(|| state.spent.clone());
-            let Some(id) = id else {
+            let ours = held.or(perhaps.map(|id| Spent::new(id, false)));
+            let Some(spent) = ours.or(state.spent.clone()) else {
                 return Ok(());
             };
             // From here on the id is never leased again: this release may arrive late.
             state.proposed = None;
-            state.spent = Some(id.clone());
-            id
+            state.spent = Some(spent.clone());
+            spent
         };
-        match Blob::release_until(&self.wire, &id, give_up_at).await {
-            Ok(()) => {
-                self.state().spent = None;
-                self.prove(Operation::Release);
-                Ok(())
-            }
-            Err(trouble) => Err(trouble.doubt(Operation::Release)),
+        let returned = match Blob::release_until(&self.wire, &spent, give_up_at).await {
+            Ok(returned) => returned,
+            Err(trouble) => return Err(trouble.doubt(Operation::Release)),
+        };
+        self.state().spent = None;
+        self.prove(Operation::Release);
+        match returned {
+            Returned::Done => Ok(()),
+            Returned::Taken(why) => Err(Failure::Lost { until: None, why }),
         }
     }
 
@@ -318,6 +389,7 @@ impl Store for Blob {
         let will = will::Will {
             blob: self.name.clone(),
             lease,
+            clock: self.clock.ahead(),
         };
         // A name can be longer than a will, once encoded; then the lease runs out by itself.
         serde_json::to_vec(&will)

@@ -68,7 +68,9 @@ pub trait Store: Send + Sync {
     /// obtained. Without either it does nothing.
     ///
     /// # Errors
-    /// `Transient` if it could not be said; the lease then runs out by itself.
+    /// `Transient` if it could not be said; the lease then runs out by itself. `Lost` if it was
+    /// ours, is not any more, and no request of ours can have given it back: somebody took it from
+    /// us, or it has run out and was taken.
     async fn release(&self, give_up_at: Instant) -> Result<(), Failure>;
 
     /// Says in the record that the holder has begun to drain. Best effort.

@@ -233,7 +233,7 @@ impl Slots {
             return Err(failure);
         }
         let limit = give_up_at.min(Instant::now() + UNDO);
-        if store.release(limit).await.is_ok() {
+        if is_settled(&store.release(limit).await) {
             self.state().perhaps.remove(&slot);
         }
         Err(failure)
@@ -348,12 +348,14 @@ impl Store for Slots {
         };
         let replies = ours.iter().map(|(slot, store)| async move {
             let reply = store.release(give_up_at).await;
-            if reply.is_ok() {
+            if is_settled(&reply) {
                 self.state().perhaps.remove(slot);
             }
             reply
         });
-        let replies = futures::future::join_all(replies).await;
+        let mut replies = futures::future::join_all(replies).await;
+        // That control was taken from us is said here or never; the others stay in mind.
+        replies.sort_by_key(|reply| !matches!(reply, Err(Failure::Lost { .. })));
         replies.into_iter().collect()
     }
 
@@ -375,6 +377,11 @@ impl Store for Slots {
     fn will(&self) -> Option<Vec<u8>> {
         self.held()?.will()
     }
+}
+
+/// Nothing is ours of it any more, and nobody has to be asked again.
+fn is_settled(reply: &Result<(), Failure>) -> bool {
+    matches!(reply, Ok(()) | Err(Failure::Lost { .. }))
 }
 
 fn is_fatal(failure: &Failure) -> bool {

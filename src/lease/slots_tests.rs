@@ -14,6 +14,8 @@ enum Fate {
     /// It never answers at all.
     Hangs,
     Broken,
+    /// Somebody took it from whoever had it.
+    Stolen,
 }
 
 struct World {
@@ -74,7 +76,7 @@ impl Store for Lock {
         };
         match self.fate() {
             Fate::Free => Ok(grant()),
-            Fate::Taken => Err(Failure::Held(Sight {
+            Fate::Taken | Fate::Stolen => Err(Failure::Held(Sight {
                 holder: Some(format!("holder of {}", self.slot)),
                 ..Sight::default()
             })),
@@ -102,6 +104,12 @@ impl Store for Lock {
             return Err(transient("no answer".into()));
         }
         self.world.ours.lock().unwrap().remove(&self.slot);
+        if self.fate() == Fate::Stolen {
+            return Err(Failure::Lost {
+                until: None,
+                why: "stolen".into(),
+            });
+        }
         Ok(())
     }
 
@@ -143,7 +151,7 @@ fn later() -> Instant {
     Instant::now() + Duration::from_secs(60)
 }
 
-use Fate::{Broken, Free, Hangs, LosesTheAnswer, Mute, Taken};
+use Fate::{Broken, Free, Hangs, LosesTheAnswer, Mute, Stolen, Taken};
 
 #[tokio::test]
 async fn the_free_slot_is_found_wherever_we_begin() {
@@ -211,6 +219,21 @@ async fn what_may_be_ours_is_asked_for_first_and_given_back_in_the_end() {
     world.set(1, Free);
     slots.acquire(later()).await.unwrap();
     assert_eq!((slots.slot(), world.ours()), (1, vec![0, 1]));
+    world.set(0, Taken);
+    slots.release(later()).await.unwrap();
+    assert_eq!(world.ours(), [0; 0]);
+}
+
+#[tokio::test]
+async fn a_slot_that_was_taken_from_us_is_told_whatever_the_others_answer() {
+    let (slots, world) = slots(0, &[Mute, Taken]);
+    let _unanswered = slots.acquire(later()).await;
+    world.set(1, Free);
+    slots.acquire(later()).await.unwrap();
+    world.set(1, Stolen);
+    let said = slots.release(later()).await;
+    assert!(matches!(said, Err(Failure::Lost { .. })), "{said:?}");
+    // It is said once, and the other is still in mind.
     world.set(0, Taken);
     slots.release(later()).await.unwrap();
     assert_eq!(world.ours(), [0; 0]);

@@ -7,7 +7,7 @@ use crate::cli;
 use crate::report::Volume;
 
 pub(super) fn telling(
-    typed: &cli::Run,
+    typed: &cli::Common,
     lock: &Lock,
     slots: u32,
 ) -> Result<(Volume, Option<PathBuf>), Refusal> {
@@ -19,8 +19,8 @@ pub(super) fn telling(
     Ok((typed.into(), event_log(typed, lock, slots)?))
 }
 
-impl From<&cli::Run> for Volume {
-    fn from(typed: &cli::Run) -> Volume {
+impl From<&cli::Common> for Volume {
+    fn from(typed: &cli::Common) -> Volume {
         match (typed.quiet, typed.telling.verbose) {
             // Both are refused, which is said even so.
             (true, _) => Volume::Quiet,
@@ -32,7 +32,7 @@ impl From<&cli::Run> for Volume {
 
 /// A line in the lock's file would be a record that nobody can read, and one in the status file
 /// would be replaced with it.
-fn event_log(typed: &cli::Run, lock: &Lock, slots: u32) -> Result<Option<PathBuf>, Refusal> {
+fn event_log(typed: &cli::Common, lock: &Lock, slots: u32) -> Result<Option<PathBuf>, Refusal> {
     let Some(log) = &typed.telling.event_log else {
         return Ok(None);
     };

@@ -29,11 +29,35 @@ pub(super) struct Sink<F> {
     torn: AtomicBool,
 }
 
-enum Way {
+/// How a descriptor is written to without waiting.
+pub(super) enum Way {
     /// A description of our own with `O_NONBLOCK`.
     Own(OwnedFd),
+    /// A socket.
     Socket,
+    /// Anything else.
     AskFirst,
+}
+
+impl Way {
+    /// Writes as much as goes in without waiting, from the beginning of `text`.
+    pub(super) fn write(&self, fd: BorrowedFd<'_>, text: &[u8]) -> Result<usize, Errno> {
+        match self {
+            Way::Own(own) => write(own, text),
+            Way::Socket => send(
+                std::os::fd::AsRawFd::as_raw_fd(&fd),
+                text,
+                MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL,
+            ),
+            Way::AskFirst => {
+                let mut asked = [PollFd::new(fd, PollFlags::POLLOUT)];
+                match poll(&mut asked, PollTimeout::ZERO) {
+                    Ok(1..) => write(fd, text),
+                    _ => Err(Errno::EAGAIN),
+                }
+            }
+        }
+    }
 }
 
 impl<F: AsFd> Sink<F> {
@@ -74,25 +98,12 @@ impl<F: AsFd> Sink<F> {
     }
 
     fn write(&self, text: &[u8]) -> Result<usize, Errno> {
-        match &self.way {
-            Way::Own(own) => write(own, text),
-            Way::Socket => send(
-                std::os::fd::AsRawFd::as_raw_fd(&self.fd.as_fd()),
-                text,
-                MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL,
-            ),
-            Way::AskFirst => {
-                let mut asked = [PollFd::new(self.fd.as_fd(), PollFlags::POLLOUT)];
-                match poll(&mut asked, PollTimeout::ZERO) {
-                    Ok(1..) => write(&self.fd, text),
-                    _ => Err(Errno::EAGAIN),
-                }
-            }
-        }
+        self.way.write(self.fd.as_fd(), text)
     }
 }
 
-fn way(fd: BorrowedFd<'_>) -> Way {
+/// The way for this descriptor.
+pub(super) fn way(fd: BorrowedFd<'_>) -> Way {
     let Ok(kind) = fstat(fd).map(|stat| SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT)
     else {
         return Way::AskFirst;

@@ -77,6 +77,10 @@ pub(super) fn of_notice(notice: &Notice, now: Instant) -> (Level, String) {
                 .into(),
         ),
         Notice::Released => (Level::INFO, "gave the lock back".into()),
+        Notice::FoundLost { why } => (
+            Level::WARN,
+            format!("the lease was no longer ours when it was given back: {why}"),
+        ),
         Notice::LeftToRunOut { why } => {
             (Level::WARN, format!("the lease is left to run out: {why}"))
         }
@@ -99,6 +103,7 @@ pub(super) fn event(notice: &Notice) -> &'static str {
         Notice::StandingBack { .. } => "standing-back",
         Notice::Overlapped => "overlap",
         Notice::Released => "released",
+        Notice::FoundLost { .. } => "lost",
         Notice::LeftToRunOut { .. } => "left-to-run-out",
     }
 }
@@ -197,7 +202,7 @@ pub(super) fn until_the_kill(span: std::time::Duration) -> String {
     format!("; SIGKILL in {}", left(span))
 }
 
-fn rounded(span: std::time::Duration) -> std::time::Duration {
+pub(super) fn rounded(span: std::time::Duration) -> std::time::Duration {
     if span < std::time::Duration::from_secs(1) {
         return std::time::Duration::from_millis(u64::try_from(span.as_millis()).unwrap_or(0));
     }

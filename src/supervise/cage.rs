@@ -99,7 +99,7 @@ impl Cage {
         }
     }
 
-    /// Forks; the child is in a namespace from its birth, but not yet in a cgroup: see `join`.
+    /// Forks; the child is in a namespace from its birth, but not always in a cgroup: see `join`.
     ///
     /// # Safety
     /// The process has one thread, or the child makes only async-signal-safe calls.
@@ -110,6 +110,10 @@ impl Cage {
                 unsafe { space.namespace.fork() }.map_err(|e| errno(&e))
             }
             Cage::Pidns(None) => Err(Errno::ESRCH),
+            Cage::Cgroup(cgroup) if cgroup.bears() => {
+                // SAFETY: passed on to the caller.
+                unsafe { cgroup.fork() }.map_err(|e| errno(&e))
+            }
             // SAFETY: passed on to the caller.
             Cage::None | Cage::Cgroup(_) => match unsafe { libc::fork() } {
                 -1 => Err(Errno::last()),
@@ -128,11 +132,11 @@ impl Cage {
         }
     }
 
-    /// A descriptor that a new process writes "0" to, to be inside.
+    /// A descriptor that a new process writes "0" to, to be inside, if it was not born there.
     pub(super) fn join(&self) -> Option<RawFd> {
         match self {
-            Cage::Cgroup(cgroup) => Some(cgroup.join().as_raw_fd()),
-            Cage::None | Cage::Pidns(_) => None,
+            Cage::Cgroup(cgroup) if !cgroup.bears() => Some(cgroup.join().as_raw_fd()),
+            Cage::None | Cage::Cgroup(_) | Cage::Pidns(_) => None,
         }
     }
 

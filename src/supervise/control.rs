@@ -67,6 +67,8 @@ struct Place {
     path: PathBuf,
     /// Keeps the lock that tells others that the file is in use.
     file: File,
+    /// Any drain is the end of control.
+    yields: bool,
 }
 
 /// The file as its owners have it: nothing, where no directory would take one.
@@ -74,6 +76,20 @@ struct Place {
 pub(super) struct ControlFile(Option<Place>);
 
 impl ControlFile {
+    /// The same for those who are not killed before control is given back: it says "not in
+    /// control" from the beginning of every drain, not only of one for want of control.
+    pub(super) fn yielding(mut self) -> ControlFile {
+        if let Some(place) = &mut self.0 {
+            place.yields = true;
+        }
+        self
+    }
+
+    /// Whether any drain is the end of control.
+    pub(super) fn yields(&self) -> bool {
+        self.0.as_ref().is_some_and(|place| place.yields)
+    }
+
     /// Makes one in the first directory that will do. It says "not in control".
     pub(super) fn create() -> ControlFile {
         let variable = |name| std::env::var_os(name).filter(|value: &OsString| !value.is_empty());
@@ -156,7 +172,12 @@ fn create_in(directory: &Path) -> io::Result<Place> {
     match made {
         Ok(word) => {
             sweep(directory, ours);
-            Ok(Place { word, path, file })
+            Ok(Place {
+                word,
+                path,
+                file,
+                yields: false,
+            })
         }
         Err(error) => {
             let _ = fs::remove_file(&fresh);

@@ -11,6 +11,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::panic::AssertUnwindSafe;
+use std::path::Path;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -24,6 +25,7 @@ use super::attendant::Attendant;
 use super::cage::Cage;
 use super::control::ControlFile;
 use super::spawn::Inheritance;
+use super::tty::Foreground;
 use super::vigil::Vigil;
 use super::wire::{FRAME, Report};
 use super::{Contain, Setup, tree};
@@ -107,6 +109,12 @@ impl Guardian {
         self.pid
     }
 
+    /// Where the control file is, if one could be made.
+    #[must_use]
+    pub fn control_file(&self) -> Option<&Path> {
+        self.control.path()
+    }
+
     /// Whether we were started in the foreground of a terminal, so that a command that stops is
     /// one that was stopped with Ctrl-Z, and we stop with it.
     #[must_use]
@@ -135,6 +143,27 @@ impl Guardian {
 /// # Errors
 /// When something that was asked for cannot be had, or the kernel refuses; nothing is left behind.
 pub fn fork(setup: Setup) -> Result<Guardian, Refusal> {
+    make(setup, Part::Acts)
+}
+
+/// Forks a guardian as [`fork`] does, for a command that only tells others of our control. Those
+/// are not killed with it, so its control file says "not in control" from the beginning of every
+/// drain; and it gets no terminal, which belongs to them.
+///
+/// # Errors
+/// As [`fork`].
+pub fn fork_for_a_teller(setup: Setup) -> Result<Guardian, Refusal> {
+    make(setup, Part::Tells)
+}
+
+/// What the command does with control.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Acts,
+    Tells,
+}
+
+fn make(setup: Setup, part: Part) -> Result<Guardian, Refusal> {
     if setup.command.is_empty() {
         return Err(Refusal::NoCommand);
     }
@@ -145,7 +174,10 @@ pub fn fork(setup: Setup) -> Result<Guardian, Refusal> {
     if threads != 1 {
         return Err(Refusal::Threads(threads));
     }
-    let inheritance = Inheritance::capture();
+    let mut inheritance = Inheritance::capture();
+    if part == Part::Tells {
+        inheritance.foreground = Foreground::nobody_s();
+    }
     let cage = Cage::prepare(setup.contain)?;
     prctl::set_child_subreaper(true).map_err(errno("becoming a child subreaper"))?;
     forget_sigchld().map_err(errno("resetting SIGCHLD"))?;
@@ -155,6 +187,10 @@ pub fn fork(setup: Setup) -> Result<Guardian, Refusal> {
     }
     spare_what_we_came_with();
     let control = ControlFile::create();
+    let control = match part {
+        Part::Acts => control,
+        Part::Tells => control.yielding(),
+    };
     let (ours, its) = UnixStream::pair().map_err(system("making a socket pair"))?;
 
     // SAFETY: there is one thread (see above), so the child's memory is consistent; it never
@@ -260,7 +296,7 @@ fn hear_ready(guardian: &Guardian) -> Result<(), Refusal> {
 /// The guardian's life, from fork to exit.
 fn live(
     setup: Setup,
-    mut inheritance: Inheritance,
+    inheritance: Inheritance,
     cage: Cage,
     control: ControlFile,
     socket: UnixStream,
@@ -278,9 +314,11 @@ fn live(
         keep.extend(inheritance.foreground.descriptor());
         close_ours(&keep);
         let _ = prctl::set_name(NAME);
+        let mut vigil = Vigil::begin(setup, inheritance, cage, control, socket);
+        // The supervisor has been told to go on: what does not have to be there first comes now.
         rename_arguments();
-        take_precedence(&mut inheritance);
-        Vigil::begin(setup, inheritance, cage, control, socket).keep();
+        take_precedence(vigil.inheritance());
+        vigil.keep();
     }));
     // SAFETY: _exit(2) ends the process without running the exit handlers of the supervisor, whose
     // copy this is.

@@ -27,6 +27,6 @@ mod words;
 
 pub use attendant::Attendant;
 pub use control::View;
-pub use guardian::{Guardian, Refusal, fork};
+pub use guardian::{Guardian, Refusal, fork, fork_for_a_teller};
 pub use tty::stop_ourselves;
 pub use words::{Contain, News, Order, Setup};

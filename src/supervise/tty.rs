@@ -96,6 +96,14 @@ impl Foreground {
         }
     }
 
+    /// None, wherever we were started.
+    pub(super) fn nobody_s() -> Foreground {
+        Foreground {
+            terminal: None,
+            lent: false,
+        }
+    }
+
     /// There is a terminal, and we were started in its foreground.
     pub(super) fn is_there(&self) -> bool {
         self.terminal.is_some()

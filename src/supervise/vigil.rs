@@ -122,6 +122,11 @@ impl Vigil {
         vigil
     }
 
+    /// What the command is to find again.
+    pub(super) fn inheritance(&mut self) -> &mut Inheritance {
+        &mut self.inheritance
+    }
+
     /// Lives until the supervisor wants it no more, or is dead and everything is done.
     pub(super) fn keep(mut self) {
         while !self.over {
@@ -148,7 +153,12 @@ impl Vigil {
     fn happened(&mut self, event: Event) {
         let steps = self.watch.step(Instant::now(), event);
         // Before anything is done about it: whoever is signalled finds the truth there.
-        self.control.set(self.watch.control());
+        let yielded = self.control.yields() && self.watch.is_draining();
+        self.control.set(if yielded {
+            Instant::ZERO
+        } else {
+            self.watch.control()
+        });
         self.perform(&steps);
     }
 

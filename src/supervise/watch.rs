@@ -169,6 +169,11 @@ impl Watch {
         matches!(self.phase, Phase::Killing { .. })
     }
 
+    /// Whether the tree was asked to end.
+    pub(super) fn is_draining(&self) -> bool {
+        matches!(self.phase, Phase::Draining { .. })
+    }
+
     /// Until when the command may believe in its control: what the control file says. Zero from
     /// the moment it is asked to end because control is in doubt.
     pub(super) fn control(&self) -> Instant {

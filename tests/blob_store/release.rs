@@ -10,21 +10,94 @@ use trafficcop::lease::blob::{execute_will, prepare_will};
 use super::renew::in_control;
 use super::server::*;
 
-#[tokio::test]
-async fn released_or_not_ours_is_released() {
-    for reply in [
-        done(),
+/// The answers that say that the lease is not ours.
+fn not_ours() -> [Reply; 6] {
+    [
         error(409, "LeaseIdMismatchWithLeaseOperation"),
         error(409, "LeaseNotPresentWithLeaseOperation"),
         error(412, "LeaseLost"),
         error(404, "BlobNotFound"),
         error(404, "ContainerNotFound"),
-    ] {
+        error(409, "ContainerBeingDeleted"),
+    ]
+}
+
+#[tokio::test]
+async fn a_lease_that_is_not_ours_any_more_when_it_is_given_back_was_taken_from_us() {
+    for reply in not_ours() {
         let (server, blob) = in_control(vec![("release", reply)]).await;
-        blob.release(later()).await.expect("released");
+        let said = blob.release(later()).await;
+        assert!(
+            matches!(said, Err(Failure::Lost { until: None, .. })),
+            "{said:?}"
+        );
         assert_eq!(blob.will(), None);
+        // It is said once, and nothing is left to be given back.
+        blob.release(later()).await.expect("nothing to do");
         server.played();
     }
+}
+
+#[tokio::test]
+async fn a_release_that_may_have_been_done_before_is_no_loss() {
+    for reply in not_ours() {
+        for unclear in [
+            lost(),
+            page(200),
+            page(409),
+            answer(404),
+            answer(200).without_version(),
+            error(500, "InternalError"),
+            error(503, "ServerBusy"),
+            error(408, "RequestTimeout"),
+        ] {
+            let script = vec![("release", unclear.clone()), ("release", reply.clone())];
+            let (server, blob) = in_control(script).await;
+            let said = blob.release(later()).await;
+            assert_eq!(said, Ok(()), "after {unclear:?}");
+            server.played();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_release_that_was_refused_was_not_done() {
+    let refused = [
+        error(403, "AuthorizationFailure"),
+        error(429, "TooManyRequests"),
+        error(409, "AccountIsDisabled"),
+    ];
+    for reply in refused {
+        let mismatch = error(409, "LeaseIdMismatchWithLeaseOperation");
+        let (server, blob) = in_control(vec![("release", reply), ("release", mismatch)]).await;
+        let said = blob.release(later()).await;
+        assert!(matches!(said, Err(Failure::Lost { .. })), "{said:?}");
+        server.played();
+    }
+}
+
+#[tokio::test]
+async fn a_release_that_was_dropped_may_have_been_done() {
+    let (server, blob) = in_control(vec![("release", hang())]).await;
+    let dropped = tokio::time::timeout(Duration::from_millis(300), blob.release(later())).await;
+    assert!(dropped.is_err());
+    let mismatch = || error(409, "LeaseIdMismatchWithLeaseOperation");
+    server.then(vec![("release", mismatch())]);
+    assert_eq!(blob.release(later()).await, Ok(()));
+    server.played();
+}
+
+#[tokio::test]
+async fn a_lease_that_an_attempt_may_have_obtained_is_nobody_s_loss() {
+    let server = Server::start(vec![("look", free()), ("acquire", lost())]);
+    let blob = server.blob();
+    blob.acquire(later()).await.expect_err("no answer");
+    server.then(vec![(
+        "release",
+        error(409, "LeaseNotPresentWithLeaseOperation"),
+    )]);
+    assert_eq!(blob.release(later()).await, Ok(()));
+    server.played();
 }
 
 #[tokio::test]
@@ -96,8 +169,13 @@ fn the_last_will_releases_the_lease_from_another_thread_of_life() {
             .build()
             .expect("a runtime")
     };
-    let (server, blob) =
-        runtime().block_on(in_control(vec![("release", lost()), ("release", done())]));
+    let (server, blob) = runtime().block_on(async {
+        let (server, blob) = in_control(vec![("renew", renewed())]).await;
+        server.keeps_time(3600);
+        blob.renew(later()).await.expect("renewed");
+        (server, blob)
+    });
+    server.then(vec![("release", lost()), ("release", done())]);
     let will = blob.will().expect("a will");
     execute_will(&will); // Not prepared: nothing is sent.
     prepare_will(server.account());
@@ -105,6 +183,8 @@ fn the_last_will_releases_the_lease_from_another_thread_of_life() {
     execute_will(b"{\"blob\":\"http://127.0.0.1:1/testacct/locks/job\",\"lease\":\"x\"}");
     execute_will(&will);
     server.played();
+    // Dated by the service's clock, as the supervisor knew it.
+    assert_eq!(server.misdated(), ["renew"]);
     let id = server.of("acquire")[0]
         .header("x-ms-proposed-lease-id")
         .to_owned();

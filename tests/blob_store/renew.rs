@@ -129,6 +129,39 @@ async fn a_breaking_lease_tells_its_rest() {
 }
 
 #[tokio::test]
+async fn a_breaking_lease_is_asked_for_again_and_silence_takes_nothing_back() {
+    let broken = || ("renew", error(409, "LeaseIsBrokenAndCannotBeRenewed"));
+    let breaking = || ("look", seen("breaking", "\"2\""));
+    let rest = |seconds| ("break", answer(202).with("x-ms-lease-time", seconds));
+    let (server, blob) = in_control(vec![broken(), breaking(), rest("20")]).await;
+    let told = blob.renew(later()).await;
+    assert!(matches!(told, Err(Failure::Lost { until: Some(_), .. })));
+    for script in [
+        vec![broken(), ("look", lost())],
+        vec![broken(), ("look", error(503, "ServerBusy"))],
+        vec![broken(), breaking(), ("break", error(500, "InternalError"))],
+        vec![broken(), breaking(), ("break", answer(202))],
+    ] {
+        server.then(script);
+        let said = blob.renew(later()).await;
+        assert!(matches!(said, Err(Failure::Transient { .. })), "{said:?}");
+    }
+    // Broken a second time, with a period of 5 s; then at once.
+    server.then(vec![broken(), breaking(), rest("5")]);
+    let Err(Failure::Lost {
+        until: Some(until), ..
+    }) = blob.renew(later()).await
+    else {
+        panic!("it is breaking");
+    };
+    assert!(until <= Instant::now() + Duration::from_secs(4));
+    server.then(vec![broken(), ("look", seen("broken", "\"2\""))]);
+    let said = blob.renew(later()).await;
+    assert!(matches!(said, Err(Failure::Lost { until: None, .. })));
+    server.played();
+}
+
+#[tokio::test]
 async fn a_broken_lease_may_be_somebody_elses_now() {
     for script in [
         vec![("look", seen("broken", "\"2\""))],

@@ -7,6 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use azure_core::time::{OffsetDateTime, parse_rfc7231, to_rfc7231};
 use trafficcop::azure::Account;
 use trafficcop::clock::Instant;
 use trafficcop::lease::blob::{Blob, Config, Target};
@@ -62,6 +63,10 @@ impl Reply {
     }
     pub(crate) fn with(mut self, name: &str, value: &str) -> Reply {
         self.headers.push((name.into(), value.into()));
+        self
+    }
+    pub(crate) fn without_version(mut self) -> Reply {
+        self.headers.clear();
         self
     }
     pub(crate) fn meta(self, name: &str, value: &str) -> Reply {
@@ -145,6 +150,37 @@ struct Play {
     script: VecDeque<(&'static str, Reply)>,
     seen: Vec<Request>,
     wrong: Vec<String>,
+    /// By how many seconds its clock is ahead of ours, if it has one: then its answers are dated.
+    clock: Option<i64>,
+    /// It does not look at the dates of requests.
+    lenient: bool,
+    /// What it refused because of its date.
+    misdated: Vec<String>,
+}
+
+impl Play {
+    /// As the service does with what is dated more than fifteen minutes off its own clock.
+    fn is_misdated(&self, request: &Request) -> bool {
+        let Some(ahead) = self.clock.filter(|_| !self.lenient) else {
+            return false;
+        };
+        let date = parse_rfc7231(request.header("x-ms-date")).expect("a date");
+        (date.unix_timestamp() - now() - ahead).abs() > 15 * 60
+    }
+
+    fn next(&mut self, request: &Request) -> Reply {
+        let wrong = match self.script.pop_front() {
+            Some((op, reply)) if op == request.op => return reply,
+            Some((op, _)) => format!("{op} was to come, not {request:?}"),
+            None => format!("nothing was to come, not {request:?}"),
+        };
+        self.wrong.push(wrong);
+        answer(418)
+    }
+}
+
+fn now() -> i64 {
+    OffsetDateTime::now_utc().unix_timestamp()
 }
 
 /// The server; listening until the test's process ends.
@@ -174,6 +210,21 @@ impl Server {
     /// Adds to the script.
     pub(crate) fn then(&self, script: Vec<(&'static str, Reply)>) {
         self.locked().script.extend(script);
+    }
+
+    /// From now on its clock is so many seconds ahead of ours, and it holds us to it.
+    pub(crate) fn keeps_time(&self, ahead: i64) {
+        self.locked().clock = Some(ahead);
+    }
+
+    /// It dates its answers but does not look at the dates of requests.
+    pub(crate) fn ignores_dates(&self) {
+        self.locked().lenient = true;
+    }
+
+    /// What it refused because of its date.
+    pub(crate) fn misdated(&self) -> Vec<String> {
+        self.locked().misdated.clone()
     }
 
     fn locked(&self) -> std::sync::MutexGuard<'_, Play> {
@@ -241,20 +292,20 @@ fn serve(stream: &TcpStream, play: &Mutex<Play>) {
     while let Some(request) = read(&mut reader) {
         let reply = {
             let mut play = play.lock().unwrap_or_else(PoisonError::into_inner);
-            play.seen.push(request.clone());
-            match play.script.pop_front() {
-                Some((op, reply)) if op == request.op => reply,
-                Some((op, _)) => {
-                    play.wrong
-                        .push(format!("{op} was to come, not {request:?}"));
-                    answer(418)
-                }
-                None => {
-                    play.wrong
-                        .push(format!("nothing was to come, not {request:?}"));
-                    answer(418)
-                }
+            if play.is_misdated(&request) {
+                play.misdated.push(request.op.clone());
+                error(403, "AuthenticationFailed")
+            } else {
+                play.seen.push(request.clone());
+                play.next(&request)
             }
+        };
+        let reply = match play.lock().unwrap_or_else(PoisonError::into_inner).clock {
+            Some(ahead) => {
+                let date = OffsetDateTime::from_unix_timestamp(now() + ahead).expect("a date");
+                reply.with("date", &to_rfc7231(&date))
+            }
+            None => reply,
         };
         match reply.fate {
             Fate::Drop => {

@@ -136,7 +136,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         ],
     },
     Guarantee {
-        fault: "the same for a while; 401 or 403 in mid-tenure",
+        fault: "the same for a while; 401 or 403 in mid-tenure; an account that is read-only for a while",
         happens: "nothing: the renewal is tried again every 2 s (±20 %)",
         how_long: "up to 28 s of a lease of 60 s, 14 s of 30 s, 6 s of 15 s",
         shown: &[
@@ -146,7 +146,10 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
             ),
             (
                 "run_blob",
-                &["a_refusal_in_mid_tenure_is_doubt_and_costs_nothing"],
+                &[
+                    "a_refusal_in_mid_tenure_is_doubt_and_costs_nothing",
+                    "an_account_that_is_read_only_for_a_while_costs_nothing",
+                ],
             ),
         ],
     },
@@ -170,13 +173,16 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     },
     Guarantee {
         fault: "an operator breaks the lease at its end (no period), or with a period of half the lease or more",
-        happens: "what remains is asked for and used to end the command; it is gone before the lease is",
+        happens: "what remains is asked for and used to end the command; it is gone before the lease is. Asked again every second meanwhile: it can be broken once more, and less of it left",
         how_long: "noticed with the next renewal (a third of the lease at most)",
         shown: &[
             ("faults", &["BreakAtItsEnd", "BreakWithPeriod"]),
             (
                 "run_blob",
-                &["a_lease_broken_with_a_period_drains_within_it"],
+                &[
+                    "a_lease_broken_with_a_period_drains_within_it",
+                    "a_lease_that_is_broken_again_while_the_command_drains_kills_at_once",
+                ],
             ),
         ],
     },
@@ -191,6 +197,24 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
                 "a_jump_of_the_clock_has_the_lease_verified_at_once",
             ],
         )],
+    },
+    Guarantee {
+        fault: "the machine's wall clock is wrong by hours, or is set while the command runs (a blob with an account key; a SAS is not dated by us)",
+        happens: "nothing: requests are dated by the service's own clock, as its answers tell it; one that is refused for its date is sent once more, within the same attempt",
+        how_long: "one more request",
+        shown: &[
+            (
+                "run_blob",
+                &["a_clock_that_is_an_hour_off_and_then_on_the_other_side_costs_nothing"],
+            ),
+            (
+                "blob_store",
+                &[
+                    "a_clock_that_is_an_hour_off_costs_one_refusal_and_nothing_else",
+                    "a_clock_that_jumps_in_mid_tenure_is_no_doubt",
+                ],
+            ),
+        ],
     },
     Guarantee {
         fault: "the command ignores the stop signal, daemonises, or forks while it is killed",
@@ -275,15 +299,17 @@ pub(crate) const LIMITS: &[Limit] = &[
         shown: &[],
     },
     Limit {
-        what: "an operator breaks the lease at once (or with a period shorter than renewals are apart), or deletes the blob: another can have control before we can know",
-        answer: "the tree is SIGKILLed when it is noticed, with the next renewal (a third of the lease at most), and exit status or log own up to it (71). Break without a period instead: that waits for its end. After a deletion those who knew the blob go on counting its token; for others it starts at 1",
+        what: "an operator breaks the lease at once (or with a period shorter than renewals are apart), or deletes the blob or its container: another can have control before we can know",
+        answer: "the tree is SIGKILLed when it is noticed, with the next renewal (a third of the lease at most), and exit status or log own up to it (71); so they do if it is found out when the lease is given back. Not to be found out: a break during an outage that outlasts the lease, or where an answer to the release was lost. Break without a period instead: that waits for its end. After a deletion those who knew the blob go on counting its token; for others it starts at 1",
         shown: &[
             ("faults", &["BreakNow", "Delete"]),
             (
                 "run_blob",
                 &[
                     "a_lease_broken_at_once_kills_at_once_and_says_that_an_overlap_cannot_be_excluded",
+                    "a_lease_that_was_taken_unnoticed_is_found_lost_when_it_is_given_back",
                     "a_deleted_blob_kills_and_is_created_again_with_a_greater_token",
+                    "a_deleted_container_kills_and_is_created_again_once_the_store_lets_us",
                 ],
             ),
         ],

@@ -31,7 +31,10 @@ pub(crate) struct Desk {
 #[derive(Clone, Copy, Debug)]
 enum Trouble {
     Code(Code),
-    Error(Option<Duration>),
+    Error {
+        status: u16,
+        retry_after: Option<Duration>,
+    },
     Silence,
 }
 
@@ -43,11 +46,20 @@ impl Trouble {
         )
     }
 
+    /// What was asked for may have been done.
+    fn is_unclear(self) -> bool {
+        match self {
+            Trouble::Code(_) => false,
+            Trouble::Error { status, .. } => !(400..500).contains(&status) || status == 408,
+            Trouble::Silence => true,
+        }
+    }
+
     fn doubt(self) -> Failure {
         Failure::Transient {
             why: String::new(),
             retry_after: match self {
-                Trouble::Error(retry_after) => retry_after,
+                Trouble::Error { retry_after, .. } => retry_after,
                 _ => None,
             },
         }
@@ -102,22 +114,37 @@ impl Desk {
         match reply {
             None => Err(Trouble::Silence),
             Some(Reply::Refused(code)) => Err(Trouble::Code(code)),
-            Some(Reply::Error { retry_after, .. }) => Err(Trouble::Error(retry_after)),
+            Some(Reply::Error {
+                status,
+                retry_after,
+            }) => Err(Trouble::Error {
+                status,
+                retry_after,
+            }),
             Some(reply) => Ok(reply),
         }
     }
 
-    /// Releases `id` until it is said or the time is up.
-    async fn release_until(&self, id: Id, give_up_at: Instant) -> Result<(), Trouble> {
+    /// Releases a lease until it is said or the time is up.
+    async fn release_until(&self, spent: &Spent, give_up_at: Instant) -> Result<Returned, Trouble> {
         let mut pause = Duration::from_millis(250);
         loop {
-            let trouble = match self.exchange(Request::Release { id }, give_up_at).await {
-                Ok(_) => return Ok(()),
-                Err(trouble) if trouble.is_gone() => return Ok(()),
-                Err(trouble) => trouble,
+            let unclear = spent.unclear.replace(true);
+            let release = Request::Release { id: spent.id };
+            let trouble = match self.exchange(release, give_up_at).await {
+                Ok(_) => return Ok(Returned::Done),
+                Err(trouble) if !trouble.is_gone() => trouble,
+                Err(_) if spent.had && !unclear => return Ok(Returned::Taken),
+                Err(_) => return Ok(Returned::Done),
             };
+            if !trouble.is_unclear() {
+                spent.unclear.set(unclear);
+            }
             let pause_now = match trouble {
-                Trouble::Error(Some(wished)) => pause.max(wished),
+                Trouble::Error {
+                    retry_after: Some(wished),
+                    ..
+                } => pause.max(wished),
                 _ => pause,
             };
             if give_up_at.since(self.now.get()) <= pause_now {
@@ -133,8 +160,36 @@ impl Desk {
 pub(crate) fn execute_will(desk: Rc<Desk>, id: Id) -> Pin<Box<dyn Future<Output = ()>>> {
     Box::pin(async move {
         let give_up_at = desk.now.get() + Duration::from_secs(10);
-        let _ = desk.release_until(id, give_up_at).await;
+        let _ = desk.release_until(&Spent::new(id, false), give_up_at).await;
     })
+}
+
+/// A lease that is being given back.
+#[derive(Clone)]
+struct Spent {
+    id: Id,
+    /// It was ours for certain.
+    had: bool,
+    /// A request to release it may have been carried out.
+    unclear: Rc<Cell<bool>>,
+}
+
+impl Spent {
+    fn new(id: Id, had: bool) -> Spent {
+        Spent {
+            id,
+            had,
+            unclear: Rc::default(),
+        }
+    }
+}
+
+/// What became of it.
+#[derive(PartialEq, Eq)]
+enum Returned {
+    Done,
+    /// It was not ours any more, and that was not our doing.
+    Taken,
 }
 
 #[derive(Default)]
@@ -142,7 +197,9 @@ struct State {
     proposed: Option<Id>,
     perhaps: Option<Instant>,
     held: Option<(Id, Record)>,
-    spent: Option<Id>,
+    spent: Option<Spent>,
+    /// The lease of which it is known how much is left of it.
+    breaking: Option<Id>,
     floor: u64,
 }
 
@@ -180,7 +237,7 @@ impl Adapter {
         self.state().held.map(|(id, _)| id)
     }
 
-    fn begin(&self) -> (Id, Option<Id>) {
+    fn begin(&self) -> (Id, Option<Spent>) {
         let mut state = self.state();
         if state.held.take().is_some() {
             state.proposed = None;
@@ -190,7 +247,7 @@ impl Adapter {
             self.ids.set(self.ids.get() + 1);
             self.ids.get()
         });
-        (id, state.spent)
+        (id, state.spent.clone())
     }
 
     pub(crate) async fn acquire(&self, give_up_at: Instant) -> Result<Grant, Failure> {
@@ -198,7 +255,9 @@ impl Adapter {
         let (id, spent) = self.begin();
         if let Some(spent) = spent {
             let limit = give_up_at.min(desk.now.get() + Duration::from_secs(1));
-            match desk.exchange(Request::Release { id: spent }, limit).await {
+            spent.unclear.set(true);
+            let release = Request::Release { id: spent.id };
+            match desk.exchange(release, limit).await {
                 Err(trouble) if !trouble.is_gone() => {}
                 _ => self.state().spent = None,
             }
@@ -268,9 +327,10 @@ impl Adapter {
                     let mut state = self.state();
                     state.perhaps = None;
                     state.proposed = None;
-                    state.spent = Some(id);
+                    state.spent = Some(Spent::new(id, false));
                 }
-                if desk.release_until(id, give_up_at).await.is_ok() {
+                let spent = Spent::new(id, false);
+                if desk.release_until(&spent, give_up_at).await.is_ok() {
                     self.state().spent = None;
                 }
                 Err(failure)
@@ -351,7 +411,11 @@ impl Adapter {
             });
         }
         let mut pause = Duration::from_millis(300);
-        if let Trouble::Error(Some(wished)) = trouble {
+        if let Trouble::Error {
+            retry_after: Some(wished),
+            ..
+        } = trouble
+        {
             pause = pause.max(wished);
         }
         if stop_at.since(self.desk.now.get()) <= pause {
@@ -374,10 +438,14 @@ impl Adapter {
             Err(trouble) => trouble,
         };
         if let Trouble::Code(Code::LeaseIsBrokenAndCannotBeRenewed) = trouble {
-            let until = self.rest_of_breaking(give_up_at).await;
-            if until.is_none() {
-                self.state().held = None;
-            }
+            let until = match self.rest_of_breaking(give_up_at).await {
+                Ok(until) => until,
+                Err(trouble) if self.state().breaking == Some(id) => return Err(trouble.doubt()),
+                Err(_) => None,
+            };
+            let mut state = self.state();
+            state.breaking = until.map(|_| id);
+            state.held = state.held.filter(|_| until.is_some());
             return Err(lost(until));
         }
         if trouble.is_gone() {
@@ -387,46 +455,54 @@ impl Adapter {
         Err(trouble.doubt())
     }
 
-    async fn rest_of_breaking(&self, give_up_at: Instant) -> Option<Instant> {
+    async fn rest_of_breaking(&self, give_up_at: Instant) -> Result<Option<Instant>, Trouble> {
         let desk = &self.desk;
         let limit = give_up_at.min(desk.now.get() + Duration::from_secs(1));
         let look = desk.exchange(Request::Look { lease: None }, limit).await;
-        let Ok(Reply::View {
-            lease: LeaseState::Breaking,
-            etag,
-            ..
-        }) = look
-        else {
-            return None;
+        let etag = match look {
+            Ok(Reply::View {
+                lease: LeaseState::Breaking,
+                etag,
+                ..
+            }) => etag,
+            Err(trouble) if !trouble.is_gone() => return Err(trouble),
+            _ => return Ok(None),
         };
         let asked = desk.now.get();
         match desk.exchange(Request::RestOfBreaking { etag }, limit).await {
             Ok(Reply::Rest(seconds)) => {
                 let rest = Duration::from_secs(seconds).min(self.lease);
-                Some(asked + rest.checked_sub(Duration::from_secs(1))?)
+                let rest = rest.checked_sub(Duration::from_secs(1));
+                Ok(rest.map(|rest| asked + rest))
             }
-            _ => None,
+            Err(Trouble::Code(_)) => Ok(None),
+            Err(trouble) => Err(trouble),
+            Ok(other) => unreachable!("{other:?} to a break"),
         }
     }
 
     pub(crate) async fn release(&self, give_up_at: Instant) -> Result<(), Failure> {
-        let id = {
+        let spent = {
             let mut state = self.state();
-            let held = state.held.take().map(|(id, _)| id);
+            let held = state.held.take().map(|(id, _)| Spent::new(id, true));
             let perhaps = state.perhaps.take().and(state.proposed);
-            let Some(id) = held.or(perhaps).or(state.spent) else {
+            let ours = held.or(perhaps.map(|id| Spent::new(id, false)));
+            let Some(spent) = ours.or(state.spent.clone()) else {
                 return Ok(());
             };
             state.proposed = None;
-            state.spent = Some(id);
-            id
+            state.spent = Some(spent.clone());
+            spent
         };
-        match self.desk.release_until(id, give_up_at).await {
-            Ok(()) => {
-                self.state().spent = None;
-                Ok(())
-            }
-            Err(trouble) => Err(trouble.doubt()),
+        let returned = self.desk.release_until(&spent, give_up_at).await;
+        let returned = returned.map_err(Trouble::doubt)?;
+        self.state().spent = None;
+        match returned {
+            Returned::Done => Ok(()),
+            Returned::Taken => Err(Failure::Lost {
+                until: None,
+                why: String::new(),
+            }),
         }
     }
 

@@ -58,9 +58,10 @@ impl World {
             return true;
         }
         self.broken.iter().any(|(id, at_once, broken)| {
-            // Told before: then he was promised more time than a second break left him.
-            let told = pair.told_lost.filter(|told| told > broken);
-            let warned = told.is_some_and(|at| !lately(at, 500 * MILLI));
+            let warned = pair
+                .told_lost
+                .iter()
+                .any(|told| told.at > *broken && !lately(told.at.max(told.until), 500 * MILLI));
             *id == tree.lease && (*at_once || !warned)
         })
     }
@@ -85,6 +86,7 @@ impl World {
             if (0..self.pairs.len()).any(|q| beside(&q)) {
                 let pair = &mut self.pairs[p];
                 pair.owes_a_word = true;
+                pair.overlapped_at = self.now;
                 pair.overlapped_lease = Some(lease);
                 self.tally.overlaps += 1;
                 self.say(|| format!("#{p} overlaps from its birth"));
@@ -102,6 +104,7 @@ impl World {
             }
             if !std::mem::replace(&mut tree.overlapped, true) {
                 pair.owes_a_word = true;
+                pair.overlapped_at = self.now;
                 pair.overlapped_lease = Some(tree.lease);
                 self.tally.overlaps += 1;
                 self.say(|| format!("#{q} overlaps with #{p}"));
@@ -148,12 +151,15 @@ impl World {
             self.tally.words += 1;
             return;
         }
-        // A loss by an operator is known to whoever was told of it: not before the next renewal is
-        // answered, and not if he breaks the lease a second time, at once, while the holder uses
-        // what he was told is left.
+        // A loss by an operator is known to whoever was told of it since, by the answer to a renewal
+        // or to the release; not if what he was told left him more time than a second break did.
         let broken = |(id, ..): &&(u64, bool, Time)| Some(*id) == pair.overlapped_lease;
         let last = self.broken.iter().filter(broken).map(|(.., at)| *at).max();
-        let knows = last.is_none_or(|last| pair.told_lost.is_some_and(|told| told > last));
+        let told = |last: Time| {
+            let mut told = pair.told_lost.iter();
+            told.any(|told| told.at > last && told.until <= pair.overlapped_at)
+        };
+        let knows = last.is_none_or(told);
         if knows {
             self.violate(format!(
                 "#{p} ran beside another and did not say so ({cause:?})"
@@ -196,7 +202,7 @@ impl World {
             return None;
         }
         // Somebody is breaking it.
-        if pair.told_lost.is_some() {
+        if !pair.told_lost.is_empty() {
             return None;
         }
         self.doubt_was_idle(p, tree)

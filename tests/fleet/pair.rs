@@ -77,6 +77,14 @@ impl Tree {
     }
 }
 
+/// That the lease is lost, as the supervisor heard of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Told {
+    pub(crate) at: Time,
+    /// Until when it was promised to keep others out (true time).
+    pub(crate) until: Time,
+}
+
 pub(crate) struct Pair {
     pub(crate) machine: usize,
     // --- the supervisor ---
@@ -117,8 +125,10 @@ pub(crate) struct Pair {
     // --- what the judge wants to know ---
     pub(crate) stop_asked: bool,
     pub(crate) guardian_hurt: bool,
-    pub(crate) told_lost: Option<Time>,
+    pub(crate) told_lost: Vec<Told>,
     pub(crate) owes_a_word: bool,
+    /// Since when it ran beside another.
+    pub(crate) overlapped_at: Time,
     pub(crate) overlapped_lease: Option<Id>,
     pub(crate) said_overlap: bool,
     pub(crate) had_control: bool,
@@ -171,8 +181,9 @@ impl Pair {
             tree: None,
             stop_asked: false,
             guardian_hurt: false,
-            told_lost: None,
+            told_lost: Vec::new(),
             owes_a_word: false,
+            overlapped_at: 0,
             overlapped_lease: None,
             said_overlap: false,
             had_control: false,

@@ -11,7 +11,7 @@ use trafficcop::supervise::pulse::Beat;
 use trafficcop::supervise::wire::{Demand, FRAME, Report};
 
 use super::clock::{MILLI, SECOND, Time};
-use super::pair::{Answer, Attendance, Life};
+use super::pair::{Answer, Attendance, Life, Told};
 use super::world::{From, Happening, World};
 
 const ANNOUNCE: Duration = Duration::from_secs(5);
@@ -148,12 +148,29 @@ impl World {
                 }
             }
             Answer::Renewed { t0, reply } => {
-                if matches!(reply, Err(Failure::Lost { .. } | Failure::Held(_))) {
-                    pair.told_lost.get_or_insert(self.now);
+                if let Err(Failure::Lost { until, .. }) = &reply {
+                    let clock = self.machines[pair.machine].clock;
+                    let told = Told {
+                        at: self.now,
+                        until: until.map_or(0, |until| clock.when(until)),
+                    };
+                    self.pairs[p].told_lost.push(told);
                 }
                 self.tell(p, now, Event::Renewed { t0, reply });
             }
-            Answer::Released(reply) => self.tell(p, now, Event::Released(reply)),
+            Answer::Released(reply) => {
+                // Later it can have run out and been taken, and says nothing.
+                let budget = &self.schedule.budget;
+                let term_after = budget.lease - budget.margin - budget.grace_on_loss;
+                let left = budget.lease - budget.lease / 50;
+                if matches!(reply, Err(Failure::Lost { .. }))
+                    && now < pair.told_term_at + (left - term_after)
+                {
+                    let at = self.now;
+                    pair.told_lost.push(Told { at, until: 0 });
+                }
+                self.tell(p, now, Event::Released(reply));
+            }
             Answer::Announced => {}
         }
     }
@@ -219,7 +236,7 @@ impl World {
                     token,
                 } => {
                     pair.had_control = true;
-                    pair.told_lost = None;
+                    pair.told_lost.clear();
                     self.start(p, term_at, kill_at, token);
                 }
                 Action::Extend { term_at, kill_at } => {
@@ -258,7 +275,11 @@ impl World {
                     self.demand(p, Demand::Entrust { will: 0 }, &[]);
                     self.undo(p, give_up_at);
                 }
-                Action::Abandon => self.demand(p, Demand::Entrust { will: 0 }, &[]),
+                Action::Abandon => {
+                    pair.calls.clear();
+                    pair.desk.forget();
+                    self.demand(p, Demand::Entrust { will: 0 }, &[]);
+                }
                 Action::Report(notice) => self.noticed(p, &notice),
             }
         }

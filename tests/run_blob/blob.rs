@@ -35,6 +35,23 @@ fn the_record_stands_on_the_blob_and_other_people_s_metadata_stays() {
 }
 
 #[test]
+fn other_people_s_metadata_is_signed_in_the_order_the_store_sorts_it_in() {
+    let stage = Stage::new("sorted");
+    let theirs = [
+        ("a1", "x"),
+        ("a_b", "y"),
+        ("ab", "z"),
+        ("trafficcop1", "no"),
+    ];
+    stage.blob.create(&theirs);
+    let finished = stage.run(azurite().port).command(["true"]).finish();
+    assert_eq!(finished.ended, Ended::Code(0), "{}", finished.stderr);
+    for (name, value) in theirs {
+        assert_eq!(stage.blob.metadata(name).as_deref(), Some(value));
+    }
+}
+
+#[test]
 fn the_blob_is_an_empty_block_blob_unless_a_page_blob_is_asked_for() {
     for (container, option, kind, length) in [
         ("kind-block", None, "BlockBlob", "0"),

@@ -9,6 +9,7 @@
 mod support;
 
 mod blob;
+mod clock;
 mod hand_over;
 mod lost_reply;
 mod others;

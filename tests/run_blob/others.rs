@@ -10,7 +10,7 @@ use crate::support::await_for;
 use crate::support::azurite::azurite;
 use crate::support::instance::Ended;
 use crate::support::journal::What;
-use crate::support::proxy::{Call, Proxy};
+use crate::support::proxy::{Call, Fate, Proxy};
 
 #[test]
 fn a_lease_broken_at_once_kills_at_once_and_says_that_an_overlap_cannot_be_excluded() {
@@ -85,6 +85,71 @@ fn a_deleted_blob_kills_and_is_created_again_with_a_greater_token() {
         stage.blob.metadata("trafficcop_token").as_deref(),
         Some("2")
     );
+    stage.scene.await_nobody();
+}
+
+#[test]
+fn a_deleted_container_kills_and_is_created_again_once_the_store_lets_us() {
+    let stage = Stage::new("container-gone");
+    let journal = &stage.scene.journal;
+    let proxy = Proxy::before(azurite().port);
+    let mut one = stage.instance(proxy.port, "one", &[], &A_TREE);
+    journal.await_tag(What::Beat, "one/daemon");
+    // The real service takes half a minute to delete a container.
+    proxy.next(Call::Create, Fate::Refuse(409, "ContainerBeingDeleted"));
+    stage.blob.delete_container();
+    journal.await_line("a second tenure", |line| line.token == 2);
+    stage.let_end("one");
+    assert_eq!(one.wait(), Ended::Code(0), "{}", one.stderr());
+    let said = one.stderr();
+    assert!(said.contains("ContainerNotFound"), "{said}");
+    assert!(said.contains("may have run beside another"), "{said}");
+    assert_eq!(journal.judge(), ["one", "one"]);
+    stage.scene.await_nobody();
+}
+
+#[test]
+fn a_lease_that_was_taken_unnoticed_is_found_lost_when_it_is_given_back() {
+    let stage = Stage::new("taken-unnoticed");
+    let journal = &stage.scene.journal;
+    // The first renewal is due after 20 s.
+    let mut one = stage.instance(azurite().port, "one", &["--lease", "60s"], &[]);
+    journal.await_tag(What::Beat, "one");
+    stage.blob.break_lease(Some(0));
+    stage.blob.acquire(STRANGER, 60);
+    stage.let_end("one");
+    assert_eq!(one.wait(), Ended::Code(71), "{}", one.stderr());
+    let said = one.stderr();
+    assert!(
+        said.contains("no longer ours when it was given back"),
+        "{said}"
+    );
+    assert!(said.contains("may have run beside another"), "{said}");
+    stage.blob.release(STRANGER);
+    stage.scene.await_nobody();
+}
+
+#[test]
+fn a_lease_that_is_broken_again_while_the_command_drains_kills_at_once() {
+    let stage = Stage::new("broken-twice");
+    let journal = &stage.scene.journal;
+    let options = [
+        "--lease",
+        "30s",
+        "--grace-on-loss",
+        "15s",
+        "--if-lost",
+        "exit",
+    ];
+    let mut one = stage.instance(azurite().port, "one", &options, &["--term", "600000:9"]);
+    journal.await_tag(What::Beat, "one");
+    stage.blob.break_lease(None);
+    // Noticed with the next renewal; then it has the rest of the lease, or 15 s, whichever is less.
+    journal.await_tag(What::Term, "one");
+    stage.blob.break_lease(Some(0));
+    stage.blob.acquire(STRANGER, 60);
+    assert_eq!(one.wait(), Ended::Code(71), "{}", one.stderr());
+    stage.blob.release(STRANGER);
     stage.scene.await_nobody();
 }
 

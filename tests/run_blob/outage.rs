@@ -114,6 +114,43 @@ fn a_refusal_in_mid_tenure_is_doubt_and_costs_nothing() {
     );
 }
 
+const READ_ONLY: Mode = Mode::RefuseWrites(403, "InsufficientAccountPermissions");
+
+#[test]
+fn an_account_that_is_read_only_for_a_while_costs_nothing() {
+    outage(
+        "outage-read-only",
+        |proxy| proxy.set(READ_ONLY),
+        |proxy| proxy.set(Mode::Pass),
+    );
+}
+
+#[test]
+fn an_account_that_stays_read_only_lets_the_command_run_until_its_time_is_up() {
+    let stage = Stage::new("read-only");
+    let journal = &stage.scene.journal;
+    let proxy = Proxy::before(azurite().port);
+    let first = stage.instance(proxy.port, "first", &["--if-lost", "exit"], &A_TREE);
+    journal.await_tag(What::Beat, "first/daemon");
+    proxy.await_next(Call::Renew);
+    proxy.set(READ_ONLY);
+    let finished = first.finish();
+    assert_eq!(finished.ended, Ended::Code(70), "{}", finished.stderr);
+    let said = &finished.stderr;
+    assert!(
+        said.contains("403 InsufficientAccountPermissions"),
+        "{said}"
+    );
+    let last = last_grant(&proxy);
+    let term = journal.await_tag(What::Term, "first");
+    assert!(
+        term.at > last.at + 9 * SECOND,
+        "asked to end without need\n{journal}"
+    );
+    assert_dead_in_time(&stage, "first", &last);
+    stage.scene.await_nobody();
+}
+
 #[test]
 fn the_lost_reply_to_a_renewal_costs_nothing() {
     outage(

@@ -659,5 +659,7 @@ fn the_guardian_does_not_bear_our_name(who: Who) {
         fs::read_to_string(path).unwrap()
     };
     assert_eq!(read("comm"), "tc-guardian\n");
-    assert_eq!(read("cmdline").trim_end_matches('\0'), "tc-guardian");
+    proc::wait_for("the command line to be renamed", || {
+        (read("cmdline").trim_end_matches('\0') == "tc-guardian").then_some(())
+    });
 }

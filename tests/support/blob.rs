@@ -183,6 +183,12 @@ impl Blob {
         self.demand("PUT", "comp=lease", &headers);
     }
 
+    /// Deletes the container, with all that is in it: no lease keeps it.
+    pub(crate) fn delete_container(&self) {
+        let reply = Self::ask("DELETE", self.container(), "restype=container", &[]);
+        assert_eq!(reply.status, 202, "{reply:?}");
+    }
+
     /// Deletes the blob, with the lease id of whoever holds it.
     pub(crate) fn delete(&self, id: &str) {
         self.demand("DELETE", "", &[("x-ms-lease-id", id)]);

@@ -50,6 +50,7 @@ pub(crate) struct Run<'a> {
     command: Command,
     workload: Vec<OsString>,
     stdin: Stdio,
+    stdout: Option<Stdio>,
     ignored: Vec<Signal>,
     broken_stderr: bool,
     preparations: Vec<Preparation>,
@@ -59,7 +60,7 @@ pub(crate) struct Run<'a> {
 type Preparation = Box<dyn FnMut() -> io::Result<()> + Send + Sync>;
 
 impl<'a> Run<'a> {
-    pub(super) fn new(scene: &'a Scene) -> Run<'a> {
+    pub(super) fn new(scene: &'a Scene, verb: &str) -> Run<'a> {
         let mut command = Command::new(programs::trafficcop());
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy().to_uppercase();
@@ -70,12 +71,13 @@ impl<'a> Run<'a> {
                 command.env_remove(&name);
             }
         }
-        command.env(MARK, scene.directory()).arg("run");
+        command.env(MARK, scene.directory()).arg(verb);
         Run {
             scene,
             command,
             workload: Vec::new(),
             stdin: Stdio::null(),
+            stdout: None,
             ignored: Vec::new(),
             broken_stderr: false,
             preparations: Vec::new(),
@@ -114,6 +116,13 @@ impl<'a> Run<'a> {
     #[must_use]
     pub(crate) fn stdin(mut self, file: File) -> Self {
         self.stdin = file.into();
+        self
+    }
+
+    /// This on its stdout, instead of a file of the scene.
+    #[must_use]
+    pub(crate) fn stdout(mut self, stdout: impl Into<Stdio>) -> Self {
+        self.stdout = Some(stdout.into());
         self
     }
 
@@ -239,7 +248,8 @@ impl<'a> Run<'a> {
             self.command.arg("--").args(&self.workload);
         }
         let create = |path| File::create(path).expect("a file in the scene");
-        self.command.stdin(self.stdin).stdout(create(&stdout));
+        let out = self.stdout.unwrap_or_else(|| create(&stdout).into());
+        self.command.stdin(self.stdin).stdout(out);
         if self.broken_stderr {
             let (reader, writer) = std::io::pipe().expect("a pipe");
             drop(reader);

@@ -10,6 +10,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
+use azure_core::time::{OffsetDateTime, parse_rfc7231, to_rfc7231};
 use nix::sys::socket::{setsockopt, sockopt::Linger};
 use trafficcop::clock::Instant;
 
@@ -49,6 +50,8 @@ pub(crate) enum Mode {
     Delay(Duration),
     /// Answers by itself, with this status, content type and body.
     Answer(u16, &'static str, &'static str),
+    /// Forwards what only reads; refuses the rest as the store does, with this status and error code.
+    RefuseWrites(u16, &'static str),
 }
 
 /// What the proxy does once, with the next request of a kind.
@@ -60,6 +63,8 @@ pub(crate) enum Fate {
     DelayReply(Duration),
     /// The store does not get it; this is the answer.
     Answer(u16, &'static str, &'static str),
+    /// The store does not get it; it is refused as the store does, with this status and error code.
+    Refuse(u16, &'static str),
 }
 
 /// One request that came.
@@ -82,6 +87,8 @@ struct State {
     fates: Vec<(Call, Fate)>,
     log: Vec<Seen>,
     clients: BTreeMap<u64, TcpStream>,
+    /// By how many seconds the store's clock is to be ahead of ours; only then are dates looked at.
+    clock: Option<i64>,
     over: bool,
 }
 
@@ -137,6 +144,7 @@ impl Proxy {
             fates: Vec::new(),
             log: Vec::new(),
             clients: BTreeMap::new(),
+            clock: None,
             over: false,
         };
         let shared = Arc::new(Shared {
@@ -159,6 +167,20 @@ impl Proxy {
         }
         state.mode = mode;
         self.shared.changed.notify_all();
+    }
+
+    /// From now on the store's clock is so many seconds ahead of ours, and what is dated more than
+    /// fifteen minutes off it is refused (Azurite does not look at dates).
+    pub(crate) fn keeps_time(&self, ahead: i64) {
+        self.shared.lock().clock = Some(ahead);
+    }
+
+    /// What was refused because of its date.
+    #[must_use]
+    pub(crate) fn misdated(&self) -> Vec<Call> {
+        let log = self.log();
+        let refused = log.iter().filter(|seen| seen.status == Some(403));
+        refused.map(|seen| seen.call).collect()
     }
 
     /// Do this once, with the next request of this kind.
@@ -269,6 +291,14 @@ impl Message {
         })
     }
 
+    fn set_date(&mut self, date: &str) {
+        let lines = self.head.lines().map(|line| match line.split_once(':') {
+            Some((name, _)) if name.eq_ignore_ascii_case("date") => format!("Date: {date}\r\n"),
+            _ => format!("{line}\r\n"),
+        });
+        self.head = lines.collect();
+    }
+
     fn is_last(&self) -> bool {
         self.header("connection") == Some("close")
     }
@@ -345,13 +375,52 @@ fn answer(
     Message { head, body }.write(client)
 }
 
+/// Refuses like the store: its error code is in a header, and its time in another.
+fn refuse(
+    client: &TcpStream,
+    head_only: bool,
+    status: u16,
+    code: &str,
+    date: &str,
+) -> io::Result<()> {
+    let body = format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code></Error>");
+    let head = format!(
+        "HTTP/1.1 {status} By The Proxy\r\nContent-Type: application/xml\r\n\
+         x-ms-error-code: {code}\r\nx-ms-version: 2021-12-02\r\nDate: {date}\r\n\
+         Content-Length: {}\r\n\r\n",
+        body.len()
+    );
+    let body = if head_only {
+        Vec::new()
+    } else {
+        body.into_bytes()
+    };
+    Message { head, body }.write(client)
+}
+
+/// The date by a clock that is so many seconds ahead of ours.
+fn date(ahead: i64) -> String {
+    let now = OffsetDateTime::now_utc() + Duration::from_secs(ahead.unsigned_abs());
+    let past = OffsetDateTime::now_utc() - Duration::from_secs(ahead.unsigned_abs());
+    to_rfc7231(if ahead < 0 { &past } else { &now })
+}
+
+/// What is more than fifteen minutes off such a clock is refused.
+fn is_misdated(request: &Message, ahead: i64) -> bool {
+    let ours = request
+        .header("x-ms-date")
+        .and_then(|text| parse_rfc7231(text).ok());
+    let theirs = parse_rfc7231(&date(ahead)).expect("a date");
+    ours.is_some_and(|ours| (ours - theirs).unsigned_abs() > Duration::from_secs(15 * 60))
+}
+
 fn serve(client: &TcpStream, shared: &Shared) -> io::Result<()> {
     let mut requests = BufReader::new(client);
     while let Some(request) = Message::read(&mut requests, false)? {
         let head_only = request.head.starts_with("HEAD ");
         let call = request.call();
         let index = note(shared, call, &request);
-        let (mode, fate) = {
+        let (mode, fate, clock) = {
             let mut state = shared.pass_frost();
             if state.over || state.mode == Mode::Cut {
                 return Ok(());
@@ -360,8 +429,30 @@ fn serve(client: &TcpStream, shared: &Shared) -> io::Result<()> {
             (
                 state.mode.clone(),
                 planned.map(|at| state.fates.remove(at).1),
+                state.clock,
             )
         };
+        let refusal = match (&mode, &fate) {
+            _ if clock.is_some_and(|ahead| is_misdated(&request, ahead)) => {
+                Some((403, "AuthenticationFailed"))
+            }
+            (Mode::RefuseWrites(status, code), _) if request.head.starts_with("PUT ") => {
+                Some((*status, *code))
+            }
+            (_, Some(Fate::Refuse(status, code))) => Some((*status, *code)),
+            _ => None,
+        };
+        if let Some((status, code)) = refusal {
+            refuse(client, head_only, status, code, &date(clock.unwrap_or(0)))?;
+            let mut state = shared.lock();
+            state.log[index].status = Some(status);
+            state.log[index].delivered = true;
+            shared.changed.notify_all();
+            if request.is_last() {
+                return Ok(());
+            }
+            continue;
+        }
         if let Mode::Answer(status, kind, body) = mode {
             answer(client, head_only, status, kind, body)?;
             if request.is_last() {
@@ -383,9 +474,12 @@ fn serve(client: &TcpStream, shared: &Shared) -> io::Result<()> {
         // that nobody asked us to lose.
         let server = &mut BufReader::new(TcpStream::connect(("127.0.0.1", port))?);
         request.write(server.get_ref())?;
-        let Some(reply) = Message::read(server, head_only)? else {
+        let Some(mut reply) = Message::read(server, head_only)? else {
             return Ok(());
         };
+        if let Some(ahead) = clock {
+            reply.set_date(&date(ahead));
+        }
         let status = reply
             .head
             .split(' ')

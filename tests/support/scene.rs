@@ -48,7 +48,13 @@ impl Scene {
     /// An instance to be: `trafficcop run` without a lock or a command yet.
     #[must_use]
     pub(crate) fn run(&self) -> Run<'_> {
-        Run::new(self)
+        Run::new(self, "run")
+    }
+
+    /// An instance to be: `trafficcop elect` without a lock yet.
+    #[must_use]
+    pub(crate) fn elect(&self) -> Run<'_> {
+        Run::new(self, "elect")
     }
 
     /// An instance to be, on the scene's lock file.

@@ -13,6 +13,9 @@ use crate::core::{Action, Budget, Failure, Grant};
 /// Between SIGKILL and the moment others may come, where no lease says how long that should be.
 const MARGIN: Duration = Duration::from_secs(1);
 
+/// A lease that is being broken can be broken again, and less of it left: asked for this often.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
 /// Control, from the grant until it is given back, lost or run out.
 #[derive(Debug)]
 pub(super) struct Control {
@@ -74,6 +77,11 @@ impl Control {
     /// Since when we have it.
     pub(super) fn began(&self) -> Instant {
         self.began
+    }
+
+    /// The moment before the request was sent that the store granted last.
+    pub(super) fn confirmed(&self) -> Instant {
+        self.t0
     }
 
     /// When doubt becomes a drain.
@@ -172,12 +180,12 @@ impl Control {
         match reply {
             Ok(()) => self.confirm(now, t0),
             Err(Failure::Held(sight)) => {
-                self.lose(Instant::ZERO);
+                self.lose(now, None);
                 let who = sight.holder.as_deref().unwrap_or("another");
                 Answer::Lost(format!("held by {who}"))
             }
             Err(Failure::Lost { until, why }) => {
-                self.lose(until.unwrap_or(Instant::ZERO));
+                self.lose(now, until);
                 Answer::Lost(why)
             }
             Err(Failure::Transient { why, retry_after }) => {
@@ -205,9 +213,9 @@ impl Control {
         Answer::Confirmed
     }
 
-    fn lose(&mut self, until: Instant) {
-        self.safe_until = self.safe_until.min(until);
-        self.renewal = Renewal::Over;
+    fn lose(&mut self, now: Instant, until: Option<Instant>) {
+        self.safe_until = self.safe_until.min(until.unwrap_or(Instant::ZERO));
+        self.renewal = until.map_or(Renewal::Over, |_| Renewal::Due(now + ASK_AGAIN));
     }
 
     fn retry(

@@ -26,6 +26,10 @@ pub(super) struct Releasing {
     overlap: bool,
     /// When the last of the command's tree was seen to be gone, if it ran.
     empty_at: Option<Instant>,
+    /// The moment before the request was sent that the store granted last.
+    confirmed: Instant,
+    /// From when on somebody else can have it because it ran out.
+    others_from: Instant,
     /// A lease was granted (rather than: an attempt may have obtained one).
     granted: bool,
     give_up_at: Instant,
@@ -54,7 +58,9 @@ impl Releasing {
         let control = &charge.control;
         let mut this = Releasing::new(turn, Some(cause), Some(control));
         this.exit = charge.exit;
-        this.overlap = empty_at.is_some_and(|at| at > control.others_from());
+        this.confirmed = control.confirmed();
+        this.others_from = control.others_from();
+        this.overlap = empty_at.is_some_and(|at| at > this.others_from);
         this.empty_at = empty_at;
         this.begin(campaign, turn, control)
     }
@@ -109,6 +115,8 @@ impl Releasing {
             exit: None,
             overlap: false,
             empty_at: None,
+            confirmed: Instant::ZERO,
+            others_from: Instant::FOREVER,
             granted: control.is_some(),
             give_up_at: end.min(turn.now + PATIENCE),
             stage: Stage::Due { at: turn.now },
@@ -207,12 +215,20 @@ impl Releasing {
             return self.go_on(campaign, turn);
         };
         match reply {
-            // Not ours any more: so an earlier request to release, whose answer was lost, worked.
-            Ok(()) | Err(Failure::Held(_) | Failure::Lost { .. }) => {
+            Ok(()) | Err(Failure::Held(_)) => {
                 if self.granted {
                     turn.report(Notice::Released);
                 }
                 self.conclude(campaign, turn, true)
+            }
+            Err(Failure::Lost { why, .. }) => {
+                // It was taken from us at some moment since it was confirmed last; unless it has run
+                // out meanwhile, which the deadlines have seen to.
+                if turn.now < self.others_from {
+                    self.overlap |= self.empty_at.is_some_and(|at| at > self.confirmed);
+                }
+                turn.report(Notice::FoundLost { why });
+                self.conclude(campaign, turn, false)
             }
             Err(Failure::Transient { why, retry_after }) => {
                 let latest = self.give_up_at;

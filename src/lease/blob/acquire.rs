@@ -4,6 +4,7 @@
 //! Called by [`Store::acquire`](crate::lease::Store::acquire). Can be dropped at any await: what
 //! it may have obtained is written down before it is asked for.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use azure_core::Uuid;
@@ -11,7 +12,7 @@ use azure_core::time::{OffsetDateTime, to_rfc3339};
 
 use super::notes::{self, Notes};
 use super::wire::{LeaseState, View};
-use super::{Blob, Held, is_gone};
+use super::{Blob, Held, Spent, is_gone};
 use crate::azure::{Operation, Trouble};
 use crate::clock::Instant;
 use crate::core::{Failure, Grant, Sight};
@@ -27,7 +28,8 @@ impl Blob {
         if let Some(spent) = spent {
             // Ours may be what keeps everybody out: said once more, and not waited for long.
             let limit = give_up_at.min(Instant::now() + Duration::from_secs(1));
-            match self.wire.release(&spent, limit).await {
+            spent.unclear.store(true, Ordering::Relaxed);
+            match self.wire.release(&spent.id, limit).await {
                 Ok(()) => self.state().spent = None,
                 Err(trouble) if is_gone(&trouble) => self.state().spent = None,
                 Err(_) => {}
@@ -71,8 +73,8 @@ impl Blob {
         }
     }
 
-    /// Begins or continues a series of attempts: its id, and an id whose release is unanswered.
-    fn begin(&self) -> (String, Option<String>) {
+    /// Begins or continues a series of attempts: its id, and a lease whose release is unanswered.
+    fn begin(&self) -> (String, Option<Spent>) {
         let mut state = self.state();
         if state.held.take().is_some() {
             // Left to run out; what runs out under its own id must not be revived by us.
@@ -254,6 +256,7 @@ impl Blob {
                     draining: false,
                 },
                 others: view.notes.others,
+                breaking: false,
             };
             let metadata = notes::write(&held.others, &held.record);
             let etag = view.etag.as_deref();
@@ -308,13 +311,15 @@ impl Blob {
 
     /// Gives back what was acquired and could not be signed.
     async fn undo(&self, id: &str, give_up_at: Instant) {
+        // Nothing was started under it: whose it is now does not matter.
+        let spent = Spent::new(id.to_owned(), false);
         {
             let mut state = self.state();
             state.perhaps = None;
             state.proposed = None;
-            state.spent = Some(id.to_owned());
+            state.spent = Some(spent.clone());
         }
-        if Blob::release_until(&self.wire, id, give_up_at)
+        if Blob::release_until(&self.wire, &spent, give_up_at)
             .await
             .is_ok()
         {

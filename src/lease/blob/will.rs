@@ -10,9 +10,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use url::Url;
 
-use super::Blob;
 use super::wire::Wire;
-use crate::azure::Account;
+use super::{Blob, Spent};
+use crate::azure::{Account, ServiceClock};
 use crate::clock::Instant;
 
 /// How long the guardian tries; after that the lease runs out by itself.
@@ -27,6 +27,9 @@ pub(super) struct Will {
     pub(super) blob: String,
     /// The lease.
     pub(super) lease: String,
+    /// What the supervisor knew of the service's clock: the request is dated by it.
+    #[serde(default)]
+    pub(super) clock: Option<i64>,
 }
 
 /// Keeps the account for [`execute_will`]; the first call counts. Call it before the fork.
@@ -53,7 +56,7 @@ fn execute_with(account: &Account, will: &[u8]) {
         return;
     };
     // A client of our own: the supervisor's connections must not be used by two processes.
-    let account = account.with_own_client();
+    let account = account.in_another_process(ServiceClock::of_another(will.clock));
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -65,7 +68,7 @@ fn execute_with(account: &Account, will: &[u8]) {
         let url = account.authorised(&blob);
         if let Ok(wire) = Wire::new(url.clone(), url, &account.client_options()) {
             // Nobody can be told any more; what is not released runs out.
-            let _ = Blob::release_until(&wire, &will.lease, give_up_at).await;
+            let _ = Blob::release_until(&wire, &Spent::new(will.lease, false), give_up_at).await;
         }
     });
     // A name lookup that hangs must not keep the guardian.

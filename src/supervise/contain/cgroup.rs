@@ -10,14 +10,14 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
 use nix::unistd::mkdir;
 
-use super::raw::{self, Forked, Quiet};
+use super::raw::{self, Clone3, Forked, Quiet};
 
 /// What our cgroups are called: this, the supervisor's pid, a dot and a number.
 const PREFIX: &str = "trafficcop-";
@@ -33,11 +33,13 @@ pub struct Cgroup {
     kill: OwnedFd,
     events: OwnedFd,
     procs: OwnedFd,
+    /// Processes can be born inside: see [`Cgroup::bears`].
+    bears: AtomicBool,
 }
 
 impl Cgroup {
-    /// Makes a cgroup below our own, and tries on a process of ours that it works: birth inside,
-    /// count, kill. Before that it sweeps away what dead instances left there, and kills what still
+    /// Makes a cgroup below our own, and tries on a process of ours that it works: birth inside (or
+    /// the way in), and the count. Before that it sweeps away what dead instances left there, and kills what still
     /// runs in it: the tree of a dead guardian and a dead supervisor has no control over anything.
     ///
     /// # Errors
@@ -100,12 +102,24 @@ impl Cgroup {
                 kill,
                 events,
                 procs,
+                bears: AtomicBool::new(true),
             });
         }
     }
 
-    /// A process of ours is born inside, counted and killed.
+    /// A process of ours gets inside, is counted, and is gone. It is killed by its pid: see
+    /// [`Cgroup::bears`].
     fn rehearse(&self) -> Result<(), String> {
+        match self.rehearse_once() {
+            Err(_) if self.bears() => {
+                self.bears.store(false, Ordering::Relaxed);
+                self.rehearse_once()
+            }
+            done => done,
+        }
+    }
+
+    fn rehearse_once(&self) -> Result<(), String> {
         let (theirs, ours) =
             nix::unistd::pipe2(OFlag::O_CLOEXEC).map_err(|e| e.desc().to_owned())?;
         let quiet = Quiet::begin();
@@ -121,16 +135,13 @@ impl Cgroup {
                 drop(quiet);
                 drop(ours);
                 let counted = !self.is_empty();
-                let killed = self.kill();
-                if killed.is_err() || !counted {
-                    // SAFETY: our own child, not reaped yet.
-                    unsafe { libc::kill(pid, libc::SIGKILL) };
-                }
+                let lived = !raw::poll(theirs.as_fd(), libc::POLLIN, 0);
+                // SAFETY: our own child, not reaped yet.
+                unsafe { libc::kill(pid, libc::SIGKILL) };
                 // The end of its pipe tells its death even where SIGCHLD is ignored.
                 let died = raw::poll(theirs.as_fd(), libc::POLLIN, 10_000);
                 raw::reap(pid);
-                killed.map_err(|e| format!("it cannot be killed: {e}"))?;
-                if !counted || !died || !self.is_empty() {
+                if !lived || !counted || !died || !self.is_empty() {
                     return Err("it does not tell what lives in it".to_owned());
                 }
                 Ok(())
@@ -138,14 +149,35 @@ impl Cgroup {
         }
     }
 
-    /// Forks; the child has moved itself inside before it goes on.
+    /// Whether [`Cgroup::fork`] lets the child be born inside, so that nobody has to move. A move
+    /// waits until all processors have passed a quiet point of the kernel, some 15 ms on an idle
+    /// machine; a birth does not.
+    ///
+    /// It cannot be where clone3 is not to be had, and in a cgroup that was ever killed: the kernel
+    /// takes the child for one that was being born then, and kills it (seen on Linux 6.18, which
+    /// compares the count of kills of the parent's cgroup with that of the child's).
+    #[must_use]
+    pub fn bears(&self) -> bool {
+        self.bears.load(Ordering::Relaxed)
+    }
+
+    /// Forks; the child is inside before it goes on.
     ///
     /// # Errors
-    /// The child could not move; there is none then.
+    /// The child could not be born inside, or not move there; there is none then.
     ///
     /// # Safety
     /// If the process has other threads, the child may only make async-signal-safe calls.
     pub unsafe fn fork(&self) -> io::Result<Forked> {
+        if self.bears() {
+            let wanted = Clone3 {
+                exit_signal: libc::SIGCHLD,
+                cgroup: Some(self.watch.as_fd()),
+                ..Clone3::default()
+            };
+            // SAFETY: passed on to the caller.
+            return unsafe { wanted.fork() };
+        }
         let (theirs, ours) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
         // SAFETY: passed on to the caller.
         match unsafe { raw::fork() }? {
@@ -177,10 +209,7 @@ impl Cgroup {
         }
     }
 
-    /// Where a process writes "0" to move itself inside.
-    ///
-    /// Not CLONE_INTO_CGROUP: a child that is cloned into a cgroup that was ever killed dies at
-    /// birth (seen on Linux 6.18). We kill one and use it again.
+    /// Where a process writes "0" to move itself inside, if it was not born there.
     #[must_use]
     pub fn join(&self) -> BorrowedFd<'_> {
         self.procs.as_fd()
@@ -191,6 +220,7 @@ impl Cgroup {
     /// # Errors
     /// Those of write(2): the cgroup is gone (ENODEV).
     pub fn kill(&self) -> io::Result<()> {
+        self.bears.store(false, Ordering::Relaxed);
         nix::unistd::write(&self.kill, b"1")?;
         Ok(())
     }

@@ -92,6 +92,7 @@ impl Pidns {
             flags,
             exit_signal: libc::SIGCHLD,
             pidfd: Some(&mut pidfd),
+            cgroup: None,
         };
         // SAFETY: the child makes system calls only.
         match unsafe { wanted.fork() }? {

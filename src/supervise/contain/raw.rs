@@ -7,6 +7,9 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
+/// The C library's crate has it in a type that is too small for it (clone(2), Linux 5.7).
+const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+
 /// Which side of a fork this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forked {
@@ -25,6 +28,8 @@ pub(super) struct Clone3<'a> {
     pub(super) exit_signal: i32,
     /// Where the child's pidfd is to go (close-on-exec).
     pub(super) pidfd: Option<&'a mut Option<OwnedFd>>,
+    /// The directory of the cgroup that the child is born in, if not in ours.
+    pub(super) cgroup: Option<BorrowedFd<'a>>,
 }
 
 impl Clone3<'_> {
@@ -45,6 +50,10 @@ impl Clone3<'_> {
         if self.pidfd.is_some() {
             args.flags |= libc::CLONE_PIDFD as u64;
             args.pidfd = (&raw mut pidfd) as u64;
+        }
+        if let Some(cgroup) = &self.cgroup {
+            args.flags |= CLONE_INTO_CGROUP;
+            args.cgroup = u64::from(cgroup.as_raw_fd().unsigned_abs());
         }
         // SAFETY: no memory is shared and no stack given, so the child goes on here with a copy of
         // everything, as after fork; `args` and `pidfd` outlive the call.

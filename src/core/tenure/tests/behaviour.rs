@@ -285,8 +285,36 @@ fn a_lease_that_is_being_broken_is_drained_in_the_time_it_has() {
     let actions = tenure.step(at(21), unrenewed(breaking(at(28))));
     assert_eq!(extend(&actions), Some((at(26), at(26))), "a margin before");
     assert_eq!(end_of_grace(&actions), Some(at(26)));
-    assert!(!renews(&tenure.step(at(25), Event::Ticked)));
     assert!(has(&tenure.step(at(26), Event::Ticked), &Action::Kill));
+}
+
+#[test]
+fn a_lease_that_is_being_broken_is_asked_for_again_because_it_can_be_broken_again() {
+    let mut tenure = holding(rules());
+    tenure.step(at(10), Event::Ticked);
+    tenure.step(at(10), unrenewed(breaking(at(40))));
+    assert_eq!(*tenure.state(), State::Draining);
+    assert_eq!(tenure.wake_at(), at(10) + ms(200), "the announcement");
+    tenure.step(at(10) + ms(200), Event::Ticked);
+    assert_eq!(tenure.wake_at(), at(11));
+    assert!(renews(&tenure.step(at(11), Event::Ticked)));
+    // The same answer changes nothing, and neither does none, or a later end.
+    let same = tenure.step(at(11), unrenewed(breaking(at(40))));
+    assert_eq!(extend(&same), Some((at(38), at(38))));
+    assert!(renews(&tenure.step(at(12), Event::Ticked)));
+    tenure.step(at(13), unrenewed(transient()));
+    assert!(renews(&tenure.step(at(15), Event::Ticked)));
+    let later = tenure.step(at(15), unrenewed(breaking(at(50))));
+    assert_eq!(extend(&later), Some((at(38), at(38))));
+    // Broken again, with a period; then at once.
+    tenure.step(at(16), Event::Ticked);
+    let shorter = tenure.step(at(16), unrenewed(breaking(at(20))));
+    assert_eq!(extend(&shorter), Some((at(18), at(18))));
+    assert!(renews(&tenure.step(at(17), Event::Ticked)));
+    let none = tenure.step(at(17), unrenewed(lost()));
+    assert!(has(&none, &Action::Kill));
+    let actions = tenure.step(at(18), Event::TreeEmpty { at: at(18) });
+    assert!(has(&actions, &Action::Report(Notice::Overlapped)));
 }
 
 #[test]

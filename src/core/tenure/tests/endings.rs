@@ -218,11 +218,68 @@ fn a_loss_learnt_from_the_last_renewal_cannot_exclude_an_overlap() {
 
 #[test]
 fn a_conflict_on_release_means_released() {
-    for failure in [held(), lost()] {
-        let mut tenure = releasing(rules());
-        tenure.step(at(1), Event::Released(Err(failure)));
-        assert!(ending(&tenure).released);
+    let mut tenure = releasing(rules());
+    tenure.step(at(1), Event::Released(Err(held())));
+    assert!(ending(&tenure).released);
+}
+
+#[test]
+fn a_lease_that_is_not_ours_when_it_is_given_back_was_taken_while_the_command_ran() {
+    let mut tenure = holding(rules());
+    tenure.step(at(5), Event::Exited(Exit::Code(0)));
+    assert!(releases(&tenure.step(at(5), empty(5))));
+    let actions = tenure.step(at(6), Event::Released(Err(lost())));
+    let why = "broken".to_owned();
+    assert_eq!(actions, [Action::Report(Notice::FoundLost { why })]);
+    assert_eq!(ending(&tenure).cause, Cause::CommandEnded);
+    assert!(ending(&tenure).overlap && !ending(&tenure).released);
+}
+
+#[test]
+fn a_lease_that_was_confirmed_after_the_tree_was_empty_was_not_taken_from_it() {
+    // Kept for two minutes, and confirmed at once.
+    let mut tenure = holding(keeping());
+    assert!(renews(&ends(&mut tenure, at(5), Exit::Code(0))));
+    tenure.step(at(6), renewed(at(5) + ms(1)));
+    tenure.step(at(7), Event::StopAsked(TERM));
+    tenure.step(at(8), Event::Released(Err(lost())));
+    assert!(!ending(&tenure).overlap);
+}
+
+#[test]
+fn a_lease_that_can_have_run_out_until_it_was_given_back_was_not_taken_from_us() {
+    // The command was gone at 50; by the store's clock the lease may have ended at 58.8.
+    for (answered_at, overlap) in [(58, true), (59, false)] {
+        let if_lost = IfLost::Exit;
+        let mut tenure = holding(Rules { if_lost, ..rules() });
+        tenure.step(at(48), Event::Ticked);
+        tenure.step(at(50), Event::Exited(Exit::Signal(15)));
+        tenure.step(at(50), empty(50));
+        tenure.step(at(53), Event::Ticked);
+        tenure.step(at(answered_at), Event::Released(Err(lost())));
+        assert_eq!(ending(&tenure).overlap, overlap, "at {answered_at}");
     }
+}
+
+#[test]
+fn who_finds_its_lease_taken_says_so_and_competes_again() {
+    let mut tenure = holding(rules());
+    tenure.step(at(48), Event::Ticked);
+    tenure.step(at(50), Event::Exited(Exit::Signal(15)));
+    tenure.step(at(50), empty(50));
+    tenure.step(at(53), Event::Ticked);
+    let actions = tenure.step(at(54), Event::Released(Err(lost())));
+    assert!(has(&actions, &Action::Report(Notice::Overlapped)));
+    assert_eq!(*tenure.state(), State::Standby);
+}
+
+#[test]
+fn a_lease_that_nothing_ran_under_cannot_have_been_taken_from_anybody() {
+    let mut tenure = acquiring(rules());
+    tenure.step(at(1), Event::StopAsked(TERM));
+    tenure.step(at(2), grant(BEGIN));
+    tenure.step(at(2), Event::Released(Err(lost())));
+    assert!(!ending(&tenure).overlap);
 }
 
 #[test]

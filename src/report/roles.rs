@@ -1,0 +1,262 @@
+//! What the reader of `trafficcop elect` is told, line by line, and how its log words what happens.
+//! Called by `elect` and by `announce`; pure, but for the wall clock in a line.
+
+use serde::Serialize;
+use tracing::Level;
+
+use super::{Line as LogLine, held, now_utc, one_line, say, words};
+use crate::clock::Instant;
+use crate::core::{Cause, Notice};
+use crate::units::show;
+
+/// Who holds a lock where nobody knows.
+const UNKNOWN: &str = "unknown";
+
+/// The longest name of a holder in a line, in characters: a line must fit into a pipe as a whole.
+const NAME_LIMIT: usize = 256;
+
+/// The longest name of a lock that leaves room for the rest of a line.
+const LOCK_LIMIT: usize = 2000;
+
+/// A line to be: the fields of `--json` (`cli::FIELDS`), in this order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Role {
+    role: &'static str,
+    token: Option<u64>,
+    holder: Option<String>,
+    identity: String,
+    lock: String,
+    slot: u32,
+    control: Option<String>,
+}
+
+/// With when it was made.
+#[derive(Serialize)]
+struct Line<'a> {
+    #[serde(flatten)]
+    role: &'a Role,
+    time: String,
+}
+
+/// Of whom and where a line speaks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Here {
+    /// Our identity.
+    pub identity: String,
+    /// The lock's address.
+    pub lock: String,
+    /// The number of the slot.
+    pub slot: u32,
+    /// The control file.
+    pub control: Option<String>,
+}
+
+impl Role {
+    /// We are in control, with this token.
+    #[must_use]
+    pub fn holder(here: Here, token: u64) -> Role {
+        let holder = Some(name(&here.identity));
+        Role::new("holder", here, Some(token), holder)
+    }
+
+    /// We are not; this is who is, as far as it is known.
+    #[must_use]
+    pub fn standby(here: Here, holder: Option<&str>, token: Option<u64>) -> Role {
+        Role::new("standby", here, token, holder.map(name))
+    }
+
+    fn new(role: &'static str, here: Here, token: Option<u64>, holder: Option<String>) -> Role {
+        Role {
+            role,
+            token,
+            holder,
+            identity: here.identity,
+            lock: here.lock,
+            slot: here.slot,
+            control: here.control,
+        }
+    }
+
+    /// The line, with its end.
+    #[must_use]
+    pub fn line(&self, json: bool) -> String {
+        if json {
+            let line = Line {
+                role: self,
+                time: now_utc(),
+            };
+            // Strings and numbers only: it cannot fail.
+            return serde_json::to_string(&line).unwrap_or_default() + "\n";
+        }
+        match (self.role, self.token) {
+            ("holder", Some(token)) => format!("holder {token}\n"),
+            _ => format!("standby {}\n", self.holder.as_deref().unwrap_or(UNKNOWN)),
+        }
+    }
+}
+
+/// In one line, and not too long: it may come from somebody else's record.
+fn name(text: &str) -> String {
+    one_line(text).chars().take(NAME_LIMIT).collect()
+}
+
+/// Whether lines about this lock fit into a pipe as a whole.
+#[must_use]
+pub fn fits(lock: &str) -> bool {
+    serde_json::to_string(lock).is_ok_and(|text| text.len() <= LOCK_LIMIT)
+}
+
+/// Tells people what the core wants them to hear, where a reader is told rather than a command run.
+pub fn notice(notice: &Notice, now: Instant) {
+    if let Some((level, text)) = worded(notice, now) {
+        let held = *held::held();
+        say(LogLine {
+            event: Some(words::event(notice)),
+            token: held.token,
+            left: held.left(now),
+            ..LogLine::new(level, text)
+        });
+    } else if !is_of_the_teller(notice) {
+        super::notice(notice, now);
+    }
+}
+
+/// Whether it is about the process that tells the reader, which is nobody's business.
+#[must_use]
+pub fn is_of_the_teller(notice: &Notice) -> bool {
+    matches!(
+        notice,
+        Notice::CommandEnded(_) | Notice::LeftBehind | Notice::Draining(Cause::CommandEnded)
+    )
+}
+
+fn worded(notice: &Notice, now: Instant) -> Option<(Level, String)> {
+    match notice {
+        Notice::Doubt {
+            why,
+            term_at: Some(at),
+        } => Some((
+            Level::WARN,
+            format!(
+                "cannot renew the lease: {why}; retrying, the reader is told to stop in {} if nothing changes",
+                show(words::rounded(at.since(now)))
+            ),
+        )),
+        Notice::Draining(Cause::CommandEnded) => None,
+        Notice::Draining(cause) => {
+            let level = match cause {
+                Cause::Stopped(_) | Cause::HandOver => Level::INFO,
+                _ => Level::WARN,
+            };
+            let why = match cause {
+                Cause::Stopped(libc::SIGPIPE) => "it hung up".to_owned(),
+                cause => words::reason(cause, ""),
+            };
+            Some((level, format!("telling the reader to stop: {why}")))
+        }
+        Notice::Overlapped => Some((
+            Level::ERROR,
+            "the reader may have acted beside another holder's: look at what both have written"
+                .to_owned(),
+        )),
+        _ => None,
+    }
+}
+
+/// The last line where the reader's end is ours.
+pub fn hung_up(why: Option<&str>, status: i32) {
+    match why {
+        None => last(
+            Level::INFO,
+            "nobody reads stdout any more".to_owned(),
+            status,
+        ),
+        Some(why) => last(
+            Level::ERROR,
+            format!("cannot write to stdout: {why}; exit status {status}"),
+            status,
+        ),
+    }
+}
+
+fn last(level: Level, text: String, status: i32) {
+    say(LogLine {
+        event: Some("done"),
+        exit: Some(status),
+        ..LogLine::new(level, text)
+    });
+}
+
+/// The last line where the process that tells the reader died of itself.
+pub fn teller_died(status: i32) {
+    let line = format!("the process that tells the reader died; exit status {status}");
+    last(Level::ERROR, line, status);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn here() -> Here {
+        Here {
+            identity: "web1".into(),
+            lock: "file:/x".into(),
+            slot: 0,
+            control: Some("/run/c".into()),
+        }
+    }
+
+    #[test]
+    fn a_line_is_a_role_and_one_word_more() {
+        assert_eq!(Role::holder(here(), 7).line(false), "holder 7\n");
+        let standby = |holder| Role::standby(here(), holder, None).line(false);
+        assert_eq!(standby(Some("web2-42")), "standby web2-42\n");
+        assert_eq!(standby(None), "standby unknown\n");
+    }
+
+    #[test]
+    fn somebody_else_s_record_forges_no_line() {
+        let line = Role::standby(here(), Some("a\nholder 9"), None).line(false);
+        assert_eq!(line, "standby a holder 9\n");
+        let line = Role::standby(here(), Some(&"é".repeat(5000)), Some(3)).line(true);
+        assert!(
+            line.len() < 1000 && line.matches('\n').count() == 1,
+            "{line}"
+        );
+    }
+
+    #[test]
+    fn every_line_of_json_has_all_fields_in_order() {
+        let names = fields();
+        for role in [Role::holder(here(), 7), Role::standby(here(), None, None)] {
+            let line = role.line(true);
+            let mut at = 0;
+            for name in &names {
+                let found = line[at..].find(&format!("\"{name}\":")).expect(name);
+                at += found + 1;
+            }
+            let value: serde_json::Value = serde_json::from_str(&line).unwrap();
+            assert_eq!(value.as_object().unwrap().len(), names.len());
+        }
+    }
+
+    fn fields() -> Vec<&'static str> {
+        vec![
+            "role", "token", "holder", "identity", "lock", "slot", "control", "time",
+        ]
+    }
+
+    #[test]
+    fn the_log_speaks_of_a_reader() {
+        let now = Instant::from_nanos(1);
+        let (level, text) = worded(&Notice::Draining(Cause::Stopped(15)), now).unwrap();
+        assert_eq!(level, Level::INFO);
+        assert!(
+            text.contains("reader") && text.contains("SIGTERM"),
+            "{text}"
+        );
+        let (_, text) = worded(&Notice::Draining(Cause::Stopped(13)), now).unwrap();
+        assert!(text.contains("hung up"), "{text}");
+        assert!(worded(&Notice::Released, now).is_none());
+    }
+}

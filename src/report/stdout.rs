@@ -1,0 +1,292 @@
+//! Lines on stdout for a program that reads them through a pipe, and may have stopped to.
+//!
+//! [`Mouth`] writes and never waits; it is used by the process that tells a reader (`announce`) in a
+//! loop of its own, and by [`Voice`], a thread of the supervisor's (`elect`). Only one of the two
+//! processes speaks at a time: who that is, is the business of `elect`. A line that was not begun
+//! can be taken back: what waits for a reader may have become untrue.
+
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use tokio::sync::oneshot;
+
+use super::stderr::{Way, way};
+
+/// What became of the lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Said {
+    /// All of it was written.
+    All,
+    /// Something waits for room.
+    Waits,
+    /// Nobody will ever read it: EPIPE where the reader hung up.
+    Never(Errno),
+}
+
+/// A descriptor that lines are written to.
+pub struct Mouth<F> {
+    fd: F,
+    way: Way,
+    /// What is left of a line that was begun.
+    rest: Vec<u8>,
+    /// What was not begun.
+    next: Option<String>,
+}
+
+impl Mouth<io::Stdout> {
+    /// Ours.
+    #[must_use]
+    pub fn of_stdout() -> Mouth<io::Stdout> {
+        Mouth::new(io::stdout())
+    }
+}
+
+impl<F: AsFd> Mouth<F> {
+    fn new(fd: F) -> Mouth<F> {
+        let way = way(fd.as_fd());
+        Mouth {
+            fd,
+            way,
+            rest: Vec::new(),
+            next: None,
+        }
+    }
+
+    /// The next line, instead of one that was not begun.
+    pub fn say(&mut self, line: String) {
+        self.next = Some(line);
+    }
+
+    /// Takes a line back that was not begun; whether there was one.
+    pub fn retract(&mut self) -> bool {
+        self.next.take().is_some()
+    }
+
+    /// Whether a line waits that was not begun.
+    #[must_use]
+    pub fn is_about_to_begin(&self) -> bool {
+        self.next.is_some() && self.rest.is_empty()
+    }
+
+    /// Writes what can be written now. Never waits.
+    pub fn push(&mut self) -> Said {
+        loop {
+            if self.rest.is_empty() {
+                let Some(line) = self.next.take() else {
+                    return Said::All;
+                };
+                // All of it or nothing goes into a pipe: it is shorter than PIPE_BUF.
+                match self.way.write(self.fd.as_fd(), line.as_bytes()) {
+                    Ok(written) => self.rest = line.as_bytes()[written..].to_vec(),
+                    Err(errno) => {
+                        self.next = Some(line);
+                        match waits(errno) {
+                            Some(said) => return said,
+                            None => continue,
+                        }
+                    }
+                }
+            } else {
+                match self.way.write(self.fd.as_fd(), &self.rest) {
+                    Ok(written) => drop(self.rest.drain(..written)),
+                    Err(errno) => match waits(errno) {
+                        Some(said) => return said,
+                        None => continue,
+                    },
+                }
+            }
+        }
+    }
+
+    /// Waits until there is something to do: `other` can be read (true), something that waits can
+    /// be written, or the reader hung up.
+    pub fn wait(&self, waits: bool, other: BorrowedFd<'_>) -> Result<bool, Errno> {
+        wait(self.fd.as_fd(), waits, other)
+    }
+}
+
+/// What an error of a write means; `None`: try again.
+fn waits(errno: Errno) -> Option<Said> {
+    match errno {
+        Errno::EINTR => None,
+        Errno::EAGAIN => Some(Said::Waits),
+        errno => Some(Said::Never(errno)),
+    }
+}
+
+fn wait(fd: BorrowedFd<'_>, waits: bool, other: BorrowedFd<'_>) -> Result<bool, Errno> {
+    let interest = if waits {
+        PollFlags::POLLOUT
+    } else {
+        // The kernel tells of a reader that hung up all the same.
+        PollFlags::empty()
+    };
+    let mut asked = [
+        PollFd::new(fd, interest),
+        PollFd::new(other, PollFlags::POLLIN),
+    ];
+    loop {
+        match poll(&mut asked, PollTimeout::NONE) {
+            Ok(_) => break,
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    let hung_up = PollFlags::POLLERR | PollFlags::POLLHUP | PollFlags::POLLNVAL;
+    if asked[0]
+        .revents()
+        .is_some_and(|seen| seen.intersects(hung_up))
+    {
+        return Err(Errno::EPIPE);
+    }
+    Ok(asked[1].any().unwrap_or(true))
+}
+
+/// Stdout, spoken to from a thread: so a reader that hangs up is noticed while nothing is said,
+/// and one that does not read holds nobody up.
+pub struct Voice {
+    shared: Arc<Shared>,
+    wake: io::PipeWriter,
+}
+
+struct Shared {
+    mouth: Mutex<Mouth<io::Stdout>>,
+    /// Why nobody reads any more.
+    gone: Mutex<Option<Errno>>,
+}
+
+impl Shared {
+    fn mouth(&self) -> MutexGuard<'_, Mouth<io::Stdout>> {
+        self.mouth.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Voice {
+    /// Begins to watch stdout. The word through the second comes when nobody reads any more.
+    ///
+    /// # Errors
+    /// Where neither a pipe nor a thread can be had.
+    pub fn begin() -> io::Result<(Voice, oneshot::Receiver<()>)> {
+        let (woken, wake) = io::pipe()?;
+        let shared = Arc::new(Shared {
+            mouth: Mutex::new(Mouth::of_stdout()),
+            gone: Mutex::new(None),
+        });
+        let (tell, gone) = oneshot::channel();
+        let theirs = Arc::clone(&shared);
+        std::thread::Builder::new()
+            .name("stdout".into())
+            .stack_size(128 * 1024)
+            .spawn(move || {
+                let errno = serve(&theirs, woken);
+                *theirs.gone.lock().unwrap_or_else(PoisonError::into_inner) = Some(errno);
+                // Where it fails we are leaving already.
+                let _ = tell.send(());
+            })?;
+        Ok((Voice { shared, wake }, gone))
+    }
+
+    /// Says a line, now or when there is room; instead of one that waits.
+    pub fn say(&mut self, line: String) {
+        let mut mouth = self.shared.mouth();
+        mouth.say(line);
+        let said = mouth.push();
+        drop(mouth);
+        if said != Said::All {
+            // The thread waits for room, or finds out that there will be none.
+            let _ = self.wake.write(&[0]);
+        }
+    }
+
+    /// Somebody else is about to speak: what waits is not said any more.
+    pub fn yield_to_another(&mut self) {
+        self.shared.mouth().retract();
+    }
+
+    /// Why nobody reads what we say, once that is known.
+    #[must_use]
+    pub fn gone(&self) -> Option<Errno> {
+        *self
+            .shared
+            .gone
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Until nobody reads any more.
+fn serve(shared: &Shared, mut woken: io::PipeReader) -> Errno {
+    let stdout = io::stdout();
+    loop {
+        let waits = match shared.mouth().push() {
+            Said::All => false,
+            Said::Waits => true,
+            Said::Never(errno) => return errno,
+        };
+        match wait(stdout.as_fd(), waits, woken.as_fd()) {
+            Ok(true) => {
+                // As much as is there; what it says is in the mouth.
+                // Nothing but an end: there is no voice any more, and nobody who asks.
+                if !matches!(woken.read(&mut [0; 64]), Ok(1..)) {
+                    return Errno::ECANCELED;
+                }
+            }
+            Ok(false) => {}
+            Err(errno) => return errno,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::unistd::{pipe, read};
+
+    fn line(text: &str) -> String {
+        format!("{text}\n")
+    }
+
+    #[test]
+    fn a_full_pipe_makes_lines_wait_and_the_latest_counts() {
+        let (reader, writer) = pipe().unwrap();
+        let mut mouth = Mouth::new(writer);
+        loop {
+            mouth.say("x".repeat(100));
+            match mouth.push() {
+                Said::All => {}
+                Said::Waits => break,
+                Said::Never(errno) => panic!("{errno}"),
+            }
+        }
+        assert!(mouth.is_about_to_begin());
+        mouth.say(line("holder 7"));
+        assert_eq!(mouth.push(), Said::Waits);
+        assert!(mouth.retract());
+        mouth.say(line("standby b"));
+        let mut there = vec![0; 1 << 20];
+        while read(&reader, &mut there).unwrap() == there.len() {}
+        assert_eq!(mouth.push(), Said::All);
+        let length = read(&reader, &mut there).unwrap();
+        assert_eq!(&there[..length], b"standby b\n");
+    }
+
+    #[test]
+    fn a_reader_that_hung_up_is_noticed_while_nothing_is_said() {
+        let (reader, writer) = pipe().unwrap();
+        let (other, _life) = pipe().unwrap();
+        let mut mouth = Mouth::new(writer);
+        assert_eq!(mouth.push(), Said::All);
+        let waiting = std::thread::spawn(move || {
+            let woken = mouth.wait(false, other.as_fd());
+            mouth.say(line("x"));
+            (woken, mouth.push())
+        });
+        drop(reader);
+        let (woken, said) = waiting.join().unwrap();
+        assert_eq!(woken, Err(Errno::EPIPE));
+        assert_eq!(said, Said::Never(Errno::EPIPE));
+    }
+}
