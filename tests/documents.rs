@@ -171,7 +171,7 @@ fn page_of_timeline() -> Vec<u8> {
 /// What a reader of a timeline must know to believe it.
 const TIMELINE: &[&str] = &[
     "A tenure begins when its instance says that it has control, and ends when the lease was given back. Two tenures overlap if one begins before the last process of the other's command was gone. The moments are those of the machine's boot clock, so on one machine they are exact, whatever happened to its wall clock. Machines are compared by their wall clocks; see `--skew`.",
-    "The end of an instance that was killed, or whose machine died, stands in no log. Of such a tenure only its last word is certain. It is taken to have ended by its last known deadline, at which the guardian has killed its command, or when the next instance was given control, if that was earlier: a guardian that outlives trafficcop gives the lease back as soon as nothing of the command lives. What stands in the logs after that moment would show an overlap all the same.",
+    "The end of an instance that was killed, or whose machine died, stands in no log. Of such a tenure only its last word is certain, and what it said in its last moment may be missing, because nothing waits for the log. It is taken to have ended by its last known deadline, at which the guardian has killed its command, or when the next instance was given control, if that was earlier: a guardian that outlives trafficcop gives the lease back as soon as nothing of the command lives. What stands in the logs after that moment would show an overlap all the same.",
     "An instance that says itself that an overlap cannot be excluded (exit status 71) is believed, whatever the other logs say.",
 ];
 
