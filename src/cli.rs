@@ -16,6 +16,8 @@ mod listen;
 mod once;
 mod roles;
 mod run;
+mod telling;
+mod timeline;
 mod verbs;
 
 pub use check::{CHECK_EXAMPLES, CHECK_STATUS, Check};
@@ -27,6 +29,8 @@ pub use listen::Listen;
 pub use once::{Once, OnceOnFailure};
 pub use roles::Roles;
 pub use run::{Contain, EXAMPLES, FOR_THE_COMMAND, Run};
+pub use telling::Telling;
+pub use timeline::{TIMELINE_EXAMPLES, TIMELINE_STATUS, Timeline};
 pub use verbs::{
     BREAK_EXAMPLES, BREAK_STATUS, Break, DOCTOR_EXAMPLES, DOCTOR_JSON, DOCTOR_STATUS, Doctor,
     FindLocked, LIST_EXAMPLES, LIST_STATUS, List, STATUS_EXAMPLES, STATUS_JSON, STATUS_STATUS,
@@ -131,6 +135,14 @@ pub enum Verb {
     /// Say whether a file is locked (the second process of doctor)
     #[command(hide = true)]
     FindLocked(FindLocked),
+
+    /// Show who held control when, from event logs
+    ///
+    /// Merges what any number of instances have written with --event-log, and prints for each lock
+    /// who held control when, when nobody did, and whether two did at the same time (exit status 1).
+    /// Half a line at the end of a log, a clock that was set, and an instance that was killed before it
+    /// could say how it ended are told and do no harm.
+    Timeline(Timeline),
 }
 
 /// Two columns of text: a name and its meaning.

@@ -346,8 +346,10 @@ pub fn elect(mut plan: Plan, telling: &Telling) -> anyhow::Result<Leave> {
         .build()?;
     let leave = runtime.block_on(async {
         let signals = Signals::listen()?.and_hang_up(gone);
+        let mut teller = company(&plan, &store, Guardians::of_one(guardian))?;
+        teller.events = people.events.clone();
         let reader = Reader {
-            teller: company(&plan, &store, Guardians::of_one(guardian))?,
+            teller,
             ledger,
             speaker: speaker.clone(),
             grace: plan.rules.grace,

@@ -15,6 +15,8 @@ pub const FREE: u8 = 1;
 pub const NOT_BROKEN: u8 = 1;
 /// The answer "not fit" of `trafficcop doctor`.
 pub const UNFIT: u8 = 1;
+/// The answer of `trafficcop timeline` where two had control at the same time.
+pub const OVERLAPPED: u8 = 1;
 /// Bad usage, or settings that cannot hold.
 pub const USAGE: u8 = 64;
 /// The store (or the machine) did not let anything start.

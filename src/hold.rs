@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use futures::stream::{FuturesUnordered, StreamExt};
 
 use crate::clock::Instant;
-use crate::core::{Action, Cause, Ending, Event, Failure, Grant, Notice, Tenure};
+use crate::core::{Action, Cause, Ending, Event, Failure, Grant, Notice, State, Tenure};
 use crate::lease::Store;
 use crate::signals::{Asked, Signals};
 use crate::supervise::News;
@@ -73,6 +73,9 @@ pub trait Audience: Send {
     fn acquired(&mut self, _now: Instant, _reply: &Result<Grant, Failure>) {}
     /// An attempt to renew that was sent at `t0` ended.
     fn renewed(&mut self, _now: Instant, _t0: Instant, _reply: &Result<(), Failure>) {}
+    /// While standing by: when the lock is looked at next ([`Instant::FOREVER`]: when the store
+    /// wakes us).
+    fn waits(&mut self, _next_look: Instant) {}
 }
 
 type Reply = Pin<Box<dyn Future<Output = Answer> + Send>>;
@@ -120,6 +123,9 @@ pub async fn hold(
             async move { store.freed().await }
         };
         let wake_at = scene.wake_at();
+        if *scene.tenure.state() == State::Standby {
+            scene.audience.waits(wake_at);
+        }
         tokio::select! {
             biased;
             asked = signals.next() => scene.asked(asked),

@@ -26,6 +26,7 @@
 //! - [`roles`] decides what one guardian runs after another: standby command, hook, command.
 //! - [`run`] drives `hold` for the command line; [`plan`] is the validated configuration, `cli` what
 //!   was typed, [`exit`] how we end, [`report`] everything a person reads.
+//! - [`events`] is the log for those who ask afterwards, [`timeline`] answers them.
 
 pub mod announce;
 pub mod azure;
@@ -36,6 +37,7 @@ pub mod core;
 pub mod deadline;
 pub mod elect;
 pub mod embed;
+pub mod events;
 pub mod exit;
 pub mod hold;
 pub mod lease;
@@ -48,6 +50,7 @@ pub mod serve;
 pub mod signals;
 pub mod status;
 pub mod supervise;
+pub mod timeline;
 pub mod units;
 pub mod verbs;
 

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use trafficcop::{announce, check, cli, elect, exit, plan, report, run, verbs};
+use trafficcop::{announce, check, cli, elect, exit, plan, report, run, timeline, verbs};
 
 fn main() -> ExitCode {
     let typed = match cli::parse(std::env::args_os()) {
@@ -13,14 +13,22 @@ fn main() -> ExitCode {
             return ExitCode::from(if error.use_stderr() { exit::USAGE } else { 0 });
         }
     };
-    let (format, quiet) = match &typed.verb {
-        cli::Verb::Run(typed) => (typed.common.log.into(), typed.common.quiet),
-        cli::Verb::Elect(typed) => (typed.common.log.into(), typed.common.quiet),
-        cli::Verb::Announce(_) | cli::Verb::Check(_) => (report::Format::Text, false),
+    let (format, volume) = match &typed.verb {
+        cli::Verb::Run(typed) => (typed.common.log.into(), (&typed.common).into()),
+        cli::Verb::Elect(typed) => (typed.common.log.into(), (&typed.common).into()),
+        cli::Verb::Announce(_) | cli::Verb::Check(_) => {
+            (report::Format::Text, report::Volume::Normal)
+        }
         // Their answers are on stdout: only what is wrong is logged.
-        _ => (report::Format::Text, true),
+        _ => (report::Format::Text, report::Volume::Quiet),
     };
-    report::init(format, quiet);
+    report::init(format, volume);
+    if let cli::Verb::Run(typed) = &typed.verb
+        && typed.common.log == cli::Log::Text
+        && volume != report::Volume::Quiet
+    {
+        report::show_the_wait(std::env::var("TERM").ok().as_deref());
+    }
     let ended = match typed.verb {
         cli::Verb::Run(typed) => plan::Plan::new(*typed, &plan::Place::here())
             .map_err(anyhow::Error::from)
@@ -36,6 +44,7 @@ fn main() -> ExitCode {
         cli::Verb::Break(typed) => verbs::break_lease(&typed),
         cli::Verb::Doctor(typed) => verbs::doctor(&typed),
         cli::Verb::FindLocked(typed) => verbs::find_locked(&typed),
+        cli::Verb::Timeline(typed) => timeline::timeline(&typed),
     };
     match ended {
         Ok(leave) => leave.go(),

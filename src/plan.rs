@@ -16,6 +16,7 @@ mod listen;
 mod once;
 mod quote;
 mod roles;
+mod telling;
 
 pub use elect::Telling;
 pub use quote::quoted;
@@ -27,7 +28,7 @@ use crate::core::{Budget, IfLost, Rules};
 use crate::exit;
 use crate::lease::file::Heartbeat;
 use crate::lease::record::{COMMAND_LIMIT, Candidate};
-use crate::report::Format;
+use crate::report::{Format, Volume};
 use crate::supervise::Contain;
 use crate::units::{self, show};
 
@@ -155,8 +156,10 @@ pub struct Plan {
     pub listen: Option<crate::serve::Address>,
     /// How the log is written.
     pub log: Format,
-    /// Only warnings and errors are logged.
-    pub quiet: bool,
+    /// How much is logged.
+    pub volume: Volume,
+    /// Where every change of state is appended.
+    pub event_log: Option<PathBuf>,
 }
 
 impl Plan {
@@ -199,6 +202,7 @@ impl Plan {
             seed: place.seed,
         };
         let status_file = status_file(common, &lock, slots)?;
+        let (volume, event_log) = telling::telling(common, &lock, slots)?;
         Ok(Plan {
             #[cfg(feature = "http")]
             listen: listen::listen(&typed.listen, &lock, slots, status_file.as_deref())?,
@@ -223,7 +227,8 @@ impl Plan {
                 cli::Contain::None => Contain::None,
             },
             log: common.log.into(),
-            quiet: common.quiet,
+            event_log,
+            volume,
             command: typed.command,
         })
     }

@@ -7,7 +7,8 @@
 //! libraries never are.
 
 use std::fmt::{self, Write as _};
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_json::{Map, Value};
@@ -19,6 +20,8 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 
+mod held;
+mod live;
 pub mod roles;
 pub mod stderr;
 pub mod stdout;
@@ -39,6 +42,56 @@ pub enum Format {
     Json,
 }
 
+/// How much is logged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Volume {
+    /// Warnings and errors.
+    Quiet,
+    /// Changes of state.
+    #[default]
+    Normal,
+    /// Each renewal, too.
+    Verbose,
+}
+
+/// The fields of a JSON log that do not change their names, and what they mean.
+pub const FIELDS: &[(&str, &str)] = &[
+    ("ts", "when, by the wall clock (RFC 3339, UTC)"),
+    ("level", "error, warn, info, or debug (with --verbose)"),
+    ("message", "what a text log says; its wording may change"),
+    ("lock", "the lock's address, as soon as it is known"),
+    (
+        "identity",
+        "the instance's identity, as soon as it is known",
+    ),
+    (
+        "pid",
+        "the process that says it: the supervisor's, or its guardian's",
+    ),
+    (
+        "event",
+        "on a change of state: what happened, in the event log's words",
+    ),
+    (
+        "token",
+        "the fencing token of our tenure; while standing by that of the holder",
+    ),
+    (
+        "left_ms",
+        "for how many milliseconds the command may still live if nothing more is heard of the lease, or until its grace is over; left out without a deadline",
+    ),
+    (
+        "exit",
+        "on the last line: our own exit status (128+n where we die of signal n)",
+    ),
+    (
+        "contain",
+        "on the first line: what keeps the command's processes together",
+    ),
+    ("slot", "with --slots: the number of the slot"),
+    ("errno", "the kernel's error number, where there is one"),
+];
+
 /// The longest text of a message or a field; a server's answer can be a whole page of HTML.
 const TEXT_LIMIT: usize = 1000;
 
@@ -57,12 +110,13 @@ static CONTEXT: OnceLock<Context> = OnceLock::new();
 
 /// Sets up the log; only the first call counts. Starts no thread, so it may come before the
 /// guardian is forked.
-pub fn init(format: Format, quiet: bool) {
-    let level = if quiet {
-        LevelFilter::WARN
-    } else {
-        LevelFilter::INFO
+pub fn init(format: Format, volume: Volume) {
+    let level = match volume {
+        Volume::Quiet => LevelFilter::WARN,
+        Volume::Normal => LevelFilter::INFO,
+        Volume::Verbose => LevelFilter::DEBUG,
     };
+
     // Only ourselves: the client libraries print requests at DEBUG, credentials included.
     let ours = Targets::new().with_target(env!("CARGO_CRATE_NAME"), level);
     let lines = tracing_subscriber::fmt::layer()
@@ -75,6 +129,12 @@ pub fn init(format: Format, quiet: bool) {
     );
 }
 
+/// Has a standby show one line that it keeps up to date, if this terminal (`TERM`) can take a line
+/// back. Not for a log that is quiet, or read by programs.
+pub fn show_the_wait(terminal: Option<&str>) {
+    live::allow(terminal);
+}
+
 /// Says what every later line of a JSON log bears.
 pub fn context(context: Context) {
     let _ = CONTEXT.set(context);
@@ -83,18 +143,121 @@ pub fn context(context: Context) {
 /// Tells people what the core wants them to hear.
 pub fn notice(notice: &Notice, now: Instant) {
     let (level, text) = words::of_notice(notice, now);
-    let token = match notice {
-        Notice::InControl { token } => Some(*token),
-        Notice::StandingBy(sight) => sight.token,
-        _ => None,
+    let held = *held::held();
+    let mut line = Line {
+        level,
+        text,
+        event: Some(words::event(notice)),
+        token: held.token,
+        left: held.left(now),
+        exit: None,
     };
-    say(level, &text, token, None);
+    match notice {
+        Notice::InControl { token } => {
+            live::end();
+            held::held().begin(*token);
+            line.token = Some(*token);
+            // Said together with its deadline, which is told in the same breath.
+            *pending() = Some(line);
+            return;
+        }
+        Notice::StandingBy(sight) => {
+            held::held().end();
+            (line.token, line.left) = (sight.token, None);
+            live::stand_by(sight, now);
+        }
+        Notice::Draining(_) => {
+            line.text.extend(line.left.map(words::until_the_kill));
+        }
+        Notice::Released | Notice::FoundLost { .. } | Notice::LeftToRunOut { .. } => {
+            held::held().end();
+            line.left = None;
+        }
+        Notice::StandingBack { .. } => line.left = None,
+        Notice::Doubt { .. }
+        | Notice::Recovered
+        | Notice::CommandEnded(_)
+        | Notice::BackingOff { .. }
+        | Notice::Restarting
+        | Notice::RestartsSpent
+        | Notice::Unprepared(_)
+        | Notice::HoldOver
+        | Notice::Keeping { .. }
+        | Notice::Recorded { .. }
+        | Notice::Unrecorded { .. }
+        | Notice::Pausing { .. }
+        | Notice::NotDone
+        | Notice::LeftBehind
+        | Notice::Overlapped => {}
+    }
+    say(line);
+}
+
+/// What a notice says, for the event log.
+#[must_use]
+pub fn text(notice: &Notice, now: Instant) -> String {
+    words::of_notice(notice, now).1
+}
+
+/// What happened, in one word: the same in a JSON log and in the event log.
+#[must_use]
+pub fn event(notice: &Notice) -> &'static str {
+    words::event(notice)
+}
+
+/// The command is being started, and may live until `deadline` if nothing is heard of the lease.
+pub fn starts(now: Instant, deadline: Instant, lock: &str) {
+    held::held().deadline(deadline);
+    held::held().grace(None);
+    let Some(mut line) = pending().take() else {
+        return;
+    };
+    line.left = held::held().left(now);
+    line.text.push_str(&format!(" of {lock}"));
+    if let Some(left) = line.left {
+        line.text
+            .push_str(&format!(": good for {} unless renewed", words::left(left)));
+    }
+    put(line);
+}
+
+/// The lease was renewed: the command may live until `deadline` if nothing more is heard.
+pub fn renewed(now: Instant, deadline: Instant) {
+    held::held().deadline(deadline);
+    let held = *held::held();
+    if let Some(left) = held.left(now) {
+        let text = format!("renewed: good for {}", words::left(left));
+        say(Line {
+            level: Level::DEBUG,
+            text,
+            event: Some("renewed"),
+            token: held.token,
+            left: Some(left),
+            exit: None,
+        });
+    }
+}
+
+/// The command is asked to end, or to go at once, and is killed at `end` at the latest.
+pub fn drains_until(end: Instant) {
+    held::held().grace(Some(end));
+}
+
+/// While standing by: the lock is looked at next then ([`Instant::FOREVER`]: when the store wakes
+/// us).
+pub fn next_look(at: Instant) {
+    live::next_look(at);
 }
 
 /// The last line: why we end as we do. Silent where the command's own end said it all.
 pub fn ending(ending: &Ending, leave: Leave) {
+    live::end();
     if let Some((level, text)) = words::of_ending(ending, leave, command()) {
-        say(level, &text, None, Some(leave.status()));
+        say(Line {
+            exit: Some(leave.status()),
+            event: Some("done"),
+            ..Line::new(level, text)
+        });
     }
 }
 
@@ -113,7 +276,10 @@ pub fn failed(how: Failed) -> String {
 /// Why nothing was started, or what else failed in `main`: the whole chain in one line.
 pub fn failure(error: &anyhow::Error) {
     let status = Leave::of_error(error).status();
-    say(Level::ERROR, &format!("{error:#}"), None, Some(status));
+    say(Line {
+        exit: Some(status),
+        ..Line::new(Level::ERROR, format!("{error:#}"))
+    });
 }
 
 /// The answer to a question, on stdout. Where nobody reads it, the exit status says the same.
@@ -173,14 +339,60 @@ fn command() -> &'static str {
         .map_or("the command", |context| &context.command)
 }
 
-fn say(level: Level, text: &str, token: Option<u64>, exit: Option<i32>) {
+/// One line to be.
+struct Line {
+    level: Level,
+    text: String,
+    event: Option<&'static str>,
+    token: Option<u64>,
+    left: Option<Duration>,
+    exit: Option<i32>,
+}
+
+impl Line {
+    fn new(level: Level, text: String) -> Line {
+        Line {
+            level,
+            text,
+            event: None,
+            token: None,
+            left: None,
+            exit: None,
+        }
+    }
+}
+
+/// "In control", until its deadline is known or something else is to be said.
+static PENDING: Mutex<Option<Line>> = Mutex::new(None);
+
+fn pending() -> MutexGuard<'static, Option<Line>> {
+    PENDING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn say(line: Line) {
+    let before = pending().take();
+    before.into_iter().for_each(put);
+    put(line);
+}
+
+fn put(line: Line) {
+    let Line {
+        text,
+        event,
+        token,
+        exit,
+        ..
+    } = &line;
+    let (event, token, exit) = (*event, *token, *exit);
+    let left_ms = line
+        .left
+        .map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
     // The macros want their level as a constant.
-    if level == Level::ERROR {
-        tracing::error!(token, exit, "{text}");
-    } else if level == Level::WARN {
-        tracing::warn!(token, exit, "{text}");
-    } else {
-        tracing::info!(token, exit, "{text}");
+    match line.level {
+        Level::ERROR => tracing::error!(event, token, left_ms, exit, "{text}"),
+        Level::WARN => tracing::warn!(event, token, left_ms, exit, "{text}"),
+        Level::INFO => tracing::info!(event, token, left_ms, exit, "{text}"),
+        _ => tracing::debug!(event, token, left_ms, exit, "{text}"),
     }
 }
 
@@ -243,7 +455,7 @@ impl Visit for Said {
 
 /// Keeps a text in its line: what came from a server or a lock's record may not forge lines or
 /// talk to the terminal.
-fn one_line(text: &str) -> String {
+pub(crate) fn one_line(text: &str) -> String {
     let mut line: String = text
         .chars()
         .take(TEXT_LIMIT)

@@ -173,6 +173,7 @@ async fn campaign(
 ) -> anyhow::Result<Leave> {
     let mut signals = Signals::listen()?;
     let mut company = company(plan, &store, guardians)?;
+    company.events = people.events.clone();
     people.write("standby");
     let tenure = Tenure::new(rules(plan, &*store), Instant::now());
     let lock = store.name().to_owned();

@@ -60,6 +60,38 @@ impl Status {
         }
     }
 }
+/// The fields and what they mean: what the man page is made of.
+pub const FIELDS: &[(&str, &str)] = &[
+    (
+        "state",
+        "what the instance does: starting, standby, holding, resting (in control, nothing runs), draining, released, standing back (after handing control over), done",
+    ),
+    ("since", "since when, by the wall clock (RFC 3339, UTC)"),
+    ("lock", "the lock's address; with --slots that of the slot"),
+    ("identity", "the instance's identity (--identity)"),
+    ("pid", "the supervisor's process"),
+    ("guardian_pid", "the guardian's process"),
+    ("command_pid", "the command's main process, while it runs"),
+    (
+        "token",
+        "the fencing token of the present tenure, or of the last",
+    ),
+    ("contain", "what keeps the command's processes together"),
+    ("holder", "who holds the lock, while another does"),
+    ("cause", "why the last tenure ended"),
+    (
+        "command_exit",
+        "how the command ended last: its exit status, or 128+n for signal n",
+    ),
+    (
+        "overlap",
+        "true: an overlap with another holder cannot be excluded",
+    ),
+    (
+        "exit",
+        "our own exit status, once it is known (128+n where we die of signal n)",
+    ),
+];
 
 #[derive(Default)]
 struct Desk {
@@ -215,6 +247,15 @@ mod tests {
         assert_eq!(there["token"], 7);
         assert_eq!(there["exit"], serde_json::Value::Null);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn the_documented_fields_are_the_real_ones() {
+        let there = serde_json::to_value(Status::default()).unwrap();
+        let there: Vec<_> = there.as_object().unwrap().keys().cloned().collect();
+        let mut documented: Vec<_> = FIELDS.iter().map(|(name, _)| *name).collect();
+        documented.sort_unstable();
+        assert_eq!(there, documented);
     }
 
     #[test]

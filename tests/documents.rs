@@ -18,7 +18,8 @@ use std::process::Command;
 use clap_mangen::Man;
 use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
 use guarantees::{FENCING, GUARANTEES, LIMITS, Shown};
-use trafficcop::{cli, exit};
+use trafficcop::events::record;
+use trafficcop::{cli, exit, report, status, timeline};
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -197,6 +198,107 @@ fn page_of_verb((verb, lists, statuses, commands): Verb<'_>) -> Vec<u8> {
     page
 }
 
+/// `bold` references, with their sections.
+fn see_also(page: &mut Roff, pages: &[(&str, &str)]) {
+    page.control("SH", ["SEE ALSO"]);
+    let mut text = Vec::new();
+    for (number, (name, section)) in pages.iter().enumerate() {
+        let comma = if number + 1 < pages.len() { ", " } else { "" };
+        text.push(bold(*name));
+        text.push(roman(format!("({section}){comma}")));
+    }
+    page.text(text);
+}
+
+fn page_of_timeline() -> Vec<u8> {
+    let definition = definition();
+    let timeline = definition.find_subcommand("timeline").expect("a timeline");
+    let timeline = timeline.clone().name("trafficcop-timeline");
+    let timeline = timeline.display_name("trafficcop-timeline");
+    let man = Man::new(timeline.after_long_help("")).date("");
+    let mut page = Vec::new();
+    let write = "a vector takes everything";
+    man.render_title(&mut page).expect(write);
+    man.render_name_section(&mut page).expect(write);
+    man.render_synopsis_section(&mut page).expect(write);
+    man.render_description_section(&mut page).expect(write);
+    man.render_options_section(&mut page).expect(write);
+    let mut rest = Roff::new();
+    rest.control("SH", ["WHAT IS SAID"]);
+    for paragraph in TIMELINE {
+        rest.control("PP", []);
+        rest.text(inlines(paragraph));
+    }
+    section(&mut rest, "JSON", timeline::FIELDS);
+    section(&mut rest, "EXIT STATUS", cli::TIMELINE_STATUS);
+    examples(&mut rest, cli::TIMELINE_EXAMPLES);
+    see_also(
+        &mut rest,
+        &[("trafficcop-run", "1"), ("trafficcop-formats", "5")],
+    );
+    rest.to_writer(&mut page).expect(write);
+    page
+}
+
+/// What a reader of a timeline must know to believe it.
+const TIMELINE: &[&str] = &[
+    "A tenure begins when its instance says that it has control, and ends when the lease was given back. Two tenures overlap if one begins before the last process of the other's command was gone. The moments are those of the machine's boot clock, so on one machine they are exact, whatever happened to its wall clock. Machines are compared by their wall clocks; see `--skew`.",
+    "The end of an instance that was killed, or whose machine died, stands in no log. Of such a tenure only its last word is certain, and what it said in its last moment may be missing, because nothing waits for the log. It is taken to have ended by its last known deadline, at which the guardian has killed its command, or when the next instance was given control, if that was earlier: a guardian that outlives trafficcop gives the lease back as soon as nothing of the command lives. What stands in the logs after that moment would show an overlap all the same.",
+    "An instance that says itself that an overlap cannot be excluded (exit status 71) is believed, whatever the other logs say.",
+];
+
+fn page_of_formats() -> Vec<u8> {
+    let mut page = Roff::new();
+    page.control("TH", ["trafficcop-formats", "5"]);
+    page.control("SH", ["NAME"]);
+    page.text([roman(
+        "trafficcop-formats - what stands in the event log, the JSON log and the status file",
+    )]);
+    page.control("SH", ["DESCRIPTION"]);
+    page.text([roman("The names of the fields below, and what they mean, do not change; new ones may come, so pass over what you do not know.")]);
+    let about = |page: &mut Roff, title: &str, text: &str, fields: &[(&str, &str)]| {
+        page.control("SH", [title]);
+        page.text(inlines(text));
+        for (name, meaning) in fields {
+            page.control("TP", []);
+            page.text([bold(*name)]);
+            page.text([roman(*meaning)]);
+        }
+    };
+    about(
+        &mut page,
+        "EVENT LOG (--event-log F)",
+        "One JSON object a line, appended with one write each, so that any number of instances on a machine can share a file. What does not apply is left out. Lines with which control changes hands are on the disk before the next is written. A file that was renamed is begun anew. What cannot be written is lost, with one warning; nothing waits for it.",
+        record::FIELDS,
+    );
+    about(
+        &mut page,
+        "EVENTS",
+        "The words of the field `event`:",
+        record::WORDS,
+    );
+    about(
+        &mut page,
+        "JSON LOG (--log json)",
+        "One JSON object a line on stderr. What does not apply is left out.",
+        report::FIELDS,
+    );
+    about(
+        &mut page,
+        "STATUS FILE (--status-file F)",
+        "One JSON object, replaced as a whole at every change. What does not apply is null.",
+        status::FIELDS,
+    );
+    see_also(
+        &mut page,
+        &[("trafficcop-run", "1"), ("trafficcop-timeline", "1")],
+    );
+    let mut bytes = Vec::new();
+    page.to_writer(&mut bytes)
+        .expect("a vector takes everything");
+    bytes
+}
+
 fn examples(page: &mut Roff, examples: &[(&str, &str)]) {
     page.control("SH", ["EXAMPLES"]);
     for (what, command) in examples {
@@ -245,6 +347,10 @@ fn page_of_trafficcop() -> Vec<u8> {
         rest.text([bold(format!("trafficcop-{}", verb.0)), roman("(1), ")]);
     }
     rest.text([
+        bold("trafficcop-timeline"),
+        roman("(1), "),
+        bold("trafficcop-formats"),
+        roman("(5), "),
         bold("trafficcop-guarantees"),
         roman("(7), "),
         bold("flock"),
@@ -297,6 +403,10 @@ fn page_of_run() -> Vec<u8> {
         roman("(1), "),
         bold("trafficcop-check"),
         roman("(1), "),
+        bold("trafficcop-timeline"),
+        roman("(1), "),
+        bold("trafficcop-formats"),
+        roman("(5), "),
         bold("trafficcop-guarantees"),
         roman("(7), "),
         bold("flock"),
@@ -601,6 +711,17 @@ fn the_man_pages_are_fresh() {
         fresh(&format!("man/trafficcop-{}.1", verb.0), &page_of_verb(verb));
     }
     fresh("man/trafficcop-guarantees.7", &page_of_guarantees());
+    fresh("man/trafficcop-timeline.1", &page_of_timeline());
+    fresh("man/trafficcop-formats.5", &page_of_formats());
+}
+
+#[test]
+fn the_timeline_s_picture_is_what_is_drawn_of_its_logs() {
+    let names = ["web1", "web2", "web3"];
+    let logs = names.map(|name| text(&format!("examples/timeline/{name}.events")));
+    let log = timeline::read(logs.iter().map(|text| ("example", text.as_bytes())));
+    let drawn = timeline::svg(&timeline::merge(&log, 0));
+    fresh("examples/timeline.svg", drawn.as_bytes());
 }
 
 #[test]

@@ -41,6 +41,11 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("check", &["cli", "deadline", "exit", "plan", "report"]),
     ("exit", &["core", "plan"]),
     ("cli", &["exit", "plan"]),
+    ("events", &["clock", "core", "report", "supervise"]),
+    (
+        "timeline",
+        &["cli", "events", "exit", "plan", "report", "units"],
+    ),
     (
         "plan",
         &[
@@ -79,6 +84,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "azure",
             "clock",
             "core",
+            "events",
             "exit",
             "hold",
             "lease",
@@ -118,7 +124,7 @@ const WORDS: &[(&[&str], &[&str], &str)] = &[
     (
         &["anyhow::", "anyhow!"],
         &[
-            "announce", "check", "elect", "exit", "report", "run", "main", "verbs",
+            "announce", "check", "elect", "exit", "report", "run", "main", "timeline", "verbs",
         ],
         "errors are typed below the top",
     ),

@@ -1,4 +1,5 @@
-//! Job control: the built binary on a terminal, started from an interactive shell as a person would.
+//! The built binary on a terminal, started from an interactive shell as a person would: job control,
+//! and the line that a standby keeps up to date.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -33,7 +34,18 @@ struct Session {
 
 impl Session {
     fn begin() -> Session {
-        let pty = nix::pty::openpty(None, None).expect("a terminal");
+        Session::on("xterm")
+    }
+
+    /// On a terminal of this kind, of 80 columns.
+    fn on(terminal: &str) -> Session {
+        let size = nix::pty::Winsize {
+            ws_row: 24,
+            ws_col: 80,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        let pty = nix::pty::openpty(&size, None).expect("a terminal");
         let mut quiet = nix::sys::termios::tcgetattr(&pty.slave).expect("a terminal");
         quiet
             .local_flags
@@ -45,6 +57,7 @@ impl Session {
         command
             .args(["--norc", "--noprofile", "--noediting", "-i"])
             .env("PS1", "")
+            .env("TERM", terminal)
             .env_remove("PROMPT_COMMAND")
             .stdin(end())
             .stdout(end())
@@ -175,5 +188,83 @@ fn a_command_in_a_namespace_of_its_own_is_a_job_too() {
         a_job_under_control("pidns");
     } else {
         println!("CANNOT RUN HERE: no PID namespace is to be had ({probe})");
+    }
+}
+
+/// Takes the line back, wherever the cursor is in it.
+const ERASE: &str = "\r\x1b[K";
+
+/// Somebody else in control of this lock, until its stdin is closed.
+fn holder(lock: &std::path::Path) -> Child {
+    let mut holder = Command::new(env!("CARGO_BIN_EXE_trafficcop"))
+        .args(["run", "-q", "--identity", "web-one", "--file"])
+        .arg(lock)
+        .args(["--", "sh", "-c", "echo begun; read -r line || true"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    let mut begun = [0; 6];
+    let stdout = holder.stdout.as_mut().expect("piped");
+    stdout.read_exact(&mut begun).expect("it has control");
+    holder
+}
+
+fn stand_by(session: &mut Session, lock: &std::path::Path, options: &str) {
+    session.presses(&format!(
+        "{} run {options} --file {} -- echo in-$((40+2))\n",
+        env!("CARGO_BIN_EXE_trafficcop"),
+        lock.display(),
+    ));
+}
+
+#[test]
+fn a_standby_keeps_one_line_up_to_date_and_takes_it_back() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let lock = directory.path().join("lock");
+    let mut holder = holder(&lock);
+    let mut session = Session::begin();
+    stand_by(&mut session, &lock, "");
+    let line = "standing by for";
+    session.sees(&format!(
+        "{ERASE}trafficcop: {line} 0s: web-one holds it since "
+    ));
+    session.sees(&format!("{ERASE}trafficcop: {line} 1s"));
+    session.sees(&format!("{ERASE}trafficcop: {line} 2s"));
+    let shown: Vec<&str> = session.shown.split(ERASE).collect();
+    for line in &shown[1..] {
+        assert!(line.len() < 80 && !line.contains('\n'), "{line:?}");
+    }
+    drop(holder.stdin.take());
+    assert!(holder.wait().expect("it ends").success());
+    // Gone before anything else is said.
+    session.sees(&format!("{ERASE}trafficcop: in control"));
+    session.sees("in-42");
+    let after = session
+        .shown
+        .rsplit("in control")
+        .next()
+        .expect("it was said");
+    assert!(!after.contains(line), "{after:?}");
+}
+
+#[test]
+fn a_terminal_that_cannot_take_a_line_back_and_a_log_for_programs_show_none() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let lock = directory.path().join("lock");
+    for (terminal, options, said) in [
+        ("dumb", "-w 3", "standing by: web-one is in control"),
+        ("xterm", "-w 3 --log json", "\"event\":\"standby\""),
+        ("xterm", "-w 3 -q", "control not obtained"),
+    ] {
+        let mut holder = holder(&lock);
+        let mut session = Session::on(terminal);
+        stand_by(&mut session, &lock, options);
+        session.sees(said);
+        session.presses("echo status-$?\n");
+        session.sees("status-75");
+        assert!(!session.shown.contains('\x1b'), "{:?}", session.shown);
+        drop(holder.stdin.take());
+        holder.wait().expect("it ends");
     }
 }

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use clap::builder::{BoolishValueParser, OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 
+use super::Telling;
+
 /// The flags.
 #[derive(Clone, Debug, Args)]
 pub struct Common {
@@ -192,6 +194,10 @@ pub struct Common {
         help_heading = "Being operated"
     )]
     pub log: Log,
+
+    /// The event log, and how much the log says.
+    #[command(flatten)]
+    pub telling: Telling,
 
     /// Log only warnings and errors
     #[arg(short, long, env = "TRAFFICCOP_QUIET", help_heading = "Being operated", value_parser = BoolishValueParser::new())]

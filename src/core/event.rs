@@ -38,6 +38,8 @@ pub struct Sight {
     pub token: Option<u64>,
     /// The holder has begun to drain: control will change soon.
     pub draining: bool,
+    /// Since when, by the holder's own wall clock (RFC 3339), if its record tells it.
+    pub since: Option<String>,
 }
 
 /// Control, as a store granted it.

@@ -257,6 +257,7 @@ impl Slots {
             holder: all.then(|| names.join(", ")),
             token: None,
             draining,
+            since: None,
         }
     }
 

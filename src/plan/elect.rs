@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::{
     Candidate, IfLost, Lock, Place, Plan, Refusal, Roles, Rules, budget, conflict_status, habits,
-    identity, lock, locks, poll, quoted, quoted_word, same_file, slots, span, status_file, wait,
+    identity, lock, locks, poll, quoted, quoted_word, same_file, slots, span, status_file, telling,
+    wait,
 };
 use crate::cli;
 use crate::supervise::Contain;
@@ -66,6 +67,7 @@ impl Plan {
             seed: place.seed,
         };
         let status_file = status_file(common, &lock, slots)?;
+        let (volume, event_log) = telling::telling(common, &lock, slots)?;
         let telling = Telling {
             json: typed.json,
             control_file: control_file(typed.control_file, status_file.as_deref(), &lock, slots)?,
@@ -88,8 +90,9 @@ impl Plan {
             lease: budget.lease,
             contain: Contain::None,
             log: common.log.into(),
-            quiet: common.quiet,
             roles: Roles::default(),
+            event_log,
+            volume,
             command: Vec::new(),
         };
         Ok((plan, telling))

@@ -62,7 +62,7 @@ fn the_defaults_are_those_of_the_design() {
     assert_eq!(plan.candidate.identity, "web1-42");
     assert_eq!(plan.candidate.command, "job --now");
     assert_eq!(plan.contain, Contain::Auto);
-    assert!(plan.status_file.is_none() && !plan.quiet);
+    assert!(plan.status_file.is_none() && plan.volume == Volume::Normal);
 }
 
 #[test]
@@ -195,6 +195,24 @@ fn what_cannot_be_is_refused_in_one_line_that_helps() {
             "--file x --status-file / job",
             &["--status-file", "directory"],
         ),
+        ("--file x -q -v job", &["--quiet", "--verbose"]),
+        ("--file x --event-log / job", &["--event-log", "directory"]),
+        (
+            "--file x --event-log ./x job",
+            &["--event-log", "lock's file"],
+        ),
+        (
+            "--file x --slots 2 --event-log ./x.1 job",
+            &["--event-log", "lock's file"],
+        ),
+        (
+            "--file x --status-file s --event-log ./s job",
+            &["--event-log", "status file"],
+        ),
+        (
+            "--file x --event-log there/is/none job",
+            &["--event-log", "no such directory"],
+        ),
         (
             "--file x --status-file ./x job",
             &["--status-file", "lock's file"],
@@ -276,6 +294,7 @@ fn empty_and_unprintable_values_are_refused() {
         &["--file", "x", "--identity", "a\nb", "job"],
         &["--file", "x", "--identity", &"a".repeat(129), "job"],
         &["--file", "x", "--status-file", "", "job"],
+        &["--file", "x", "--event-log", "", "job"],
     ] {
         assert!(Plan::new(typed(words), &place()).is_err(), "{words:?}");
     }

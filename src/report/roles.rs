@@ -4,7 +4,7 @@
 use serde::Serialize;
 use tracing::Level;
 
-use super::{now_utc, one_line, say, words};
+use super::{Line as LogLine, held, now_utc, one_line, say, words};
 use crate::clock::Instant;
 use crate::core::{Cause, Notice};
 use crate::units::show;
@@ -109,7 +109,13 @@ pub fn fits(lock: &str) -> bool {
 /// Tells people what the core wants them to hear, where a reader is told rather than a command run.
 pub fn notice(notice: &Notice, now: Instant) {
     if let Some((level, text)) = worded(notice, now) {
-        say(level, &text, None, None);
+        let held = *held::held();
+        say(LogLine {
+            event: Some(words::event(notice)),
+            token: held.token,
+            left: held.left(now),
+            ..LogLine::new(level, text)
+        });
     } else if !is_of_the_teller(notice) {
         super::notice(notice, now);
     }
@@ -160,25 +166,31 @@ fn worded(notice: &Notice, now: Instant) -> Option<(Level, String)> {
 /// The last line where the reader's end is ours.
 pub fn hung_up(why: Option<&str>, status: i32) {
     match why {
-        None => say(
+        None => last(
             Level::INFO,
-            "nobody reads stdout any more",
-            None,
-            Some(status),
+            "nobody reads stdout any more".to_owned(),
+            status,
         ),
-        Some(why) => say(
+        Some(why) => last(
             Level::ERROR,
-            &format!("cannot write to stdout: {why}; exit status {status}"),
-            None,
-            Some(status),
+            format!("cannot write to stdout: {why}; exit status {status}"),
+            status,
         ),
     }
+}
+
+fn last(level: Level, text: String, status: i32) {
+    say(LogLine {
+        event: Some("done"),
+        exit: Some(status),
+        ..LogLine::new(level, text)
+    });
 }
 
 /// The last line where the process that tells the reader died of itself.
 pub fn teller_died(status: i32) {
     let line = format!("the process that tells the reader died; exit status {status}");
-    say(Level::ERROR, &line, None, Some(status));
+    last(Level::ERROR, line, status);
 }
 
 #[cfg(test)]

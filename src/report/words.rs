@@ -107,6 +107,29 @@ pub(super) fn of_notice(notice: &Notice, now: Instant) -> (Level, String) {
     }
 }
 
+/// What happened, in the event log's word for it.
+pub(super) fn event(notice: &Notice) -> &'static str {
+    match notice {
+        Notice::StandingBy(_) => "standby",
+        Notice::InControl { .. } => "holding",
+        Notice::Doubt { .. } => "doubt",
+        Notice::Recovered => "recovered",
+        Notice::Draining(_) => "draining",
+        Notice::CommandEnded(_) => "command-ended",
+        Notice::LeftBehind => "left-behind",
+        Notice::BackingOff { .. } | Notice::Keeping { .. } | Notice::Pausing { .. } => "resting",
+        Notice::Recorded { .. } => "recorded",
+        Notice::Unrecorded { .. } | Notice::NotDone => "not-recorded",
+        Notice::Restarting => "restarting",
+        Notice::RestartsSpent | Notice::Unprepared(_) | Notice::HoldOver => "handing-over",
+        Notice::StandingBack { .. } => "standing-back",
+        Notice::Overlapped => "overlap",
+        Notice::Released => "released",
+        Notice::FoundLost { .. } => "lost",
+        Notice::LeftToRunOut { .. } => "left-to-run-out",
+    }
+}
+
 /// Why control is handed over where the command does not work.
 const RESTARTS_SPENT: &str = "the command was restarted as often as --restart-limit allows";
 
@@ -219,7 +242,7 @@ fn not_started(errno: i32, command: &str) -> String {
     format!("cannot run {command}: {error}: {advice}")
 }
 
-fn behind(sight: &Sight) -> String {
+pub(super) fn behind(sight: &Sight) -> String {
     let draining = if sight.draining {
         ", which is stopping"
     } else {
@@ -231,6 +254,19 @@ fn behind(sight: &Sight) -> String {
         (None, _) if sight.draining => ": the holder is stopping".into(),
         (None, _) => ": another is in control".into(),
     }
+}
+
+/// A time that is left, as people say it.
+pub(super) fn left(span: std::time::Duration) -> String {
+    show(rounded(span))
+}
+
+/// What is added to a drain: when it is over at the latest.
+pub(super) fn until_the_kill(span: std::time::Duration) -> String {
+    if span.is_zero() {
+        return "; SIGKILL now".into();
+    }
+    format!("; SIGKILL in {}", left(span))
 }
 
 pub(super) fn rounded(span: std::time::Duration) -> std::time::Duration {
@@ -275,6 +311,7 @@ mod tests {
             holder: Some("web2-9".into()),
             token: Some(7),
             draining: true,
+            since: None,
         };
         let (_, text) = of_notice(&Notice::StandingBy(sight), Instant::ZERO);
         assert_eq!(

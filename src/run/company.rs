@@ -15,6 +15,7 @@ use super::aftermath::{Aftermath, Errand};
 use super::people::People;
 use crate::clock::Instant;
 use crate::core::Cause;
+use crate::events::Events;
 use crate::hold::{Audience, Charge, Start};
 use crate::lease::Store;
 use crate::report;
@@ -74,6 +75,8 @@ pub(crate) struct Company {
     tenure: Vec<(OsString, OsString)>,
     /// We were asked to pause and wait for what runs to stop until then.
     pausing: Option<Instant>,
+    /// Told of the deadlines; nobody is, unless the driver says so.
+    pub(crate) events: Events,
 }
 
 impl Company {
@@ -84,6 +87,7 @@ impl Company {
             inbox: VecDeque::new(),
             tenure: Vec::new(),
             pausing: None,
+            events: Events::default(),
         }
     }
 
@@ -321,8 +325,11 @@ impl Charge for Company {
         let more = task.into_iter().chain(period);
         self.tenure
             .extend(more.map(|(name, value)| (name.into(), value.into())));
+        let now = Instant::now();
+        report::starts(now, start.kill_at, self.means.store.name());
+        self.events.starts(now, start.kill_at);
         let acts = self.stage.start(
-            Instant::now(),
+            now,
             Term {
                 term_at: start.term_at,
                 kill_at: start.kill_at,
@@ -334,18 +341,25 @@ impl Charge for Company {
     }
 
     fn extend(&mut self, term_at: Instant, kill_at: Instant) {
-        let acts = self.stage.extend(Instant::now(), term_at, kill_at);
+        let now = Instant::now();
+        // The guardian first: it is what keeps time.
+        let acts = self.stage.extend(now, term_at, kill_at);
         self.perform(acts);
+        report::renewed(now, kill_at);
+        self.events.renewed(now, kill_at);
     }
 
     fn drain(&mut self, signal: i32, end_of_grace: Instant) {
         let acts = self.stage.drain(Instant::now(), signal, end_of_grace);
         self.perform(acts);
+        report::drains_until(end_of_grace);
     }
 
     fn kill(&mut self) {
-        let acts = self.stage.kill(Instant::now());
+        let now = Instant::now();
+        let acts = self.stage.kill(now);
         self.perform(acts);
+        report::drains_until(now);
     }
 
     fn pass(&mut self, signal: i32) {

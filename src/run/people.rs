@@ -10,6 +10,8 @@ use crate::clock::Instant;
 use crate::core::{Cause, Ending, Notice, Unfit};
 #[cfg(feature = "http")]
 use crate::core::{Failure, Grant};
+use crate::events::Events;
+use crate::events::teller::Who;
 use crate::exit::Leave;
 use crate::hold::Audience;
 use crate::lease::Store;
@@ -31,6 +33,7 @@ pub(crate) struct People {
     prepares: bool,
     /// How the log words a notice.
     log: fn(&Notice, Instant),
+    pub(crate) events: Events,
 }
 
 impl People {
@@ -56,6 +59,15 @@ impl People {
             server: None,
             prepares: plan.roles.standby.is_some() || plan.roles.on_acquire.is_some(),
             log,
+            events: Events::begin(
+                plan.event_log.clone(),
+                Who {
+                    identity: plan.candidate.identity.clone(),
+                    host: plan.candidate.host.clone(),
+                    pid: plan.candidate.pid,
+                    lock: store.name().to_owned(),
+                },
+            ),
         }
     }
 
@@ -89,13 +101,14 @@ impl People {
         self.status.overlap = ending.overlap;
         self.status.exit = Some(leave.status());
         self.write("done");
+        self.events.finish(ending, leave.status(), STATUS_PATIENCE);
         if let Some(file) = self.file {
             file.finish(STATUS_PATIENCE);
         }
     }
 }
 
-/// How long we wait at the end for a status file on a slow file system.
+/// How long we wait at the end for a status file or an event log on a slow file system.
 const STATUS_PATIENCE: Duration = Duration::from_secs(2);
 
 impl Audience for People {
@@ -105,6 +118,7 @@ impl Audience for People {
             server.board().notice(notice);
         }
         (self.log)(notice, now);
+        self.events.notice(now, notice, self.store.name());
         let state = match notice {
             Notice::StandingBy(sight) => {
                 self.status.holder.clone_from(&sight.holder);
@@ -163,7 +177,12 @@ impl Audience for People {
         self.write(state);
     }
 
+    fn waits(&mut self, next_look: Instant) {
+        report::next_look(next_look);
+    }
+
     fn news(&mut self, now: Instant, news: &News) {
+        self.events.news(now, news);
         #[cfg(feature = "http")]
         if let Some(server) = &self.server {
             server.board().news(news);

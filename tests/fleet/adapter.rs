@@ -530,5 +530,6 @@ fn sight(record: Option<Record>) -> Sight {
         holder: None,
         token: record.map(|record| record.token),
         draining: record.is_some_and(|record| record.draining),
+        since: None,
     }
 }

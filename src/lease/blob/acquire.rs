@@ -351,5 +351,6 @@ fn sight(notes: &Notes) -> Sight {
         holder: Some(record.holder.clone()).filter(|holder| !holder.is_empty()),
         token: Some(record.token).filter(|token| *token > 0),
         draining: record.draining,
+        since: Some(record.since.clone()).filter(|since| !since.is_empty()),
     }
 }

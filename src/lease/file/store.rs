@@ -468,6 +468,7 @@ pub(super) fn sight(file: &fs::File) -> Sight {
             holder: some(record.holder),
             token: Some(record.token),
             draining: record.draining,
+            since: some(record.since),
         },
         _ => Sight::default(),
     }

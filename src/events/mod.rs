@@ -1,0 +1,13 @@
+//! The event log: every change of state of an instance as one line of JSON, for those who ask
+//! afterwards who held control when.
+//!
+//! [`record`] is what a line says, and the one list of its fields and words; [`writer`] puts lines
+//! into a file without ever holding anybody up; [`teller`] makes them of what the core and the
+//! guardian say. Used by `run`; [`crate::timeline`] reads what was written.
+
+pub mod record;
+pub mod teller;
+pub mod writer;
+
+pub use record::{Record, Word};
+pub use teller::Events;

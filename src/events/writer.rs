@@ -1,0 +1,327 @@
+//! Puts lines at the end of a file that others may append to as well: one write for each line,
+//! which the kernel does not tear, and on the disk where it matters.
+//!
+//! Called by the teller, after the guardian was forked: it writes from a thread of its own, because
+//! a disk that hangs must not keep the supervisor from renewing. It must never fail or delay
+//! anything: what cannot be written is lost, and that is told once, until it can be again.
+
+use std::collections::VecDeque;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How many lines wait for a disk that hangs; what comes after is lost.
+const MOST: usize = 4096;
+
+struct Line {
+    text: Vec<u8>,
+    /// It is on the disk before the next one is written.
+    sync: bool,
+}
+
+#[derive(Default)]
+struct Desk {
+    waiting: VecDeque<Line>,
+    /// Lines were lost because too many waited, and that has been told.
+    full: bool,
+    closed: bool,
+    idle: bool,
+}
+
+#[derive(Default)]
+struct Shared {
+    desk: Mutex<Desk>,
+    changed: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Desk> {
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A file that is appended to, and the thread that does it.
+pub struct Writer {
+    shared: Arc<Shared>,
+}
+
+impl Writer {
+    /// Starts the thread; nothing is opened by the caller. Not before the guardian was forked.
+    #[must_use]
+    pub fn new(path: PathBuf) -> Writer {
+        let shared = Arc::new(Shared::default());
+        let theirs = Arc::clone(&shared);
+        let started = std::thread::Builder::new()
+            .name("event-log".into())
+            .stack_size(128 * 1024)
+            .spawn(move || serve(&theirs, &mut Appended::to(path)));
+        if let Err(why) = started {
+            tracing::warn!("cannot keep the event log: {why}");
+            let mut desk = shared.lock();
+            (desk.closed, desk.idle) = (true, true);
+        }
+        Writer { shared }
+    }
+
+    /// Has this line (without its end) appended; returns at once.
+    pub fn put(&self, mut text: Vec<u8>, sync: bool) {
+        text.push(b'\n');
+        let mut desk = self.shared.lock();
+        if desk.closed {
+            return;
+        }
+        if desk.waiting.len() >= MOST {
+            if !std::mem::replace(&mut desk.full, true) {
+                drop(desk);
+                tracing::warn!(
+                    "the event log cannot be written as fast as things happen: lines are lost; control is kept"
+                );
+            }
+            return;
+        }
+        desk.full = false;
+        desk.waiting.push_back(Line { text, sync });
+        drop(desk);
+        self.shared.changed.notify_all();
+    }
+
+    /// Waits until all lines are written (or have failed to be), but not for longer than `limit`.
+    pub fn finish(&self, limit: Duration) {
+        let desk = self.shared.lock();
+        let busy = |desk: &mut Desk| !desk.waiting.is_empty() || !desk.idle;
+        let _ = self
+            .shared
+            .changed
+            .wait_timeout_while(desk, limit, busy)
+            .unwrap_or_else(PoisonError::into_inner);
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.shared.lock().closed = true;
+        self.shared.changed.notify_all();
+    }
+}
+
+fn serve(shared: &Shared, file: &mut Appended) {
+    let mut failing = false;
+    let mut desk = shared.lock();
+    loop {
+        if let Some(line) = desk.waiting.pop_front() {
+            desk.idle = false;
+            drop(desk);
+            match file.append(&line) {
+                Ok(()) => failing = false,
+                Err(why) if !failing => {
+                    failing = true;
+                    tracing::warn!(
+                        "cannot write the event log {}: {why}; control is kept, and events are lost until it can be written",
+                        file.path.display()
+                    );
+                }
+                Err(_) => {}
+            }
+            desk = shared.lock();
+        } else if desk.closed {
+            return;
+        } else {
+            desk.idle = true;
+            shared.changed.notify_all();
+            desk = shared
+                .changed
+                .wait(desk)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// The file as the thread has it.
+struct Appended {
+    path: PathBuf,
+    file: Option<File>,
+    /// The file ends within a line, ours or that of somebody who was killed: the next one begins
+    /// on its own.
+    torn: bool,
+}
+
+impl Appended {
+    fn to(path: PathBuf) -> Appended {
+        Appended {
+            path,
+            file: None,
+            torn: false,
+        }
+    }
+
+    fn append(&mut self, line: &Line) -> io::Result<()> {
+        // Somebody rotates logs: the name is what counts.
+        if self
+            .file
+            .as_ref()
+            .is_some_and(|file| moved(file, &self.path))
+        {
+            self.file = None;
+        }
+        if self.file.is_none() {
+            let (file, torn) = open(&self.path)?;
+            (self.file, self.torn) = (Some(file), torn);
+        }
+        let Some(file) = &mut self.file else {
+            return Ok(());
+        };
+        let mut text = Vec::with_capacity(line.text.len() + 1);
+        if self.torn {
+            text.push(b'\n');
+        }
+        text.extend(&line.text);
+        let written = file.write(&text)?;
+        self.torn = written > 0 && written < text.len();
+        if self.torn {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        if line.sync {
+            match file.sync_data() {
+                // What cannot be synced (a pipe, /dev/null) has nothing to lose.
+                Err(why) if why.kind() != io::ErrorKind::InvalidInput => return Err(why),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+fn moved(file: &File, path: &Path) -> bool {
+    match (file.metadata(), path.metadata()) {
+        (Ok(ours), Ok(there)) => (ours.dev(), ours.ino()) != (there.dev(), there.ino()),
+        (_, Err(why)) => why.kind() == io::ErrorKind::NotFound,
+        (Err(_), Ok(_)) => false,
+    }
+}
+
+/// Opens the file at its end, and says whether it ends within a line.
+fn open(path: &Path) -> io::Result<(File, bool)> {
+    let mut options = OpenOptions::new();
+    options
+        .append(true)
+        .create(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+    match options.clone().read(true).open(path) {
+        Ok(mut file) => {
+            let torn = ends_torn(&mut file).unwrap_or(false);
+            Ok((file, torn))
+        }
+        // We may write it, but not look at it.
+        Err(why) if why.kind() == io::ErrorKind::PermissionDenied => {
+            Ok((options.open(path)?, false))
+        }
+        Err(why) => Err(why),
+    }
+}
+
+fn ends_torn(file: &mut File) -> io::Result<bool> {
+    if !file.metadata()?.is_file() || file.metadata()?.len() == 0 {
+        return Ok(false);
+    }
+    file.seek(SeekFrom::End(-1))?;
+    let mut last = [0];
+    file.read_exact(&mut last)?;
+    Ok(last != *b"\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn put(writer: &Writer, text: &str) {
+        writer.put(text.into(), true);
+    }
+
+    #[test]
+    fn lines_are_appended_whole_and_in_order_beside_those_of_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let writers = [(); 4].map(|()| Writer::new(path.clone()));
+        for number in 0..100 {
+            for (name, writer) in writers.iter().enumerate() {
+                put(writer, &format!("{name} {number}"));
+            }
+        }
+        for writer in &writers {
+            writer.finish(LONG);
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        for name in 0..4 {
+            let ours: Vec<_> = text
+                .lines()
+                .filter(|line| line.starts_with(&format!("{name} ")))
+                .collect();
+            let wanted: Vec<_> = (0..100).map(|number| format!("{name} {number}")).collect();
+            assert_eq!(ours, wanted);
+        }
+        assert_eq!(text.lines().count(), 400);
+    }
+
+    #[test]
+    fn what_a_crash_tore_stays_in_its_own_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        std::fs::write(&path, "whole\nhal").unwrap();
+        let writer = Writer::new(path.clone());
+        put(&writer, "next");
+        put(&writer, "last");
+        writer.finish(LONG);
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(text, "whole\nhal\nnext\nlast\n");
+    }
+
+    #[test]
+    fn a_log_that_was_rotated_is_begun_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let writer = Writer::new(path.clone());
+        put(&writer, "one");
+        writer.finish(LONG);
+        std::fs::rename(&path, dir.path().join("log.1")).unwrap();
+        put(&writer, "two");
+        writer.finish(LONG);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "two\n");
+    }
+
+    #[test]
+    fn what_cannot_be_written_harms_nobody_and_can_be_written_again_later() {
+        let dir = tempfile::tempdir().unwrap();
+        let writer = Writer::new("/dev/full".into());
+        put(&writer, "lost");
+        writer.finish(LONG);
+        let path = dir.path().join("missing/log");
+        let writer = Writer::new(path.clone());
+        put(&writer, "lost");
+        writer.finish(LONG);
+        std::fs::create_dir(path.parent().unwrap()).unwrap();
+        put(&writer, "there");
+        writer.finish(LONG);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "there\n");
+    }
+
+    #[test]
+    fn a_disk_that_hangs_holds_nobody_up_and_costs_bounded_memory() {
+        // A pipe that is full and that nobody reads, opened without O_NONBLOCK by way of a
+        // descriptor's file: the desk is filled while the thread cannot get on.
+        let shared = Arc::new(Shared::default());
+        let writer = Writer {
+            shared: Arc::clone(&shared),
+        };
+        for _ in 0..2 * MOST {
+            put(&writer, "event");
+        }
+        assert_eq!(shared.lock().waiting.len(), MOST);
+        assert!(shared.lock().full);
+        writer.finish(Duration::from_millis(10));
+    }
+}

@@ -1,0 +1,69 @@
+//! What was typed of the log and of the event log, made sense of. Called by the plan.
+
+use std::path::{Path, PathBuf};
+
+use super::{Lock, Refusal, locks, quoted_word, same_file};
+use crate::cli;
+use crate::report::Volume;
+
+pub(super) fn telling(
+    typed: &cli::Common,
+    lock: &Lock,
+    slots: u32,
+) -> Result<(Volume, Option<PathBuf>), Refusal> {
+    if typed.quiet && typed.telling.verbose {
+        return Err(Refusal::new(
+            "--quiet and --verbose contradict each other: choose one (is TRAFFICCOP_QUIET or TRAFFICCOP_VERBOSE set?)",
+        ));
+    }
+    Ok((typed.into(), event_log(typed, lock, slots)?))
+}
+
+impl From<&cli::Common> for Volume {
+    fn from(typed: &cli::Common) -> Volume {
+        match (typed.quiet, typed.telling.verbose) {
+            // Both are refused, which is said even so.
+            (true, _) => Volume::Quiet,
+            (false, true) => Volume::Verbose,
+            (false, false) => Volume::Normal,
+        }
+    }
+}
+
+/// A line in the lock's file would be a record that nobody can read, and one in the status file
+/// would be replaced with it.
+fn event_log(typed: &cli::Common, lock: &Lock, slots: u32) -> Result<Option<PathBuf>, Refusal> {
+    let Some(log) = &typed.telling.event_log else {
+        return Ok(None);
+    };
+    if log.as_os_str().is_empty() || log.file_name().is_none() || log.is_dir() {
+        return Err(Refusal::new(format!(
+            "--event-log {}: name a file, not a directory",
+            quoted_word(log.as_os_str())
+        )));
+    }
+    let directory = log.parent().filter(|path| !path.as_os_str().is_empty());
+    if !directory.unwrap_or(Path::new(".")).is_dir() {
+        return Err(Refusal::new(format!(
+            "--event-log {}: there is no such directory: create it, or name another file",
+            log.display()
+        )));
+    }
+    if let Lock::File { path, .. } = lock
+        && locks(path, slots).any(|path| same_file(log, &path))
+    {
+        return Err(Refusal::new(format!(
+            "--event-log {} is the lock's file: name another one",
+            log.display()
+        )));
+    }
+    if let Some(status) = &typed.status_file
+        && same_file(log, status)
+    {
+        return Err(Refusal::new(format!(
+            "--event-log {} is the status file, which is replaced at every change: name another one",
+            log.display()
+        )));
+    }
+    Ok(Some(log.clone()))
+}

@@ -1,0 +1,57 @@
+//! What a line of the log can say of the control we have: token and time left. Called by `report`
+//! alone; told by whoever sets the command's deadlines. For people only: nothing is decided by it.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::clock::Instant;
+
+/// The tenure we are in, if any.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Held {
+    pub(super) token: Option<u64>,
+    /// Until when the command may live if nothing more is heard of the lease.
+    deadline: Option<Instant>,
+    /// Until when it may live although it was asked to end.
+    grace: Option<Instant>,
+}
+
+static HELD: Mutex<Held> = Mutex::new(Held {
+    token: None,
+    deadline: None,
+    grace: None,
+});
+
+pub(super) fn held() -> MutexGuard<'static, Held> {
+    HELD.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Held {
+    /// A tenure begins.
+    pub(super) fn begin(&mut self, token: u64) {
+        *self = Held {
+            token: Some(token),
+            ..Held::default()
+        };
+    }
+
+    /// It is over.
+    pub(super) fn end(&mut self) {
+        *self = Held::default();
+    }
+
+    pub(super) fn deadline(&mut self, at: Instant) {
+        self.deadline = (at != Instant::FOREVER).then_some(at);
+    }
+
+    pub(super) fn grace(&mut self, end: Option<Instant>) {
+        self.grace = end.filter(|at| *at != Instant::FOREVER);
+    }
+
+    /// How long the command may live at least if nothing more is heard: `None` without a deadline.
+    pub(super) fn left(&self, now: Instant) -> Option<Duration> {
+        let ends = [self.deadline, self.grace];
+        let end = ends.into_iter().flatten().min()?;
+        Some(end.since(now))
+    }
+}

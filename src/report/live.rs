@@ -1,0 +1,270 @@
+//! The one line that a standby keeps up to date on a terminal, below everything that was said.
+//!
+//! Called by `report` alone. There is no line, no thread and no wake-up unless stderr is a terminal
+//! that can take a line back, we are in its foreground, and the log is one for people. It never
+//! waits for a terminal: what the terminal does not take is not shown.
+
+use std::sync::{Condvar, Mutex, MutexGuard, Once, PoisonError};
+use std::time::Duration;
+
+use nix::unistd::{getpgrp, tcgetpgrp};
+use terminal_size::terminal_size_of;
+
+use super::stderr::Stderr;
+use crate::clock::Instant;
+use crate::core::Sight;
+
+/// To the beginning of the line, and all of it gone.
+pub(super) const ERASE: &[u8] = b"\r\x1b[K";
+/// From one look at the clock to the next.
+const TICK: Duration = Duration::from_secs(1);
+
+struct State {
+    /// A terminal that can take a line back; decided once.
+    wanted: bool,
+    standing: Option<Standing>,
+    /// The line is on the terminal.
+    shown: bool,
+}
+
+/// What is said of the wait.
+#[derive(Clone)]
+struct Standing {
+    sight: Sight,
+    since: Instant,
+    next_look: Instant,
+}
+
+static STATE: Mutex<State> = Mutex::new(State {
+    wanted: false,
+    standing: None,
+    shown: false,
+});
+static CHANGED: Condvar = Condvar::new();
+
+fn state() -> MutexGuard<'static, State> {
+    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether the line may be shown; starts nothing.
+pub(super) fn allow(terminal: Option<&str>) {
+    let able = terminal.is_some_and(|name| !name.is_empty() && name != "dumb");
+    state().wanted = able && nix::unistd::isatty(std::io::stderr()).unwrap_or(false);
+}
+
+/// Shows the line from now on, behind this holder.
+pub(super) fn stand_by(sight: &Sight, now: Instant) {
+    static THREAD: Once = Once::new();
+    let mut state = state();
+    if !state.wanted {
+        return;
+    }
+    let (since, next_look) = match &state.standing {
+        Some(standing) => (standing.since, standing.next_look),
+        None => (now, Instant::FOREVER),
+    };
+    state.standing = Some(Standing {
+        sight: sight.clone(),
+        since,
+        next_look,
+    });
+    drop(state);
+    THREAD.call_once(|| {
+        // Without it there is no line; everything else is said all the same.
+        let _ = std::thread::Builder::new()
+            .name("standing-by".into())
+            .stack_size(128 * 1024)
+            .spawn(keep);
+    });
+    CHANGED.notify_all();
+}
+
+/// The lock is looked at next then ([`Instant::FOREVER`]: when the store wakes us).
+pub(super) fn next_look(at: Instant) {
+    if let Some(standing) = &mut state().standing {
+        standing.next_look = at;
+    }
+}
+
+/// Shows it no more.
+pub(super) fn end() {
+    let mut state = state();
+    state.standing = None;
+    if std::mem::take(&mut state.shown) {
+        let _ = Stderr::draw(ERASE);
+    }
+}
+
+/// Says a line above it.
+pub(super) fn above(say: impl FnOnce(&'static [u8])) {
+    let mut state = state();
+    say(if std::mem::take(&mut state.shown) {
+        ERASE
+    } else {
+        b""
+    });
+    drop(state);
+    CHANGED.notify_all();
+}
+
+fn keep() {
+    let mut now_state = state();
+    loop {
+        let Some(standing) = now_state.standing.clone() else {
+            now_state = CHANGED
+                .wait(now_state)
+                .unwrap_or_else(PoisonError::into_inner);
+            continue;
+        };
+        if let Some(width) = width() {
+            let mut line = ERASE.to_vec();
+            line.extend(cut(&words(&standing, Instant::now(), &super::now_utc()), width).bytes());
+            now_state.shown |= Stderr::draw(&line);
+        }
+        (now_state, _) = CHANGED
+            .wait_timeout(now_state, TICK)
+            .unwrap_or_else(PoisonError::into_inner);
+    }
+}
+
+/// How wide the line may be: less than the terminal, because a line that fills it may wrap. `None`
+/// in the background, where the terminal is somebody else's, and where nothing of use would fit.
+fn width() -> Option<usize> {
+    if tcgetpgrp(std::io::stderr()) != Ok(getpgrp()) {
+        return None;
+    }
+    let (width, _) = terminal_size_of(std::io::stderr())?;
+    usize::from(width.0)
+        .checked_sub(1)
+        .filter(|width| *width >= 20)
+}
+
+fn words(standing: &Standing, now: Instant, today: &str) -> String {
+    use super::words::behind;
+    use crate::units::show;
+    let whole = |span: Duration| show(Duration::from_secs(span.as_secs()));
+    let sight = &standing.sight;
+    let mut text = format!(
+        "trafficcop: standing by for {}",
+        whole(now.since(standing.since))
+    );
+    match (
+        &sight.holder,
+        sight
+            .since
+            .as_deref()
+            .and_then(|since| moment(since, today)),
+    ) {
+        (Some(holder), Some(since)) => {
+            text.push_str(&format!(": {holder} holds it since {since}"));
+            if sight.draining {
+                text.push_str(" and is stopping");
+            }
+        }
+        _ => text.push_str(&behind(sight)),
+    }
+    if standing.next_look == Instant::FOREVER {
+        text.push_str(", we are woken when it is free");
+    } else {
+        // Half a second is no news: what is shown is rounded up, and never less than the truth.
+        let left = standing.next_look.since(now) + Duration::from_millis(999);
+        text.push_str(&format!(", next look in {}", whole(left)));
+    }
+    super::one_line(&text)
+}
+
+/// A moment without what is the same today; `None` where it is no moment.
+fn moment(since: &str, today: &str) -> Option<String> {
+    let (date, clock) = since.strip_suffix('Z')?.split_once('T')?;
+    if today.starts_with(date) {
+        return Some(format!("{clock} UTC"));
+    }
+    Some(format!("{date} {} UTC", clock.get(..5)?))
+}
+
+/// As much of it as certainly fits: what is not ASCII may be two columns wide.
+fn cut(text: &str, width: usize) -> String {
+    let columns = |c: char| if c.is_ascii() { 1 } else { 2 };
+    if text.chars().map(columns).sum::<usize>() <= width {
+        return text.to_owned();
+    }
+    let mut room = width.saturating_sub(3);
+    let mut kept: String = text
+        .chars()
+        .take_while(|c| {
+            let fits = columns(*c) <= room;
+            room = room.saturating_sub(columns(*c));
+            fits
+        })
+        .collect();
+    kept.push_str("...");
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn standing(sight: Sight, next_look: Instant) -> Standing {
+        Standing {
+            sight,
+            since: Instant::ZERO,
+            next_look,
+        }
+    }
+
+    #[test]
+    fn the_line_says_who_since_when_and_what_comes() {
+        let now = Instant::from_nanos(12_400_000_000);
+        let sight = Sight {
+            holder: Some("web1".into()),
+            token: Some(7),
+            draining: false,
+            since: Some("2026-01-02T10:03:12Z".into()),
+        };
+        let next = now + Duration::from_millis(1500);
+        let said = words(&standing(sight.clone(), next), now, "2026-01-02T11:00:00Z");
+        assert_eq!(
+            said,
+            "trafficcop: standing by for 12s: web1 holds it since 10:03:12 UTC, next look in 2s"
+        );
+        let said = words(
+            &standing(sight, Instant::FOREVER),
+            now,
+            "2026-01-03T11:00:00Z",
+        );
+        assert!(
+            said.contains("since 2026-01-02 10:03 UTC, we are woken"),
+            "{said}"
+        );
+        let unknown = standing(Sight::default(), Instant::FOREVER);
+        let said = words(&unknown, now, "");
+        assert!(said.contains(": another is in control, we are"), "{said}");
+    }
+
+    #[test]
+    fn a_record_that_somebody_forged_does_not_talk_to_the_terminal() {
+        let sight = Sight {
+            holder: Some("\x1b[2Jgotcha".into()),
+            since: Some("2026-01-02T\x1b]0;x\x07Z".into()),
+            ..Sight::default()
+        };
+        let said = words(
+            &standing(sight, Instant::FOREVER),
+            Instant::ZERO,
+            "2026-01-02",
+        );
+        assert!(!said.contains(char::is_control), "{said:?}");
+    }
+
+    #[test]
+    fn it_is_never_wider_than_the_terminal() {
+        assert_eq!(cut("short", 10), "short");
+        assert_eq!(cut("a longer one", 10), "a longe...");
+        for width in 20..60 {
+            let wide = cut(&"héölder-日本語-".repeat(10), width);
+            let columns: usize = wide.chars().map(|c| if c.is_ascii() { 1 } else { 2 }).sum();
+            assert!(columns <= width && columns + 2 >= width, "{wide}");
+        }
+    }
+}

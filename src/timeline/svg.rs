@@ -1,0 +1,462 @@
+//! The picture: one lane for each instance, tenures as bars with their tokens, and whatever is
+//! worth a question in a review (a gap, an overlap, an end that nobody saw) so that it is not
+//! overlooked. One SVG that needs nothing else: no script, no font, no colour scheme of its own.
+//!
+//! Pure. It must never draw what is not in the timeline, nor leave out an overlap because it is
+//! short: what would be too narrow to be seen is drawn as wide as it takes.
+
+mod axis;
+mod canvas;
+
+use std::fmt::Write as _;
+
+use self::axis::Axis;
+use self::canvas::{Canvas, escaped, fitting, text_width};
+use super::judge::count;
+use super::model::{At, End, Lane, Lock, Tenure, Timeline};
+use super::text::{ending, name, span};
+use crate::events::record;
+
+const WIDTH: f64 = 1200.0;
+const RIGHT: f64 = 28.0;
+const LANE: f64 = 40.0;
+const BAR: f64 = 22.0;
+const STRIP: f64 = 12.0;
+const HEAD: f64 = 92.0;
+/// The least that can be seen.
+const THIN: f64 = 2.0;
+/// A name's part of the width.
+const NAMES: (f64, f64) = (90.0, 260.0);
+
+/// Of the lanes, in turn: told apart by whoever does not tell red from green, on light and on dark.
+/// Red is kept for overlaps, amber for doubt.
+const COLOURS: &[&str] = &[
+    "#3b75af", "#4a9a62", "#8c6bb1", "#2f9c9c", "#9a7350", "#cc6a94", "#66788f", "#7f8c2c",
+];
+
+const STYLE: &str = "\
+text{font-family:system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif}\
+.paper{fill:#ffffff}.ink{fill:#1c2733}.dim{fill:#5d6b7a}.on{fill:#ffffff}\
+.grid{stroke:#dfe5ec}.rule{stroke:#c3ccd6}.band{fill:#f4f6f9}.life{stroke:#9aa7b5}\
+.nobody{fill:#8b97a5;fill-opacity:.16}.nobody-edge{stroke:#8b97a5}\
+.overlap{fill:#d62f3a}.bad{fill:#c2212d}.bad-line{stroke:#c2212d}\
+.doubt{fill:#e89a1c}.hatch{stroke:#ffffff}.next{stroke:#7b8896}\
+@media (prefers-color-scheme:dark){\
+.paper{fill:#12181f}.ink{fill:#e8edf2}.dim{fill:#9aa8b6}\
+.grid{stroke:#25303b}.rule{stroke:#3b4856}.band{fill:#18212a}.life{stroke:#5f6e7d}\
+.nobody{fill:#aab6c3;fill-opacity:.13}.nobody-edge{stroke:#71808f}\
+.bad{fill:#ff7a82}.bad-line{stroke:#ff5f69}.next{stroke:#8492a1}}";
+
+/// Draws it.
+#[must_use]
+pub fn svg(timeline: &Timeline) -> String {
+    let mut canvas = Canvas::default();
+    let mut y = 0.0;
+    for (number, lock) in timeline.locks.iter().enumerate() {
+        y = picture(&mut canvas, lock, number, y) + 26.0;
+    }
+    y = legend(&mut canvas, timeline, y);
+    for note in &timeline.notes {
+        let text = fitting(&format!("note: {note}"), 12.0, WIDTH - 2.0 * RIGHT);
+        canvas.text((RIGHT, y), 12.0, r#"class="dim""#, &text);
+        y += 18.0;
+    }
+    whole(timeline, &canvas.body, y + 6.0)
+}
+
+fn whole(timeline: &Timeline, body: &str, height: f64) -> String {
+    let mut all = String::new();
+    let _ = write!(
+        all,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height:.0}\" \
+         viewBox=\"0 0 {WIDTH} {height:.0}\" role=\"img\" aria-labelledby=\"title\">\n\
+         <title id=\"title\">Who held control when: {}</title>\n<style>{STYLE}</style>\n\
+         <defs><pattern id=\"drain\" width=\"7\" height=\"7\" patternUnits=\"userSpaceOnUse\" \
+         patternTransform=\"rotate(45)\"><line class=\"hatch\" x1=\"0\" y1=\"0\" x2=\"0\" y2=\"7\" \
+         stroke-width=\"5\" stroke-opacity=\".5\"/></pattern></defs>\n\
+         <rect class=\"paper\" width=\"{WIDTH}\" height=\"{height:.0}\"/>\n{body}</svg>\n",
+        escaped(&summary(timeline))
+    );
+    all
+}
+
+fn summary(timeline: &Timeline) -> String {
+    let names: Vec<&str> = timeline.locks.iter().map(|lock| &*lock.name).collect();
+    format!(
+        "{}: {}",
+        names.join(", "),
+        if timeline.has_overlap() {
+            "overlaps"
+        } else {
+            "no overlap"
+        }
+    )
+}
+
+/// One lock, from `top` on; returns where it ends.
+fn picture(canvas: &mut Canvas, lock: &Lock, number: usize, top: f64) -> f64 {
+    let names: Vec<String> = lock.lanes.iter().map(name).collect();
+    let longest = lock
+        .lanes
+        .iter()
+        .map(|lane| text_width(&lane.identity, 14.0).max(text_width(&lane.host, 11.0)));
+    let left = longest.fold(NAMES.0, f64::max).min(NAMES.1) + RIGHT + 16.0;
+    let axis = Axis::new(first(lock), last(lock), left, WIDTH - RIGHT - left);
+    let lanes = top + HEAD;
+    let bottom = lanes + lock.lanes.len() as f64 * LANE;
+    head(canvas, lock, top);
+    for at in (0..lock.lanes.len()).step_by(2) {
+        let y = lanes + at as f64 * LANE;
+        canvas.rect(
+            (left, y),
+            (WIDTH - RIGHT - left, LANE),
+            r#"class="band""#,
+            "",
+        );
+    }
+    scale(canvas, &axis, lanes - STRIP - 14.0, bottom);
+    for gap in &lock.gaps {
+        let (x, wide) = stretch(&axis, gap.from, gap.to);
+        let least = if gap.at_least { "at least " } else { "" };
+        let title = format!("nobody had control for {least}{}", span(gap.to - gap.from));
+        let size = (wide, bottom - lanes + STRIP + 8.0);
+        canvas.rect((x, lanes - STRIP - 8.0), size, r#"class="nobody""#, &title);
+        let label = fitting(&span(gap.to - gap.from), 10.0, wide - 4.0);
+        if !label.contains('…') {
+            let middle = r#"class="dim" text-anchor="middle""#;
+            canvas.text((x + wide / 2.0, lanes - 10.5), 10.0, middle, &label);
+        }
+    }
+    for (at, lane) in lock.lanes.iter().enumerate() {
+        let y = lanes + at as f64 * LANE;
+        presence(canvas, lane, &axis, y, left);
+    }
+    hand_overs(canvas, lock, &axis, lanes);
+    for tenure in &lock.tenures {
+        let y = lanes + tenure.lane as f64 * LANE + (LANE - BAR) / 2.0;
+        let colour = colour(tenure.lane);
+        strip(canvas, tenure, &axis, lanes - STRIP - 8.0, colour);
+        bar(canvas, tenure, &axis, y, colour, &names[tenure.lane]);
+    }
+    for overlap in &lock.overlaps {
+        let (x, wide) = stretch(&axis, overlap.from, overlap.to);
+        let (x, wide) = if wide < 4.0 {
+            (x - 1.0, 4.0)
+        } else {
+            (x, wide)
+        };
+        let length = span(overlap.to - overlap.from);
+        let (strength, title) = if overlap.within_skew {
+            (
+                ".18",
+                format!("two in control for {length}, within what the machines' clocks may differ"),
+            )
+        } else {
+            (".42", format!("OVERLAP: two in control for {length}"))
+        };
+        let more = format!(r#"class="overlap" fill-opacity="{strength}""#);
+        canvas.rect(
+            (x, lanes - STRIP - 8.0),
+            (wide, bottom - lanes + STRIP + 8.0),
+            &more,
+            &title,
+        );
+        if !overlap.within_skew {
+            let text = format!("overlap {length}");
+            let half = text_width(&text, 12.0) / 2.0;
+            let middle = (x + wide / 2.0).clamp(left + half, WIDTH - RIGHT - half);
+            let more = r#"class="bad" font-weight="700" text-anchor="middle""#;
+            canvas.text((middle, lanes - STRIP - 13.0), 12.0, more, &text);
+        }
+    }
+    canvas.line((left, bottom), (WIDTH - RIGHT, bottom), r#"class="rule""#);
+    if number > 0 {
+        canvas.line((RIGHT, top), (WIDTH - RIGHT, top), r#"class="rule""#);
+    }
+    bottom + 20.0
+}
+
+fn first(lock: &Lock) -> At {
+    let runs = lock.lanes.iter().flat_map(|lane| &lane.runs);
+    runs.map(|run| run.from).min().unwrap_or(0)
+}
+
+/// The last moment that something is drawn of.
+fn last(lock: &Lock) -> At {
+    let runs = lock.lanes.iter().flat_map(|lane| &lane.runs);
+    let runs = runs.map(|run| run.to);
+    let ends = lock.tenures.iter().map(Tenure::to);
+    runs.chain(ends).max().unwrap_or(0)
+}
+
+fn colour(lane: usize) -> &'static str {
+    COLOURS[lane % COLOURS.len()]
+}
+
+/// Where a stretch of time lies, wide enough to be seen.
+fn stretch(axis: &Axis, from: At, to: At) -> (f64, f64) {
+    let x = axis.x(from);
+    (x, (axis.x(to) - x).max(THIN))
+}
+
+fn head(canvas: &mut Canvas, lock: &Lock, top: f64) {
+    let title = fitting(&lock.name, 19.0, WIDTH - 2.0 * RIGHT);
+    let bold = r#"class="ink" font-weight="650""#;
+    canvas.text((RIGHT, top + 32.0), 19.0, bold, &title);
+    let certain = lock.overlaps.iter().filter(|overlap| !overlap.within_skew);
+    let overlaps = certain.count();
+    let confessed = lock.tenures.iter().any(|tenure| tenure.confessed);
+    let unseen = lock
+        .tenures
+        .iter()
+        .filter(|tenure| matches!(tenure.end, End::Unseen { .. }))
+        .count();
+    let longest = lock.gaps.iter().map(|gap| gap.to - gap.from).max();
+    let mut facts = vec![
+        count(lock.tenures.len(), "tenure"),
+        count(lock.lanes.len(), "instance"),
+    ];
+    facts.extend(longest.map(|longest| {
+        format!(
+            "{}, the longest {}",
+            count(lock.gaps.len(), "gap"),
+            span(longest)
+        )
+    }));
+    if unseen > 0 {
+        facts.push(format!("{} not seen", count(unseen, "end")));
+    }
+    let facts = format!("{} UTC · {} · ", day(first(lock)), facts.join(" · "));
+    let (verdict, class) = match (overlaps, confessed) {
+        (0, false) => ("no overlap".to_owned(), r#"class="ink" font-weight="650""#),
+        (0, true) => (
+            "an overlap is not excluded".to_owned(),
+            r#"class="bad" font-weight="700""#,
+        ),
+        (some, _) => (count(some, "overlap"), r#"class="bad" font-weight="700""#),
+    };
+    let both = [(r#"class="dim""#, &*facts), (class, &*verdict)];
+    canvas.spans((RIGHT, top + 53.0), 13.0, &both);
+}
+
+fn day(at: At) -> String {
+    record::spelt(at).get(..10).unwrap_or_default().to_owned()
+}
+
+fn scale(canvas: &mut Canvas, axis: &Axis, top: f64, bottom: f64) {
+    for (at, label) in axis.marks() {
+        let x = axis.x(at);
+        canvas.line((x, top + 6.0), (x, bottom + 4.0), r#"class="grid""#);
+        let more = r#"class="dim" text-anchor="middle""#;
+        canvas.text((x, bottom + 18.0), 11.0, more, &label);
+    }
+}
+
+/// The name, and a line for as long as each process was there.
+fn presence(canvas: &mut Canvas, lane: &Lane, axis: &Axis, y: f64, left: f64) {
+    let middle = y + LANE / 2.0;
+    let room = left - RIGHT - 12.0;
+    let bold = r#"class="ink" font-weight="650""#;
+    let text = fitting(&lane.identity, 14.0, room);
+    if lane.identity.contains(&lane.host) {
+        canvas.text((RIGHT, middle + 5.0), 14.0, bold, &text);
+    } else {
+        canvas.text((RIGHT, middle), 14.0, bold, &text);
+        let host = fitting(&lane.host, 11.0, room);
+        canvas.text((RIGHT, middle + 13.0), 11.0, r#"class="dim""#, &host);
+    }
+    for run in &lane.runs {
+        let (from, to) = (
+            axis.x(run.from),
+            axis.x(run.to).max(axis.x(run.from) + THIN),
+        );
+        let more = r#"class="life" stroke-width="2" stroke-linecap="round""#;
+        canvas.line((from, middle), (to, middle), more);
+        canvas.line(
+            (from, middle - 5.0),
+            (from, middle + 5.0),
+            r#"class="life" stroke-width="2""#,
+        );
+        if run.done {
+            canvas.line(
+                (to, middle - 5.0),
+                (to, middle + 5.0),
+                r#"class="life" stroke-width="2""#,
+            );
+        }
+    }
+}
+
+/// The same for the lock as a whole, above the lanes.
+fn strip(canvas: &mut Canvas, tenure: &Tenure, axis: &Axis, y: f64, colour: &str) {
+    let (x, wide) = stretch(axis, tenure.from, tenure.to());
+    let (_, seen) = stretch(axis, tenure.from, tenure.lived);
+    if wide > seen {
+        let more = format!(r#"fill="{colour}" fill-opacity=".3""#);
+        canvas.rect((x, y), (wide, STRIP), &more, "");
+    }
+    let solid = if matches!(tenure.end, End::Unseen { .. }) {
+        seen
+    } else {
+        wide
+    };
+    canvas.rect((x, y), (solid, STRIP), &format!(r#"fill="{colour}""#), "");
+}
+
+fn bar(canvas: &mut Canvas, tenure: &Tenure, axis: &Axis, y: f64, colour: &str, name: &str) {
+    let token = tenure.token.map_or("?".into(), |token| token.to_string());
+    let title = format!(
+        "{name} (process {}), token {token}\n{} to {}\n{}",
+        tenure.pid,
+        record::spelt(tenure.from),
+        record::spelt(tenure.to()),
+        ending(tenure)
+    );
+    let unseen = matches!(tenure.end, End::Unseen { .. });
+    let (x, wide) = stretch(
+        axis,
+        tenure.from,
+        if unseen { tenure.lived } else { tenure.to() },
+    );
+    let round = (wide / 2.0).min(4.0);
+    if unseen {
+        let (_, whole) = stretch(axis, tenure.from, tenure.to());
+        if whole > wide {
+            let more = format!(
+                r#"fill="{colour}" fill-opacity=".14" stroke="{colour}" stroke-dasharray="4 3" rx="4""#
+            );
+            canvas.rect((x, y), (whole, BAR), &more, &title);
+        }
+    }
+    let more = format!(r#"fill="{colour}" rx="{round:.1}""#);
+    canvas.rect((x, y), (wide, BAR), &more, &title);
+    for (from, to) in &tenure.drains {
+        let (x, wide) = stretch(axis, *from, *to);
+        canvas.rect(
+            (x, y),
+            (wide, BAR),
+            r#"fill="url(#drain)""#,
+            &format!("being stopped for {}", span(to - from)),
+        );
+    }
+    for (from, to) in &tenure.doubts {
+        let (x, wide) = stretch(axis, *from, *to);
+        let title = format!("the store did not answer for {}", span(to - from));
+        canvas.rect((x, y + BAR - 5.0), (wide, 5.0), r#"class="doubt""#, &title);
+    }
+    let cross = if unseen { 12.0 } else { 0.0 };
+    let label = fitting(&token, 12.0, wide - 6.0 - cross);
+    let low = y + BAR / 2.0 + 4.3;
+    if !label.is_empty() && !label.contains('…') {
+        let more = r#"class="on" font-weight="650" text-anchor="middle""#;
+        canvas.text((x + (wide - cross) / 2.0, low), 12.0, more, &label);
+    } else if unseen {
+        let (_, whole) = stretch(axis, tenure.from, tenure.to());
+        let label = fitting(&token, 12.0, whole - wide - 16.0);
+        if !label.contains('…') {
+            let more = r#"class="ink" font-weight="650""#;
+            canvas.text((x + wide + 9.0, low), 12.0, more, &label);
+        }
+    }
+    if unseen {
+        let end = x + wide;
+        let (top, low) = (y + BAR / 2.0 - 4.5, y + BAR / 2.0 + 4.5);
+        let d = format!(
+            "M{:.1} {top:.1}L{:.1} {low:.1}M{:.1} {low:.1}L{:.1} {top:.1}",
+            end - 4.5,
+            end + 4.5,
+            end - 4.5,
+            end + 4.5
+        );
+        let more = r#"class="bad-line" stroke-width="2.4" stroke-linecap="round""#;
+        canvas.path(&d, more, "its end was not seen");
+    }
+    if tenure.confessed {
+        let more = r#"fill="none" class="bad-line" stroke-width="2" rx="4""#;
+        canvas.rect(
+            (x - 2.0, y - 2.0),
+            (wide + 4.0, BAR + 4.0),
+            more,
+            "it says itself that it may have run beside another",
+        );
+    }
+}
+
+/// From the end of one tenure to the beginning of the next.
+fn hand_overs(canvas: &mut Canvas, lock: &Lock, axis: &Axis, lanes: f64) {
+    for pair in lock.tenures.windows(2) {
+        let [one, next] = pair else { continue };
+        if one.lane == next.lane || one.lived > next.from {
+            continue;
+        }
+        let y = |tenure: &Tenure| lanes + (tenure.lane as f64 + 0.5) * LANE;
+        let (from, to) = (y(one), y(next));
+        let towards = if to > from { -1.0 } else { 1.0 };
+        let x = axis.x(next.from);
+        let (from, to) = (from - towards * BAR / 2.0, to + towards * BAR / 2.0);
+        let more = r#"class="next" stroke-width="1.3" stroke-dasharray="2 2.5""#;
+        canvas.line((x, from), (x, to), more);
+    }
+}
+
+fn legend(canvas: &mut Canvas, timeline: &Timeline, top: f64) -> f64 {
+    let tenures = || timeline.locks.iter().flat_map(|lock| &lock.tenures);
+    let (mut x, mut y) = (RIGHT, top + 2.0);
+    let mut item = |canvas: &mut Canvas, draw: &dyn Fn(&mut Canvas, f64, f64), text: &str| {
+        let wide = 32.0 + text_width(text, 12.0);
+        if x + wide > WIDTH - RIGHT {
+            (x, y) = (RIGHT, y + 20.0);
+        }
+        draw(canvas, x, y);
+        canvas.text((x + 32.0, y + 10.0), 12.0, r#"class="dim""#, text);
+        x += wide + 8.0;
+    };
+    let solid = format!(r#"fill="{}" rx="3""#, colour(0));
+    let block = |more: String| {
+        move |canvas: &mut Canvas, x: f64, y: f64| canvas.rect((x, y), (26.0, 12.0), &more, "")
+    };
+    item(canvas, &block(solid.clone()), "in control, with its token");
+    if tenures().any(|tenure| !tenure.drains.is_empty()) {
+        let draw = |canvas: &mut Canvas, x: f64, y: f64| {
+            canvas.rect((x, y), (26.0, 12.0), &solid, "");
+            canvas.rect((x, y), (26.0, 12.0), r#"fill="url(#drain)""#, "");
+        };
+        item(canvas, &draw, "being stopped");
+    }
+    if tenures().any(|tenure| !tenure.doubts.is_empty()) {
+        let draw = |canvas: &mut Canvas, x: f64, y: f64| {
+            canvas.rect((x, y), (26.0, 12.0), &solid, "");
+            canvas.rect((x, y + 8.0), (26.0, 4.0), r#"class="doubt""#, "");
+        };
+        item(canvas, &draw, "the store does not answer");
+    }
+    if tenures().any(|tenure| matches!(tenure.end, End::Unseen { .. })) {
+        let draw = |canvas: &mut Canvas, x: f64, y: f64| {
+            let more = format!(
+                r#"fill="{0}" fill-opacity=".14" stroke="{0}" stroke-dasharray="4 3" rx="3""#,
+                colour(0)
+            );
+            canvas.rect((x, y), (26.0, 12.0), &more, "");
+        };
+        item(canvas, &draw, "end not seen (×): over by then");
+    }
+    let gaps = timeline.locks.iter().any(|lock| !lock.gaps.is_empty());
+    if gaps {
+        item(
+            canvas,
+            &block(r#"class="nobody""#.into()),
+            "nobody in control",
+        );
+    }
+    let overlaps = timeline.locks.iter().any(|lock| !lock.overlaps.is_empty());
+    if overlaps {
+        let more = r#"class="overlap" fill-opacity=".42""#;
+        item(canvas, &block(more.into()), "two in control");
+    }
+    let draw = |canvas: &mut Canvas, x: f64, y: f64| {
+        let more = r#"class="life" stroke-width="2""#;
+        canvas.line((x, y + 6.0), (x + 26.0, y + 6.0), more);
+    };
+    item(canvas, &draw, "standing by");
+    y + 34.0
+}

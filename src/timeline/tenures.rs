@@ -1,0 +1,204 @@
+//! From the records of one process to its tenures. Reads them in the order they were made (their
+//! number), takes their times from the common axis, and says nothing about other processes.
+
+use super::model::{At, End, KnownBy, Tenure};
+use crate::events::{Record, Word};
+
+/// A record with its place on the common axis.
+#[derive(Clone, Debug)]
+pub(super) struct Placed<'a> {
+    pub(super) record: &'a Record,
+    pub(super) at: At,
+    pub(super) deadline: Option<At>,
+}
+
+/// A tenure with the lock it was of.
+pub(super) type Found = (String, Tenure);
+
+/// The tenures of one process; `records` in their order, all of them from one boot.
+pub(super) fn tenures(records: &[Placed<'_>], boot: &str) -> Vec<Found> {
+    let mut found = Vec::new();
+    let mut open: Option<Open> = None;
+    for placed in records {
+        match placed.record.event {
+            Word::Holding => {
+                found.extend(open.take().map(|open| open.close(Some(placed.at))));
+                open = Some(Open::begin(placed, boot));
+            }
+            // Nobody who competes, stands by or ends has control.
+            Word::Competing | Word::Standby | Word::StandingBack => {
+                found.extend(open.take().map(|open| open.close(Some(placed.at))));
+            }
+            Word::Done => {
+                if let Some(mut open) = open.take() {
+                    open.takes(placed);
+                    found.push(open.close(Some(placed.at)));
+                } else if placed.record.overlap == Some(true)
+                    && let Some((_, tenure)) = found.last_mut()
+                {
+                    tenure.confessed = true;
+                }
+            }
+            Word::Overlap if open.is_none() => {
+                if let Some((_, tenure)) = found.last_mut() {
+                    tenure.confessed = true;
+                }
+            }
+            Word::Released | Word::LeftToRunOut => {
+                if let Some(mut open) = open.take() {
+                    open.takes(placed);
+                    let over = open.gone.unwrap_or(placed.at).min(placed.at);
+                    let end = if placed.record.event == Word::Released {
+                        End::Released(placed.at)
+                    } else {
+                        End::Over(over)
+                    };
+                    found.push(open.end(end, over));
+                }
+            }
+            _ => {
+                if let Some(open) = &mut open {
+                    open.takes(placed);
+                }
+            }
+        }
+    }
+    found.extend(open.map(|open| open.close(None)));
+    found
+}
+
+/// A tenure whose end was not read yet.
+struct Open {
+    lock: String,
+    tenure: Tenure,
+    /// Its last record.
+    last: At,
+    /// When nothing of its command lived any more.
+    gone: Option<At>,
+    draining: Option<At>,
+    doubting: Option<At>,
+}
+
+impl Open {
+    fn begin(placed: &Placed<'_>, boot: &str) -> Open {
+        Open {
+            lock: placed.record.lock.clone(),
+            tenure: Tenure {
+                lane: 0,
+                pid: placed.record.pid,
+                boot: boot.to_owned(),
+                token: placed.record.token,
+                from: placed.at,
+                lived: placed.at,
+                end: End::Unseen {
+                    by: None,
+                    known_by: KnownBy::Nothing,
+                },
+                cause: None,
+                deadline: placed.deadline,
+                drains: Vec::new(),
+                doubts: Vec::new(),
+                confessed: false,
+            },
+            last: placed.at,
+            gone: None,
+            draining: None,
+            doubting: None,
+        }
+    }
+
+    fn takes(&mut self, placed: &Placed<'_>) {
+        let at = placed.at;
+        self.last = self.last.max(at);
+        self.tenure.deadline = placed.deadline.or(self.tenure.deadline);
+        match placed.record.event {
+            Word::Starting | Word::CommandStarted => self.gone = None,
+            Word::TreeEmpty | Word::NotStarted => {
+                self.gone = Some(at.max(self.tenure.from));
+                self.drained(at);
+            }
+            Word::Draining | Word::CommandEnded | Word::GuardianLost => {
+                self.draining.get_or_insert(at);
+                if placed.record.event == Word::Draining {
+                    self.tenure.cause.clone_from(&placed.record.cause);
+                }
+            }
+            Word::Doubt => {
+                self.doubting.get_or_insert(at);
+            }
+            Word::Recovered => self.settled(at),
+            Word::HandingOver | Word::LeftToRunOut => {
+                self.tenure.cause.clone_from(&placed.record.cause);
+            }
+            Word::Overlap => self.tenure.confessed = true,
+            Word::Done => {
+                self.tenure.confessed |= placed.record.overlap == Some(true);
+                if self.tenure.cause.is_none() {
+                    self.tenure.cause.clone_from(&placed.record.cause);
+                }
+            }
+            Word::Competing
+            | Word::Standby
+            | Word::Holding
+            | Word::Renewed
+            | Word::Lost
+            | Word::LeftBehind
+            | Word::TreeStuck
+            | Word::Resting
+            | Word::Restarting
+            | Word::Recorded
+            | Word::NotRecorded
+            | Word::Released
+            | Word::StandingBack
+            | Word::Other => {}
+        }
+    }
+
+    fn drained(&mut self, at: At) {
+        if let Some(from) = self.draining.take() {
+            self.tenure.drains.push((from, at.max(from)));
+        }
+    }
+
+    fn settled(&mut self, at: At) {
+        if let Some(from) = self.doubting.take() {
+            self.tenure.doubts.push((from, at.max(from)));
+        }
+    }
+
+    fn end(mut self, end: End, lived: At) -> Found {
+        self.drained(lived);
+        self.settled(lived);
+        self.tenure.end = end;
+        self.tenure.lived = lived.max(self.tenure.from);
+        (self.lock, self.tenure)
+    }
+
+    /// No word of the lease's end: `later` is when the same process said something that nobody in
+    /// control says.
+    fn close(self, later: Option<At>) -> Found {
+        match (self.gone, later) {
+            (Some(gone), _) => self.end(End::Over(gone), gone),
+            (None, Some(later)) => {
+                let lived = self.last.min(later);
+                let unseen = End::Unseen {
+                    by: Some(later),
+                    known_by: KnownBy::Itself,
+                };
+                self.end(unseen, lived)
+            }
+            (None, None) => {
+                let last = self.last;
+                let unseen = End::Unseen {
+                    by: self.tenure.deadline.map(|at| at.max(last)),
+                    known_by: if self.tenure.deadline.is_some() {
+                        KnownBy::Deadline
+                    } else {
+                        KnownBy::Nothing
+                    },
+                };
+                self.end(unseen, last)
+            }
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! The verb: reads the files, says what they come to, draws the picture. Called by main, and by
+//! nobody who runs a command.
+
+use std::io::Read as _;
+use std::path::Path;
+
+use anyhow::Context as _;
+
+use super::{json, merge, read, svg, text};
+use crate::cli;
+use crate::exit::{self, Leave};
+use crate::plan::Refusal;
+use crate::report;
+use crate::units;
+
+/// Answers: exit status 1 for an overlap, 0 for none.
+///
+/// # Errors
+/// A [`Refusal`] of what was typed; what cannot be read or written.
+pub fn timeline(typed: &cli::Timeline) -> anyhow::Result<Leave> {
+    if typed.files.is_empty() {
+        return Err(Refusal::new("no event log: name the files, or - for stdin").into());
+    }
+    let skew =
+        units::duration(&typed.skew).map_err(|why| Refusal::new(format!("--skew: {why}")))?;
+    let mut texts = Vec::new();
+    for path in &typed.files {
+        let text = content(path)
+            .with_context(|| format!("cannot read the event log {}", path.display()))?;
+        texts.push((path.display().to_string(), text));
+    }
+    let log = read(texts.iter().map(|(name, text)| (&**name, &**text)));
+    if log.records.is_empty() {
+        anyhow::bail!(
+            "there is no event in what was read: name files that 'trafficcop run --event-log' has written"
+        );
+    }
+    let skew = i64::try_from(skew.as_nanos()).unwrap_or(i64::MAX);
+    let timeline = merge(&log, skew);
+    if let Some(path) = &typed.svg {
+        std::fs::write(path, svg(&timeline))
+            .with_context(|| format!("cannot write the picture {}", path.display()))?;
+    }
+    if typed.json {
+        report::answer(&json(&timeline).to_string());
+    } else {
+        report::answer(text(&timeline).trim_end());
+    }
+    Ok(Leave::Status(if timeline.has_overlap() {
+        exit::OVERLAPPED
+    } else {
+        0
+    }))
+}
+
+fn content(path: &Path) -> std::io::Result<Vec<u8>> {
+    if path == Path::new("-") {
+        let mut text = Vec::new();
+        std::io::stdin().lock().read_to_end(&mut text)?;
+        return Ok(text);
+    }
+    std::fs::read(path)
+}
