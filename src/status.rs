@@ -64,7 +64,7 @@ impl Status {
 pub const FIELDS: &[(&str, &str)] = &[
     (
         "state",
-        "what the instance does: starting, standby, holding, resting (in control, nothing runs), draining, released, standing back (after handing control over), done",
+        "what the instance does: starting, standby, preparing (in control; the standby command is being stopped, or --on-acquire runs), holding, resting (in control, nothing runs), recording (the result of --once, which the store does not take), draining, released, standing back (after handing control over), done",
     ),
     ("since", "since when, by the wall clock (RFC 3339, UTC)"),
     ("lock", "the lock's address; with --slots that of the slot"),
@@ -72,6 +72,10 @@ pub const FIELDS: &[(&str, &str)] = &[
     ("pid", "the supervisor's process"),
     ("guardian_pid", "the guardian's process"),
     ("command_pid", "the command's main process, while it runs"),
+    (
+        "standby_pid",
+        "the standby command's main process, while it runs (--standby)",
+    ),
     (
         "token",
         "the fencing token of the present tenure, or of the last",

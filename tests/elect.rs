@@ -498,7 +498,17 @@ fn json_has_the_documented_fields_and_the_control_file_tells_the_same() {
 #[test]
 fn max_hold_hands_control_round_with_a_line_each() {
     let scene = Scene::new();
-    let turns = ["--max-hold", "2s", "--cooldown", "1s", "--grace", "1s"];
+    // Looking often enough to be there while the other stands back.
+    let turns = [
+        "--max-hold",
+        "2s",
+        "--cooldown",
+        "3s",
+        "--grace",
+        "1s",
+        "--poll",
+        "200ms",
+    ];
     let first = Pair::start("first", on_file(&scene).args(turns));
     first.heard.await_line("holder 1");
     let second = Pair::start("second", on_file(&scene).args(turns));

@@ -16,6 +16,7 @@
 //! | `desk` | who has a claim on the description's lock just now; the waiter that the kernel wakes |
 //! | `inspect` | looking at a lock without competing for it, and listing a directory |
 //! | `probe` | trying out whether locks exclude anybody here |
+//! | `failures` | what goes wrong, in the core's words |
 //! | `lane` | blocking work in threads, one at a time, with a time limit |
 //!
 //! The file is never truncated before it is written, never renamed and never unlinked. If somebody
@@ -23,6 +24,7 @@
 //! run his command), and go over to the new file only when the old one is free.
 
 mod desk;
+mod failures;
 mod inspect;
 pub(super) mod lane;
 mod line;

@@ -6,7 +6,7 @@ use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use async_trait::async_trait;
 use nix::errno::Errno;
 
 use super::desk::{Desk, Grip};
+use super::failures::{errno_of, is_errno, lost, transient};
 use super::lane::{Lane, Stalled};
 use super::line::{self, Content};
 use super::opening::{self, Config, Heartbeat, OpenError};
@@ -481,28 +482,6 @@ fn token_of(content: &Content) -> Option<u64> {
         Content::Damaged(token) => *token,
         Content::Empty | Content::Foreign => None,
     }
-}
-
-pub(super) fn transient(why: String) -> Failure {
-    Failure::Transient {
-        why,
-        retry_after: None,
-    }
-}
-
-pub(super) fn lost(path: &Path, why: &str) -> Failure {
-    Failure::Lost {
-        until: None,
-        why: format!("{}: {why}", path.display()),
-    }
-}
-
-fn errno_of(error: &io::Error) -> Errno {
-    Errno::from_raw(error.raw_os_error().unwrap_or(0))
-}
-
-fn is_errno(error: &io::Error, errno: Errno) -> bool {
-    error.raw_os_error() == Some(errno as i32)
 }
 
 #[cfg(test)]

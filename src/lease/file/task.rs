@@ -13,8 +13,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use super::failures::{lost, transient};
 use super::results::{self, Found};
-use super::store::{File, Place, lost, sight, transient};
+use super::store::{File, Place, sight};
 use super::{line, opening};
 use crate::clock::Instant;
 use crate::core::{Failure, Outcome};
