@@ -5,7 +5,7 @@
 use std::ffi::OsString;
 use std::fmt::Write as _;
 
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{Args as _, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 mod check;
 mod common;
@@ -177,14 +177,18 @@ fn with_examples(examples: Rows<'_>, lists: &[(&str, Rows<'_>)]) -> String {
 /// that is empty counts as unset: `TRAFFICCOP_IDENTITY=` in a unit's file means "not set".
 #[must_use]
 pub fn definition() -> clap::Command {
-    let set = |arg: clap::Arg| match arg.get_env().map(std::env::var_os) {
+    Cli::command()
+        .mut_subcommand("elect", elect::in_its_words)
+        .mut_subcommands(|verb| verb.mut_args(with_its_variable))
+}
+
+/// An empty variable counts as unset, and what a variable holds is not shown.
+fn with_its_variable(arg: clap::Arg) -> clap::Arg {
+    match arg.get_env().map(std::env::var_os) {
         Some(Some(value)) if value.is_empty() => arg.env(None::<&'static str>),
         Some(_) => arg.hide_env_values(true),
         None => arg,
-    };
-    Cli::command()
-        .mut_subcommand("elect", elect::in_its_words)
-        .mut_subcommands(|verb| verb.mut_args(set))
+    }
 }
 
 /// Parses a command line, the program's name first.
@@ -193,8 +197,26 @@ pub fn definition() -> clap::Command {
 /// What clap has to say: also the text of `--help` and `--version` (see
 /// [`clap::Error::use_stderr`]).
 pub fn parse(line: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
+    let line: Vec<OsString> = line.into_iter().collect();
+    if let Some(run) = sound_run(&line) {
+        let verb = Verb::Run(Box::new(run));
+        return Ok(Cli { verb });
+    }
     let matches = definition().try_get_matches_from(line)?;
     Cli::from_arg_matches(&matches)
+}
+
+/// A run, where nothing is wrong with it, parsed without the definitions of all the other verbs:
+/// they cost as much as everything else before the guardian. What is wrong, and help, is for the
+/// whole definition to say.
+fn sound_run(line: &[OsString]) -> Option<Run> {
+    let words = line.get(1..)?;
+    if words.first()? != "run" {
+        return None;
+    }
+    let definition = Run::augment_args(clap::Command::new("run")).mut_args(with_its_variable);
+    let matches = definition.try_get_matches_from(words).ok()?;
+    Run::from_arg_matches(&matches).ok()
 }
 
 #[cfg(test)]
