@@ -19,6 +19,7 @@ use std::fs::File;
 use std::net::SocketAddr;
 
 use client::address;
+use support::await_for;
 use support::instance::Instance;
 use support::scene::Scene;
 
@@ -41,6 +42,19 @@ fn instance(scene: &Scene, name: &str, options: &[&str], script: &str) -> (Insta
 fn lasting(scene: &Scene, name: &str) -> String {
     let go = scene.path(&format!("{name}.go"));
     format!("while [ ! -e {} ]; do sleep 0.05; done", go.display())
+}
+
+/// The same, deaf to being asked to end from when [`await_deaf`] returns.
+fn deaf(scene: &Scene, name: &str) -> String {
+    let sign = scene.path(&format!("{name}.deaf"));
+    let lasting = lasting(scene, name);
+    format!("trap '' TERM; : > {}; {lasting}", sign.display())
+}
+
+fn await_deaf(scene: &Scene, name: &str) {
+    let sign = scene.path(&format!("{name}.deaf"));
+    let look = || sign.exists().then_some(());
+    await_for("the command to turn deaf", look, String::new);
 }
 
 fn let_go_on(scene: &Scene, name: &str) {

@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 
 use super::client::{await_leader, await_state, await_status, get};
 use super::openmetrics::{Numbers, parse};
-use super::{instance, lasting, let_go_on};
+use super::{await_deaf, deaf, instance, lasting, let_go_on};
 use crate::support::instance::Ended;
 use crate::support::scene::Scene;
 
@@ -29,9 +29,9 @@ fn a_life_is_counted() {
     let failed = scene.path("failed");
     // Fails once, is started again, and does not listen when it is asked to end.
     let script = format!(
-        "[ -e {0} ] || {{ touch {0}; exit 4; }}; trap '' TERM; {1}",
+        "[ -e {0} ] || {{ touch {0}; exit 4; }}; {1}",
         failed.display(),
-        lasting(&scene, "one")
+        deaf(&scene, "one")
     );
     let options = ["--heartbeat", "on", "--lease", "12s", "--grace", "1h"];
     let restarts = ["--restart", "on-failure"];
@@ -39,6 +39,7 @@ fn a_life_is_counted() {
     await_status(at, "the second start", |status| {
         status["command_exit"] == 4 && status["leader"] == true
     });
+    await_deaf(&scene, "one");
     let now = numbers(at);
     for (sample, value) in [
         ("trafficcop_leader", 1.0),
@@ -108,8 +109,8 @@ fn a_life_is_counted() {
 fn a_loss_is_counted_and_who_lost_stands_by() {
     let scene = Scene::new();
     let options = ["--heartbeat", "on", "--lease", "12s"];
-    let script = format!("trap '' TERM; {}", lasting(&scene, "one"));
-    let (one, at_one) = instance(&scene, "one", &options, &script);
+    let (one, at_one) = instance(&scene, "one", &options, &deaf(&scene, "one"));
+    await_deaf(&scene, "one");
     await_leader(at_one);
     // As an operator must not do: the next one locks another file of this name.
     std::fs::rename(scene.lock(), scene.path("replaced")).expect("renamed");

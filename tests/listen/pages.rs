@@ -8,7 +8,7 @@ use nix::unistd::Pid;
 use super::client::{
     ask, await_leader, await_state, await_status, connect, get, read, request, status,
 };
-use super::{instance, lasting, let_go_on};
+use super::{await_deaf, deaf, instance, lasting, let_go_on};
 use crate::support::await_for;
 use crate::support::instance::Ended;
 use crate::support::scene::Scene;
@@ -76,11 +76,9 @@ fn the_status_page_is_the_status_file() {
 fn while_a_stop_drains_the_command_leads_until_it_has_ended() {
     let scene = Scene::new();
     // What the command leaves behind ignores the signal too.
-    let script = format!(
-        "trap '' TERM; sleep 1000 & {}; exit 3",
-        lasting(&scene, "one")
-    );
+    let script = format!("trap '' TERM; sleep 1000 & {}; exit 3", deaf(&scene, "one"));
     let (mut one, at) = instance(&scene, "one", &["--grace", "1h"], &script);
+    await_deaf(&scene, "one");
     await_leader(at);
     one.signal(Signal::SIGTERM);
     await_state(at, "draining");
@@ -207,6 +205,7 @@ fn head_and_options_say_the_same_without_the_text_and_nothing_else_is_done() {
 fn what_is_no_request_is_refused_and_forgotten() {
     let scene = Scene::new();
     let (_one, at) = instance(&scene, "one", &[], &lasting(&scene, "one"));
+    await_leader(at);
     let send = |text: &str| {
         let mut stream = connect(at).expect("a connection");
         // It may be refused before it has been sent.

@@ -6,7 +6,7 @@ use std::path::Path;
 use nix::sys::signal::Signal;
 
 use super::client::{address, await_leader, get, get_at};
-use super::{instance, lasting, let_go_on};
+use super::{await_deaf, deaf, instance, lasting, let_go_on};
 use crate::support::await_for;
 use crate::support::instance::Ended;
 use crate::support::scene::Scene;
@@ -124,8 +124,8 @@ fn with_listen_any_other_machines_can_ask() {
 #[test]
 fn neither_guardian_nor_command_keeps_the_port() {
     let scene = Scene::new();
-    let script = format!("trap '' TERM; {}", lasting(&scene, "one"));
-    let (mut one, at) = instance(&scene, "one", &["--grace", "1h"], &script);
+    let (mut one, at) = instance(&scene, "one", &["--grace", "1h"], &deaf(&scene, "one"));
+    await_deaf(&scene, "one");
     await_leader(at);
     one.signal(Signal::SIGKILL);
     one.wait();
