@@ -199,8 +199,10 @@ impl Scene<'_> {
                 }
             }
             Answer::Renewed { t0, reply } => {
-                self.audience.renewed(Instant::now(), t0, &reply);
+                let (now, answer) = (Instant::now(), reply.clone());
+                // First: it moves the guardian's deadline.
                 self.tell(Event::Renewed { t0, reply });
+                self.audience.renewed(now, t0, &answer);
             }
             Answer::Released(reply) => self.tell(Event::Released(reply)),
             Answer::Recorded(reply) => self.tell(Event::Recorded(reply)),

@@ -137,7 +137,9 @@ impl Charge {
         self.started = true;
     }
 
+    /// What has ended had started: nobody can say any more that nothing was.
     pub(super) fn exited(&mut self, turn: &mut Turn, exit: Exit) {
+        self.started = true;
         self.exit = Some(exit);
         self.exited_at = Some(turn.now);
         turn.report(Notice::CommandEnded(exit));

@@ -182,7 +182,7 @@ impl Observer {
             Event::Renewed { t0, reply: Ok(()) } => {
                 self.t0 = self.t0.max(Some((*t0).min(now)));
             }
-            Event::Started { .. } => self.started = true,
+            Event::Started { .. } | Event::Exited(_) => self.started = true,
             Event::Recorded(Ok(())) => {
                 if let Some((_, confirmed)) = &mut self.result {
                     *confirmed = true;

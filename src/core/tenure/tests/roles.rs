@@ -39,6 +39,19 @@ fn what_was_not_prepared_when_a_stop_was_asked_for_is_the_stop_s_end() {
 }
 
 #[test]
+fn what_has_ended_was_prepared_whatever_is_said_later() {
+    let mut tenure = acquiring(rules());
+    tenure.step(BEGIN, grant(BEGIN));
+    tenure.step(at(2), Event::Exited(Exit::Code(0)));
+    let actions = tenure.step(at(3), unprepared(at(3)));
+    assert!(!releases(&actions), "the tree may live");
+    let actions = tenure.step(at(3), Event::TreeEmpty { at: at(3) });
+    assert!(releases(&actions));
+    tenure.step(at(4), Event::Released(Ok(())));
+    assert_eq!(ending(&tenure).exit, Some(Exit::Code(0)));
+}
+
+#[test]
 fn what_was_not_prepared_and_lived_too_long_is_an_overlap() {
     let mut tenure = acquiring(rules());
     tenure.step(BEGIN, grant(BEGIN));
