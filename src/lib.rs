@@ -42,6 +42,7 @@ pub mod exit;
 pub mod hold;
 pub mod lease;
 pub mod plan;
+pub mod queue;
 pub mod report;
 pub mod roles;
 pub mod run;

@@ -12,6 +12,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("core", &["clock"]),
     ("azure", &["clock", "core"]),
     ("lease", &["azure", "clock", "core"]),
+    ("queue", &["azure", "clock", "core"]),
     ("supervise", &["clock", "core"]),
     ("signals", &[]),
     ("roles", &["clock", "core", "supervise"]),

@@ -1,0 +1,133 @@
+//! What a queue is to the driver of `work`: messages that are taken, held and settled.
+//!
+//! Implemented once for each kind of queue, each in its own file. A queue speaks to its service and
+//! maps what it hears to the five meanings of [`Failure`]; it decides nothing: how often a message
+//! is tried, what its command's exit status means and when a lock is renewed is said by the driver
+//! and the core. It never knows a process.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::clock::Instant;
+use crate::core::Failure;
+
+/// A queue, as one worker takes from it.
+#[async_trait]
+pub trait Queue: Send + Sync {
+    /// The queue's address for people and for `TRAFFICCOP_QUEUE`; never with a secret in it.
+    fn name(&self) -> &str;
+
+    /// For how long a message that was taken is locked, from the moment before the request was sent
+    /// that took or renewed it.
+    fn lock_time(&self) -> Duration;
+
+    /// Looks at the queue (and makes what it needs, where that was asked for) before anything is
+    /// taken.
+    ///
+    /// # Errors
+    /// Why nothing can be taken from it.
+    async fn prepare(&self, give_up_at: Instant) -> Result<(), Missing>;
+
+    /// Takes at most `most` messages that are there now; none is an answer, too.
+    ///
+    /// # Errors
+    /// `Transient` if it could not be said; what an unanswered request may have taken comes back by
+    /// itself when its lock has run out. `Fatal` where it may not be used any more.
+    async fn take(&self, most: usize, give_up_at: Instant) -> Result<Vec<Message>, Failure>;
+}
+
+/// Why a queue cannot be worked on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Missing {
+    /// There is no such queue (exit status 66).
+    #[error("{0}")]
+    NoQueue(String),
+    /// Anything else, as a store would say it.
+    #[error(transparent)]
+    Failed(#[from] Failure),
+}
+
+/// A message that was taken, with its lock.
+pub struct Message {
+    /// Its id in the queue: the same at every attempt.
+    pub id: String,
+    /// Which attempt this is, from 1.
+    pub attempt: u32,
+    /// The moment before the request was sent that took it: its lock lasts at least
+    /// [`Queue::lock_time`] from here.
+    pub t0: Instant,
+    /// The exact bytes, or why they cannot be had: such a message is put aside.
+    pub body: Result<Vec<u8>, Unreadable>,
+    /// What else is known of it.
+    pub about: About,
+    /// Its lock.
+    pub lock: Arc<dyn Lock>,
+}
+
+/// What a queue tells of a message, apart from its body. Times are the service's (RFC 3339, UTC): for
+/// people and for the command, never for decisions.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct About {
+    /// When it was put into the queue.
+    pub enqueued: Option<String>,
+    /// Until when the service locked it for this attempt.
+    pub locked_until: Option<String>,
+    /// When it vanishes by itself.
+    pub expires: Option<String>,
+    /// The type of its content, by its sender.
+    pub content_type: Option<String>,
+    /// Properties of the service and of its sender, by name.
+    pub properties: std::collections::BTreeMap<String, String>,
+}
+
+/// A message whose body cannot be handed to a command.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}: {detail}")]
+pub struct Unreadable {
+    /// One word for machines, e.g. `TooLarge`.
+    pub reason: &'static str,
+    /// One line for a person.
+    pub detail: String,
+}
+
+/// What becomes of a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Settlement {
+    /// It was processed: it goes away.
+    Complete,
+    /// It failed and may come again after so long; the attempt counts.
+    Retry(Duration),
+    /// It is put aside, for people to look at.
+    DeadLetter {
+        /// One word for machines, e.g. `CommandFailed`.
+        reason: String,
+        /// One line for a person.
+        detail: String,
+    },
+    /// Nothing was done with it: it may come again at once, and where the queue can do that the
+    /// attempt does not count.
+    Release,
+}
+
+/// The lock of one message: the only one that knows its newest receipt. Calls are made one after
+/// another (an implementation serialises those that are not); each keeps its own time limit
+/// (`give_up_at`), past which it answers `Transient`.
+#[async_trait]
+pub trait Lock: Send + Sync {
+    /// Locks it anew for [`Queue::lock_time`]. The caller has stamped the moment before the call as
+    /// `t0`.
+    ///
+    /// # Errors
+    /// `Lost` if it is definitely not ours any more; `Transient` for everything that is doubt.
+    async fn renew(&self, give_up_at: Instant) -> Result<(), Failure>;
+
+    /// Settles it. May be asked again with the same settlement while that is in doubt. What is put
+    /// aside is put there before it goes away here.
+    ///
+    /// # Errors
+    /// `Lost` if it is not ours any more and nothing was settled; `Transient` if it could not be
+    /// said; `Fatal` if it will never work (no right to put it aside, say).
+    async fn settle(&self, settlement: &Settlement, give_up_at: Instant) -> Result<(), Failure>;
+}
