@@ -111,7 +111,7 @@ impl Leave {
                 _,
             ) => Leave::Status(NOT_FOUND),
             (Cause::NotStarted { .. }, _) => Leave::Status(NOT_RUNNABLE),
-            (Cause::NotObtained(_), _) => Leave::Status(conflict_status),
+            (Cause::NotObtained(_) | Cause::Cordoned { .. }, _) => Leave::Status(conflict_status),
             (Cause::Store { denied: true, .. }, _) => Leave::Status(DENIED),
             (Cause::Store { denied: false, .. }, _) => Leave::Status(UNAVAILABLE),
         }

@@ -175,6 +175,12 @@ pub fn notice(notice: &Notice, now: Instant) {
             line.left = None;
         }
         Notice::StandingBack { .. } => line.left = None,
+        Notice::StandingAside { .. } => {
+            live::end();
+            held::held().end();
+            (line.token, line.left) = (None, None);
+        }
+        Notice::Uncordoned => (line.token, line.left) = (None, None),
         Notice::Doubt { .. }
         | Notice::Recovered
         | Notice::CommandEnded(_)

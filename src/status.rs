@@ -64,7 +64,7 @@ impl Status {
 pub const FIELDS: &[(&str, &str)] = &[
     (
         "state",
-        "what the instance does: starting, standby, preparing (in control; the standby command is being stopped, or --on-acquire runs), holding, resting (in control, nothing runs), recording (the result of --once, which the store does not take), draining, released, standing back (after handing control over), done",
+        "what the instance does: starting, standby, preparing (in control; the standby command is being stopped, or --on-acquire runs), holding, resting (in control, nothing runs), recording (the result of --once, which the store does not take), draining, released, standing back (after handing control over), standing aside (something is announced for this machine: see --scheduled-events), done",
     ),
     ("since", "since when, by the wall clock (RFC 3339, UTC)"),
     ("lock", "the lock's address; with --slots that of the slot"),

@@ -91,6 +91,15 @@ pub enum Failure {
     },
 }
 
+/// Why this machine must not have control for now: something is about to be done to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cordon {
+    /// One line for a person.
+    pub why: String,
+    /// When it may begin ([`Instant::FOREVER`]: not known, or it has begun).
+    pub before: Instant,
+}
+
 /// What happened. Names are past tense.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -148,6 +157,11 @@ pub enum Event {
     TreeStuck,
     /// A person or a service manager asked us to stop, by this signal.
     StopAsked(i32),
+    /// This machine must not have control until it is uncordoned. Said again when what is known of
+    /// it changes.
+    Cordoned(Cordon),
+    /// Nothing speaks against this machine any more.
+    Uncordoned,
 }
 
 /// What is to be done, in this order. Names are imperatives.
@@ -275,6 +289,14 @@ pub enum Notice {
         /// When we compete again.
         until: Instant,
     },
+    /// This machine is cordoned: we do not compete until that is over. Nothing of ours runs, and
+    /// nothing is held.
+    StandingAside {
+        /// Why it is cordoned.
+        why: String,
+    },
+    /// It is over: we compete again.
+    Uncordoned,
     /// What the run of a task came to stands in its record.
     Recorded {
         /// What.
@@ -357,6 +379,12 @@ pub enum Cause {
     HandOver,
     /// The same because the command does not work here.
     GivenUp(Unfit),
+    /// This machine is cordoned. After a tenure it is no ending: a campaign goes on when that is
+    /// over. While waiting it is one, where the time to wait is over first.
+    Cordoned {
+        /// Why it is cordoned.
+        why: String,
+    },
     /// The guardian died or fell silent.
     GuardianLost,
     /// The run of a task ended, and what it came to could not be recorded.

@@ -12,7 +12,9 @@ pub mod retry;
 pub mod tenure;
 
 pub use budget::{Budget, BudgetError};
-pub use event::{Action, Cause, Ending, Event, Exit, Failed, Failure, Grant, Notice, Sight, Unfit};
+pub use event::{
+    Action, Cause, Cordon, Ending, Event, Exit, Failed, Failure, Grant, Notice, Sight, Unfit,
+};
 pub use habits::{After, Habits, Restart};
 pub use once::{OnFailure, Once, Outcome, Verdict};
 pub use tenure::{IfLost, Rules, State, Tenure};

@@ -19,6 +19,10 @@
 //! - `Releasing`, `Resting` and `Recording` are reached from states with a command only by "tree empty" (or
 //!   "nothing runs").
 //! - No command starts under a deadline that has passed, or beside another.
+//!
+//! A cordon (this machine is about to be rebooted, say) is remembered by the campaign before any
+//! state hears of it: `Holding` drains for it, `Resting` and `Confirming` give the lease back,
+//! and `Standby` does not compete while it lasts.
 
 mod campaign;
 mod control;
@@ -41,7 +45,7 @@ use self::recording::Recording;
 use self::releasing::Releasing;
 use self::resting::Resting;
 use self::standby::{Acquiring, Standby};
-use super::{Action, Budget, Ending, Event, Habits, Once};
+use super::{Action, Budget, Cordon, Ending, Event, Habits, Once};
 use crate::clock::Instant;
 
 /// What to do after control was lost.
@@ -140,9 +144,19 @@ impl Tenure {
         }
     }
 
+    /// The same on a machine that is cordoned from the beginning.
+    #[must_use]
+    pub fn cordoned(mut self, cordon: Cordon) -> Tenure {
+        self.campaign.cordoned(cordon);
+        self
+    }
+
     /// Takes in what happened at `now` and says what is to be done, in this order.
     pub fn step(&mut self, now: Instant, event: Event) -> Vec<Action> {
         let mut turn = Turn::at(now);
+        if self.ending().is_none() {
+            self.campaign.hears_of_cordons(&mut turn, &event);
+        }
         let (campaign, turn_) = (&mut self.campaign, &mut turn);
         let nothing = Phase::Standby(Standby::until(Instant::FOREVER));
         self.phase = match std::mem::replace(&mut self.phase, nothing) {
@@ -184,7 +198,7 @@ impl Tenure {
     /// keeps everybody else out.
     #[must_use]
     pub fn listens(&self) -> bool {
-        matches!(&self.phase, Phase::Standby(standby) if standby.listens())
+        matches!(&self.phase, Phase::Standby(standby) if standby.listens(&self.campaign))
     }
 
     /// Where the instance is.

@@ -140,7 +140,7 @@ macro_rules! words {
 }
 
 words! {
-    Competing "competing" "the instance has begun to compete for the lock",
+    Competing "competing" "the instance has begun to compete for the lock, or does so again",
     Standby "standby" "another is in control, or the lock cannot be had yet: holder and token, where they are known",
     Holding "holding" "the instance has got control: token",
     Starting "starting" "the command is being started: token, deadline",
@@ -165,6 +165,7 @@ words! {
     LeftToRunOut "left-to-run-out" "the lease could not be given back and runs out by itself: cause",
     Overlap "overlap" "the command may have run beside another holder's",
     StandingBack "standing-back" "the instance does not compete for a while: cause",
+    StandingAside "standing-aside" "this machine is about to be disturbed, and the instance does not compete until that is over: cause",
     Done "done" "the instance ends: cause, exit, overlap",
 }
 

@@ -155,6 +155,11 @@ impl Teller {
             Notice::StandingBack { .. } => {
                 because(Word::StandingBack, self, report::text(notice, now));
             }
+            Notice::StandingAside { why } => {
+                self.common.token = None;
+                because(Word::StandingAside, self, why.clone());
+            }
+            Notice::Uncordoned => self.tell(now, Word::Competing, |_| {}),
             Notice::Overlapped => self.tell(now, Word::Overlap, |record| {
                 record.overlap = Some(true);
             }),
@@ -337,6 +342,8 @@ mod tests {
             Notice::RestartsSpent,
             Notice::HoldOver,
             Notice::StandingBack { until: now },
+            Notice::StandingAside { why: String::new() },
+            Notice::Uncordoned,
             Notice::Overlapped,
             Notice::Released,
             Notice::FoundLost { why: String::new() },

@@ -145,7 +145,7 @@ fn worded(notice: &Notice, now: Instant) -> Option<(Level, String)> {
         Notice::Draining(Cause::CommandEnded) => None,
         Notice::Draining(cause) => {
             let level = match cause {
-                Cause::Stopped(_) | Cause::HandOver => Level::INFO,
+                Cause::Stopped(_) | Cause::HandOver | Cause::Cordoned { .. } => Level::INFO,
                 _ => Level::WARN,
             };
             let why = match cause {

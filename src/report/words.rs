@@ -75,6 +75,11 @@ pub(super) fn of_notice(notice: &Notice, now: Instant) -> (Level, String) {
                 show(rounded(until.since(now)))
             ),
         ),
+        Notice::StandingAside { why } => (Level::INFO, format!("standing aside: {why}")),
+        Notice::Uncordoned => (
+            Level::INFO,
+            "nothing is announced for this machine any more: competing again".into(),
+        ),
         Notice::Recorded { outcome, attempt } => recorded(outcome, *attempt),
         Notice::Unrecorded { why } => (
             Level::WARN,
@@ -123,6 +128,8 @@ pub(super) fn event(notice: &Notice) -> &'static str {
         Notice::Restarting => "restarting",
         Notice::RestartsSpent | Notice::Unprepared(_) | Notice::HoldOver => "handing-over",
         Notice::StandingBack { .. } => "standing-back",
+        Notice::StandingAside { .. } => "standing-aside",
+        Notice::Uncordoned => "competing",
         Notice::Overlapped => "overlap",
         Notice::Released => "released",
         Notice::FoundLost { .. } => "lost",
@@ -155,7 +162,7 @@ fn draining(cause: &Cause) -> (Level, String) {
         Cause::CommandEnded => {
             return (Level::INFO, "stopping what the command left behind".into());
         }
-        Cause::HandOver => (Level::INFO, reason(cause, "")),
+        Cause::HandOver | Cause::Cordoned { .. } => (Level::INFO, reason(cause, "")),
         Cause::Stopped(signal) => (Level::INFO, format!("{} received", signal_name(*signal))),
         cause => (Level::WARN, reason(cause, "")),
     };
@@ -164,7 +171,10 @@ fn draining(cause: &Cause) -> (Level, String) {
 
 /// One line for the end; `None` where the command ended by itself, which has been told.
 pub(super) fn of_ending(ending: &Ending, leave: Leave, command: &str) -> Option<(Level, String)> {
-    let reason = reason(&ending.cause, command);
+    let mut reason = reason(&ending.cause, command);
+    if let Cause::Cordoned { .. } = ending.cause {
+        reason.insert_str(0, "control not obtained: ");
+    }
     if ending.overlap {
         let line = format!(
             "{reason}; the command may have run beside another holder's: exit status {}",
@@ -175,9 +185,11 @@ pub(super) fn of_ending(ending: &Ending, leave: Leave, command: &str) -> Option<
     match (&ending.cause, leave) {
         (Cause::CommandEnded, _) => None,
         // On a machine that has nothing to do this is no warning, and -E 0 says so.
-        (Cause::Stopped(_), _) | (Cause::NotObtained(_) | Cause::Over(_), Leave::Status(0)) => {
-            Some((Level::INFO, reason))
-        }
+        (Cause::Stopped(_), _)
+        | (
+            Cause::NotObtained(_) | Cause::Cordoned { .. } | Cause::Over(_),
+            Leave::Status(0),
+        ) => Some((Level::INFO, reason)),
         _ => Some((
             Level::ERROR,
             format!("{reason}; exit status {}", leave.status()),
@@ -194,6 +206,7 @@ pub(super) fn reason(cause: &Cause, command: &str) -> String {
         Cause::Doubt { why } => format!("the lease could not be renewed in time: {why}"),
         Cause::Lost { why } => format!("the lease was lost: {why}"),
         Cause::HandOver => HELD_LONG_ENOUGH.into(),
+        Cause::Cordoned { why } => why.clone(),
         Cause::GivenUp(Unfit::RestartsSpent) => RESTARTS_SPENT.into(),
         Cause::GivenUp(Unfit::Unprepared(how)) => unprepared(*how),
         Cause::GuardianLost => "the guardian died or fell silent".into(),

@@ -149,6 +149,15 @@ impl Audience for People {
             Notice::Unrecorded { .. } => "recording",
             Notice::Restarting => "holding",
             Notice::StandingBack { .. } => "standing back",
+            Notice::StandingAside { why } => {
+                self.status.holder = None;
+                self.status.cause = Some(why.clone());
+                "standing aside"
+            }
+            Notice::Uncordoned => {
+                self.status.cause = None;
+                "standby"
+            }
             Notice::Released | Notice::FoundLost { .. } | Notice::LeftToRunOut { .. } => "released",
             Notice::Overlapped => {
                 self.status.overlap = true;

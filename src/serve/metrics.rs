@@ -36,6 +36,7 @@ const LOSS: &[&str] = &["doubt", "lost", "guardian"];
 const DRAIN: &[&str] = &[
     "stop",
     "hand_over",
+    "cordon",
     "left_behind",
     "doubt",
     "lost",
@@ -51,6 +52,7 @@ const STATES: &[&str] = &[
     "draining",
     "released",
     "standing back",
+    "standing aside",
 ];
 /// From what an answer on the same machine takes to the longest an attempt may.
 const LATENCIES: [f64; 11] = [
@@ -341,6 +343,7 @@ fn label(cause: &Cause) -> &'static str {
     match cause {
         Cause::Stopped(_) => "stop",
         Cause::HandOver => "hand_over",
+        Cause::Cordoned { .. } => "cordon",
         Cause::Doubt { .. } => "doubt",
         Cause::Lost { .. } => "lost",
         Cause::GuardianLost => "guardian",

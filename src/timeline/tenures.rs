@@ -26,7 +26,7 @@ pub(super) fn tenures(records: &[Placed<'_>], boot: &str) -> Vec<Found> {
                 open = Some(Open::begin(placed, boot));
             }
             // Nobody who competes, stands by or ends has control.
-            Word::Competing | Word::Standby | Word::StandingBack => {
+            Word::Competing | Word::Standby | Word::StandingBack | Word::StandingAside => {
                 found.extend(open.take().map(|open| open.close(Some(placed.at))));
             }
             Word::Done => {
@@ -150,6 +150,7 @@ impl Open {
             | Word::NotRecorded
             | Word::Released
             | Word::StandingBack
+            | Word::StandingAside
             | Word::Other => {}
         }
     }

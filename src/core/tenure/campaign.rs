@@ -11,7 +11,7 @@ use super::{Phase, Releasing, Rules};
 use crate::clock::Instant;
 use crate::core::budget::RETRY;
 use crate::core::retry::Chance;
-use crate::core::{Action, Cause, Ending, Notice, Sight};
+use crate::core::{Action, Cause, Cordon, Ending, Event, Notice, Sight};
 
 /// How long a store without a lease time may stay silent before the first contact.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -19,6 +19,13 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Two stop signals closer than this are one request: `timeout(1)` signals its child and then the
 /// child's group, so everything it stops is signalled twice within microseconds.
 const ECHO: Duration = Duration::from_millis(100);
+
+/// What a command gets to end in any case, however soon a cordoned machine goes away: a clock that
+/// is wrong must not turn a drain into a kill.
+const LEAST_GRACE: Duration = Duration::from_secs(5);
+
+/// For giving control away before a cordoned machine goes away.
+const HAND_OVER: Duration = Duration::from_secs(3);
 
 const SIGINT: i32 = 2;
 const SIGTERM: i32 = 15;
@@ -92,6 +99,10 @@ pub(super) struct Campaign {
     seen: Option<Sight>,
     doubt: Option<String>,
     stop: Option<(i32, Instant)>,
+    /// This machine must not have control.
+    cordon: Option<Cordon>,
+    /// We stand aside for it, and people know.
+    aside: bool,
     pub(super) guardian_lost: bool,
 }
 
@@ -110,6 +121,8 @@ impl Campaign {
             seen: None,
             doubt: None,
             stop: None,
+            cordon: None,
+            aside: false,
             guardian_lost: false,
         }
     }
@@ -135,8 +148,12 @@ impl Campaign {
     pub(super) fn wait_ends(&self) -> Instant {
         match self.rules.wait {
             None => Instant::FOREVER,
-            // There is always a first attempt, and no limit any more after a first tenure.
-            Some(_) if self.controlled || self.first_sent.is_none() => Instant::FOREVER,
+            // No limit any more after a first tenure.
+            Some(_) if self.controlled => Instant::FOREVER,
+            // One look that is not to be had is none.
+            Some(span) if self.cordon.is_some() => self.began + span,
+            // There is always a first attempt.
+            Some(_) if self.first_sent.is_none() => Instant::FOREVER,
             // One look: it ends with the first answer, not at a time.
             Some(span) if span.is_zero() => Instant::FOREVER,
             Some(span) => self.began + span,
@@ -152,6 +169,9 @@ impl Campaign {
 
     /// Why the wait ended without control.
     pub(super) fn not_obtained(&self) -> Cause {
+        if let Some(cause) = self.cordon_as_cause() {
+            return cause;
+        }
         if self.contacted {
             return Cause::NotObtained(self.seen.clone().unwrap_or_default());
         }
@@ -241,6 +261,60 @@ impl Campaign {
         self.controlled = true;
         self.standing = false;
         self.seen = None;
+    }
+
+    /// Takes in what an event says of cordons, whatever else it means.
+    pub(super) fn hears_of_cordons(&mut self, turn: &mut Turn, event: &Event) {
+        if let Event::Cordoned(cordon) = event {
+            self.cordoned(cordon.clone());
+        }
+        if *event == Event::Uncordoned {
+            self.cordon = None;
+            if std::mem::take(&mut self.aside) {
+                turn.report(Notice::Uncordoned);
+            }
+        }
+    }
+
+    /// This machine must not have control.
+    pub(super) fn cordoned(&mut self, cordon: Cordon) {
+        self.cordon = Some(cordon);
+    }
+
+    /// Whether this machine must not have control.
+    pub(super) fn is_cordoned(&self) -> bool {
+        self.cordon.is_some()
+    }
+
+    /// That as the reason for the end of something.
+    pub(super) fn cordon_as_cause(&self) -> Option<Cause> {
+        let cordon = self.cordon.as_ref()?;
+        Some(Cause::Cordoned {
+            why: cordon.why.clone(),
+        })
+    }
+
+    /// When the grace of a drain for a cordon ends: early enough to give control away before what
+    /// it was cordoned for, as far as a command that is to end can be asked to be so quick.
+    pub(super) fn end_of_grace_for_a_cordon(&self, now: Instant) -> Instant {
+        let grace = self.rules.grace;
+        let before = self.cordon.as_ref().map_or(now, |cordon| cordon.before);
+        let latest = before - HAND_OVER;
+        (now + grace).min(latest.max(now + grace.min(LEAST_GRACE)))
+    }
+
+    /// We do not compete while this machine is cordoned; said once for each cordon.
+    pub(super) fn stands_aside(&mut self, turn: &mut Turn) -> bool {
+        let Some(cordon) = &self.cordon else {
+            return false;
+        };
+        if !std::mem::replace(&mut self.aside, true) {
+            let why = cordon.why.clone();
+            turn.report(Notice::StandingAside { why });
+            // Whoever is in control by then is news.
+            self.seen = None;
+        }
+        true
     }
 
     /// Takes in a request to stop.

@@ -132,8 +132,11 @@ impl Draining {
                 Stop::Asked | Stop::Again => self.go_on(turn),
                 Stop::AtOnce => Phase::Killing(self.kill(turn)),
             },
-            // Echoes of an earlier round.
-            Event::Freed
+            // It ends in any case; what comes after is for those who come after. And echoes of an
+            // earlier round.
+            Event::Cordoned(_)
+            | Event::Uncordoned
+            | Event::Freed
             | Event::Acquired(_)
             | Event::Released(_)
             | Event::Recorded(_)
@@ -233,6 +236,8 @@ impl Killing {
             // Echoes of an earlier round, and the clock, which can do no more.
             Event::Ticked
             | Event::ClockJumped
+            | Event::Cordoned(_)
+            | Event::Uncordoned
             | Event::Freed
             | Event::Acquired(_)
             | Event::Released(_)
@@ -253,7 +258,11 @@ impl Killing {
 /// A tree that was empty before we can have touched it ended by itself, whatever we learnt later.
 fn ended_by(cause: Cause, due: Instant, at: Instant) -> Cause {
     match cause {
-        Cause::Stopped(_) | Cause::HandOver | Cause::Doubt { .. } | Cause::Lost { .. }
+        Cause::Stopped(_)
+        | Cause::HandOver
+        | Cause::Cordoned { .. }
+        | Cause::Doubt { .. }
+        | Cause::Lost { .. }
             if at < due =>
         {
             Cause::CommandEnded
@@ -264,7 +273,10 @@ fn ended_by(cause: Cause, due: Instant, at: Instant) -> Cause {
 
 /// A loss makes certain what was doubt, and leaves nothing to hand over; a drain that had another reason keeps it.
 fn lost(cause: Cause, why: String) -> Cause {
-    if matches!(cause, Cause::Doubt { .. } | Cause::HandOver) {
+    if matches!(
+        cause,
+        Cause::Doubt { .. } | Cause::HandOver | Cause::Cordoned { .. }
+    ) {
         return Cause::Lost { why };
     }
     cause
@@ -274,7 +286,7 @@ fn lost(cause: Cause, why: String) -> Cause {
 fn guardian_lost(cause: Cause) -> Cause {
     if matches!(
         cause,
-        Cause::HandOver | Cause::Doubt { .. } | Cause::Lost { .. }
+        Cause::HandOver | Cause::Cordoned { .. } | Cause::Doubt { .. } | Cause::Lost { .. }
     ) {
         return Cause::GuardianLost;
     }

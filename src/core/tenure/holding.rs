@@ -12,7 +12,7 @@ use super::draining::{Draining, Killing};
 use super::{Phase, Releasing, resting};
 use crate::clock::Instant;
 use crate::core::habits::History;
-use crate::core::{Action, Cause, Event, Exit, Failed, Notice, Unfit};
+use crate::core::{Action, Cause, Cordon, Event, Exit, Failed, Notice, Unfit};
 
 /// The lease is ours, but the answer took so long that it is renewed before anything starts.
 #[derive(Debug)]
@@ -69,9 +69,11 @@ impl Confirming {
                 self.give_back(campaign, turn, Some(Cause::Stopped(signal)))
             }
             Event::GuardianLost => self.give_back(campaign, turn, Some(Cause::GuardianLost)),
+            Event::Cordoned(_) => self.give_back(campaign, turn, None),
             // Nothing of ours runs yet: all but the clock are late echoes of an earlier round.
             Event::Ticked
             | Event::ClockJumped
+            | Event::Uncordoned
             | Event::Freed
             | Event::Acquired(_)
             | Event::Released(_)
@@ -129,7 +131,9 @@ impl Charge {
             | Event::Exited(_)
             | Event::GuardianLost
             | Event::TreeStuck
-            | Event::StopAsked(_) => false,
+            | Event::StopAsked(_)
+            | Event::Cordoned(_)
+            | Event::Uncordoned => false,
         }
     }
 
@@ -282,8 +286,14 @@ impl Holding {
                     end_of_grace,
                 )
             }
+            Event::Cordoned(Cordon { why, .. }) => {
+                let end_of_grace = campaign.end_of_grace_for_a_cordon(turn.now);
+                let cause = Cause::Cordoned { why };
+                self.drain(campaign, turn, cause, turn.now, end_of_grace)
+            }
             // Echoes of an earlier round.
-            Event::Freed
+            Event::Uncordoned
+            | Event::Freed
             | Event::Acquired(_)
             | Event::Released(_)
             | Event::Recorded(_)

@@ -54,7 +54,7 @@ pub(super) fn after(
 ) -> Phase {
     if cause != Cause::CommandEnded {
         // It may have been in the middle of its work, whatever status it ended with.
-        if matches!(cause, Cause::Stopped(_)) {
+        if matches!(cause, Cause::Stopped(_) | Cause::Cordoned { .. }) {
             turn.report(Notice::NotDone);
         }
         return Releasing::after(campaign, turn, charge, cause, Some(empty_at));
@@ -132,6 +132,8 @@ impl Recording {
             }
             // Nothing of ours runs: the clock, late echoes, and a dead guardian's own corpse.
             Event::Ticked
+            | Event::Cordoned(_)
+            | Event::Uncordoned
             | Event::Freed
             | Event::Acquired(_)
             | Event::Released(_)

@@ -180,6 +180,8 @@ impl Releasing {
             // The clock, and late echoes.
             Event::Ticked
             | Event::ClockJumped
+            | Event::Cordoned(_)
+            | Event::Uncordoned
             | Event::Freed
             | Event::Acquired(Err(_))
             | Event::Recorded(_)
@@ -298,7 +300,7 @@ impl Releasing {
             turn.act(Action::TenureOver { cause });
         }
         let competes = match &self.cause {
-            None | Some(Cause::HandOver | Cause::GivenUp(_)) => true,
+            None | Some(Cause::HandOver | Cause::GivenUp(_) | Cause::Cordoned { .. }) => true,
             Some(Cause::Doubt { .. } | Cause::Lost { .. }) => {
                 campaign.rules.if_lost == IfLost::Compete
             }

@@ -9,7 +9,7 @@ use super::control::Answer;
 use super::holding::{Charge, in_doubt};
 use super::{Holding, Phase, Releasing, recording};
 use crate::clock::Instant;
-use crate::core::{Cause, Event, Notice, Unfit};
+use crate::core::{Cause, Cordon, Event, Notice, Unfit};
 
 /// See the module's text.
 #[derive(Debug)]
@@ -112,6 +112,9 @@ fn restart(campaign: &mut Campaign, turn: &mut Turn, charge: &mut Charge) -> Res
     if turn.now >= charge.control.term_at() {
         return Err(in_doubt(campaign));
     }
+    if let Some(cause) = campaign.cordon_as_cause() {
+        return Err(cause);
+    }
     let Some((wait, number)) = campaign.next_restart(charge, turn.now) else {
         turn.report(Notice::RestartsSpent);
         return Err(Cause::GivenUp(Unfit::RestartsSpent));
@@ -200,8 +203,16 @@ impl Resting {
                     Rest::Keeping { .. } => self.go_on(campaign, turn),
                 }
             }
+            Event::Cordoned(Cordon { why, .. }) => match self.rest {
+                Rest::BackOff { .. } | Rest::Due => {
+                    self.leave(campaign, turn, Cause::Cordoned { why })
+                }
+                // It keeps others out until then, and runs nothing.
+                Rest::Keeping { .. } => self.go_on(campaign, turn),
+            },
             // Nothing of ours runs: late echoes, and a dead guardian's own corpse.
-            Event::Freed
+            Event::Uncordoned
+            | Event::Freed
             | Event::Acquired(_)
             | Event::Released(_)
             | Event::Recorded(_)

@@ -33,17 +33,22 @@ impl Standby {
     }
 
     /// No attempt is planned: it is the store that wakes us.
-    pub(super) fn listens(&self) -> bool {
-        self.next_at == Instant::FOREVER
+    pub(super) fn listens(&self, campaign: &Campaign) -> bool {
+        self.next_at == Instant::FOREVER && !campaign.is_cordoned()
     }
 
     pub(super) fn wake_at(&self, campaign: &Campaign) -> Instant {
+        if campaign.is_cordoned() {
+            return campaign.wait_ends();
+        }
         self.next_at.min(campaign.wait_ends())
     }
 
     pub(super) fn step(mut self, campaign: &mut Campaign, turn: &mut Turn, event: Event) -> Phase {
         match event {
-            Event::Ticked | Event::ClockJumped => self.look(campaign, turn),
+            Event::Ticked | Event::ClockJumped | Event::Cordoned(_) | Event::Uncordoned => {
+                self.look(campaign, turn)
+            }
             Event::Freed => {
                 self.next_at = after_freed(campaign, turn.now);
                 self.look(campaign, turn)
@@ -75,6 +80,10 @@ impl Standby {
         if campaign.out_of_time(turn.now) {
             let cause = campaign.not_obtained();
             return campaign.leave(turn, cause);
+        }
+        if campaign.stands_aside(turn) {
+            campaign.stands_by(turn);
+            return Phase::Standby(self);
         }
         if turn.now < self.next_at {
             campaign.stands_by(turn);
@@ -137,8 +146,11 @@ impl Acquiring {
                 Releasing::of_an_attempt(turn, Cause::GuardianLost)
             }
             // The attempt keeps its own time limit; the rest are late echoes of an earlier round.
+            // What a cordoned machine obtains it gives back.
             Event::Ticked
             | Event::ClockJumped
+            | Event::Cordoned(_)
+            | Event::Uncordoned
             | Event::Renewed { .. }
             | Event::Released(_)
             | Event::Recorded(_)
@@ -215,6 +227,9 @@ fn after_freed(campaign: &mut Campaign, now: Instant) -> Instant {
 fn granted(campaign: &mut Campaign, turn: &mut Turn, grant: Grant) -> Phase {
     campaign.answered(turn);
     let control = Control::new(campaign.rules.budget, grant, turn.now);
+    if campaign.is_cordoned() {
+        return Releasing::of_a_lease(campaign, turn, &control, None);
+    }
     if turn.now >= control.term_at() {
         let why = "the lease was granted too late to be used".to_owned();
         campaign.doubts(turn, why, None);

@@ -1,6 +1,7 @@
 //! Tests of the state machine in virtual time: by behaviour, as one table, and by properties.
 
 mod behaviour;
+mod cordon;
 mod endings;
 mod habits;
 mod once;
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::core::{
-    After, Cause, Exit, Failed, Failure, Grant, Notice, OnFailure, Outcome, Restart, Sight, Unfit,
+    After, Cause, Cordon, Exit, Failed, Failure, Grant, Notice, OnFailure, Outcome, Restart, Sight, Unfit,
     Verdict,
 };
 
@@ -103,6 +104,18 @@ fn unrenewed(failure: Failure) -> Event {
         t0: BEGIN,
         reply: Err(failure),
     }
+}
+
+/// Something is announced for this machine, and nobody knows when it begins.
+fn cordoned() -> Event {
+    cordoned_before(Instant::FOREVER)
+}
+
+fn cordoned_before(before: Instant) -> Event {
+    Event::Cordoned(Cordon {
+        why: "a reboot".into(),
+        before,
+    })
 }
 
 fn has(actions: &[Action], wanted: &Action) -> bool {

@@ -32,6 +32,8 @@ enum Made {
     Empty(u64),
     /// Not prepared, and nothing of that since so many milliseconds.
     Unprepared(u64),
+    /// Cordoned for something that may begin in so many milliseconds.
+    Cordoned(u64),
 }
 
 fn failure() -> impl Strategy<Value = Failure> {
@@ -72,6 +74,8 @@ fn made() -> impl Strategy<Value = Made> {
         3 => (0..10_000_u64).prop_map(Made::Empty),
         1 => (0..10_000_u64).prop_map(Made::Unprepared),
         1 => Just(Made::Plain(Event::GuardianLost)),
+        1 => (0..60_000_u64).prop_map(Made::Cordoned),
+        2 => Just(Made::Plain(Event::Uncordoned)),
         1 => prop::sample::select(vec![TERM, INT, HUP])
             .prop_map(|signal| Made::Plain(Event::StopAsked(signal))),
     ]
@@ -169,6 +173,8 @@ struct Observer {
     task: bool,
     /// A result that settles the task was sent to the store; whether it was confirmed.
     result: Option<(Outcome, bool)>,
+    /// This machine must not have control.
+    cordoned: bool,
 }
 
 impl Observer {
@@ -198,6 +204,8 @@ impl Observer {
                 self.alive_since = None;
             }
             Event::GuardianLost => self.killed = true,
+            Event::Cordoned(_) => self.cordoned = true,
+            Event::Uncordoned => self.cordoned = false,
             _ => {}
         }
     }
@@ -213,6 +221,8 @@ impl Observer {
     /// What the machine wants done.
     fn sees(&mut self, now: Instant, actions: &[Action]) {
         for (index, action) in actions.iter().enumerate() {
+            let seeks = matches!(action, Action::Acquire { .. } | Action::Start { .. });
+            assert!(!(self.cordoned && seeks), "{action:?} on a cordoned machine");
             match action {
                 Action::Start {
                     term_at, kill_at, ..
@@ -303,6 +313,7 @@ proptest! {
             t0: None,
             task: rules.once.is_some(),
             result: None,
+            cordoned: false,
         };
         let mut tenure = Tenure::new(rules, now);
         for Happening { pause, event } in story {
@@ -321,6 +332,10 @@ proptest! {
                     at: now - ms(ago),
                     how: Failed::Exited(Exit::Code(1)),
                 },
+                Made::Cordoned(left) => Event::Cordoned(Cordon {
+                    why: String::new(),
+                    before: now + ms(left),
+                }),
             };
             let ticked = event == Event::Ticked;
             observer.hears(now, &event);

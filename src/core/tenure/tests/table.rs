@@ -17,6 +17,12 @@ fn standby() -> Tenure {
     tenure
 }
 
+fn aside() -> Tenure {
+    let mut tenure = standby();
+    tenure.step(BEGIN, cordoned());
+    tenure
+}
+
 fn confirming() -> Tenure {
     let mut tenure = acquiring(rules());
     tenure.step(BEGIN, grant(BEGIN - secs(31)));
@@ -71,9 +77,10 @@ fn done() -> Tenure {
     tenure
 }
 
-fn columns() -> [(&'static str, Enter); 12] {
+fn columns() -> [(&'static str, Enter); 13] {
     [
         ("Standby", standby),
+        ("Standby (cordoned)", aside),
         ("Acquiring", || acquiring(rules())),
         ("Confirming", confirming),
         ("Holding", starting),
@@ -142,6 +149,8 @@ fn rows() -> Vec<(&'static str, Event)> {
         ("guardian lost", Event::GuardianLost),
         ("tree stuck", Event::TreeStuck),
         ("stop asked", Event::StopAsked(TERM)),
+        ("cordoned", cordoned()),
+        ("uncordoned", Event::Uncordoned),
     ]
 }
 
@@ -189,6 +198,7 @@ freed
     Standby: acquire > Acquiring
 acquired
     Standby: release > Releasing
+    Standby (cordoned): release > Releasing
     Acquiring: say start > Holding
     Releasing: release
 acquire: held
@@ -288,6 +298,7 @@ tree empty
     Killing: release > Releasing
 guardian lost
     Standby: > Done
+    Standby (cordoned): > Done
     Acquiring: withdraw > Releasing
     Confirming: > Releasing
     Holding: say > Killing
@@ -299,6 +310,7 @@ tree stuck
     Killing: abandon say over > Done
 stop asked
     Standby: > Done
+    Standby (cordoned): > Done
     Acquiring: withdraw > Releasing
     Confirming: > Releasing
     Holding: drain say > Draining
@@ -307,6 +319,13 @@ stop asked
     Resting (kept): > Releasing
     Recording (back-off): release > Releasing
     Releasing: abandon say over > Done
+cordoned
+    Standby: say
+    Confirming: > Releasing
+    Holding: drain say > Draining
+    Resting (back-off): > Releasing
+uncordoned
+    Standby (cordoned): say
 ";
 
 #[test]

@@ -1,0 +1,189 @@
+//! A machine that is cordoned: it gives control away, and stays out until that is over.
+
+use super::*;
+
+fn aside() -> Action {
+    Action::Report(Notice::StandingAside {
+        why: "a reboot".into(),
+    })
+}
+
+fn cause() -> Cause {
+    Cause::Cordoned {
+        why: "a reboot".into(),
+    }
+}
+
+/// From the drain to the end of the release.
+fn given_away(tenure: &mut Tenure, seconds: u64) -> Vec<Action> {
+    assert_eq!(*tenure.state(), State::Draining);
+    let empty = Event::TreeEmpty { at: at(seconds) };
+    assert!(releases(&tenure.step(at(seconds), empty)));
+    tenure.step(at(seconds), Event::Released(Ok(())))
+}
+
+#[test]
+fn a_holder_drains_gives_the_lease_back_and_stays_out_until_it_is_over() {
+    let mut tenure = holding(rules());
+    let actions = tenure.step(at(5), cordoned());
+    assert_eq!(end_of_grace(&actions), Some(at(35)));
+    assert!(has(&actions, &Action::Report(Notice::Draining(cause()))));
+    let actions = given_away(&mut tenure, 6);
+    assert!(has(&actions, &Action::TenureOver { cause: cause() }));
+    assert_eq!(actions.iter().filter(|said| **said == aside()).count(), 1);
+    assert!(has(&actions, &Action::StandBy));
+    // Neither time nor a lock that is free, nor being told again, makes it compete.
+    assert_eq!(tenure.wake_at(), Instant::FOREVER);
+    assert!(!tenure.listens());
+    for event in [Event::Ticked, Event::Freed, Event::ClockJumped, cordoned()] {
+        assert_eq!(tenure.step(at(500), event), []);
+    }
+    let actions = tenure.step(at(501), Event::Uncordoned);
+    assert!(has(&actions, &Action::Report(Notice::Uncordoned)));
+    assert!(acquires(&actions));
+}
+
+#[test]
+fn a_standby_does_not_ask_meanwhile_and_says_whom_it_stands_behind_afterwards() {
+    let mut tenure = acquiring(rules());
+    tenure.step(BEGIN, refused(held()));
+    assert_eq!(tenure.step(at(1), cordoned()), [aside()]);
+    assert_eq!(tenure.wake_at(), Instant::FOREVER);
+    assert!(acquires(&tenure.step(at(100), Event::Uncordoned)));
+    let actions = tenure.step(at(100), refused(held()));
+    let behind = Action::Report(Notice::StandingBy(Sight::default()));
+    assert!(has(&actions, &behind), "{actions:?}");
+}
+
+#[test]
+fn what_an_attempt_obtains_that_was_in_flight_is_given_back() {
+    let mut tenure = acquiring(rules());
+    assert_eq!(tenure.step(at(1), cordoned()), []);
+    let actions = tenure.step(at(2), grant(BEGIN));
+    assert!(releases(&actions) && start(&actions).is_none());
+    let actions = tenure.step(at(2), Event::Released(Ok(())));
+    assert!(has(&actions, &aside()), "{actions:?}");
+    // The same where the lease wanted to be confirmed first.
+    let mut tenure = acquiring(rules());
+    tenure.step(BEGIN, grant(BEGIN - secs(31)));
+    assert_eq!(*tenure.state(), State::Confirming);
+    tenure.step(at(1), cordoned());
+    assert_eq!(*tenure.state(), State::Releasing);
+}
+
+#[test]
+fn the_grace_ends_before_the_machine_goes_away_but_leaves_time_to_end() {
+    let end = |before| {
+        let mut tenure = holding(rules());
+        end_of_grace(&tenure.step(at(5), cordoned_before(before)))
+    };
+    assert_eq!(end(at(900)), Some(at(35)), "there is time for all of it");
+    assert_eq!(end(at(25)), Some(at(22)), "to be gone before, lease and all");
+    assert_eq!(end(at(6)), Some(at(10)), "SIGTERM is not SIGKILL");
+    assert_eq!(end(BEGIN), Some(at(10)));
+}
+
+#[test]
+fn a_stop_during_the_drain_and_one_aside_end_it() {
+    let mut tenure = holding(rules());
+    tenure.step(at(5), cordoned());
+    tenure.step(at(6), Event::StopAsked(TERM));
+    given_away(&mut tenure, 7);
+    assert_eq!(ending(&tenure).cause, Cause::Stopped(TERM));
+    let mut tenure = acquiring(rules());
+    tenure.step(BEGIN, refused(held()));
+    tenure.step(at(1), cordoned());
+    tenure.step(at(2), Event::StopAsked(HUP));
+    assert_eq!(ending(&tenure).cause, Cause::Stopped(HUP));
+}
+
+#[test]
+fn a_machine_that_is_cordoned_from_the_beginning_never_asks() {
+    let Event::Cordoned(cordon) = cordoned() else {
+        unreachable!()
+    };
+    let mut tenure = Tenure::new(rules(), BEGIN).cordoned(cordon);
+    assert_eq!(tenure.step(BEGIN, Event::Ticked), [aside(), Action::StandBy]);
+    assert!(acquires(&tenure.step(at(9), Event::Uncordoned)));
+}
+
+#[test]
+fn a_wait_that_has_an_end_ends_aside_too() {
+    for (wait, end) in [(secs(0), 0), (secs(20), 20)] {
+        let Event::Cordoned(cordon) = cordoned() else {
+            unreachable!()
+        };
+        let limited = Rules {
+            wait: Some(wait),
+            ..rules()
+        };
+        let mut tenure = Tenure::new(limited, BEGIN).cordoned(cordon);
+        tenure.step(BEGIN, Event::Ticked);
+        if end > 0 {
+            assert_eq!(tenure.wake_at(), at(end));
+            tenure.step(at(end), Event::Ticked);
+        }
+        assert_eq!(ending(&tenure).cause, cause());
+    }
+    // After a first tenure there is no limit any more.
+    let limited = Rules {
+        wait: Some(secs(20)),
+        ..rules()
+    };
+    let mut tenure = holding(limited);
+    tenure.step(at(5), cordoned());
+    given_away(&mut tenure, 30);
+    assert_eq!(tenure.wake_at(), Instant::FOREVER);
+    assert!(tenure.ending().is_none());
+}
+
+#[test]
+fn a_restart_is_left_to_another_machine() {
+    // In the back-off already.
+    let mut tenure = holding(restarting());
+    fails(&mut tenure, at(5));
+    assert_eq!(*tenure.state(), State::Resting);
+    tenure.step(at(6), cordoned());
+    assert_eq!(*tenure.state(), State::Releasing);
+    // The command failed by itself, and left something behind that is being stopped.
+    let mut tenure = holding(restarting());
+    tenure.step(at(5), Event::Exited(Exit::Code(3)));
+    tenure.step(at(5), cordoned());
+    let actions = tenure.step(at(6), Event::TreeEmpty { at: at(6) });
+    assert!(releases(&actions), "{actions:?}");
+    tenure.step(at(6), Event::Released(Ok(())));
+    assert_eq!(*tenure.state(), State::Standby);
+}
+
+#[test]
+fn a_lease_that_keeps_others_out_is_kept_and_a_command_that_is_done_is_the_end() {
+    let mut tenure = holding(keeping());
+    ends(&mut tenure, at(5), Exit::Code(0));
+    assert!(!releases(&tenure.step(at(6), cordoned())));
+    let mut tenure = holding(rules());
+    tenure.step(at(5), Event::Exited(Exit::Code(0)));
+    tenure.step(at(5), cordoned());
+    given_away(&mut tenure, 6);
+    assert_eq!(ending(&tenure).cause, Cause::CommandEnded);
+}
+
+#[test]
+fn a_task_that_was_stopped_for_it_is_not_done() {
+    let mut tenure = holding(once());
+    tenure.step(at(5), cordoned());
+    tenure.step(at(6), Event::Exited(Exit::Code(0)));
+    let actions = tenure.step(at(6), Event::TreeEmpty { at: at(6) });
+    assert!(has(&actions, &Action::Report(Notice::NotDone)));
+    assert!(releases(&actions), "and nothing is recorded: {actions:?}");
+}
+
+#[test]
+fn an_announcement_that_is_withdrawn_during_the_drain_leads_to_a_new_competition() {
+    let mut tenure = holding(rules());
+    tenure.step(at(5), cordoned());
+    tenure.step(at(6), Event::Uncordoned);
+    assert_eq!(*tenure.state(), State::Draining);
+    let actions = given_away(&mut tenure, 7);
+    assert!(!has(&actions, &aside()));
+    assert!(acquires(&tenure.step(tenure.wake_at(), Event::Ticked)));
+}
