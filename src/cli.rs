@@ -16,6 +16,7 @@ mod listen;
 mod once;
 mod roles;
 mod run;
+mod scheduled_events;
 mod telling;
 mod timeline;
 mod verbs;
@@ -29,6 +30,7 @@ pub use listen::Listen;
 pub use once::{Once, OnceOnFailure};
 pub use roles::Roles;
 pub use run::{Contain, EXAMPLES, FOR_THE_COMMAND, Run};
+pub use scheduled_events::ScheduledEvents;
 pub use telling::Telling;
 pub use timeline::{TIMELINE_EXAMPLES, TIMELINE_STATUS, Timeline};
 pub use verbs::{

@@ -378,7 +378,8 @@ async fn campaign(
     // Where the kernel wakes us, it does so only when the lock is free: whoever is to name the
     // holder has to look.
     rules.poll = plan.rules.poll;
-    let tenure = Tenure::new(rules, Instant::now());
+    let cordon = told.people.follow_events(plan, &mut signals).await;
+    let tenure = Tenure::new(rules, Instant::now()).cordoned_by(cordon);
     let lock = store.name().to_owned();
     let mut ending = hold(tenure, store, &mut reader, &mut signals, &mut told).await;
     name_the_lock(&mut ending, &lock);

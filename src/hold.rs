@@ -73,6 +73,8 @@ pub trait Audience: Send {
     fn acquired(&mut self, _now: Instant, _reply: &Result<Grant, Failure>) {}
     /// An attempt to renew that was sent at `t0` ended.
     fn renewed(&mut self, _now: Instant, _t0: Instant, _reply: &Result<(), Failure>) {}
+    /// We were asked to stop.
+    fn stop_asked(&mut self) {}
     /// While standing by: when the lock is looked at next ([`Instant::FOREVER`]: when the store
     /// wakes us).
     fn waits(&mut self, _next_look: Instant) {}
@@ -165,9 +167,14 @@ impl Scene<'_> {
 
     fn asked(&mut self, asked: Asked) {
         match asked {
-            Asked::Stop(signal) => self.tell(Event::StopAsked(signal)),
+            Asked::Stop(signal) => {
+                self.audience.stop_asked();
+                self.tell(Event::StopAsked(signal));
+            }
             Asked::Pass(signal) => self.charge.pass(signal),
             Asked::Pause => self.charge.pause(),
+            Asked::Cordon(Some(cordon)) => self.tell(Event::Cordoned(cordon)),
+            Asked::Cordon(None) => self.tell(Event::Uncordoned),
         }
     }
 

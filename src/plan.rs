@@ -16,6 +16,7 @@ mod listen;
 mod once;
 mod quote;
 mod roles;
+mod scheduled_events;
 mod telling;
 
 pub use elect::Telling;
@@ -160,6 +161,8 @@ pub struct Plan {
     pub volume: Volume,
     /// Where every change of state is appended.
     pub event_log: Option<PathBuf>,
+    /// How what Azure announces for this machine is followed.
+    pub scheduled_events: Option<crate::azure::scheduled_events::Config>,
 }
 
 impl Plan {
@@ -227,6 +230,7 @@ impl Plan {
                 cli::Contain::None => Contain::None,
             },
             log: common.log.into(),
+            scheduled_events: scheduled_events::scheduled_events(&typed.scheduled_events, place)?,
             event_log,
             volume,
             command: typed.command,

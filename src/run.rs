@@ -175,7 +175,8 @@ async fn campaign(
     let mut company = company(plan, &store, guardians)?;
     company.events = people.events.clone();
     people.write("standby");
-    let tenure = Tenure::new(rules(plan, &*store), Instant::now());
+    let cordon = people.follow_events(plan, &mut signals).await;
+    let tenure = Tenure::new(rules(plan, &*store), Instant::now()).cordoned_by(cordon);
     let lock = store.name().to_owned();
     let mut ending = hold(tenure, store, &mut company, &mut signals, &mut people).await;
     #[cfg(feature = "http")]

@@ -11,7 +11,10 @@ use std::task::Poll;
 
 use nix::sys::signal::Signal;
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::oneshot;
+
+use crate::core::Cordon;
 
 /// Signals that ask for a stop.
 const STOP: [Signal; 4] = [
@@ -30,7 +33,7 @@ const PASS: [Signal; 5] = [
 ];
 
 /// What a signal to the supervisor means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Asked {
     /// End: drain, give the lease back, leave.
     Stop(i32),
@@ -38,6 +41,9 @@ pub enum Asked {
     Pass(i32),
     /// Ctrl-Z or `kill -TSTP`: stop the command, then ourselves.
     Pause,
+    /// No signal, but a word of the platform's: this machine must not have control, or (`None`) may
+    /// have it again.
+    Cordon(Option<Cordon>),
 }
 
 /// The stream of signals.
@@ -46,6 +52,10 @@ pub struct Signals {
     streams: Vec<(Asked, Stream)>,
     /// Something else that asks for a stop, and as which signal.
     other: Option<(oneshot::Receiver<()>, Signal)>,
+    /// What the platform says of this machine.
+    cordons: Option<UnboundedReceiver<Option<Cordon>>>,
+    /// One that came too early for those who read now.
+    kept: Option<Asked>,
 }
 
 impl Signals {
@@ -69,7 +79,19 @@ impl Signals {
         Ok(Signals {
             streams,
             other: None,
+            cordons: None,
+            kept: None,
         })
+    }
+
+    /// What the platform says of this machine comes with them.
+    pub fn add_cordons(&mut self, cordons: UnboundedReceiver<Option<Cordon>>) {
+        self.cordons = Some(cordons);
+    }
+
+    /// Keeps what was read for whoever reads next.
+    pub fn keep(&mut self, asked: Asked) {
+        self.kept = Some(asked);
     }
 
     /// A word through `gone`, or its end, asks for a stop as SIGPIPE would if it were ours to be
@@ -87,15 +109,20 @@ impl Signals {
         Signals {
             streams: Vec::new(),
             other: Some((stop, Signal::SIGTERM)),
+            cordons: None,
+            kept: None,
         }
     }
 
     /// The next signal; stops come before everything else. Cancel-safe.
     pub async fn next(&mut self) -> Asked {
+        if let Some(kept) = self.kept.take() {
+            return kept;
+        }
         std::future::poll_fn(|cx| {
             for (asked, stream) in &mut self.streams {
                 if let Poll::Ready(Some(())) = stream.poll_recv(cx) {
-                    return Poll::Ready(*asked);
+                    return Poll::Ready(asked.clone());
                 }
             }
             if let Some((stop, signal)) = &mut self.other
@@ -104,6 +131,13 @@ impl Signals {
                 let signal = *signal as i32;
                 self.other = None;
                 return Poll::Ready(Asked::Stop(signal));
+            }
+            if let Some(cordons) = &mut self.cordons {
+                match cordons.poll_recv(cx) {
+                    Poll::Ready(Some(cordon)) => return Poll::Ready(Asked::Cordon(cordon)),
+                    Poll::Ready(None) => self.cordons = None,
+                    Poll::Pending => {}
+                }
             }
             Poll::Pending
         })

@@ -14,7 +14,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("lease", &["azure", "clock", "core"]),
     ("queue", &["azure", "clock", "core"]),
     ("supervise", &["clock", "core"]),
-    ("signals", &[]),
+    ("signals", &["core"]),
     ("roles", &["clock", "core", "supervise"]),
     ("hold", &["clock", "core", "lease", "signals", "supervise"]),
     (
@@ -50,6 +50,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     (
         "plan",
         &[
+            "azure",
             "cli",
             "core",
             "exit",

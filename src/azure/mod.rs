@@ -1,13 +1,14 @@
 //! What the stores on Azure share: accounts and their credentials, signatures, the transport, and
 //! what the service's errors mean.
 //!
-//! Called by the stores alone. Nothing here knows a lease or a process, and nothing here lets a
+//! Called by the stores alone, but for [`scheduled_events`]. Nothing here knows a lease or a process, and nothing here lets a
 //! secret into a log line, an error or a `Debug` output.
 
 mod account;
 mod address;
 mod errors;
 mod limit;
+pub mod scheduled_events;
 mod service_clock;
 mod shared_key;
 mod transport;

@@ -51,7 +51,7 @@ impl fmt::Debug for Client {
     }
 }
 
-fn build(https: bool) -> std::result::Result<reqwest::Client, String> {
+pub(super) fn build(https: bool) -> std::result::Result<reqwest::Client, String> {
     // HTTP/1.1 only: there, giving up a request closes its connection, so a path that has died
     // silently is not used for the next one.
     let mut builder = reqwest::Client::builder()
@@ -180,7 +180,7 @@ fn told(error: reqwest::Error) -> Error {
 }
 
 /// The innermost cause: the outer ones only say "error sending request".
-fn root_cause(error: &reqwest::Error) -> String {
+pub(super) fn root_cause(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(inner) = cause.source() {
         cause = inner;

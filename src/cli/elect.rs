@@ -63,6 +63,10 @@ pub struct Elect {
     )]
     pub cooldown: Option<String>,
 
+    /// What the platform announces.
+    #[command(flatten)]
+    pub scheduled_events: super::ScheduledEvents,
+
     /// None: the plan says so better than clap.
     #[arg(value_name = "COMMAND", hide = true, trailing_var_arg = true, action = ArgAction::Append)]
     pub command: Vec<OsString>,
@@ -111,6 +115,24 @@ pub(super) fn in_its_words(elect: clap::Command) -> clap::Command {
                 .long_help(
                     "Between that last moment and the end of the lease\n\n\
                      By default it grows with the lease: 2s of 60s, 1s of 30s and less.",
+                )
+        })
+        .mut_arg("scheduled_events", |arg| {
+            arg.long_help(
+                "Hand control over before this virtual machine is frozen, rebooted, redeployed or taken away\n\n\
+                 Asks Azure's metadata service every 5 seconds for its Scheduled Events. On a notice for \
+                 this machine the reader gets --grace to stop (less, if the notice is shorter), the lock is \
+                 given back, and not competed for until the event is gone. With -n or -w that is a reason \
+                 not to obtain control (exit 75). Where there is no metadata service that is said once, \
+                 and nothing else changes.",
+            )
+        })
+        .mut_arg("ack_events", |arg| {
+            arg.help("Approve such an event as soon as the reader's grace is over and the lock was given back")
+                .long_help(
+                    "Approve such an event as soon as the reader's grace is over and the lock was given back\n\n\
+                     Azure then begins at once, for all the machines the event names, instead of waiting for \
+                     its time: only where nothing else on them needs that time.",
                 )
         })
         .mut_arg("if_lost", |arg| {

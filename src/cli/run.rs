@@ -64,6 +64,10 @@ pub struct Run {
     #[command(flatten)]
     pub roles: Roles,
 
+    /// What the platform announces.
+    #[command(flatten)]
+    pub scheduled_events: super::ScheduledEvents,
+
     /// Being asked over HTTP.
     #[cfg(feature = "http")]
     #[command(flatten)]

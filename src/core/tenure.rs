@@ -144,10 +144,12 @@ impl Tenure {
         }
     }
 
-    /// The same on a machine that is cordoned from the beginning.
+    /// The same on a machine that is cordoned from the beginning, if it is.
     #[must_use]
-    pub fn cordoned(mut self, cordon: Cordon) -> Tenure {
-        self.campaign.cordoned(cordon);
+    pub fn cordoned_by(mut self, cordon: Option<Cordon>) -> Tenure {
+        if let Some(cordon) = cordon {
+            self.campaign.cordoned(cordon);
+        }
         self
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{
     Candidate, IfLost, Lock, Place, Plan, Refusal, Roles, Rules, budget, conflict_status, habits,
-    identity, lock, locks, poll, quoted, quoted_word, same_file, slots, span, status_file, telling,
+    identity, lock, locks, poll, quoted, quoted_word, same_file, scheduled_events, slots, span, status_file, telling,
     wait,
 };
 use crate::cli;
@@ -90,6 +90,7 @@ impl Plan {
             lease: budget.lease,
             contain: Contain::None,
             log: common.log.into(),
+            scheduled_events: scheduled_events::scheduled_events(&typed.scheduled_events, place)?,
             roles: Roles::default(),
             event_log,
             volume,

@@ -114,7 +114,7 @@ impl Company {
                     }
                     Asked::Stop(_) => asked = true,
                     Asked::Pause => self.pause(),
-                    Asked::Pass(_) => {}
+                    Asked::Pass(_) | Asked::Cordon(_) => {}
                 },
                 () = self.step() => while let Some(news) = self.inbox.pop_front() {
                     people.news(Instant::now(), &news);

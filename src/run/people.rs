@@ -6,8 +6,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
+
+use crate::azure::scheduled_events::Watch;
 use crate::clock::Instant;
-use crate::core::{Cause, Ending, Notice, Unfit};
+use crate::core::{Cause, Cordon, Ending, Notice, Unfit};
 #[cfg(feature = "http")]
 use crate::core::{Failure, Grant};
 use crate::events::Events;
@@ -19,6 +22,7 @@ use crate::plan::Plan;
 use crate::report;
 #[cfg(feature = "http")]
 use crate::serve;
+use crate::signals::Signals;
 use crate::status::{Status, StatusFile};
 use crate::supervise::{Guardian, News};
 
@@ -33,6 +37,8 @@ pub(crate) struct People {
     prepares: bool,
     /// How the log words a notice.
     log: fn(&Notice, Instant),
+    /// Who follows what is announced for this machine is told whether we are out of its way.
+    aside: Option<watch::Sender<bool>>,
     pub(crate) events: Events,
 }
 
@@ -59,6 +65,7 @@ impl People {
             server: None,
             prepares: plan.roles.standby.is_some() || plan.roles.on_acquire.is_some(),
             log,
+            aside: None,
             events: Events::begin(
                 plan.event_log.clone(),
                 Who {
@@ -90,6 +97,28 @@ impl People {
         self.server = Some(server);
     }
 
+    /// Begins to follow what the platform announces for this machine, if the plan says so; what was
+    /// announced already, as far as that is known in a moment. What comes later comes with the
+    /// signals.
+    pub(crate) async fn follow_events(
+        &mut self,
+        plan: &Plan,
+        signals: &mut Signals,
+    ) -> Option<Cordon> {
+        let mut watch = Watch::begin(plan.scheduled_events.clone()?);
+        let cordon = tokio::select! {
+            biased;
+            asked = signals.next() => {
+                signals.keep(asked);
+                None
+            }
+            cordon = watch.first(FIRST_LOOK) => cordon,
+        };
+        signals.add_cordons(watch.words);
+        self.aside = Some(watch.aside);
+        cordon
+    }
+
     /// Ends the server: what comes now is not worth a question.
     #[cfg(feature = "http")]
     pub(crate) fn serve_no_more(&mut self) {
@@ -111,8 +140,18 @@ impl People {
 /// How long we wait at the end for a status file or an event log on a slow file system.
 const STATUS_PATIENCE: Duration = Duration::from_secs(2);
 
+/// How long we wait for the platform's first word before we compete.
+const FIRST_LOOK: Duration = Duration::from_secs(1);
+
 impl Audience for People {
     fn notice(&mut self, now: Instant, notice: &Notice) {
+        if let Some(aside) = &self.aside {
+            match notice {
+                Notice::StandingAside { .. } => drop(aside.send_replace(true)),
+                Notice::Uncordoned => drop(aside.send_replace(false)),
+                _ => {}
+            }
+        }
         #[cfg(feature = "http")]
         if let Some(server) = &self.server {
             server.board().notice(notice);

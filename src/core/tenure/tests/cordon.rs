@@ -102,7 +102,7 @@ fn a_machine_that_is_cordoned_from_the_beginning_never_asks() {
     let Event::Cordoned(cordon) = cordoned() else {
         unreachable!()
     };
-    let mut tenure = Tenure::new(rules(), BEGIN).cordoned(cordon);
+    let mut tenure = Tenure::new(rules(), BEGIN).cordoned_by(Some(cordon));
     assert_eq!(tenure.step(BEGIN, Event::Ticked), [aside(), Action::StandBy]);
     assert!(acquires(&tenure.step(at(9), Event::Uncordoned)));
 }
@@ -117,7 +117,7 @@ fn a_wait_that_has_an_end_ends_aside_too() {
             wait: Some(wait),
             ..rules()
         };
-        let mut tenure = Tenure::new(limited, BEGIN).cordoned(cordon);
+        let mut tenure = Tenure::new(limited, BEGIN).cordoned_by(Some(cordon));
         tenure.step(BEGIN, Event::Ticked);
         if end > 0 {
             assert_eq!(tenure.wake_at(), at(end));
