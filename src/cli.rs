@@ -13,6 +13,7 @@ mod elect;
 mod habits;
 #[cfg(feature = "http")]
 mod listen;
+mod notify;
 mod once;
 mod roles;
 mod run;
@@ -27,6 +28,7 @@ pub use elect::{Announce, ELECT_EXAMPLES, ELECT_STATUS, Elect, FIELDS};
 pub use habits::{Habits, Restart};
 #[cfg(feature = "http")]
 pub use listen::Listen;
+pub use notify::{Notify, Ready};
 pub use once::{Once, OnceOnFailure};
 pub use roles::Roles;
 pub use run::{Contain, EXAMPLES, FOR_THE_COMMAND, Run};

@@ -238,6 +238,10 @@ impl Audience for Told {
         }
     }
 
+    fn stop_asked(&mut self) {
+        self.people.stop_asked();
+    }
+
     fn news(&mut self, now: Instant, news: &News) {
         if let News::Lost = news {
             tracing::warn!("the guardian died or fell silent; telling the reader to stop");
@@ -346,6 +350,7 @@ pub fn elect(mut plan: Plan, telling: &Telling) -> anyhow::Result<Leave> {
         .build()?;
     let leave = runtime.block_on(async {
         let signals = Signals::listen()?.and_hang_up(gone);
+        people.begin(guardian.vitals());
         let mut teller = company(&plan, &store, Guardians::of_one(guardian))?;
         teller.events = people.events.clone();
         let reader = Reader {
@@ -382,6 +387,7 @@ async fn campaign(
     let tenure = Tenure::new(rules, Instant::now()).cordoned_by(cordon);
     let lock = store.name().to_owned();
     let mut ending = hold(tenure, store, &mut reader, &mut signals, &mut told).await;
+    told.people.stops();
     name_the_lock(&mut ending, &lock);
     reader.teller.dismiss().await;
     let leave = leave(&ending, told.speaker.gone(), plan.conflict_status);

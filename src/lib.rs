@@ -18,6 +18,7 @@
 //!   Azure share.
 //! - [`supervise`] owns processes: the guardian, the command's tree, containment, the terminal.
 //! - [`hold`] is the one place where a lease and a process meet. It owns no policy.
+//! - [`notify`] tells a service manager (systemd) how we are, and passes on what the command says.
 //! - `serve` answers over HTTP (`--listen`), from a thread of its own.
 //! - [`deadline`] is the same question asked from inside a command; [`check`] asks it for scripts.
 //! - [`elect`] drives `hold` with nothing but a process that tells a reader of control:
@@ -41,6 +42,7 @@ pub mod events;
 pub mod exit;
 pub mod hold;
 pub mod lease;
+pub mod notify;
 pub mod plan;
 pub mod queue;
 pub mod report;

@@ -29,6 +29,7 @@ use crate::core::{Budget, IfLost, Rules};
 use crate::exit;
 use crate::lease::file::Heartbeat;
 use crate::lease::record::{COMMAND_LIMIT, Candidate};
+use crate::notify::Ready;
 use crate::report::{Format, Volume};
 use crate::supervise::Contain;
 use crate::units::{self, show};
@@ -126,6 +127,16 @@ impl From<cli::Log> for Format {
     }
 }
 
+impl From<cli::Ready> for Ready {
+    fn from(typed: cli::Ready) -> Ready {
+        match typed {
+            cli::Ready::Standby => Ready::Standby,
+            cli::Ready::Held => Ready::Held,
+            cli::Ready::Command => Ready::Command,
+        }
+    }
+}
+
 /// What is to be done, and how.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -161,6 +172,8 @@ pub struct Plan {
     pub volume: Volume,
     /// Where every change of state is appended.
     pub event_log: Option<PathBuf>,
+    /// When a service manager is told that we are ready.
+    pub ready: Ready,
     /// How what Azure announces for this machine is followed.
     pub scheduled_events: Option<crate::azure::scheduled_events::Config>,
 }
@@ -230,6 +243,7 @@ impl Plan {
                 cli::Contain::None => Contain::None,
             },
             log: common.log.into(),
+            ready: typed.notify.ready.into(),
             scheduled_events: scheduled_events::scheduled_events(&typed.scheduled_events, place)?,
             event_log,
             volume,

@@ -172,13 +172,16 @@ async fn campaign(
     mut people: People,
 ) -> anyhow::Result<Leave> {
     let mut signals = Signals::listen()?;
+    people.begin(guardians.first.vitals());
     let mut company = company(plan, &store, guardians)?;
+    company.notify_socket = people.notify_socket();
     company.events = people.events.clone();
     people.write("standby");
     let cordon = people.follow_events(plan, &mut signals).await;
     let tenure = Tenure::new(rules(plan, &*store), Instant::now()).cordoned_by(cordon);
     let lock = store.name().to_owned();
     let mut ending = hold(tenure, store, &mut company, &mut signals, &mut people).await;
+    people.stops();
     #[cfg(feature = "http")]
     people.serve_no_more();
     name_the_lock(&mut ending, &lock);

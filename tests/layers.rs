@@ -15,6 +15,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("queue", &["azure", "clock", "core"]),
     ("supervise", &["clock", "core"]),
     ("signals", &["core"]),
+    ("notify", &["clock", "core", "report", "supervise"]),
     ("roles", &["clock", "core", "supervise"]),
     ("hold", &["clock", "core", "lease", "signals", "supervise"]),
     (
@@ -55,6 +56,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "core",
             "exit",
             "lease",
+            "notify",
             "report",
             "serve",
             "supervise",
@@ -90,6 +92,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "exit",
             "hold",
             "lease",
+            "notify",
             "plan",
             "report",
             "roles",

@@ -68,6 +68,10 @@ pub struct Run {
     #[command(flatten)]
     pub scheduled_events: super::ScheduledEvents,
 
+    /// Being a service of systemd's.
+    #[command(flatten)]
+    pub notify: super::Notify,
+
     /// Being asked over HTTP.
     #[cfg(feature = "http")]
     #[command(flatten)]

@@ -90,6 +90,7 @@ impl Plan {
             lease: budget.lease,
             contain: Contain::None,
             log: common.log.into(),
+            ready: crate::notify::Ready::Standby,
             scheduled_events: scheduled_events::scheduled_events(&typed.scheduled_events, place)?,
             roles: Roles::default(),
             event_log,

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::clock::Instant;
 use crate::core::{Exit, Failed};
+use crate::notify::PRIVATE;
 use crate::report;
 use crate::supervise::{Attendant, News, Order};
 
@@ -95,7 +96,7 @@ impl Aftermath {
             program: 0,
             in_control: false,
             env: errand.env,
-            unset: Vec::new(),
+            unset: PRIVATE.map(OsString::from).into(),
             // Room for an orderly end within the limit.
             term_at: kill_at - self.limit / 10,
             kill_at,

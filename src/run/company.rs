@@ -18,6 +18,7 @@ use crate::core::Cause;
 use crate::events::Events;
 use crate::hold::{Audience, Charge, Start};
 use crate::lease::Store;
+use crate::notify::{PRIVATE, VARIABLE};
 use crate::report;
 use crate::roles::{Act, Cast, Remark, Role, Stage, Term};
 use crate::signals::{Asked, Signals};
@@ -75,6 +76,8 @@ pub(crate) struct Company {
     tenure: Vec<(OsString, OsString)>,
     /// We were asked to pause and wait for what runs to stop until then.
     pausing: Option<Instant>,
+    /// What the command finds in its `NOTIFY_SOCKET`.
+    pub(crate) notify_socket: Option<OsString>,
     /// Told of the deadlines; nobody is, unless the driver says so.
     pub(crate) events: Events,
 }
@@ -87,6 +90,7 @@ impl Company {
             inbox: VecDeque::new(),
             tenure: Vec::new(),
             pausing: None,
+            notify_socket: None,
             events: Events::default(),
         }
     }
@@ -174,7 +178,7 @@ impl Company {
                 .map(|(name, value)| (name.into(), value.into()))
                 .collect()
         };
-        let order = match role {
+        let mut order = match role {
             Role::Standby => Order {
                 program: means.numbers.standby,
                 in_control: false,
@@ -217,6 +221,11 @@ impl Company {
                 }
             }
         };
+        order.unset.extend(PRIVATE.map(OsString::from));
+        if let (Role::Command, Some(socket)) = (role, &self.notify_socket) {
+            order.unset.retain(|name| name != VARIABLE);
+            order.env.push((VARIABLE.into(), socket.clone()));
+        }
         means.attendant.start(order);
     }
 

@@ -3,6 +3,7 @@
 //! Made by `run`, told by `hold`. It must never hold anything up: the log drops lines that nobody
 //! reads, and the status file has a thread of its own.
 
+use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,13 +19,14 @@ use crate::events::teller::Who;
 use crate::exit::Leave;
 use crate::hold::Audience;
 use crate::lease::Store;
+use crate::notify::{Herald, Surroundings};
 use crate::plan::Plan;
 use crate::report;
 #[cfg(feature = "http")]
 use crate::serve;
 use crate::signals::Signals;
 use crate::status::{Status, StatusFile};
-use crate::supervise::{Guardian, News};
+use crate::supervise::{Guardian, News, Vitals};
 
 /// What people are told of this instance: the log, the status file, and who asks over HTTP.
 pub(crate) struct People {
@@ -37,6 +39,8 @@ pub(crate) struct People {
     prepares: bool,
     /// How the log words a notice.
     log: fn(&Notice, Instant),
+    /// The service manager.
+    herald: Option<Herald>,
     /// Who follows what is announced for this machine is told whether we are out of its way.
     aside: Option<watch::Sender<bool>>,
     pub(crate) events: Events,
@@ -65,6 +69,7 @@ impl People {
             server: None,
             prepares: plan.roles.standby.is_some() || plan.roles.on_acquire.is_some(),
             log,
+            herald: herald(|here| Herald::open(here, plan.ready)),
             aside: None,
             events: Events::begin(
                 plan.event_log.clone(),
@@ -95,6 +100,23 @@ impl People {
     #[cfg(feature = "http")]
     pub(crate) fn serve(&mut self, server: serve::Server) {
         self.server = Some(server);
+    }
+
+    /// Begins to tell the service manager, if there is one, inside the runtime.
+    pub(crate) fn begin(&self, vitals: Arc<Vitals>) {
+        if let Some(one) = &self.herald {
+            herald(|here| one.begin(here, vitals));
+        }
+    }
+
+    /// What the command finds in its `NOTIFY_SOCKET`.
+    pub(crate) fn notify_socket(&self) -> Option<OsString> {
+        self.herald.as_ref()?.for_the_command()
+    }
+
+    /// We are about to end: whatever comes now comes after the last tenure.
+    pub(crate) fn stops(&self) {
+        self.herald.iter().for_each(Herald::stops);
     }
 
     /// Begins to follow what the platform announces for this machine, if the plan says so; what was
@@ -130,11 +152,22 @@ impl People {
         self.status.overlap = ending.overlap;
         self.status.exit = Some(leave.status());
         self.write("done");
+        if let Some(herald) = &self.herald {
+            herald.finish(ending);
+        }
         self.events.finish(ending, leave.status(), STATUS_PATIENCE);
         if let Some(file) = self.file {
             file.finish(STATUS_PATIENCE);
         }
     }
+}
+
+/// With what the service manager has put into our environment.
+fn herald<T>(what: impl FnOnce(&Surroundings<'_>) -> T) -> T {
+    what(&Surroundings {
+        variable: &|name| std::env::var_os(name),
+        pid: std::process::id(),
+    })
 }
 
 /// How long we wait at the end for a status file or an event log on a slow file system.
@@ -157,6 +190,9 @@ impl Audience for People {
             server.board().notice(notice);
         }
         (self.log)(notice, now);
+        if let Some(herald) = &self.herald {
+            herald.notice(now, notice);
+        }
         self.events.notice(now, notice, self.store.name());
         let state = match notice {
             Notice::StandingBy(sight) => {
@@ -225,12 +261,19 @@ impl Audience for People {
         self.write(state);
     }
 
+    fn stop_asked(&mut self) {
+        self.stops();
+    }
+
     fn waits(&mut self, next_look: Instant) {
         report::next_look(next_look);
     }
 
     fn news(&mut self, now: Instant, news: &News) {
         self.events.news(now, news);
+        if let Some(herald) = &self.herald {
+            herald.news(news);
+        }
         #[cfg(feature = "http")]
         if let Some(server) = &self.server {
             server.board().news(news);

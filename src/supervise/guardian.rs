@@ -205,6 +205,8 @@ fn make(setup: Setup, part: Part) -> Result<Guardian, Refusal> {
     let mut inheritance = Inheritance::capture();
     if part == Part::Tells {
         inheritance.foreground = Foreground::nobody_s();
+        // It has no use of them, and what was inherited is not looked at.
+        inheritance.sockets = None;
     }
     let cage = Cage::prepare(setup.contain)?;
     prctl::set_child_subreaper(true).map_err(errno("becoming a child subreaper"))?;

@@ -16,6 +16,7 @@ mod guardian;
 mod parcel;
 #[doc(hidden)]
 pub mod pulse;
+mod sockets;
 mod spawn;
 mod tree;
 pub mod tty;

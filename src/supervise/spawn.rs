@@ -15,6 +15,7 @@ use nix::errno::Errno;
 use super::Program;
 use super::cage::Cage;
 use super::contain::Forked;
+use super::sockets::{Address, Sockets};
 use super::tty::Foreground;
 use super::wire::Change;
 
@@ -29,6 +30,8 @@ pub(super) struct Inheritance {
     oom_score_adj: Option<Vec<u8>>,
     /// The terminal, if we were started in its foreground.
     pub(super) foreground: Foreground,
+    /// What a service manager listens on for us.
+    pub(super) sockets: Option<Sockets>,
 }
 
 impl Inheritance {
@@ -61,6 +64,7 @@ impl Inheritance {
             nice: nice(),
             oom_score_adj: None,
             foreground: Foreground::ours(),
+            sockets: Sockets::ours(),
         }
     }
 
@@ -124,6 +128,8 @@ pub(super) struct Image {
     shell_argv: Vec<*const libc::c_char>,
     /// It gets our stdin and the terminal.
     in_front: bool,
+    /// `LISTEN_PID`, where it is the command's: one of `envp`.
+    listens: Option<Address>,
 }
 
 impl Image {
@@ -131,10 +137,16 @@ impl Image {
     ///
     /// # Errors
     /// EINVAL where a word holds a NUL or a variable's name is none.
-    pub(super) fn prepare(program: &Program, changes: Vec<Change>) -> Result<Image, Errno> {
+    pub(super) fn prepare(
+        program: &Program,
+        changes: Vec<Change>,
+        sockets: Option<Sockets>,
+    ) -> Result<Image, Errno> {
         let command = &program.words;
+        let hidden = |name: &OsStr| sockets.is_some() && Sockets::hides(name, program.in_front);
+        let listens = (program.in_front && sockets.is_some()).then(Address::blank);
         let mut variables: Vec<(OsString, OsString)> = std::env::vars_os()
-            .filter(|(name, _)| changes.iter().all(|(new, _)| new != name))
+            .filter(|(name, _)| changes.iter().all(|(new, _)| new != name) && !hidden(name))
             .collect();
         variables.extend(
             changes
@@ -162,9 +174,13 @@ impl Image {
         let argv = pointers(args.iter());
         let mut shell_argv = vec![c"/bin/sh".as_ptr(), ptr::null()];
         shell_argv.extend_from_slice(&argv[1..]);
+        let mut envp = pointers(env.iter());
+        // Before the null that ends them.
+        envp.splice(0..0, listens.iter().map(Address::as_ptr));
         Ok(Image {
             argv,
-            envp: pointers(env.iter()),
+            envp,
+            listens,
             shell_argv,
             files,
             _args: args,
@@ -314,6 +330,11 @@ fn become_command(
             give_up(tell, Errno::last());
         }
     }
+    if let Some(listens) = &mut image.listens {
+        listens.fill(std::process::id());
+    } else if let Some(sockets) = inheritance.sockets {
+        sockets.close();
+    }
     if let Some(lock) = lock {
         // SAFETY: a valid descriptor, whose flag is cleared in this process only.
         unsafe { libc::fcntl(lock.as_raw_fd(), libc::F_SETFD, 0) };
@@ -387,7 +408,7 @@ mod tests {
         let me = nix::unistd::getpid().as_raw();
         for (parent, expected) in [(me, 7), (1, 127)] {
             let program = Program::script(OsStr::new("exit 7"));
-            let mut image = Image::prepare(&program, Vec::new()).unwrap();
+            let mut image = Image::prepare(&program, Vec::new(), None).unwrap();
             let inheritance = Inheritance::capture();
             let newborn = spawn_under(parent, &mut image, &inheritance, None, &Cage::None).unwrap();
             let pid = nix::unistd::Pid::from_raw(newborn.pid);
@@ -400,6 +421,6 @@ mod tests {
     fn a_nul_is_refused() {
         let program = Program::command(vec!["true".into()]);
         let bad = vec![("A".into(), Some("x\0y".into()))];
-        assert_eq!(Image::prepare(&program, bad).err(), Some(Errno::EINVAL));
+        assert_eq!(Image::prepare(&program, bad, None).err(), Some(Errno::EINVAL));
     }
 }

@@ -330,7 +330,7 @@ impl Vigil {
     ) -> Result<i32, Errno> {
         let programs = &self.setup.programs;
         let program = programs.get(usize::from(program)).ok_or(Errno::EINVAL)?;
-        let mut image = Image::prepare(program, changes)?;
+        let mut image = Image::prepare(program, changes, self.inheritance.sockets)?;
         self.lock = lock;
         // Looked at last: what is only to be ended again is not begun.
         if Instant::now() >= term_at.min(kill_at) {

@@ -1,0 +1,17 @@
+//! What a service manager is told (`sd_notify`): that we are ready, what we do, that we are alive,
+//! that we stop; and what the command tells it through us.
+//!
+//! ```text
+//! command ── its NOTIFY_SOCKET: Proxy ──▶ Herald ──▶ our NOTIFY_SOCKET: Socket ── service manager
+//!                      notices, news ──────▲
+//! ```
+//! Opened by the drivers after the guardians were forked; told by those who tell people. A service
+//! manager that is gone, or does not read, costs one line in the log. It must never wait.
+
+mod herald;
+mod proxy;
+mod socket;
+mod tasks;
+
+pub use herald::{Herald, Ready};
+pub use socket::{PRIVATE, Surroundings, VARIABLE};

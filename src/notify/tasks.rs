@@ -1,0 +1,73 @@
+//! What is done for the service manager beside everything else: signs of life, more time while we
+//! stop, and an ear for the command.
+//!
+//! Begun by the herald, on the supervisor's own runtime: where its loop stands still, so do they,
+//! which is what a watchdog is to notice.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::UnixDatagram;
+use tokio::time::sleep;
+
+use super::herald::Desk;
+use crate::clock::Instant;
+use crate::supervise::Vitals;
+
+/// While we stop, more time is asked for as often as this,
+const MORE: Duration = Duration::from_secs(5);
+/// and so much of it: a supervisor that is late by more is stuck.
+const EXTENSION: Duration = Duration::from_secs(20);
+/// From one try to the next where there is no room for a message.
+const AGAIN: Duration = Duration::from_secs(1);
+/// The longest message of a command's; what is longer is cut off by the kernel.
+const MESSAGE: usize = 8192;
+
+/// Feeds the watchdog twice in its time, each time after supervisor and guardian have both proved
+/// that they are alive. Where one does not, nothing is sent.
+pub(super) async fn feed(desk: Arc<Desk>, vitals: Arc<Vitals>, span: Duration) {
+    let half = (span / 2).max(Duration::from_millis(1));
+    loop {
+        let began = Instant::now();
+        vitals.round_trip().await;
+        desk.say("WATCHDOG=1\n");
+        sleep(half.saturating_sub(Instant::now().since(began))).await;
+    }
+}
+
+/// Hears what the command says of itself.
+pub(super) async fn listen(desk: Arc<Desk>, socket: UnixDatagram) {
+    let mut buffer = vec![0; MESSAGE];
+    loop {
+        match socket.recv(&mut buffer).await {
+            Ok(length) => desk.hears(&buffer[..length]),
+            Err(why) => {
+                tracing::debug!("the command's notification was not received: {why}");
+                sleep(AGAIN).await;
+            }
+        }
+        // A command that never stops talking is not everything there is to do.
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Asks for more time while we stop, and sends what there was no room for.
+pub(super) async fn attend(desk: Arc<Desk>) {
+    loop {
+        let wait = match (desk.owes(), desk.is_stopping()) {
+            (true, _) => AGAIN,
+            (false, true) => MORE,
+            (false, false) => Duration::MAX,
+        };
+        tokio::select! {
+            () = desk.stirred.notified() => {}
+            () = sleep(wait) => {}
+        }
+        if desk.owes() {
+            desk.try_again();
+        }
+        if desk.is_stopping() {
+            desk.say(&format!("EXTEND_TIMEOUT_USEC={}\n", EXTENSION.as_micros()));
+        }
+    }
+}

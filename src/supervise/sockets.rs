@@ -1,0 +1,137 @@
+//! Socket activation: the listening descriptors a service manager opened for us (`LISTEN_FDS`) are
+//! the command's, and `LISTEN_PID` has to be its process id, which nobody knows before the fork.
+//!
+//! Used by [`super::spawn`]. The variables are rewritten only where they are addressed to this
+//! process; whoever else they are for, they pass through untouched. What is called in the child must
+//! not allocate.
+
+use std::ffi::{OsStr, OsString};
+
+
+/// The first descriptor that a service manager passes.
+const FIRST: i32 = 3;
+/// More than that is nobody's socket activation.
+const MOST: i32 = 4096;
+/// Their number, and their names.
+const WHOSE: &str = "LISTEN_PID";
+const COUNT: &str = "LISTEN_FDS";
+/// All that belongs to them; the last one names the process a second time.
+const ALL: [&str; 4] = [WHOSE, COUNT, "LISTEN_FDNAMES", "LISTEN_PIDFDID"];
+
+/// Descriptors that were passed to this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sockets {
+    count: i32,
+}
+
+impl Sockets {
+    /// Those of this process, if any were passed to it.
+    pub(super) fn ours() -> Option<Sockets> {
+        let variable = |name| std::env::var_os(name);
+        Sockets::of(std::process::id(), variable(WHOSE)?, &variable(COUNT)?)
+    }
+
+    fn of(pid: u32, whose: OsString, count: &OsStr) -> Option<Sockets> {
+        let whose: u32 = whose.to_str()?.parse().ok()?;
+        let count: i32 = count.to_str()?.parse().ok()?;
+        (whose == pid && (1..=MOST).contains(&count)).then_some(Sockets { count })
+    }
+
+    /// Whether a variable is to be left out of what a program finds: it is written anew, or
+    /// (`for_command` is false) speaks of what the program does not get.
+    pub(super) fn hides(name: &OsStr, for_command: bool) -> bool {
+        let keeps = |hidden: &&str| for_command && [COUNT, ALL[2]].contains(hidden);
+        ALL.iter().any(|hidden| name == *hidden && !keeps(&hidden))
+    }
+
+    /// In a child that is not the command: closes them. What is close-on-exec is ours, whatever
+    /// number it has.
+    pub(super) fn close(self) {
+        for fd in FIRST..FIRST + self.count {
+            // SAFETY: numbers only; in this child nothing that owns a descriptor is used any more.
+            unsafe {
+                let flags = libc::fcntl(fd, libc::F_GETFD);
+                if flags != -1 && flags & libc::FD_CLOEXEC == 0 {
+                    libc::close(fd);
+                }
+            }
+        }
+    }
+}
+
+/// `LISTEN_PID=...`, with room for a process id that is filled in after the fork.
+pub(super) struct Address(Vec<u8>);
+
+/// Digits of the greatest process id.
+const DIGITS: usize = 10;
+
+impl Address {
+    pub(super) fn blank() -> Address {
+        let mut text = format!("{WHOSE}=").into_bytes();
+        text.resize(text.len() + DIGITS + 1, 0);
+        Address(text)
+    }
+
+    /// The entry for the environment: it stays where it is, and always ends with NUL.
+    pub(super) fn as_ptr(&self) -> *const libc::c_char {
+        self.0.as_ptr().cast()
+    }
+
+    /// In the child: addresses it to this process id. Allocates nothing.
+    pub(super) fn fill(&mut self, pid: u32) {
+        let begin = self.0.len() - DIGITS - 1;
+        let room = &mut self.0[begin..];
+        room.fill(0);
+        let mut digits = [0; DIGITS];
+        let (mut rest, mut first) = (pid, DIGITS);
+        loop {
+            first -= 1;
+            digits[first] = b'0' + u8::try_from(rest % 10).unwrap_or(0);
+            rest /= 10;
+            if rest == 0 {
+                break;
+            }
+        }
+        room[..DIGITS - first].copy_from_slice(&digits[first..]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(whose: &str, count: &str) -> Option<i32> {
+        Sockets::of(7, whose.into(), OsStr::new(count)).map(|sockets| sockets.count)
+    }
+
+    #[test]
+    fn only_what_is_addressed_to_us_is_ours() {
+        assert_eq!(of("7", "2"), Some(2));
+        for (whose, count) in [("8", "2"), ("", "2"), ("7", ""), ("7", "0"), ("7", "-1"), ("7", "99999")] {
+            assert_eq!(of(whose, count), None, "{whose} {count}");
+        }
+    }
+
+    #[test]
+    fn the_address_is_written_in_place() {
+        let mut address = Address::blank();
+        let before = address.as_ptr();
+        for (pid, text) in [(1, "1"), (u32::MAX, "4294967295"), (42, "42")] {
+            address.fill(pid);
+            let shown = std::ffi::CStr::from_bytes_until_nul(&address.0).unwrap();
+            assert_eq!(shown.to_str().unwrap(), format!("LISTEN_PID={text}"));
+        }
+        assert_eq!(before, address.as_ptr());
+    }
+
+    #[test]
+    fn the_command_keeps_their_number_and_names_and_nobody_else_does() {
+        let hidden = |for_command| {
+            let names = ALL.iter().filter(|name| Sockets::hides(OsStr::new(name), for_command));
+            names.copied().collect::<Vec<_>>()
+        };
+        assert_eq!(hidden(true), ["LISTEN_PID", "LISTEN_PIDFDID"]);
+        assert_eq!(hidden(false), ALL);
+        assert!(!Sockets::hides(OsStr::new("PATH"), false));
+    }
+}
