@@ -133,6 +133,14 @@ pub const FOR_THE_COMMAND: &[(&str, &str)] = &[
         "TRAFFICCOP_CONTROL",
         "a file of eight bytes that tells until when the command is in control: nanoseconds of CLOCK_BOOTTIME as a native-endian unsigned number, 0 when it is not, the greatest number when the lock has no deadline. Empty if no file could be made. 'trafficcop check' reads it",
     ),
+    (
+        "NOTIFY_SOCKET",
+        "where we were started with one: a socket of ours, on which the command tells systemd that it is READY (with --ready command) and its STATUS. WATCHDOG_USEC and WATCHDOG_PID are not passed on",
+    ),
+    (
+        "LISTEN_PID",
+        "where it was our process id: the command's own, so that the sockets in LISTEN_FDS are its",
+    ),
 ];
 
 /// Commands to copy, each with what it is for.

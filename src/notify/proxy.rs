@@ -96,7 +96,9 @@ fn sweep(place: &Path) {
         if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
             continue;
         }
-        let is_ours = entry.metadata().is_ok_and(|found| found.is_dir() && found.uid() == ours);
+        let is_ours = entry
+            .metadata()
+            .is_ok_and(|found| found.is_dir() && found.uid() == ours);
         let is_dead = || {
             let probe = UnixDatagram::unbound()?;
             probe.connect(entry.path().join(NAME))
@@ -141,7 +143,13 @@ mod tests {
     fn ready_and_status_are_read_and_the_rest_is_dropped() {
         let said = Said::read(b"STATUS=half done\nMAINPID=1\nWATCHDOG=1\nREADY=1\nFDSTORE=1\n");
         let status = Some("half done".to_owned());
-        assert_eq!(said, Said { ready: true, status });
+        assert_eq!(
+            said,
+            Said {
+                ready: true,
+                status
+            }
+        );
         for message in [&b"READY=0"[..], b"", b"\xff\xfe", b"READY", b"STOPPING=1"] {
             assert_eq!(Said::read(message), Said::default());
         }
@@ -151,7 +159,10 @@ mod tests {
     fn nobody_else_can_enter_and_what_the_dead_left_is_swept() {
         let place = tempfile::tempdir().unwrap();
         let living = Proxy::make_in(place.path()).unwrap();
-        assert_eq!(fs::metadata(&living.directory).unwrap().mode() & 0o777, 0o700);
+        assert_eq!(
+            fs::metadata(&living.directory).unwrap().mode() & 0o777,
+            0o700
+        );
         let dead = place.path().join(format!("{PREFIX}1.2"));
         fs::create_dir(&dead).unwrap();
         drop(UnixDatagram::bind(dead.join(NAME)).unwrap());

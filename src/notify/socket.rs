@@ -64,7 +64,11 @@ impl Socket {
         let address = match bytes.first() {
             Some(b'@') => SocketAddr::from_abstract_name(&bytes[1..])?,
             Some(b'/') => SocketAddr::from_pathname(Path::new(name))?,
-            _ => return Err(io::Error::other("it is neither a path nor an abstract name")),
+            _ => {
+                return Err(io::Error::other(
+                    "it is neither a path nor an abstract name",
+                ));
+            }
         };
         let socket = UnixDatagram::unbound()?;
         socket.set_nonblocking(true)?;
@@ -98,7 +102,11 @@ mod tests {
     fn a_watchdog_is_ours_if_it_names_us_or_nobody() {
         let watchdog = |pairs: &[(&str, &str)]| {
             let variable = surroundings(pairs);
-            Surroundings { variable: &variable, pid: 7 }.watchdog()
+            Surroundings {
+                variable: &variable,
+                pid: 7,
+            }
+            .watchdog()
         };
         let span = Some(Duration::from_secs(2));
         assert_eq!(watchdog(&[("WATCHDOG_USEC", "2000000")]), span);
@@ -118,14 +126,19 @@ mod tests {
         let there = UnixDatagram::bind(&path).unwrap();
         let hidden = SocketAddr::from_abstract_name(&name).unwrap();
         let hidden = UnixDatagram::bind_addr(&hidden).unwrap();
-        for (name, socket) in [(path.into_os_string(), there), (format!("@{name}").into(), hidden)] {
+        for (name, socket) in [
+            (path.into_os_string(), there),
+            (format!("@{name}").into(), hidden),
+        ] {
             let way = Socket::open(&name).unwrap();
             way.send("READY=1").unwrap();
             let mut bytes = [0; 16];
             let length = socket.recv(&mut bytes).unwrap();
             assert_eq!(&bytes[..length], b"READY=1");
             // Nobody reads: some day there is no room.
-            let full = (0..1_000_000).find_map(|_| way.send("STATUS=x").err()).unwrap();
+            let full = (0..1_000_000)
+                .find_map(|_| way.send("STATUS=x").err())
+                .unwrap();
             assert_eq!(full.kind(), io::ErrorKind::WouldBlock);
             drop(socket);
             assert!(way.send("READY=1").is_err());

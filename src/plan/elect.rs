@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::{
     Candidate, IfLost, Lock, Place, Plan, Refusal, Roles, Rules, budget, conflict_status, habits,
-    identity, lock, locks, poll, quoted, quoted_word, same_file, scheduled_events, slots, span, status_file, telling,
-    wait,
+    identity, lock, locks, poll, quoted, quoted_word, same_file, scheduled_events, slots, span,
+    status_file, telling, wait,
 };
 use crate::cli;
 use crate::supervise::Contain;

@@ -186,10 +186,9 @@ pub(super) fn of_ending(ending: &Ending, leave: Leave, command: &str) -> Option<
         (Cause::CommandEnded, _) => None,
         // On a machine that has nothing to do this is no warning, and -E 0 says so.
         (Cause::Stopped(_), _)
-        | (
-            Cause::NotObtained(_) | Cause::Cordoned { .. } | Cause::Over(_),
-            Leave::Status(0),
-        ) => Some((Level::INFO, reason)),
+        | (Cause::NotObtained(_) | Cause::Cordoned { .. } | Cause::Over(_), Leave::Status(0)) => {
+            Some((Level::INFO, reason))
+        }
         _ => Some((
             Level::ERROR,
             format!("{reason}; exit status {}", leave.status()),

@@ -7,7 +7,6 @@
 
 use std::ffi::{OsStr, OsString};
 
-
 /// The first descriptor that a service manager passes.
 const FIRST: i32 = 3;
 /// More than that is nobody's socket activation.
@@ -107,7 +106,14 @@ mod tests {
     #[test]
     fn only_what_is_addressed_to_us_is_ours() {
         assert_eq!(of("7", "2"), Some(2));
-        for (whose, count) in [("8", "2"), ("", "2"), ("7", ""), ("7", "0"), ("7", "-1"), ("7", "99999")] {
+        for (whose, count) in [
+            ("8", "2"),
+            ("", "2"),
+            ("7", ""),
+            ("7", "0"),
+            ("7", "-1"),
+            ("7", "99999"),
+        ] {
             assert_eq!(of(whose, count), None, "{whose} {count}");
         }
     }
@@ -127,7 +133,9 @@ mod tests {
     #[test]
     fn the_command_keeps_their_number_and_names_and_nobody_else_does() {
         let hidden = |for_command| {
-            let names = ALL.iter().filter(|name| Sockets::hides(OsStr::new(name), for_command));
+            let names = ALL
+                .iter()
+                .filter(|name| Sockets::hides(OsStr::new(name), for_command));
             names.copied().collect::<Vec<_>>()
         };
         assert_eq!(hidden(true), ["LISTEN_PID", "LISTEN_PIDFDID"]);

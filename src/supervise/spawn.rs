@@ -421,6 +421,9 @@ mod tests {
     fn a_nul_is_refused() {
         let program = Program::command(vec!["true".into()]);
         let bad = vec![("A".into(), Some("x\0y".into()))];
-        assert_eq!(Image::prepare(&program, bad, None).err(), Some(Errno::EINVAL));
+        assert_eq!(
+            Image::prepare(&program, bad, None).err(),
+            Some(Errno::EINVAL)
+        );
     }
 }

@@ -8,6 +8,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod announced;
 mod blob;
 mod clock;
 mod hand_over;

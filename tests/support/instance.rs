@@ -67,6 +67,7 @@ impl<'a> Run<'a> {
             if text.starts_with("TRAFFICCOP_")
                 || text.starts_with("AZURE_")
                 || text.ends_with("_PROXY")
+                || ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"].contains(&&*text)
             {
                 command.env_remove(&name);
             }
@@ -351,6 +352,12 @@ impl Instance {
     #[must_use]
     pub(crate) fn stderr(&self) -> String {
         read(&self.stderr)
+    }
+
+    /// Where it writes that.
+    #[must_use]
+    pub(crate) fn stderr_path(&self) -> PathBuf {
+        self.stderr.clone()
     }
 
     /// All it has written to stdout so far.

@@ -9,6 +9,7 @@ pub(crate) mod azurite;
 pub(crate) mod blob;
 pub(crate) mod instance;
 pub(crate) mod journal;
+pub(crate) mod metadata;
 pub(crate) mod processes;
 pub(crate) mod programs;
 pub(crate) mod proxy;

@@ -178,7 +178,11 @@ mod tests {
             event("Freeze", r#""web-1""#, "Started", ""),
         ];
         let found = announced(&events.join(",")).unwrap();
-        assert!(found.why.starts_with("a freeze of this machine is under way"));
+        assert!(
+            found
+                .why
+                .starts_with("a freeze of this machine is under way")
+        );
         assert_eq!(found.before, Instant::FOREVER);
         assert_eq!(found.waiting, ["id-Reboot"]);
     }

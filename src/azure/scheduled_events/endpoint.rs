@@ -104,7 +104,9 @@ impl Client {
         let url = self.endpoint.0.join(path).map_err(|why| why.to_string())?;
         let mut request = http.request(method, url).header("Metadata", "true");
         if let Some(body) = body {
-            request = request.header("content-type", "application/json").body(body);
+            request = request
+                .header("content-type", "application/json")
+                .body(body);
         }
         let asked = async {
             let mut answer = request.send().await.map_err(said)?;
@@ -145,7 +147,11 @@ mod tests {
 
     #[test]
     fn an_endpoint_is_plain_http_to_an_address() {
-        for good in ["http://127.0.0.1:8080", "http://[::1]:1/", "http://169.254.169.254"] {
+        for good in [
+            "http://127.0.0.1:8080",
+            "http://[::1]:1/",
+            "http://169.254.169.254",
+        ] {
             assert!(Endpoint::parse(good).is_ok(), "{good}");
         }
         for bad in [
@@ -159,6 +165,9 @@ mod tests {
         ] {
             assert!(Endpoint::parse(bad).is_err(), "{bad}");
         }
-        assert_eq!(Endpoint::parse("http://169.254.169.254"), Ok(Endpoint::default()));
+        assert_eq!(
+            Endpoint::parse("http://169.254.169.254"),
+            Ok(Endpoint::default())
+        );
     }
 }

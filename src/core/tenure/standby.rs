@@ -46,7 +46,12 @@ impl Standby {
 
     pub(super) fn step(mut self, campaign: &mut Campaign, turn: &mut Turn, event: Event) -> Phase {
         match event {
-            Event::Ticked | Event::ClockJumped | Event::Cordoned(_) | Event::Uncordoned => {
+            Event::Ticked | Event::ClockJumped | Event::Cordoned(_) => self.look(campaign, turn),
+            Event::Uncordoned => {
+                // Whoever is only woken when the lock is free would not know behind whom it stands.
+                if self.next_at == Instant::FOREVER {
+                    self.next_at = turn.now;
+                }
                 self.look(campaign, turn)
             }
             Event::Freed => {

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::core::{
-    After, Cause, Cordon, Exit, Failed, Failure, Grant, Notice, OnFailure, Outcome, Restart, Sight, Unfit,
-    Verdict,
+    After, Cause, Cordon, Exit, Failed, Failure, Grant, Notice, OnFailure, Outcome, Restart, Sight,
+    Unfit, Verdict,
 };
 
 const TERM: i32 = 15;

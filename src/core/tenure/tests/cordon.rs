@@ -56,6 +56,21 @@ fn a_standby_does_not_ask_meanwhile_and_says_whom_it_stands_behind_afterwards() 
 }
 
 #[test]
+fn where_the_store_wakes_us_one_look_tells_behind_whom_we_stand() {
+    let mut tenure = acquiring(Rules {
+        poll: None,
+        ..rules()
+    });
+    tenure.step(BEGIN, refused(held()));
+    assert!(tenure.listens());
+    tenure.step(at(1), cordoned());
+    assert!(!tenure.listens());
+    assert!(acquires(&tenure.step(at(100), Event::Uncordoned)));
+    tenure.step(at(100), refused(held()));
+    assert!(tenure.listens());
+}
+
+#[test]
 fn what_an_attempt_obtains_that_was_in_flight_is_given_back() {
     let mut tenure = acquiring(rules());
     assert_eq!(tenure.step(at(1), cordoned()), []);
@@ -78,7 +93,11 @@ fn the_grace_ends_before_the_machine_goes_away_but_leaves_time_to_end() {
         end_of_grace(&tenure.step(at(5), cordoned_before(before)))
     };
     assert_eq!(end(at(900)), Some(at(35)), "there is time for all of it");
-    assert_eq!(end(at(25)), Some(at(22)), "to be gone before, lease and all");
+    assert_eq!(
+        end(at(25)),
+        Some(at(22)),
+        "to be gone before, lease and all"
+    );
     assert_eq!(end(at(6)), Some(at(10)), "SIGTERM is not SIGKILL");
     assert_eq!(end(BEGIN), Some(at(10)));
 }
@@ -103,7 +122,10 @@ fn a_machine_that_is_cordoned_from_the_beginning_never_asks() {
         unreachable!()
     };
     let mut tenure = Tenure::new(rules(), BEGIN).cordoned_by(Some(cordon));
-    assert_eq!(tenure.step(BEGIN, Event::Ticked), [aside(), Action::StandBy]);
+    assert_eq!(
+        tenure.step(BEGIN, Event::Ticked),
+        [aside(), Action::StandBy]
+    );
     assert!(acquires(&tenure.step(at(9), Event::Uncordoned)));
 }
 

@@ -222,7 +222,10 @@ impl Observer {
     fn sees(&mut self, now: Instant, actions: &[Action]) {
         for (index, action) in actions.iter().enumerate() {
             let seeks = matches!(action, Action::Acquire { .. } | Action::Start { .. });
-            assert!(!(self.cordoned && seeks), "{action:?} on a cordoned machine");
+            assert!(
+                !(self.cordoned && seeks),
+                "{action:?} on a cordoned machine"
+            );
             match action {
                 Action::Start {
                     term_at, kill_at, ..

@@ -1,0 +1,52 @@
+//! Something is announced for the holder's machine: the lease goes to another one, and comes back
+//! only after that.
+
+use super::{A_TREE, Stage};
+use crate::support::azurite::azurite;
+use crate::support::instance::Ended;
+use crate::support::journal::What;
+use crate::support::metadata::Metadata;
+use crate::support::proxy::{Call, Proxy};
+
+#[test]
+fn a_machine_about_to_be_rebooted_gives_its_lease_away_and_asks_for_none_until_it_is_over() {
+    let stage = Stage::new("announced");
+    let journal = &stage.scene.journal;
+    let metadata = Metadata::of("web-1");
+    let proxy = Proxy::before(azurite().port);
+    let options = [
+        "--grace",
+        "500ms",
+        "--scheduled-events",
+        "--scheduled-events-endpoint",
+        &metadata.url,
+    ];
+    // It ignores being asked to end, and has a daemon.
+    let mut first = stage.instance(proxy.port, "first", &options, &A_TREE);
+    journal.await_tag(What::Beat, "first");
+    let mut second = stage.instance(azurite().port, "second", &[], &[]);
+    second.await_log("standing by: first is in control, token 1");
+
+    metadata.announce("x", "Reboot", "web-1");
+    journal.await_tag(What::Beat, "second");
+    first.await_log("gave the lock back");
+    first.await_log("standing aside");
+    let asked = || {
+        let log = proxy.log();
+        log.iter().filter(|seen| seen.call == Call::Acquire).count()
+    };
+    let before = asked();
+    stage.let_end("second");
+    assert_eq!(second.wait(), Ended::Code(0), "{}", second.stderr());
+    assert_eq!(stage.blob.lease_state(), "available");
+    metadata.await_asked(2);
+    assert_eq!(asked(), before, "it competed on a cordoned machine");
+
+    metadata.announce_nothing();
+    first.await_log("in control, token 3");
+    stage.let_end("first");
+    first.wait();
+    // Twice the first one, and the other in between.
+    assert_eq!(journal.judge(), ["first", "second", "first"]);
+    stage.scene.await_nobody();
+}

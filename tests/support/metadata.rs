@@ -1,0 +1,194 @@
+//! A metadata service of the test's own: it announces what it is told to, answers as badly as it is
+//! told to, and remembers what it was asked.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use super::await_for;
+
+/// What it answers.
+#[derive(Clone, Debug)]
+pub(crate) enum Manner {
+    /// As Azure's does.
+    Well,
+    /// This status.
+    Status(u16),
+    /// This, instead of a document.
+    Nonsense(&'static str),
+    /// Never.
+    Hangs,
+}
+
+struct Service {
+    manner: Manner,
+    /// What the machine is called; empty: it does not tell.
+    name: String,
+    events: Vec<String>,
+    asked: usize,
+    approved: Vec<String>,
+    /// Looked at when an approval arrives; what it says is remembered.
+    witness: Box<dyn Fn() -> String + Send>,
+    seen: Vec<String>,
+    hung: Vec<TcpStream>,
+}
+
+/// The service; it ends with the test's process.
+pub(crate) struct Metadata {
+    service: Arc<Mutex<Service>>,
+    /// Where it is, for `TRAFFICCOP_SCHEDULED_EVENTS_ENDPOINT`.
+    pub(crate) url: String,
+}
+
+impl Metadata {
+    /// One that calls the machine `name` and announces nothing.
+    #[must_use]
+    pub(crate) fn of(name: &str) -> Metadata {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let service = Arc::new(Mutex::new(Service {
+            manner: Manner::Well,
+            name: name.to_owned(),
+            events: Vec::new(),
+            asked: 0,
+            approved: Vec::new(),
+            witness: Box::new(String::new),
+            seen: Vec::new(),
+            hung: Vec::new(),
+        }));
+        let theirs = Arc::clone(&service);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let service = Arc::clone(&theirs);
+                std::thread::spawn(move || {
+                    let _ = serve(stream, &service);
+                });
+            }
+        });
+        Metadata { service, url }
+    }
+
+    fn service(&self) -> MutexGuard<'_, Service> {
+        self.service.lock().expect("nobody panics with it")
+    }
+
+    /// From now on it answers so.
+    pub(crate) fn answers(&self, manner: Manner) {
+        self.service().manner = manner;
+    }
+
+    /// From now on it announces this, for this machine, and nothing else.
+    pub(crate) fn announce(&self, id: &str, kind: &str, machine: &str) {
+        self.service().events = vec![format!(
+            r#"{{"EventId": "{id}", "EventType": "{kind}", "ResourceType": "VirtualMachine",
+                "Resources": ["{machine}"], "EventStatus": "Scheduled", "NotBefore": "",
+                "Description": "a test", "EventSource": "Platform", "DurationInSeconds": 9}}"#
+        )];
+    }
+
+    /// From now on it announces nothing.
+    pub(crate) fn announce_nothing(&self) {
+        self.service().events.clear();
+    }
+
+    /// What is to be looked at when an approval arrives.
+    pub(crate) fn witness(&self, witness: impl Fn() -> String + Send + 'static) {
+        self.service().witness = Box::new(witness);
+    }
+
+    /// The events that were approved, and what the witness said each time.
+    #[must_use]
+    pub(crate) fn approved(&self) -> (Vec<String>, Vec<String>) {
+        let service = self.service();
+        (service.approved.clone(), service.seen.clone())
+    }
+
+    /// How often it was asked for events.
+    #[must_use]
+    pub(crate) fn asked(&self) -> usize {
+        self.service().asked
+    }
+
+    /// Waits until it was asked for events once more than it was by now, `times` times.
+    pub(crate) fn await_asked(&self, times: usize) {
+        let until = self.service().asked + times;
+        await_for(
+            "the metadata service to be asked",
+            || (self.service().asked >= until).then_some(()),
+            || format!("asked {} times", self.service().asked),
+        );
+    }
+}
+
+fn serve(stream: TcpStream, service: &Mutex<Service>) -> std::io::Result<()> {
+    let mut reader = BufReader::new(stream.try_clone()?);
+    let mut writer = stream;
+    loop {
+        let mut request = String::new();
+        if reader.read_line(&mut request)? == 0 {
+            return Ok(());
+        }
+        let (mut length, mut knows_the_word) = (0, false);
+        loop {
+            let mut header = String::new();
+            reader.read_line(&mut header)?;
+            let header = header.trim().to_ascii_lowercase();
+            if header.is_empty() {
+                break;
+            }
+            if let Some(value) = header.strip_prefix("content-length:") {
+                length = value.trim().parse().expect("a length");
+            }
+            knows_the_word |= header == "metadata: true" || header == "metadata:true";
+        }
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body)?;
+        let mut words = request.split_whitespace();
+        let (method, target) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
+        let mut service = service.lock().expect("nobody panics with it");
+        let (status, answer) = if !knows_the_word {
+            // As Azure's does: it keeps requests away that somebody was tricked into.
+            (400, String::new())
+        } else {
+            match (method, target) {
+                ("GET", "/metadata/scheduledevents?api-version=2020-07-01") => {
+                    service.asked += 1;
+                    let events = service.events.join(",");
+                    let document = format!(r#"{{"DocumentIncarnation": 1, "Events": [{events}]}}"#);
+                    match service.manner {
+                        Manner::Well => (200, document),
+                        Manner::Status(status) => (status, String::new()),
+                        Manner::Nonsense(text) => (200, text.to_owned()),
+                        Manner::Hangs => {
+                            service.hung.push(writer);
+                            return Ok(());
+                        }
+                    }
+                }
+                ("POST", "/metadata/scheduledevents?api-version=2020-07-01") => {
+                    let body: serde_json::Value =
+                        serde_json::from_slice(&body).expect("an approval is JSON");
+                    let id = body["StartRequests"][0]["EventId"].as_str();
+                    let id = id.expect("an approval names its event").to_owned();
+                    let seen = (service.witness)();
+                    service.approved.push(id);
+                    service.seen.push(seen);
+                    (200, String::new())
+                }
+                ("GET", target) if target.starts_with("/metadata/instance/compute/name?") => {
+                    match service.name.as_str() {
+                        "" => (404, String::new()),
+                        name => (200, name.to_owned()),
+                    }
+                }
+                _ => (404, String::new()),
+            }
+        };
+        drop(service);
+        let length = answer.len();
+        write!(
+            writer,
+            "HTTP/1.1 {status} .\r\ncontent-length: {length}\r\n\r\n{answer}"
+        )?;
+    }
+}

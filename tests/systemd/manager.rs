@@ -1,0 +1,72 @@
+//! The service manager's part: a socket, and everything that was said to it.
+
+use std::cell::RefCell;
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+
+use crate::support::await_for;
+use crate::support::scene::Scene;
+
+/// A socket that is read when somebody wants to know.
+pub(crate) struct Manager {
+    socket: UnixDatagram,
+    /// Where it is.
+    pub(crate) path: PathBuf,
+    said: RefCell<Vec<String>>,
+}
+
+impl Manager {
+    pub(crate) fn at(scene: &Scene, name: &str) -> Manager {
+        let path = scene.path(name);
+        let socket = UnixDatagram::bind(&path).expect("a socket");
+        socket.set_nonblocking(true).expect("ours");
+        Manager {
+            socket,
+            path,
+            said: RefCell::default(),
+        }
+    }
+
+    /// All lines so far, in their order.
+    pub(crate) fn said(&self) -> Vec<String> {
+        let mut buffer = [0; 8192];
+        while let Ok(length) = self.socket.recv(&mut buffer) {
+            let message = std::str::from_utf8(&buffer[..length]).expect("text");
+            let mut said = self.said.borrow_mut();
+            said.extend(message.lines().map(str::to_owned));
+        }
+        self.said.borrow().clone()
+    }
+
+    /// How many lines begin so.
+    pub(crate) fn count(&self, begin: &str) -> usize {
+        let said = self.said();
+        said.iter().filter(|line| line.starts_with(begin)).count()
+    }
+
+    /// Waits until a line contains this; its number.
+    pub(crate) fn await_line(&self, words: &str) -> usize {
+        self.await_times(words, 1)
+    }
+
+    /// Waits until so many lines contain this; the number of the last of them.
+    pub(crate) fn await_times(&self, words: &str, times: usize) -> usize {
+        await_for(
+            &format!("\"{words}\" to be said to the service manager"),
+            || {
+                let said = self.said();
+                let mut lines = said.iter().enumerate();
+                let found = lines.by_ref().filter(|(_, line)| line.contains(words));
+                found.map(|(number, _)| number).nth(times - 1)
+            },
+            || format!("{:#?}", self.said()),
+        )
+    }
+
+    /// Leaves no room for another message.
+    pub(crate) fn fill(&self) {
+        let sender = UnixDatagram::unbound().expect("a socket");
+        sender.set_nonblocking(true).expect("ours");
+        while sender.send_to(b"X=filled", &self.path).is_ok() {}
+    }
+}

@@ -1,0 +1,146 @@
+//! The units in `examples/`: systemd accepts them, and what they start can be parsed.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use trafficcop::cli;
+
+/// Each unit, and as what it is started.
+const UNITS: &[(&str, &str)] = &[
+    (
+        "examples/trafficcop@.service",
+        "trafficcop@importer.service",
+    ),
+    ("examples/timer/nightly.service", "nightly.service"),
+    ("examples/timer/nightly.timer", "nightly.timer"),
+    (
+        "examples/work/trafficcop-work@.service",
+        "trafficcop-work@orders.service",
+    ),
+];
+
+fn text(path: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    std::fs::read_to_string(&path).unwrap_or_else(|why| panic!("{}: {why}", path.display()))
+}
+
+fn units_in(directory: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(directory).expect("readable") {
+        let path = entry.expect("an entry").path();
+        let ending = path.extension().and_then(|ending| ending.to_str());
+        if path.is_dir() {
+            units_in(&path, found);
+        } else if matches!(
+            ending,
+            Some("service" | "timer" | "socket" | "path" | "target")
+        ) {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn every_unit_is_looked_at() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut found = Vec::new();
+    units_in(&root.join("examples"), &mut found);
+    for path in &found {
+        let path = path.strip_prefix(root).expect("inside").to_string_lossy();
+        assert!(
+            UNITS.iter().any(|(unit, _)| *unit == path),
+            "{path} is not verified"
+        );
+    }
+    assert_eq!(found.len(), UNITS.len());
+}
+
+/// Verifies a unit under programs that exist here: where they are installed is not known.
+/// `None` where there is nothing to verify it with.
+fn verified(directory: &Path, unit: &str, name: &str) -> Option<Result<(), String>> {
+    let verdict = Command::new("systemd-analyze")
+        .arg("verify")
+        .arg(directory.join(name))
+        .env("SYSTEMD_UNIT_PATH", format!("{}:", directory.display()))
+        .output()
+        .ok()?;
+    let said = String::from_utf8_lossy(&verdict.stderr).into_owned();
+    let file = Path::new(unit)
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
+    let is_about_it = said
+        .lines()
+        .any(|line| line.contains(name) || line.contains(&file));
+    Some(if is_about_it || !verdict.status.success() {
+        Err(said)
+    } else {
+        Ok(())
+    })
+}
+
+fn install(directory: &Path, unit: &str, change: impl Fn(String) -> String) {
+    let file = Path::new(unit).file_name().expect("a name");
+    let text = text(unit).replace("/usr/local/bin/trafficcop", "/bin/true");
+    std::fs::write(directory.join(file), change(text)).expect("written");
+}
+
+#[test]
+fn systemd_accepts_each_unit() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for (unit, _) in UNITS {
+        install(directory.path(), unit, |text| text);
+    }
+    for (unit, name) in UNITS {
+        match verified(directory.path(), unit, name) {
+            Some(verdict) => verdict.unwrap_or_else(|said| panic!("{unit}: {said}")),
+            None => {
+                eprintln!("systemd-analyze is not installed here: NO UNIT WAS VERIFIED");
+                return;
+            }
+        }
+    }
+    // It means something only if one that is wrong is refused.
+    install(directory.path(), UNITS[0].0, |text| {
+        text.replace("KillMode=", "KilMode=")
+    });
+    let (unit, name) = UNITS[0];
+    let verdict = verified(directory.path(), unit, name);
+    assert!(
+        verdict.is_some_and(|verdict| verdict.is_err()),
+        "a typing error is accepted"
+    );
+}
+
+#[test]
+fn what_the_units_start_can_be_parsed() {
+    for (unit, _) in UNITS.iter().filter(|(unit, _)| unit.ends_with(".service")) {
+        let text = text(unit);
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("ExecStart="));
+        let line = line.expect("it starts something").replace("%i", "job");
+        let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+        let verb = words[1].to_string_lossy().into_owned();
+        if cli::definition().find_subcommand(&verb).is_none() {
+            // Not built in (a feature that is off).
+            eprintln!("{unit}: this trafficcop knows no verb '{verb}': NOT PARSED");
+            continue;
+        }
+        cli::parse(words).unwrap_or_else(|why| panic!("{unit}: {why}"));
+    }
+}
+
+#[test]
+fn the_services_leave_a_drain_to_trafficcop_and_time_for_it() {
+    for (unit, _) in UNITS.iter().filter(|(unit, _)| unit.ends_with(".service")) {
+        let text = text(unit);
+        let has = |line: &str| text.lines().any(|there| there == line);
+        assert!(has("KillMode=mixed") && has("Delegate=yes"), "{unit}");
+        assert!(text.contains("\nTimeoutStopSec="), "{unit}");
+        // What would take containment away.
+        assert!(!text.contains("\nProtectControlGroups="), "{unit}");
+        assert!(!text.contains("\nRestrictNamespaces="), "{unit}");
+    }
+}
