@@ -11,11 +11,12 @@ use std::ffi::{OsStr, OsString};
 const FIRST: i32 = 3;
 /// More than that is nobody's socket activation.
 const MOST: i32 = 4096;
-/// Their number, and their names.
+/// Whose they are, how many, and what they are called.
 const WHOSE: &str = "LISTEN_PID";
 const COUNT: &str = "LISTEN_FDS";
+const NAMES: &str = "LISTEN_FDNAMES";
 /// All that belongs to them; the last one names the process a second time.
-const ALL: [&str; 4] = [WHOSE, COUNT, "LISTEN_FDNAMES", "LISTEN_PIDFDID"];
+const ALL: [&str; 4] = [WHOSE, COUNT, NAMES, "LISTEN_PIDFDID"];
 
 /// Descriptors that were passed to this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,8 +40,8 @@ impl Sockets {
     /// Whether a variable is to be left out of what a program finds: it is written anew, or
     /// (`for_command` is false) speaks of what the program does not get.
     pub(super) fn hides(name: &OsStr, for_command: bool) -> bool {
-        let keeps = |hidden: &&str| for_command && [COUNT, ALL[2]].contains(hidden);
-        ALL.iter().any(|hidden| name == *hidden && !keeps(&hidden))
+        let keeps = |hidden: &str| for_command && [COUNT, NAMES].contains(&hidden);
+        ALL.iter().any(|hidden| name == *hidden && !keeps(hidden))
     }
 
     /// In a child that is not the command: closes them. What is close-on-exec is ours, whatever

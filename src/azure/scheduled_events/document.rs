@@ -54,6 +54,9 @@ pub(super) struct Announced {
     pub(super) waiting: Vec<String>,
 }
 
+/// What comes first: what has begun, then what has a time, the earliest before the others.
+type Rank = (bool, bool, Option<OffsetDateTime>);
+
 impl Document {
     /// Reads it.
     pub(super) fn parse(text: &[u8]) -> Result<Document, String> {
@@ -77,7 +80,7 @@ impl Document {
             let named = |resource: &String| resource.eq_ignore_ascii_case(name);
             (entry.resources.iter().any(named) && is_id(&entry.event_id)).then_some((kind, entry))
         });
-        let mut first: Option<((bool, bool, Option<OffsetDateTime>), &str, &Entry)> = None;
+        let mut first: Option<(Rank, &str, &Entry)> = None;
         let mut waiting = Vec::new();
         for (kind, entry) in ours {
             let begun = entry.event_status == "Started";
