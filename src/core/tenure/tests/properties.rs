@@ -176,7 +176,9 @@ impl Observer {
     fn hears(&mut self, now: Instant, event: &Event) {
         match event {
             Event::Acquired(Ok(grant)) if self.alive_since.is_none() => {
-                self.t0 = Some(grant.t0.min(now));
+                let t0 = Some(grant.t0.min(now));
+                // What we have already is not made shorter by a late answer.
+                self.t0 = if self.granted { self.t0.max(t0) } else { t0 };
                 self.granted = true;
             }
             Event::Renewed { t0, reply: Ok(()) } => {
