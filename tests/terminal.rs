@@ -264,8 +264,9 @@ fn ctrl_z_stops_a_standby_and_fg_brings_its_line_back() {
     session.sees("shell-42");
     // In the background the terminal is the shell's.
     session.presses("bg\n");
-    session.presses("jobs; echo shell-$((40+3))\n");
+    session.presses("jobs; sleep 3; echo shell-$((40+3))\n");
     session.sees("Running");
+    // The line would have been shown anew two or three times by now.
     session.sees("shell-43");
     assert!(
         !session.shown[stopped..].contains(line),
