@@ -16,6 +16,7 @@ mod acquire;
 mod inspect;
 mod notes;
 mod probe;
+mod reset;
 mod target;
 mod task;
 mod will;
