@@ -5,10 +5,11 @@
 
 use azure_core::http::headers::{HeaderName, Headers};
 use azure_core::http::{ClientOptions, RequestContent, Url};
-use azure_core::time::{OffsetDateTime, to_rfc3339};
-use azure_core::xml::to_xml;
+use azure_core::time::to_rfc3339;
+use azure_core::xml::{from_xml, to_xml};
 use azure_storage_queue::models::{
-    QueueClientReceiveMessagesOptions, QueueClientSendMessageOptions, QueueMessage, ReceivedMessage,
+    QueueClientReceiveMessagesOptions, QueueClientSendMessageOptions, QueueMessage,
+    ReceivedMessage, ReceivedMessages,
 };
 use azure_storage_queue::{QueueClient, QueueClientOptions};
 
@@ -76,13 +77,7 @@ impl Wire {
         };
         let answer = unhurried(give_up_at, self.client.receive_messages(Some(options))).await?;
         ours(answer.headers())?;
-        // A carriage return would be read as a line feed (XML's rule for what is not escaped), and
-        // a body is handed over as it is.
-        let body = escaped(answer.body().as_ref());
-        let list: azure_storage_queue::models::ReceivedMessages =
-            azure_core::xml::from_xml(body)
-                .map_err(|_| Trouble::Silence("unknown: the messages cannot be read".to_owned()))?;
-        list.items.into_iter().flatten().map(told).collect()
+        read(answer.body().as_ref())
     }
 
     /// Makes the message visible again after `seconds` from now, its text untouched; the receipt
@@ -115,11 +110,7 @@ impl Wire {
     /// Puts a message with exactly this text into the queue, which stays there until somebody
     /// deletes it.
     pub(super) async fn put(&self, text: &str, give_up_at: Instant) -> Result<(), Trouble> {
-        let message = QueueMessage {
-            message_text: Some(text.to_owned()),
-        };
-        let xml = to_xml(&message).map_err(|error| Trouble::of(&error))?;
-        let content = RequestContent::from(escaped(&xml));
+        let content = RequestContent::from(written(text)?);
         let options = QueueClientSendMessageOptions {
             message_time_to_live: Some(FOR_EVER),
             ..Default::default()
@@ -129,7 +120,24 @@ impl Wire {
     }
 }
 
-/// Carriage returns as references: a reader of XML makes line feeds of those that are not.
+/// A message as it is sent.
+fn written(text: &str) -> Result<Vec<u8>, Trouble> {
+    let message = QueueMessage {
+        message_text: Some(text.to_owned()),
+    };
+    let xml = to_xml(&message).map_err(|error| Trouble::of(&error))?;
+    Ok(escaped(&xml))
+}
+
+/// The messages of an answer.
+fn read(xml: &[u8]) -> Result<Vec<Told>, Trouble> {
+    let list: ReceivedMessages = from_xml(escaped(xml))
+        .map_err(|_| Trouble::Silence("unknown: the messages cannot be read".to_owned()))?;
+    list.items.into_iter().flatten().map(told).collect()
+}
+
+/// Carriage returns as references: a reader of XML makes line feeds of those that are not, and a
+/// body is handed over, and put aside, as it is.
 fn escaped(xml: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(xml.len());
     for byte in xml {
@@ -167,18 +175,77 @@ fn told(message: ReceivedMessage) -> Result<Told, Trouble> {
         attempt: u32::try_from(count).unwrap_or(u32::MAX),
         text: message.message_text.unwrap_or_default(),
         about: About {
-            enqueued: message.insertion_time.map(|at| date(&at)),
-            locked_until: message.time_next_visible.map(|at| date(&at)),
+            enqueued: message.insertion_time.as_ref().map(to_rfc3339),
+            locked_until: message.time_next_visible.as_ref().map(to_rfc3339),
             // The service's word for never.
             expires: message
                 .expiration_time
                 .filter(|at| at.year() < 9999)
-                .map(|at| date(&at)),
+                .as_ref()
+                .map(to_rfc3339),
             ..About::default()
         },
     })
 }
 
-fn date(at: &OffsetDateTime) -> String {
-    to_rfc3339(at)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(inside: &str) -> String {
+        let head = "<?xml version=\"1.0\" encoding=\"utf-8\"?>";
+        format!("{head}<QueueMessagesList>{inside}</QueueMessagesList>")
+    }
+
+    fn message(id: &str, rest: &str) -> String {
+        list(&format!(
+            "<QueueMessage><MessageId>{id}</MessageId>{rest}</QueueMessage>"
+        ))
+    }
+
+    #[test]
+    fn a_message_is_read_as_the_service_writes_it() {
+        let xml = message(
+            "5f0c1a1e-0000-4000-8000-000000000001",
+            "<InsertionTime>Fri, 09 Oct 2026 21:04:30 GMT</InsertionTime>\
+             <ExpirationTime>Fri, 31 Dec 9999 23:59:59 GMT</ExpirationTime>\
+             <PopReceipt>AgAAAA==</PopReceipt>\
+             <TimeNextVisible>Fri, 09 Oct 2026 21:05:31 GMT</TimeNextVisible>\
+             <DequeueCount>3</DequeueCount><MessageText> a\r\n&lt;b&gt;&#xD; </MessageText>",
+        );
+        let told = read(xml.as_bytes()).expect("readable").remove(0);
+        assert_eq!((told.receipt.as_str(), told.attempt), ("AgAAAA==", 3));
+        assert_eq!(told.text, " a\r\n<b>\r ");
+        let about = told.about;
+        assert_eq!(about.enqueued.as_deref(), Some("2026-10-09T21:04:30Z"));
+        assert_eq!(about.locked_until.as_deref(), Some("2026-10-09T21:05:31Z"));
+        assert_eq!(about.expires, None, "never");
+        assert_eq!(read(list("").as_bytes()), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn what_the_service_cannot_have_written_is_not_believed() {
+        for xml in [
+            message("1", ""),
+            message("../other/messages/1", "<PopReceipt>A</PopReceipt>"),
+            message("", "<PopReceipt>A</PopReceipt>"),
+            list("<QueueMessage><PopReceipt>A</PopReceipt></QueueMessage>"),
+            list("<QueueMessage>"),
+        ] {
+            let said = read(xml.as_bytes());
+            assert!(matches!(said, Err(Trouble::Silence(_))), "{xml}: {said:?}");
+        }
+    }
+
+    #[test]
+    fn a_text_is_written_so_that_any_reader_of_xml_gets_it_back() {
+        for (text, within) in [
+            ("", "<MessageText/>"),
+            ("a<&>\"", "<MessageText>a&lt;&amp;&gt;\"</MessageText>"),
+            (" \r\n\r", "<MessageText> &#xD;\n&#xD;</MessageText>"),
+        ] {
+            let xml = String::from_utf8(written(text).expect("writable")).expect("text");
+            assert!(xml.contains(within), "{xml}");
+        }
+    }
 }
