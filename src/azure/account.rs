@@ -11,7 +11,7 @@ use azure_core::http::policies::Policy;
 use azure_core::http::{ClientOptions, RetryOptions, Transport};
 use url::Url;
 
-use super::address::{Service, SplitUrl, is_loopback, is_sas, safe, split_url};
+use super::address::{Service, SplitUrl, is_loopback, is_sas, malformed, safe, split_url};
 use super::service_clock::ServiceClock;
 use super::shared_key::SharedKey;
 use super::transport::Client;
@@ -253,13 +253,6 @@ fn agree<T: PartialEq>(
             *slot = Some((value, source));
             Ok(())
         }
-    }
-}
-
-pub(super) fn malformed(what: impl Into<String>, why: impl Into<String>) -> AccountError {
-    AccountError::Malformed {
-        what: what.into(),
-        why: why.into(),
     }
 }
 

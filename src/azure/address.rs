@@ -5,7 +5,7 @@
 
 use url::{Host, Url};
 
-use super::account::{AccountError, malformed};
+use super::account::AccountError;
 use super::transport::Client;
 
 /// Which service of a storage account.
@@ -139,5 +139,13 @@ pub(super) fn safe(url: &Url) -> Result<(), AccountError> {
             "the URL",
             format!("begins with `{scheme}`, not `https`"),
         )),
+    }
+}
+
+/// A part that cannot be read.
+pub(super) fn malformed(what: impl Into<String>, why: impl Into<String>) -> AccountError {
+    AccountError::Malformed {
+        what: what.into(),
+        why: why.into(),
     }
 }
