@@ -37,7 +37,7 @@ impl Inspector {
     /// # Errors
     /// An address that the official client refuses.
     pub fn open(target: Target, account: &Account) -> Result<Inspector, OpenError> {
-        let endpoint = account.blob_endpoint().clone();
+        let endpoint = account.endpoint().clone();
         let (address, wire) = super::connect(&target, account)?;
         Ok(Inspector {
             target,
