@@ -419,17 +419,11 @@ fn take_precedence(inheritance: &mut Inheritance) {
     let _ = nix::sys::mman::mlockall(MlockAllFlags::from_bits_retain(
         libc::MCL_CURRENT | libc::MCL_ONFAULT,
     ));
-    // SAFETY: numbers, and a pointer to a value that lives as long as the call.
-    unsafe {
-        // A real-time parent has children of niceness 0: what cannot be undone is not done.
-        if libc::sched_getscheduler(0) == libc::SCHED_OTHER && inheritance.nice() >= 0 {
-            let lowest = libc::sched_param { sched_priority: 1 };
-            libc::sched_setscheduler(
-                0,
-                libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK,
-                &raw const lowest,
-            );
-        }
+    // SAFETY: a number, and no pointer.
+    let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) };
+    // A real-time parent has children of niceness 0: what cannot be undone is not done.
+    if policy == libc::c_long::from(libc::SCHED_OTHER) && inheritance.nice() >= 0 {
+        schedule(libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, 1);
     }
     let path = "/proc/self/oom_score_adj";
     if let Ok(score) = std::fs::read(path)
@@ -442,11 +436,14 @@ fn take_precedence(inheritance: &mut Inheritance) {
 /// Becomes an ordinary process again: for the afterlife, which may take its time.
 pub(super) fn give_up_precedence() {
     let _ = nix::sys::mman::munlockall();
-    // SAFETY: numbers, and a pointer to a value that lives as long as the call.
-    unsafe {
-        let ordinary = libc::sched_param { sched_priority: 0 };
-        libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const ordinary);
-    }
+    schedule(libc::SCHED_OTHER, 0);
+}
+
+/// By the kernel's own call: musl's library has one of this name that always fails.
+fn schedule(policy: libc::c_int, priority: libc::c_int) {
+    // SAFETY: numbers, and a pointer to what the kernel takes for its parameter, one number, that
+    // lives as long as the call.
+    unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const priority) };
 }
 
 /// Receives bytes, and a descriptor that came along with them.

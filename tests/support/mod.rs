@@ -13,6 +13,7 @@ pub(crate) mod metadata;
 pub(crate) mod processes;
 pub(crate) mod programs;
 pub(crate) mod proxy;
+pub(crate) mod queue;
 pub(crate) mod scene;
 
 use std::time::Duration;
