@@ -50,7 +50,9 @@ openssl x509 -req -in "$certs/server.csr" -CA "$certs/known.pem" -CAkey "$certs/
 cargo build --quiet --manifest-path "$here/../Cargo.toml" --features tls
 target=$(cargo metadata --format-version 1 --no-deps --manifest-path "$here/../Cargo.toml" |
     "$installed/venv/bin/python" -c 'import json,sys; print(json.load(sys.stdin)["target_directory"])')
-broker=$target/debug/service-bus-stand-in
+# A copy: another build may take the place of this one while the checks run.
+cp -f "$target/debug/service-bus-stand-in" "$installed/"
+broker=$installed/service-bus-stand-in
 tls=("$certs/server.pem" "$certs/server.key" "$certs/known.pem" "$certs/other.pem")
 
 failed=0

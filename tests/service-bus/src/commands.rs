@@ -29,7 +29,9 @@ pub(crate) fn obey(broker: &Broker, line: &str) -> Result<String, String> {
             broker.create(address, queue(words)?);
         }
         "put" => {
-            let (address, text) = rest.split_once(' ').ok_or("put needs an address and a text")?;
+            let (address, text) = rest
+                .split_once(' ')
+                .ok_or("put needs an address and a text")?;
             broker.put(address, Message::data(text.as_bytes()));
         }
         "counts" => {
@@ -43,7 +45,8 @@ pub(crate) fn obey(broker: &Broker, line: &str) -> Result<String, String> {
         "journal" => {
             let events = broker.look(|view| {
                 let all = view.journal().iter();
-                all.map(|entry| format!("{:?}", entry.event)).collect::<Vec<_>>()
+                all.map(|entry| format!("{:?}", entry.event))
+                    .collect::<Vec<_>>()
             });
             return Ok(events.join("; "));
         }
@@ -55,7 +58,11 @@ pub(crate) fn obey(broker: &Broker, line: &str) -> Result<String, String> {
         "refuse" => broker.refuse_connections(rest == "on"),
         "skew" => broker.skew(number(rest)?),
         "delete" => broker.delete(rest),
-        "detach" => broker.detach(rest, "amqp:link:detach-forced", "The link is force detached."),
+        "detach" => broker.detach(
+            rest,
+            "amqp:link:detach-forced",
+            "The link is force detached.",
+        ),
         "lose-locks" => return Ok(broker.lose_locks(rest).to_string()),
         "disable" | "enable" => broker.disable(rest, command == "disable"),
         other => return Err(format!("'{other}' is not a command")),
@@ -64,7 +71,8 @@ pub(crate) fn obey(broker: &Broker, line: &str) -> Result<String, String> {
 }
 
 fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
-    text.parse().map_err(|_| format!("'{text}' is no such number"))
+    text.parse()
+        .map_err(|_| format!("'{text}' is no such number"))
 }
 
 fn queue<'a>(words: impl Iterator<Item = &'a str>) -> Result<QueueSettings, String> {

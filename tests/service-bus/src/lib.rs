@@ -25,10 +25,10 @@
 mod broker;
 pub mod codec;
 
-#[cfg(feature = "tls")]
-pub use broker::{Tls, TlsError};
 pub use broker::{
     Access, Act, Broker, Counts, Entry, Event, Fault, LOCK_LOST, On, Outcome, QueueSettings,
     Settings, State, View, Waiting, Way,
 };
+#[cfg(feature = "tls")]
+pub use broker::{Tls, TlsError};
 pub use codec::{Guid, Message, Value};

@@ -59,7 +59,11 @@ fn main() -> ExitCode {
 fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Option<Options>, String> {
     let mut options = Options::default();
     while let Some(name) = arguments.next() {
-        let mut value = || arguments.next().ok_or_else(|| format!("{name} needs a value"));
+        let mut value = || {
+            arguments
+                .next()
+                .ok_or_else(|| format!("{name} needs a value"))
+        };
         match name.as_str() {
             "--port" => {
                 let port = value()?;
@@ -114,7 +118,8 @@ fn say(line: &str) -> Result<(), String> {
 
 #[cfg(feature = "tls")]
 fn use_tls(settings: &mut Settings, cert: &str, key: &str) -> Result<(), String> {
-    let read = |file: &str| std::fs::read(file).map_err(|why| format!("cannot read '{file}': {why}"));
+    let read =
+        |file: &str| std::fs::read(file).map_err(|why| format!("cannot read '{file}': {why}"));
     let tls = service_bus_stand_in::Tls::from_pem(&read(cert)?, &read(key)?)
         .map_err(|why| format!("'{cert}' and '{key}' are no certificate and its key: {why}"))?;
     settings.tls = Some(tls);
@@ -123,5 +128,7 @@ fn use_tls(settings: &mut Settings, cert: &str, key: &str) -> Result<(), String>
 
 #[cfg(not(feature = "tls"))]
 fn use_tls(_: &mut Settings, cert: &str, _: &str) -> Result<(), String> {
-    Err(format!("'{cert}' is of no use: this was built without `--features tls`"))
+    Err(format!(
+        "'{cert}' is of no use: this was built without `--features tls`"
+    ))
 }

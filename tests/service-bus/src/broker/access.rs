@@ -101,7 +101,10 @@ impl Access {
         if unescape(field("skn")?) != self.key_name {
             return Err("InvalidSignature: The name of the key is not known.".into());
         }
-        let expected = hmac(self.key.as_bytes(), format!("{resource}\n{expiry}").as_bytes());
+        let expected = hmac(
+            self.key.as_bytes(),
+            format!("{resource}\n{expiry}").as_bytes(),
+        );
         if unescape(field("sig")?) != base64(&expected) {
             return Err("InvalidSignature: The token has an invalid signature.".into());
         }
@@ -142,7 +145,9 @@ fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::new();
     for chunk in bytes.chunks(3) {
-        let group = chunk.iter().fold(0_u32, |all, byte| all << 8 | u32::from(*byte));
+        let group = chunk
+            .iter()
+            .fold(0_u32, |all, byte| all << 8 | u32::from(*byte));
         let group = group << (8 * (3 - chunk.len()));
         for digit in 0..4 {
             if digit <= chunk.len() {
@@ -166,7 +171,10 @@ mod tests {
             access.key.as_bytes(),
             format!("{resource}\n{expiry}").as_bytes(),
         ));
-        let signature = signature.replace('+', "%2B").replace('/', "%2f").replace('=', "%3D");
+        let signature = signature
+            .replace('+', "%2B")
+            .replace('/', "%2f")
+            .replace('=', "%3D");
         format!(
             "SharedAccessSignature sr={resource}&sig={signature}&se={expiry}&skn={}",
             access.key_name
@@ -179,7 +187,10 @@ mod tests {
     fn a_signature_is_what_another_implementation_computes() {
         let text = b"sb%3a%2f%2flocalhost%2fjobs\n1900000000";
         let key = Access::default().key;
-        assert_eq!(base64(&hmac(key.as_bytes(), text)), "n70+5nBfSapY36Qt5taOyxRdzaEBXeSdBkzSJ+VhbXE=");
+        assert_eq!(
+            base64(&hmac(key.as_bytes(), text)),
+            "n70+5nBfSapY36Qt5taOyxRdzaEBXeSdBkzSJ+VhbXE="
+        );
     }
 
     #[test]
@@ -194,11 +205,27 @@ mod tests {
         assert!(!granted.covers("jobs", now + Duration::from_secs(3601)));
         for (audience, token, why) in [
             ("sb://localhost/other", token.clone(), "InvalidAudience"),
-            ("sb://localhost/jobs", token.replace("sig=", "sig=A"), "InvalidSignature"),
-            ("sb://localhost/jobs", token.replace("skn=", "skn=x"), "InvalidSignature"),
-            ("sb://localhost/jobs", token.replace("&se=", "&no="), "MalformedToken"),
+            (
+                "sb://localhost/jobs",
+                token.replace("sig=", "sig=A"),
+                "InvalidSignature",
+            ),
+            (
+                "sb://localhost/jobs",
+                token.replace("skn=", "skn=x"),
+                "InvalidSignature",
+            ),
+            (
+                "sb://localhost/jobs",
+                token.replace("&se=", "&no="),
+                "MalformedToken",
+            ),
             ("sb://localhost/jobs", "opaque".into(), "MalformedToken"),
-            ("sb://localhost/jobs", signed(&access, "sb%3a%2f%2flocalhost", 1), "ExpiredToken"),
+            (
+                "sb://localhost/jobs",
+                signed(&access, "sb%3a%2f%2flocalhost", 1),
+                "ExpiredToken",
+            ),
         ] {
             let refused = judge(audience, &token).expect_err(why);
             assert!(refused.starts_with(why), "{refused}");
@@ -214,9 +241,21 @@ mod tests {
         let now = Instant::now();
         let audience = "sb://localhost/jobs";
         let soon = wall_millis() + 60_000;
-        assert!(access.judge("jwt", audience, "a.b.c", Some(soon), now).is_ok());
-        assert!(access.judge("jwt", audience, "a.b.d", Some(soon), now).is_err());
-        assert!(access.judge("jwt", audience, "a.b.c", Some(1), now).is_err());
+        assert!(
+            access
+                .judge("jwt", audience, "a.b.c", Some(soon), now)
+                .is_ok()
+        );
+        assert!(
+            access
+                .judge("jwt", audience, "a.b.d", Some(soon), now)
+                .is_err()
+        );
+        assert!(
+            access
+                .judge("jwt", audience, "a.b.c", Some(1), now)
+                .is_err()
+        );
         assert!(access.judge("swt", audience, "a.b.c", None, now).is_err());
     }
 }

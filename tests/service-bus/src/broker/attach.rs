@@ -108,7 +108,9 @@ impl Engine {
         }
         Err(AmqpError::new(
             "amqp:unauthorized-access",
-            format!("Unauthorized access. 'Listen' or 'Send' claim(s) are required for '{address}'."),
+            format!(
+                "Unauthorized access. 'Listen' or 'Send' claim(s) are required for '{address}'."
+            ),
         ))
     }
 
@@ -165,7 +167,9 @@ impl Engine {
             &attach.target
         };
         self.log(Event::AttachRefused {
-            address: Attach::address(terminus).unwrap_or_default().to_ascii_lowercase(),
+            address: Attach::address(terminus)
+                .unwrap_or_default()
+                .to_ascii_lowercase(),
             condition: error.condition.clone(),
         });
         if let Some(connection) = self.connections.get_mut(&id) {
@@ -184,7 +188,9 @@ impl Engine {
             return;
         };
         // Locks outlive their link; what is settled on it later is settled by nobody.
-        session.unsettled.retain(|_, unsettled| unsettled.handle != detach.handle);
+        session
+            .unsettled
+            .retain(|_, unsettled| unsettled.handle != detach.handle);
         let Some(link) = session.links.remove(&detach.handle) else {
             return;
         };
@@ -210,7 +216,9 @@ impl Engine {
         let Some(link) = session.links.remove(&handle) else {
             return;
         };
-        session.unsettled.retain(|_, unsettled| unsettled.handle != handle);
+        session
+            .unsettled
+            .retain(|_, unsettled| unsettled.handle != handle);
         let condition = error.as_ref().map(|error| error.condition.clone());
         let detach = Detach {
             handle,
@@ -225,7 +233,11 @@ impl Engine {
     }
 
     /// Ends all links of whose node `which` says so.
-    pub(crate) fn detach_where(&mut self, which: impl Fn(&Engine, u64, &Link) -> bool, error: &AmqpError) {
+    pub(crate) fn detach_where(
+        &mut self,
+        which: impl Fn(&Engine, u64, &Link) -> bool,
+        error: &AmqpError,
+    ) {
         let mut found = Vec::new();
         for (id, connection) in &self.connections {
             for (channel, session) in &connection.sessions {
@@ -261,7 +273,9 @@ impl Engine {
             return;
         };
         let before = connection.granted.len();
-        connection.granted.retain(|granted| granted.until.is_none_or(|until| now < until));
+        connection
+            .granted
+            .retain(|granted| granted.until.is_none_or(|until| now < until));
         if connection.granted.len() == before {
             return;
         }

@@ -115,11 +115,14 @@ impl Connection {
                 self.send(channel, &performative);
                 // A delivery is forgotten when the client is told what became of it, not before: one
                 // who has lost that answer may ask again.
-                if let Performative::Disposition(it) = performative
+                if let Performative::Disposition(it) = &performative
                     && !it.receiver
                     && let Some(session) = self.sessions.get_mut(&channel)
                 {
                     session.unsettled.remove(&it.first);
+                } else if matches!(performative, Performative::Close(_)) {
+                    self.stage = Stage::Closed;
+                    self.line.finish();
                 }
             }
             Answer::Reply {
@@ -129,7 +132,9 @@ impl Connection {
                 message,
             } => {
                 let here = self.sessions.get_mut(&channel);
-                if let Some(link) = here.and_then(|session| session.reply_link(&node, to.as_deref())) {
+                if let Some(link) =
+                    here.and_then(|session| session.reply_link(&node, to.as_deref()))
+                {
                     link.outbox.push_back(message);
                 }
             }
@@ -193,12 +198,14 @@ impl Engine {
                 }
                 (Stage::Opening, false, Performative::Close(_)) => self.finish(id),
                 // Some clients do not wait for the answer to their open.
-                (Stage::Opening, sasl, performative) => connection.held_in.push_back(Input::Frame {
-                    sasl,
-                    channel,
-                    performative: Box::new(performative),
-                    payload,
-                }),
+                (Stage::Opening, sasl, performative) => {
+                    connection.held_in.push_back(Input::Frame {
+                        sasl,
+                        channel,
+                        performative: Box::new(performative),
+                        payload,
+                    })
+                }
                 (Stage::Open, false, performative) => {
                     self.frame(id, channel, performative, payload);
                 }
@@ -282,7 +289,13 @@ impl Engine {
             hostname: None,
             max_frame_size: Some(self.settings.max_frame_size),
             channel_max: Some(CHANNEL_MAX),
-            idle_time_out: Some(self.settings.idle_time_out.as_millis().try_into().unwrap_or(u32::MAX)),
+            idle_time_out: Some(
+                self.settings
+                    .idle_time_out
+                    .as_millis()
+                    .try_into()
+                    .unwrap_or(u32::MAX),
+            ),
         })
     }
 
@@ -298,7 +311,10 @@ impl Engine {
             Stage::Start | Stage::Sasl | Stage::SaslDone | Stage::Open => {}
         }
         // In front of the opening there is no frame that could say why.
-        if !matches!(connection.stage, Stage::Start | Stage::Sasl | Stage::SaslDone) {
+        if !matches!(
+            connection.stage,
+            Stage::Start | Stage::Sasl | Stage::SaslDone
+        ) {
             connection.send(0, &Performative::Close(Some(error)));
         }
         self.finish(id);
@@ -333,7 +349,10 @@ impl Engine {
                 connection.send(channel, &Performative::End(None));
             }
             // What crossed with our end of the session.
-            _ if connection.sessions.get(&channel).is_some_and(|session| session.ended) => {}
+            _ if connection
+                .sessions
+                .get(&channel)
+                .is_some_and(|session| session.ended) => {}
             Performative::Attach(attach) if known => self.attach(id, channel, attach),
             Performative::Flow(flow) if known => self.flow(id, channel, &flow),
             Performative::Transfer(transfer) if known => {

@@ -274,7 +274,11 @@ impl Broker {
     pub fn delete(&self, address: &str) {
         let name = path_of(address);
         self.ask(move |engine| engine.namespace.entities.remove(&name));
-        self.detach(address, "amqp:not-found", "The messaging entity was deleted.");
+        self.detach(
+            address,
+            "amqp:not-found",
+            "The messaging entity was deleted.",
+        );
     }
 
     /// Puts a message into a queue, or into all subscriptions of a topic.

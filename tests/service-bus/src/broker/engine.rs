@@ -114,7 +114,9 @@ impl Engine {
     /// Works until it is told to stop, or nobody is left to tell it anything.
     pub(crate) fn run(mut self, messages: &Receiver<Message>) {
         loop {
-            let wait = self.next_deadline().saturating_duration_since(Instant::now());
+            let wait = self
+                .next_deadline()
+                .saturating_duration_since(Instant::now());
             let message = messages.recv_timeout(wait);
             self.tick();
             match message {
@@ -142,7 +144,8 @@ impl Engine {
     /// Does something later.
     pub(crate) fn later(&mut self, after: Duration, wish: Wish) {
         self.timers_made += 1;
-        self.timers.insert((self.now + after, self.timers_made), wish);
+        self.timers
+            .insert((self.now + after, self.timers_made), wish);
     }
 
     pub(crate) fn watch(&mut self, watcher: Watcher) {

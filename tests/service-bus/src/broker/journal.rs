@@ -61,27 +61,58 @@ pub enum Event {
     /// It was refused.
     AttachRefused { address: String, condition: String },
     /// It was ended by the broker (with a condition) or by the client.
-    Detached { address: String, condition: Option<String> },
+    Detached {
+        address: String,
+        condition: Option<String>,
+    },
     /// A receiver asked for its credit to be used up.
     Drained { address: String },
     /// A message came into a queue.
     Enqueued { address: String, sequence: u64 },
     /// It was given to a receiver; attempts that failed before are counted.
-    Delivered { address: String, sequence: u64, token: Guid, failed: u32 },
+    Delivered {
+        address: String,
+        sequence: u64,
+        token: Guid,
+        failed: u32,
+    },
     /// It was given to a receiver for good.
     Removed { address: String, sequence: u64 },
     /// Its lock was renewed.
-    Renewed { address: String, sequence: u64, token: Guid },
+    Renewed {
+        address: String,
+        sequence: u64,
+        token: Guid,
+    },
     /// Nothing is locked with that token.
     RenewRefused { address: String, token: Guid },
     /// It was settled.
-    Settled { address: String, sequence: u64, token: Guid, outcome: Outcome, way: Way },
+    Settled {
+        address: String,
+        sequence: u64,
+        token: Guid,
+        outcome: Outcome,
+        way: Way,
+    },
     /// Nothing is locked with that token.
-    SettleRefused { address: String, token: Guid, outcome: Outcome, way: Way },
+    SettleRefused {
+        address: String,
+        token: Guid,
+        outcome: Outcome,
+        way: Way,
+    },
     /// Its lock ended unsettled.
-    LockExpired { address: String, sequence: u64, token: Guid },
+    LockExpired {
+        address: String,
+        sequence: u64,
+        token: Guid,
+    },
     /// It moved to the dead-letter queue.
-    DeadLettered { address: String, sequence: u64, reason: String },
+    DeadLettered {
+        address: String,
+        sequence: u64,
+        reason: String,
+    },
     /// A fault was played.
     Faulted { on: On, act: Act },
 }

@@ -87,7 +87,10 @@ impl Engine {
         let mut expirations = Vec::new();
         for token in tokens {
             let now = self.now;
-            let lock = self.namespace.entity(place).map(|entity| entity.settings.lock);
+            let lock = self
+                .namespace
+                .entity(place)
+                .map(|entity| entity.settings.lock);
             let renewed = lock.and_then(|lock| {
                 let shelf = self.namespace.shelf_mut(place)?;
                 Some((shelf.renew(token, now, lock)?, now + lock))
@@ -104,7 +107,10 @@ impl Engine {
             });
             expirations.push(Value::Timestamp(self.told(until)));
         }
-        Response::ok(Value::string_map([("expirations", Value::Array(expirations))]))
+        Response::ok(Value::string_map([(
+            "expirations",
+            Value::Array(expirations),
+        )]))
     }
 
     fn update_disposition(&mut self, place: &Place, body: &Value) -> Response {
@@ -125,7 +131,10 @@ impl Engine {
         let changes = body.get("properties-to-modify").unwrap_or(&Value::Null);
         // All or none: a client is told one status for all of them.
         let lost = tokens.iter().find(|token| {
-            let shelf = self.namespace.entity(place).map(|entity| entity.shelf(place.dead));
+            let shelf = self
+                .namespace
+                .entity(place)
+                .map(|entity| entity.shelf(place.dead));
             shelf.is_none_or(|shelf| shelf.locked(**token).is_none())
         });
         if let Some(token) = lost {
@@ -178,13 +187,18 @@ impl Engine {
             numbers.and_then(|all| all.iter().map(Value::unsigned).collect());
         let (Some(numbers), Some(lock)) = (
             numbers,
-            self.namespace.entity(place).map(|entity| entity.settings.lock),
+            self.namespace
+                .entity(place)
+                .map(|entity| entity.settings.lock),
         ) else {
             return Response::bad("'sequence-numbers' must be an array of long.");
         };
         // All or none, as with settling.
         let missing = numbers.iter().find(|sequence| {
-            let shelf = self.namespace.entity(place).map(|entity| entity.shelf(place.dead));
+            let shelf = self
+                .namespace
+                .entity(place)
+                .map(|entity| entity.shelf(place.dead));
             let stored = shelf.and_then(|shelf| shelf.get(**sequence));
             stored.is_none_or(|stored| stored.state != State::Deferred)
         });

@@ -157,7 +157,11 @@ impl Namespace {
 
     /// Puts a message into a queue, or into each subscription of a topic.
     pub(crate) fn enqueue(&mut self, entity: &str, message: &Message) -> Vec<Event> {
-        let targets = match self.entities.get(entity).and_then(|e| e.subscriptions.clone()) {
+        let targets = match self
+            .entities
+            .get(entity)
+            .and_then(|e| e.subscriptions.clone())
+        {
             Some(subscriptions) => subscriptions,
             None => vec![entity.to_owned()],
         };
@@ -341,8 +345,14 @@ mod tests {
             ("Jobs", Node::Entity(jobs(false))),
             ("sb://127.0.0.1:5672/jobs/", Node::Entity(jobs(false))),
             ("jobs/$DeadLetterQueue", Node::Entity(jobs(true))),
-            ("amqps://ns.example.net/jobs/$management", Node::Management(jobs(false))),
-            ("jobs/$deadletterqueue/$management", Node::Management(jobs(true))),
+            (
+                "amqps://ns.example.net/jobs/$management",
+                Node::Management(jobs(false)),
+            ),
+            (
+                "jobs/$deadletterqueue/$management",
+                Node::Management(jobs(true)),
+            ),
         ] {
             assert_eq!(Node::parse(address), node, "{address}");
         }
@@ -361,7 +371,9 @@ mod tests {
         };
         let lock = settings.lock;
         let place = Place::parse("jobs");
-        namespace.entities.insert("jobs".into(), Entity::new(settings, false));
+        namespace
+            .entities
+            .insert("jobs".into(), Entity::new(settings, false));
         namespace.enqueue("jobs", &Message::data(b"x"));
         let now = Instant::now();
         for round in 0..2 {
@@ -375,11 +387,17 @@ mod tests {
                     settled.expect("it is locked").1
                 }
             };
-            let died = events.iter().any(|event| matches!(event, Event::DeadLettered { .. }));
+            let died = events
+                .iter()
+                .any(|event| matches!(event, Event::DeadLettered { .. }));
             assert_eq!(died, round == 1);
         }
         let entity = namespace.entity(&place).expect("the queue is there");
-        let (_, dead) = entity.shelf(true).iter().next().expect("it is a dead letter");
+        let (_, dead) = entity
+            .shelf(true)
+            .iter()
+            .next()
+            .expect("it is a dead letter");
         let marks = dead.message.application_properties();
         assert_eq!(
             marks.get("DeadLetterReason").and_then(Value::text),

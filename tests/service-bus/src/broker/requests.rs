@@ -57,7 +57,9 @@ impl Engine {
         };
         let now_said = |engine: &mut Self, state| {
             if let Some(connection) = engine.connections.get_mut(&id) {
-                said(state).into_iter().for_each(|answer| connection.answer(answer));
+                said(state)
+                    .into_iter()
+                    .for_each(|answer| connection.answer(answer));
             }
         };
         let messages = match decoded {
@@ -211,13 +213,18 @@ impl Engine {
 /// The messages in what was sent.
 fn unpack(format: u32, bytes: &[u8]) -> Result<Vec<Message>, AmqpError> {
     let read = |bytes: &[u8]| {
-        Message::decode(bytes).map_err(|malformed| AmqpError::new(malformed.condition, malformed.what))
+        Message::decode(bytes)
+            .map_err(|malformed| AmqpError::new(malformed.condition, malformed.what))
     };
     let message = read(bytes)?;
     if format != BATCH {
         return Ok(vec![message]);
     }
-    message.data_sections().iter().map(|bytes| read(bytes)).collect()
+    message
+        .data_sections()
+        .iter()
+        .map(|bytes| read(bytes))
+        .collect()
 }
 
 /// What answers a request: addressed and correlated as the request asks for.
@@ -227,7 +234,9 @@ fn reply_to(
     request: &Message,
 ) -> impl Fn(Message) -> Answer + Clone + Send + 'static {
     let correlation = request.property(0).unwrap_or(Value::Null);
-    let to = request.property(4).and_then(|to| to.text().map(str::to_owned));
+    let to = request
+        .property(4)
+        .and_then(|to| to.text().map(str::to_owned));
     move |message| {
         let mut fields = vec![Value::Null; 6];
         fields[2] = to.clone().map_or(Value::Null, Value::String);

@@ -94,7 +94,9 @@ impl Engine {
         } = parcel;
         let delivery = session.deliver(handle, tag, settled, &message, max_frame);
         if !settled {
-            session.unsettled.insert(delivery, Unsettled { handle, lock });
+            session
+                .unsettled
+                .insert(delivery, Unsettled { handle, lock });
         }
         if let Some(link) = session.links.get_mut(&handle) {
             link.active = now;
@@ -190,7 +192,10 @@ impl Engine {
         message.annotate("x-opt-sequence-number", Value::Long(sequence as i64));
         message.annotate("x-opt-enqueued-time", Value::Timestamp(stored.enqueued));
         if place.dead {
-            message.annotate("x-opt-deadletter-source", Value::string(place.entity.clone()));
+            message.annotate(
+                "x-opt-deadletter-source",
+                Value::string(place.entity.clone()),
+            );
         }
         if let State::Locked { until, .. } = stored.state {
             message.annotate("x-opt-locked-until", Value::Timestamp(self.told(until)));
@@ -247,7 +252,10 @@ impl Engine {
 
     /// The client says what became of deliveries.
     pub(crate) fn disposition(&mut self, id: u64, channel: u16, disposition: &Disposition) {
-        let (first, last) = (disposition.first, disposition.last.unwrap_or(disposition.first));
+        let (first, last) = (
+            disposition.first,
+            disposition.last.unwrap_or(disposition.first),
+        );
         // As a sender it only confirms what we have said already.
         if !disposition.receiver || last < first {
             return;

@@ -38,13 +38,18 @@ pub(crate) fn digest(text: &[u8]) -> [u8; 32] {
 fn compress(state: &mut [u32; 8], constants: &[u32; 64], block: &[u8]) {
     let mut w = [0_u32; 64];
     for (word, bytes) in w.iter_mut().zip(block.chunks_exact(4)) {
-        *word = bytes.iter().fold(0, |all, byte| all << 8 | u32::from(*byte));
+        *word = bytes
+            .iter()
+            .fold(0, |all, byte| all << 8 | u32::from(*byte));
     }
     for at in 16..64 {
         let (x, y) = (w[at - 15], w[at - 2]);
         let low = x.rotate_right(7) ^ x.rotate_right(18) ^ (x >> 3);
         let high = y.rotate_right(17) ^ y.rotate_right(19) ^ (y >> 10);
-        w[at] = w[at - 16].wrapping_add(low).wrapping_add(w[at - 7]).wrapping_add(high);
+        w[at] = w[at - 16]
+            .wrapping_add(low)
+            .wrapping_add(w[at - 7])
+            .wrapping_add(high);
     }
     let [mut a, mut b, mut c, mut d, mut e, mut f, mut g, mut h] = *state;
     for at in 0..64 {
@@ -109,7 +114,9 @@ mod tests {
             "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
         );
         assert_eq!(
-            hex(&digest(b"abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq")),
+            hex(&digest(
+                b"abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq"
+            )),
             "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1"
         );
         assert_eq!(

@@ -71,7 +71,9 @@ impl Half {
 
     fn lock(&self) -> MutexGuard<'_, ServerConnection> {
         // A thread that died in between leaves a broken connection, which the next call reports.
-        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+        self.connection
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -98,7 +100,10 @@ impl Read for Half {
             }
             let mut cipher = &cipher[..got];
             while !cipher.is_empty() {
-                let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut connection = self
+                    .connection
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner);
                 connection.read_tls(&mut cipher)?;
                 let fine = connection.process_new_packets();
                 // Also what says why it is not fine.
@@ -111,7 +116,10 @@ impl Read for Half {
 
 impl Write for Half {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut connection = self
+            .connection
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let taken = connection.writer().write(bytes)?;
         push(&mut connection, &mut self.socket)?;
         Ok(taken)

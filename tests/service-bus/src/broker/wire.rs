@@ -13,8 +13,9 @@ use crate::codec::frame::{self, Failure, Input};
 use super::engine::Message;
 
 /// What turns the bytes of a socket into those of AMQP: nothing, or TLS.
-pub(crate) type Split =
-    Arc<dyn Fn(TcpStream) -> io::Result<(Box<dyn Read + Send>, Box<dyn Write + Send>)> + Send + Sync>;
+pub(crate) type Split = Arc<
+    dyn Fn(TcpStream) -> io::Result<(Box<dyn Read + Send>, Box<dyn Write + Send>)> + Send + Sync,
+>;
 
 /// The writing end of a connection.
 #[derive(Debug)]
@@ -99,7 +100,11 @@ fn write_all(mut write: Box<dyn Write + Send>, bytes: &Receiver<Vec<u8>>, end: &
         while let Ok(more) = bytes.try_recv() {
             bytes_now.extend(more);
         }
-        if write.write_all(&bytes_now).and_then(|()| write.flush()).is_err() {
+        if write
+            .write_all(&bytes_now)
+            .and_then(|()| write.flush())
+            .is_err()
+        {
             break;
         }
     }

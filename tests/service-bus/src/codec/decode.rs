@@ -137,9 +137,10 @@ impl<'a> Reader<'a> {
             0x72 => Value::Float(f32::from_be_bytes(self.fixed()?)),
             0x73 => {
                 let code = u32::from_be_bytes(self.fixed()?);
-                Value::Char(char::from_u32(code).ok_or_else(|| {
-                    Malformed::decode(format!("{code:#x} is no character"))
-                })?)
+                Value::Char(
+                    char::from_u32(code)
+                        .ok_or_else(|| Malformed::decode(format!("{code:#x} is no character")))?,
+                )
             }
             0x74 => Value::Decimal(self.take(4)?.to_vec()),
             0x80 => Value::Ulong(u64::from_be_bytes(self.fixed()?)),
@@ -166,7 +167,9 @@ impl<'a> Reader<'a> {
             0xc1 | 0xd1 => Value::Map(pairs(self.compound(constructor == 0xd1, depth)?)?),
             0xe0 | 0xf0 => Value::Array(self.array(constructor == 0xf0, depth)?),
             other => {
-                return Err(Malformed::decode(format!("no type has the code {other:#04x}")));
+                return Err(Malformed::decode(format!(
+                    "no type has the code {other:#04x}"
+                )));
             }
         })
     }
@@ -249,7 +252,7 @@ fn deeper(depth: usize) -> Result<usize, Malformed> {
 }
 
 fn pairs(elements: Vec<Value>) -> Result<Vec<(Value, Value)>, Malformed> {
-    if elements.len() % 2 != 0 {
+    if !elements.len().is_multiple_of(2) {
         return Err(Malformed::decode("a map with a key and no value"));
     }
     let mut pairs = Vec::with_capacity(elements.len() / 2);

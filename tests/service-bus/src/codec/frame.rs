@@ -82,7 +82,10 @@ pub fn read(stream: &mut impl Read, max_frame: u32) -> Result<Input, Failure> {
 /// If it is none.
 pub fn decode(head: [u8; 8], rest: &[u8]) -> Result<Input, Malformed> {
     let skip = usize::from(head[4]) * 4;
-    let Some(body) = skip.checked_sub(8).and_then(|extended| rest.get(extended..)) else {
+    let Some(body) = skip
+        .checked_sub(8)
+        .and_then(|extended| rest.get(extended..))
+    else {
         return Err(Malformed::framing(format!(
             "the body starts at byte {skip} of a frame of {}",
             rest.len() + 8

@@ -13,6 +13,9 @@ pub mod performative;
 pub mod state;
 pub mod value;
 
+#[cfg(test)]
+mod tests;
+
 pub use decode::{Malformed, decode_value};
 pub use encode::encode_value;
 pub use guid::Guid;

@@ -206,9 +206,9 @@ impl Fields<'_> {
     ) -> Result<Option<T>, Malformed> {
         match self.get(at) {
             Value::Null => Ok(None),
-            value => read(value).map(Some).ok_or_else(|| {
-                Malformed::field(format!("{}: field {at} is {value:?}", self.name))
-            }),
+            value => read(value)
+                .map(Some)
+                .ok_or_else(|| Malformed::field(format!("{}: field {at} is {value:?}", self.name))),
         }
     }
 
@@ -274,7 +274,9 @@ impl Performative {
     /// If it is none that is known here, or a field is missing or of a wrong type.
     pub fn from_value(value: &Value) -> Result<Self, Malformed> {
         let Some((code, Value::List(list))) = value.as_described() else {
-            return Err(Malformed::decode("a frame that does not begin with a performative"));
+            return Err(Malformed::decode(
+                "a frame that does not begin with a performative",
+            ));
         };
         let of = |name| Fields { name, list };
         Ok(match code {
@@ -363,11 +365,16 @@ impl Performative {
             0x40 => Self::SaslMechanisms(of("sasl-mechanisms").mandatory(0, symbols)?),
             0x41 => {
                 let f = of("sasl-init");
-                Self::SaslInit(f.mandatory(0, text)?, f.optional(1, binary)?.unwrap_or_default())
+                Self::SaslInit(
+                    f.mandatory(0, text)?,
+                    f.optional(1, binary)?.unwrap_or_default(),
+                )
             }
             0x44 => Self::SaslOutcome(of("sasl-outcome").mandatory(0, number)?),
             other => {
-                return Err(Malformed::decode(format!("no performative has the code {other:#x}")));
+                return Err(Malformed::decode(format!(
+                    "no performative has the code {other:#x}"
+                )));
             }
         })
     }
@@ -442,7 +449,11 @@ impl Performative {
                     Value::Null,
                     Value::Null,
                     Value::Null,
-                    if it.aborted { Value::Bool(true) } else { Value::Null },
+                    if it.aborted {
+                        Value::Bool(true)
+                    } else {
+                        Value::Null
+                    },
                 ],
             ),
             Self::Disposition(it) => (
@@ -452,7 +463,9 @@ impl Performative {
                     Value::Uint(it.first),
                     or_null(it.last, Value::Uint),
                     Value::Bool(it.settled),
-                    it.state.as_ref().map_or(Value::Null, DeliveryState::to_field),
+                    it.state
+                        .as_ref()
+                        .map_or(Value::Null, DeliveryState::to_field),
                 ],
             ),
             Self::Detach(it) => (
@@ -471,7 +484,10 @@ impl Performative {
             ),
             Self::SaslInit(mechanism, response) => (
                 0x41,
-                vec![Value::symbol(mechanism.clone()), Value::Binary(response.clone())],
+                vec![
+                    Value::symbol(mechanism.clone()),
+                    Value::Binary(response.clone()),
+                ],
             ),
             Self::SaslOutcome(code) => (0x44, vec![Value::Ubyte(*code)]),
         };
