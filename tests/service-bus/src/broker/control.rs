@@ -17,7 +17,7 @@ use super::engine::{self, Engine};
 use super::faults::Fault;
 use super::journal::Entry;
 use super::namespace::{Entity, Place, QueueSettings, path_of};
-use super::store::State;
+use super::store::{Counts, State};
 use super::{Access, Settings, wire};
 
 /// A broker that runs until it is dropped.
@@ -61,17 +61,6 @@ impl Waiting {
     }
 }
 
-/// How many messages are in which state.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// To be had.
-    pub ready: usize,
-    /// Locked by someone.
-    pub locked: usize,
-    /// To be had by their number.
-    pub deferred: usize,
-}
-
 /// One consistent moment.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a>(&'a Engine);
@@ -110,17 +99,8 @@ impl View<'_> {
     #[must_use]
     pub fn counts(&self, address: &str) -> Counts {
         let place = Place::parse(address);
-        let mut counts = Counts::default();
-        if let Some(entity) = self.0.namespace.entity(&place) {
-            for (_, stored) in entity.shelf(place.dead).iter() {
-                match stored.state {
-                    State::Ready => counts.ready += 1,
-                    State::Locked { .. } => counts.locked += 1,
-                    State::Deferred => counts.deferred += 1,
-                }
-            }
-        }
-        counts
+        let entity = self.0.namespace.entity(&place);
+        entity.map_or_else(Counts::default, |entity| entity.shelf(place.dead).counts())
     }
 }
 

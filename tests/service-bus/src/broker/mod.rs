@@ -26,12 +26,12 @@ mod tls;
 mod wire;
 
 pub use access::Access;
-pub use control::{Broker, Counts, View, Waiting};
+pub use control::{Broker, View, Waiting};
 pub use faults::{Act, Fault, On};
 pub use journal::{Entry, Event, Outcome, Way};
 pub use namespace::QueueSettings;
 pub use settings::Settings;
-pub use store::State;
+pub use store::{Counts, State};
 #[cfg(feature = "tls")]
 pub use tls::{Tls, TlsError};
 

@@ -35,6 +35,17 @@ pub enum State {
     Deferred,
 }
 
+/// How many messages are in which state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// To be had.
+    pub ready: usize,
+    /// Locked by someone.
+    pub locked: usize,
+    /// To be had by their number.
+    pub deferred: usize,
+}
+
 /// A queue's messages.
 #[derive(Debug, Default)]
 pub(crate) struct Shelf {
@@ -50,6 +61,16 @@ impl Shelf {
         stored.state = State::Ready;
         self.messages.insert(sequence, stored);
         self.ready.insert(sequence);
+    }
+
+    /// How many messages are in which state.
+    pub(crate) fn counts(&self) -> Counts {
+        let (ready, locked) = (self.ready.len(), self.locks.len());
+        Counts {
+            ready,
+            locked,
+            deferred: self.messages.len() - ready - locked,
+        }
     }
 
     /// Whether something can be taken.
