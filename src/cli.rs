@@ -9,11 +9,13 @@ use clap::{Args as _, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 mod check;
 mod common;
+mod completions;
 mod elect;
 mod habits;
 #[cfg(feature = "http")]
 mod listen;
 mod once;
+mod reset;
 mod roles;
 mod run;
 mod telling;
@@ -22,11 +24,13 @@ mod verbs;
 
 pub use check::{CHECK_EXAMPLES, CHECK_STATUS, Check};
 pub use common::{Common, FOR_THE_STORE, Heartbeat, IfLost, Log};
+pub use completions::{COMPLETIONS_EXAMPLES, COMPLETIONS_STATUS, Completions};
 pub use elect::{Announce, ELECT_EXAMPLES, ELECT_STATUS, Elect, FIELDS};
 pub use habits::{Habits, Restart};
 #[cfg(feature = "http")]
 pub use listen::Listen;
 pub use once::{Once, OnceOnFailure};
+pub use reset::{RESET_EXAMPLES, RESET_STATUS, Reset};
 pub use roles::Roles;
 pub use run::{Contain, EXAMPLES, FOR_THE_COMMAND, Run};
 pub use telling::Telling;
@@ -125,6 +129,13 @@ pub enum Verb {
     /// record changes while you think, nothing is broken. A lock on a file cannot be broken.
     Break(Break),
 
+    /// Forget that a task is done
+    ///
+    /// The next 'run --once' that gets control does it again. Says what is known of the task, and asks
+    /// before. Done under the lock itself, and only while nobody has it, so it cannot come in between
+    /// somebody's run and its result. The fencing token and the rest of the record stay as they are.
+    Reset(Reset),
+
     /// Try whether everything works that run needs
     ///
     /// Each line is ok, warn or fail, with what to do. What must be written is written to a blob or a
@@ -143,6 +154,11 @@ pub enum Verb {
     /// Half a line at the end of a log, a clock that was set, and an instance that was killed before it
     /// could say how it ended are told and do no harm.
     Timeline(Timeline),
+
+    /// Write a script that completes command lines in a shell
+    ///
+    /// Packages install it; it is for those who have built trafficcop themselves.
+    Completions(Completions),
 }
 
 /// Two columns of text: a name and its meaning.
@@ -244,8 +260,8 @@ mod tests {
         let definition = definition();
         let verbs = definition.get_subcommands();
         let verbs = verbs.filter(|verb| {
-            // Those two ask for nothing that a unit or a crontab would set.
-            !["check", "timeline"].contains(&verb.get_name()) && !verb.is_hide_set()
+            // Those ask for nothing that a unit or a crontab would set.
+            !["check", "timeline", "completions"].contains(&verb.get_name()) && !verb.is_hide_set()
         });
         for arg in verbs.flat_map(clap::Command::get_arguments) {
             let Some(long) = arg.get_long().filter(|long| *long != "help") else {

@@ -13,6 +13,9 @@ pub const NOT_IN_CONTROL: u8 = 1;
 pub const FREE: u8 = 1;
 /// Nothing was broken by `trafficcop break`: the lock is free, changed hands, or the answer was no.
 pub const NOT_BROKEN: u8 = 1;
+/// Nothing was forgotten by `trafficcop reset`: there is nothing of the kind, the lock is held or
+/// changed hands, or the answer was no.
+pub const NOT_FORGOTTEN: u8 = 1;
 /// The answer "not fit" of `trafficcop doctor`.
 pub const UNFIT: u8 = 1;
 /// The answer of `trafficcop timeline` where two had control at the same time.

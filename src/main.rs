@@ -42,6 +42,8 @@ fn main() -> ExitCode {
         cli::Verb::List(typed) => verbs::list(&typed),
         cli::Verb::Watch(typed) => verbs::watch(&typed),
         cli::Verb::Break(typed) => verbs::break_lease(&typed),
+        cli::Verb::Reset(typed) => verbs::reset(&typed),
+        cli::Verb::Completions(typed) => verbs::completions(&typed),
         cli::Verb::Doctor(typed) => verbs::doctor(&typed),
         cli::Verb::FindLocked(typed) => verbs::find_locked(&typed),
         cli::Verb::Timeline(typed) => timeline::timeline(&typed),

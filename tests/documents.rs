@@ -1,6 +1,8 @@
 //! What is written about the program agrees with the program: man pages, README, unit, CI script.
 //! `BLESS=1 cargo test --test documents` writes the man pages and the README's guarantees anew.
 
+#[path = "documents/completions.rs"]
+mod completions;
 #[path = "documents/guarantees.rs"]
 mod guarantees;
 #[expect(
@@ -134,7 +136,7 @@ type Verb<'a> = (
     &'a [(&'a str, &'a str)],
 );
 
-const VERBS: [Verb<'_>; 5] = [
+const VERBS: [Verb<'_>; 6] = [
     (
         "status",
         &[("JSON", cli::STATUS_JSON)],
@@ -157,6 +159,7 @@ const VERBS: [Verb<'_>; 5] = [
         cli::WATCH_EXAMPLES,
     ),
     ("break", &[], cli::BREAK_STATUS, cli::BREAK_EXAMPLES),
+    ("reset", &[], cli::RESET_STATUS, cli::RESET_EXAMPLES),
     (
         "doctor",
         &[("JSON", cli::DOCTOR_JSON)],
@@ -194,6 +197,27 @@ fn page_of_verb((verb, lists, statuses, commands): Verb<'_>) -> Vec<u8> {
         bold("trafficcop-guarantees"),
         roman("(7)"),
     ]);
+    rest.to_writer(&mut page).expect(write);
+    page
+}
+
+fn page_of_completions() -> Vec<u8> {
+    let definition = definition();
+    let command = definition.find_subcommand("completions").expect("it");
+    let command = command.clone().name("trafficcop-completions");
+    let command = command.display_name("trafficcop-completions");
+    let man = Man::new(command.after_long_help("")).date("");
+    let mut page = Vec::new();
+    let write = "a vector takes everything";
+    man.render_title(&mut page).expect(write);
+    man.render_name_section(&mut page).expect(write);
+    man.render_synopsis_section(&mut page).expect(write);
+    man.render_description_section(&mut page).expect(write);
+    man.render_options_section(&mut page).expect(write);
+    let mut rest = Roff::new();
+    section(&mut rest, "EXIT STATUS", cli::COMPLETIONS_STATUS);
+    examples(&mut rest, cli::COMPLETIONS_EXAMPLES);
+    see_also(&mut rest, &[("trafficcop", "1")]);
     rest.to_writer(&mut page).expect(write);
     page
 }
@@ -348,6 +372,8 @@ fn page_of_trafficcop() -> Vec<u8> {
     }
     rest.text([
         bold("trafficcop-timeline"),
+        roman("(1), "),
+        bold("trafficcop-completions"),
         roman("(1), "),
         bold("trafficcop-formats"),
         roman("(5), "),
@@ -713,6 +739,34 @@ fn the_man_pages_are_fresh() {
     fresh("man/trafficcop-guarantees.7", &page_of_guarantees());
     fresh("man/trafficcop-timeline.1", &page_of_timeline());
     fresh("man/trafficcop-formats.5", &page_of_formats());
+    fresh("man/trafficcop-completions.1", &page_of_completions());
+}
+
+#[test]
+fn every_verb_has_its_page_and_every_page_is_packaged() {
+    let package = text("Cargo.toml");
+    for verb in definition().get_subcommands().filter(|v| !v.is_hide_set()) {
+        let page = format!("man/trafficcop-{}.1", verb.get_name());
+        let about = verb.get_about().expect("a line about it").to_string();
+        assert!(
+            text(&page).contains(&about.replace('-', "\\-").replace('\'', "\\*(Aq")),
+            "{page}"
+        );
+        assert!(
+            text("man/trafficcop.1").contains(&format!("trafficcop\\-{}", verb.get_name())),
+            "trafficcop.1 does not name {page}"
+        );
+    }
+    for (folder, pattern) in [("man", "man/*.1"), ("examples", "examples/*.service")] {
+        assert!(package.contains(&format!("[\"{pattern}\",")), "{folder}");
+    }
+    // What the package names is there.
+    for line in package.lines().filter(|line| line.starts_with("    [\"")) {
+        let path = line.split('"').nth(1).expect("a path");
+        let built = path.starts_with("target/");
+        let there = path.contains('*') || root().join(path).exists();
+        assert!(built || there, "the Debian package wants {path}");
+    }
 }
 
 #[test]

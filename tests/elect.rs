@@ -571,3 +571,67 @@ fn a_full_disk_is_no_reader_that_hung_up() {
         instance.stderr()
     );
 }
+
+#[test]
+fn the_event_log_of_two_on_a_blob_is_a_timeline_without_an_overlap() {
+    let scene = Scene::new();
+    let logs = ["one", "two"].map(|name| scene.path(&format!("{name}.events")));
+    let start = |name: &str, log: &PathBuf| {
+        let elect = scene.elect().args(["--blob", "elect-events/one"]);
+        elect
+            .env(
+                "AZURE_STORAGE_CONNECTION_STRING",
+                connection_string(azurite().port),
+            )
+            .args(["--lease", "15s", "--poll", "500ms", "--identity", name])
+            .arg("--event-log")
+            .arg(log)
+            .start()
+    };
+    let says = |instance: &Instance, words: &str| {
+        await_for(
+            &format!("{words:?} on stdout"),
+            || instance.stdout().contains(words).then_some(()),
+            || instance.stderr(),
+        );
+    };
+    let mut one = start("one", &logs[0]);
+    says(&one, "holder 1\n");
+    let mut two = start("two", &logs[1]);
+    says(&two, "standby one\n");
+    one.signal(Signal::SIGTERM);
+    assert_eq!(one.wait(), TERM);
+    says(&two, "holder 2\n");
+    two.signal(Signal::SIGTERM);
+    assert_eq!(two.wait(), TERM);
+    let told = Command::new(trafficcop())
+        .args(["timeline", "--json"])
+        .args(&logs)
+        .output()
+        .expect("it runs");
+    let text = String::from_utf8_lossy(&told.stdout);
+    assert_eq!(told.status.code(), Some(0), "{told:?}");
+    let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let locks = json["locks"].as_array().expect("locks");
+    assert_eq!(locks.len(), 1, "{json:#}");
+    let lock = locks[0]["lock"].as_str().expect("its address");
+    assert!(lock.ends_with("/elect-events/one"), "{lock}");
+    let tenures = locks[0]["tenures"].as_array().expect("tenures");
+    let told: Vec<_> = tenures
+        .iter()
+        .map(|tenure| {
+            let text = |field: &str| tenure[field].as_str().expect(field).to_owned();
+            (text("identity"), tenure["token"].as_u64(), text("end"))
+        })
+        .collect();
+    let released = "released".to_owned();
+    assert_eq!(
+        told,
+        [
+            ("one".to_owned(), Some(1), released.clone()),
+            ("two".to_owned(), Some(2), released)
+        ],
+        "{json:#}"
+    );
+    assert_eq!(json["overlap"], false);
+}

@@ -249,6 +249,145 @@ fn a_standby_keeps_one_line_up_to_date_and_takes_it_back() {
 }
 
 #[test]
+fn ctrl_z_stops_a_standby_and_fg_brings_its_line_back() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let lock = directory.path().join("lock");
+    let mut holder = holder(&lock);
+    let mut session = Session::begin();
+    stand_by(&mut session, &lock, "");
+    let line = "trafficcop: standing by for";
+    session.sees(line);
+    session.presses("\x1a");
+    session.sees("Stopped");
+    let stopped = session.seen;
+    session.presses("echo shell-$((40+2))\n");
+    session.sees("shell-42");
+    // In the background the terminal is the shell's.
+    session.presses("bg\n");
+    session.presses("jobs; sleep 3; echo shell-$((40+3))\n");
+    session.sees("Running");
+    // The line would have been shown anew two or three times by now.
+    session.sees("shell-43");
+    assert!(
+        !session.shown[stopped..].contains(line),
+        "{:?}",
+        &session.shown[stopped..]
+    );
+    session.presses("fg\n");
+    session.sees(&format!("{ERASE}{line}"));
+    session.presses("\x1a");
+    session.sees("Stopped");
+    session.presses("fg\n");
+    session.sees(&format!("{ERASE}{line}"));
+    drop(holder.stdin.take());
+    assert!(holder.wait().expect("it ends").success());
+    session.sees(&format!("{ERASE}trafficcop: in control"));
+    session.sees("in-42");
+    session.presses("echo status-$?\n");
+    session.sees("status-0");
+}
+
+/// Waits until this file is there.
+fn awaits(file: &std::path::Path) {
+    let begun = std::time::Instant::now();
+    while !file.exists() {
+        assert!(begun.elapsed() < PATIENCE, "no {}", file.display());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The number of a process that writes it into this file.
+fn pid_in(file: &std::path::Path) -> i32 {
+    awaits(file);
+    let text = std::fs::read_to_string(file).expect("a number");
+    text.trim().parse().expect("a number")
+}
+
+/// Waits until there is no such process.
+fn awaits_end_of(pid: i32) {
+    let begun = std::time::Instant::now();
+    while nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), None).is_ok() {
+        assert!(begun.elapsed() < PATIENCE, "process {pid} is still there");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+impl Session {
+    /// The terminal is gone: its window was closed, or the line to it was cut.
+    fn vanishes(mut self) {
+        let nothing = File::options().write(true).open("/dev/null");
+        self.keys = nothing.expect("there is one");
+        // Whoever reads the screen has a descriptor, too, and reads until the end.
+        let _gone = self.shell.kill();
+        let _reaped = self.shell.wait();
+    }
+}
+
+/// Types the start of an instance whose number, and whose command's, are told in files.
+fn start_noted(session: &mut Session, directory: &std::path::Path, before: &str) {
+    let place = directory.display();
+    session.presses(&format!(
+        "{before} sh -c 'echo $$ > {place}/pid.new; mv {place}/pid.new {place}/pid; exec {} run --file {place}/lock -- \
+         sh -c \"echo \\$\\$ > {place}/command.new; mv {place}/command.new {place}/command; exec sleep 600\"'\n",
+        env!("CARGO_BIN_EXE_trafficcop"),
+    ));
+}
+
+#[test]
+fn a_holder_whose_terminal_vanishes_drains_and_gives_the_lock_back() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut session = Session::begin();
+    start_noted(&mut session, directory.path(), "");
+    let supervisor = pid_in(&directory.path().join("pid"));
+    let command = pid_in(&directory.path().join("command"));
+    session.vanishes();
+    awaits_end_of(command);
+    awaits_end_of(supervisor);
+    let mut next = holder(&directory.path().join("lock"));
+    drop(next.stdin.take());
+    assert!(next.wait().expect("it ends").success());
+}
+
+#[test]
+fn a_standby_whose_terminal_vanishes_ends_unless_hang_ups_are_ignored() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let lock = directory.path().join("lock");
+    let mut first = holder(&lock);
+    let mut session = Session::begin();
+    start_noted(&mut session, directory.path(), "");
+    session.sees("standing by for");
+    let standby = pid_in(&directory.path().join("pid"));
+    session.vanishes();
+    awaits_end_of(standby);
+    std::fs::remove_file(directory.path().join("pid")).expect("it was there");
+
+    // `nohup`, but with the line on the terminal.
+    let mut session = Session::begin();
+    start_noted(&mut session, directory.path(), "trap '' HUP;");
+    session.sees("standing by for");
+    let standby = pid_in(&directory.path().join("pid"));
+    session.vanishes();
+    drop(first.stdin.take());
+    assert!(first.wait().expect("it ends").success());
+    // It has nothing to write to any more, and takes over all the same.
+    let command = pid_in(&directory.path().join("command"));
+    let used = std::fs::read_to_string(format!("/proc/{standby}/stat")).expect("it lives");
+    let fields: Vec<&str> = used[used.rfind(')').expect("a name")..]
+        .split_whitespace()
+        .collect();
+    let ticks = |at: usize| fields[at].parse::<u64>().expect("a number");
+    assert!(
+        ticks(12) + ticks(13) < 500,
+        "it spins: {} ticks",
+        ticks(12) + ticks(13)
+    );
+    let end = nix::sys::signal::Signal::SIGTERM;
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(standby), end).expect("it is ours");
+    awaits_end_of(command);
+    awaits_end_of(standby);
+}
+
+#[test]
 fn a_terminal_that_cannot_take_a_line_back_and_a_log_for_programs_show_none() {
     let directory = tempfile::tempdir().expect("a directory");
     let lock = directory.path().join("lock");

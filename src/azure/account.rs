@@ -11,7 +11,7 @@ use azure_core::http::policies::Policy;
 use azure_core::http::{ClientOptions, RetryOptions, Transport};
 use url::Url;
 
-use super::address::{SplitUrl, is_loopback, is_sas, safe, split_url};
+use super::address::{Service, SplitUrl, is_loopback, is_sas, malformed, safe, split_url};
 use super::service_clock::ServiceClock;
 use super::shared_key::SharedKey;
 use super::transport::Client;
@@ -27,8 +27,6 @@ const THE_FLAG: &str = "--emulator";
 const EMULATOR: &str = "devstoreaccount1";
 const EMULATOR_KEY: &str =
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
-const EMULATOR_BLOB: &str = "http://127.0.0.1:10000/devstoreaccount1";
-const EMULATOR_QUEUE: &str = "http://127.0.0.1:10001/devstoreaccount1";
 
 /// Why no account could be made of what was given. One line each, what to do included.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -74,14 +72,14 @@ enum Credential {
     Sas(Secret),
 }
 
-/// A storage account and its credential. `Debug` shows no secret.
+/// A service of a storage account and the credential for it. `Debug` shows no secret.
 #[derive(Clone)]
 pub struct Account {
     name: Option<String>,
     credential: Credential,
     emulator: bool,
-    blob: Url,
-    queue: Option<Url>,
+    service: Service,
+    endpoint: Url,
     client: Arc<Client>,
     clock: Arc<ServiceClock>,
 }
@@ -89,15 +87,15 @@ pub struct Account {
 impl fmt::Debug for Account {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Account")
-            .field("blob", &self.blob.as_str())
+            .field("endpoint", &self.endpoint.as_str())
             .field("kind", &self.kind())
             .finish_non_exhaustive()
     }
 }
 
 impl Account {
-    /// Finds the account in the environment (`get`), the flag `--emulator`, and the lock's URL if
-    /// it was given as one. Sources that say the same overlap; sources that contradict each other
+    /// Finds the blob service of the account in the environment (`get`), the flag `--emulator`, and
+    /// the lock's URL if it was given as one. Sources that say the same overlap; sources that contradict each other
     /// are refused.
     ///
     /// # Errors
@@ -107,7 +105,28 @@ impl Account {
         emulator: bool,
         url: Option<&Url>,
     ) -> Result<Account, AccountError> {
-        let mut found = Found::default();
+        Account::of_service(Service::Blob, get, emulator, url)
+    }
+
+    /// The same for the account's queue service, and the queue's URL if it was given as one.
+    ///
+    /// # Errors
+    /// A missing, unreadable or contradicting part, named.
+    pub fn resolve_queue(
+        get: &dyn Fn(&str) -> Option<String>,
+        emulator: bool,
+        url: Option<&Url>,
+    ) -> Result<Account, AccountError> {
+        Account::of_service(Service::Queue, get, emulator, url)
+    }
+
+    fn of_service(
+        service: Service,
+        get: &dyn Fn(&str) -> Option<String>,
+        emulator: bool,
+        url: Option<&Url>,
+    ) -> Result<Account, AccountError> {
+        let mut found = Found::about(service);
         let url = url.map(split_url).transpose()?;
         let env = |name: &str| {
             get(name)
@@ -126,6 +145,9 @@ impl Account {
         }
         if let Some(sas) = env(SAS) {
             found.sas(&sas, SAS)?;
+        }
+        if let Some((variable, text)) = service.variable().and_then(|v| Some((v, env(v)?))) {
+            found.at(Found::endpoint(&text, variable)?, variable)?;
         }
         if emulator {
             found.emulator(url.is_some())?;
@@ -152,16 +174,10 @@ impl Account {
         self.name.as_deref()
     }
 
-    /// The address of the blob service, without a secret.
+    /// The address of the service, without a secret.
     #[must_use]
-    pub fn blob_endpoint(&self) -> &Url {
-        &self.blob
-    }
-
-    /// The address of the queue service, where it is known; without a secret.
-    #[must_use]
-    pub fn queue_endpoint(&self) -> Option<&Url> {
-        self.queue.as_ref()
+    pub fn endpoint(&self) -> &Url {
+        &self.endpoint
     }
 
     /// `url` as it must be requested: with the SAS, if there is one. A secret.
@@ -196,7 +212,7 @@ impl Account {
     /// The same account with a client and a clock of its own, for a process that was forked.
     pub(crate) fn in_another_process(&self, clock: ServiceClock) -> Account {
         Account {
-            client: Arc::new(Client::new(self.blob.scheme() == "https")),
+            client: Arc::new(self.service.client(&self.endpoint)),
             clock: Arc::new(clock),
             ..self.clone()
         }
@@ -208,13 +224,14 @@ type Said<T> = Option<(T, &'static str)>;
 
 #[derive(Default)]
 struct Found {
+    /// What of the account is asked for.
+    service: Service,
     /// A connection string was given.
     string: bool,
     name: Said<String>,
     key: Said<String>,
     sas: Said<String>,
-    blob: Said<Url>,
-    queue: Said<Url>,
+    endpoint: Said<Url>,
     suffix: Option<String>,
     protocol: Option<String>,
 }
@@ -239,14 +256,14 @@ fn agree<T: PartialEq>(
     }
 }
 
-pub(super) fn malformed(what: impl Into<String>, why: impl Into<String>) -> AccountError {
-    AccountError::Malformed {
-        what: what.into(),
-        why: why.into(),
-    }
-}
-
 impl Found {
+    fn about(service: Service) -> Found {
+        Found {
+            service,
+            ..Found::default()
+        }
+    }
+
     fn name(&mut self, name: &str, source: &'static str) -> Result<(), AccountError> {
         let fits = (3..=24).contains(&name.len())
             && name
@@ -300,16 +317,17 @@ impl Found {
         }
     }
 
-    fn endpoint(text: &str, part: &str) -> Result<Url, AccountError> {
-        let url = Url::parse(text.trim_end_matches('/')).map_err(|error| {
-            malformed(
-                format!("{part} in {STRING}"),
-                format!("is not a URL: {error}"),
-            )
-        })?;
+    /// The service is there.
+    fn at(&mut self, endpoint: Url, source: &'static str) -> Result<(), AccountError> {
+        agree(&mut self.endpoint, endpoint, source, self.service.differs())
+    }
+
+    fn endpoint(text: &str, what: &str) -> Result<Url, AccountError> {
+        let url = Url::parse(text.trim_end_matches('/'))
+            .map_err(|error| malformed(what, format!("is not a URL: {error}")))?;
         if url.query().is_some() || !url.username().is_empty() || url.password().is_some() {
             return Err(malformed(
-                format!("{part} in {STRING}"),
+                what,
                 "carries a query or a user name: give a SAS as SharedAccessSignature",
             ));
         }
@@ -318,6 +336,7 @@ impl Found {
     }
 
     fn connection_string(&mut self, text: &str) -> Result<(), AccountError> {
+        let part = self.service.part();
         for field in text
             .split(';')
             .map(str::trim)
@@ -331,10 +350,8 @@ impl Found {
                 "usedevelopmentstorage" if value.eq_ignore_ascii_case("true") => {
                     self.name(EMULATOR, STRING)?;
                     self.key(EMULATOR_KEY, STRING)?;
-                    let blob = Self::endpoint(EMULATOR_BLOB, "UseDevelopmentStorage")?;
-                    let queue = Self::endpoint(EMULATOR_QUEUE, "UseDevelopmentStorage")?;
-                    agree(&mut self.blob, blob, STRING, "different blob endpoints")?;
-                    agree(&mut self.queue, queue, STRING, "different queue endpoints")?;
+                    let url = Self::endpoint(self.service.emulator(), "UseDevelopmentStorage")?;
+                    self.at(url, STRING)?;
                 }
                 "usedevelopmentstorage" => {
                     return Err(malformed(
@@ -345,17 +362,13 @@ impl Found {
                 "accountname" => self.name(value, STRING)?,
                 "accountkey" => self.key(value, STRING)?,
                 "sharedaccesssignature" => self.sas(value, STRING)?,
-                "blobendpoint" => {
-                    let url = Self::endpoint(value, "BlobEndpoint")?;
-                    agree(&mut self.blob, url, STRING, "different blob endpoints")?;
-                }
-                "queueendpoint" => {
-                    let url = Self::endpoint(value, "QueueEndpoint")?;
-                    agree(&mut self.queue, url, STRING, "different queue endpoints")?;
+                name if name.eq_ignore_ascii_case(part) => {
+                    let url = Self::endpoint(value, &format!("{part} in {STRING}"))?;
+                    self.at(url, STRING)?;
                 }
                 "endpointsuffix" => self.suffix = Some(value.to_owned()),
                 "defaultendpointsprotocol" => self.protocol = Some(value.to_ascii_lowercase()),
-                // TableEndpoint, FileEndpoint and whatever else: not ours.
+                // The addresses of other services, and whatever else: not ours.
                 _ => {}
             }
         }
@@ -363,23 +376,18 @@ impl Found {
     }
 
     fn emulator(&mut self, url_given: bool) -> Result<(), AccountError> {
-        agree(
-            &mut self.name,
-            EMULATOR.to_owned(),
-            THE_FLAG,
-            "different accounts",
-        )?;
+        self.name(EMULATOR, THE_FLAG)?;
         self.key(EMULATOR_KEY, THE_FLAG)?;
-        match &self.blob {
-            Some((blob, first)) if !is_loopback(blob) => Err(AccountError::Contradiction {
+        match &self.endpoint {
+            Some((known, first)) if !is_loopback(known) => Err(AccountError::Contradiction {
                 first: (*first).to_owned(),
                 second: THE_FLAG.to_owned(),
                 about: "the emulator is on this machine".to_owned(),
             }),
             // A port of one's own stands; else the well-known one, unless the URL has one.
             None if !url_given => {
-                self.blob = Url::parse(EMULATOR_BLOB).ok().map(|url| (url, THE_FLAG));
-                self.queue = Url::parse(EMULATOR_QUEUE).ok().map(|url| (url, THE_FLAG));
+                let url = Self::endpoint(self.service.emulator(), THE_FLAG)?;
+                self.endpoint = Some((url, THE_FLAG));
                 Ok(())
             }
             _ => Ok(()),
@@ -392,22 +400,17 @@ impl Found {
             _ => true,
         };
         if let Some(sas) = &url.sas {
-            if !same_account && self.blob.as_ref().is_none_or(|(_, s)| *s != THE_FLAG) {
+            if !same_account && self.endpoint.as_ref().is_none_or(|(_, s)| *s != THE_FLAG) {
                 // A URL with a SAS needs nothing else; what is set for another account is not
                 // about this lock.
-                *self = Found::default();
+                *self = Found::about(self.service);
             }
             self.sas(sas, THE_URL)?;
         }
         if let Some(name) = &url.account {
             agree(&mut self.name, name.clone(), THE_URL, "different accounts")?;
         }
-        agree(
-            &mut self.blob,
-            url.endpoint,
-            THE_URL,
-            "different blob endpoints",
-        )
+        self.at(url.endpoint, THE_URL)
     }
 
     fn finish(self, emulator: bool) -> Result<Account, AccountError> {
@@ -416,7 +419,7 @@ impl Found {
             advice: advice.to_owned(),
         };
         let whole = format!("copy the whole connection string into {STRING}");
-        let service = |service: &str| -> Result<Option<Url>, AccountError> {
+        let by_name = || -> Result<Option<Url>, AccountError> {
             let Some((name, _)) = &self.name else {
                 return Ok(None);
             };
@@ -428,14 +431,15 @@ impl Found {
                 ));
             }
             let suffix = self.suffix.as_deref().unwrap_or("core.windows.net");
-            let text = format!("{protocol}://{name}.{service}.{suffix}");
-            Self::endpoint(&text, "EndpointSuffix").map(Some)
+            let text = format!("{protocol}://{name}.{}.{suffix}", self.service.word());
+            Self::endpoint(&text, &format!("EndpointSuffix in {STRING}")).map(Some)
         };
-        let blob = match &self.blob {
+        let endpoint = match &self.endpoint {
             Some((url, _)) => url.clone(),
-            None => service("blob")?.ok_or_else(|| {
+            None => by_name()?.ok_or_else(|| {
                 if self.string {
-                    return missing("AccountName (or BlobEndpoint)", &whole);
+                    let part = format!("AccountName (or {})", self.service.part());
+                    return missing(&part, &whole);
                 }
                 missing(
                     "the storage account",
@@ -443,13 +447,8 @@ impl Found {
                 )
             })?,
         };
-        safe(&blob)?;
-        let queue = match (&self.queue, &self.blob) {
-            (Some((url, _)), _) => Some(url.clone()),
-            (None, None) => service("queue")?,
-            (None, Some(_)) => None,
-        };
-        let name = match (&self.name, split_url(&blob)?.account) {
+        safe(&endpoint)?;
+        let name = match (&self.name, split_url(&endpoint)?.account) {
             (Some((name, _)), _) => Some(name.clone()),
             (None, in_endpoint) => in_endpoint,
         };
@@ -470,7 +469,7 @@ impl Found {
                 return Err(missing("AccountKey (or SharedAccessSignature)", &whole));
             }
             (None, None) => {
-                let hint = if is_loopback(&blob) {
+                let hint = if is_loopback(&endpoint) {
                     "; for the emulator use --emulator"
                 } else {
                     ""
@@ -482,15 +481,15 @@ impl Found {
             }
         };
         let known_key =
-            matches!(&self.key, Some((key, _)) if key == EMULATOR_KEY) && is_loopback(&blob);
+            matches!(&self.key, Some((key, _)) if key == EMULATOR_KEY) && is_loopback(&endpoint);
         Ok(Account {
             name,
             credential,
             emulator: emulator || known_key,
-            client: Arc::new(Client::new(blob.scheme() == "https")),
+            client: Arc::new(self.service.client(&endpoint)),
             clock: Arc::new(ServiceClock::new()),
-            blob,
-            queue,
+            service: self.service,
+            endpoint,
         })
     }
 }

@@ -20,6 +20,17 @@ fn resolve(
     Account::resolve(&get, emulator, url.as_ref())
 }
 
+fn queues(
+    env: &[(&str, &str)],
+    emulator: bool,
+    url: Option<&str>,
+) -> Result<Account, AccountError> {
+    let env: HashMap<&str, &str> = env.iter().copied().collect();
+    let url = url.map(|text| Url::parse(text).expect("a URL"));
+    let get = |name: &str| env.get(name).map(|value| (*value).to_owned());
+    Account::resolve_queue(&get, emulator, url.as_ref())
+}
+
 fn string(rest: &str) -> String {
     format!("DefaultEndpointsProtocol=https;AccountName=myacct;{rest}")
 }
@@ -31,12 +42,8 @@ fn each_source_alone_is_enough() {
     ));
     let account = resolve(&[(STRING, &key)], false, None).expect("an account");
     assert_eq!(
-        account.blob_endpoint().as_str(),
+        account.endpoint().as_str(),
         "https://myacct.blob.core.usgovcloudapi.net/"
-    );
-    assert_eq!(
-        account.queue_endpoint().map(Url::as_str),
-        Some("https://myacct.queue.core.usgovcloudapi.net/")
     );
     assert_eq!(
         (account.kind(), account.name()),
@@ -45,7 +52,7 @@ fn each_source_alone_is_enough() {
 
     let account = resolve(&[(ACCOUNT, "myacct"), (KEY, SECRET)], false, None).expect("an account");
     assert_eq!(
-        account.blob_endpoint().as_str(),
+        account.endpoint().as_str(),
         "https://myacct.blob.core.windows.net/"
     );
 
@@ -53,19 +60,19 @@ fn each_source_alone_is_enough() {
     let account = resolve(&[(ACCOUNT, "myacct"), (SAS, &sas)], false, None).expect("an account");
     assert_eq!(account.kind(), "SAS");
     assert_eq!(
-        account.authorised(account.blob_endpoint()).as_str(),
+        account.authorised(account.endpoint()).as_str(),
         format!("https://myacct.blob.core.windows.net/?{A_SAS}")
     );
 
     let only_sas = format!("BlobEndpoint=https://locks.example/;SharedAccessSignature={A_SAS}");
     let account = resolve(&[(STRING, &only_sas)], false, None).expect("an account");
-    assert_eq!(account.blob_endpoint().as_str(), "https://locks.example/");
+    assert_eq!(account.endpoint().as_str(), "https://locks.example/");
 
     let url = format!("https://myacct.blob.core.windows.net/locks/x?{A_SAS}");
     let account = resolve(&[], false, Some(&url)).expect("an account");
     assert_eq!((account.kind(), account.name()), ("SAS", Some("myacct")));
     assert_eq!(
-        account.blob_endpoint().as_str(),
+        account.endpoint().as_str(),
         "https://myacct.blob.core.windows.net/"
     );
 
@@ -91,7 +98,7 @@ fn the_emulator_by_flag_and_by_connection_string() {
         ),
     ] {
         let account = account.expect("an account");
-        assert_eq!(account.blob_endpoint().as_str(), EMULATOR_BLOB);
+        assert_eq!(account.endpoint().as_str(), Service::Blob.emulator());
         assert_eq!(account.kind(), "emulator key");
     }
     let own_port = format!(
@@ -100,8 +107,10 @@ fn the_emulator_by_flag_and_by_connection_string() {
     );
     for flag in [false, true] {
         let account = resolve(&[(STRING, &own_port)], flag, None).expect("an account");
-        assert_eq!(account.blob_endpoint().port(), Some(21000));
-        assert_eq!(account.queue_endpoint().and_then(Url::port), Some(21001));
+        assert_eq!(account.endpoint().port(), Some(21000));
+        let queue = queues(&[(STRING, &own_port)], flag, None).expect("an account");
+        assert_eq!(queue.endpoint().port(), Some(21001));
+        assert_eq!(queue.kind(), "emulator key");
         assert_eq!(account.kind(), "emulator key");
     }
 }
@@ -250,4 +259,54 @@ fn debug_shows_no_secret() {
         assert!(!text.contains(SECRET) && !text.contains("s3cr3t"), "{text}");
         assert!(text.contains("myacct"), "{text}");
     }
+}
+
+#[test]
+fn the_queue_service_has_an_address_of_its_own() {
+    let key = string(&format!(
+        "AccountKey={SECRET};EndpointSuffix=core.usgovcloudapi.net;BlobEndpoint=https://blobs.example"
+    ));
+    let of = |env: &[(&str, &str)], emulator, url: Option<&str>| {
+        let account = queues(env, emulator, url).expect("an account");
+        account.endpoint().to_string()
+    };
+    let usgov = "https://myacct.queue.core.usgovcloudapi.net/";
+    assert_eq!(of(&[(STRING, &key)], false, None), usgov);
+    let by_key = [(ACCOUNT, "myacct"), (KEY, SECRET)];
+    let public = "https://myacct.queue.core.windows.net/";
+    assert_eq!(of(&by_key, false, None), public);
+    let url = format!("https://myacct.queue.core.windows.net/jobs?{A_SAS}");
+    assert_eq!(of(&[], false, Some(&url)), public);
+    let plain = "https://myacct.queue.core.windows.net/jobs";
+    assert_eq!(of(&[(KEY, SECRET)], false, Some(plain)), public);
+    let named = "AZURE_STORAGE_QUEUE_ENDPOINT";
+    let own = [(named, "https://queues.example"), by_key[0], by_key[1]];
+    assert_eq!(of(&own, false, None), "https://queues.example/");
+    let string = format!("{key};QueueEndpoint=https://queues.example");
+    assert_eq!(
+        of(&[(STRING, &string)], false, None),
+        "https://queues.example/"
+    );
+    let emulator = Service::Queue.emulator();
+    assert_eq!(of(&[], true, None), emulator);
+    assert_eq!(
+        of(&[(STRING, "UseDevelopmentStorage=true")], false, None),
+        emulator
+    );
+    assert_eq!(of(&[], true, Some(&format!("{emulator}/jobs"))), emulator);
+    let own_port = [(named, "http://127.0.0.1:21001/devstoreaccount1")];
+    assert_eq!(of(&own_port, true, None), own_port[0].1);
+
+    let said = |env: &[(&str, &str)], emulator, url| {
+        queues(env, emulator, url)
+            .expect_err("an error")
+            .to_string()
+    };
+    let both = [(STRING, string.as_str()), (named, "https://others.example")];
+    assert!(said(&both, false, None).contains("different queue endpoints"));
+    assert!(said(&own, true, None).contains("contradict each other"));
+    let bad = [(named, "queues.example"), by_key[0], by_key[1]];
+    assert!(said(&bad, false, None).starts_with("AZURE_STORAGE_QUEUE_ENDPOINT is not a URL"));
+    let far = [(named, "http://queues.example"), by_key[0], by_key[1]];
+    assert!(said(&far, false, None).contains("use https"));
 }

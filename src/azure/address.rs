@@ -1,11 +1,71 @@
-//! The address of a blob, taken apart: the endpoint, the path below it, and a SAS if it bears one.
+//! The address of a blob or a queue, taken apart: the endpoint, the path below it, and a SAS if it bears one.
 //!
 //! Called by the account, and by the store to find the account of its URL. Must never let the SAS
 //! into what is shown.
 
 use url::{Host, Url};
 
-use super::account::{AccountError, malformed};
+use super::account::AccountError;
+use super::transport::Client;
+
+/// Which service of a storage account.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Service {
+    #[default]
+    Blob,
+    Queue,
+}
+
+impl Service {
+    /// In the names of hosts.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Service::Blob => "blob",
+            Service::Queue => "queue",
+        }
+    }
+
+    /// Its address in a connection string.
+    pub(super) fn part(self) -> &'static str {
+        match self {
+            Service::Blob => "BlobEndpoint",
+            Service::Queue => "QueueEndpoint",
+        }
+    }
+
+    /// The environment variable for its address, where there is one.
+    pub(super) fn variable(self) -> Option<&'static str> {
+        match self {
+            Service::Blob => None,
+            Service::Queue => Some("AZURE_STORAGE_QUEUE_ENDPOINT"),
+        }
+    }
+
+    /// Its address in an emulator that was started without options.
+    pub(super) fn emulator(self) -> &'static str {
+        match self {
+            Service::Blob => "http://127.0.0.1:10000/devstoreaccount1",
+            Service::Queue => "http://127.0.0.1:10001/devstoreaccount1",
+        }
+    }
+
+    /// What two sources contradict each other in.
+    pub(super) fn differs(self) -> &'static str {
+        match self {
+            Service::Blob => "different blob endpoints",
+            Service::Queue => "different queue endpoints",
+        }
+    }
+
+    /// A client for it. Every message that is worked on renews by itself; a lease is one.
+    pub(super) fn client(self, endpoint: &Url) -> Client {
+        let idle = match self {
+            Service::Blob => 2,
+            Service::Queue => 32,
+        };
+        Client::new(endpoint.scheme() == "https", idle)
+    }
+}
 
 /// A URL of a service, taken apart.
 pub(crate) struct SplitUrl {
@@ -79,5 +139,13 @@ pub(super) fn safe(url: &Url) -> Result<(), AccountError> {
             "the URL",
             format!("begins with `{scheme}`, not `https`"),
         )),
+    }
+}
+
+/// A part that cannot be read.
+pub(super) fn malformed(what: impl Into<String>, why: impl Into<String>) -> AccountError {
+    AccountError::Malformed {
+        what: what.into(),
+        why: why.into(),
     }
 }

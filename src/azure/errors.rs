@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use azure_core::error::{Error, ErrorKind};
 use azure_core::http::RawResponse;
-use azure_core::http::headers::HeaderName;
+use azure_core::http::headers::{HeaderName, Headers};
 use azure_core::time::parse_rfc7231;
 
 use crate::core::Failure;
@@ -38,6 +38,18 @@ pub enum Operation {
     List,
     /// Delete the blob.
     Delete,
+    /// Look at the queue's properties.
+    LookAtQueue,
+    /// Create the queue.
+    CreateQueue,
+    /// Take messages.
+    Take,
+    /// Lock a message anew, or make it visible again.
+    Update,
+    /// Put a message into a queue.
+    Put,
+    /// Delete a message.
+    DeleteMessage,
 }
 
 impl Operation {
@@ -55,14 +67,44 @@ impl Operation {
             Operation::BreakLease => "break the lease of",
             Operation::List => "list the blobs of",
             Operation::Delete => "delete",
+            Operation::LookAtQueue => "read the properties of",
+            Operation::CreateQueue => "create",
+            Operation::Take => "take messages from",
+            Operation::Update => "update a message of",
+            Operation::Put => "put a message into",
+            Operation::DeleteMessage => "delete a message of",
         }
+    }
+
+    /// What it is done to.
+    fn object(self) -> &'static str {
+        if self.is_of_queue() {
+            "the queue"
+        } else {
+            "the blob"
+        }
+    }
+
+    fn is_of_queue(self) -> bool {
+        matches!(
+            self,
+            Operation::LookAtQueue
+                | Operation::CreateQueue
+                | Operation::Take
+                | Operation::Update
+                | Operation::Put
+                | Operation::DeleteMessage
+        )
     }
 
     /// What allows it, in the letters of a SAS.
     fn sas_letters(self) -> &'static str {
         match self {
-            Operation::Look => "r",
-            Operation::CreateBlob | Operation::CreateContainer => "c",
+            Operation::Look | Operation::LookAtQueue => "r",
+            Operation::CreateBlob | Operation::CreateContainer | Operation::CreateQueue => "c",
+            Operation::Take | Operation::DeleteMessage => "p",
+            Operation::Update => "u",
+            Operation::Put => "a",
             Operation::List => "l",
             Operation::Delete => "d",
             _ => "w",
@@ -149,6 +191,17 @@ impl Trouble {
         }
     }
 
+    /// An answer of success that the service cannot have given: it lacks this.
+    #[must_use]
+    pub(crate) fn foreign(lacks: &str, headers: &Headers) -> Trouble {
+        let kind = headers.get_optional_str(&HeaderName::from_static("content-type"));
+        Trouble::Silence(if kind.is_some_and(|kind| kind.contains("text/html")) {
+            "unknown: a web page instead of an answer of the storage service".to_owned()
+        } else {
+            format!("unknown: the answer lacks {lacks}, so it is not from the storage service")
+        })
+    }
+
     /// The time limit passed before an answer came.
     #[must_use]
     pub fn timed_out() -> Trouble {
@@ -232,6 +285,11 @@ impl Trouble {
                     "the credential does not allow it: a SAS needs the permission {} for it",
                     operation.sas_letters()
                 ),
+                _ if operation.is_of_queue() => format!(
+                    "the credential does not allow it: a SAS needs the permissions rpuac (here {}) \
+                     for the queue service, an identity the role Storage Queue Data Contributor",
+                    operation.sas_letters()
+                ),
                 _ => format!(
                     "the credential does not allow it: a SAS needs the permissions rcw (here {}) \
                      for the blob service",
@@ -279,7 +337,9 @@ impl Trouble {
                 (401 | 403, _) => fatal(true),
                 (_, Some("AccountIsDisabled" | "InsufficientAccountPermissions")) => fatal(true),
                 // Being deleted takes a while, then it can be created again.
-                (_, Some("ContainerBeingDeleted" | "ConditionNotMet")) => self.doubt(operation),
+                (_, Some("ContainerBeingDeleted" | "QueueBeingDeleted" | "ConditionNotMet")) => {
+                    self.doubt(operation)
+                }
                 (408 | 429, _) | (500.., _) => self.doubt(operation),
                 (400..=499, Some(_)) => fatal(false),
                 _ => self.doubt(operation),
@@ -293,7 +353,12 @@ impl Trouble {
     #[must_use]
     pub fn doubt(&self, operation: Operation) -> Failure {
         Failure::Transient {
-            why: format!("{} (to {} the blob)", self.why(), operation.words()),
+            why: format!(
+                "{} (to {} {})",
+                self.why(),
+                operation.words(),
+                operation.object()
+            ),
             retry_after: match self {
                 Trouble::Answer { retry_after, .. } => *retry_after,
                 _ => None,
@@ -314,7 +379,7 @@ fn clean(code: &str) -> String {
 mod tests {
     use std::collections::HashMap;
 
-    use azure_core::http::headers::{HeaderValue, Headers};
+    use azure_core::http::headers::HeaderValue;
     use azure_core::time::{OffsetDateTime, to_rfc7231};
 
     use super::*;

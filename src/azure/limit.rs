@@ -6,7 +6,11 @@ use std::future::Future;
 use std::pin::pin;
 use std::time::Duration;
 
+use super::errors::Trouble;
 use crate::clock::Instant;
+
+/// No exchange takes longer: a dead connection must leave time for another attempt.
+const EXCHANGE_LIMIT: Duration = Duration::from_secs(5);
 
 /// tokio's timers stand still while the machine sleeps, so the clock is looked at again this often.
 const LOOK: Duration = Duration::from_millis(250);
@@ -23,6 +27,26 @@ pub async fn before<T>(deadline: Instant, work: impl Future<Output = T>) -> Opti
         if let Ok(done) = tokio::time::timeout(left.min(LOOK), &mut work).await {
             return Some(done);
         }
+    }
+}
+
+/// One exchange, until then and no longer than any.
+pub(crate) async fn limited<T>(
+    give_up_at: Instant,
+    work: impl IntoFuture<Output = azure_core::Result<T>>,
+) -> Result<T, Trouble> {
+    unhurried(give_up_at.min(Instant::now() + EXCHANGE_LIMIT), work).await
+}
+
+/// One exchange, for as long as is given: its answer can be long.
+pub(crate) async fn unhurried<T>(
+    give_up_at: Instant,
+    work: impl IntoFuture<Output = azure_core::Result<T>>,
+) -> Result<T, Trouble> {
+    match before(give_up_at, work.into_future()).await {
+        Some(Ok(done)) => Ok(done),
+        Some(Err(error)) => Err(Trouble::of(&error)),
+        None => Err(Trouble::timed_out()),
     }
 }
 

@@ -17,4 +17,5 @@ pub use errors::{Operation, Trouble};
 pub use limit::before;
 
 pub(crate) use address::split_url;
+pub(crate) use limit::{limited, unhurried};
 pub(crate) use service_clock::ServiceClock;

@@ -16,28 +16,31 @@ use azure_core::http::{AsyncRawResponse, Body, HttpClient, Method, Request};
 
 /// A connection that takes longer is given up, so that the renewal still has time for another.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
-/// No answer of the operations we use is longer (a page of a listing is the longest); anything that
-/// is, is not from the service.
-const ANSWER_LIMIT: usize = 4 * 1024 * 1024;
+/// No answer of the operations we use is longer (32 messages of 64 KiB are the longest, each byte
+/// of which may take six in XML); anything that is, is not from the service.
+const ANSWER_LIMIT: usize = 13 * 1024 * 1024;
 
 /// A client that is built with its first request: where no certificates are installed that
 /// fails, and then it is an error with words, and none at all for plain http.
 pub(crate) struct Client {
     https: bool,
+    /// How many connections are kept for the next requests.
+    idle: usize,
     built: OnceLock<std::result::Result<reqwest::Client, String>>,
 }
 
 impl Client {
-    pub(crate) fn new(https: bool) -> Client {
+    pub(crate) fn new(https: bool, idle: usize) -> Client {
         Client {
             https,
+            idle,
             built: OnceLock::new(),
         }
     }
 
     fn client(&self) -> Result<&reqwest::Client> {
         self.built
-            .get_or_init(|| build(self.https))
+            .get_or_init(|| build(self.https, self.idle))
             .as_ref()
             .map_err(|why| Error::with_message(ErrorKind::Other, why.clone()))
     }
@@ -51,7 +54,7 @@ impl fmt::Debug for Client {
     }
 }
 
-fn build(https: bool) -> std::result::Result<reqwest::Client, String> {
+fn build(https: bool, idle: usize) -> std::result::Result<reqwest::Client, String> {
     // HTTP/1.1 only: there, giving up a request closes its connection, so a path that has died
     // silently is not used for the next one.
     let mut builder = reqwest::Client::builder()
@@ -59,7 +62,7 @@ fn build(https: bool) -> std::result::Result<reqwest::Client, String> {
         .redirect(reqwest::redirect::Policy::none())
         .connect_timeout(CONNECT_LIMIT)
         .pool_idle_timeout(Duration::from_secs(30))
-        .pool_max_idle_per_host(2)
+        .pool_max_idle_per_host(idle)
         .tcp_nodelay(true);
     if https {
         // Fails only where another provider was installed before, which serves as well.

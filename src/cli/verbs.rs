@@ -180,6 +180,26 @@ pub const STATUS_JSON: Rows<'_> = &[
     ),
     ("token", "the fencing token of the present or last tenure"),
     (
+        "once",
+        "what is known of tasks that are to be done once (run --once): an array, empty if nothing is, of objects of the next seven",
+    ),
+    ("once[].key", "the task's name (--once-key)"),
+    (
+        "once[].slot",
+        "the beginning of the slot of time that was run last (RFC 3339, UTC); null without --once-per",
+    ),
+    (
+        "once[].exit",
+        "the recorded exit status: 0 if it is done, else it has failed for good; null if there is none, as for the next two",
+    ),
+    ("once[].by", "the identity of the instance that ran it"),
+    ("once[].at", "when that was recorded (RFC 3339, UTC)"),
+    ("once[].token", "the fencing token of the last run"),
+    (
+        "once[].failed",
+        "how many runs have failed since, in this slot",
+    ),
+    (
         "flaw",
         "what is wrong with the record or the place, in words; else null",
     ),

@@ -16,6 +16,7 @@ mod acquire;
 mod inspect;
 mod notes;
 mod probe;
+mod reset;
 mod target;
 mod task;
 mod will;
@@ -271,8 +272,8 @@ impl Blob {
 
 /// The blob's address without a secret, and the clients for it; nothing is sent.
 fn connect(target: &Target, account: &Account) -> Result<(String, Wire), OpenError> {
-    let blob_url = target.blob_url(account.blob_endpoint());
-    let container_url = target.container_url(account.blob_endpoint());
+    let blob_url = target.blob_url(account.endpoint());
+    let container_url = target.container_url(account.endpoint());
     let wire = Wire::new(
         account.authorised(&blob_url),
         account.authorised(&container_url),

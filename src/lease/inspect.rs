@@ -1,9 +1,15 @@
 //! What can be seen of a lock without competing for it.
 //!
 //! Made by the inspectors of the stores, read by the verbs. Nobody who looks may create, acquire,
-//! renew or write anything: a lock that is looked at must not notice.
+//! renew or write anything: a lock that is looked at must not notice. Only what is said to
+//! [`Errands`] is written, under the lock itself.
 
+use super::once::Ledger;
 use super::record::Record;
+
+/// The flaw of a record whose results cannot be read.
+pub(super) const UNREAD: &str =
+    "its results of --once cannot be read: 'trafficcop reset --all' forgets them";
 
 /// Whether somebody has the lock, as its store says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +39,52 @@ pub struct Sighting {
     pub record: Option<Record>,
     /// What is wrong with the record or the place: one line.
     pub flaw: Option<String>,
+    /// There are results of tasks that are to be done once, and they cannot be read.
+    pub unread: bool,
     /// Changes when the record does (a blob's ETag).
     pub version: Option<String>,
+}
+
+/// Which results of tasks that are to be done once are to be forgotten.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Errands {
+    /// Those of this key.
+    Of(String),
+    /// All, and what stands in their place and cannot be read.
+    All,
+}
+
+impl Errands {
+    /// Forgets them; whether there was anything.
+    pub(super) fn leave(&self, ledger: &mut Ledger) -> bool {
+        match self {
+            Errands::Of(key) => ledger.forget(key),
+            Errands::All => std::mem::take(ledger) != Ledger::EMPTY,
+        }
+    }
+
+    /// Whether what is to be forgotten is the same in both.
+    pub(super) fn are_same(&self, one: &Ledger, other: &Ledger) -> bool {
+        let of = |ledger: &Ledger| match self {
+            Errands::Of(key) => {
+                let entries = ledger.entries().iter();
+                entries.filter(|entry| entry.key == *key).cloned().collect()
+            }
+            Errands::All => ledger.entries().to_vec(),
+        };
+        of(one) == of(other)
+    }
+}
+
+/// How forgetting went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forgotten {
+    /// It is forgotten.
+    Done,
+    /// Somebody has the lock: nothing was changed.
+    Held,
+    /// It is not what was shown any more: nothing was changed.
+    Changed,
+    /// There is nothing of the kind any more.
+    Nothing,
 }

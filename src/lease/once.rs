@@ -337,7 +337,8 @@ impl Errand {
 }
 
 /// Seconds of the Unix epoch as people read them (RFC 3339, UTC).
-fn moment(seconds: u64) -> String {
+#[must_use]
+pub fn moment(seconds: u64) -> String {
     let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
     OffsetDateTime::from_unix_timestamp(seconds)
         .ok()

@@ -5,6 +5,8 @@
 //! is tried, what its command's exit status means and when a lock is renewed is said by the driver
 //! and the core. It never knows a process.
 
+pub mod storage;
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -17,7 +17,7 @@ use crate::plan::Refusal;
 use crate::report;
 
 /// How long the request may take.
-const LIMIT: Duration = Duration::from_secs(5);
+pub(super) const LIMIT: Duration = Duration::from_secs(5);
 /// The longest period the service knows, in seconds.
 const LONGEST: u8 = 60;
 /// How often we look again because the holder wrote while it was asked: he renews his record when
@@ -96,7 +96,7 @@ fn period(typed: Option<&str>) -> Result<Option<u8>, Refusal> {
 }
 
 /// Breaks the lease of the tenure that was shown, and no other.
-async fn attempt(
+pub(super) async fn attempt(
     blob: &Inspector,
     mut seen: Sighting,
     period: Option<u8>,

@@ -9,7 +9,9 @@ use crate::cli;
 use crate::exit::Leave;
 use crate::report::plain;
 
-const HEADER: [&str; 6] = ["LOCK", "STATE", "TOKEN", "HOLDER", "SINCE", "COMMAND"];
+const HEADER: [&str; 7] = [
+    "LOCK", "STATE", "TOKEN", "HOLDER", "SINCE", "ONCE", "COMMAND",
+];
 
 /// Prints them.
 ///
@@ -43,6 +45,7 @@ fn row(told: &Told) -> Vec<String> {
         token,
         held(&told.holder),
         held(&told.since.as_deref().map(whole_seconds)),
+        told.once_in_short(),
         held(&told.command),
     ]
 }

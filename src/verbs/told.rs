@@ -11,6 +11,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use crate::lease::inspect::{LockState, Sighting};
+use crate::lease::once::{self, Entry};
 use crate::lease::record::Record;
 use crate::report::plain;
 use crate::units::show;
@@ -29,7 +30,60 @@ pub(super) struct Told {
     pub(super) since: Option<String>,
     pub(super) seconds: Option<u64>,
     pub(super) token: Option<u64>,
+    pub(super) once: Vec<Errand>,
     pub(super) flaw: Option<String>,
+}
+
+/// What is known of a task that is to be done once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Errand {
+    key: String,
+    slot: Option<String>,
+    exit: Option<u8>,
+    by: Option<String>,
+    at: Option<String>,
+    token: Option<u64>,
+    failed: u32,
+}
+
+impl Errand {
+    fn of(entry: &Entry) -> Errand {
+        let over = entry.over.as_ref();
+        let tries = entry.tries.as_ref();
+        let slot = tries.map(|tries| tries.slot).or(over.map(|over| over.slot));
+        Errand {
+            key: entry.key.clone(),
+            slot: slot.filter(|_| entry.slots).map(once::moment),
+            exit: over.map(|over| over.exit),
+            by: over.map(|over| over.by.clone()),
+            at: over.map(|over| over.at.clone()),
+            token: over
+                .map(|over| over.token)
+                .max(tries.map(|tries| tries.token)),
+            failed: tries.map_or(0, |tries| tries.failed),
+        }
+    }
+
+    /// In words.
+    fn words(&self) -> String {
+        let mut text = self.key.clone();
+        if let Some(slot) = &self.slot {
+            text.push_str(&format!(" (slot {slot})"));
+        }
+        if let (Some(exit), Some(by), Some(at)) = (self.exit, &self.by, &self.at) {
+            let how = match exit {
+                0 => "done".to_owned(),
+                status => format!("failed for good with exit status {status}"),
+            };
+            text.push_str(&format!(": {how} by {by} at {at}"));
+        }
+        match self.failed {
+            0 => {}
+            1 => text.push_str(": failed once"),
+            times => text.push_str(&format!(": failed {times} times")),
+        }
+        text
+    }
 }
 
 impl Told {
@@ -60,6 +114,7 @@ impl Told {
             since: some(&record.since),
             seconds: age(&record.since, now).filter(|_| held),
             token: Some(record.token).filter(|token| *token != 0),
+            once: record.once.entries().iter().map(Errand::of).collect(),
             flaw: seen.flaw.clone(),
         }
     }
@@ -78,6 +133,7 @@ impl Told {
             since: None,
             seconds: None,
             token: None,
+            once: Vec::new(),
             flaw: None,
         }
     }
@@ -127,8 +183,23 @@ impl Told {
         line("since", since);
         line("token", self.token.map(|token| token.to_string()));
         line("command", self.command.clone());
+        for errand in &self.once {
+            line("once", Some(errand.words()));
+        }
         line("flaw", self.flaw.clone());
         text
+    }
+
+    /// What is known of tasks that are to be done once, in a word or two.
+    pub(super) fn once_in_short(&self) -> String {
+        let done = self.once.iter().filter(|task| task.exit == Some(0)).count();
+        let failed = self.once.len() - done;
+        match (done, failed) {
+            (0, 0) => "-".to_owned(),
+            (done, 0) => format!("done:{done}"),
+            (0, failed) => format!("failed:{failed}"),
+            (done, failed) => format!("done:{done},failed:{failed}"),
+        }
     }
 
     /// The state in words.
@@ -204,6 +275,7 @@ mod tests {
             state,
             record,
             flaw: None,
+            unread: false,
             version: None,
         }
     }

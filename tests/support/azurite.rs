@@ -1,5 +1,5 @@
-//! Azurite, one for each test binary: started on first use, ended with the test process however
-//! that ends.
+//! Azurite, one blob service and one queue service for each test binary: each started on first use,
+//! ended with the test process however that ends.
 //!
 //! A small shell stands between: it waits on a pipe whose other end only the test process holds,
 //! so that not even a SIGKILL of the tests leaves a server behind.
@@ -16,7 +16,7 @@ pub(crate) const ACCOUNT: &str = "devstoreaccount1";
 pub(crate) const KEY: &str =
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
-/// A running blob service.
+/// A running service.
 pub(crate) struct Azurite {
     /// Its port on 127.0.0.1.
     pub(crate) port: u16,
@@ -25,10 +25,25 @@ pub(crate) struct Azurite {
     _directory: tempfile::TempDir,
 }
 
-/// The server of this test binary.
+/// The blob service of this test binary.
 pub(crate) fn azurite() -> &'static Azurite {
     static RUNNING: OnceLock<Azurite> = OnceLock::new();
-    RUNNING.get_or_init(start)
+    RUNNING.get_or_init(|| start("blob"))
+}
+
+/// Its queue service.
+pub(crate) fn queues() -> &'static Azurite {
+    static RUNNING: OnceLock<Azurite> = OnceLock::new();
+    RUNNING.get_or_init(|| start("queue"))
+}
+
+/// A connection string for the queues of the well-known account on this port, with this key.
+#[must_use]
+pub(crate) fn queue_string(port: u16, key: &str) -> String {
+    format!(
+        "DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={key};\
+         QueueEndpoint=http://127.0.0.1:{port}/{ACCOUNT};"
+    )
 }
 
 /// A connection string for the well-known account on this port (of Azurite, or of a proxy).
@@ -46,7 +61,7 @@ pub(crate) fn connection_string_with_key(port: u16, key: &str) -> String {
     )
 }
 
-fn start() -> Azurite {
+fn start(service: &str) -> Azurite {
     let directory = tempfile::tempdir().expect("a directory for Azurite");
     let log = directory.path().join("log");
     let output = File::create(&log).expect("a log for Azurite");
@@ -56,12 +71,12 @@ fn start() -> Azurite {
             "exec 3<&0; node \"$@\" </dev/null 3<&- & cat <&3; kill -9 $!",
             "azurite",
         ])
-        .arg(programs::azurite())
+        .arg(programs::azurite(service))
         .args([
             "--silent",
             "--disableTelemetry",
             "--inMemoryPersistence",
-            "--blobPort",
+            &format!("--{service}Port"),
             "0",
         ])
         .current_dir(directory.path())
@@ -77,9 +92,9 @@ fn start() -> Azurite {
             let text = read();
             assert!(
                 !text.contains("not found") && !text.contains("Error"),
-                "the blob tests cannot run: Azurite (Node.js) does not start\n{text}"
+                "the {service} tests cannot run: Azurite (Node.js) does not start\n{text}"
             );
-            let (_, rest) = text.split_once("listens on http://127.0.0.1:")?;
+            let (_, rest) = text.split_once(" listens on http://127.0.0.1:")?;
             rest.lines().next()?.trim().parse().ok()
         },
         read,

@@ -14,7 +14,7 @@ use azure_core::hmac::hmac_sha256;
 use super::azurite::{ACCOUNT, KEY, azurite};
 use super::{PATIENCE, await_for};
 
-const VERSION: &str = "2021-12-02";
+pub(super) const VERSION: &str = "2021-12-02";
 
 /// An account SAS for everything, without the leading question mark.
 pub(crate) fn sas() -> &'static str {
@@ -25,11 +25,17 @@ pub(crate) fn sas() -> &'static str {
 /// An account SAS for these permissions.
 #[must_use]
 pub(crate) fn sas_for(permissions: &str) -> String {
+    account_sas('b', permissions)
+}
+
+/// An account SAS for a service, by its letter, and for these permissions.
+#[must_use]
+pub(crate) fn account_sas(service: char, permissions: &str) -> String {
     let expiry = "2199-01-01T00:00:00Z";
-    let text = format!("{ACCOUNT}\n{permissions}\nb\nsco\n\n{expiry}\n\n\n{VERSION}\n\n");
+    let text = format!("{ACCOUNT}\n{permissions}\n{service}\nsco\n\n{expiry}\n\n\n{VERSION}\n\n");
     let signature = hmac_sha256(&text, &Secret::new(KEY)).expect("a good key");
     let escaped: String = url::form_urlencoded::byte_serialize(signature.as_bytes()).collect();
-    format!("sv={VERSION}&ss=b&srt=sco&sp={permissions}&se={expiry}&sig={escaped}")
+    format!("sv={VERSION}&ss={service}&srt=sco&sp={permissions}&se={expiry}&sig={escaped}")
 }
 
 /// What the store answered.

@@ -12,6 +12,7 @@ pub(crate) mod journal;
 pub(crate) mod processes;
 pub(crate) mod programs;
 pub(crate) mod proxy;
+pub(crate) mod queue;
 pub(crate) mod scene;
 
 use std::time::Duration;

@@ -67,13 +67,14 @@ fn compiled(name: &str, source: &str, options: &[&str]) -> PathBuf {
     program
 }
 
-/// The blob service of Azurite, installed by npm on first use (and when its lock file changed).
+/// A service of Azurite (`blob` or `queue`), installed by npm on first use (and when its lock file
+/// changed).
 ///
 /// # Panics
 /// Without Node.js, npm or a package registry, saying so: the blob tests are not skipped.
-pub(crate) fn azurite() -> &'static Path {
+pub(crate) fn azurite(service: &str) -> PathBuf {
     static INSTALLED: OnceLock<PathBuf> = OnceLock::new();
-    INSTALLED.get_or_init(|| {
+    let modules = INSTALLED.get_or_init(|| {
         let directory = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/azurite"));
         let wanted = include_str!("../azurite/package-lock.json");
         let modules = directory.join("node_modules");
@@ -107,6 +108,7 @@ pub(crate) fn azurite() -> &'static Path {
             );
             std::fs::write(&installed, wanted).expect("the installation can be marked");
         });
-        modules.join("azurite/dist/src/blob/main.js")
-    })
+        modules
+    });
+    modules.join(format!("azurite/dist/src/{service}/main.js"))
 }

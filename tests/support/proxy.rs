@@ -31,8 +31,16 @@ pub(crate) enum Call {
     SetMetadata,
     /// Get properties or metadata.
     Look,
-    /// Create a blob or a container.
+    /// Create a blob, a container or a queue.
     Create,
+    /// Queue: take messages.
+    Take,
+    /// Queue: update a message, its visibility or its text.
+    Update,
+    /// Queue: put a message.
+    Put,
+    /// Queue: delete a message.
+    DeleteMessage,
     /// Anything else.
     Other,
 }
@@ -78,6 +86,8 @@ pub(crate) struct Seen {
     pub(crate) at: u64,
     /// The lease id it bore or proposed, if any.
     pub(crate) lease_id: Option<String>,
+    /// The pop receipt it bore, if any.
+    pub(crate) receipt: Option<String>,
     /// What the store answered, once it did.
     pub(crate) status: Option<u16>,
     /// Whether that reply reached the client.
@@ -204,6 +214,13 @@ impl Proxy {
     #[must_use]
     pub(crate) fn log(&self) -> Vec<Seen> {
         self.shared.lock().log.clone()
+    }
+
+    /// The pop receipts that came with updates and deletes, in their order.
+    #[must_use]
+    pub(crate) fn receipts(&self) -> Vec<String> {
+        let log = self.log();
+        log.into_iter().filter_map(|seen| seen.receipt).collect()
     }
 
     /// Waits for a request, past or to come, and returns it.
@@ -348,11 +365,26 @@ impl Message {
         to.write_all(&bytes)
     }
 
+    /// The pop receipt in its query, as it stands there.
+    fn receipt(&self) -> Option<String> {
+        let (_, rest) = self.head.lines().next()?.split_once("popreceipt=")?;
+        rest.split(['&', ' ']).next().map(str::to_owned)
+    }
+
     fn call(&self) -> Call {
         let mut words = self.head.split(' ');
         let method = words.next().unwrap_or_default();
         let target = words.next().unwrap_or_default();
         let lease = target.contains("comp=lease");
+        if target.contains("/messages?") || target.contains("/messages/") {
+            return match method {
+                "GET" => Call::Take,
+                "PUT" => Call::Update,
+                "POST" => Call::Put,
+                "DELETE" => Call::DeleteMessage,
+                _ => Call::Other,
+            };
+        }
         match (method, self.header("x-ms-lease-action")) {
             ("PUT", Some(action)) if lease => match action.to_lowercase().as_str() {
                 "acquire" => Call::Acquire,
@@ -545,6 +577,7 @@ fn note(shared: &Shared, call: Call, request: &Message) -> usize {
         call,
         at: Instant::now().as_nanos(),
         lease_id: id.map(Into::into),
+        receipt: request.receipt(),
         status: None,
         delivered: false,
         delivered_at: 0,

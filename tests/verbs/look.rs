@@ -18,8 +18,8 @@ use crate::support::{PATIENCE, await_for};
 /// A command that goes on after SIGTERM.
 const STUBBORN: &str = "trap '' TERM; while :; do sleep 0.05; done";
 
-const FIELDS: [&str; 12] = [
-    "command", "flaw", "held", "holder", "host", "lock", "name", "pid", "seconds", "since",
+const FIELDS: [&str; 13] = [
+    "command", "flaw", "held", "holder", "host", "lock", "name", "once", "pid", "seconds", "since",
     "state", "token",
 ];
 

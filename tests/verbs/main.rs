@@ -8,6 +8,8 @@ mod support;
 mod breaking;
 mod doctor;
 mod look;
+mod reset;
+mod secrets;
 
 use serde_json::Value;
 use support::azurite::{KEY, azurite, connection_string};

@@ -4,20 +4,20 @@
 
 use std::time::Duration;
 
-use super::notes::Notes;
+use super::notes::{self, Notes};
 use super::wire::{LeaseState, Wire};
 use super::{OpenError, Target};
 use crate::azure::{Account, Operation, Trouble};
 use crate::clock::Instant;
 use crate::core::Failure;
-use crate::lease::inspect::{LockState, Sighting};
+use crate::lease::inspect::{LockState, Sighting, UNREAD};
 
 /// A blob (or, for a listing, a container and a prefix), to be looked at.
 pub struct Inspector {
     target: Target,
-    address: String,
+    pub(super) address: String,
     endpoint: url::Url,
-    wire: Wire,
+    pub(super) wire: Wire,
 }
 
 /// How a break went.
@@ -37,7 +37,7 @@ impl Inspector {
     /// # Errors
     /// An address that the official client refuses.
     pub fn open(target: Target, account: &Account) -> Result<Inspector, OpenError> {
-        let endpoint = account.blob_endpoint().clone();
+        let endpoint = account.endpoint().clone();
         let (address, wire) = super::connect(&target, account)?;
         Ok(Inspector {
             target,
@@ -74,6 +74,7 @@ impl Inspector {
                     state: LockState::Missing,
                     record: None,
                     flaw: None,
+                    unread: false,
                     version: None,
                 })
             }
@@ -129,7 +130,7 @@ impl Inspector {
         }
     }
 
-    fn failure(&self, trouble: &Trouble, operation: Operation) -> Failure {
+    pub(super) fn failure(&self, trouble: &Trouble, operation: Operation) -> Failure {
         match trouble.failure(operation, &self.address, false) {
             Failure::Transient { retry_after, .. } => Failure::Transient {
                 why: format!("{}: {}", self.address, trouble.why()),
@@ -149,10 +150,24 @@ fn sighting(name: String, lock: String, lease: LeaseState, notes: Notes) -> Sigh
             LeaseState::Leased => LockState::Held,
             LeaseState::Breaking => LockState::Breaking,
         },
-        flaw: notes
-            .broken_token
-            .map(|token| format!("the metadata trafficcop_token is `{token}`, not a number")),
+        flaw: flaw(&notes),
+        unread: has_unread(&notes),
         record: notes.record,
         version: None,
     }
+}
+
+/// What is wrong with our part of the metadata.
+fn flaw(notes: &Notes) -> Option<String> {
+    if let Some(token) = &notes.broken_token {
+        return Some(format!(
+            "the metadata trafficcop_token is `{token}`, not a number"
+        ));
+    }
+    has_unread(notes).then(|| UNREAD.to_owned())
+}
+
+/// Whether there are results that cannot be read.
+pub(super) fn has_unread(notes: &Notes) -> bool {
+    notes.others.keys().any(|key| notes::is_once(key))
 }

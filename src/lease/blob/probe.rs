@@ -97,10 +97,10 @@ impl Probe {
             client_options: self.account.client_options(),
             ..BlobServiceClientOptions::default()
         };
-        let url = self.account.authorised(self.account.blob_endpoint());
+        let url = self.account.authorised(self.account.endpoint());
         let service = BlobServiceClient::new(url, None, Some(options))
             .map_err(|error| Trouble::of(&error))?;
-        let answer = super::wire::limited(give_up_at, service.get_properties(None)).await?;
+        let answer = crate::azure::limited(give_up_at, service.get_properties(None)).await?;
         let known = answer.into_model().map_err(|error| Trouble::of(&error))?;
         let policy = known.delete_retention_policy;
         Ok(policy

@@ -51,7 +51,7 @@ fn execute_with(account: &Account, will: &[u8]) {
     };
     let Some(blob) = Url::parse(&will.blob)
         .ok()
-        .filter(|blob| is_within(account.blob_endpoint(), blob))
+        .filter(|blob| is_within(account.endpoint(), blob))
     else {
         return;
     };

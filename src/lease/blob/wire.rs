@@ -21,11 +21,8 @@ use azure_storage_blob::{
 use futures::TryStreamExt as _;
 
 use super::notes::{self, Notes};
-use crate::azure::{Trouble, before};
+use crate::azure::{Trouble, limited};
 use crate::clock::Instant;
-
-/// No exchange takes longer: a dead connection must leave time for another attempt.
-const EXCHANGE_LIMIT: Duration = Duration::from_secs(5);
 
 /// How many blobs a page of a listing has: their metadata can be 8 KiB each.
 const PAGE: i32 = 200;
@@ -115,7 +112,7 @@ impl Wire {
         let answer = limited(give_up_at, self.container.get_properties(None)).await?;
         match header(answer.headers(), "x-ms-version") {
             Some(_) => Ok(around(answer.headers())),
-            None => Err(foreign("its version", answer.headers())),
+            None => Err(Trouble::foreign("its version", answer.headers())),
         }
     }
 
@@ -156,7 +153,7 @@ impl Wire {
         let answer = limited(give_up_at, self.blob.delete(None)).await?;
         match header(answer.headers(), "x-ms-version") {
             Some(_) => Ok(()),
-            None => Err(foreign("its version", answer.headers())),
+            None => Err(Trouble::foreign("its version", answer.headers())),
         }
     }
 
@@ -219,7 +216,7 @@ impl Wire {
         // The service names the version of its interface in every answer; a portal does not.
         match header(answer.headers(), "x-ms-version") {
             Some(_) => Ok(()),
-            None => Err(foreign("its version", answer.headers())),
+            None => Err(Trouble::foreign("its version", answer.headers())),
         }
     }
 
@@ -239,7 +236,7 @@ impl Wire {
         let answer = limited(give_up_at, self.blob.set_metadata(metadata, Some(options))).await?;
         match header(answer.headers(), "x-ms-version") {
             Some(_) => Ok(header(answer.headers(), "etag").map(str::to_owned)),
-            None => Err(foreign("its version", answer.headers())),
+            None => Err(Trouble::foreign("its version", answer.headers())),
         }
     }
 
@@ -270,20 +267,7 @@ impl Wire {
         header(answer.headers(), "x-ms-lease-time")
             .and_then(|text| text.trim().parse().ok())
             .map(Duration::from_secs)
-            .ok_or_else(|| foreign("the lease's time", answer.headers()))
-    }
-}
-
-/// One exchange under both limits.
-pub(super) async fn limited<T>(
-    give_up_at: Instant,
-    work: impl IntoFuture<Output = azure_core::Result<T>>,
-) -> Result<T, Trouble> {
-    let limit = give_up_at.min(Instant::now() + EXCHANGE_LIMIT);
-    match before(limit, work.into_future()).await {
-        Some(Ok(done)) => Ok(done),
-        Some(Err(error)) => Err(Trouble::of(&error)),
-        None => Err(Trouble::timed_out()),
+            .ok_or_else(|| Trouble::foreign("the lease's time", answer.headers()))
     }
 }
 
@@ -302,7 +286,7 @@ fn view(headers: &Headers) -> Result<View, Trouble> {
     });
     Ok(View {
         lease: lease_state(header(headers, "x-ms-lease-state"))
-            .ok_or_else(|| foreign("a lease state", headers))?,
+            .ok_or_else(|| Trouble::foreign("a lease state", headers))?,
         etag: header(headers, "etag").map(str::to_owned),
         notes: notes::read(metadata),
         date: date(headers),
@@ -342,16 +326,6 @@ fn bears(headers: &Headers, id: &str) -> Result<(), Trouble> {
         Some(_) => Err(Trouble::Silence(
             "unknown: the answer bears another lease id".to_owned(),
         )),
-        None => Err(foreign("a lease id", headers)),
+        None => Err(Trouble::foreign("a lease id", headers)),
     }
-}
-
-/// An answer of success that the service cannot have given.
-fn foreign(lacks: &str, headers: &Headers) -> Trouble {
-    let page = header(headers, "content-type").is_some_and(|kind| kind.contains("text/html"));
-    Trouble::Silence(if page {
-        "unknown: a web page instead of an answer of the storage service".to_owned()
-    } else {
-        format!("unknown: the answer lacks {lacks}, so it is not from the storage service")
-    })
 }

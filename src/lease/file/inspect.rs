@@ -11,11 +11,13 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 
 use super::lane::{Lane, Stalled};
-use super::line::{self, Content};
+use super::line::Content;
+use super::results::{self, Found};
 use super::{lock, mount, opening};
 use crate::clock::Instant;
 use crate::core::Failure;
-use crate::lease::inspect::{LockState, Sighting};
+use crate::lease::inspect::{LockState, Sighting, UNREAD};
+use crate::lease::once::Ledger;
 use crate::lease::record::Record;
 
 /// How often a file is read again that changed hands while it was read.
@@ -63,7 +65,7 @@ impl Inspector {
         self.blocking(give_up_at, |path| list(&path)).await
     }
 
-    async fn blocking<T: Send + 'static>(
+    pub(super) async fn blocking<T: Send + 'static>(
         &self,
         give_up_at: Instant,
         job: impl FnOnce(PathBuf) -> Result<T, Failure> + Send + 'static,
@@ -105,11 +107,14 @@ fn seen(path: &Path, file: &fs::File) -> Result<Option<Sighting>, Failure> {
     let locked = || lock::is_locked_by_another(file).map_err(|errno| failed("its lock", errno));
     let mut held = locked()?;
     let mut content = Content::Empty;
+    let mut found = Found::Nothing;
+    let unreadable = |error: io::Error| {
+        let errno = error.raw_os_error().unwrap_or(0);
+        failed("reading it", Errno::from_raw(errno))
+    };
     for _ in 0..READS {
-        content = opening::read(file).map_err(|error| {
-            let errno = error.raw_os_error().unwrap_or(0);
-            failed("reading it", Errno::from_raw(errno))
-        })?;
+        content = opening::read(file).map_err(unreadable)?;
+        found = results::read(file).map_err(unreadable)?;
         // The record belongs to the lock only if both were seen as they are.
         let now = locked()?;
         if now == held {
@@ -134,8 +139,21 @@ fn seen(path: &Path, file: &fs::File) -> Result<Option<Sighting>, Failure> {
             (known, Some("its record is damaged".to_owned()))
         }
     };
+    let unread = found == Found::Damaged;
+    let flaw = flaw.or(unread.then(|| UNREAD.to_owned()));
     let flaw = mount::examine(file).err().or(flaw);
-    Ok(Some(sighting(path, state, record, flaw)))
+    let once = found.into_ledger();
+    let record = match (record, once == Ledger::EMPTY) {
+        (record, true) => record,
+        (record, false) => Some(Record {
+            once,
+            ..record.unwrap_or_default()
+        }),
+    };
+    Ok(Some(Sighting {
+        unread,
+        ..sighting(path, state, record, flaw)
+    }))
 }
 
 fn sighting(
@@ -150,6 +168,7 @@ fn sighting(
         state,
         record,
         flaw,
+        unread: false,
         version: None,
     }
 }
@@ -178,7 +197,7 @@ fn list(path: &Path) -> Result<Vec<Sighting>, Failure> {
         let Ok(known) = fs::metadata(&path) else {
             continue;
         };
-        if !known.is_file() || known.len() == 0 || known.len() > line::READ_LIMIT as u64 {
+        if !known.is_file() || known.len() == 0 || known.len() > results::LENGTH as u64 {
             continue;
         }
         match opening::open_to_look(&path).map(|file| file.map(|file| seen(&path, &file))) {
@@ -200,6 +219,7 @@ fn list(path: &Path) -> Result<Vec<Sighting>, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lease::file::line;
     use crate::lease::record::Candidate;
 
     fn record(token: u64) -> Record {
@@ -246,6 +266,9 @@ mod tests {
         put("letter", b"Dear Sir");
         put("empty", b"");
         put("zeros", &[0; 100]);
+        put("long", &[b' '; results::LENGTH + 1]);
+        let file = opening::open_existing(&dir.path().join("b.1")).unwrap();
+        results::make_room(&file, &Ledger::EMPTY).unwrap();
         fs::create_dir(dir.path().join("b.dir")).unwrap();
         let names = |path: &Path| -> Vec<String> {
             let name = |seen: &Sighting| seen.name.rsplit('/').next().unwrap().to_owned();

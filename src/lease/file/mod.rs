@@ -15,6 +15,7 @@
 //! | `lock` | the three system calls |
 //! | `desk` | who has a claim on the description's lock just now; the waiter that the kernel wakes |
 //! | `inspect` | looking at a lock without competing for it, and listing a directory |
+//! | `reset` | forgetting such results, under the lock |
 //! | `probe` | trying out whether locks exclude anybody here |
 //! | `failures` | what goes wrong, in the core's words |
 //! | `lane` | blocking work in threads, one at a time, with a time limit |
@@ -32,6 +33,7 @@ mod lock;
 mod mount;
 mod opening;
 mod probe;
+mod reset;
 mod results;
 mod store;
 mod task;

@@ -144,6 +144,11 @@ impl Place {
                 denied: false,
             });
         };
+        // What stands there counts, and not what was read when the tenure began: somebody may have
+        // had a result forgotten since (`reset --force`).
+        if let Ok(Found::Results { ledger, .. }) = results::read(&file) {
+            record.once = ledger;
+        }
         // Not twice, if an attempt before this one succeeded without our hearing of it.
         if !record.once.bears(&duty.task, record.token) {
             let (slot, at) = {

@@ -32,7 +32,7 @@ pub(super) async fn examine(
     account: &Account,
     budget: &Budget,
 ) {
-    let endpoint = account.blob_endpoint();
+    let endpoint = account.endpoint();
     findings.add(Check::ok(
         "credential",
         format!("{} for {endpoint}", account.kind()),

@@ -1,6 +1,7 @@
 //! The promise as properties: whatever happens, in whatever order and after whatever pause.
 
 use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 
 use super::*;
 
@@ -176,7 +177,9 @@ impl Observer {
     fn hears(&mut self, now: Instant, event: &Event) {
         match event {
             Event::Acquired(Ok(grant)) if self.alive_since.is_none() => {
-                self.t0 = Some(grant.t0.min(now));
+                let t0 = Some(grant.t0.min(now));
+                // What we have already is not made shorter by a late answer.
+                self.t0 = if self.granted { self.t0.max(t0) } else { t0 };
                 self.granted = true;
             }
             Event::Renewed { t0, reply: Ok(()) } => {
@@ -277,13 +280,24 @@ impl Observer {
     }
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig {
-        // More by PROPTEST_CASES.
-        cases: ProptestConfig::default().cases.max(1024),
+/// The same stories in every `cargo test`: a rare one is for a hunt to find (PROPTEST_CASES=100000, a
+/// quarter of an hour; PROPTEST_RNG_SEED for another one than last time), and gets a test of its own.
+fn config() -> ProptestConfig {
+    let given = ProptestConfig::default();
+    let hunts = given.cases > 1024;
+    ProptestConfig {
+        cases: given.cases.max(1024),
+        rng_seed: match given.rng_seed {
+            RngSeed::Random if !hunts => RngSeed::Fixed(1),
+            seed => seed,
+        },
         failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+        ..given
+    }
+}
+
+proptest! {
+    #![proptest_config(config())]
 
     #[test]
     fn the_promise_holds_whatever_happens(

@@ -1,0 +1,276 @@
+//! A queue that is an Azure storage queue.
+//!
+//! Called by the driver of `work` through [`Queue`] and [`Lock`](super::Lock). Maps what the service
+//! says to the five meanings of [`Failure`] and decides nothing.
+//!
+//! **A lock** is a message's time of invisibility, and its key a *pop receipt*, which every update
+//! replaces. What must never happen here: a receipt is used that is not the newest confirmed one; an
+//! update is repeated by anything that does not know what the first may have done; a message is
+//! deleted before its copy is known to be in the poison queue. See `storage/lock.rs`.
+//!
+//! **One second more.** The service tells the ends of locks in whole seconds, and nothing says that
+//! it keeps them finer. So it is asked for one second more than is counted on.
+//!
+//! **A message that is about to expire** cannot be locked beyond that (the service refuses): then
+//! it is held as long as it was, and vanishes or comes again at its sender's wish.
+
+mod encoding;
+mod lock;
+mod target;
+mod wire;
+
+pub use encoding::Encoding;
+pub use target::{Target, TargetError};
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use self::lock::{Held, Service};
+use self::wire::{Told, Wire};
+use super::{Message, Missing, Queue};
+use crate::azure::{Account, Operation, Trouble};
+use crate::clock::Instant;
+use crate::core::Failure;
+
+/// The longest that the service hides a message.
+const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
+/// The shortest lock: less leaves no time to renew it.
+const SHORTEST: Duration = Duration::from_secs(2);
+/// What may be shaved off by whole seconds.
+const GRAIN: Duration = Duration::from_secs(1);
+/// No more messages come with one answer.
+const MOST: usize = 32;
+
+/// A message that is never there: to ask whether messages may be updated.
+const NOBODY: &str = "00000000-0000-0000-0000-000000000000";
+
+/// What a storage queue is made of.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Which queue.
+    pub target: Target,
+    /// Whose ([`Account::resolve_queue`]), and how we prove who we are.
+    pub account: Account,
+    /// For how long a message is locked; whole seconds, 2 s to 7 days.
+    pub lock_time: Duration,
+    /// What the bytes of a message are.
+    pub encoding: Encoding,
+    /// The largest body that is handed over, in bytes.
+    pub max_body: usize,
+    /// The queue for what is put aside, unless it is `QUEUE-poison`. It is created when it is
+    /// needed.
+    pub poison: Option<String>,
+    /// Create the queue if it is missing.
+    pub create: bool,
+}
+
+/// Why a storage queue could not be made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// The service has no such lock.
+    #[error("a message is locked for 2 s to 7 days, in whole seconds, not for {0:?}")]
+    LockTime(Duration),
+    /// The poison queue's name cannot be one.
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    /// The official client refused the address.
+    #[error("the queue's address cannot be used: {0}")]
+    Address(String),
+}
+
+/// The queue as one worker takes from it.
+pub struct StorageQueue {
+    service: Arc<Service>,
+    encoding: Encoding,
+    max_body: usize,
+    create: bool,
+    /// What has succeeded before, as a set of `1 << Operation`.
+    proven: AtomicU32,
+}
+
+impl StorageQueue {
+    /// Makes the queue; nothing is sent.
+    ///
+    /// # Errors
+    /// Numbers and names that the service does not know.
+    pub fn open(config: Config) -> Result<StorageQueue, OpenError> {
+        let asked = config.lock_time;
+        if !(SHORTEST..=LONGEST).contains(&asked) || asked.subsec_nanos() != 0 {
+            return Err(OpenError::LockTime(asked));
+        }
+        let hidden = (asked + GRAIN).min(LONGEST);
+        let poison = config.target.poison(config.poison.as_deref())?;
+        let options = config.account.client_options();
+        let connect = |queue: &str| {
+            let url = target::address(config.account.endpoint(), queue);
+            let wire = Wire::new(config.account.authorised(&url), &options);
+            wire.map(|wire| (url.to_string(), wire))
+                .map_err(|trouble| OpenError::Address(trouble.why()))
+        };
+        let (name, wire) = connect(config.target.queue())?;
+        let (poison_name, poison) = connect(&poison)?;
+        Ok(StorageQueue {
+            service: Arc::new(Service {
+                name,
+                wire,
+                poison_name,
+                poison,
+                seconds: i32::try_from(hidden.as_secs()).unwrap_or(i32::MAX),
+                lock_time: hidden - GRAIN,
+            }),
+            encoding: config.encoding,
+            max_body: config.max_body,
+            create: config.create,
+            proven: AtomicU32::new(0),
+        })
+    }
+
+    /// The address of the queue for what is put aside; without a secret.
+    #[must_use]
+    pub fn poison_name(&self) -> &str {
+        &self.service.poison_name
+    }
+
+    fn prove(&self, operation: Operation) {
+        self.proven
+            .fetch_or(1 << operation as u32, Ordering::Relaxed);
+    }
+
+    /// The meaning of trouble: what has worked before is in doubt, not wrong.
+    fn failure(&self, trouble: &Trouble, operation: Operation) -> Failure {
+        let proven = self.proven.load(Ordering::Relaxed) & (1 << operation as u32) != 0;
+        trouble.failure(operation, &self.service.name, proven)
+    }
+
+    fn message(&self, told: Told, t0: Instant) -> Message {
+        Message {
+            attempt: told.attempt,
+            t0,
+            body: self.encoding.read(&told.text, self.max_body),
+            about: told.about,
+            lock: Arc::new(Held::new(
+                Arc::clone(&self.service),
+                told.id.clone(),
+                told.receipt,
+                told.text,
+                t0 + self.service.lock_time,
+            )),
+            id: told.id,
+        }
+    }
+}
+
+#[async_trait]
+impl Queue for StorageQueue {
+    fn name(&self) -> &str {
+        &self.service.name
+    }
+
+    fn lock_time(&self) -> Duration {
+        self.service.lock_time
+    }
+
+    async fn prepare(&self, give_up_at: Instant) -> Result<(), Missing> {
+        let wire = &self.service.wire;
+        let told = |trouble: Trouble, operation| Missing::from(self.failure(&trouble, operation));
+        match wire.look(give_up_at).await {
+            Ok(()) => {}
+            Err(trouble) if trouble.code() == Some("QueueNotFound") => {
+                if !self.create {
+                    return Err(Missing::NoQueue(format!(
+                        "no such queue {}: make it, or say --create",
+                        self.service.name
+                    )));
+                }
+                wire.create(give_up_at)
+                    .await
+                    .map_err(|trouble| told(trouble, Operation::CreateQueue))?;
+            }
+            Err(trouble) => return Err(told(trouble, Operation::LookAtQueue)),
+        }
+        // Without the right to update, no lock could be renewed: every message would be taken, its
+        // command killed at the end of the first lock, and all of them end in the poison queue.
+        match wire.update(NOBODY, NOBODY, 0, give_up_at).await {
+            Err(
+                trouble @ Trouble::Answer {
+                    status: 401 | 403, ..
+                },
+            ) => Err(told(trouble, Operation::Update)),
+            _ => Ok(()),
+        }
+    }
+
+    async fn take(&self, most: usize, give_up_at: Instant) -> Result<Vec<Message>, Failure> {
+        let Service { wire, seconds, .. } = &*self.service;
+        let t0 = Instant::now();
+        let told = wire.take(most.min(MOST), *seconds, give_up_at).await;
+        let told = told.map_err(|trouble| self.failure(&trouble, Operation::Take))?;
+        self.prove(Operation::Take);
+        Ok(told
+            .into_iter()
+            .map(|told| self.message(told, t0))
+            .collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> Config {
+        Config {
+            target: Target::parse("jobs").expect("a target"),
+            account: Account::resolve_queue(&|_| None, true, None).expect("an account"),
+            lock_time: Duration::from_secs(60),
+            encoding: Encoding::Auto,
+            max_body: 1 << 20,
+            poison: None,
+            create: false,
+        }
+    }
+
+    #[test]
+    fn a_lock_is_asked_for_a_second_longer_than_it_is_counted_on() {
+        for (asked, hidden, counted) in [
+            (2, 3, 2),
+            (60, 61, 60),
+            (604_799, 604_800, 604_799),
+            (604_800, 604_800, 604_799),
+        ] {
+            let queue = StorageQueue::open(Config {
+                lock_time: Duration::from_secs(asked),
+                ..config()
+            })
+            .expect("a queue");
+            assert_eq!(queue.service.seconds, hidden);
+            assert_eq!(queue.lock_time(), Duration::from_secs(counted));
+        }
+    }
+
+    #[test]
+    fn what_the_service_does_not_know_is_refused() {
+        for bad in [0, 1000, 1999, 2500, 604_800_001] {
+            let said = StorageQueue::open(Config {
+                lock_time: Duration::from_millis(bad),
+                ..config()
+            });
+            assert!(matches!(said, Err(OpenError::LockTime(_))), "{bad}");
+        }
+        let said = StorageQueue::open(Config {
+            poison: Some("jobs".into()),
+            ..config()
+        });
+        assert!(matches!(said, Err(OpenError::Target(_))));
+    }
+
+    #[test]
+    fn names_are_addresses() {
+        let queue = StorageQueue::open(config()).expect("a queue");
+        let base = "http://127.0.0.1:10001/devstoreaccount1";
+        assert_eq!(queue.name(), format!("{base}/jobs"));
+        assert_eq!(queue.poison_name(), format!("{base}/jobs-poison"));
+    }
+}

@@ -1,0 +1,340 @@
+//! The lock of one message, with the only copy of its newest pop receipt.
+//!
+//! Called by the driver through [`Lock`]. Must never use a receipt that the service has not
+//! confirmed, never overlap two requests about one message, and never delete a message whose copy is
+//! not known to be in the poison queue.
+//!
+//! # A receipt is a compare-and-swap
+//! Every update and the delete bear the receipt that is valid now, and an update replaces it. So a
+//! request that is repeated, delayed on its way or overtaken does its work at most once: whichever
+//! comes first makes the others stale. Repeating is therefore safe; what is not safe is to believe
+//! what the repetition is told.
+//!
+//! # When an update was not answered
+//! Either it was not carried out: our receipt is good, and the next renewal succeeds. Or it was:
+//! then the message is hidden for longer, but the receipt that it needs now was in the lost answer
+//! and cannot be asked for again. Our next request is refused (400 `PopReceiptMismatch`, or 404
+//! `MessageNotFound` as Azure sometimes says it), exactly as if another worker had taken the
+//! message. It is lost for us either way, because without a receipt nothing can be settled. But
+//! nobody else can have taken it before the end of the last lock that was *confirmed* (an update only
+//! moves that end away), so that is the `until` of [`Failure::Lost`]: the command is drained within
+//! it instead of being killed at once. A refusal that no doubt of ours explains means that somebody
+//! else has it, or has deleted it, and is told without an `until`.
+//!
+//! # When a settlement was not answered
+//! If its repetition is refused, then the first one did it, as long as nobody else can have the
+//! message for another reason: the last confirmed lock has not ended, and no renewal was unanswered.
+//! Otherwise it cannot be said, and that is the answer: unconfirmed, not failed and not done.
+
+use std::mem::discriminant;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::{Mutex, MutexGuard};
+
+use super::LONGEST;
+use super::wire::Wire;
+use crate::azure::{Operation, Trouble, before};
+use crate::clock::Instant;
+use crate::core::Failure;
+use crate::queue::{Lock, Settlement};
+
+/// What all locks of a queue share.
+pub(super) struct Service {
+    /// The queue's address, without a secret.
+    pub(super) name: String,
+    pub(super) wire: Wire,
+    /// The same of the queue for what is put aside.
+    pub(super) poison_name: String,
+    pub(super) poison: Wire,
+    /// For how long a message is hidden.
+    pub(super) seconds: i32,
+    /// How much of that is counted on.
+    pub(super) lock_time: Duration,
+}
+
+/// A message that was taken.
+pub(super) struct Held {
+    service: Arc<Service>,
+    id: String,
+    /// As the service told it, for the poison queue.
+    text: String,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// The newest confirmed one.
+    receipt: String,
+    /// Nobody else can have it before, by the last answer that confirmed a lock.
+    until: Instant,
+    /// A renewal was sent with this receipt and may have been carried out.
+    renewing: bool,
+    /// A settlement was sent with this receipt and may have been carried out.
+    settling: Option<Settlement>,
+    /// Its copy is in the poison queue.
+    put: bool,
+    /// Nothing can be done with it any more.
+    over: Option<Over>,
+}
+
+enum Over {
+    /// By us.
+    Settled(Settlement),
+    /// Not ours any more.
+    Lost { until: Option<Instant>, why: String },
+}
+
+impl Over {
+    fn as_lost(&self, now: Instant) -> Failure {
+        let (until, why) = match self {
+            Over::Settled(_) => (None, "the message is settled".to_owned()),
+            Over::Lost { until, why } => (until.filter(|until| *until > now), why.clone()),
+        };
+        Failure::Lost { until, why }
+    }
+}
+
+impl State {
+    /// The service refused our receipt.
+    fn lose(&mut self, trouble: &Trouble) -> Failure {
+        // After an unanswered settlement it may be anybody's.
+        let unheard = self.renewing && self.settling.is_none();
+        let why = match unheard {
+            true => format!(
+                "{}: the answer to a renewal was lost, and with it the receipt",
+                trouble.why()
+            ),
+            false => trouble.why(),
+        };
+        let until = unheard.then_some(self.until);
+        let lost = Over::Lost { until, why };
+        let failure = lost.as_lost(Instant::now());
+        self.over = Some(lost);
+        failure
+    }
+
+    /// The receipt was refused to a settlement that was sent at `sent`; `earlier`: one that was
+    /// sent before and may have been carried out.
+    fn judge(
+        &mut self,
+        settlement: &Settlement,
+        earlier: Option<&Settlement>,
+        trouble: &Trouble,
+        sent: Instant,
+    ) -> Result<(), Failure> {
+        let Some(earlier) = earlier else {
+            return Err(self.lose(trouble));
+        };
+        let deletes = matches!(
+            settlement,
+            Settlement::Complete | Settlement::DeadLetter { .. }
+        );
+        let same = discriminant(earlier) == discriminant(settlement);
+        let there = trouble.code() == Some("PopReceiptMismatch");
+        if same && !self.renewing {
+            if deletes && there {
+                // It was not deleted: it is there, under the receipt of another.
+                return Err(self.lose(trouble));
+            }
+            if sent < self.until {
+                return Ok(());
+            }
+        }
+        Err(Failure::Transient {
+            why: format!(
+                "{}: whether the message was settled cannot be said",
+                trouble.why()
+            ),
+            retry_after: None,
+        })
+    }
+}
+
+/// What settles a message in the end.
+#[derive(Clone, Copy)]
+enum Last {
+    Delete,
+    /// Visible again in so many seconds.
+    Show(i32),
+}
+
+impl Held {
+    pub(super) fn new(
+        service: Arc<Service>,
+        id: String,
+        receipt: String,
+        text: String,
+        until: Instant,
+    ) -> Held {
+        let state = State {
+            receipt,
+            until,
+            renewing: false,
+            settling: None,
+            put: false,
+            over: None,
+        };
+        Held {
+            service,
+            id,
+            text,
+            state: Mutex::new(state),
+        }
+    }
+
+    /// Waits for the turn of this call.
+    async fn turn(&self, give_up_at: Instant) -> Result<MutexGuard<'_, State>, Failure> {
+        let turn = before(give_up_at, self.state.lock()).await;
+        turn.ok_or_else(|| Failure::Transient {
+            why: "the request before this one is still under way".to_owned(),
+            retry_after: None,
+        })
+    }
+
+    /// Locks it anew, in its turn.
+    async fn relock(&self, state: &mut State, give_up_at: Instant) -> Result<(), Failure> {
+        let Service {
+            wire,
+            seconds,
+            lock_time,
+            ..
+        } = &*self.service;
+        // Written down before it is asked for: this call can be dropped at any await.
+        let doubt = std::mem::replace(&mut state.renewing, true);
+        let t0 = Instant::now();
+        match wire
+            .update(&self.id, &state.receipt, *seconds, give_up_at)
+            .await
+        {
+            Ok(receipt) => {
+                state.receipt = receipt;
+                state.until = t0 + *lock_time;
+                // What bears an older receipt will never be carried out.
+                state.renewing = false;
+                state.settling = None;
+                Ok(())
+            }
+            Err(trouble) => {
+                if !trouble.is_unclear() {
+                    state.renewing = doubt;
+                }
+                Err(match is_gone(&trouble) {
+                    true => state.lose(&trouble),
+                    false => trouble.doubt(Operation::Update),
+                })
+            }
+        }
+    }
+
+    /// Sends what settles it, in its turn.
+    async fn finish(
+        &self,
+        state: &mut State,
+        settlement: &Settlement,
+        last: Last,
+        give_up_at: Instant,
+    ) -> Result<(), Failure> {
+        let (wire, id) = (&self.service.wire, self.id.as_str());
+        // Written down before it is asked for: this call can be dropped at any await.
+        let earlier = state.settling.replace(settlement.clone());
+        let sent = Instant::now();
+        let (answer, operation) = match last {
+            Last::Delete => (
+                wire.delete(id, &state.receipt, give_up_at).await,
+                Operation::DeleteMessage,
+            ),
+            Last::Show(seconds) => {
+                let update = wire.update(id, &state.receipt, seconds, give_up_at);
+                (update.await.map(drop), Operation::Update)
+            }
+        };
+        if let Err(trouble) = answer {
+            if !trouble.is_unclear() {
+                state.settling.clone_from(&earlier);
+            }
+            if !is_gone(&trouble) {
+                return Err(trouble.doubt(operation));
+            }
+            state.judge(settlement, earlier.as_ref(), &trouble, sent)?;
+        }
+        state.over = Some(Over::Settled(settlement.clone()));
+        Ok(())
+    }
+
+    /// Puts a copy into the poison queue, in its turn.
+    async fn put_aside(&self, state: &mut State, give_up_at: Instant) -> Result<(), Failure> {
+        // What is not ours any more is not ours to put aside: the copy would be one of a message
+        // that another worker has. And time is needed for what follows.
+        let enough = Instant::now() + self.service.lock_time / 2;
+        if state.renewing || state.until < enough {
+            self.relock(state, give_up_at).await?;
+        }
+        let Service {
+            poison,
+            poison_name,
+            ..
+        } = &*self.service;
+        let mut put = poison.put(&self.text, give_up_at).await;
+        if matches!(&put, Err(trouble) if trouble.code() == Some("QueueNotFound")) {
+            // Refused where it may not be created; somebody else may have done it meanwhile.
+            poison
+                .create(give_up_at)
+                .await
+                .map_err(|trouble| trouble.failure(Operation::CreateQueue, poison_name, false))?;
+            put = poison.put(&self.text, give_up_at).await;
+        }
+        put.map_err(|trouble| trouble.failure(Operation::Put, poison_name, false))?;
+        state.put = true;
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Lock for Held {
+    async fn renew(&self, give_up_at: Instant) -> Result<(), Failure> {
+        let mut state = self.turn(give_up_at).await?;
+        match &state.over {
+            Some(over) => Err(over.as_lost(Instant::now())),
+            None => self.relock(&mut state, give_up_at).await,
+        }
+    }
+
+    async fn settle(&self, settlement: &Settlement, give_up_at: Instant) -> Result<(), Failure> {
+        let mut state = self.turn(give_up_at).await?;
+        match &state.over {
+            Some(Over::Settled(how)) if discriminant(how) == discriminant(settlement) => {
+                return Ok(());
+            }
+            Some(over) => return Err(over.as_lost(Instant::now())),
+            None => {}
+        }
+        let last = match settlement {
+            Settlement::Complete => Last::Delete,
+            Settlement::Release => Last::Show(0),
+            Settlement::Retry(after) => Last::Show(seconds(*after)),
+            Settlement::DeadLetter { .. } => {
+                if !state.put {
+                    self.put_aside(&mut state, give_up_at).await?;
+                }
+                Last::Delete
+            }
+        };
+        self.finish(&mut state, settlement, last, give_up_at).await
+    }
+}
+
+/// The service itself says that the message is not there under this receipt.
+fn is_gone(trouble: &Trouble) -> bool {
+    matches!(
+        trouble.code(),
+        Some("PopReceiptMismatch" | "MessageNotFound" | "QueueNotFound" | "QueueBeingDeleted")
+    )
+}
+
+/// In the service's whole seconds, never sooner than asked and never longer than it hides one.
+fn seconds(after: Duration) -> i32 {
+    let whole = after.min(LONGEST);
+    let whole = whole.as_secs() + u64::from(whole.subsec_nanos() > 0);
+    i32::try_from(whole).unwrap_or(i32::MAX)
+}

@@ -1,0 +1,13 @@
+//! `trafficcop completions`: a script for a shell. Called by main.
+
+use super::place::answer;
+use crate::cli;
+use crate::exit::Leave;
+
+/// Writes it.
+///
+/// # Errors
+/// Where stdout cannot be written.
+pub fn completions(typed: &cli::Completions) -> anyhow::Result<Leave> {
+    answer(&typed.script(), Leave::Status(0))
+}

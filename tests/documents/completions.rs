@@ -1,0 +1,135 @@
+//! The scripts that complete command lines: what is packaged is what the program writes, and shells
+//! take it.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use super::{fresh, text};
+
+const TRAFFICCOP: &str = env!("CARGO_BIN_EXE_trafficcop");
+
+/// Where the script for a shell lies in the package.
+const SCRIPTS: [(&str, &str); 3] = [
+    ("bash", "completions/trafficcop.bash"),
+    ("zsh", "completions/_trafficcop"),
+    ("fish", "completions/trafficcop.fish"),
+];
+
+fn script(shell: &str) -> Vec<u8> {
+    let mut command = Command::new(TRAFFICCOP);
+    // An empty variable changes the definitions: as they are without any.
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("TRAFFICCOP_") {
+            command.env_remove(name);
+        }
+    }
+    let output = command.args(["completions", shell]).output();
+    let output = output.expect("the binary runs");
+    assert!(
+        output.status.success() && output.stderr.is_empty(),
+        "{output:?}"
+    );
+    output.stdout
+}
+
+#[test]
+fn the_packaged_completions_are_the_program_s() {
+    for (shell, path) in SCRIPTS {
+        fresh(path, &script(shell));
+    }
+}
+
+#[test]
+fn nothing_hidden_is_offered_and_every_verb_is() {
+    for (shell, path) in SCRIPTS {
+        let script = text(path);
+        for hidden in ["announce", "find-locked", "find__locked"] {
+            assert!(!script.contains(hidden), "{shell} offers {hidden}");
+        }
+        for verb in super::definition().get_subcommands() {
+            let name = verb.get_name();
+            assert!(
+                verb.is_hide_set() || script.contains(name),
+                "{shell}: {name}"
+            );
+        }
+    }
+    // For the other two it is written, too.
+    for shell in ["elvish", "powershell"] {
+        assert!(!script(shell).is_empty(), "{shell}");
+    }
+    let unknown = Command::new(TRAFFICCOP)
+        .args(["completions", "tcsh"])
+        .output();
+    assert_eq!(unknown.expect("it runs").status.code(), Some(64));
+}
+
+/// What the shell says to this script of its own; `None` without such a shell.
+fn shell(name: &str, options: &[&str], said: &str) -> Option<String> {
+    let home = tempfile::tempdir().expect("a directory");
+    let ran = Command::new(name)
+        .args(options)
+        .arg(said)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .env("HOME", home.path())
+        .env("XDG_CONFIG_HOME", home.path())
+        .env("ZDOTDIR", home.path())
+        .stdin(Stdio::null())
+        .output();
+    let Ok(ran) = ran else {
+        println!("SKIPPED: {name} is not installed here, its completions were NOT tried");
+        return None;
+    };
+    let text = String::from_utf8_lossy(&ran.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&ran.stderr).into_owned();
+    assert!(
+        ran.status.success() && errors.is_empty(),
+        "{name}: {text}{errors}"
+    );
+    Some(text)
+}
+
+#[test]
+fn bash_offers_verbs_flags_and_files() {
+    let said = "source completions/trafficcop.bash
+        complete -p trafficcop
+        try() { COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); COMPREPLY=();
+            _trafficcop trafficcop \"${COMP_WORDS[COMP_CWORD]}\" \"${COMP_WORDS[COMP_CWORD-1]}\"
+            printf '<%s>' \"${COMPREPLY[@]}\"; echo; }
+        try trafficcop ru
+        try trafficcop reset --once
+        try trafficcop run --contain ''
+        try trafficcop status --file Cargo.t";
+    let Some(text) = shell("bash", &["--norc", "-c"], said) else {
+        return;
+    };
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[0].ends_with(" trafficcop"), "{text}");
+    assert_eq!(lines[1], "<run>", "{text}");
+    assert_eq!(lines[2], "<--once-key>", "{text}");
+    assert_eq!(lines[3], "<auto><cgroup><pidns><none>", "{text}");
+    assert_eq!(lines[4], "<Cargo.toml>", "{text}");
+}
+
+#[test]
+fn zsh_takes_its_completions() {
+    // As a login shell finds them: by name, in a directory of the path of functions.
+    let said = "fpath=($PWD/completions $fpath); autoload -Uz compinit && compinit -u -D
+        print -r -- ${_comps[trafficcop]}; autoload +X _trafficcop && print -r -- loaded";
+    if let Some(text) = shell("zsh", &["-f", "-c"], said) {
+        assert_eq!(text, "_trafficcop\nloaded\n");
+        assert!(Path::new("completions/_trafficcop").exists());
+    }
+}
+
+#[test]
+fn fish_offers_verbs_and_flags() {
+    let said = "source completions/trafficcop.fish
+        complete -C 'trafficcop ru'
+        complete -C 'trafficcop reset --once'";
+    if let Some(text) = shell("fish", &["--no-config", "-c"], said) {
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].starts_with("run\t"), "{text}");
+        assert!(text.contains("--once-key\t"), "{text}");
+    }
+}
