@@ -157,6 +157,14 @@ fn nonsense_is_refused_and_nothing_panics() {
     }
 }
 
+#[test]
+fn values_nest_so_deep_and_no_deeper() {
+    let nested = |depth| format!("{}40", "00 53 01".repeat(depth));
+    assert!(decoded(&nested(32)).is_ok());
+    let refused = decoded(&nested(33)).expect_err("too deep");
+    assert!(refused.what.contains("nested"), "{refused}");
+}
+
 /// A generator of pseudo-random numbers: enough for nonsense, and the same in every run.
 struct Dice(u64);
 

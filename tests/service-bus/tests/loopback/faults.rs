@@ -57,6 +57,16 @@ fn a_late_answer_is_overtaken() {
 }
 
 #[test]
+fn a_held_request_is_not_done_before_its_time() {
+    let (broker, mut client, token, _) = locked();
+    broker.fault(Fault::new(On::RenewLock, Act::Hold(LIMIT * 100)));
+    client.renew("1", token);
+    client.renew("2", token);
+    assert_eq!(client.answer().0.as_deref(), Some("2"));
+    assert_eq!(renewals(&broker), 1);
+}
+
+#[test]
 fn answers_come_twice_or_name_no_request() {
     let (broker, mut client, token, _) = locked();
     broker.fault(Fault::new(On::RenewLock, Act::Duplicate));
@@ -197,6 +207,13 @@ fn a_frozen_broker_says_nothing_and_goes_on_where_it_was() {
     let (broker, mut client, token, _) = locked();
     broker.freeze();
     client.renew("1", token);
+    // Long enough for the request to be there, if it were taken.
+    let renewed = broker.wait(Duration::from_millis(200), |view| {
+        let mut all = view.journal().iter();
+        all.any(|it| matches!(it.event, Event::Renewed { .. }))
+            .then_some(())
+    });
+    assert_eq!(renewed, None);
     assert_eq!(broker.lose_locks("jobs"), 1, "time goes on in the meantime");
     broker.put("jobs", Message::data(b"1"));
     client.credit(0, 1, 1, false);
