@@ -216,8 +216,8 @@ fn a_frozen_broker_says_nothing_and_goes_on_where_it_was() {
     assert_eq!(renewed, None);
     assert_eq!(broker.lose_locks("jobs"), 1, "time goes on in the meantime");
     broker.put("jobs", Message::data(b"1"));
-    client.credit(0, 1, 1, false);
     broker.thaw();
     assert_eq!(client.answer().1, 410);
+    client.credit(0, 1, 1, false);
     assert_eq!(client.message().message.delivery_count(), Some(1));
 }
