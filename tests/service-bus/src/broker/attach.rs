@@ -1,0 +1,318 @@
+//! Links come and go: who is let in where, how a refusal looks, and when a link is ended by force.
+
+use crate::codec::Value;
+use crate::codec::performative::{Attach, Detach, Performative};
+use crate::codec::state::AmqpError;
+
+use super::engine::{Answer, Engine, Request};
+use super::faults::On;
+use super::journal::Event;
+use super::namespace::{Node, Place, not_found};
+use super::session::{CREDIT, In, Link, LinkEnd, Out};
+
+/// The filter of a receiver of sessions.
+const SESSION_FILTER: &str = "com.microsoft:session-filter";
+
+impl Engine {
+    /// A client wants a link.
+    pub(crate) fn attach(&mut self, id: u64, channel: u16, attach: Attach) {
+        let connection = self.connections.get(&id);
+        let session = connection.and_then(|connection| connection.sessions.get(&channel));
+        if session.is_some_and(|session| session.links.contains_key(&attach.handle)) {
+            let text = format!("the handle {} is in use", attach.handle);
+            return self.end(id, channel, "amqp:session:handle-in-use", text);
+        }
+        let terminus = if attach.receiver {
+            &attach.source
+        } else {
+            &attach.target
+        };
+        let Some(address) = Attach::address(terminus) else {
+            let error = AmqpError::new("amqp:not-implemented", "links without an address are not");
+            return self.refuse_attach(id, channel, &attach, error);
+        };
+        let node = Node::parse(address);
+        let refused = attach.clone();
+        self.play(Request {
+            connection: id,
+            on: On::Attach,
+            address: node.address(),
+            link: None,
+            work: Box::new(move |engine| {
+                match engine.may_attach(id, &node, &attach) {
+                    Ok(()) => engine.attached(id, channel, node, &attach),
+                    Err(error) => engine.refuse_attach(id, channel, &attach, error),
+                }
+                Vec::new()
+            }),
+            refuse: Box::new(move |_, error| refusal(channel, &refused, error)),
+        });
+    }
+
+    /// Why a link is refused, if it is.
+    fn may_attach(&self, id: u64, node: &Node, attach: &Attach) -> Result<(), AmqpError> {
+        let Some(place) = node.place() else {
+            return Ok(());
+        };
+        self.may_use(id, place)?;
+        let Some(entity) = self.namespace.entity(place) else {
+            return Err(not_found(&place.address()));
+        };
+        if entity.settings.disabled {
+            let text = format!("Messaging entity '{}' is currently disabled.", place.entity);
+            return Err(AmqpError::new("com.microsoft:entity-disabled", text));
+        }
+        let not_allowed = |text: &str| Err(AmqpError::new("amqp:not-allowed", text));
+        if matches!(node, Node::Management(_)) {
+            return Ok(());
+        }
+        if !attach.receiver {
+            let closed = place.dead || place.entity.contains("/subscriptions/");
+            return if closed {
+                not_allowed("It is not possible to send to a sub-queue or a subscription.")
+            } else {
+                Ok(())
+            };
+        }
+        if entity.subscriptions.is_some() {
+            return not_allowed("It is not possible to receive from a topic.");
+        }
+        let wants_session = Attach::filter(&attach.source)
+            .is_some_and(|filter| filter.get(SESSION_FILTER).is_some());
+        match (entity.settings.sessions && !place.dead, wants_session) {
+            (false, false) => Ok(()),
+            (true, false) => not_allowed(
+                "It is not possible for an entity that requires sessions to create a \
+                 non-sessionful message receiver.",
+            ),
+            (false, true) => not_allowed(
+                "A sessionful message receiver cannot be created on an entity that does not \
+                 require sessions.",
+            ),
+            (true, true) => Err(AmqpError::new(
+                "amqp:not-implemented",
+                "The stand-in broker has no sessions.",
+            )),
+        }
+    }
+
+    /// Whether a token leads to this place.
+    pub(crate) fn may_use(&self, id: u64, place: &Place) -> Result<(), AmqpError> {
+        let address = place.address();
+        let granted = self.connections.get(&id).is_some_and(|connection| {
+            let mut all = connection.granted.iter();
+            all.any(|granted| granted.covers(&address, self.now))
+        });
+        if granted || !self.settings.access.required {
+            return Ok(());
+        }
+        Err(AmqpError::new(
+            "amqp:unauthorized-access",
+            format!(
+                "Unauthorized access. 'Listen' or 'Send' claim(s) are required for '{address}'."
+            ),
+        ))
+    }
+
+    fn attached(&mut self, id: u64, channel: u16, node: Node, attach: &Attach) {
+        let (now, largest) = (self.now, self.settings.max_message_size);
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        let Some(session) = connection.sessions.get_mut(&channel) else {
+            return;
+        };
+        let address = node.address();
+        let reply = Attach {
+            receiver: !attach.receiver,
+            initial_delivery_count: attach.receiver.then_some(0),
+            max_message_size: Some(largest),
+            properties: Value::Null,
+            ..attach.clone()
+        };
+        let end = if attach.receiver {
+            LinkEnd::Out(Out {
+                settle_mode: attach.snd_settle_mode,
+                target: Attach::address(&attach.target).map(str::to_owned),
+                ..Out::default()
+            })
+        } else {
+            LinkEnd::In(In {
+                credit: CREDIT,
+                delivery_count: attach.initial_delivery_count.unwrap_or(0),
+                partial: None,
+            })
+        };
+        let link = Link {
+            name: attach.name.clone(),
+            node,
+            end,
+            active: now,
+        };
+        session.links.insert(attach.handle, link);
+        connection.send(channel, &Performative::Attach(reply));
+        if !attach.receiver {
+            connection.send_flow(channel, attach.handle);
+        }
+        self.log(Event::Attached {
+            address,
+            receiver: attach.receiver,
+        });
+    }
+
+    fn refuse_attach(&mut self, id: u64, channel: u16, attach: &Attach, error: AmqpError) {
+        let terminus = if attach.receiver {
+            &attach.source
+        } else {
+            &attach.target
+        };
+        self.log(Event::AttachRefused {
+            address: Attach::address(terminus)
+                .unwrap_or_default()
+                .to_ascii_lowercase(),
+            condition: error.condition.clone(),
+        });
+        if let Some(connection) = self.connections.get_mut(&id) {
+            for answer in refusal(channel, attach, error) {
+                connection.answer(answer);
+            }
+        }
+    }
+
+    /// The client has ended a link, or answers that we did.
+    pub(crate) fn detached(&mut self, id: u64, channel: u16, detach: &Detach) {
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        let Some(session) = connection.sessions.get_mut(&channel) else {
+            return;
+        };
+        // Locks outlive their link; what is settled on it later is settled by nobody.
+        session
+            .unsettled
+            .retain(|_, unsettled| unsettled.handle != detach.handle);
+        let Some(link) = session.links.remove(&detach.handle) else {
+            return;
+        };
+        let reply = Detach {
+            error: None,
+            ..detach.clone()
+        };
+        connection.send(channel, &Performative::Detach(reply));
+        self.log(Event::Detached {
+            address: link.node.address(),
+            condition: None,
+        });
+    }
+
+    /// Ends a link from our side.
+    pub(crate) fn detach(&mut self, id: u64, channel: u16, handle: u32, error: Option<AmqpError>) {
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        let Some(session) = connection.sessions.get_mut(&channel) else {
+            return;
+        };
+        let Some(link) = session.links.remove(&handle) else {
+            return;
+        };
+        session
+            .unsettled
+            .retain(|_, unsettled| unsettled.handle != handle);
+        let condition = error.as_ref().map(|error| error.condition.clone());
+        let detach = Detach {
+            handle,
+            closed: true,
+            error,
+        };
+        connection.send(channel, &Performative::Detach(detach));
+        self.log(Event::Detached {
+            address: link.node.address(),
+            condition,
+        });
+    }
+
+    /// Ends all links of whose node `which` says so.
+    pub(crate) fn detach_where(
+        &mut self,
+        which: impl Fn(&Engine, u64, &Link) -> bool,
+        error: &AmqpError,
+    ) {
+        let mut found = Vec::new();
+        for (id, connection) in &self.connections {
+            for (channel, session) in &connection.sessions {
+                for (handle, link) in &session.links {
+                    if which(self, *id, link) {
+                        found.push((*id, *channel, *handle));
+                    }
+                }
+            }
+        }
+        for (id, channel, handle) in found {
+            self.detach(id, channel, handle, Some(error.clone()));
+        }
+    }
+
+    /// Ends the links on which nothing has happened for too long.
+    pub(crate) fn detach_idle(&mut self, id: u64) {
+        let (now, idle) = (self.now, self.settings.idle_detach);
+        let error = AmqpError::new(
+            "amqp:link:detach-forced",
+            format!(
+                "The link is force detached. Code: consumer. Details: idle for {} ms.",
+                idle.as_millis()
+            ),
+        );
+        self.detach_where(|_, of, link| of == id && now >= link.active + idle, &error);
+    }
+
+    /// Ends the links whose token has expired.
+    pub(crate) fn detach_unauthorized(&mut self, id: u64) {
+        let now = self.now;
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        let before = connection.granted.len();
+        connection
+            .granted
+            .retain(|granted| granted.until.is_none_or(|until| now < until));
+        if connection.granted.len() == before {
+            return;
+        }
+        let error = AmqpError::new(
+            "amqp:unauthorized-access",
+            "ExpiredToken: The token is expired.",
+        );
+        self.detach_where(
+            |engine, of, link| {
+                let place = link.node.place();
+                of == id && place.is_some_and(|place| engine.may_use(id, place).is_err())
+            },
+            &error,
+        );
+    }
+}
+
+/// A refused link is answered with an attach without its source (or target), then with a detach.
+fn refusal(channel: u16, attach: &Attach, error: AmqpError) -> Vec<Answer> {
+    let mut reply = Attach {
+        receiver: !attach.receiver,
+        initial_delivery_count: attach.receiver.then_some(0),
+        properties: Value::Null,
+        ..attach.clone()
+    };
+    if attach.receiver {
+        reply.source = Value::Null;
+    } else {
+        reply.target = Value::Null;
+    }
+    let detach = Detach {
+        handle: attach.handle,
+        closed: true,
+        error: Some(error),
+    };
+    vec![
+        Answer::Frame(channel, Performative::Attach(reply)),
+        Answer::Frame(channel, Performative::Detach(detach)),
+    ]
+}

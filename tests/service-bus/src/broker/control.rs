@@ -1,0 +1,369 @@
+//! What a test holds: it makes queues, puts messages, looks at everything, waits for what is to
+//! happen, and lets things go wrong.
+
+use std::fmt;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crate::codec::state::AmqpError;
+use crate::codec::{Message, Value};
+
+use super::engine::{self, Engine};
+use super::faults::Fault;
+use super::journal::Entry;
+use super::namespace::{Entity, Place, QueueSettings, path_of};
+use super::store::{Counts, State};
+use super::{Access, Settings, wire};
+
+/// A broker that runs until it is dropped.
+pub struct Broker {
+    address: SocketAddr,
+    access: Access,
+    tls: bool,
+    engine: Sender<engine::Message>,
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl fmt::Debug for Broker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Broker")
+            .field("address", &self.address)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A message as it lies in a queue.
+#[derive(Clone, Debug)]
+pub struct Waiting {
+    /// Its number in the queue, kept among the dead letters.
+    pub sequence: u64,
+    /// What was sent; dead letters have their reason in the application properties.
+    pub message: Message,
+    /// How many deliveries failed.
+    pub failed: u32,
+    /// Who may have it.
+    pub state: State,
+}
+
+impl Waiting {
+    /// Why it is a dead letter: reason and description.
+    #[must_use]
+    pub fn dead_letter(&self) -> (Option<String>, Option<String>) {
+        let marks = self.message.application_properties();
+        let text = |key: &str| marks.get(key).and_then(Value::text).map(str::to_owned);
+        (text("DeadLetterReason"), text("DeadLetterErrorDescription"))
+    }
+}
+
+/// One consistent moment.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a>(&'a Engine);
+
+impl View<'_> {
+    /// All that happened so far.
+    #[must_use]
+    pub fn journal(&self) -> &[Entry] {
+        &self.0.journal
+    }
+
+    /// How many connections there are.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.0.connections.len()
+    }
+
+    /// The messages of a queue, a subscription or a dead-letter queue; none if it is not there.
+    #[must_use]
+    pub fn messages(&self, address: &str) -> Vec<Waiting> {
+        let place = Place::parse(address);
+        let Some(entity) = self.0.namespace.entity(&place) else {
+            return Vec::new();
+        };
+        let all = entity.shelf(place.dead).iter();
+        all.map(|(sequence, stored)| Waiting {
+            sequence,
+            message: stored.message.clone(),
+            failed: stored.failed,
+            state: stored.state,
+        })
+        .collect()
+    }
+
+    /// How many of them are in which state.
+    #[must_use]
+    pub fn counts(&self, address: &str) -> Counts {
+        let place = Place::parse(address);
+        let entity = self.0.namespace.entity(&place);
+        entity.map_or_else(Counts::default, |entity| entity.shelf(place.dead).counts())
+    }
+}
+
+impl Broker {
+    /// Listens on loopback.
+    ///
+    /// # Errors
+    /// If the port cannot be had.
+    pub fn start(settings: Settings) -> io::Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, settings.port))?;
+        let address = listener.local_addr()?;
+        #[cfg(feature = "tls")]
+        let tls = settings.tls.clone();
+        #[cfg(feature = "tls")]
+        let (split, has_tls) = match tls {
+            Some(tls) => (tls.split(), true),
+            None => (wire::plain(), false),
+        };
+        #[cfg(not(feature = "tls"))]
+        let (split, has_tls) = (wire::plain(), false);
+        let (engine, messages) = channel();
+        let stop = Arc::new(AtomicBool::new(false));
+        let max_frame = settings.max_frame_size;
+        let access = settings.access.clone();
+        let (accept_stop, accept_engine) = (stop.clone(), engine.clone());
+        let threads = vec![
+            thread::Builder::new()
+                .name("broker-engine".into())
+                .spawn(move || Engine::new(settings).run(&messages))?,
+            thread::Builder::new()
+                .name("broker-accept".into())
+                .spawn(move || {
+                    wire::accept(&listener, &accept_stop, &split, max_frame, &accept_engine);
+                })?,
+        ];
+        Ok(Self {
+            address,
+            access,
+            tls: has_tls,
+            engine,
+            stop,
+            threads,
+        })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What Microsoft's clients take: plain TCP is said in the way of Microsoft's emulator.
+    #[must_use]
+    pub fn connection_string(&self) -> String {
+        let (host, emulator) = if self.tls {
+            ("localhost", "")
+        } else {
+            ("127.0.0.1", ";UseDevelopmentEmulator=true")
+        };
+        format!(
+            "Endpoint=sb://{host}:{}/;SharedAccessKeyName={};SharedAccessKey={}{emulator}",
+            self.address.port(),
+            self.access.key_name,
+            self.access.key
+        )
+    }
+
+    /// Lets the engine do something and waits for its answer.
+    fn ask<T: Send + 'static>(&self, wish: impl FnOnce(&mut Engine) -> T + Send + 'static) -> T {
+        let (answer, answered) = channel();
+        let wish = move |engine: &mut Engine| {
+            // Whoever asked waits below.
+            let _received = answer.send(wish(engine));
+        };
+        let told = self.engine.send(engine::Message::Control(Box::new(wish)));
+        told.ok()
+            .and_then(|()| answered.recv().ok())
+            .expect("the engine of the stand-in broker runs as long as its handle lives")
+    }
+
+    /// Looks at one moment.
+    pub fn look<T: Send + 'static>(&self, look: impl FnOnce(View<'_>) -> T + Send + 'static) -> T {
+        self.ask(move |engine| look(View(engine)))
+    }
+
+    /// Looks at every moment from now on until something is seen; nothing if that took too long.
+    pub fn wait<T: Send + 'static>(
+        &self,
+        limit: Duration,
+        mut look: impl FnMut(View<'_>) -> Option<T> + Send + 'static,
+    ) -> Option<T> {
+        let (seen, sight) = channel();
+        let waiting = Arc::new(());
+        let still = Arc::downgrade(&waiting);
+        self.ask(move |engine| {
+            engine.watch(Box::new(move |engine| {
+                if still.strong_count() == 0 {
+                    return true;
+                }
+                let found = look(View(engine));
+                let done = found.is_some();
+                if let Some(found) = found {
+                    // Whoever asked may have given up in this very moment.
+                    let _received = seen.send(found);
+                }
+                done
+            }));
+        });
+        let found = sight.recv_timeout(limit).ok();
+        drop(waiting);
+        found
+    }
+
+    /// Makes a queue, or a subscription under the address `TOPIC/Subscriptions/NAME`; its topic is
+    /// made with it. One that is there already gets the settings and keeps its messages.
+    pub fn create(&self, address: &str, settings: QueueSettings) {
+        let name = path_of(address);
+        self.ask(move |engine| {
+            let entities = &mut engine.namespace.entities;
+            if let Some((topic, _)) = name.split_once("/subscriptions/") {
+                let topic = entities
+                    .entry(topic.to_owned())
+                    .or_insert_with(|| Entity::new(QueueSettings::default(), true));
+                let all = topic.subscriptions.get_or_insert_default();
+                if !all.contains(&name) {
+                    all.push(name.clone());
+                }
+            }
+            entities
+                .entry(name)
+                .and_modify(|entity| entity.settings = settings.clone())
+                .or_insert_with(|| Entity::new(settings, false));
+        });
+    }
+
+    /// Disables a queue, or enables it again. Its links are detached.
+    pub fn disable(&self, address: &str, disabled: bool) {
+        let name = path_of(address);
+        self.ask(move |engine| {
+            if let Some(entity) = engine.namespace.entities.get_mut(&name) {
+                entity.settings.disabled = disabled;
+            }
+        });
+        if disabled {
+            let text = "Messaging entity is currently disabled.";
+            self.detach(address, "com.microsoft:entity-disabled", text);
+        }
+    }
+
+    /// Deletes a queue with all that is in it. Its links are detached.
+    pub fn delete(&self, address: &str) {
+        let name = path_of(address);
+        self.ask(move |engine| engine.namespace.entities.remove(&name));
+        self.detach(
+            address,
+            "amqp:not-found",
+            "The messaging entity was deleted.",
+        );
+    }
+
+    /// Puts a message into a queue, or into all subscriptions of a topic.
+    pub fn put(&self, address: &str, message: Message) {
+        let name = path_of(address);
+        self.ask(move |engine| {
+            for event in engine.namespace.enqueue(&name, &message) {
+                engine.log(event);
+            }
+        });
+    }
+
+    /// Lays down a fault.
+    pub fn fault(&self, fault: Fault) {
+        self.ask(move |engine| engine.faults.add(fault));
+    }
+
+    /// Takes up all faults that still wait.
+    pub fn clear_faults(&self) {
+        self.ask(|engine| engine.faults.clear());
+    }
+
+    /// Adds this to every locked-until from now on, in milliseconds: the broker's wall clock is
+    /// that much ahead of the client's. The locks themselves are as long as ever.
+    pub fn skew(&self, millis: i64) {
+        self.ask(move |engine| engine.skew = millis);
+    }
+
+    /// Cuts all connections.
+    pub fn cut(&self) {
+        self.ask(|engine| {
+            let ids: Vec<u64> = engine.connections.keys().copied().collect();
+            ids.into_iter().for_each(|id| engine.cut(id));
+        });
+    }
+
+    /// Closes every new connection at once, or stops doing so.
+    pub fn refuse_connections(&self, refuse: bool) {
+        self.ask(move |engine| engine.refusing = refuse);
+    }
+
+    /// Freezes all connections, and those to come: nothing is read, said or handed out, but the
+    /// time goes on. As if the broker were stopped, or the network swallowed everything.
+    pub fn freeze(&self) {
+        self.ask(|engine| {
+            engine.freezing = true;
+            let ids: Vec<u64> = engine.connections.keys().copied().collect();
+            ids.into_iter().for_each(|id| engine.freeze(id));
+        });
+    }
+
+    /// Lets them go on, with what they held back.
+    pub fn thaw(&self) {
+        self.ask(|engine| {
+            engine.freezing = false;
+            let ids: Vec<u64> = engine.connections.keys().copied().collect();
+            ids.into_iter().for_each(|id| engine.thaw(id));
+        });
+    }
+
+    /// Detaches all links of a queue (also those of its `$management`) by force.
+    pub fn detach(&self, address: &str, condition: &str, text: &str) {
+        let place = Place::parse(address);
+        let error = AmqpError::new(condition, text);
+        self.ask(move |engine| {
+            engine.detach_where(|_, _, link| link.node.place() == Some(&place), &error);
+        });
+    }
+
+    /// Ends all locks of a queue as if their time were over; how many there were.
+    pub fn lose_locks(&self, address: &str) -> usize {
+        let place = Place::parse(address);
+        self.ask(move |engine| {
+            let Some(entity) = engine.namespace.entity(&place) else {
+                return 0;
+            };
+            let all = entity.shelf(place.dead).iter();
+            let tokens: Vec<_> = all
+                .filter_map(|(_, stored)| match stored.state {
+                    State::Locked { token, .. } => Some(token),
+                    State::Ready | State::Deferred => None,
+                })
+                .collect();
+            for token in &tokens {
+                for event in engine.namespace.lose(&place, *token) {
+                    engine.log(event);
+                }
+            }
+            tokens.len()
+        })
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        // The engine may be gone already, after a panic that is reported below.
+        let _gone = self.engine.send(engine::Message::Stop);
+        // Wakes the thread that accepts. If this fails it is awake.
+        let _awake = TcpStream::connect(self.address);
+        for thread in self.threads.drain(..) {
+            let panicked = thread.join().is_err();
+            if panicked && !thread::panicking() {
+                panic!("a thread of the stand-in broker panicked: see above");
+            }
+        }
+    }
+}

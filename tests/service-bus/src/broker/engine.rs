@@ -1,0 +1,381 @@
+//! The one thread that owns everything: connections, messages, faults, the journal, and the time.
+//!
+//! It takes one thing after another (an accepted connection, a frame, a wish of the test), changes
+//! the state, hands out what can be delivered and sleeps until the next thing or the next deadline.
+//! Nothing is shared and nothing is locked, so a test that looks sees one consistent moment.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use crate::codec::Malformed;
+use crate::codec::frame::Input;
+use crate::codec::performative::Performative;
+use crate::codec::state::AmqpError;
+
+use super::Settings;
+use super::connection::{Connection, Stage};
+use super::faults::{Act, Faults, On};
+use super::journal::{Entry, Event};
+use super::namespace::{Namespace, Node};
+use super::wire::Line;
+
+/// What the engine is told.
+pub(crate) enum Message {
+    Accepted(u64, Line),
+    Input(u64, Input),
+    Malformed(u64, Malformed),
+    Gone(u64),
+    Control(Wish),
+    Stop,
+}
+
+/// Something to be done by the engine.
+pub(crate) type Wish = Box<dyn FnOnce(&mut Engine) + Send>;
+/// Looks at every state there is; true when it has seen enough.
+pub(crate) type Watcher = Box<dyn FnMut(&Engine) -> bool + Send>;
+/// The work behind a request: what is to be answered.
+pub(crate) type Work = Box<dyn FnOnce(&mut Engine) -> Vec<Answer> + Send>;
+
+/// Something that is sent to a client in answer to something.
+#[derive(Clone, Debug)]
+pub(crate) enum Answer {
+    /// A frame.
+    Frame(u16, Performative),
+    /// A message on a receiving link of `$cbs` or `$management`.
+    Reply {
+        channel: u16,
+        node: Node,
+        /// The target address of the link.
+        to: Option<String>,
+        message: crate::codec::Message,
+    },
+}
+
+/// Something a client asked for, at which a fault may wait.
+pub(crate) struct Request {
+    pub(crate) connection: u64,
+    pub(crate) on: On,
+    /// The address of the entity.
+    pub(crate) address: String,
+    /// Channel and handle of the link it came on.
+    pub(crate) link: Option<(u16, u32)>,
+    pub(crate) work: Work,
+    /// The answer that says no.
+    pub(crate) refuse: Box<dyn FnOnce(u16, AmqpError) -> Vec<Answer> + Send>,
+}
+
+/// See the module's text.
+pub(crate) struct Engine {
+    pub(crate) settings: Settings,
+    pub(crate) now: Instant,
+    pub(crate) namespace: Namespace,
+    pub(crate) connections: BTreeMap<u64, Connection>,
+    pub(crate) faults: Faults,
+    pub(crate) journal: Vec<Entry>,
+    /// Added to every locked-until that clients are told, in milliseconds.
+    pub(crate) skew: i64,
+    /// New connections are closed at once.
+    pub(crate) refusing: bool,
+    /// New connections are frozen at once.
+    pub(crate) freezing: bool,
+    timers: BTreeMap<(Instant, u64), Wish>,
+    timers_made: u64,
+    watchers: Vec<Watcher>,
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine")
+            .field("connections", &self.connections)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    pub(crate) fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            now: Instant::now(),
+            namespace: Namespace::default(),
+            connections: BTreeMap::new(),
+            faults: Faults::default(),
+            journal: Vec::new(),
+            skew: 0,
+            refusing: false,
+            freezing: false,
+            timers: BTreeMap::new(),
+            timers_made: 0,
+            watchers: Vec::new(),
+        }
+    }
+
+    /// Works until it is told to stop, or nobody is left to tell it anything.
+    pub(crate) fn run(mut self, messages: &Receiver<Message>) {
+        loop {
+            let wait = self
+                .next_deadline()
+                .saturating_duration_since(Instant::now());
+            let message = messages.recv_timeout(wait);
+            self.tick();
+            match message {
+                Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => break,
+                Ok(message) => self.take(message),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            self.deliver_all();
+            let mut watchers = std::mem::take(&mut self.watchers);
+            watchers.retain_mut(|watcher| !watcher(&self));
+            self.watchers = watchers;
+        }
+        for connection in self.connections.values() {
+            connection.line.cut();
+        }
+    }
+
+    pub(crate) fn log(&mut self, event: Event) {
+        self.journal.push(Entry {
+            at: self.now,
+            event,
+        });
+    }
+
+    /// Does something later.
+    pub(crate) fn later(&mut self, after: Duration, wish: Wish) {
+        self.timers_made += 1;
+        self.timers
+            .insert((self.now + after, self.timers_made), wish);
+    }
+
+    pub(crate) fn watch(&mut self, watcher: Watcher) {
+        self.watchers.push(watcher);
+    }
+
+    fn take(&mut self, message: Message) {
+        match message {
+            Message::Accepted(id, line) => {
+                self.log(Event::Connected { connection: id });
+                if self.refusing {
+                    line.cut();
+                }
+                let mut connection = Connection::new(line, self.now);
+                connection.frozen = self.freezing;
+                self.connections.insert(id, connection);
+            }
+            Message::Input(id, input) => self.input(id, input),
+            Message::Malformed(id, malformed) => {
+                self.log(Event::Malformed {
+                    connection: id,
+                    what: malformed.to_string(),
+                });
+                self.fail(id, AmqpError::new(malformed.condition, malformed.what));
+            }
+            Message::Gone(id) => self.forget(id),
+            Message::Control(wish) => wish(self),
+            Message::Stop => {}
+        }
+    }
+
+    /// Cuts a connection. What was locked over it stays locked until the locks end.
+    pub(crate) fn cut(&mut self, id: u64) {
+        self.forget(id);
+    }
+
+    fn forget(&mut self, id: u64) {
+        if let Some(connection) = self.connections.remove(&id) {
+            connection.line.cut();
+            self.log(Event::Disconnected { connection: id });
+        }
+    }
+
+    /// Holds everything of a connection, in both directions, its signs of life included.
+    pub(crate) fn freeze(&mut self, id: u64) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.frozen = true;
+        }
+    }
+
+    /// Lets a connection go on with what was held, in its order.
+    pub(crate) fn thaw(&mut self, id: u64) {
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        connection.frozen = false;
+        connection.heard = self.now;
+        for bytes in std::mem::take(&mut connection.held_out) {
+            connection.line.send(bytes);
+        }
+        for input in std::mem::take(&mut connection.held_in) {
+            self.input(id, input);
+        }
+    }
+
+    /// Everything whose time has come.
+    fn tick(&mut self) {
+        self.now = Instant::now();
+        for event in self.namespace.expire(self.now) {
+            self.log(event);
+        }
+        while let Some(timer) = self.timers.first_entry() {
+            if timer.key().0 > self.now {
+                break;
+            }
+            let wish = timer.remove();
+            wish(self);
+        }
+        let ids: Vec<u64> = self.connections.keys().copied().collect();
+        for id in ids {
+            self.tick_connection(id);
+        }
+    }
+
+    fn tick_connection(&mut self, id: u64) {
+        let (now, silence) = (self.now, self.settings.idle_time_out);
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        if connection.frozen || connection.stage != Stage::Open {
+            return;
+        }
+        connection.heartbeat(now);
+        // Twice what was announced, as the standard advises.
+        if now >= connection.heard + silence * 2 {
+            let text = format!(
+                "The connection was inactive for more than the allowed {} milliseconds.",
+                silence.as_millis() * 2
+            );
+            self.fail(id, AmqpError::new("amqp:resource-limit-exceeded", text));
+            return;
+        }
+        self.detach_idle(id);
+        self.detach_unauthorized(id);
+    }
+
+    fn next_deadline(&self) -> Instant {
+        let timer = self.timers.keys().next().map(|(at, _)| *at);
+        let lock = self.namespace.next_expiry();
+        let connections = self.connections.values().filter_map(|connection| {
+            let idle = self.settings.idle_detach;
+            connection.next_deadline(self.settings.idle_time_out * 2, idle)
+        });
+        // Looking a little too often harms nothing; a clock of its own is not needed for an hour.
+        [timer, lock]
+            .into_iter()
+            .flatten()
+            .chain(connections)
+            .chain([self.now + Duration::from_secs(3600)])
+            .min()
+            .unwrap_or(self.now)
+    }
+
+    /// Does what a client asked for, unless a fault waits for it.
+    pub(crate) fn play(&mut self, request: Request) {
+        let Request {
+            connection: id,
+            on,
+            address,
+            link,
+            work,
+            refuse,
+        } = request;
+        let Some(act) = self.faults.next(on, &address) else {
+            let answers = work(self);
+            return self.answer(id, answers);
+        };
+        self.log(Event::Faulted {
+            on,
+            act: act.clone(),
+        });
+        match act {
+            Act::Refuse {
+                status,
+                condition,
+                text,
+            } => {
+                let answers = refuse(status, AmqpError::new(condition, text));
+                self.answer(id, answers);
+            }
+            Act::Ignore => {}
+            Act::Lose => drop(work(self)),
+            // What follows an opening must not overtake it.
+            Act::Delay(late) if on != On::Open => {
+                let answers = work(self);
+                self.later(late, Box::new(move |engine| engine.answer(id, answers)));
+            }
+            Act::Delay(late) | Act::Hold(late) => self.later(
+                late,
+                Box::new(move |engine| {
+                    let answers = work(engine);
+                    engine.answer(id, answers);
+                }),
+            ),
+            Act::Duplicate => {
+                let answers = work(self);
+                self.answer(id, answers.clone());
+                self.answer(id, answers);
+            }
+            Act::Shift => {
+                let answers = work(self);
+                if let Some(connection) = self.connections.get_mut(&id) {
+                    connection.shifted.extend(answers);
+                }
+            }
+            Act::Uncorrelated => {
+                let answers = work(self).into_iter().map(Answer::without_correlation);
+                let answers = answers.collect();
+                self.answer(id, answers);
+            }
+            Act::Cut => self.cut(id),
+            Act::CutAfter => {
+                drop(work(self));
+                self.cut(id);
+            }
+            Act::Detach { condition } => {
+                let error = AmqpError::new(condition, "The link was detached by force.");
+                if let Some((channel, handle)) = link {
+                    self.detach(id, channel, handle, Some(error));
+                }
+            }
+            Act::Freeze => {
+                let answers = work(self);
+                self.freeze(id);
+                self.answer(id, answers);
+            }
+        }
+    }
+
+    /// Sends answers, and those that were to come behind them.
+    fn answer(&mut self, id: u64, answers: Vec<Answer>) {
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        let any = !answers.is_empty();
+        let mut answers = answers;
+        if any {
+            answers.append(&mut connection.shifted);
+        }
+        for answer in answers {
+            connection.answer(answer);
+        }
+    }
+}
+
+impl Answer {
+    fn without_correlation(self) -> Self {
+        match self {
+            Self::Reply {
+                channel,
+                node,
+                to,
+                message,
+            } => Self::Reply {
+                channel,
+                node,
+                to,
+                message: message.with_properties(Vec::new()),
+            },
+            frame @ Self::Frame(..) => frame,
+        }
+    }
+}

@@ -1,0 +1,407 @@
+//! The namespace: which queues, topics and subscriptions there are, how their addresses are read,
+//! and what becomes of a message that is sent, settled or out of its lock.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::codec::state::AmqpError;
+use crate::codec::{Guid, Message, Value};
+
+use super::journal::{Event, Outcome};
+use super::store::{Shelf, State, Stored};
+
+/// How a queue behaves, or a subscription.
+#[derive(Clone, Debug)]
+pub struct QueueSettings {
+    /// For how long a message is locked.
+    pub lock: Duration,
+    /// After how many failed deliveries a message is dead-lettered.
+    pub max_delivery_count: u32,
+    /// Only receivers of sessions are let in. There are none here, so all are refused.
+    pub sessions: bool,
+    /// Nobody is let in.
+    pub disabled: bool,
+}
+
+impl Default for QueueSettings {
+    fn default() -> Self {
+        Self {
+            lock: Duration::from_secs(30),
+            max_delivery_count: 10,
+            sessions: false,
+            disabled: false,
+        }
+    }
+}
+
+/// What an address leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Node {
+    Cbs,
+    /// The requests about a queue, or about a topic.
+    Management(Place),
+    Entity(Place),
+}
+
+impl Node {
+    /// Reads an address: bare, or a URI with the host's name; case does not matter.
+    pub(crate) fn parse(address: &str) -> Self {
+        let path = path_of(address);
+        if path == "$cbs" {
+            return Self::Cbs;
+        }
+        match path.strip_suffix("/$management") {
+            Some(place) => Self::Management(Place::parse(place)),
+            None => Self::Entity(Place::parse(&path)),
+        }
+    }
+
+    pub(crate) fn address(&self) -> String {
+        match self {
+            Self::Cbs => "$cbs".into(),
+            Self::Management(place) => format!("{}/$management", place.address()),
+            Self::Entity(place) => place.address(),
+        }
+    }
+
+    pub(crate) fn place(&self) -> Option<&Place> {
+        match self {
+            Self::Cbs => None,
+            Self::Management(place) | Self::Entity(place) => Some(place),
+        }
+    }
+}
+
+/// A queue (or a topic), or a queue's dead letters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) entity: String,
+    pub(crate) dead: bool,
+}
+
+impl Place {
+    pub(crate) fn parse(path: &str) -> Self {
+        let path = path_of(path);
+        match path.strip_suffix("/$deadletterqueue") {
+            Some(entity) => Self {
+                entity: entity.to_owned(),
+                dead: true,
+            },
+            None => Self {
+                entity: path,
+                dead: false,
+            },
+        }
+    }
+
+    pub(crate) fn address(&self) -> String {
+        let tail = if self.dead { "/$deadletterqueue" } else { "" };
+        format!("{}{tail}", self.entity)
+    }
+}
+
+/// The path of an address without scheme, host and slashes at the ends, in lower case.
+pub(crate) fn path_of(address: &str) -> String {
+    let path = match address.split_once("://") {
+        Some((_, rest)) => rest.split_once('/').map_or("", |(_, path)| path),
+        None => address,
+    };
+    path.trim_matches('/').to_ascii_lowercase()
+}
+
+/// A queue or subscription with its dead letters, or a topic.
+#[derive(Debug)]
+pub(crate) struct Entity {
+    pub(crate) settings: QueueSettings,
+    /// The subscriptions, if this is a topic.
+    pub(crate) subscriptions: Option<Vec<String>>,
+    main: Shelf,
+    dead: Shelf,
+    next_sequence: u64,
+}
+
+impl Entity {
+    pub(crate) fn new(settings: QueueSettings, topic: bool) -> Self {
+        Self {
+            settings,
+            subscriptions: topic.then(Vec::new),
+            main: Shelf::default(),
+            dead: Shelf::default(),
+            next_sequence: 1,
+        }
+    }
+
+    pub(crate) fn shelf(&self, dead: bool) -> &Shelf {
+        if dead { &self.dead } else { &self.main }
+    }
+
+    pub(crate) fn shelf_mut(&mut self, dead: bool) -> &mut Shelf {
+        if dead { &mut self.dead } else { &mut self.main }
+    }
+}
+
+/// All entities, by lower-case path.
+#[derive(Debug, Default)]
+pub(crate) struct Namespace {
+    pub(crate) entities: BTreeMap<String, Entity>,
+}
+
+impl Namespace {
+    pub(crate) fn entity(&self, place: &Place) -> Option<&Entity> {
+        self.entities.get(&place.entity)
+    }
+
+    pub(crate) fn shelf_mut(&mut self, place: &Place) -> Option<&mut Shelf> {
+        Some(self.entities.get_mut(&place.entity)?.shelf_mut(place.dead))
+    }
+
+    /// Puts a message into a queue, or into each subscription of a topic.
+    pub(crate) fn enqueue(&mut self, entity: &str, message: &Message) -> Vec<Event> {
+        let targets = match self
+            .entities
+            .get(entity)
+            .and_then(|e| e.subscriptions.clone())
+        {
+            Some(subscriptions) => subscriptions,
+            None => vec![entity.to_owned()],
+        };
+        let mut events = Vec::new();
+        for target in targets {
+            let Some(entity) = self.entities.get_mut(&target) else {
+                continue;
+            };
+            let sequence = entity.next_sequence;
+            entity.next_sequence += 1;
+            let mut message = message.clone();
+            message.delivery_annotations.clear();
+            let stored = Stored {
+                message,
+                enqueued: wall_millis(),
+                failed: 0,
+                state: State::Ready,
+            };
+            entity.main.put(sequence, stored);
+            events.push(Event::Enqueued {
+                address: target,
+                sequence,
+            });
+        }
+        events
+    }
+
+    /// Ends a lock in the way asked for; the sequence number, and what else happened.
+    pub(crate) fn settle(
+        &mut self,
+        place: &Place,
+        token: Guid,
+        outcome: &Outcome,
+        changes: &Value,
+    ) -> Option<(u64, Vec<Event>)> {
+        let entity = self.entities.get_mut(&place.entity)?;
+        let shelf = entity.shelf_mut(place.dead);
+        let (sequence, mut stored) = shelf.unlock(token)?;
+        if let Value::Map(changes) = changes
+            && !changes.is_empty()
+        {
+            stored.message.set_application_properties(changes.clone());
+        }
+        let mut events = Vec::new();
+        match outcome {
+            Outcome::Complete => {}
+            Outcome::Release => shelf.put(sequence, stored),
+            Outcome::Defer => {
+                stored.failed += 1;
+                shelf.defer(sequence, stored);
+            }
+            Outcome::Abandon => {
+                stored.failed += 1;
+                events = entity.put_back(place, sequence, stored);
+            }
+            Outcome::DeadLetter {
+                reason,
+                description,
+            } => {
+                let (reason, description) = (reason.as_deref(), description.as_deref());
+                events = entity.bury(place, sequence, stored, reason, description);
+            }
+        }
+        Some((sequence, events))
+    }
+
+    /// Ends the locks whose time is over.
+    pub(crate) fn expire(&mut self, now: Instant) -> Vec<Event> {
+        let mut events = Vec::new();
+        for (name, entity) in &mut self.entities {
+            for dead in [false, true] {
+                while let Some(token) = entity.shelf(dead).expired(now) {
+                    let place = Place {
+                        entity: name.clone(),
+                        dead,
+                    };
+                    events.extend(entity.lose(&place, token));
+                }
+            }
+        }
+        events
+    }
+
+    /// Ends a lock as if its time were over.
+    pub(crate) fn lose(&mut self, place: &Place, token: Guid) -> Vec<Event> {
+        match self.entities.get_mut(&place.entity) {
+            Some(entity) => entity.lose(place, token),
+            None => Vec::new(),
+        }
+    }
+
+    pub(crate) fn next_expiry(&self) -> Option<Instant> {
+        self.entities
+            .values()
+            .flat_map(|entity| [entity.main.next_expiry(), entity.dead.next_expiry()])
+            .flatten()
+            .min()
+    }
+}
+
+impl Entity {
+    fn lose(&mut self, place: &Place, token: Guid) -> Vec<Event> {
+        let Some((sequence, mut stored)) = self.shelf_mut(place.dead).unlock(token) else {
+            return Vec::new();
+        };
+        stored.failed += 1;
+        let mut events = vec![Event::LockExpired {
+            address: place.address(),
+            sequence,
+            token,
+        }];
+        events.extend(self.put_back(place, sequence, stored));
+        events
+    }
+
+    /// Back into the queue, or among the dead letters if it failed too often.
+    fn put_back(&mut self, place: &Place, sequence: u64, stored: Stored) -> Vec<Event> {
+        let most = self.settings.max_delivery_count;
+        if place.dead || stored.failed < most {
+            self.shelf_mut(place.dead).put(sequence, stored);
+            return Vec::new();
+        }
+        let description = format!("Message could not be consumed after {most} delivery attempts.");
+        let reason = Some("MaxDeliveryCountExceeded");
+        self.bury(place, sequence, stored, reason, Some(&description))
+    }
+
+    fn bury(
+        &mut self,
+        place: &Place,
+        sequence: u64,
+        mut stored: Stored,
+        reason: Option<&str>,
+        description: Option<&str>,
+    ) -> Vec<Event> {
+        let marks = [
+            ("DeadLetterReason", reason),
+            ("DeadLetterErrorDescription", description),
+        ];
+        let marks = marks
+            .into_iter()
+            .filter_map(|(key, text)| Some((Value::string(key), Value::string(text?))))
+            .collect();
+        stored.message.set_application_properties(marks);
+        self.dead.put(sequence, stored);
+        vec![Event::DeadLettered {
+            address: place.address(),
+            sequence,
+            reason: reason.unwrap_or_default().to_owned(),
+        }]
+    }
+}
+
+/// Milliseconds since 1970: for people and for what clients are told, never for a decision.
+pub(crate) fn wall_millis() -> i64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_millis() as i64)
+}
+
+/// What is said of an entity that is not there.
+pub(crate) fn not_found(address: &str) -> AmqpError {
+    AmqpError::new(
+        "amqp:not-found",
+        format!("The messaging entity '{address}' could not be found."),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_bare_and_as_uris_in_any_case() {
+        let jobs = |dead| Place {
+            entity: "jobs".into(),
+            dead,
+        };
+        for (address, node) in [
+            ("$cbs", Node::Cbs),
+            ("Jobs", Node::Entity(jobs(false))),
+            ("sb://127.0.0.1:5672/jobs/", Node::Entity(jobs(false))),
+            ("jobs/$DeadLetterQueue", Node::Entity(jobs(true))),
+            (
+                "amqps://ns.example.net/jobs/$management",
+                Node::Management(jobs(false)),
+            ),
+            (
+                "jobs/$deadletterqueue/$management",
+                Node::Management(jobs(true)),
+            ),
+        ] {
+            assert_eq!(Node::parse(address), node, "{address}");
+        }
+        assert_eq!(
+            Place::parse("Orders/Subscriptions/Mail").address(),
+            "orders/subscriptions/mail"
+        );
+    }
+
+    #[test]
+    fn a_message_dies_of_its_last_failed_delivery_and_not_before() {
+        let mut namespace = Namespace::default();
+        let settings = QueueSettings {
+            max_delivery_count: 2,
+            ..QueueSettings::default()
+        };
+        let lock = settings.lock;
+        let place = Place::parse("jobs");
+        namespace
+            .entities
+            .insert("jobs".into(), Entity::new(settings, false));
+        namespace.enqueue("jobs", &Message::data(b"x"));
+        let now = Instant::now();
+        for round in 0..2 {
+            let shelf = namespace.shelf_mut(&place).expect("the queue is there");
+            let (_, token) = shelf.lock_next(now, lock).expect("still in the queue");
+            // One way of failing each.
+            let events = match round {
+                0 => namespace.lose(&place, token),
+                _ => {
+                    let settled = namespace.settle(&place, token, &Outcome::Abandon, &Value::Null);
+                    settled.expect("it is locked").1
+                }
+            };
+            let died = events
+                .iter()
+                .any(|event| matches!(event, Event::DeadLettered { .. }));
+            assert_eq!(died, round == 1);
+        }
+        let entity = namespace.entity(&place).expect("the queue is there");
+        let (_, dead) = entity
+            .shelf(true)
+            .iter()
+            .next()
+            .expect("it is a dead letter");
+        let marks = dead.message.application_properties();
+        assert_eq!(
+            marks.get("DeadLetterReason").and_then(Value::text),
+            Some("MaxDeliveryCountExceeded")
+        );
+    }
+}

@@ -1,0 +1,235 @@
+//! Messages at rest: what waits, what is locked by whom and until when, what was deferred.
+//!
+//! Pure: the time is handed in, nothing is sent. A shelf is a queue or a dead-letter queue; which of
+//! the two, and what a settled message becomes, is said by [`super::namespace`].
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::{Duration, Instant};
+
+use crate::codec::{Guid, Message};
+
+/// A message of a shelf.
+#[derive(Clone, Debug)]
+pub(crate) struct Stored {
+    pub(crate) message: Message,
+    /// Milliseconds since 1970.
+    pub(crate) enqueued: i64,
+    /// How many deliveries of it failed.
+    pub(crate) failed: u32,
+    pub(crate) state: State,
+}
+
+/// Who may have a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// The next receiver that has credit.
+    Ready,
+    /// Nobody but the one who knows the token.
+    Locked {
+        /// The token.
+        token: Guid,
+        /// When it ends, whatever anyone was told.
+        until: Instant,
+    },
+    /// Whoever asks for its sequence number.
+    Deferred,
+}
+
+/// How many messages are in which state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// To be had.
+    pub ready: usize,
+    /// Locked by someone.
+    pub locked: usize,
+    /// To be had by their number.
+    pub deferred: usize,
+}
+
+/// A queue's messages.
+#[derive(Debug, Default)]
+pub(crate) struct Shelf {
+    messages: BTreeMap<u64, Stored>,
+    ready: BTreeSet<u64>,
+    locks: HashMap<Guid, u64>,
+    expiries: BTreeSet<(Instant, u64)>,
+}
+
+impl Shelf {
+    /// Puts a message where it may be taken.
+    pub(crate) fn put(&mut self, sequence: u64, mut stored: Stored) {
+        stored.state = State::Ready;
+        self.messages.insert(sequence, stored);
+        self.ready.insert(sequence);
+    }
+
+    /// How many messages are in which state.
+    pub(crate) fn counts(&self) -> Counts {
+        let (ready, locked) = (self.ready.len(), self.locks.len());
+        Counts {
+            ready,
+            locked,
+            deferred: self.messages.len() - ready - locked,
+        }
+    }
+
+    /// Whether something can be taken.
+    pub(crate) fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Locks the next message.
+    pub(crate) fn lock_next(&mut self, now: Instant, length: Duration) -> Option<(u64, Guid)> {
+        let sequence = self.ready.pop_first()?;
+        Some((sequence, self.lock(sequence, now, length)?))
+    }
+
+    /// Locks a deferred message.
+    pub(crate) fn lock_deferred(
+        &mut self,
+        sequence: u64,
+        now: Instant,
+        length: Duration,
+    ) -> Option<Guid> {
+        (self.messages.get(&sequence)?.state == State::Deferred)
+            .then(|| self.lock(sequence, now, length))?
+    }
+
+    fn lock(&mut self, sequence: u64, now: Instant, length: Duration) -> Option<Guid> {
+        let stored = self.messages.get_mut(&sequence)?;
+        let (token, until) = (Guid::new(), now + length);
+        stored.state = State::Locked { token, until };
+        self.locks.insert(token, sequence);
+        self.expiries.insert((until, sequence));
+        Some(token)
+    }
+
+    /// Takes the next message away for good.
+    pub(crate) fn remove_next(&mut self) -> Option<(u64, Stored)> {
+        let sequence = self.ready.pop_first()?;
+        Some((sequence, self.messages.remove(&sequence)?))
+    }
+
+    pub(crate) fn get(&self, sequence: u64) -> Option<&Stored> {
+        self.messages.get(&sequence)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &Stored)> {
+        self.messages
+            .iter()
+            .map(|(sequence, stored)| (*sequence, stored))
+    }
+
+    /// The message that is locked with this token.
+    pub(crate) fn locked(&self, token: Guid) -> Option<u64> {
+        self.locks.get(&token).copied()
+    }
+
+    /// Lets a lock run from `now` anew.
+    pub(crate) fn renew(&mut self, token: Guid, now: Instant, length: Duration) -> Option<u64> {
+        let sequence = self.locked(token)?;
+        let stored = self.messages.get_mut(&sequence)?;
+        if let State::Locked { until, .. } = &mut stored.state {
+            self.expiries.remove(&(*until, sequence));
+            *until = now + length;
+            self.expiries.insert((*until, sequence));
+        }
+        Some(sequence)
+    }
+
+    /// Ends a lock and hands the message out, to be put somewhere or forgotten.
+    pub(crate) fn unlock(&mut self, token: Guid) -> Option<(u64, Stored)> {
+        let sequence = self.locks.remove(&token)?;
+        let stored = self.messages.remove(&sequence)?;
+        if let State::Locked { until, .. } = stored.state {
+            self.expiries.remove(&(until, sequence));
+        }
+        Some((sequence, stored))
+    }
+
+    /// Keeps a message for the one who asks for it by its number.
+    pub(crate) fn defer(&mut self, sequence: u64, mut stored: Stored) {
+        stored.state = State::Deferred;
+        self.messages.insert(sequence, stored);
+    }
+
+    /// The first lock that has ended by `now`.
+    pub(crate) fn expired(&self, now: Instant) -> Option<Guid> {
+        let (until, sequence) = self.expiries.first()?;
+        match self.messages.get(sequence)?.state {
+            State::Locked { token, .. } if *until <= now => Some(token),
+            _ => None,
+        }
+    }
+
+    /// When the next lock ends.
+    pub(crate) fn next_expiry(&self) -> Option<Instant> {
+        self.expiries.first().map(|(until, _)| *until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shelf(messages: u64) -> Shelf {
+        let mut shelf = Shelf::default();
+        for sequence in 1..=messages {
+            shelf.put(
+                sequence,
+                Stored {
+                    message: Message::data(b"x"),
+                    enqueued: 0,
+                    failed: 0,
+                    state: State::Ready,
+                },
+            );
+        }
+        shelf
+    }
+
+    const LOCK: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn a_locked_message_is_given_to_nobody_else_until_its_lock_has_ended() {
+        let (mut shelf, now) = (shelf(1), Instant::now());
+        let (_, token) = shelf.lock_next(now, LOCK).expect("one is ready");
+        assert_eq!(shelf.lock_next(now, LOCK), None);
+        assert_eq!(shelf.expired(now + LOCK - Duration::from_millis(1)), None);
+        assert_eq!(shelf.expired(now + LOCK), Some(token));
+    }
+
+    #[test]
+    fn a_renewed_lock_runs_from_the_renewal() {
+        let (mut shelf, now) = (shelf(1), Instant::now());
+        let (_, token) = shelf.lock_next(now, LOCK).expect("one is ready");
+        assert_eq!(shelf.renew(token, now + LOCK / 2, LOCK), Some(1));
+        assert_eq!(shelf.expired(now + LOCK), None);
+        assert_eq!(shelf.next_expiry(), Some(now + LOCK / 2 + LOCK));
+        assert_eq!(shelf.renew(Guid::new(), now, LOCK), None);
+    }
+
+    #[test]
+    fn an_unlocked_message_leaves_no_lock_and_no_expiry() {
+        let (mut shelf, now) = (shelf(2), Instant::now());
+        let (_, token) = shelf.lock_next(now, LOCK).expect("one is ready");
+        let (sequence, stored) = shelf.unlock(token).expect("it is locked");
+        assert!(shelf.unlock(token).is_none());
+        assert_eq!(shelf.next_expiry(), None);
+        shelf.put(sequence, stored);
+        let again = shelf.lock_next(now, LOCK).expect("it is back");
+        assert_eq!(again.0, 1, "in its old place");
+        assert_ne!(again.1, token, "under a new token");
+    }
+
+    #[test]
+    fn a_deferred_message_comes_only_by_its_number() {
+        let (mut shelf, now) = (shelf(1), Instant::now());
+        let (_, token) = shelf.lock_next(now, LOCK).expect("one is ready");
+        let (sequence, stored) = shelf.unlock(token).expect("it is locked");
+        shelf.defer(sequence, stored);
+        assert_eq!(shelf.lock_next(now, LOCK), None);
+        assert!(shelf.lock_deferred(sequence, now, LOCK).is_some());
+        assert!(shelf.lock_deferred(sequence, now, LOCK).is_none());
+    }
+}

@@ -1,0 +1,34 @@
+//! A stand-in for an Azure Service Bus namespace, for tests.
+//!
+//! **A test tool, not a broker:** it keeps everything in memory, listens on loopback only, and knows
+//! of the real service what a client of queues and subscriptions can see of it: AMQP 1.0 with SASL,
+//! `$cbs`, receive links with credit and drain, locks with expiry, delivery counts, dead-letter
+//! queues, `$management` with renewing and settling by lock token, sends, and how it refuses. What
+//! it has not: sessions (they are refused as the real one refuses a receiver without one), time to
+//! live, scheduled messages, rules of subscriptions, transactions, duplicate detection, web sockets.
+//!
+//! How true it is: Microsoft's clients for Python and JavaScript accept it (`clients/run.sh` shows
+//! it), and its codec shares no line with any of them or with the client under test.
+//!
+//! ```no_run
+//! use service_bus_stand_in::{Act, Broker, Fault, Message, On, QueueSettings, Settings};
+//!
+//! let broker = Broker::start(Settings::default())?;
+//! broker.create("jobs", QueueSettings::default());
+//! broker.put("jobs", Message::data(b"one"));
+//! // The second renewal is done, and its answer never comes.
+//! broker.fault(Fault::new(On::RenewLock, Act::Lose).at("jobs").after(1));
+//! println!("{}", broker.connection_string());
+//! # Ok::<(), std::io::Error>(())
+//! ```
+
+mod broker;
+pub mod codec;
+
+pub use broker::{
+    Access, Act, Broker, Counts, Entry, Event, Fault, LOCK_LOST, On, Outcome, QueueSettings,
+    Settings, State, View, Waiting, Way,
+};
+#[cfg(feature = "tls")]
+pub use broker::{Tls, TlsError};
+pub use codec::{Guid, Message, Value};

@@ -1,0 +1,24 @@
+//! The broker as a client sees it, over loopback: locks and counts, credit and drain, refusals,
+//! faults. The client is [`client`], which shares the broker's codec; that the codec is right is
+//! shown by its own table and by Microsoft's clients (`clients/run.sh`).
+
+mod client;
+mod faults;
+mod locks;
+mod protocol;
+
+use service_bus_stand_in::{Broker, Message, QueueSettings, Settings};
+
+/// A broker with a queue `jobs` that holds this many messages, `0`, `1`, …
+fn broker(messages: usize) -> Broker {
+    broker_with(Settings::default(), QueueSettings::default(), messages)
+}
+
+fn broker_with(settings: Settings, queue: QueueSettings, messages: usize) -> Broker {
+    let broker = Broker::start(settings).expect("a free port");
+    broker.create("jobs", queue);
+    for number in 0..messages {
+        broker.put("jobs", Message::data(number.to_string().as_bytes()));
+    }
+    broker
+}
