@@ -50,6 +50,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     (
         "plan",
         &[
+            "azure",
             "cli",
             "core",
             "exit",

@@ -5,21 +5,32 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use azure_core::credentials::Secret;
-use azure_core::http::policies::Policy;
 use azure_core::http::{ClientOptions, RetryOptions, Transport};
 use url::Url;
 
+use super::account_error::{AccountError, contradiction, malformed, missing};
 use super::address::{SplitUrl, is_loopback, is_sas, safe, split_url};
+use super::ambient::Ambient;
+use super::choice::{Advice, Kind, Offered, Wishes, choose};
+use super::credential::Credential;
+#[cfg(feature = "entra")]
+use super::entra::Entra;
+use super::errors::Trouble;
 use super::service_clock::ServiceClock;
-use super::shared_key::SharedKey;
+#[cfg(feature = "entra")]
+use super::tokens::{Tokens, Vault};
 use super::transport::Client;
+use super::trust::Trust;
+use crate::clock::Instant;
 
 const STRING: &str = "AZURE_STORAGE_CONNECTION_STRING";
 const ACCOUNT: &str = "AZURE_STORAGE_ACCOUNT";
 const KEY: &str = "AZURE_STORAGE_KEY";
 const SAS: &str = "AZURE_STORAGE_SAS_TOKEN";
+const SUFFIX: &str = "AZURE_STORAGE_ENDPOINT_SUFFIX";
 const THE_URL: &str = "the URL";
 const THE_FLAG: &str = "--emulator";
 
@@ -29,50 +40,6 @@ const EMULATOR_KEY: &str =
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 const EMULATOR_BLOB: &str = "http://127.0.0.1:10000/devstoreaccount1";
 const EMULATOR_QUEUE: &str = "http://127.0.0.1:10001/devstoreaccount1";
-
-/// Why no account could be made of what was given. One line each, what to do included.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AccountError {
-    /// Something is not there.
-    #[error("{part} is missing: {advice}")]
-    Missing {
-        /// What.
-        part: String,
-        /// Where it could come from.
-        advice: String,
-    },
-    /// Something cannot be read.
-    #[error("{what} {why}")]
-    Malformed {
-        /// The variable, or the part of the connection string.
-        what: String,
-        /// What is wrong with it.
-        why: String,
-    },
-    /// Two sources say different things.
-    #[error("{first} and {second} contradict each other ({about}): unset one of them")]
-    Contradiction {
-        /// One source.
-        first: String,
-        /// The other.
-        second: String,
-        /// What they differ in.
-        about: String,
-    },
-    /// Plain http to another machine: everyone on the way could take the lock.
-    #[error("plain http is only allowed to this machine, not to {host}: use https")]
-    PlainHttp {
-        /// The host.
-        host: String,
-    },
-}
-
-#[derive(Clone)]
-enum Credential {
-    Key(Secret),
-    /// A SAS, without the question mark.
-    Sas(Secret),
-}
 
 /// A storage account and its credential. `Debug` shows no secret.
 #[derive(Clone)]
@@ -96,15 +63,31 @@ impl fmt::Debug for Account {
 }
 
 impl Account {
-    /// Finds the account in the environment (`get`), the flag `--emulator`, and the lock's URL if
-    /// it was given as one. Sources that say the same overlap; sources that contradict each other
-    /// are refused.
+    /// [`Account::find`] with no more wishes than the flag `--emulator`.
     ///
     /// # Errors
     /// A missing, unreadable or contradicting part, named.
     pub fn resolve(
         get: &dyn Fn(&str) -> Option<String>,
         emulator: bool,
+        url: Option<&Url>,
+    ) -> Result<Account, AccountError> {
+        let wishes = Wishes {
+            emulator,
+            ..Wishes::default()
+        };
+        Account::find(get, &wishes, url)
+    }
+
+    /// Finds the account in the environment (`get`), what was typed, and the lock's URL if it was
+    /// given as one. Sources that say the same overlap; sources that contradict each other are
+    /// refused. Nothing is asked of anybody, and no certificate but those of `--ca-file` is read.
+    ///
+    /// # Errors
+    /// A missing, unreadable or contradicting part, named.
+    pub fn find(
+        get: &dyn Fn(&str) -> Option<String>,
+        wishes: &Wishes,
         url: Option<&Url>,
     ) -> Result<Account, AccountError> {
         let mut found = Found::default();
@@ -127,13 +110,20 @@ impl Account {
         if let Some(sas) = env(SAS) {
             found.sas(&sas, SAS)?;
         }
-        if emulator {
+        if let Some(suffix) = env(SUFFIX) {
+            found.suffix(&suffix, SUFFIX)?;
+        }
+        if wishes.emulator {
             found.emulator(url.is_some())?;
         }
         if let Some(url) = url {
             found.url(url)?;
         }
-        found.finish(emulator)
+        let trust = match &wishes.ca_file {
+            Some(path) => Trust::read(path)?,
+            None => Trust::default(),
+        };
+        found.finish(wishes, &Ambient::read(&env), trust)
     }
 
     /// What the credential is, for the log.
@@ -141,9 +131,28 @@ impl Account {
     pub fn kind(&self) -> &'static str {
         match &self.credential {
             Credential::Key(_) if self.emulator => "emulator key",
-            Credential::Key(_) => "account key",
-            Credential::Sas(_) => "SAS",
+            credential => credential.kind(),
         }
+    }
+
+    /// Sees to it that there is what requests are to bear. For how long a token is good; `None`
+    /// for a credential that is none.
+    ///
+    /// # Errors
+    /// Why there is no token.
+    pub async fn obtain(&self, give_up_at: Instant) -> Result<Option<Duration>, Trouble> {
+        self.credential.obtain(give_up_at).await
+    }
+
+    /// The same account, with the present token kept in a vault (which is made only then) for a
+    /// process that will be forked.
+    #[cfg(feature = "entra")]
+    #[must_use]
+    pub fn with_vault(mut self, make: impl FnOnce() -> Option<Arc<dyn Vault>>) -> Account {
+        if let Some(credential) = self.credential.with_vault(make) {
+            self.credential = credential;
+        }
+        self
     }
 
     /// The account's name, where it is known.
@@ -166,22 +175,14 @@ impl Account {
 
     /// `url` as it must be requested: with the SAS, if there is one. A secret.
     pub(crate) fn authorised(&self, url: &Url) -> Url {
-        let mut url = url.clone();
-        if let Credential::Sas(sas) = &self.credential {
-            url.set_query(Some(sas.secret()));
-        }
-        url
+        self.credential.authorised(url)
     }
 
     /// Options for the official clients: our transport and signature, and no retries.
     pub(crate) fn client_options(&self) -> ClientOptions {
-        let mut per_try: Vec<Arc<dyn Policy>> = Vec::new();
-        if let (Credential::Key(key), Some(name)) = (&self.credential, &self.name) {
-            let clock = Arc::clone(&self.clock);
-            per_try.push(Arc::new(SharedKey::new(name.clone(), key.clone(), clock)));
-        }
+        let signing = self.credential.policy(self.name(), &self.clock);
         ClientOptions {
-            per_try_policies: per_try,
+            per_try_policies: signing.into_iter().collect(),
             retry: RetryOptions::none(),
             transport: Some(Transport::new(Arc::clone(&self.client) as _)),
             ..ClientOptions::default()
@@ -195,8 +196,11 @@ impl Account {
 
     /// The same account with a client and a clock of its own, for a process that was forked.
     pub(crate) fn in_another_process(&self, clock: ServiceClock) -> Account {
+        let client = Arc::new(self.client.anew());
+        let credential = self.credential.in_another_process(&client);
         Account {
-            client: Arc::new(Client::new(self.blob.scheme() == "https")),
+            credential,
+            client,
             clock: Arc::new(clock),
             ..self.clone()
         }
@@ -215,7 +219,7 @@ struct Found {
     sas: Said<String>,
     blob: Said<Url>,
     queue: Said<Url>,
-    suffix: Option<String>,
+    suffix: Said<String>,
     protocol: Option<String>,
 }
 
@@ -226,23 +230,12 @@ fn agree<T: PartialEq>(
     about: &str,
 ) -> Result<(), AccountError> {
     match slot {
-        Some((known, first)) if *known != value => Err(AccountError::Contradiction {
-            first: (*first).to_owned(),
-            second: source.to_owned(),
-            about: about.to_owned(),
-        }),
+        Some((known, first)) if *known != value => Err(contradiction(*first, source, about)),
         Some(_) => Ok(()),
         None => {
             *slot = Some((value, source));
             Ok(())
         }
-    }
-}
-
-pub(super) fn malformed(what: impl Into<String>, why: impl Into<String>) -> AccountError {
-    AccountError::Malformed {
-        what: what.into(),
-        why: why.into(),
     }
 }
 
@@ -273,8 +266,7 @@ impl Found {
                 "is not base64: copy it again, whole",
             ));
         }
-        agree(&mut self.key, key.to_owned(), source, "different keys")?;
-        self.one_kind()
+        agree(&mut self.key, key.to_owned(), source, "different keys")
     }
 
     fn sas(&mut self, sas: &str, source: &'static str) -> Result<(), AccountError> {
@@ -285,19 +277,24 @@ impl Found {
                 "has no signature (`sig=`): copy it again, whole",
             ));
         }
-        agree(&mut self.sas, sas.to_owned(), source, "different SAS")?;
-        self.one_kind()
+        agree(&mut self.sas, sas.to_owned(), source, "different SAS")
     }
 
-    fn one_kind(&self) -> Result<(), AccountError> {
-        match (&self.key, &self.sas) {
-            (Some((_, first)), Some((_, second))) => Err(AccountError::Contradiction {
-                first: format!("the account key in {first}"),
-                second: format!("the SAS in {second}"),
-                about: "one credential is needed, not two".to_owned(),
-            }),
-            _ => Ok(()),
+    fn suffix(&mut self, suffix: &str, source: &'static str) -> Result<(), AccountError> {
+        let label = |label: &str| {
+            !label.is_empty()
+                && label
+                    .bytes()
+                    .all(|b| b.is_ascii_alphanumeric() || b == b'-')
+        };
+        if !suffix.split('.').all(label) {
+            return Err(malformed(
+                format!("the endpoint suffix in {source}"),
+                "is not a domain, as core.windows.net is one",
+            ));
         }
+        let suffix = suffix.to_owned();
+        agree(&mut self.suffix, suffix, source, "different clouds")
     }
 
     fn endpoint(text: &str, part: &str) -> Result<Url, AccountError> {
@@ -353,7 +350,7 @@ impl Found {
                     let url = Self::endpoint(value, "QueueEndpoint")?;
                     agree(&mut self.queue, url, STRING, "different queue endpoints")?;
                 }
-                "endpointsuffix" => self.suffix = Some(value.to_owned()),
+                "endpointsuffix" => self.suffix(value, STRING)?,
                 "defaultendpointsprotocol" => self.protocol = Some(value.to_ascii_lowercase()),
                 // TableEndpoint, FileEndpoint and whatever else: not ours.
                 _ => {}
@@ -371,11 +368,10 @@ impl Found {
         )?;
         self.key(EMULATOR_KEY, THE_FLAG)?;
         match &self.blob {
-            Some((blob, first)) if !is_loopback(blob) => Err(AccountError::Contradiction {
-                first: (*first).to_owned(),
-                second: THE_FLAG.to_owned(),
-                about: "the emulator is on this machine".to_owned(),
-            }),
+            Some((blob, first)) if !is_loopback(blob) => {
+                let about = "the emulator is on this machine";
+                Err(contradiction(*first, THE_FLAG, about))
+            }
             // A port of one's own stands; else the well-known one, unless the URL has one.
             None if !url_given => {
                 self.blob = Url::parse(EMULATOR_BLOB).ok().map(|url| (url, THE_FLAG));
@@ -410,11 +406,12 @@ impl Found {
         )
     }
 
-    fn finish(self, emulator: bool) -> Result<Account, AccountError> {
-        let missing = |part: &str, advice: &str| AccountError::Missing {
-            part: part.to_owned(),
-            advice: advice.to_owned(),
-        };
+    fn finish(
+        self,
+        wishes: &Wishes,
+        ambient: &Ambient,
+        trust: Trust,
+    ) -> Result<Account, AccountError> {
         let whole = format!("copy the whole connection string into {STRING}");
         let service = |service: &str| -> Result<Option<Url>, AccountError> {
             let Some((name, _)) = &self.name else {
@@ -427,7 +424,10 @@ impl Found {
                     "is neither `https` nor `http`",
                 ));
             }
-            let suffix = self.suffix.as_deref().unwrap_or("core.windows.net");
+            let suffix = self
+                .suffix
+                .as_ref()
+                .map_or("core.windows.net", |said| &said.0);
             let text = format!("{protocol}://{name}.{service}.{suffix}");
             Self::endpoint(&text, "EndpointSuffix").map(Some)
         };
@@ -435,11 +435,11 @@ impl Found {
             Some((url, _)) => url.clone(),
             None => service("blob")?.ok_or_else(|| {
                 if self.string {
-                    return missing("AccountName (or BlobEndpoint)", &whole);
+                    return missing("AccountName (or BlobEndpoint)", whole);
                 }
                 missing(
                     "the storage account",
-                    &format!("set {STRING}, or {ACCOUNT} with {KEY} or {SAS}; or use --emulator"),
+                    format!("set {STRING}, or {ACCOUNT} with {KEY} or {SAS}; or use --emulator"),
                 )
             })?,
         };
@@ -453,41 +453,44 @@ impl Found {
             (Some((name, _)), _) => Some(name.clone()),
             (None, in_endpoint) => in_endpoint,
         };
-        let credential = match (&self.key, &self.sas) {
-            (_, Some((sas, _))) => Credential::Sas(Secret::new(sas.clone())),
-            (Some((key, _)), None) => {
-                if name.is_none() {
-                    return Err(missing(
-                        "the account's name",
-                        &format!(
-                            "an account key needs one: set {ACCOUNT}, or AccountName in {STRING}"
-                        ),
-                    ));
-                }
-                Credential::Key(Secret::new(key.clone()))
-            }
-            (None, None) if self.string => {
-                return Err(missing("AccountKey (or SharedAccessSignature)", &whole));
-            }
-            (None, None) => {
-                let hint = if is_loopback(&blob) {
-                    "; for the emulator use --emulator"
-                } else {
-                    ""
-                };
-                return Err(missing(
-                    "the credential",
-                    &format!("set {KEY} or {SAS}, or a whole {STRING}{hint}"),
-                ));
-            }
-        };
+        let client = Arc::new(Client::new(blob.scheme() == "https").trusting(trust));
         let known_key =
             matches!(&self.key, Some((key, _)) if key == EMULATOR_KEY) && is_loopback(&blob);
+        let offered = Offered {
+            key: self.key.as_ref().map(|said| said.1),
+            sas: self.sas.as_ref().map(|said| said.1),
+            emulator: known_key,
+            string: self.string,
+            ambient,
+            typed: &[THE_FLAG, THE_URL],
+            advice: Advice {
+                key: KEY,
+                sas: SAS,
+                string: STRING,
+            },
+        };
+        let secret = |said: Said<String>| Secret::new(said.map(|said| said.0).unwrap_or_default());
+        let credential = match choose(wishes.auth, &offered, &blob)? {
+            Kind::Key if name.is_none() => {
+                let advice =
+                    format!("an account key needs one: set {ACCOUNT}, or AccountName in {STRING}");
+                return Err(missing("the account's name", advice));
+            }
+            Kind::Key => Credential::Key(secret(self.key)),
+            Kind::Sas => Credential::Sas(secret(self.sas)),
+            #[cfg(feature = "entra")]
+            Kind::Entra => {
+                let entra = Entra::new(wishes.auth, ambient, &blob, Arc::clone(&client))?;
+                Credential::Token(Arc::new(Tokens::new(Arc::new(entra), None)))
+            }
+            #[cfg(not(feature = "entra"))]
+            Kind::Entra => return Err(missing("Entra ID", "it was left out of this build")),
+        };
         Ok(Account {
             name,
             credential,
-            emulator: emulator || known_key,
-            client: Arc::new(Client::new(blob.scheme() == "https")),
+            emulator: wishes.emulator || known_key,
+            client,
             clock: Arc::new(ServiceClock::new()),
             blob,
             queue,

@@ -5,7 +5,7 @@
 
 use url::{Host, Url};
 
-use super::account::{AccountError, malformed};
+use super::account_error::{AccountError, malformed};
 
 /// A URL of a service, taken apart.
 pub(crate) struct SplitUrl {

@@ -90,6 +90,8 @@ pub enum Trouble {
     Silence(String),
     /// The request could not even be made.
     Ours(String),
+    /// Whoever was to say who we are refused to: nothing was sent.
+    Denied(String),
 }
 
 impl Trouble {
@@ -115,6 +117,7 @@ impl Trouble {
             }
             ErrorKind::Connection => Trouble::Unsent(error.to_string()),
             ErrorKind::Io => Trouble::Silence(error.to_string()),
+            ErrorKind::Credential => Trouble::Denied(cause(error)),
             _ => Trouble::Ours(error.to_string()),
         }
     }
@@ -182,7 +185,7 @@ impl Trouble {
     #[must_use]
     pub fn is_unclear(&self) -> bool {
         match self {
-            Trouble::Unsent(_) => false,
+            Trouble::Unsent(_) | Trouble::Denied(_) => false,
             // Given up by the service at some point of the way.
             Trouble::Answer { status: 408, .. } => true,
             Trouble::Answer { .. } => !self.is_refusal(),
@@ -207,7 +210,10 @@ impl Trouble {
             Trouble::Answer { status, .. } => {
                 format!("{status} without an error code of the storage service")
             }
-            Trouble::Unsent(why) | Trouble::Silence(why) | Trouble::Ours(why) => why.clone(),
+            Trouble::Unsent(why)
+            | Trouble::Silence(why)
+            | Trouble::Ours(why)
+            | Trouble::Denied(why) => why.clone(),
         }
     }
 
@@ -229,12 +235,14 @@ impl Trouble {
                 ),
             ) => match operation {
                 Operation::List | Operation::Delete => format!(
-                    "the credential does not allow it: a SAS needs the permission {} for it",
+                    "the credential does not allow it: a SAS needs the permission {} for it, a \
+                     token of Entra ID the role Storage Blob Data Contributor",
                     operation.sas_letters()
                 ),
                 _ => format!(
                     "the credential does not allow it: a SAS needs the permissions rcw (here {}) \
-                     for the blob service",
+                     for the blob service, a token of Entra ID the role Storage Blob Data \
+                     Contributor",
                     operation.sas_letters()
                 ),
             },
@@ -242,7 +250,7 @@ impl Trouble {
                 "the SAS does not allow this machine's address".to_owned()
             }
             (_, Some("KeyBasedAuthenticationNotPermitted")) => {
-                "the account does not allow account keys: use a SAS of a user delegation".to_owned()
+                "the account does not allow account keys: use --auth entra".to_owned()
             }
             (401 | 403, Some("AuthenticationFailed")) => "the key is not this account's, or the \
                 SAS has expired or was changed: check AZURE_STORAGE_CONNECTION_STRING, \
@@ -285,6 +293,7 @@ impl Trouble {
                 _ => self.doubt(operation),
             },
             Trouble::Ours(_) => fatal(false),
+            Trouble::Denied(_) if !proven => fatal(true),
             _ => self.doubt(operation),
         }
     }
@@ -300,6 +309,15 @@ impl Trouble {
             },
         }
     }
+}
+
+/// The innermost words: the client's layers put theirs in front.
+fn cause(error: &Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
 }
 
 /// Nothing but what an error code is made of: it goes into log lines.

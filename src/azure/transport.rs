@@ -14,6 +14,8 @@ use azure_core::error::{Error, ErrorKind, Result};
 use azure_core::http::headers::{HeaderName, HeaderValue, Headers};
 use azure_core::http::{AsyncRawResponse, Body, HttpClient, Method, Request};
 
+use super::trust::Trust;
+
 /// A connection that takes longer is given up, so that the renewal still has time for another.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 /// No answer of the operations we use is longer (a page of a listing is the longest); anything that
@@ -24,6 +26,7 @@ const ANSWER_LIMIT: usize = 4 * 1024 * 1024;
 /// fails, and then it is an error with words, and none at all for plain http.
 pub(crate) struct Client {
     https: bool,
+    trust: Trust,
     built: OnceLock<std::result::Result<reqwest::Client, String>>,
 }
 
@@ -31,13 +34,25 @@ impl Client {
     pub(crate) fn new(https: bool) -> Client {
         Client {
             https,
+            trust: Trust::default(),
             built: OnceLock::new(),
         }
     }
 
+    /// The same, with additional authorities for https.
+    pub(super) fn trusting(mut self, trust: Trust) -> Client {
+        self.trust = trust;
+        self
+    }
+
+    /// A client like this one, with connections of its own.
+    pub(super) fn anew(&self) -> Client {
+        Client::new(self.https).trusting(self.trust.clone())
+    }
+
     fn client(&self) -> Result<&reqwest::Client> {
         self.built
-            .get_or_init(|| build(self.https))
+            .get_or_init(|| build(self.https, &self.trust))
             .as_ref()
             .map_err(|why| Error::with_message(ErrorKind::Other, why.clone()))
     }
@@ -51,7 +66,7 @@ impl fmt::Debug for Client {
     }
 }
 
-fn build(https: bool) -> std::result::Result<reqwest::Client, String> {
+fn build(https: bool, trust: &Trust) -> std::result::Result<reqwest::Client, String> {
     // HTTP/1.1 only: there, giving up a request closes its connection, so a path that has died
     // silently is not used for the next one.
     let mut builder = reqwest::Client::builder()
@@ -64,6 +79,8 @@ fn build(https: bool) -> std::result::Result<reqwest::Client, String> {
     if https {
         // Fails only where another provider was installed before, which serves as well.
         let _ = rustls::crypto::ring::default_provider().install_default();
+        // Besides the system's. The proxies are those of the environment.
+        builder = builder.tls_certs_merge(trust.certificates());
     } else {
         let tls = rustls::ClientConfig::builder_with_provider(Arc::new(
             rustls::crypto::ring::default_provider(),
@@ -78,7 +95,7 @@ fn build(https: bool) -> std::result::Result<reqwest::Client, String> {
     builder.build().map_err(|error| {
         format!(
             "cannot set up TLS: {} (install the system's CA certificates, or name a file of them \
-             in SSL_CERT_FILE)",
+             in --ca-file or SSL_CERT_FILE)",
             root_cause(&error.without_url())
         )
     })
