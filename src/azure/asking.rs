@@ -213,4 +213,37 @@ mod tests {
             assert_eq!(is_near(&Url::parse(text).expect("a URL")), near, "{text}");
         }
     }
+
+    #[tokio::test]
+    async fn what_is_not_waited_for_any_more_is_ended_with_all_that_it_started() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = directory.path().join("pid");
+        let script = format!(
+            "sleep 600 & echo $! >{0}.new; mv {0}.new {0}; wait",
+            file.display()
+        );
+        let (shell, flag) = (OsStr::new("/bin/sh"), OsStr::new("-c"));
+        let args = [flag, OsStr::new(&script)];
+        let mut running = Box::pin(Cli.run(shell, &args));
+        let pid: i32 = loop {
+            tokio::select! {
+                ended = &mut running => panic!("it ended: {ended:?}"),
+                () = tokio::time::sleep(std::time::Duration::from_millis(5)) => {}
+            }
+            if let Ok(text) = std::fs::read_to_string(&file) {
+                break text.trim().parse().expect("a number");
+            }
+        };
+        drop(running);
+        // Dead, or dead and not reaped by whoever inherited it.
+        let lives = || {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            stat.contains("sleep") && !stat.contains(") Z ")
+        };
+        let give_up_at = crate::clock::Instant::now() + std::time::Duration::from_secs(60);
+        while lives() {
+            assert!(crate::clock::Instant::now() < give_up_at, "{pid} lives");
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    }
 }

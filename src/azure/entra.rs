@@ -177,7 +177,7 @@ impl Entra {
             let credential = made.map_err(|_| None)?.map_err(Some)?;
             credential.get_token(&[SCOPE], None).await.map_err(Some)
         };
-        let trouble = match before(give_up_at, asked).await {
+        let mut trouble = match before(give_up_at, asked).await {
             Some(Ok(token)) => {
                 let left = token.expires_on - OffsetDateTime::now_utc();
                 let left = Duration::try_from(left).unwrap_or_default();
@@ -192,6 +192,10 @@ impl Entra {
                 .trouble()
                 .unwrap_or_else(|| doubt(&format!("no answer within {} s", limit.as_secs()))),
         };
+        // Whoever answers could say back what was sent.
+        if let Source::Secret { secret, .. } = source {
+            trouble.why = trouble.why.replace(secret.secret(), "...");
+        }
         Err(trouble)
     }
 }

@@ -254,7 +254,8 @@ impl Trouble {
             }
             (401 | 403, Some("AuthenticationFailed")) => "the key is not this account's, or the \
                 SAS has expired or was changed: check AZURE_STORAGE_CONNECTION_STRING, \
-                AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN"
+                AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN (or the token of Entra ID is not of the \
+                account's tenant)"
                 .to_owned(),
             (401 | 403, _) => "check the credential, its permissions and the account's network \
                 rules"

@@ -4,6 +4,7 @@
 //! A small shell stands between: it waits on a pipe whose other end only the test process holds,
 //! so that not even a SIGKILL of the tests leaves a server behind.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
@@ -28,7 +29,7 @@ pub(crate) struct Azurite {
 /// The server of this test binary.
 pub(crate) fn azurite() -> &'static Azurite {
     static RUNNING: OnceLock<Azurite> = OnceLock::new();
-    RUNNING.get_or_init(start)
+    RUNNING.get_or_init(|| start_with(&[]))
 }
 
 /// A connection string for the well-known account on this port (of Azurite, or of a proxy).
@@ -46,7 +47,8 @@ pub(crate) fn connection_string_with_key(port: u16, key: &str) -> String {
     )
 }
 
-fn start() -> Azurite {
+/// A server of one's own, with more options.
+pub(crate) fn start_with(options: &[&OsStr]) -> Azurite {
     let directory = tempfile::tempdir().expect("a directory for Azurite");
     let log = directory.path().join("log");
     let output = File::create(&log).expect("a log for Azurite");
@@ -64,6 +66,7 @@ fn start() -> Azurite {
             "--blobPort",
             "0",
         ])
+        .args(options)
         .current_dir(directory.path())
         .stdin(Stdio::piped())
         .stdout(output.try_clone().expect("a descriptor"))
@@ -79,7 +82,8 @@ fn start() -> Azurite {
                 !text.contains("not found") && !text.contains("Error"),
                 "the blob tests cannot run: Azurite (Node.js) does not start\n{text}"
             );
-            let (_, rest) = text.split_once("listens on http://127.0.0.1:")?;
+            let (_, rest) = text.split_once("listens on http")?;
+            let (_, rest) = rest.split_once("://127.0.0.1:")?;
             rest.lines().next()?.trim().parse().ok()
         },
         read,
