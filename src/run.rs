@@ -194,20 +194,23 @@ async fn campaign(
 /// The charge of the plan; nothing runs yet.
 ///
 /// # Errors
-/// Where a guardian's socket cannot be registered with the runtime.
+/// Where a guardian could not get ready.
 pub(crate) fn company(
     plan: &Plan,
     store: &Arc<dyn Store>,
     guardians: Guardians,
-) -> std::io::Result<Company> {
+) -> Result<Company, Refusal> {
+    let attend = |guardian: Guardian| {
+        let attended = guardian.attend();
+        attended.map_err(|refusal| Refusal::new(refusal.to_string()))
+    };
     let guardian = guardians.first;
-    let aftermath = guardians.second.map(|guardian| {
-        let attendant = guardian.attend()?;
-        Ok::<_, std::io::Error>(Aftermath::new(attendant, plan.rules.grace))
-    });
+    let aftermath = guardians
+        .second
+        .map(|guardian| Ok::<_, Refusal>(Aftermath::new(attend(guardian)?, plan.rules.grace)));
     Ok(Company::new(Means {
         on_terminal: guardian.has_terminal(),
-        attendant: guardian.attend()?,
+        attendant: attend(guardian)?,
         aftermath: aftermath.transpose()?,
         store: Arc::clone(store),
         identity: plan.candidate.identity.clone(),

@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use nix::errno::Errno;
 
-use super::contain::{Cgroup, Forked, Pidns, keeper};
+use super::contain::{Cgroup, Forked, Pidns, Rehearsal, keeper};
 use super::{Contain, Refusal};
 use crate::clock::Instant;
 
@@ -35,18 +35,44 @@ pub(super) struct Space {
     told: bool,
 }
 
-impl Cage {
-    /// Makes what was asked for, or tries whether it can be made, before the guardian is forked.
-    pub(super) fn prepare(asked: Contain) -> Result<Cage, Refusal> {
-        let refusal = |asked| move |why| Refusal::Contain { asked, why };
-        match asked {
-            Contain::None => Ok(Cage::None),
-            Contain::Auto | Contain::Cgroup => Ok(Cgroup::prepare(asked == Contain::Cgroup)
+/// A cage that is being made.
+#[derive(Debug)]
+pub(super) enum Making {
+    /// Nothing has to be waited for.
+    Made(Cage),
+    /// A trial is under way.
+    Tried(Rehearsal),
+}
+
+impl Making {
+    /// The cage, or why what was asked for by name is not to be had.
+    pub(super) fn conclude(self) -> Result<Cage, Refusal> {
+        match self {
+            Making::Made(cage) => Ok(cage),
+            Making::Tried(rehearsal) => Ok(rehearsal
+                .conclude()
                 .map_err(refusal("cgroup"))?
                 .map_or(Cage::None, Cage::Cgroup)),
+        }
+    }
+}
+
+fn refusal(asked: &'static str) -> impl Fn(String) -> Refusal {
+    move |why| Refusal::Contain { asked, why }
+}
+
+impl Cage {
+    /// Makes what was asked for, or tries whether it can be made, before the guardian is forked;
+    /// until the end of that our children are not all our own.
+    pub(super) fn begin(asked: Contain) -> Result<Making, Refusal> {
+        match asked {
+            Contain::None => Ok(Making::Made(Cage::None)),
+            Contain::Auto | Contain::Cgroup => {
+                Ok(Making::Tried(Rehearsal::begin(asked == Contain::Cgroup)))
+            }
             Contain::Pidns => {
                 Pidns::available(true).map_err(refusal("pidns"))?;
-                Ok(Cage::Pidns(None))
+                Ok(Making::Made(Cage::Pidns(None)))
             }
         }
     }

@@ -139,15 +139,24 @@ impl Guardian {
         Arc::clone(&self.vitals)
     }
 
-    /// The supervisor's side of it.
+    /// The supervisor's side of it, once it has said its first word: it was forked to get ready
+    /// while we do.
     ///
     /// # Errors
-    /// Where the socket cannot be registered with the runtime.
+    /// Where it could not get ready, or its socket cannot be registered with the runtime.
     ///
     /// # Panics
     /// Outside of a tokio runtime with time and I/O.
-    pub fn attend(self) -> io::Result<Attendant> {
-        let socket = tokio::net::UnixStream::from_std(self.socket)?;
+    pub fn attend(mut self) -> Result<Attendant, Refusal> {
+        if let Err(refusal) = hear_ready(&self) {
+            tree::signal(self.pid, libc::SIGKILL);
+            let _ = nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(self.pid), None);
+            spare_no_more(self.pid);
+            self.control.retire();
+            return Err(refusal);
+        }
+        let socket = tokio::net::UnixStream::from_std(self.socket)
+            .map_err(system("registering its socket"))?;
         Ok(Attendant::new(
             self.pid,
             socket,
@@ -202,23 +211,24 @@ fn make(setup: Setup, part: Part) -> Result<Guardian, Refusal> {
     if threads != 1 {
         return Err(Refusal::Threads(threads));
     }
+    let cage = Cage::begin(setup.contain)?;
     let mut inheritance = Inheritance::capture();
     if part == Part::Tells {
         inheritance.foreground = Foreground::nobody_s();
     }
-    let cage = Cage::prepare(setup.contain)?;
     prctl::set_child_subreaper(true).map_err(errno("becoming a child subreaper"))?;
     forget_sigchld().map_err(errno("resetting SIGCHLD"))?;
     let foreground = inheritance.foreground.is_there();
     if foreground {
         ignore_ttou().map_err(errno("ignoring SIGTTOU"))?;
     }
-    spare_what_we_came_with();
     let control = ControlFile::create();
-    let control = match part {
+    let mut control = match part {
         Part::Acts => control,
         Part::Tells => control.yielding(),
     };
+    let cage = cage.conclude().inspect_err(|_| control.retire())?;
+    spare_what_we_came_with();
     let (ours, its) = UnixStream::pair().map_err(system("making a socket pair"))?;
 
     // SAFETY: there is one thread (see above), so the child's memory is consistent; it never
@@ -230,20 +240,14 @@ fn make(setup: Setup, part: Part) -> Result<Guardian, Refusal> {
             // Both do it, so that it is done before either relies on it.
             let _ = nix::unistd::setpgid(child, child);
             spare(child.as_raw());
-            let guardian = Guardian {
+            Ok(Guardian {
                 pid: child.as_raw(),
                 socket: ours,
                 cage,
                 control,
                 vitals: Arc::default(),
                 foreground,
-            };
-            hear_ready(&guardian).inspect_err(|_| {
-                tree::signal(guardian.pid, libc::SIGKILL);
-                let _ = nix::sys::wait::waitpid(child, None);
-                spare_no_more(guardian.pid);
-            })?;
-            Ok(guardian)
+            })
         }
     }
 }

@@ -17,12 +17,11 @@ use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
 use nix::unistd::mkdir;
 
-use super::raw::{self, Clone3, Forked, Quiet};
+use super::Rehearsal;
+use super::raw::{self, Clone3, Forked};
 
 /// What our cgroups are called: this, the supervisor's pid, a dot and a number.
 const PREFIX: &str = "trafficcop-";
-/// Says what to do about a cgroup that cannot be had.
-const ADVICE: &str = "run as root, or below a delegated cgroup (systemd: Delegate=yes in the unit)";
 
 /// A cgroup that only the command's tree lives in.
 #[derive(Debug)]
@@ -46,11 +45,7 @@ impl Cgroup {
     /// One line that says what is missing and what to do, if the mode was asked for by name; `None`
     /// otherwise.
     pub fn prepare(named: bool) -> Result<Option<Cgroup>, String> {
-        match Cgroup::try_prepare() {
-            Ok(cgroup) => Ok(Some(cgroup)),
-            Err(why) if named => Err(format!("no cgroup to be had: {why}; {ADVICE}")),
-            Err(_) => Ok(None),
-        }
+        Rehearsal::begin(named).conclude()
     }
 
     /// Whether a cgroup can be had: tried on one that is removed again. Leftovers stay as they are.
@@ -58,24 +53,15 @@ impl Cgroup {
     /// # Errors
     /// One line that says what is missing and what to do.
     pub fn available() -> Result<(), String> {
-        let tried = home().and_then(|home| Cgroup::try_in(&home));
-        tried
-            .map(drop)
-            .map_err(|why| format!("no cgroup to be had: {why}; {ADVICE}"))
+        let made = home().and_then(|home| Cgroup::make(&home));
+        Rehearsal::of(made, true).conclude().map(drop)
     }
 
-    fn try_prepare() -> Result<Cgroup, String> {
+    /// Makes one, untried, where leftovers were swept away.
+    pub(super) fn fresh() -> Result<Cgroup, String> {
         let home = home()?;
         sweep(&home);
-        Cgroup::try_in(&home)
-    }
-
-    fn try_in(home: &Path) -> Result<Cgroup, String> {
-        let cgroup = Cgroup::make(home)?;
-        cgroup
-            .rehearse()
-            .map_err(|e| format!("{}: {e}", cgroup.path.display()))?;
-        Ok(cgroup)
+        Cgroup::make(&home)
     }
 
     fn make(home: &Path) -> Result<Cgroup, String> {
@@ -122,46 +108,9 @@ impl Cgroup {
         }
     }
 
-    /// A process of ours gets inside, is counted, and is gone. It is killed by its pid: see
-    /// [`Cgroup::bears`].
-    fn rehearse(&self) -> Result<(), String> {
-        match self.rehearse_once() {
-            Err(_) if self.bears() => {
-                self.bears.store(false, Ordering::Relaxed);
-                self.rehearse_once()
-            }
-            done => done,
-        }
-    }
-
-    fn rehearse_once(&self) -> Result<(), String> {
-        let (theirs, ours) =
-            nix::unistd::pipe2(OFlag::O_CLOEXEC).map_err(|e| e.desc().to_owned())?;
-        let quiet = Quiet::begin();
-        // SAFETY: the child only waits to be killed.
-        let born = unsafe { self.fork() };
-        match born {
-            Err(e) => Err(format!("no process can be put into it: {e}")),
-            Ok(Forked::Child) => loop {
-                // SAFETY: always allowed.
-                unsafe { libc::pause() };
-            },
-            Ok(Forked::Parent(pid)) => {
-                drop(quiet);
-                drop(ours);
-                let counted = !self.is_empty();
-                let lived = !raw::poll(theirs.as_fd(), libc::POLLIN, 0);
-                // SAFETY: our own child, not reaped yet.
-                unsafe { libc::kill(pid, libc::SIGKILL) };
-                // The end of its pipe tells its death even where SIGCHLD is ignored.
-                let died = raw::poll(theirs.as_fd(), libc::POLLIN, 10_000);
-                raw::reap(pid);
-                if !lived || !counted || !died || !self.is_empty() {
-                    return Err("it does not tell what lives in it".to_owned());
-                }
-                Ok(())
-            }
-        }
+    /// Nobody is born inside any more: see [`Cgroup::bears`]. Whether somebody could be.
+    pub(super) fn bear_no_more(&self) -> bool {
+        self.bears.swap(false, Ordering::Relaxed)
     }
 
     /// Whether [`Cgroup::fork`] lets the child be born inside, so that nobody has to move. A move
@@ -235,7 +184,7 @@ impl Cgroup {
     /// # Errors
     /// Those of write(2): the cgroup is gone (ENODEV).
     pub fn kill(&self) -> io::Result<()> {
-        self.bears.store(false, Ordering::Relaxed);
+        self.bear_no_more();
         nix::unistd::write(&self.kill, b"1")?;
         Ok(())
     }

@@ -14,7 +14,9 @@ pub mod keeper;
 mod page;
 mod pidns;
 mod raw;
+mod rehearsal;
 
 pub use cgroup::Cgroup;
 pub use pidns::Pidns;
 pub use raw::Forked;
+pub(super) use rehearsal::Rehearsal;

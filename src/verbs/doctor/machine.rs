@@ -39,17 +39,18 @@ fn guardian() -> Check {
         grace: std::time::Duration::ZERO,
         afterlife: |_| (),
     });
-    let took = Instant::now().since(begun);
     let guardian = match forked {
         Ok(guardian) => guardian,
         Err(why) => return Check::fail(NAME, why.to_string(), ""),
     };
     let dismissed = place::run(async {
-        guardian.attend()?.dismiss().await;
-        Ok(())
+        let attendant = guardian.attend()?;
+        let took = Instant::now().since(begun);
+        attendant.dismiss().await;
+        Ok(took)
     });
     match dismissed {
-        Ok(()) => Check::ok(NAME, format!("forked and answered in {}", brief(took))),
+        Ok(took) => Check::ok(NAME, format!("forked and answered in {}", brief(took))),
         Err(why) => Check::fail(NAME, format!("{why:#}"), ""),
     }
 }

@@ -1,0 +1,144 @@
+//! The trial of a cgroup: a process of ours gets inside (by birth, or the way in), is counted, and is
+//! gone.
+//!
+//! Begun by [`super::Cgroup::prepare`] or by `fork`, which does something else meanwhile: a process
+//! has to be scheduled and to die for it. It is killed by its pid: see [`super::Cgroup::bears`].
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use nix::fcntl::OFlag;
+
+use super::Cgroup;
+use super::raw::{self, Forked, Quiet};
+
+/// Says what to do about a cgroup that cannot be had.
+const ADVICE: &str = "run as root, or below a delegated cgroup (systemd: Delegate=yes in the unit)";
+
+/// A trial that is under way.
+#[derive(Debug)]
+pub(in crate::supervise) struct Rehearsal {
+    named: bool,
+    entered: Result<(Extra, Cgroup), String>,
+}
+
+impl Rehearsal {
+    /// See [`Cgroup::prepare`].
+    pub(in crate::supervise) fn begin(named: bool) -> Rehearsal {
+        Rehearsal::of(Cgroup::fresh(), named)
+    }
+
+    /// The trial of this one; a refusal says what to do only if it was asked for by name.
+    pub(super) fn of(made: Result<Cgroup, String>, named: bool) -> Rehearsal {
+        let entered = made.and_then(enter);
+        Rehearsal { named, entered }
+    }
+
+    /// What [`Cgroup::prepare`] says.
+    pub(in crate::supervise) fn conclude(self) -> Result<Option<Cgroup>, String> {
+        let done = self
+            .entered
+            .and_then(|(extra, cgroup)| worked(extra, cgroup));
+        match done {
+            Ok(cgroup) => Ok(Some(cgroup)),
+            Err(why) if self.named => Err(refused(&why)),
+            Err(_) => Ok(None),
+        }
+    }
+}
+
+/// A process of ours gets inside.
+fn enter(cgroup: Cgroup) -> Result<(Extra, Cgroup), String> {
+    let extra = Extra::enter(&cgroup).or_else(|_| {
+        cgroup.bear_no_more();
+        Extra::enter(&cgroup)
+    });
+    match extra {
+        Ok(extra) => Ok((extra, cgroup)),
+        Err(why) => Err(complaint(&cgroup, &why)),
+    }
+}
+
+/// It was counted, and is gone.
+fn worked(extra: Extra, cgroup: Cgroup) -> Result<Cgroup, String> {
+    let done = extra.leave(&cgroup).or_else(|why| {
+        if !cgroup.bear_no_more() {
+            return Err(why);
+        }
+        Extra::enter(&cgroup)?.leave(&cgroup)
+    });
+    match done {
+        Ok(()) => Ok(cgroup),
+        Err(why) => Err(complaint(&cgroup, &why)),
+    }
+}
+
+fn complaint(cgroup: &Cgroup, why: &str) -> String {
+    format!("{}: {why}", cgroup.path().display())
+}
+
+fn refused(why: &str) -> String {
+    format!("no cgroup to be had: {why}; {ADVICE}")
+}
+
+/// A process of ours that waits in a cgroup to be killed.
+#[derive(Debug)]
+struct Extra {
+    pid: i32,
+    /// Its end tells its death even where SIGCHLD is ignored.
+    pipe: OwnedFd,
+    counted: bool,
+    ended: bool,
+}
+
+impl Extra {
+    fn enter(cgroup: &Cgroup) -> Result<Extra, String> {
+        let (pipe, ours) = nix::unistd::pipe2(OFlag::O_CLOEXEC).map_err(|e| e.desc().to_owned())?;
+        let quiet = Quiet::begin();
+        // SAFETY: the child only waits to be killed.
+        match unsafe { cgroup.fork() } {
+            Err(e) => Err(format!("no process can be put into it: {e}")),
+            Ok(Forked::Child) => loop {
+                // SAFETY: always allowed.
+                unsafe { libc::pause() };
+            },
+            Ok(Forked::Parent(pid)) => {
+                drop((quiet, ours));
+                let counted = !cgroup.is_empty();
+                Ok(Extra {
+                    pid,
+                    pipe,
+                    counted,
+                    ended: false,
+                })
+            }
+        }
+    }
+
+    fn leave(mut self, cgroup: &Cgroup) -> Result<(), String> {
+        let lived = !raw::poll(self.pipe.as_fd(), libc::POLLIN, 0);
+        let counted = self.counted;
+        let died = self.end();
+        if lived && counted && died && cgroup.is_empty() {
+            return Ok(());
+        }
+        Err("it does not tell what lives in it".to_owned())
+    }
+
+    /// Whether it died.
+    fn end(&mut self) -> bool {
+        if std::mem::replace(&mut self.ended, true) {
+            return true;
+        }
+        // SAFETY: our own child, not reaped yet.
+        unsafe { libc::kill(self.pid, libc::SIGKILL) };
+        let died = raw::poll(self.pipe.as_fd(), libc::POLLIN, 10_000);
+        raw::reap(self.pid);
+        died
+    }
+}
+
+impl Drop for Extra {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
