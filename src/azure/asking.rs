@@ -9,6 +9,7 @@ use std::io;
 use std::pin::pin;
 use std::process::{Output, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use azure_core::error::{Error, ErrorKind, Result};
@@ -26,6 +27,9 @@ use super::transport::Client;
 /// The metadata service of a machine in Azure.
 const METADATA: &str = "169.254.169.254";
 
+/// Who is as near as that connects in no time, or is not there: then the Azure CLI is next.
+const NEAR_LIMIT: Duration = Duration::from_secs(2);
+
 /// The transport of one question. What goes wrong is kept here, because the crate would put it
 /// into words of its own, and ask again for over a minute.
 #[derive(Debug)]
@@ -42,7 +46,7 @@ impl Asking {
     pub(super) fn new(secure: Arc<Client>, metadata: Option<Url>) -> Asking {
         Asking {
             secure,
-            plain: Client::new(false),
+            plain: Client::new(false).connecting_within(NEAR_LIMIT),
             metadata,
             trouble: Mutex::default(),
         }

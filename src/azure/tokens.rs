@@ -257,7 +257,7 @@ impl Shared {
                     vault.put(&token.pack());
                 }
                 state.failures = 0;
-                state.next = now + issued.left / 2;
+                state.next = now + (issued.left / 2).max(PAUSE);
                 state.token = Some(token);
             }
             Err(trouble) => {

@@ -27,6 +27,7 @@ const ANSWER_LIMIT: usize = 4 * 1024 * 1024;
 pub(crate) struct Client {
     https: bool,
     trust: Trust,
+    connect_limit: Duration,
     built: OnceLock<std::result::Result<reqwest::Client, String>>,
 }
 
@@ -35,6 +36,7 @@ impl Client {
         Client {
             https,
             trust: Trust::default(),
+            connect_limit: CONNECT_LIMIT,
             built: OnceLock::new(),
         }
     }
@@ -45,6 +47,13 @@ impl Client {
         self
     }
 
+    /// The same, for somebody who connects at once if he is there at all.
+    #[cfg(feature = "entra")]
+    pub(super) fn connecting_within(mut self, limit: Duration) -> Client {
+        self.connect_limit = limit;
+        self
+    }
+
     /// A client like this one, with connections of its own.
     pub(super) fn anew(&self) -> Client {
         Client::new(self.https).trusting(self.trust.clone())
@@ -52,7 +61,7 @@ impl Client {
 
     fn client(&self) -> Result<&reqwest::Client> {
         self.built
-            .get_or_init(|| build(self.https, &self.trust))
+            .get_or_init(|| build(self))
             .as_ref()
             .map_err(|why| Error::with_message(ErrorKind::Other, why.clone()))
     }
@@ -66,21 +75,21 @@ impl fmt::Debug for Client {
     }
 }
 
-fn build(https: bool, trust: &Trust) -> std::result::Result<reqwest::Client, String> {
+fn build(client: &Client) -> std::result::Result<reqwest::Client, String> {
     // HTTP/1.1 only: there, giving up a request closes its connection, so a path that has died
     // silently is not used for the next one.
     let mut builder = reqwest::Client::builder()
         .http1_only()
         .redirect(reqwest::redirect::Policy::none())
-        .connect_timeout(CONNECT_LIMIT)
+        .connect_timeout(client.connect_limit)
         .pool_idle_timeout(Duration::from_secs(30))
         .pool_max_idle_per_host(2)
         .tcp_nodelay(true);
-    if https {
+    if client.https {
         // Fails only where another provider was installed before, which serves as well.
         let _ = rustls::crypto::ring::default_provider().install_default();
         // Besides the system's. The proxies are those of the environment.
-        builder = builder.tls_certs_merge(trust.certificates());
+        builder = builder.tls_certs_merge(client.trust.certificates());
     } else {
         let tls = rustls::ClientConfig::builder_with_provider(Arc::new(
             rustls::crypto::ring::default_provider(),

@@ -259,9 +259,10 @@ pub const FOR_THE_STORE: &[(&str, &str)] = &[
         "AZURE_STORAGE_ENDPOINT_SUFFIX",
         "the cloud of the account's address [default: core.windows.net]",
     ),
+    ("AZURE_TENANT_ID", "for Entra ID: the tenant's id or domain"),
     (
-        "AZURE_TENANT_ID, AZURE_CLIENT_ID",
-        "for Entra ID: who asks; the id alone names a user-assigned managed identity",
+        "AZURE_CLIENT_ID",
+        "for Entra ID: who asks; alone it names a user-assigned managed identity",
     ),
     (
         "AZURE_FEDERATED_TOKEN_FILE",
@@ -273,12 +274,13 @@ pub const FOR_THE_STORE: &[(&str, &str)] = &[
         "who issues the tokens [default: by the cloud of the account's address]",
     ),
     (
-        "HTTPS_PROXY, NO_PROXY",
+        "HTTPS_PROXY",
         "the way to the outside, for https; plain http stays on this machine",
     ),
+    ("NO_PROXY", "what to reach without it"),
     (
-        "SSL_CERT_FILE, SSL_CERT_DIR",
-        "whom to trust instead of the system's authorities",
+        "SSL_CERT_FILE",
+        "the certificates of the authorities to trust, instead of the system's",
     ),
 ];
 
