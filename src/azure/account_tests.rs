@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::super::choice::Auth;
 use super::*;
+use crate::azure::Auth;
 
 /// The letters of "a very secret key of ours", in base64.
 const SECRET: &str = "YSB2ZXJ5IHNlY3JldCBrZXkgb2Ygb3Vycw==";
