@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 
 use clap::{Args as _, CommandFactory, FromArgMatches, Parser, Subcommand};
 
+mod access;
 mod check;
 mod common;
 mod completions;
@@ -24,6 +25,7 @@ mod telling;
 mod timeline;
 mod verbs;
 
+pub use access::{Access, Auth};
 pub use check::{CHECK_EXAMPLES, CHECK_STATUS, Check};
 pub use common::{Common, FOR_THE_STORE, Heartbeat, IfLost, Log};
 pub use completions::{COMPLETIONS_EXAMPLES, COMPLETIONS_STATUS, Completions};

@@ -9,6 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+mod access;
 mod elect;
 mod habits;
 #[cfg(feature = "http")]
@@ -19,11 +20,13 @@ mod roles;
 mod scheduled_events;
 mod telling;
 
+pub use access::{of_blobs_alone, wishes};
 pub use elect::Telling;
 pub use quote::quoted;
 use quote::{cut, quoted_word};
 pub use roles::Roles;
 
+use crate::azure::Wishes;
 use crate::cli;
 use crate::core::{Budget, IfLost, Rules};
 use crate::exit;
@@ -102,8 +105,8 @@ pub enum Lock {
     Blob {
         /// `CONTAINER/NAME` or a URL; Azure's rules for names are the store's to check.
         target: String,
-        /// Azurite's well-known account.
-        emulator: bool,
+        /// What was typed about its account.
+        wishes: Wishes,
         /// Container and blob are created if they are missing.
         create: bool,
         /// Create a page blob of this many bytes (a multiple of 512) instead of a block blob.
@@ -293,7 +296,7 @@ fn lock(typed: &cli::Common) -> Result<Lock, Refusal> {
             let page_blob = typed.page_blob.as_deref().map(units::page_blob_size);
             Ok(Lock::Blob {
                 target: target.clone(),
-                emulator: typed.emulator,
+                wishes: wishes(typed.emulator, &typed.access),
                 create: !typed.no_create,
                 page_blob: page_blob
                     .transpose()
@@ -301,6 +304,7 @@ fn lock(typed: &cli::Common) -> Result<Lock, Refusal> {
             })
         }
         (None, Some(path)) => {
+            strangers("on a file", &of_blobs_alone(&typed.access))?;
             strangers(
                 "on a file",
                 &[

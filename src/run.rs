@@ -6,6 +6,8 @@
 mod aftermath;
 mod company;
 mod people;
+#[cfg(feature = "entra")]
+mod vault;
 
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -265,15 +267,17 @@ pub(crate) fn open(plan: &Plan) -> anyhow::Result<Result<Arc<dyn Store>, Ending>
     match &plan.lock {
         Lock::Blob {
             target,
-            emulator,
+            wishes,
             create,
             page_blob,
         } => {
             let refuse = |why: String| Refusal::new(why);
             let target = blob::Target::parse(target).map_err(|why| refuse(why.to_string()))?;
             let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-            let account = Account::resolve(&variable, *emulator, target.url())
+            let account = Account::find(&variable, wishes, target.url())
                 .map_err(|why| refuse(why.to_string()))?;
+            #[cfg(feature = "entra")]
+            let account = vault::handed_on(account);
             blob::prepare_will(account.clone());
             tracing::info!("credential: {}", account.kind());
             let config = blob::Config {

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
+use super::super::found::{EMULATOR, EMULATOR_KEY};
 use super::*;
+use crate::azure::Auth;
 
 /// The letters of "a very secret key of ours", in base64.
 const SECRET: &str = "YSB2ZXJ5IHNlY3JldCBrZXkgb2Ygb3Vycw==";
@@ -14,10 +16,25 @@ fn resolve(
     emulator: bool,
     url: Option<&str>,
 ) -> Result<Account, AccountError> {
+    let wishes = Wishes {
+        emulator,
+        ..Wishes::default()
+    };
+    find(env, &wishes, url)
+}
+
+fn find(env: &[(&str, &str)], wishes: &Wishes, url: Option<&str>) -> Result<Account, AccountError> {
     let env: HashMap<&str, &str> = env.iter().copied().collect();
     let url = url.map(|text| Url::parse(text).expect("a URL"));
     let get = |name: &str| env.get(name).map(|value| (*value).to_owned());
-    Account::resolve(&get, emulator, url.as_ref())
+    Account::find(&get, wishes, url.as_ref())
+}
+
+fn by(auth: Auth) -> Wishes {
+    Wishes {
+        auth,
+        ..Wishes::default()
+    }
 }
 
 fn queues(
@@ -193,6 +210,7 @@ fn what_is_missing_or_malformed_is_named() {
         resolve(env, false, url).expect_err("an error").to_string()
     };
     assert!(said(&[], None).contains("the storage account is missing"));
+    #[cfg(not(feature = "entra"))]
     assert!(said(&[(ACCOUNT, "myacct")], None).contains("the credential is missing"));
     assert!(said(&[(KEY, SECRET)], None).contains("the storage account is missing"));
     assert!(
@@ -310,3 +328,55 @@ fn the_queue_service_has_an_address_of_its_own() {
     let far = [(named, "http://queues.example"), by_key[0], by_key[1]];
     assert!(said(&far, false, None).contains("use https"));
 }
+
+#[test]
+fn a_cloud_is_named_by_its_suffix() {
+    let key = [(ACCOUNT, "myacct"), (KEY, SECRET)];
+    let with = |suffix| {
+        let mut env = key.to_vec();
+        env.push((SUFFIX, suffix));
+        resolve(&env, false, None)
+    };
+    let account = with("core.chinacloudapi.cn").expect("an account");
+    assert_eq!(
+        account.endpoint().as_str(),
+        "https://myacct.blob.core.chinacloudapi.cn/"
+    );
+    for bad in ["evil.example/", "a..b", "x@y", "core.windows.net:1"] {
+        let said = with(bad).expect_err("no domain").to_string();
+        assert!(said.contains(SUFFIX), "{said}");
+    }
+    let string = string(&format!(
+        "AccountKey={SECRET};EndpointSuffix=core.windows.net"
+    ));
+    let two = [(STRING, string.as_str()), (SUFFIX, "core.chinacloudapi.cn")];
+    let said = resolve(&two, false, None).expect_err("two clouds");
+    assert!(matches!(said, AccountError::Contradiction { .. }), "{said}");
+}
+
+#[test]
+fn what_is_typed_says_which_of_two_credentials() {
+    let both = [(ACCOUNT, "myacct"), (KEY, SECRET), (SAS, A_SAS)];
+    for (auth, kind) in [(Auth::Key, "account key"), (Auth::Sas, "SAS")] {
+        let account = find(&both, &by(auth), None).expect("an account");
+        assert_eq!(account.kind(), kind);
+    }
+    let said = find(&[(ACCOUNT, "myacct"), (SAS, A_SAS)], &by(Auth::Key), None);
+    assert!(said.expect_err("no key").to_string().contains(KEY));
+    let said = find(&[(ACCOUNT, "myacct"), (KEY, SECRET)], &by(Auth::Sas), None);
+    assert!(said.expect_err("no SAS").to_string().contains(SAS));
+}
+
+#[cfg(not(feature = "entra"))]
+#[test]
+fn what_was_left_out_of_the_build_is_refused_in_words() {
+    let said = find(&[(ACCOUNT, "myacct")], &by(Auth::Entra), None).expect_err("left out");
+    assert!(
+        said.to_string().contains("without the feature `entra`"),
+        "{said}"
+    );
+}
+
+#[cfg(feature = "entra")]
+#[path = "account_entra_tests.rs"]
+mod entra;

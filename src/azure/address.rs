@@ -5,7 +5,7 @@
 
 use url::{Host, Url};
 
-use super::account::AccountError;
+use super::account_error::{AccountError, malformed};
 use super::transport::Client;
 
 /// Which service of a storage account.
@@ -139,13 +139,5 @@ pub(super) fn safe(url: &Url) -> Result<(), AccountError> {
             "the URL",
             format!("begins with `{scheme}`, not `https`"),
         )),
-    }
-}
-
-/// A part that cannot be read.
-pub(super) fn malformed(what: impl Into<String>, why: impl Into<String>) -> AccountError {
-    AccountError::Malformed {
-        what: what.into(),
-        why: why.into(),
     }
 }

@@ -132,6 +132,8 @@ pub enum Trouble {
     Silence(String),
     /// The request could not even be made.
     Ours(String),
+    /// Whoever was to say who we are refused to: nothing was sent.
+    Denied(String),
 }
 
 impl Trouble {
@@ -157,6 +159,7 @@ impl Trouble {
             }
             ErrorKind::Connection => Trouble::Unsent(error.to_string()),
             ErrorKind::Io => Trouble::Silence(error.to_string()),
+            ErrorKind::Credential => Trouble::Denied(cause(error)),
             _ => Trouble::Ours(error.to_string()),
         }
     }
@@ -235,7 +238,7 @@ impl Trouble {
     #[must_use]
     pub fn is_unclear(&self) -> bool {
         match self {
-            Trouble::Unsent(_) => false,
+            Trouble::Unsent(_) | Trouble::Denied(_) => false,
             // Given up by the service at some point of the way.
             Trouble::Answer { status: 408, .. } => true,
             Trouble::Answer { .. } => !self.is_refusal(),
@@ -260,7 +263,10 @@ impl Trouble {
             Trouble::Answer { status, .. } => {
                 format!("{status} without an error code of the storage service")
             }
-            Trouble::Unsent(why) | Trouble::Silence(why) | Trouble::Ours(why) => why.clone(),
+            Trouble::Unsent(why)
+            | Trouble::Silence(why)
+            | Trouble::Ours(why)
+            | Trouble::Denied(why) => why.clone(),
         }
     }
 
@@ -282,7 +288,8 @@ impl Trouble {
                 ),
             ) => match operation {
                 Operation::List | Operation::Delete => format!(
-                    "the credential does not allow it: a SAS needs the permission {} for it",
+                    "the credential does not allow it: a SAS needs the permission {} for it, a \
+                     token of Entra ID the role Storage Blob Data Contributor",
                     operation.sas_letters()
                 ),
                 _ if operation.is_of_queue() => format!(
@@ -292,7 +299,8 @@ impl Trouble {
                 ),
                 _ => format!(
                     "the credential does not allow it: a SAS needs the permissions rcw (here {}) \
-                     for the blob service",
+                     for the blob service, a token of Entra ID the role Storage Blob Data \
+                     Contributor",
                     operation.sas_letters()
                 ),
             },
@@ -300,11 +308,12 @@ impl Trouble {
                 "the SAS does not allow this machine's address".to_owned()
             }
             (_, Some("KeyBasedAuthenticationNotPermitted")) => {
-                "the account does not allow account keys: use a SAS of a user delegation".to_owned()
+                "the account does not allow account keys: use --auth entra".to_owned()
             }
             (401 | 403, Some("AuthenticationFailed")) => "the key is not this account's, or the \
                 SAS has expired or was changed: check AZURE_STORAGE_CONNECTION_STRING, \
-                AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN"
+                AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN (or the token of Entra ID is not of the \
+                account's tenant)"
                 .to_owned(),
             (401 | 403, _) => "check the credential, its permissions and the account's network \
                 rules"
@@ -345,6 +354,7 @@ impl Trouble {
                 _ => self.doubt(operation),
             },
             Trouble::Ours(_) => fatal(false),
+            Trouble::Denied(_) if !proven => fatal(true),
             _ => self.doubt(operation),
         }
     }
@@ -365,6 +375,15 @@ impl Trouble {
             },
         }
     }
+}
+
+/// The innermost words: the client's layers put theirs in front.
+fn cause(error: &Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
 }
 
 /// Nothing but what an error code is made of: it goes into log lines.

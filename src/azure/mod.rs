@@ -5,17 +5,33 @@
 //! secret into a log line, an error or a `Debug` output.
 
 mod account;
+mod account_error;
 mod address;
+mod ambient;
+#[cfg(feature = "entra")]
+mod asking;
+mod choice;
+mod credential;
+#[cfg(feature = "entra")]
+mod entra;
 mod errors;
+mod found;
 mod limit;
 pub mod scheduled_events;
 mod service_clock;
 mod shared_key;
+#[cfg(feature = "entra")]
+mod tokens;
 mod transport;
+mod trust;
 
-pub use account::{Account, AccountError};
+pub use account::Account;
+pub use account_error::AccountError;
+pub use choice::{Auth, Wishes};
 pub use errors::{Operation, Trouble};
 pub use limit::before;
+#[cfg(feature = "entra")]
+pub use tokens::Vault;
 
 pub(crate) use address::split_url;
 pub(crate) use limit::{limited, unhurried};

@@ -14,6 +14,8 @@ use azure_core::error::{Error, ErrorKind, Result};
 use azure_core::http::headers::{HeaderName, HeaderValue, Headers};
 use azure_core::http::{AsyncRawResponse, Body, HttpClient, Method, Request};
 
+use super::trust::Trust;
+
 /// A connection that takes longer is given up, so that the renewal still has time for another.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 /// No answer of the operations we use is longer (32 messages of 64 KiB are the longest, each byte
@@ -26,6 +28,8 @@ pub(crate) struct Client {
     https: bool,
     /// How many connections are kept for the next requests.
     idle: usize,
+    trust: Trust,
+    connect_limit: Duration,
     built: OnceLock<std::result::Result<reqwest::Client, String>>,
 }
 
@@ -34,13 +38,33 @@ impl Client {
         Client {
             https,
             idle,
+            trust: Trust::default(),
+            connect_limit: CONNECT_LIMIT,
             built: OnceLock::new(),
         }
     }
 
+    /// The same, with additional authorities for https.
+    pub(super) fn trusting(mut self, trust: Trust) -> Client {
+        self.trust = trust;
+        self
+    }
+
+    /// The same, for somebody who connects at once if he is there at all.
+    #[cfg(feature = "entra")]
+    pub(super) fn connecting_within(mut self, limit: Duration) -> Client {
+        self.connect_limit = limit;
+        self
+    }
+
+    /// A client like this one, with connections of its own.
+    pub(super) fn anew(&self) -> Client {
+        Client::new(self.https, self.idle).trusting(self.trust.clone())
+    }
+
     fn client(&self) -> Result<&reqwest::Client> {
         self.built
-            .get_or_init(|| build(self.https, self.idle))
+            .get_or_init(|| build(self))
             .as_ref()
             .map_err(|why| Error::with_message(ErrorKind::Other, why.clone()))
     }
@@ -54,19 +78,26 @@ impl fmt::Debug for Client {
     }
 }
 
-pub(super) fn build(https: bool, idle: usize) -> std::result::Result<reqwest::Client, String> {
+/// A client for plain http: no certificates, and no proxy.
+pub(super) fn plain() -> std::result::Result<reqwest::Client, String> {
+    build(&Client::new(false, 1))
+}
+
+fn build(client: &Client) -> std::result::Result<reqwest::Client, String> {
     // HTTP/1.1 only: there, giving up a request closes its connection, so a path that has died
     // silently is not used for the next one.
     let mut builder = reqwest::Client::builder()
         .http1_only()
         .redirect(reqwest::redirect::Policy::none())
-        .connect_timeout(CONNECT_LIMIT)
+        .connect_timeout(client.connect_limit)
         .pool_idle_timeout(Duration::from_secs(30))
-        .pool_max_idle_per_host(idle)
+        .pool_max_idle_per_host(client.idle)
         .tcp_nodelay(true);
-    if https {
+    if client.https {
         // Fails only where another provider was installed before, which serves as well.
         let _ = rustls::crypto::ring::default_provider().install_default();
+        // Besides the system's. The proxies are those of the environment.
+        builder = builder.tls_certs_merge(client.trust.certificates());
     } else {
         let tls = rustls::ClientConfig::builder_with_provider(Arc::new(
             rustls::crypto::ring::default_provider(),
@@ -81,7 +112,7 @@ pub(super) fn build(https: bool, idle: usize) -> std::result::Result<reqwest::Cl
     builder.build().map_err(|error| {
         format!(
             "cannot set up TLS: {} (install the system's CA certificates, or name a file of them \
-             in SSL_CERT_FILE)",
+             in --ca-file or SSL_CERT_FILE)",
             root_cause(&error.without_url())
         )
     })

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::builder::{BoolishValueParser, OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 
-use super::Telling;
+use super::{Access, Telling};
 
 /// The flags.
 #[derive(Clone, Debug, Args)]
@@ -15,7 +15,8 @@ pub struct Common {
     ///
     /// Blob and container are created if they are missing and never deleted; metadata of others is
     /// kept. Credentials come from the environment: AZURE_STORAGE_CONNECTION_STRING, or
-    /// AZURE_STORAGE_ACCOUNT with AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN.
+    /// AZURE_STORAGE_ACCOUNT with AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN, or what Entra ID
+    /// needs (see --auth).
     #[arg(
         long,
         value_name = "CONTAINER/NAME|URL",
@@ -143,6 +144,10 @@ pub struct Common {
     #[arg(long, env = "TRAFFICCOP_EMULATOR", help_heading = "With --blob", value_parser = BoolishValueParser::new())]
     pub emulator: bool,
 
+    /// How we prove who we are.
+    #[command(flatten)]
+    pub access: Access,
+
     /// Create neither container nor blob; refuse if one is missing
     #[arg(long, env = "TRAFFICCOP_NO_CREATE", help_heading = "With --blob", value_parser = BoolishValueParser::new())]
     pub no_create: bool,
@@ -243,12 +248,39 @@ pub const FOR_THE_STORE: &[(&str, &str)] = &[
     ),
     (
         "AZURE_STORAGE_ACCOUNT",
-        "the account's name, with one of the next two",
+        "the account's name, with one of the next two, or with Entra ID",
     ),
     ("AZURE_STORAGE_KEY", "the account's key"),
     (
         "AZURE_STORAGE_SAS_TOKEN",
         "a shared access signature (read, write, create and, for a missing container, create container)",
+    ),
+    (
+        "AZURE_STORAGE_ENDPOINT_SUFFIX",
+        "the cloud of the account's address [default: core.windows.net]",
+    ),
+    ("AZURE_TENANT_ID", "for Entra ID: the tenant's id or domain"),
+    (
+        "AZURE_CLIENT_ID",
+        "for Entra ID: who asks; alone it names a user-assigned managed identity",
+    ),
+    (
+        "AZURE_FEDERATED_TOKEN_FILE",
+        "workload identity: the file that Kubernetes renews",
+    ),
+    ("AZURE_CLIENT_SECRET", "the client's secret"),
+    (
+        "AZURE_AUTHORITY_HOST",
+        "who issues the tokens [default: by the cloud of the account's address]",
+    ),
+    (
+        "HTTPS_PROXY",
+        "the way to the outside, for https; plain http stays on this machine",
+    ),
+    ("NO_PROXY", "what to reach without it"),
+    (
+        "SSL_CERT_FILE",
+        "the certificates of the authorities to trust, instead of the system's",
     ),
 ];
 

@@ -7,7 +7,7 @@ use clap::Args;
 use clap::builder::BoolishValueParser;
 
 use super::common::path;
-use super::{FOR_THE_STORE, Rows, with_examples};
+use super::{Access, FOR_THE_STORE, Rows, with_examples};
 
 /// Which lock.
 #[derive(Clone, Debug, Args)]
@@ -24,6 +24,10 @@ pub struct TheLock {
     /// With --blob: use the well-known account of Azurite on this machine
     #[arg(long, env = "TRAFFICCOP_EMULATOR", value_parser = BoolishValueParser::new())]
     pub emulator: bool,
+
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "it would be shown as help")]
+    pub access: Access,
 }
 
 /// Who has a lock?
@@ -59,6 +63,10 @@ pub struct List {
     /// With --blob: use the well-known account of Azurite on this machine
     #[arg(long, env = "TRAFFICCOP_EMULATOR", value_parser = BoolishValueParser::new(), help_heading = "Where (exactly one)")]
     pub emulator: bool,
+
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "it would be shown as help")]
+    pub access: Access,
 
     /// Answer as a JSON array of the objects of status
     #[arg(long, env = "TRAFFICCOP_JSON", value_parser = BoolishValueParser::new())]

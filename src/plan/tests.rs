@@ -41,7 +41,7 @@ fn the_defaults_are_those_of_the_design() {
         plan.lock,
         Lock::Blob {
             target: "locks/a".into(),
-            emulator: false,
+            wishes: crate::azure::Wishes::default(),
             create: true,
             page_blob: None
         }

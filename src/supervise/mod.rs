@@ -12,6 +12,7 @@ mod attendant;
 mod cage;
 pub mod contain;
 mod control;
+mod estate;
 mod guardian;
 mod parcel;
 #[doc(hidden)]
@@ -30,6 +31,7 @@ mod words;
 
 pub use attendant::Attendant;
 pub use control::View;
+pub use estate::Estate;
 pub use guardian::{Guardian, Refusal, fork, fork_for_a_teller};
 pub use tty::stop_ourselves;
 pub use vitals::Vitals;

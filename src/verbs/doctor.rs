@@ -145,7 +145,7 @@ pub fn doctor(typed: &cli::Doctor) -> anyhow::Result<Leave> {
             let name = format!("{}/{}", target.container(), target.name());
             let mut findings = findings(name);
             machine::examine(&mut findings);
-            match place::account(&target, typed.lock.emulator) {
+            match place::account(&target, typed.lock.emulator, &typed.lock.access) {
                 Ok(account) => place::run(async {
                     blob::examine(&mut findings, &target, &account, &budget).await;
                     Ok(())
@@ -155,7 +155,7 @@ pub fn doctor(typed: &cli::Doctor) -> anyhow::Result<Leave> {
             findings.finish()
         }
         Named::File(path) => {
-            place::refuse_emulator(typed.lock.emulator)?;
+            place::refuse_access(typed.lock.emulator, &typed.lock.access)?;
             let path = std::path::absolute(path)?;
             let mut findings = findings(path.display().to_string());
             machine::examine(&mut findings);

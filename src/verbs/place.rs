@@ -13,7 +13,7 @@ use crate::core::Failure;
 use crate::exit::Leave;
 use crate::lease::inspect::Sighting;
 use crate::lease::{blob, file};
-use crate::plan::Refusal;
+use crate::plan::{Refusal, of_blobs_alone, wishes};
 use crate::report;
 
 /// How long one look may take.
@@ -58,19 +58,26 @@ pub(super) fn named<'a>(
 }
 
 /// A flag that cannot do anything is a misunderstanding.
-pub(super) fn refuse_emulator(emulator: bool) -> Result<(), Refusal> {
-    match emulator {
-        true => Err(Refusal::new(
-            "--emulator has no meaning for a lock on a file: leave it out (or unset its variable)",
-        )),
-        false => Ok(()),
+pub(super) fn refuse_access(emulator: bool, access: &cli::Access) -> Result<(), Refusal> {
+    let mut flags = vec![("--emulator", emulator)];
+    flags.extend(of_blobs_alone(access));
+    match flags.iter().find(|flag| flag.1) {
+        Some((flag, _)) => Err(Refusal::new(format!(
+            "{flag} has no meaning for a lock on a file: leave it out (or unset its variable)"
+        ))),
+        None => Ok(()),
     }
 }
 
 /// Whose the blob is, and how we prove who we are.
-pub(super) fn account(target: &blob::Target, emulator: bool) -> Result<Account, Refusal> {
+pub(super) fn account(
+    target: &blob::Target,
+    emulator: bool,
+    access: &cli::Access,
+) -> Result<Account, Refusal> {
+    let wishes = wishes(emulator, access);
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    Account::resolve(&variable, emulator, target.url()).map_err(|why| Refusal::new(why.to_string()))
+    Account::find(&variable, &wishes, target.url()).map_err(|why| Refusal::new(why.to_string()))
 }
 
 /// A lock, or many, to be looked at.
@@ -83,31 +90,38 @@ impl Place {
     /// Of the lock that was typed.
     pub(super) fn of(typed: &cli::TheLock) -> anyhow::Result<Place> {
         match named(typed.blob.as_deref(), typed.file.as_deref())? {
-            Named::Blob(blob) => Place::blob(blob::Target::parse(blob), typed.emulator),
-            Named::File(path) => Place::file(path, typed.emulator),
+            Named::Blob(blob) => {
+                Place::blob(blob::Target::parse(blob), typed.emulator, &typed.access)
+            }
+            Named::File(path) => Place::file(path, typed.emulator, &typed.access),
         }
     }
 
     /// Of a container or a directory.
     pub(super) fn of_listing(typed: &cli::List) -> anyhow::Result<Place> {
         match named(typed.blob.as_deref(), typed.file.as_deref())? {
-            Named::Blob(blob) => Place::blob(blob::Target::of_listing(blob), typed.emulator),
-            Named::File(path) => Place::file(path, typed.emulator),
+            Named::Blob(blob) => Place::blob(
+                blob::Target::of_listing(blob),
+                typed.emulator,
+                &typed.access,
+            ),
+            Named::File(path) => Place::file(path, typed.emulator, &typed.access),
         }
     }
 
     fn blob(
         target: Result<blob::Target, blob::TargetError>,
         emulator: bool,
+        access: &cli::Access,
     ) -> anyhow::Result<Place> {
         let target = target.map_err(|why| Refusal::new(why.to_string()))?;
-        let account = account(&target, emulator)?;
+        let account = account(&target, emulator, access)?;
         let inspector = blob::Inspector::open(target, &account)?;
         Ok(Place::Blob(Box::new(inspector)))
     }
 
-    fn file(path: &Path, emulator: bool) -> anyhow::Result<Place> {
-        refuse_emulator(emulator)?;
+    fn file(path: &Path, emulator: bool, access: &cli::Access) -> anyhow::Result<Place> {
+        refuse_access(emulator, access)?;
         Ok(Place::File(file::Inspector::new(path)?))
     }
 

@@ -157,6 +157,22 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         ],
     },
     Guarantee {
+        fault: "with a token of Entra ID: the token endpoint hangs, fails, or refuses in mid-tenure; a token that ends soon",
+        happens: "nothing while the present token is good: no renewal waits for another. After that as if the store did not answer",
+        how_long: "half of the token's time at least, half an hour and more of those that Entra ID issues; then as for a store that is away",
+        shown: &[(
+            "entra",
+            &[
+                "an_endpoint_that_hangs_costs_nothing_while_the_token_is_good_and_is_doubt_after",
+                "an_endpoint_that_answers_500_costs_nothing_while_the_token_is_good_and_is_doubt_after",
+                "a_credential_that_is_revoked_in_mid_tenure_is_doubt",
+                "a_credential_that_stays_away_lets_the_command_run_until_its_time_is_up",
+                "tokens_that_end_soon_are_renewed_and_nobody_notices",
+                "the_death_of_the_supervisor_hands_over_though_no_token_is_to_be_had_any_more",
+            ],
+        )],
+    },
+    Guarantee {
         fault: "the reply to an acquire, a renewal or a release is lost",
         happens: "nothing: asked again, under a lease id of our own by which the store knows us",
         how_long: "the next attempt",

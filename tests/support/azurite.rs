@@ -4,6 +4,7 @@
 //! A small shell stands between: it waits on a pipe whose other end only the test process holds,
 //! so that not even a SIGKILL of the tests leaves a server behind.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
@@ -28,13 +29,13 @@ pub(crate) struct Azurite {
 /// The blob service of this test binary.
 pub(crate) fn azurite() -> &'static Azurite {
     static RUNNING: OnceLock<Azurite> = OnceLock::new();
-    RUNNING.get_or_init(|| start("blob"))
+    RUNNING.get_or_init(|| start_with("blob", &[]))
 }
 
 /// Its queue service.
 pub(crate) fn queues() -> &'static Azurite {
     static RUNNING: OnceLock<Azurite> = OnceLock::new();
-    RUNNING.get_or_init(|| start("queue"))
+    RUNNING.get_or_init(|| start_with("queue", &[]))
 }
 
 /// A connection string for the queues of the well-known account on this port, with this key.
@@ -61,7 +62,8 @@ pub(crate) fn connection_string_with_key(port: u16, key: &str) -> String {
     )
 }
 
-fn start(service: &str) -> Azurite {
+/// A server of one's own for this service, with more options.
+pub(crate) fn start_with(service: &str, options: &[&OsStr]) -> Azurite {
     let directory = tempfile::tempdir().expect("a directory for Azurite");
     let log = directory.path().join("log");
     let output = File::create(&log).expect("a log for Azurite");
@@ -79,6 +81,7 @@ fn start(service: &str) -> Azurite {
             &format!("--{service}Port"),
             "0",
         ])
+        .args(options)
         .current_dir(directory.path())
         .stdin(Stdio::piped())
         .stdout(output.try_clone().expect("a descriptor"))
@@ -94,7 +97,8 @@ fn start(service: &str) -> Azurite {
                 !text.contains("not found") && !text.contains("Error"),
                 "the {service} tests cannot run: Azurite (Node.js) does not start\n{text}"
             );
-            let (_, rest) = text.split_once(" listens on http://127.0.0.1:")?;
+            let (_, rest) = text.split_once("listens on http")?;
+            let (_, rest) = rest.split_once("://127.0.0.1:")?;
             rest.lines().next()?.trim().parse().ok()
         },
         read,

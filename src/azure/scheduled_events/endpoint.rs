@@ -99,7 +99,7 @@ impl Client {
         path: &str,
         body: Option<String>,
     ) -> Result<(Vec<u8>, OffsetDateTime), String> {
-        let http = self.http.get_or_init(|| transport::build(false, 1));
+        let http = self.http.get_or_init(transport::plain);
         let http = http.as_ref().map_err(Clone::clone)?;
         let url = self.endpoint.0.join(path).map_err(|why| why.to_string())?;
         let mut request = http.request(method, url).header("Metadata", "true");

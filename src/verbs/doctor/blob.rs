@@ -18,6 +18,8 @@ use crate::verbs::told::Told;
 /// How many requests are timed, and for how long at most.
 const SAMPLES: usize = 20;
 const SAMPLING: Duration = Duration::from_secs(10);
+/// How long the first token may take.
+const TOKEN_LIMIT: Duration = Duration::from_secs(35);
 /// How long one request may take.
 const LIMIT: Duration = Duration::from_secs(5);
 
@@ -33,10 +35,26 @@ pub(super) async fn examine(
     budget: &Budget,
 ) {
     let endpoint = account.endpoint();
-    findings.add(Check::ok(
-        "credential",
-        format!("{} for {endpoint}", account.kind()),
-    ));
+    let token = account.obtain(Instant::now() + TOKEN_LIMIT).await;
+    // Asked before it is named: of several ways to a token, one has led to it now.
+    let kind = account.kind();
+    findings.add(match token {
+        Ok(None) => Check::ok("credential", format!("{kind} for {endpoint}")),
+        Ok(Some(left)) => Check::ok(
+            "credential",
+            format!(
+                "{kind} for {endpoint}, a token for {} min",
+                left.as_secs() / 60
+            ),
+        ),
+        Err(Trouble::Denied(why)) => {
+            return findings.add(Check::fail("credential", why, "run would end with 77"));
+        }
+        Err(trouble) => {
+            let advice = "check AZURE_AUTHORITY_HOST, the network and its proxies";
+            return findings.add(Check::fail("credential", trouble.why(), advice));
+        }
+    });
     let suffix = format!(".trafficcop-doctor-{:08x}", fastrand::u32(..));
     let made = Inspector::open(target.clone(), account)
         .and_then(|lock| Ok((lock, Probe::beside(target, &suffix, account)?)));

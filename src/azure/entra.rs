@@ -1,0 +1,412 @@
+//! Tokens of Entra ID, by the official `azure_identity`: workload identity federation, a client
+//! secret, the managed identity of the machine, or whoever is logged in with the Azure CLI.
+//!
+//! Made by the account, asked by [`super::tokens`]. What `azure_identity` does not do is done
+//! here: our transport and time limits, no repetitions of its own (it would repeat questions to a
+//! machine's metadata service for 72 seconds), a credential made anew for each question (its own
+//! cache would keep a token until five minutes before its end, and the federated token's file for
+//! ten minutes), and an `az` that is ended when its time is up.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use azure_core::cloud::{CloudConfiguration, CustomConfiguration};
+use azure_core::credentials::{Secret, TokenCredential};
+use azure_core::error::Error;
+use azure_core::http::{ClientOptions, RetryOptions, Transport};
+use azure_core::time::OffsetDateTime;
+use azure_identity::{
+    AzureCliCredential, AzureCliCredentialOptions, ClientAssertionCredentialOptions,
+    ClientSecretCredential, ClientSecretCredentialOptions, ManagedIdentityCredential,
+    ManagedIdentityCredentialOptions, UserAssignedId, WorkloadIdentityCredential,
+    WorkloadIdentityCredentialOptions,
+};
+use url::Url;
+
+use super::account_error::{AccountError, malformed, missing};
+use super::ambient::{
+    AUTHORITY, Ambient, CLIENT, CLIENT_SECRET, IDENTITY_ENDPOINT, METADATA, TENANT, TOKEN_FILE,
+};
+use super::asking::{Asking, Cli};
+use super::choice::Auth;
+use super::limit::before;
+use super::tokens::{Issued, Issuer, Unissued};
+use super::transport::Client;
+use crate::clock::Instant;
+
+/// Storage, of every account and in every cloud.
+const SCOPE: &str = "https://storage.azure.com/.default";
+/// How long a token endpoint is waited for, and the Azure CLI, which starts a Python first.
+const LIMIT: Duration = Duration::from_secs(10);
+const CLI_LIMIT: Duration = Duration::from_secs(30);
+/// A token that has ended when it arrives: this machine's clock is wrong, not the token.
+const LEFT_AT_LEAST: Duration = Duration::from_secs(60);
+
+/// One way to a token.
+#[derive(Clone)]
+enum Source {
+    Workload {
+        tenant: String,
+        client: String,
+        file: String,
+    },
+    Secret {
+        tenant: String,
+        client: String,
+        secret: Secret,
+    },
+    Managed {
+        /// The client id of a user-assigned identity; else the machine's own.
+        client: Option<String>,
+    },
+    Cli,
+}
+
+impl Source {
+    fn name(&self) -> &'static str {
+        match self {
+            Source::Workload { .. } => "workload identity",
+            Source::Secret { .. } => "client secret",
+            Source::Managed { .. } => "managed identity",
+            Source::Cli => "Azure CLI",
+        }
+    }
+
+    fn kind(&self) -> &'static str {
+        match self {
+            Source::Workload { .. } => "Entra ID (workload identity)",
+            Source::Secret { .. } => "Entra ID (client secret)",
+            Source::Managed { client: None } => "Entra ID (managed identity)",
+            Source::Managed { client: Some(_) } => "Entra ID (user-assigned managed identity)",
+            Source::Cli => "Entra ID (Azure CLI)",
+        }
+    }
+
+    /// What to do where it says no.
+    fn advice(&self) -> &'static str {
+        match self {
+            Source::Workload { .. } => {
+                "check AZURE_CLIENT_ID, AZURE_TENANT_ID, AZURE_FEDERATED_TOKEN_FILE and the \
+                 identity's federated credential"
+            }
+            Source::Secret { .. } => {
+                "check AZURE_CLIENT_ID, AZURE_TENANT_ID and AZURE_CLIENT_SECRET"
+            }
+            Source::Managed { .. } => {
+                "assign an identity to this machine; a user-assigned one is named in AZURE_CLIENT_ID"
+            }
+            Source::Cli => "run 'az login'",
+        }
+    }
+}
+
+/// The ways to a token that are tried in their order until one leads to it; that one stays.
+pub(super) struct Entra {
+    sources: Vec<Source>,
+    cloud: Option<Arc<CloudConfiguration>>,
+    metadata: Option<Url>,
+    client: Arc<Client>,
+    picked: OnceLock<usize>,
+}
+
+impl fmt::Debug for Entra {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Entra")
+            .field("kind", &self.kind())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Entra {
+    /// The ways that the environment opens, as far as `auth` allows; nothing is asked for.
+    /// `endpoint` is the storage's: by it the cloud is known where no authority is named.
+    ///
+    /// # Errors
+    /// A part that is missing or unreadable, named.
+    pub(super) fn new(
+        auth: Auth,
+        ambient: &Ambient,
+        endpoint: &Url,
+        client: Arc<Client>,
+    ) -> Result<Entra, AccountError> {
+        let managed = Source::Managed {
+            client: ambient.client.clone(),
+        };
+        let sources = match auth {
+            Auth::Workload => vec![workload(ambient)?],
+            Auth::Managed => vec![managed],
+            Auth::Cli => vec![Source::Cli],
+            _ if ambient.token_file.is_some() => vec![workload(ambient)?],
+            _ if ambient.secret.is_some() => vec![with_secret(ambient)?],
+            _ => vec![managed, Source::Cli],
+        };
+        if let Some(text) = &ambient.identity_endpoint {
+            nearby(text, IDENTITY_ENDPOINT)?;
+        }
+        let metadata = ambient.metadata.as_deref();
+        let metadata = metadata.map(|text| nearby(text, METADATA)).transpose()?;
+        Ok(Entra {
+            sources,
+            cloud: cloud(ambient, endpoint)?,
+            metadata,
+            client,
+            picked: OnceLock::new(),
+        })
+    }
+
+    /// Asks one source.
+    async fn ask(&self, source: &Source) -> Result<Issued, Unissued> {
+        let limit = match source {
+            Source::Cli => CLI_LIMIT,
+            _ => LIMIT,
+        };
+        let give_up_at = Instant::now() + limit;
+        let asking = Arc::new(Asking::new(Arc::clone(&self.client), self.metadata.clone()));
+        let options = ClientOptions {
+            retry: RetryOptions::none(),
+            transport: Some(Transport::new(Arc::clone(&asking) as _)),
+            cloud: self.cloud.clone(),
+            ..ClientOptions::default()
+        };
+        let asked = async {
+            let making = source.clone();
+            // It reads the federated token's file, which may lie on a mount that hangs.
+            let made = tokio::task::spawn_blocking(move || credential(making, options)).await;
+            let credential = made.map_err(|_| None)?.map_err(Some)?;
+            credential.get_token(&[SCOPE], None).await.map_err(Some)
+        };
+        let mut trouble = match before(give_up_at, asked).await {
+            Some(Ok(token)) => {
+                let left = token.expires_on - OffsetDateTime::now_utc();
+                let left = Duration::try_from(left).unwrap_or_default();
+                return Ok(Issued {
+                    secret: token.token,
+                    left: left.max(if left.is_zero() { LEFT_AT_LEAST } else { left }),
+                });
+            }
+            Some(Err(Some(error))) => asking.trouble().unwrap_or_else(|| of_the_crate(&error)),
+            Some(Err(None)) => doubt("it could not be asked"),
+            None => asking
+                .trouble()
+                .unwrap_or_else(|| doubt(&format!("no answer within {} s", limit.as_secs()))),
+        };
+        // Whoever answers could say back what was sent.
+        if let Source::Secret { secret, .. } = source {
+            trouble.why = trouble.why.replace(secret.secret(), "...");
+        }
+        Err(trouble)
+    }
+}
+
+#[async_trait]
+impl Issuer for Entra {
+    fn kind(&self) -> &'static str {
+        let picked = self.picked.get().map(|at| &self.sources[*at]);
+        match (picked, &self.sources[..]) {
+            (Some(source), _) | (None, [source]) => source.kind(),
+            _ => "Entra ID (managed identity, else Azure CLI)",
+        }
+    }
+
+    async fn issue(&self) -> Result<Issued, Unissued> {
+        let range = match self.picked.get() {
+            Some(at) => *at..*at + 1,
+            None => 0..self.sources.len(),
+        };
+        let mut troubles = Vec::new();
+        for at in range {
+            let source = &self.sources[at];
+            match self.ask(source).await {
+                Ok(issued) => {
+                    if self.picked.set(at).is_ok() && self.sources.len() > 1 {
+                        tracing::info!("credential: {}", source.kind());
+                    }
+                    return Ok(issued);
+                }
+                Err(trouble) => troubles.push((source, trouble)),
+            }
+        }
+        let alone = self.sources.len() == 1;
+        let refused = troubles.iter().all(|(source, trouble)| {
+            // One of several ways that is not there at all is none.
+            trouble.refused
+                || !alone && matches!(source, Source::Managed { .. }) && is_absent(trouble)
+        });
+        let told = troubles.iter().map(|(source, trouble)| {
+            let advice = if refused { source.advice() } else { "" };
+            let joint = if refused { ": " } else { "" };
+            format!("{}: {}{joint}{advice}", source.name(), trouble.why)
+        });
+        let told = told.collect::<Vec<_>>().join("; ");
+        let more = if alone || !refused {
+            ""
+        } else {
+            "; or set AZURE_STORAGE_KEY, AZURE_STORAGE_SAS_TOKEN or AZURE_STORAGE_CONNECTION_STRING"
+        };
+        Err(Unissued {
+            why: format!("no token of Entra ID, {told}{more}"),
+            refused,
+        })
+    }
+
+    fn in_another_process(&self, client: Arc<Client>) -> Arc<dyn Issuer> {
+        Arc::new(Entra {
+            sources: self.sources.clone(),
+            cloud: self.cloud.clone(),
+            metadata: self.metadata.clone(),
+            client,
+            picked: self.picked.clone(),
+        })
+    }
+}
+
+fn is_absent(trouble: &Unissued) -> bool {
+    trouble.why.starts_with("cannot connect")
+}
+
+fn doubt(why: &str) -> Unissued {
+    Unissued {
+        why: why.to_owned(),
+        refused: false,
+    }
+}
+
+/// What the crate says where our transport had nothing to say: a file it cannot read, an answer it
+/// cannot make sense of, or `az`.
+fn of_the_crate(error: &Error) -> Unissued {
+    let text = error.to_string();
+    let first = text
+        .split("\nTo troubleshoot")
+        .next()
+        .unwrap_or_default()
+        .split_once("authentication failed.")
+        .map_or(&*text, |(_, rest)| rest);
+    let why = super::asking::one_line(first);
+    let refused = [
+        "failed to read",
+        "not found",
+        "wasn't found",
+        "isn't supported",
+        "az login",
+    ]
+    .iter()
+    .any(|words| why.contains(words));
+    Unissued { why, refused }
+}
+
+fn credential(
+    source: Source,
+    client_options: ClientOptions,
+) -> azure_core::Result<Arc<dyn TokenCredential>> {
+    Ok(match source {
+        Source::Workload {
+            tenant,
+            client,
+            file,
+        } => WorkloadIdentityCredential::new(Some(WorkloadIdentityCredentialOptions {
+            credential_options: ClientAssertionCredentialOptions { client_options },
+            client_id: Some(client),
+            tenant_id: Some(tenant),
+            token_file_path: Some(file.into()),
+        }))?,
+        Source::Secret {
+            tenant,
+            client,
+            secret,
+        } => {
+            let options = ClientSecretCredentialOptions { client_options };
+            ClientSecretCredential::new(&tenant, client, secret, Some(options))?
+        }
+        Source::Managed { client } => {
+            ManagedIdentityCredential::new(Some(ManagedIdentityCredentialOptions {
+                user_assigned_id: client.map(UserAssignedId::ClientId),
+                client_options,
+            }))?
+        }
+        Source::Cli => AzureCliCredential::new(Some(AzureCliCredentialOptions {
+            executor: Some(Arc::new(Cli)),
+            ..AzureCliCredentialOptions::default()
+        }))?,
+    })
+}
+
+fn needed<T: Clone>(value: Option<&T>, name: &str, by: &str) -> Result<T, AccountError> {
+    value
+        .cloned()
+        .ok_or_else(|| missing(name, format!("{by} needs it: set it")))
+}
+
+fn tenant(ambient: &Ambient, by: &str) -> Result<String, AccountError> {
+    let tenant = needed(ambient.tenant.as_ref(), TENANT, by)?;
+    let fits = tenant
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || byte == b'.' || byte == b'-');
+    match fits {
+        true => Ok(tenant),
+        false => Err(malformed(
+            TENANT,
+            "is neither a tenant's id nor its domain: letters, digits, dots and hyphens",
+        )),
+    }
+}
+
+fn workload(ambient: &Ambient) -> Result<Source, AccountError> {
+    let by = "workload identity";
+    Ok(Source::Workload {
+        file: needed(ambient.token_file.as_ref(), TOKEN_FILE, by)?,
+        client: needed(ambient.client.as_ref(), CLIENT, by)?,
+        tenant: tenant(ambient, by)?,
+    })
+}
+
+fn with_secret(ambient: &Ambient) -> Result<Source, AccountError> {
+    Ok(Source::Secret {
+        client: needed(ambient.client.as_ref(), CLIENT, CLIENT_SECRET)?,
+        tenant: tenant(ambient, CLIENT_SECRET)?,
+        secret: needed(ambient.secret.as_ref(), CLIENT_SECRET, "a client")?,
+    })
+}
+
+/// An address that hands out tokens over plain http has to be on this machine's side of the wire.
+fn nearby(text: &str, variable: &str) -> Result<Url, AccountError> {
+    let url =
+        Url::parse(text).map_err(|error| malformed(variable, format!("is not a URL: {error}")))?;
+    let near = url.scheme() == "https" || super::asking::is_near(&url);
+    match (near, url.host_str()) {
+        (true, Some(_)) => Ok(url),
+        (_, host) => Err(AccountError::PlainHttp {
+            host: host.unwrap_or_default().to_owned(),
+        }),
+    }
+}
+
+/// Who issues the tokens: as named, or by the cloud that the storage's address is in.
+fn cloud(
+    ambient: &Ambient,
+    endpoint: &Url,
+) -> Result<Option<Arc<CloudConfiguration>>, AccountError> {
+    let host = endpoint.host_str().unwrap_or_default();
+    let cloud = match &ambient.authority {
+        Some(text) => {
+            // As other tools take it: with or without the scheme.
+            let text = match text.contains("://") {
+                true => text.clone(),
+                false => format!("https://{text}"),
+            };
+            let url = Url::parse(&text)
+                .map_err(|error| malformed(AUTHORITY, format!("is not a URL: {error}")))?;
+            if url.scheme() != "https" {
+                return Err(malformed(AUTHORITY, "does not begin with https://"));
+            }
+            let mut custom = CustomConfiguration::default();
+            custom.authority_host = url.to_string();
+            CloudConfiguration::Custom(custom)
+        }
+        None if host.ends_with(".usgovcloudapi.net") => CloudConfiguration::AzureGovernment,
+        None if host.ends_with(".chinacloudapi.cn") => CloudConfiguration::AzureChina,
+        None => CloudConfiguration::AzurePublic,
+    };
+    Ok(Some(Arc::new(cloud)))
+}

@@ -1,0 +1,33 @@
+//! How we prove who we are to an Azure service, made sense of.
+//!
+//! Called by the plan and by the verbs. Must never read the environment: the account does that.
+
+use crate::azure::{Auth, Wishes};
+use crate::cli;
+
+/// What was typed about the account.
+#[must_use]
+pub fn wishes(emulator: bool, typed: &cli::Access) -> Wishes {
+    Wishes {
+        emulator,
+        auth: match typed.auth {
+            cli::Auth::Auto => Auth::Auto,
+            cli::Auth::Key => Auth::Key,
+            cli::Auth::Sas => Auth::Sas,
+            cli::Auth::Entra => Auth::Entra,
+            cli::Auth::Workload => Auth::Workload,
+            cli::Auth::Managed => Auth::Managed,
+            cli::Auth::Cli => Auth::Cli,
+        },
+        ca_file: typed.ca_file.clone(),
+    }
+}
+
+/// What of it has no meaning for a lock that is no blob.
+#[must_use]
+pub fn of_blobs_alone(typed: &cli::Access) -> [(&'static str, bool); 2] {
+    [
+        ("--auth", typed.auth != cli::Auth::Auto),
+        ("--ca-file", typed.ca_file.is_some()),
+    ]
+}

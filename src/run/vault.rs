@@ -1,0 +1,35 @@
+//! The present token of Entra ID, for the guardian that gives the lease back after our death.
+//!
+//! Called before the guardian is forked. What the token is written to is memory of this process and
+//! of those forked from it: it never reaches a command line, an environment or a file, and the
+//! command, which is another program, does not have it.
+
+use std::sync::Arc;
+
+use crate::azure::{Account, Vault};
+use crate::supervise::Estate;
+
+struct Shared(Estate);
+
+impl Vault for Shared {
+    fn put(&self, bytes: &[u8]) {
+        self.0.put(bytes);
+    }
+
+    fn take(&self) -> Option<Vec<u8>> {
+        self.0.take()
+    }
+}
+
+/// The account, with a token that the guardian will have too.
+pub(super) fn handed_on(account: Account) -> Account {
+    account.with_vault(|| match Estate::new() {
+        Ok(estate) => Some(Arc::new(Shared(estate))),
+        Err(why) => {
+            tracing::warn!(
+                "the guardian will have no token of its own ({why}): should we die, it asks for one"
+            );
+            None
+        }
+    })
+}
