@@ -70,7 +70,7 @@ _trafficcop() {
             return 0
             ;;
         trafficcop__subcmd__break)
-            opts="-y -h --blob --file --emulator --period --yes --help"
+            opts="-y -h --blob --file --emulator --auth --ca-file --period --yes --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -81,6 +81,14 @@ _trafficcop() {
                     return 0
                     ;;
                 --file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --auth)
+                    COMPREPLY=($(compgen -W "auto key sas entra workload managed cli" -- "${cur}"))
+                    return 0
+                    ;;
+                --ca-file)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -124,7 +132,7 @@ _trafficcop() {
             return 0
             ;;
         trafficcop__subcmd__doctor)
-            opts="-h --blob --file --emulator --lease --json --help"
+            opts="-h --blob --file --emulator --auth --ca-file --lease --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -135,6 +143,14 @@ _trafficcop() {
                     return 0
                     ;;
                 --file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --auth)
+                    COMPREPLY=($(compgen -W "auto key sas entra workload managed cli" -- "${cur}"))
+                    return 0
+                    ;;
+                --ca-file)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -150,7 +166,7 @@ _trafficcop() {
             return 0
             ;;
         trafficcop__subcmd__elect)
-            opts="-n -w -E -v -q -h --blob --file --no-wait --wait --conflict-exit-code --lease --emulator --no-create --page-blob --heartbeat --identity --status-file --log --event-log --verbose --quiet --grace --json --control-file --max-hold --cooldown --slots --poll --grace-on-loss --margin --if-lost --help"
+            opts="-n -w -E -v -q -h --blob --file --no-wait --wait --conflict-exit-code --lease --emulator --auth --ca-file --no-create --page-blob --heartbeat --identity --status-file --log --event-log --verbose --quiet --grace --json --control-file --max-hold --cooldown --vm-name --scheduled-events-endpoint --slots --poll --grace-on-loss --margin --scheduled-events --ack-events --if-lost --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -181,6 +197,14 @@ _trafficcop() {
                     return 0
                     ;;
                 --lease)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --auth)
+                    COMPREPLY=($(compgen -W "auto key sas entra workload managed cli" -- "${cur}"))
+                    return 0
+                    ;;
+                --ca-file)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -224,6 +248,14 @@ _trafficcop() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --vm-name)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --scheduled-events-endpoint)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --slots)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -252,7 +284,7 @@ _trafficcop() {
             return 0
             ;;
         trafficcop__subcmd__list)
-            opts="-h --blob --file --emulator --json --help"
+            opts="-h --blob --file --emulator --auth --ca-file --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -263,6 +295,14 @@ _trafficcop() {
                     return 0
                     ;;
                 --file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --auth)
+                    COMPREPLY=($(compgen -W "auto key sas entra workload managed cli" -- "${cur}"))
+                    return 0
+                    ;;
+                --ca-file)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -274,7 +314,7 @@ _trafficcop() {
             return 0
             ;;
         trafficcop__subcmd__reset)
-            opts="-y -h --blob --file --emulator --once-key --all --force --yes --help"
+            opts="-y -h --blob --file --emulator --auth --ca-file --once-key --all --force --yes --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -285,6 +325,14 @@ _trafficcop() {
                     return 0
                     ;;
                 --file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --auth)
+                    COMPREPLY=($(compgen -W "auto key sas entra workload managed cli" -- "${cur}"))
+                    return 0
+                    ;;
+                --ca-file)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -300,7 +348,7 @@ _trafficcop() {
             return 0
             ;;
         trafficcop__subcmd__run)
-            opts="-n -w -E -v -q -h --blob --file --no-wait --wait --conflict-exit-code --slots --poll --lease --grace-on-loss --margin --if-lost --emulator --no-create --page-blob --heartbeat --identity --status-file --log --event-log --verbose --quiet --grace --stop-signal --contain --restart --restart-limit --restart-window --max-hold --min-hold --cooldown --once --once-key --once-per --once-on-failure --once-attempts --standby --on-acquire --on-lost --listen --listen-any --help"
+            opts="-n -w -E -v -q -h --blob --file --no-wait --wait --conflict-exit-code --slots --poll --lease --grace-on-loss --margin --if-lost --emulator --auth --ca-file --no-create --page-blob --heartbeat --identity --status-file --log --event-log --verbose --quiet --grace --stop-signal --contain --restart --restart-limit --restart-window --max-hold --min-hold --cooldown --once --once-key --once-per --once-on-failure --once-attempts --standby --on-acquire --on-lost --scheduled-events --ack-events --vm-name --scheduled-events-endpoint --ready --listen --listen-any --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -352,6 +400,14 @@ _trafficcop() {
                     ;;
                 --if-lost)
                     COMPREPLY=($(compgen -W "compete exit" -- "${cur}"))
+                    return 0
+                    ;;
+                --auth)
+                    COMPREPLY=($(compgen -W "auto key sas entra workload managed cli" -- "${cur}"))
+                    return 0
+                    ;;
+                --ca-file)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --page-blob)
@@ -442,6 +498,18 @@ _trafficcop() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --vm-name)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --scheduled-events-endpoint)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --ready)
+                    COMPREPLY=($(compgen -W "standby held command" -- "${cur}"))
+                    return 0
+                    ;;
                 --listen)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -454,7 +522,7 @@ _trafficcop() {
             return 0
             ;;
         trafficcop__subcmd__status)
-            opts="-h --blob --file --emulator --json --help"
+            opts="-h --blob --file --emulator --auth --ca-file --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -465,6 +533,14 @@ _trafficcop() {
                     return 0
                     ;;
                 --file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --auth)
+                    COMPREPLY=($(compgen -W "auto key sas entra workload managed cli" -- "${cur}"))
+                    return 0
+                    ;;
+                --ca-file)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -498,7 +574,7 @@ _trafficcop() {
             return 0
             ;;
         trafficcop__subcmd__watch)
-            opts="-h --blob --file --emulator --poll --json --help"
+            opts="-h --blob --file --emulator --auth --ca-file --poll --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -509,6 +585,14 @@ _trafficcop() {
                     return 0
                     ;;
                 --file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --auth)
+                    COMPREPLY=($(compgen -W "auto key sas entra workload managed cli" -- "${cur}"))
+                    return 0
+                    ;;
+                --ca-file)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

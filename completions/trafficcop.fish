@@ -48,6 +48,14 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l grace-on-l
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l margin -d 'Between SIGKILL and the end of the lease' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l if-lost -d 'What to do after control was lost' -r -f -a "compete\t'Stand by again'
 exit\t'Exit 70 (or 71 if an overlap cannot be excluded)'"
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l auth -d 'Which credential to use, of those in the environment' -r -f -a "auto\t'The one that is there'
+key\t'The account\'s key'
+sas\t'A shared access signature'
+entra\t'A token of Entra ID, however it can be had'
+workload\t'A token of Entra ID by workload identity'
+managed\t'A token of Entra ID by the machine\'s managed identity'
+cli\t'A token of Entra ID of whoever is logged in with the Azure CLI'"
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l ca-file -d 'Trust the certificates in this file (PEM) too, besides the system\'s' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l page-blob -d 'Create a page blob of SIZE bytes (K, M, G, T) instead of an empty block blob' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l heartbeat -d 'Prove again and again that the file\'s lock is still ours [default: auto]' -r -f -a "auto\t'On network drives'
 on\t'Always'
@@ -79,6 +87,11 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l once-attem
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l standby -d 'Run this by \'sh -c\' on every instance that is not in control' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l on-acquire -d 'Run this by \'sh -c\' once control was obtained, before the command starts' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l on-lost -d 'Run this by \'sh -c\' after control has ended, for whatever reason' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l vm-name -d 'What this machine is called in the events [default: what the metadata service says, else HOST]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l scheduled-events-endpoint -d 'Where the metadata service is; for tests' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l ready -d 'When systemd is told that the service is ready (Type=notify)' -r -f -a "standby\t'Standing by, or in control: an instance that waits is a sound one'
+held\t'In control, and the command was started (give the unit TimeoutStartSec=infinity)'
+command\t'The command itself says READY=1 (the same)'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l listen -d 'Answer over HTTP at ADDR: an address and a port, or unix:/PATH' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -s n -l no-wait -d 'Give up at once (exit 75) if another has control'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l emulator -d 'Use the well-known account of Azurite, the storage emulator, on this machine'
@@ -86,34 +99,76 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l no-create 
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -s v -l verbose -d 'Log each renewal of the lease, too, and what is tried on the way'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -s q -l quiet -d 'Log only warnings and errors'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l once -d 'Run the command once for all: whoever comes later, or waited meanwhile, exits 0 without running it'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l scheduled-events -d 'Hand control over before this virtual machine is frozen, rebooted, redeployed or taken away'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l ack-events -d 'Approve such an event as soon as the command has ended and the lock was given back'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l listen-any -d 'Let --listen take an address that other machines can reach'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand check" -l remaining -d 'Print for how many whole seconds control is certain'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand check" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -l blob -d 'A lease on this Azure blob; credentials come from the environment, as for run' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -l file -d 'A lock on this file' -r -F
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -l auth -d 'Which credential to use, of those in the environment' -r -f -a "auto\t'The one that is there'
+key\t'The account\'s key'
+sas\t'A shared access signature'
+entra\t'A token of Entra ID, however it can be had'
+workload\t'A token of Entra ID by workload identity'
+managed\t'A token of Entra ID by the machine\'s managed identity'
+cli\t'A token of Entra ID of whoever is logged in with the Azure CLI'"
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -l ca-file -d 'Trust the certificates in this file (PEM) too, besides the system\'s' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -l emulator -d 'With --blob: use the well-known account of Azurite on this machine'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -l json -d 'Answer as one JSON object'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand list" -l blob -d 'The locks in this Azure container, or those whose names begin with PREFIX' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand list" -l file -d 'The locks in this directory, or those whose paths begin with PATH' -r -F
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand list" -l auth -d 'Which credential to use, of those in the environment' -r -f -a "auto\t'The one that is there'
+key\t'The account\'s key'
+sas\t'A shared access signature'
+entra\t'A token of Entra ID, however it can be had'
+workload\t'A token of Entra ID by workload identity'
+managed\t'A token of Entra ID by the machine\'s managed identity'
+cli\t'A token of Entra ID of whoever is logged in with the Azure CLI'"
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand list" -l ca-file -d 'Trust the certificates in this file (PEM) too, besides the system\'s' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand list" -l emulator -d 'With --blob: use the well-known account of Azurite on this machine'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand list" -l json -d 'Answer as a JSON array of the objects of status'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand list" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -l blob -d 'A lease on this Azure blob; credentials come from the environment, as for run' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -l file -d 'A lock on this file' -r -F
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -l auth -d 'Which credential to use, of those in the environment' -r -f -a "auto\t'The one that is there'
+key\t'The account\'s key'
+sas\t'A shared access signature'
+entra\t'A token of Entra ID, however it can be had'
+workload\t'A token of Entra ID by workload identity'
+managed\t'A token of Entra ID by the machine\'s managed identity'
+cli\t'A token of Entra ID of whoever is logged in with the Azure CLI'"
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -l ca-file -d 'Trust the certificates in this file (PEM) too, besides the system\'s' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -l poll -d 'How often to look (±20 %), 100ms to 1h [default: 2s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -l emulator -d 'With --blob: use the well-known account of Azurite on this machine'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -l json -d 'Write one JSON object a line'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -l blob -d 'A lease on this Azure blob; credentials come from the environment, as for run' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -l file -d 'A lock on this file' -r -F
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -l auth -d 'Which credential to use, of those in the environment' -r -f -a "auto\t'The one that is there'
+key\t'The account\'s key'
+sas\t'A shared access signature'
+entra\t'A token of Entra ID, however it can be had'
+workload\t'A token of Entra ID by workload identity'
+managed\t'A token of Entra ID by the machine\'s managed identity'
+cli\t'A token of Entra ID of whoever is logged in with the Azure CLI'"
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -l ca-file -d 'Trust the certificates in this file (PEM) too, besides the system\'s' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -l period -d 'End the lease after N seconds, 0 to 60, if it does not end before [default: at its end]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -l emulator -d 'With --blob: use the well-known account of Azurite on this machine'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -s y -l yes -d 'Do not ask'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -l blob -d 'A lease on this Azure blob; credentials come from the environment, as for run' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -l file -d 'A lock on this file' -r -F
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -l auth -d 'Which credential to use, of those in the environment' -r -f -a "auto\t'The one that is there'
+key\t'The account\'s key'
+sas\t'A shared access signature'
+entra\t'A token of Entra ID, however it can be had'
+workload\t'A token of Entra ID by workload identity'
+managed\t'A token of Entra ID by the machine\'s managed identity'
+cli\t'A token of Entra ID of whoever is logged in with the Azure CLI'"
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -l ca-file -d 'Trust the certificates in this file (PEM) too, besides the system\'s' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -l once-key -d 'The task to forget, with and without slots of time (--once-per) [default: the only one there is]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -l emulator -d 'With --blob: use the well-known account of Azurite on this machine'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -l all -d 'Forget all tasks of this lock, and results that cannot be read'
@@ -122,6 +177,14 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -s y -l yes
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l blob -d 'A lease on this Azure blob; credentials come from the environment, as for run' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l file -d 'A lock on this file' -r -F
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l auth -d 'Which credential to use, of those in the environment' -r -f -a "auto\t'The one that is there'
+key\t'The account\'s key'
+sas\t'A shared access signature'
+entra\t'A token of Entra ID, however it can be had'
+workload\t'A token of Entra ID by workload identity'
+managed\t'A token of Entra ID by the machine\'s managed identity'
+cli\t'A token of Entra ID of whoever is logged in with the Azure CLI'"
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l ca-file -d 'Trust the certificates in this file (PEM) too, besides the system\'s' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l lease -d 'The lease that round trips are judged by, as for run [default: 60s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l emulator -d 'With --blob: use the well-known account of Azurite on this machine'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l json -d 'Answer as one JSON object'
@@ -136,6 +199,14 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l file -d 
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -s w -l wait -d 'Give up (exit 75) if control was not obtained within this time [default: wait for ever]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -s E -l conflict-exit-code -d 'Exit with N instead of 75 when control was not obtained' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l lease -d 'How long the store keeps the lock for a holder it does not hear of [default: 60s]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l auth -d 'Which credential to use, of those in the environment' -r -f -a "auto\t'The one that is there'
+key\t'The account\'s key'
+sas\t'A shared access signature'
+entra\t'A token of Entra ID, however it can be had'
+workload\t'A token of Entra ID by workload identity'
+managed\t'A token of Entra ID by the machine\'s managed identity'
+cli\t'A token of Entra ID of whoever is logged in with the Azure CLI'"
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l ca-file -d 'Trust the certificates in this file (PEM) too, besides the system\'s' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l page-blob -d 'Create a page blob of SIZE bytes (K, M, G, T) instead of an empty block blob' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l heartbeat -d 'Prove again and again that the file\'s lock is still ours [default: auto]' -r -f -a "auto\t'On network drives'
 on\t'Always'
@@ -149,6 +220,8 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l grace -d
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l control-file -d 'Keep a symbolic link here to the control file, for \'trafficcop check\'' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l max-hold -d 'Hand control over after this time, and compete again' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l cooldown -d 'How long to stand back after control was handed over [default: twice --poll]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l vm-name -d 'What this machine is called in the events [default: what the metadata service says, else HOST]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l scheduled-events-endpoint -d 'Where the metadata service is; for tests' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l slots -d 'Let at most N instances have control at the same time [default: 1]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l poll -d 'How often a standby looks at the lock (±20 %) [default: 2s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l grace-on-loss -d 'From the line \'standby\' to the last moment when the lease could not be renewed' -r
@@ -161,4 +234,6 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l no-creat
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -s v -l verbose -d 'Log each renewal of the lease, too, and what is tried on the way'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -s q -l quiet -d 'Log only warnings and errors'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l json -d 'Print one JSON object a line'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l scheduled-events -d 'Hand control over before this virtual machine is frozen, rebooted, redeployed or taken away'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l ack-events -d 'Approve such an event as soon as the reader\'s grace is over and the lock was given back'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -s h -l help -d 'Print help (see more with \'--help\')'
