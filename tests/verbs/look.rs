@@ -15,8 +15,21 @@ use crate::support::proxy::{Call, Mode, Proxy};
 use crate::support::scene::Scene;
 use crate::support::{PATIENCE, await_for};
 
-/// A command that goes on after SIGTERM.
-const STUBBORN: &str = "trap '' TERM; while :; do sleep 0.05; done";
+/// Holds the lock with a command that is deaf to SIGTERM by now.
+fn hold_stubbornly(place: &Place, scene: &Scene) -> Instance {
+    let deaf = scene.path("deaf");
+    let script = format!(
+        "trap '' TERM; : >'{}'; while :; do sleep 0.05; done",
+        deaf.display()
+    );
+    let holder = place.hold(scene, "web1", &script);
+    await_for(
+        "the command to be deaf",
+        || deaf.exists().then_some(()),
+        String::new,
+    );
+    holder
+}
 
 const FIELDS: [&str; 13] = [
     "command", "flaw", "held", "holder", "host", "lock", "name", "once", "pid", "seconds", "since",
@@ -38,7 +51,7 @@ fn a_tenure_as_status_tells_it(scene: &Scene, place: &Place) {
         .collect();
     assert_eq!(fields, FIELDS);
 
-    let mut holder = place.hold(scene, "web1", STUBBORN);
+    let mut holder = hold_stubbornly(place, scene);
     let held = place.status(scene);
     assert_eq!(held["state"], "held");
     assert_eq!(held["holder"], "web1");
@@ -397,7 +410,7 @@ fn a_tenure_as_watch_tells_it(scene: &Scene, place: &Place) {
         .args(["--poll", "100ms", "--json"])
         .start();
     assert_eq!(await_lines(&watch, 1)[0]["state"], "missing");
-    let mut holder = place.hold(scene, "web1", STUBBORN);
+    let mut holder = hold_stubbornly(place, scene);
     let held = await_for(
         "the holder",
         || {
