@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use super::super::found::{EMULATOR, EMULATOR_KEY};
 use super::*;
 use crate::azure::Auth;
+use crate::azure::found::{EMULATOR, EMULATOR_KEY};
 
 /// The letters of "a very secret key of ours", in base64.
 const SECRET: &str = "YSB2ZXJ5IHNlY3JldCBrZXkgb2Ygb3Vycw==";
