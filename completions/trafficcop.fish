@@ -27,6 +27,7 @@ end
 complete -c trafficcop -n "__fish_trafficcop_needs_command" -s h -l help -d 'Print help'
 complete -c trafficcop -n "__fish_trafficcop_needs_command" -s V -l version -d 'Print version'
 complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "run" -d 'Run a command while, and only while, we hold the lock'
+complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "work" -d 'Run a command for each message of a queue, one instance at a time for each'
 complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "check" -d 'Ask, from inside a command, whether it is still in control'
 complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "status" -d 'Show who has a lock, and since when'
 complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "list" -d 'List the locks of a container or a directory'
@@ -103,6 +104,52 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l scheduled-
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l ack-events -d 'Approve such an event as soon as the command has ended and the lock was given back'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l listen-any -d 'Let --listen take an address that other machines can reach'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l queue -d 'The queue: an Azure storage queue, by its name or its URL' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l poison-queue -d 'Where messages are put aside [default: QUEUE-poison]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l auth -d 'Which credential to use, of those in the environment' -r -f -a "auto\t'The one that is there'
+key\t'The account\'s key'
+sas\t'A shared access signature'
+entra\t'A token of Entra ID, however it can be had'
+workload\t'A token of Entra ID by workload identity'
+managed\t'A token of Entra ID by the machine\'s managed identity'
+cli\t'A token of Entra ID of whoever is logged in with the Azure CLI'"
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l ca-file -d 'Trust the certificates in this file (PEM) too, besides the system\'s' -r -F
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l encoding -d 'How messages were encoded by their sender' -r -f -a "auto\t'As base64 where that is evident, else as text'
+base64\t'As base64; others are put aside'
+text\t'Not at all'"
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l max-body -d 'The longest body; longer ones are put aside [default: 100M]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -s j -l concurrency -d 'How many messages are worked on at once [default: 1]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l max-messages -d 'Exit 0 after N messages' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l idle-exit -d 'Exit 0 when there was no message for this time' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l message -d 'How the command gets its message' -r -f -a "stdin\t'On its stdin, every byte as it was sent'
+file\t'In a private directory, TRAFFICCOP_MESSAGE_DIR, with body and message.json'"
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l timeout -d 'The longest a command may run; then it is stopped, and has failed [default: no limit]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l stop-signal -d 'What the command is sent first when it is to end: a name or a number [default: TERM]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l contain -d 'What keeps the command\'s processes together' -r -f -a "auto\t'A cgroup where one can be had, else as with none'
+cgroup\t'A cgroup of the command\'s own, killed at one stroke'
+pidns\t'A PID namespace of its own: nothing of it outlives us or the deadline, even if supervisor and guardian are both killed or both stopped; the command can see it (process ids, /proc)'
+none\t'The process group and a walk over all descendants'"
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l max-attempts -d 'How often a message is tried before it is put aside [default: 5]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l retry-delay -d 'How long a message that failed stays away, doubling up to MAX [default: 10s..5m]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l dead-letter-exit -d 'Exit statuses that put a message aside at once: a list, with ranges [default: 65]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l retry-exit -d 'Exit statuses that never do so, though --dead-letter-exit names them in a range [default: 75]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l lock-time -d 'How long a message is locked for us [default: 60s]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l renew-at -d 'After how much of its time a lock is renewed, in per cent [default: 70%]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l grace -d 'How long commands may go on after a stop was requested [default: 30s]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l kill-after -d 'From the stop signal to SIGKILL [default: 10s]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l identity -d 'How this worker is called in the log [default: HOST-PID]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l status-file -d 'Keep a JSON file with the present state, replaced at every change' -r -F
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l log -d 'How the log on stderr is written' -r -f -a "text\t'One plain line for each change of state'
+json\t'One JSON object a line'"
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l event-log -d 'Append every change of state to this file, as a line of JSON' -r -F
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l listen -d 'Answer over HTTP at ADDR: an address and a port, or unix:/PATH' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l create -d 'Create the queue if it is missing'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l emulator -d 'Use the well-known account of Azurite, the storage emulator, on this machine'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l once -d 'Take one message, and exit with its command\'s status'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -s v -l verbose -d 'Log each renewal of the lease, too, and what is tried on the way'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -s q -l quiet -d 'Log only warnings and errors'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l listen-any -d 'Let --listen take an address that other machines can reach'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand check" -l remaining -d 'Print for how many whole seconds control is certain'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand check" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -l blob -d 'A lease on this Azure blob; credentials come from the environment, as for run' -r

@@ -24,6 +24,7 @@ mod scheduled_events;
 mod telling;
 mod timeline;
 mod verbs;
+mod work;
 
 pub use access::{Access, Auth};
 pub use check::{CHECK_EXAMPLES, CHECK_STATUS, Check};
@@ -46,6 +47,7 @@ pub use verbs::{
     FindLocked, LIST_EXAMPLES, LIST_STATUS, List, STATUS_EXAMPLES, STATUS_JSON, STATUS_STATUS,
     Status, TheLock, WATCH_EXAMPLES, WATCH_JSON, WATCH_STATUS, Watch,
 };
+pub use work::{Encoding, FOR_THE_MESSAGE, Hand, SETTLED, WORK_EXAMPLES, WORK_STATUS, Work};
 
 /// How wide help may be.
 const WIDTH: usize = 100;
@@ -84,6 +86,17 @@ pub enum Verb {
     /// set by an environment variable, --grace-on-loss by TRAFFICCOP_GRACE_ON_LOSS, say; the command
     /// line wins, and an empty variable counts as unset.
     Run(Box<Run>),
+
+    /// Run a command for each message of a queue, one instance at a time for each
+    ///
+    /// Takes a message, runs COMMAND with its exact body on stdin, keeps the message locked for as long as
+    /// that takes, and settles it by the command's exit status: done, once more, or put aside. If the
+    /// lock is lost the command is killed before anybody else can have been given the message.
+    ///
+    /// A message can come more than once: when a worker died before it could say that it was done, say.
+    /// A command that must not do a thing twice remembers TRAFFICCOP_MESSAGE_ID. Durations and
+    /// variables are written as for 'trafficcop run'.
+    Work(Box<Work>),
 
     /// Tell a program on stdout who is in control, instead of running a command
     ///

@@ -5,6 +5,10 @@
 //! [`TrafficCop::has_control`] turning false. Nothing here can stop the program's own code, so the
 //! promise is only as good as its asking.
 
+mod message;
+
+pub use message::MessageLock;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;

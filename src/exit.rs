@@ -6,6 +6,7 @@
 use nix::sys::resource::{Resource, setrlimit};
 
 use crate::core::{Cause, Ending, Exit, Failure};
+use crate::queue::Missing;
 
 /// The answer "no" of `trafficcop check`, which is none of `run`'s.
 pub const NOT_IN_CONTROL: u8 = 1;
@@ -22,6 +23,8 @@ pub const UNFIT: u8 = 1;
 pub const OVERLAPPED: u8 = 1;
 /// Bad usage, or settings that cannot hold.
 pub const USAGE: u8 = 64;
+/// There is no such queue.
+pub const NO_QUEUE: u8 = 66;
 /// The store (or the machine) did not let anything start.
 pub const UNAVAILABLE: u8 = 69;
 /// Control was lost, and the command was gone in time; or what it came to could not be recorded.
@@ -127,7 +130,14 @@ impl Leave {
         if error.is::<crate::plan::Refusal>() {
             return Leave::Status(USAGE);
         }
-        match error.downcast_ref() {
+        if let Some(Missing::NoQueue(_)) = error.downcast_ref() {
+            return Leave::Status(NO_QUEUE);
+        }
+        let failure = match error.downcast_ref() {
+            Some(Missing::Failed(failure)) => Some(failure),
+            _ => error.downcast_ref(),
+        };
+        match failure {
             Some(Failure::Fatal { denied: true, .. }) => Leave::Status(DENIED),
             _ => Leave::Status(UNAVAILABLE),
         }
@@ -288,6 +298,14 @@ mod tests {
         };
         assert_eq!(denied(true), Leave::Status(77));
         assert_eq!(denied(false), Leave::Status(69));
+        let missing = Missing::NoQueue("no such queue".into());
+        assert_eq!(Leave::of_error(&missing.into()), Leave::Status(66));
+        let failure = Failure::Fatal {
+            why: "403".to_owned(),
+            denied: true,
+        };
+        let failed = Missing::Failed(failure);
+        assert_eq!(Leave::of_error(&failed.into()), Leave::Status(77));
         let refusal = crate::plan::Refusal::new("no lock");
         let wrapped = anyhow::Error::new(refusal).context("run");
         assert_eq!(Leave::of_error(&wrapped), Leave::Status(64));

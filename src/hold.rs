@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use futures::stream::{FuturesUnordered, StreamExt};
 
 use crate::clock::Instant;
-use crate::core::{Action, Cause, Ending, Event, Failure, Grant, Notice, State, Tenure};
+use crate::core::{Action, Cause, Ending, Event, Exit, Failure, Grant, Notice, State, Tenure};
 use crate::lease::Store;
 use crate::signals::{Asked, Signals};
 use crate::supervise::News;
@@ -42,6 +42,9 @@ pub trait Charge: Send {
     fn pause(&mut self);
     /// Forget the last will: the lease is not ours to give back any more.
     fn forget_will(&mut self);
+    /// Nothing of it lives, and what we have is about to be given back: why the tenure ended
+    /// (`None`: nothing was started in it), and how the command's main process ended, if it ran.
+    fn gives_back(&mut self, _cause: Option<&Cause>, _exit: Option<Exit>) {}
     /// We wait for control: run what runs without it, until the next [`Charge::start`].
     fn stand_by(&mut self) {}
     /// A tenure is over, for this reason.
@@ -306,6 +309,9 @@ impl Scene<'_> {
                     // What is still under way would ask for a lease that is about to be no more.
                     self.calls.clear();
                     self.charge.forget_will();
+                    if let Some((cause, exit)) = self.tenure.leaving() {
+                        self.charge.gives_back(cause, exit);
+                    }
                     self.undo(give_up_at);
                 }
                 Action::Abandon => {

@@ -24,6 +24,7 @@
 //! - [`elect`] drives `hold` with nothing but a process that tells a reader of control:
 //!   [`announce`].
 //! - [`verbs`] look at locks, and intervene: status, list, watch, break, doctor.
+//! - [`work`] drives `hold` once for each message of a [`queue`]: its lock is the lease.
 //! - [`roles`] decides what one guardian runs after another: standby command, hook, command.
 //! - [`run`] drives `hold` for the command line; [`plan`] is the validated configuration, `cli` what
 //!   was typed, [`exit`] how we end, [`report`] everything a person reads.
@@ -56,6 +57,7 @@ pub mod supervise;
 pub mod timeline;
 pub mod units;
 pub mod verbs;
+pub mod work;
 
 pub use deadline::{Deadline, DeadlineError};
-pub use embed::{Builder, Control, TrafficCop};
+pub use embed::{Builder, Control, MessageLock, TrafficCop};

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use trafficcop::{announce, check, cli, elect, exit, plan, report, run, timeline, verbs};
+use trafficcop::{announce, check, cli, elect, exit, plan, report, run, timeline, verbs, work};
 
 fn main() -> ExitCode {
     let typed = match cli::parse(std::env::args_os()) {
@@ -16,6 +16,7 @@ fn main() -> ExitCode {
     let (format, volume) = match &typed.verb {
         cli::Verb::Run(typed) => (typed.common.log.into(), (&typed.common).into()),
         cli::Verb::Elect(typed) => (typed.common.log.into(), (&typed.common).into()),
+        cli::Verb::Work(typed) => (typed.log.into(), (&**typed).into()),
         cli::Verb::Announce(_) | cli::Verb::Check(_) => {
             (report::Format::Text, report::Volume::Normal)
         }
@@ -36,6 +37,9 @@ fn main() -> ExitCode {
         cli::Verb::Elect(typed) => plan::Plan::of_elect(*typed, &plan::Place::here())
             .map_err(anyhow::Error::from)
             .and_then(|(plan, telling)| elect::elect(plan, &telling)),
+        cli::Verb::Work(typed) => plan::Work::new(*typed, &plan::Place::here())
+            .map_err(anyhow::Error::from)
+            .and_then(work::work),
         cli::Verb::Announce(typed) => announce::announce(&typed),
         cli::Verb::Check(typed) => check::check(&typed),
         cli::Verb::Status(typed) => verbs::status(&typed),

@@ -19,12 +19,14 @@ mod quote;
 mod roles;
 mod scheduled_events;
 mod telling;
+mod work;
 
 pub use access::{of_blobs_alone, wishes};
 pub use elect::Telling;
 pub use quote::quoted;
 use quote::{cut, quoted_word};
 pub use roles::Roles;
+pub use work::{Encoding, Work};
 
 use crate::azure::Wishes;
 use crate::cli;

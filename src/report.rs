@@ -21,6 +21,7 @@ use tracing_subscriber::registry::LookupSpan;
 
 mod held;
 mod live;
+pub mod messages;
 pub mod roles;
 pub mod stderr;
 pub mod stdout;
@@ -91,6 +92,25 @@ pub const FIELDS: &[(&str, &str)] = &[
     ),
     ("slot", "with --slots: the number of the slot"),
     ("errno", "the kernel's error number, where there is one"),
+    (
+        "message_id",
+        "of work: the message it is about, by its id in the queue",
+    ),
+    (
+        "attempt",
+        "on the line of a message that was done with (event: message): which attempt it was",
+    ),
+    ("outcome", "on that line: what became of it, in one word"),
+    ("reason", "on that line: why, in one word"),
+    (
+        "command_exit",
+        "on that line: the command's exit status, or 128+n for signal n",
+    ),
+    (
+        "duration_ms",
+        "on that line: for how many milliseconds the command ran",
+    ),
+    ("renewals", "on that line: how often its lock was renewed"),
 ];
 
 /// The longest text of a message or a field; a server's answer can be a whole page of HTML.

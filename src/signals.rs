@@ -11,7 +11,7 @@ use std::task::Poll;
 
 use nix::sys::signal::Signal;
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
-use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::sync::oneshot;
 
 use crate::core::Cordon;
@@ -52,6 +52,8 @@ pub struct Signals {
     streams: Vec<(Asked, Stream)>,
     /// Something else that asks for a stop, and as which signal.
     other: Option<(oneshot::Receiver<()>, Signal)>,
+    /// Somebody of this process who has taken them over and passes on what is for us.
+    relay: Option<mpsc::UnboundedReceiver<Asked>>,
     /// What the platform says of this machine.
     cordons: Option<UnboundedReceiver<Option<Cordon>>>,
     /// One that came too early for those who read now.
@@ -79,6 +81,7 @@ impl Signals {
         Ok(Signals {
             streams,
             other: None,
+            relay: None,
             cordons: None,
             kept: None,
         })
@@ -111,6 +114,19 @@ impl Signals {
             other: Some((stop, Signal::SIGTERM)),
             cordons: None,
             kept: None,
+            relay: None,
+        }
+    }
+
+    /// None of the process: what somebody else of it passes on.
+    #[must_use]
+    pub fn relayed(by: mpsc::UnboundedReceiver<Asked>) -> Signals {
+        Signals {
+            streams: Vec::new(),
+            other: None,
+            cordons: None,
+            kept: None,
+            relay: Some(by),
         }
     }
 
@@ -131,6 +147,11 @@ impl Signals {
                 let signal = *signal as i32;
                 self.other = None;
                 return Poll::Ready(Asked::Stop(signal));
+            }
+            if let Some(relay) = &mut self.relay
+                && let Poll::Ready(Some(asked)) = relay.poll_recv(cx)
+            {
+                return Poll::Ready(asked);
             }
             if let Some(cordons) = &mut self.cordons {
                 match cordons.poll_recv(cx) {

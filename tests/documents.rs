@@ -20,6 +20,7 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
 use guarantees::{FENCING, GUARANTEES, LIMITS, Shown};
 use trafficcop::events::record;
+use trafficcop::work::handover;
 use trafficcop::{cli, exit, report, status, timeline};
 
 fn root() -> PathBuf {
@@ -91,6 +92,56 @@ fn page_of_elect() -> Vec<u8> {
         bold("trafficcop-guarantees"),
         roman("(7)"),
     ]);
+    rest.to_writer(&mut page).expect(write);
+    page
+}
+
+fn work_definition() -> clap::Command {
+    let definition = definition();
+    let work = definition.find_subcommand("work").expect("a work");
+    work.clone()
+        .name("trafficcop-work")
+        .display_name("trafficcop-work")
+        .after_long_help("")
+}
+
+fn page_of_work() -> Vec<u8> {
+    let man = Man::new(work_definition()).date("");
+    let mut page = Vec::new();
+    let write = "a vector takes everything";
+    man.render_title(&mut page).expect(write);
+    man.render_name_section(&mut page).expect(write);
+    let mut synopsis = Roff::new();
+    synopsis.control("SH", ["SYNOPSIS"]);
+    synopsis.text([
+        bold("trafficcop work --queue"),
+        roman(" NAME|URL [OPTIONS] -- COMMAND [ARG]..."),
+    ]);
+    synopsis.to_writer(&mut page).expect(write);
+    man.render_description_section(&mut page).expect(write);
+    man.render_options_section(&mut page).expect(write);
+    let mut rest = Roff::new();
+    section(&mut rest, "WHAT BECOMES OF A MESSAGE", cli::SETTLED);
+    section(&mut rest, "EXIT STATUS", cli::WORK_STATUS);
+    section(&mut rest, "ENVIRONMENT", cli::FOR_THE_STORE);
+    rest.control("PP", []);
+    rest.text([roman("Every option can be set by a variable as well, --lock-time by TRAFFICCOP_LOCK_TIME, say; the command line wins, and an empty variable counts as unset. The command finds in its own environment:")]);
+    for (name, meaning) in cli::FOR_THE_MESSAGE {
+        rest.control("TP", []);
+        rest.text([bold(*name)]);
+        rest.text([roman(*meaning)]);
+    }
+    section(&mut rest, "MESSAGE.JSON", handover::FIELDS);
+    examples(&mut rest, cli::WORK_EXAMPLES);
+    see_also(
+        &mut rest,
+        &[
+            ("trafficcop-run", "1"),
+            ("trafficcop-check", "1"),
+            ("trafficcop-formats", "5"),
+            ("trafficcop-guarantees", "7"),
+        ],
+    );
     rest.to_writer(&mut page).expect(write);
     page
 }
@@ -360,6 +411,8 @@ fn page_of_trafficcop() -> Vec<u8> {
     rest.control("SH", ["SEE ALSO"]);
     rest.text([
         bold("trafficcop-run"),
+        roman("(1), "),
+        bold("trafficcop-work"),
         roman("(1), "),
         bold("trafficcop-elect"),
         roman("(1), "),
@@ -731,6 +784,7 @@ fn the_man_pages_are_fresh() {
     fresh("man/trafficcop.1", &page_of_trafficcop());
     fresh("man/trafficcop-run.1", &page_of_run());
     fresh("man/trafficcop-elect.1", &page_of_elect());
+    fresh("man/trafficcop-work.1", &page_of_work());
     fresh("man/trafficcop-check.1", &page_of_check());
     for verb in VERBS {
         fresh(&format!("man/trafficcop-{}.1", verb.0), &page_of_verb(verb));
@@ -820,12 +874,13 @@ fn run_help() -> String {
 fn the_readme_mentions_every_flag() {
     let readme = text("README.md");
     let (run, elect) = (run_definition(), elect_definition());
+    let work = work_definition();
     let whole = definition();
     let verbs = VERBS
         .iter()
         .filter_map(|verb| whole.find_subcommand(verb.0));
     let arguments = verbs
-        .chain([&run, &elect])
+        .chain([&run, &elect, &work])
         .flat_map(clap::Command::get_arguments);
     for arg in arguments.filter(|arg| arg.get_id() != "help" && !arg.is_hide_set()) {
         if let Some(long) = arg.get_long() {
@@ -845,7 +900,14 @@ fn the_readme_mentions_every_flag() {
             );
         }
     }
-    for (variable, _) in cli::FOR_THE_COMMAND.iter().chain(cli::FOR_THE_STORE) {
+    let told = cli::FOR_THE_MESSAGE.iter();
+    let told = told.flat_map(|(names, meaning)| names.split(", ").map(move |name| (name, meaning)));
+    for (variable, _) in cli::FOR_THE_COMMAND
+        .iter()
+        .chain(cli::FOR_THE_STORE)
+        .map(|(name, meaning)| (*name, meaning))
+        .chain(told)
+    {
         assert!(
             readme.contains(variable),
             "README.md does not mention {variable}"
@@ -929,6 +991,11 @@ fn the_readme_s_command_lines_can_be_parsed() {
     assert!(seen >= 5, "only {seen} command lines were found");
     let mut looked = 0;
     for line in commands(&text("README.md")) {
+        if let Some((_, rest)) = line.split_once("trafficcop work ") {
+            let line = ["trafficcop", "work"].into_iter();
+            let line = line.chain(rest.split_whitespace()).map(Into::into);
+            cli::parse(line).unwrap_or_else(|why| panic!("{why}"));
+        }
         if let Some((_, rest)) = line.split_once("trafficcop elect") {
             let words = rest.split(" | ").next().unwrap_or_default();
             let line = ["trafficcop", "elect"].into_iter();
@@ -956,7 +1023,11 @@ fn the_readme_s_command_lines_can_be_parsed() {
         looked >= 5,
         "only {looked} lines with the other verbs were found"
     );
-    for (_, example) in cli::EXAMPLES.iter().chain(cli::ELECT_EXAMPLES) {
+    for (_, example) in cli::EXAMPLES
+        .iter()
+        .chain(cli::ELECT_EXAMPLES)
+        .chain(cli::WORK_EXAMPLES)
+    {
         let example = example.split(" | ").next().unwrap_or_default();
         cli::parse(example.split_whitespace().map(Into::into))
             .unwrap_or_else(|why| panic!("{why}"));
@@ -981,6 +1052,8 @@ fn what_the_readme_names_is_there() {
         "examples/migrate-once.sh",
         "examples/cron-on-ten-machines/try.sh",
         "examples/elect/by-role.sh",
+        "examples/work/handle.sh",
+        "examples/work/handle.py",
         "examples/roles/instance.sh",
         "examples/roles/primary.sh",
         "examples/roles/standby.sh",

@@ -34,6 +34,8 @@ pub struct Budget {
     pub grace_on_loss: Duration,
     /// Between SIGKILL and the end of the lease.
     pub margin: Duration,
+    /// The longest time one attempt to renew may take; what is left until SIGTERM may be less.
+    pub attempt: Duration,
 }
 
 /// An inequality that does not hold. Each is one line for a person, with the numbers and the flag
@@ -84,7 +86,38 @@ impl Budget {
             renew_every: lease / 3,
             grace_on_loss: whole_seconds(lease / 6).min(Duration::from_secs(10)),
             margin: whole_seconds(lease / 30),
+            attempt: ATTEMPT,
         }
+    }
+
+    /// The division of a message's lock, which can be much shorter than a lease, and much longer: a
+    /// sixth of grace (at most 10 s), a thirtieth of margin (never less than the clocks demand, at
+    /// most as much as they do beyond 2 s), and the renewal at `share` per cent of the lock, or as
+    /// much earlier as two attempts need to fit in before SIGTERM. These are 4 s, or a quarter of a
+    /// lock of less than 16 s; one attempt takes at most half the time there is,
+    /// and no longer than from one renewal to the next.
+    #[must_use]
+    pub fn for_lock(lock: Duration, share: u32) -> Budget {
+        let least = lock / DRIFT + KILLING;
+        let margin = least.max((lock / 30).min(Duration::from_secs(2)));
+        let grace_on_loss = (lock / 6).min(Duration::from_secs(10));
+        let term_after = lock.saturating_sub(margin).saturating_sub(grace_on_loss);
+        let two = (2 * RETRY).min(lock / 4);
+        let renew_every = (lock * share / 100).min(term_after.saturating_sub(two));
+        let room = term_after.saturating_sub(renew_every);
+        Budget {
+            lease: lock,
+            renew_every,
+            grace_on_loss,
+            margin,
+            attempt: ATTEMPT.min(room / 2).min(renew_every),
+        }
+    }
+
+    /// From the start of one attempt to renew to the start of the next after a failure.
+    #[must_use]
+    pub fn retry(&self) -> Duration {
+        RETRY.min(self.attempt)
     }
 
     /// The moment from which others may acquire.
@@ -134,12 +167,13 @@ impl Budget {
                 least,
             });
         }
-        if self.renew_every < RETRY {
+        let retry = self.retry();
+        if self.renew_every < retry {
             return Err(BudgetError::RenewsTooOften {
                 renew_every: self.renew_every,
             });
         }
-        if self.renew_every.saturating_add(2 * RETRY) > self.term_after() {
+        if self.renew_every.saturating_add(2 * retry) > self.term_after() {
             return Err(BudgetError::NoSecondAttempt { budget: *self });
         }
         Ok(())
@@ -204,6 +238,34 @@ mod tests {
     fn every_default_for_a_blob_lease_is_sound() {
         for lease in 15..=60 {
             assert_eq!(Budget::for_lease(secs(lease)).validate(), Ok(()), "{lease}");
+        }
+    }
+
+    #[test]
+    fn every_lock_of_a_message_has_a_sound_division() {
+        let ms = Duration::from_millis;
+        for (lock, renew, grace, margin, attempt) in [
+            (ms(2000), 926_666, 333_333, 240_000, 250_000),
+            (ms(5000), 2_500_000 + 116_666, 833_333, 300_000, 625_000),
+            (ms(10_000), 5_433_333, 1_666_666, 400_000, 1_250_000),
+            (ms(30_000), 20_000_000, 5_000_000, 1_000_000, 2_000_000),
+            (ms(60_000), 42_000_000, 10_000_000, 2_000_000, 3_000_000),
+            (secs(3600), 2_520_000_000, 10_000_000, 72_200_000, 5_000_000),
+        ] {
+            let budget = Budget::for_lock(lock, 70);
+            let micros = |span: Duration| span.as_micros();
+            assert_eq!(micros(budget.renew_every), renew, "{lock:?}");
+            assert_eq!(micros(budget.grace_on_loss), grace, "{lock:?}");
+            assert_eq!(micros(budget.margin), margin, "{lock:?}");
+            assert_eq!(micros(budget.attempt), attempt, "{lock:?}");
+        }
+        for lock in (2..=604_800).step_by(61).map(secs) {
+            for share in [10, 70, 90] {
+                let budget = Budget::for_lock(lock, share);
+                assert_eq!(budget.validate(), Ok(()), "{lock:?} {share}");
+                assert!(budget.renew_every <= lock * share / 100);
+                assert!(budget.renew_every + 2 * budget.attempt <= budget.term_after());
+            }
         }
     }
 

@@ -47,7 +47,19 @@ impl Chance {
         asked: Option<Duration>,
         latest: Instant,
     ) -> Instant {
-        let ours = sent + self.spread(RETRY);
+        self.again_within(RETRY, sent, now, asked, latest)
+    }
+
+    /// The same, every `pace` instead of every 2 s.
+    pub fn again_within(
+        &mut self,
+        pace: Duration,
+        sent: Instant,
+        now: Instant,
+        asked: Option<Duration>,
+        latest: Instant,
+    ) -> Instant {
+        let ours = sent + self.spread(pace);
         asked.map_or(ours, |span| {
             ours.max((now + span.min(RETRY_AFTER_CAP)).min(latest))
         })

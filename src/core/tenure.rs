@@ -45,7 +45,7 @@ use self::recording::Recording;
 use self::releasing::Releasing;
 use self::resting::Resting;
 use self::standby::{Acquiring, Standby};
-use super::{Action, Budget, Cordon, Ending, Event, Habits, Once};
+use super::{Action, Budget, Cause, Cordon, Ending, Event, Exit, Habits, Once};
 use crate::clock::Instant;
 
 /// What to do after control was lost.
@@ -207,6 +207,16 @@ impl Tenure {
     #[must_use]
     pub fn state(&self) -> &State {
         &self.state
+    }
+
+    /// While what we have is being given back: why the tenure ended (`None`: it never began), and
+    /// how the command's main process ended, if it ran.
+    #[must_use]
+    pub fn leaving(&self) -> Option<(Option<&Cause>, Option<Exit>)> {
+        if let Phase::Releasing(releasing) = &self.phase {
+            return Some(releasing.reason());
+        }
+        None
     }
 
     /// How it ended, once it did.

@@ -66,6 +66,21 @@ pub struct Record {
     /// Our exit status.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit: Option<i32>,
+    /// Which message, by its id in the queue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message_id: Option<String>,
+    /// Which attempt of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u32>,
+    /// What became of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<String>,
+    /// How long its command ran.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<u64>,
+    /// How often its lock was renewed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub renewals: Option<u32>,
 }
 
 /// The fields in their order, and what they mean.
@@ -117,6 +132,14 @@ pub const FIELDS: &[(&str, &str)] = &[
         "exit",
         "our own exit status (128+n where we die of signal n)",
     ),
+    ("message_id", "of work: the message's id in the queue"),
+    ("attempt", "which attempt of it this was, from 1"),
+    (
+        "outcome",
+        "what became of it: completed, retried (it comes again after a delay), dead-lettered (put aside), released (given back as it was), lost (its lock, or that was in doubt), unconfirmed (settled, but the queue did not say so: it may come again), unsettled (the queue refused: it comes again)",
+    ),
+    ("duration_ms", "for how many milliseconds its command ran"),
+    ("renewals", "how often its lock was renewed"),
 ];
 
 macro_rules! words {
@@ -167,6 +190,8 @@ words! {
     StandingBack "standing-back" "the instance does not compete for a while: cause",
     StandingAside "standing-aside" "this machine is about to be disturbed, and the instance does not compete until that is over: cause",
     Done "done" "the instance ends: cause, exit, overlap",
+    Working "working" "a worker has begun to take messages; the lock is the queue's address",
+    Message "message" "a message was done with: message_id, attempt, outcome, cause, command_exit, duration_ms, renewals, overlap",
 }
 
 impl Word {
@@ -234,6 +259,11 @@ mod tests {
             command_exit: Some(4),
             overlap: Some(true),
             exit: Some(5),
+            message_id: Some("m".into()),
+            attempt: Some(6),
+            outcome: Some("completed".into()),
+            duration_ms: Some(7),
+            renewals: Some(8),
             ..Record::default()
         }
     }

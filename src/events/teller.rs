@@ -11,6 +11,7 @@ use std::time::Duration;
 use crate::clock::Instant;
 use crate::core::{Cause, Ending, Notice};
 use crate::report;
+use crate::report::messages::Row;
 use crate::supervise::News;
 
 use super::record::{self, Record, VERSION, Word};
@@ -46,6 +47,16 @@ impl Events {
     /// Begins a log in this file, or none. Starts a thread, so not before the guardian was forked.
     #[must_use]
     pub fn begin(path: Option<PathBuf>, who: Who) -> Events {
+        Events::begin_as(path, who, Word::Competing)
+    }
+
+    /// The same for a worker, whose lock is the queue it takes messages from.
+    #[must_use]
+    pub fn begin_work(path: Option<PathBuf>, who: Who) -> Events {
+        Events::begin_as(path, who, Word::Working)
+    }
+
+    fn begin_as(path: Option<PathBuf>, who: Who, word: Word) -> Events {
         let Some(path) = path else {
             return Events(None);
         };
@@ -64,7 +75,7 @@ impl Events {
                 ..Record::default()
             },
         };
-        teller.tell(now, Word::Competing, |_| {});
+        teller.tell(now, word, |_| {});
         Events(Some(Arc::new(Mutex::new(teller))))
     }
 
@@ -96,6 +107,36 @@ impl Events {
     /// The lease was renewed: the command may live until then.
     pub fn renewed(&self, now: Instant, deadline: Instant) {
         self.with(|teller| teller.deadline(now, Word::Renewed, deadline));
+    }
+
+    /// A message was done with.
+    pub fn message(&self, now: Instant, row: &Row) {
+        self.with(|teller| {
+            teller.tell(now, Word::Message, |record| {
+                record.message_id = Some(row.id.clone());
+                record.attempt = Some(row.attempt);
+                record.outcome = Some(row.outcome.to_owned());
+                record.cause.clone_from(&row.reason);
+                record.command_exit = row.exit;
+                record.duration_ms = row
+                    .duration
+                    .map(|span| u64::try_from(span.as_millis()).unwrap_or(u64::MAX));
+                record.renewals = Some(row.renewals);
+                record.overlap = row.overlap.then_some(true);
+            });
+        });
+    }
+
+    /// The end of a worker, for this reason; waits until it is written, but not for longer than
+    /// `limit`.
+    pub fn finish_work(self, cause: String, exit: i32, limit: Duration) {
+        self.with(|teller| {
+            teller.tell(Instant::now(), Word::Done, |record| {
+                record.cause = Some(cause);
+                record.exit = Some(exit);
+            });
+            teller.writer.finish(limit);
+        });
     }
 
     /// The end; waits until it is written, but not for longer than `limit`.
@@ -222,9 +263,13 @@ impl Teller {
             ..self.common.clone()
         };
         more(&mut record);
-        for text in [&mut record.cause, &mut record.holder]
-            .into_iter()
-            .flatten()
+        for text in [
+            &mut record.cause,
+            &mut record.holder,
+            &mut record.message_id,
+        ]
+        .into_iter()
+        .flatten()
         {
             *text = report::one_line(text);
         }

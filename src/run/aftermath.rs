@@ -102,6 +102,7 @@ impl Aftermath {
             kill_at,
             stop_signal: libc::SIGTERM,
             lock: None,
+            input: None,
             will: Vec::new(),
         });
     }

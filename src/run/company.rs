@@ -194,6 +194,7 @@ impl Company {
                 kill_at,
                 stop_signal: libc::SIGTERM,
                 lock: None,
+                input: None,
                 will: Vec::new(),
             },
             Role::OnAcquire | Role::Command => {
@@ -217,6 +218,7 @@ impl Company {
                         libc::SIGTERM
                     },
                     lock: means.store.descriptor(),
+                    input: None,
                     will: means.store.will().unwrap_or_default(),
                 }
             }

@@ -39,6 +39,8 @@ pub struct Board {
     competes: AtomicBool,
     /// The tree could not be killed.
     stuck: AtomicBool,
+    /// It works on messages, many at once: it leads nobody.
+    worker: bool,
     pub(super) metrics: Metrics,
 }
 
@@ -57,8 +59,32 @@ impl Board {
             confirmed: AtomicU64::new(0),
             competes: AtomicBool::new(false),
             stuck: AtomicBool::new(false),
+            worker: false,
             metrics: Metrics::new(lock),
         }
+    }
+
+    /// A board for a worker on the messages of `queue`, with the control file and the vitals of one of
+    /// its guardians.
+    #[must_use]
+    pub fn of_worker(queue: &str, control: View, vitals: Arc<Vitals>) -> Board {
+        let board = Board::new(queue, None, control, vitals);
+        Board {
+            metrics: Metrics::of_worker(queue),
+            worker: true,
+            ..board
+        }
+    }
+
+    /// So many messages are being worked on.
+    pub fn works_on(&self, messages: usize) {
+        self.competes.store(true, Ordering::Release);
+        self.metrics.works_on(messages);
+    }
+
+    /// A message was done with: what became of it, and how long its command ran.
+    pub fn message(&self, outcome: &'static str, took: Option<Duration>) {
+        self.metrics.message(outcome, took);
     }
 
     /// What the status file says now.
@@ -142,6 +168,7 @@ impl Board {
             confirmed,
             competes: self.competes.load(Ordering::Acquire),
             stuck: self.stuck.load(Ordering::Acquire),
+            worker: self.worker,
             // The clock goes last: what was true when it was read is judged by a later time.
             now: Instant::now(),
         }
@@ -163,6 +190,8 @@ pub(super) struct Sight {
     pub(super) competes: bool,
     /// The tree could not be killed.
     pub(super) stuck: bool,
+    /// It is of a worker, which leads nobody.
+    pub(super) worker: bool,
     /// When it was seen.
     pub(super) now: Instant,
 }

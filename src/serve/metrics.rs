@@ -42,6 +42,20 @@ const DRAIN: &[&str] = &[
     "lost",
     "guardian",
 ];
+/// What becomes of a message.
+const OUTCOME: &[&str] = &[
+    "completed",
+    "retried",
+    "dead-lettered",
+    "released",
+    "lost",
+    "unconfirmed",
+    "unsettled",
+];
+/// From a command that does nothing to one that runs for a day.
+const RUNS: [f64; 12] = [
+    0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7200.0, 86400.0,
+];
 const EXIT: &[&str] = &["success", "failure", "signal"];
 /// States as the status file names them; one that is missing here is added when it is seen.
 const STATES: &[&str] = &[
@@ -76,6 +90,10 @@ pub(super) struct Metrics {
     exits: Counters,
     overlaps: Counter,
     requests: Family<[(&'static str, String); 2], Counter>,
+    // Of a worker only.
+    messages: Counters,
+    message_duration: Histogram,
+    in_flight: Gauge,
     // Read when asked.
     leader: Gauge,
     state: Family<[(&'static str, String); 1], Gauge>,
@@ -118,6 +136,9 @@ impl Metrics {
             exits: family("result", EXIT),
             overlaps: Counter::default(),
             requests: Family::default(),
+            messages: family("outcome", OUTCOME),
+            message_duration: Histogram::new(RUNS),
+            in_flight: Gauge::default(),
             leader: Gauge::default(),
             state: Family::default(),
             token: Gauge::default(),
@@ -128,6 +149,41 @@ impl Metrics {
             draining: Mutex::default(),
         };
         metrics.registered()
+    }
+
+    /// The numbers of a worker on this queue.
+    pub(super) fn of_worker(queue: &str) -> Metrics {
+        let mut metrics = Metrics::new(queue);
+        let all = &mut metrics.registry;
+        all.register(
+            "messages",
+            "Messages that were done with, by what became of them",
+            metrics.messages.clone(),
+        );
+        all.register_with_unit(
+            "message_duration",
+            "How long the commands of messages ran",
+            Unit::Seconds,
+            metrics.message_duration.clone(),
+        );
+        all.register(
+            "messages_in_flight",
+            "Messages that are being worked on",
+            metrics.in_flight.clone(),
+        );
+        metrics
+    }
+
+    pub(super) fn message(&self, outcome: &'static str, took: Option<Duration>) {
+        count(&self.messages, "outcome", outcome);
+        if let Some(took) = took {
+            self.message_duration.observe(took.as_secs_f64());
+        }
+    }
+
+    pub(super) fn works_on(&self, messages: usize) {
+        self.in_flight
+            .set(i64::try_from(messages).unwrap_or(i64::MAX));
     }
 
     fn registered(mut self) -> Metrics {

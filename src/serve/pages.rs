@@ -132,6 +132,9 @@ fn readyz(sight: &Sight) -> Page {
 }
 
 fn leader(sight: &Sight) -> Page {
+    if sight.worker {
+        return Page::verdict(false, "a worker leads nobody: ask /readyz");
+    }
     let token = sight.status.token.unwrap_or(0);
     let line = match (sight.leads(), sight.control_left()) {
         (true, Some(left)) => format!("token {token}, for {:.3} s at least", left.as_secs_f64()),

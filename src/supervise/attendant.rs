@@ -141,6 +141,10 @@ impl Attendant {
         let (Ok(env), Ok(will)) = (u32::try_from(env), u32::try_from(order.will.len())) else {
             return self.inbox.push_back(refuse(Errno::E2BIG));
         };
+        // One descriptor goes with a frame.
+        if order.lock.is_some() && order.input.is_some() {
+            return self.inbox.push_back(refuse(Errno::EINVAL));
+        }
         if payload.len() > PAYLOAD_MAX {
             return self.inbox.push_back(refuse(Errno::E2BIG));
         }
@@ -153,11 +157,12 @@ impl Attendant {
             env,
             will,
             lock: order.lock.is_some(),
+            input: order.input.is_some(),
         };
         self.busy = true;
         self.kill_at = order.kill_at;
         self.pulse = Pulse::new();
-        self.send(frame, &payload, order.lock);
+        self.send(frame, &payload, order.lock.or(order.input));
     }
 
     /// Tells new deadlines; they hold whether later or earlier than before. Too late when the tree

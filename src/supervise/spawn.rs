@@ -265,6 +265,15 @@ pub(super) struct Newborn {
     pub(super) verdict: OwnedFd,
 }
 
+/// Descriptors that are handed to one command.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Handed<'a> {
+    /// Kept open by the command under the number it has.
+    pub(super) lock: Option<BorrowedFd<'a>>,
+    /// Its stdin, if it is not in front.
+    pub(super) input: Option<BorrowedFd<'a>>,
+}
+
 /// Forks a child that becomes the command.
 ///
 /// # Errors
@@ -272,19 +281,19 @@ pub(super) struct Newborn {
 pub(super) fn spawn(
     image: &mut Image,
     inheritance: &Inheritance,
-    lock: Option<BorrowedFd<'_>>,
+    handed: Handed<'_>,
     cage: &Cage,
 ) -> Result<Newborn, Errno> {
     // Taken before the fork: afterwards the child could not tell a new parent from the old one.
     let parent = nix::unistd::getpid().as_raw();
-    spawn_under(parent, image, inheritance, lock, cage)
+    spawn_under(parent, image, inheritance, handed, cage)
 }
 
 fn spawn_under(
     parent: i32,
     image: &mut Image,
     inheritance: &Inheritance,
-    lock: Option<BorrowedFd<'_>>,
+    handed: Handed<'_>,
     cage: &Cage,
 ) -> Result<Newborn, Errno> {
     let parent = cage.parent_seen(parent);
@@ -294,7 +303,7 @@ fn spawn_under(
     // SAFETY: the guardian has one thread, so the child's memory is consistent; the child calls
     // only what is listed in `become_command` and never returns.
     match unsafe { cage.fork() }? {
-        Forked::Child => become_command(image, inheritance, lock, join, parent, tell.as_raw_fd()),
+        Forked::Child => become_command(image, inheritance, handed, join, parent, tell.as_raw_fd()),
         Forked::Parent(pid) => {
             // Both do it, so that it is done before either relies on it.
             // SAFETY: setpgid(2) takes numbers; it fails if the child has execed, having done it.
@@ -308,7 +317,7 @@ fn spawn_under(
 fn become_command(
     image: &mut Image,
     inheritance: &Inheritance,
-    lock: Option<BorrowedFd<'_>>,
+    handed: Handed<'_>,
     join: Option<RawFd>,
     parent: i32,
     tell: RawFd,
@@ -335,13 +344,13 @@ fn become_command(
     } else if let Some(sockets) = inheritance.sockets {
         sockets.close();
     }
-    if let Some(lock) = lock {
+    if let Some(lock) = handed.lock {
         // SAFETY: a valid descriptor, whose flag is cleared in this process only.
         unsafe { libc::fcntl(lock.as_raw_fd(), libc::F_SETFD, 0) };
     }
     if image.in_front {
         inheritance.foreground.occupy();
-    } else if let Err(errno) = read_nothing() {
+    } else if let Err(errno) = handed.input.map_or_else(read_nothing, read_from) {
         give_up(tell, errno);
     }
     inheritance.restore();
@@ -359,6 +368,19 @@ fn read_nothing() -> Result<(), Errno> {
             done
         } else {
             file
+        }
+    };
+    if done < 0 { Err(Errno::last()) } else { Ok(()) }
+}
+
+/// In the child: this stands on stdin.
+fn read_from(input: BorrowedFd<'_>) -> Result<(), Errno> {
+    // SAFETY: valid descriptors. Where it is 0 already (we were started without a stdin) only its
+    // flag is to be cleared; a copy is not close-on-exec.
+    let done = unsafe {
+        match input.as_raw_fd() {
+            0 => libc::fcntl(0, libc::F_SETFD, 0),
+            other => libc::dup2(other, 0),
         }
     };
     if done < 0 { Err(Errno::last()) } else { Ok(()) }
@@ -410,7 +432,14 @@ mod tests {
             let program = Program::script(OsStr::new("exit 7"));
             let mut image = Image::prepare(&program, Vec::new(), None).unwrap();
             let inheritance = Inheritance::capture();
-            let newborn = spawn_under(parent, &mut image, &inheritance, None, &Cage::None).unwrap();
+            let newborn = spawn_under(
+                parent,
+                &mut image,
+                &inheritance,
+                Handed::default(),
+                &Cage::None,
+            )
+            .unwrap();
             let pid = nix::unistd::Pid::from_raw(newborn.pid);
             let status = nix::sys::wait::waitpid(pid, None).unwrap();
             assert_eq!(status, nix::sys::wait::WaitStatus::Exited(pid, expected));

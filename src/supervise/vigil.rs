@@ -14,7 +14,7 @@ use nix::sys::socket::{MsgFlags, send};
 
 use super::cage::Cage;
 use super::control::ControlFile;
-use super::spawn::{self, Image, Inheritance};
+use super::spawn::{self, Handed, Image, Inheritance};
 use super::tree::Children;
 use super::watch::{Event, Step, Steps, Watch};
 use super::wire::{self, Demand, FRAME, Report};
@@ -286,6 +286,7 @@ impl Vigil {
             env,
             will,
             lock,
+            input,
         } = demand
         else {
             return;
@@ -299,11 +300,15 @@ impl Vigil {
         self.will.clear();
         self.will
             .extend_from_slice(&self.received[will_at..will_at + will as usize]);
-        let passed = self.passed.take().filter(|_| lock);
+        let passed = self.passed.take();
+        let (lock, input) = match passed {
+            Some(passed) if input => (None, Some(passed)),
+            passed => (passed.filter(|_| lock), None),
+        };
         self.in_control = in_control;
         // The command may ask at once.
         self.show_control(kill_at);
-        match self.fork_command(program, (term_at, kill_at), changes, passed) {
+        match self.fork_command(program, (term_at, kill_at), changes, lock, input) {
             Ok(pid) => self.happened(Event::Forked {
                 term_at,
                 kill_at,
@@ -327,6 +332,7 @@ impl Vigil {
         (term_at, kill_at): (Instant, Instant),
         changes: Vec<wire::Change>,
         lock: Option<OwnedFd>,
+        input: Option<OwnedFd>,
     ) -> Result<i32, Errno> {
         let programs = &self.setup.programs;
         let program = programs.get(usize::from(program)).ok_or(Errno::EINVAL)?;
@@ -341,7 +347,11 @@ impl Vigil {
         if program.in_front {
             self.inheritance.foreground.lend();
         }
-        let newborn = spawn::spawn(&mut image, &self.inheritance, lock, &self.cage)?;
+        let handed = Handed {
+            lock,
+            input: input.as_ref().map(AsFd::as_fd),
+        };
+        let newborn = spawn::spawn(&mut image, &self.inheritance, handed, &self.cage)?;
         self.main = Some(Main {
             pid: newborn.pid,
             in_front: program.in_front,

@@ -8,7 +8,7 @@
 //! version  kind  flags  number  a      b       c
 //! ```
 //! A [`Demand::Start`] or [`Demand::Entrust`] is followed by as many bytes of payload as it says;
-//! the descriptor of the lock travels with the first byte of its frame.
+//! the descriptor of the lock, or of the program's stdin, travels with the first byte of its frame.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -47,6 +47,8 @@ pub enum Demand {
         will: u32,
         /// The descriptor of a lock came along.
         lock: bool,
+        /// The descriptor of the program's stdin came along.
+        input: bool,
     },
     /// These deadlines hold from now on.
     Extend { term_at: Instant, kill_at: Instant },
@@ -175,9 +177,13 @@ impl Demand {
                 env,
                 will,
                 lock,
+                input,
             } => Fields {
                 kind: 1,
-                flags: u16::from(lock) | u16::from(in_control) << 1 | u16::from(program) << 8,
+                flags: u16::from(lock)
+                    | u16::from(in_control) << 1
+                    | u16::from(input) << 2
+                    | u16::from(program) << 8,
                 number: stop_signal,
                 a: term_at.as_nanos(),
                 b: kill_at.as_nanos(),
@@ -235,6 +241,7 @@ impl Demand {
                 env,
                 will,
                 lock: fields.flags & 1 == 1,
+                input: fields.flags & 4 == 4,
             },
             2 => Demand::Extend {
                 term_at: a,
@@ -359,10 +366,10 @@ mod tests {
                 any::<i32>(),
                 length.clone(),
                 length.clone(),
-                any::<(bool, bool, u8)>()
+                any::<(bool, bool, bool, u8)>()
             )
                 .prop_map(|(term_at, kill_at, stop_signal, env, will, more)| {
-                    let (lock, in_control, program) = more;
+                    let (lock, input, in_control, program) = more;
                     Demand::Start {
                         program,
                         in_control,
@@ -372,6 +379,7 @@ mod tests {
                         env,
                         will,
                         lock,
+                        input,
                     }
                 }),
             (instant(), instant())

@@ -40,7 +40,7 @@ pub struct Program {
     /// The command and its arguments; not empty.
     pub words: Vec<OsString>,
     /// It gets our stdin, and the foreground of our terminal if we have that; else its stdin is
-    /// /dev/null, and it stays in the background.
+    /// what the order brings along (or /dev/null), and it stays in the background.
     pub in_front: bool,
 }
 
@@ -51,6 +51,15 @@ impl Program {
         Program {
             words,
             in_front: true,
+        }
+    }
+
+    /// The same in the background: its stdin is what each [`Order`] brings along, or /dev/null.
+    #[must_use]
+    pub fn handler(words: Vec<OsString>) -> Program {
+        Program {
+            words,
+            in_front: false,
         }
     }
 
@@ -96,6 +105,8 @@ pub struct Order {
     pub stop_signal: i32,
     /// Kept open by guardian and command until the tree is empty.
     pub lock: Option<OwnedFd>,
+    /// The command's stdin, for a program that is not in front; not together with a lock.
+    pub input: Option<OwnedFd>,
     /// The last will: see [`Setup::afterlife`]. Forgotten when the supervisor says so.
     pub will: Vec<u8>,
 }

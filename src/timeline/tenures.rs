@@ -150,6 +150,8 @@ impl Open {
             | Word::NotRecorded
             | Word::Released
             | Word::StandingBack
+            | Word::Working
+            | Word::Message
             | Word::StandingAside
             | Word::Other => {}
         }

@@ -330,6 +330,7 @@ impl World {
             env: 8,
             will: 8,
             lock: false,
+            input: false,
         };
         self.demand(p, start, &payload);
     }

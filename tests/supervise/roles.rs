@@ -151,6 +151,7 @@ fn obey(attendant: &mut Attendant, line: &str) {
             kill_at: at(kill_at),
             stop_signal: libc::SIGTERM,
             lock: (lock != "-").then(|| locked(lock)),
+            input: None,
             will: Vec::new(),
         }),
         ["entrust", ref words @ ..] => attendant.entrust(words.join(" ").as_bytes()),

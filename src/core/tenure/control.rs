@@ -155,7 +155,8 @@ impl Control {
         if turn.now >= self.kill_at() {
             self.renewal = Renewal::Over;
         } else if turn.now >= at && turn.now < limit {
-            let give_up_at = limit.min(turn.now + ATTEMPT);
+            let attempt = self.budget.map_or(ATTEMPT, |b| b.attempt);
+            let give_up_at = limit.min(turn.now + attempt);
             self.renewal = Renewal::InFlight {
                 sent: turn.now,
                 give_up_at,
@@ -203,7 +204,7 @@ impl Control {
             }
             Err(Failure::Transient { why, retry_after }) => {
                 // The service's wish is granted as long as one attempt remains before the limit.
-                self.retry(campaign, now, retry_after, limit - RETRY);
+                self.retry(campaign, now, retry_after, limit - self.pace());
                 Answer::Doubt(why)
             }
             Err(Failure::Fatal { why, .. }) => {
@@ -245,8 +246,14 @@ impl Control {
         latest: Instant,
     ) {
         if let Renewal::InFlight { sent, .. } = self.renewal {
-            let at = campaign.chance.again_at(sent, now, asked, latest);
+            let pace = self.pace();
+            let at = campaign.chance.again_within(pace, sent, now, asked, latest);
             self.renewal = Renewal::Due(at);
         }
+    }
+
+    /// From the start of one attempt to the start of the next.
+    fn pace(&self) -> Duration {
+        self.budget.map_or(RETRY, |b| b.retry())
     }
 }

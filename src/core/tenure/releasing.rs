@@ -114,6 +114,11 @@ impl Releasing {
         })
     }
 
+    /// Why, and how the command ended.
+    pub(super) fn reason(&self) -> (Option<&Cause>, Option<Exit>) {
+        (self.cause.as_ref(), self.exit)
+    }
+
     fn new(turn: &Turn, cause: Option<Cause>, control: Option<&Control>) -> Releasing {
         let end = control.map_or(Instant::FOREVER, Control::may_last_until);
         Releasing {

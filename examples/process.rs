@@ -1,0 +1,65 @@
+//! Processes the messages of a storage queue inside a program, without a command to supervise.
+//!
+//!     export AZURE_STORAGE_CONNECTION_STRING=UseDevelopmentStorage=true     # Azurite
+//!     cargo run --example process -- orders
+//!
+//! Prints each message, takes its time, and completes it. The message's lock renews itself; if it is
+//! lost the work on it is dropped. Ctrl-C gives back what was not done.
+
+use std::time::Duration;
+
+use trafficcop::MessageLock;
+use trafficcop::azure::Account;
+use trafficcop::clock::Instant;
+use trafficcop::queue::Queue;
+use trafficcop::queue::storage::{Config, Encoding, StorageQueue, Target};
+
+/// How long the work on a message takes: longer than its lock would last by itself.
+const WORK: Duration = Duration::from_secs(90);
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> anyhow::Result<()> {
+    let Some(name) = std::env::args().nth(1) else {
+        anyhow::bail!("usage: process QUEUE");
+    };
+    let target = Target::parse(&name)?;
+    let variable = |name: &str| std::env::var(name).ok();
+    let queue = StorageQueue::open(Config {
+        account: Account::resolve_queue(&variable, false, target.url())?,
+        target,
+        lock_time: Duration::from_secs(60),
+        encoding: Encoding::Auto,
+        max_body: 64 << 10,
+        poison: None,
+        create: true,
+    })?;
+    let soon = || Instant::now() + Duration::from_secs(5);
+    queue.prepare(soon()).await?;
+    loop {
+        let taken = queue.take(1, soon()).await?;
+        for message in taken {
+            let message = MessageLock::hold(message, queue.lock_time())?;
+            println!(
+                "{}: {}",
+                message.id(),
+                String::from_utf8_lossy(message.body())
+            );
+            tokio::select! {
+                () = tokio::time::sleep(WORK) => {
+                    // Asked once more before the step that counts.
+                    if message.is_ours() {
+                        message.complete().await?;
+                        println!("done");
+                    }
+                }
+                () = message.lost() => println!("another may have it now: dropped"),
+                _ = tokio::signal::ctrl_c() => {
+                    message.abandon().await?;
+                    println!("given back");
+                    return Ok(());
+                }
+            }
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}

@@ -1,0 +1,363 @@
+//! The library's face for messages: a lock that renews itself while a program processes its message.
+//!
+//! Used by programs that take messages from a [`Queue`](crate::queue::Queue) themselves;
+//! `trafficcop work` does not need it. It drives the same [`hold`] and the same core as the command
+//! line does. Nothing here can stop the program's own code: ask [`MessageLock::is_ours`] before every
+//! step that must not run twice.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
+
+use super::{Control, Program, Watchers};
+use crate::clock::Instant;
+use crate::core::{
+    Budget, BudgetError, Cause, Ending, Exit, Failure, Habits, IfLost, Rules, Tenure,
+};
+use crate::hold::{Charge, Start, hold};
+use crate::queue::{About, Message, Settlement};
+use crate::signals::Signals;
+use crate::supervise::News;
+use crate::work::held::Held;
+
+/// After how much of its time a lock is renewed, in per cent.
+const RENEW_AT: u32 = 70;
+
+/// A message that is ours until it is settled: its lock is renewed by a task of its own.
+///
+/// Dropped without a word, the message is given back as it was, and can be had by others at once.
+pub struct MessageLock {
+    id: String,
+    attempt: u32,
+    body: Vec<u8>,
+    about: About,
+    held: Arc<Held>,
+    deadline: Arc<AtomicU64>,
+    watched: watch::Receiver<Control>,
+    ended: Arc<AtomicBool>,
+    stop: Option<oneshot::Sender<()>>,
+    task: Option<JoinHandle<Ending>>,
+}
+
+impl MessageLock {
+    /// Begins to hold a message that was taken just now from a queue whose locks last `lock_time`
+    /// ([`Queue::lock_time`](crate::queue::Queue::lock_time)), on a task of the current tokio runtime.
+    /// Its body must be readable: one that is not ([`Message::body`]) is to be settled by
+    /// [`Lock::settle`](crate::queue::Lock::settle).
+    ///
+    /// # Errors
+    /// A lock that is too short to be renewed in time.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn hold(message: Message, lock_time: Duration) -> Result<MessageLock, BudgetError> {
+        let budget = Budget::for_lock(lock_time, RENEW_AT);
+        budget.validate()?;
+        let rules = Rules {
+            budget: Some(budget),
+            poll: Some(Duration::from_millis(1)),
+            wait: None,
+            grace: budget.grace_on_loss,
+            stop_signal: libc::SIGTERM,
+            if_lost: IfLost::Exit,
+            habits: Habits::default(),
+            once: None,
+            seed: fastrand::u64(..),
+        };
+        let held = Arc::new(Held::new(&message, "message", lock_time));
+        // Until the task has begun: what was taken is ours.
+        let deadline = Arc::new(AtomicU64::new(budget.term_at(message.t0).as_nanos()));
+        let (state, watched) = watch::channel(Control::InControl {
+            token: u64::from(message.attempt),
+        });
+        let state = Arc::new(state);
+        let ended = Arc::new(AtomicBool::new(false));
+        let (stop, asked) = oneshot::channel();
+        let mut charge = Processing {
+            program: Program::new(
+                Arc::clone(&deadline),
+                Arc::clone(&state),
+                Arc::clone(&ended),
+            ),
+            held: Arc::clone(&held),
+        };
+        let mut audience = Watchers {
+            state: Arc::clone(&state),
+        };
+        let mut signals = Signals::of_program(asked);
+        let tenure = Tenure::new(rules, Instant::now());
+        let store = Arc::clone(&held) as _;
+        let task = tokio::spawn(async move {
+            let ending = hold(tenure, store, &mut charge, &mut signals, &mut audience).await;
+            charge.program.deadline.store(0, Ordering::Release);
+            state.send_replace(Control::Ended);
+            ending
+        });
+        Ok(MessageLock {
+            id: message.id,
+            attempt: message.attempt,
+            body: message.body.unwrap_or_default(),
+            about: message.about,
+            held,
+            deadline,
+            watched,
+            ended,
+            stop: Some(stop),
+            task: Some(task),
+        })
+    }
+
+    /// Its id in the queue: the same at every attempt.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Which attempt this is, from 1.
+    #[must_use]
+    pub fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// Its exact bytes.
+    #[must_use]
+    pub fn body(&self) -> &[u8] {
+        &self.body
+    }
+
+    /// What else is known of it.
+    #[must_use]
+    pub fn about(&self) -> &About {
+        &self.about
+    }
+
+    /// Whether it is ours now. Costs a read of the clock; it turns false while there is still some
+    /// time (a sixth of the lock, 10 s at most) before anybody else can have it.
+    #[must_use]
+    pub fn is_ours(&self) -> bool {
+        Instant::now().as_nanos() < self.deadline.load(Ordering::Acquire)
+    }
+
+    /// Resolves when it is not ours any more (or is about to be somebody else's): stop processing.
+    pub async fn lost(&self) {
+        let mut watched = self.watched.clone();
+        // It fails only when the task has ended, which is an end as well.
+        let _ended = watched
+            .wait_for(|control| matches!(control, Control::Leaving | Control::Ended))
+            .await;
+    }
+
+    /// It was processed: it goes away.
+    ///
+    /// # Errors
+    /// `Lost` if it was not ours any more and nothing was settled; `Transient` if nobody can say
+    /// whether it was settled: then it may come again.
+    pub async fn complete(self) -> Result<(), Failure> {
+        self.settle(Settlement::Complete).await
+    }
+
+    /// It is given back as it was: it may come again at once.
+    ///
+    /// # Errors
+    /// As [`MessageLock::complete`].
+    pub async fn abandon(self) -> Result<(), Failure> {
+        self.settle(Settlement::Release).await
+    }
+
+    /// It failed, and may come again after `delay`.
+    ///
+    /// # Errors
+    /// As [`MessageLock::complete`].
+    pub async fn retry(self, delay: Duration) -> Result<(), Failure> {
+        self.settle(Settlement::Retry(delay)).await
+    }
+
+    /// It is put aside for people to look at: `reason` is one word for machines, `detail` one line
+    /// for a person.
+    ///
+    /// # Errors
+    /// As [`MessageLock::complete`]; `Fatal` if it will never work (no right to put it aside, say).
+    pub async fn dead_letter(
+        self,
+        reason: impl Into<String>,
+        detail: impl Into<String>,
+    ) -> Result<(), Failure> {
+        self.settle(Settlement::DeadLetter {
+            reason: reason.into(),
+            detail: detail.into(),
+        })
+        .await
+    }
+
+    async fn settle(mut self, settlement: Settlement) -> Result<(), Failure> {
+        self.held.decide(Some(settlement));
+        self.end();
+        let ending = match self.task.take() {
+            Some(task) => task.await.ok(),
+            None => None,
+        };
+        self.held.result().unwrap_or_else(|| {
+            let why = match ending.map(|ending| ending.cause) {
+                Some(Cause::Lost { why } | Cause::Doubt { why }) => why,
+                _ => "the message's lock had ended".to_owned(),
+            };
+            Err(Failure::Lost { until: None, why })
+        })
+    }
+
+    /// Says that the work has ended.
+    fn end(&mut self) {
+        self.ended.store(true, Ordering::Release);
+        if let Some(stop) = self.stop.take() {
+            // It fails only if the task has ended already.
+            let _over = stop.send(());
+        }
+    }
+}
+
+impl Drop for MessageLock {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// The program as the charge of one message.
+struct Processing {
+    program: Program,
+    held: Arc<Held>,
+}
+
+#[async_trait]
+impl Charge for Processing {
+    fn start(&mut self, start: Start) {
+        self.program.start(start);
+    }
+
+    fn extend(&mut self, term_at: Instant, kill_at: Instant) {
+        self.program.extend(term_at, kill_at);
+    }
+
+    fn drain(&mut self, signal: i32, end_of_grace: Instant) {
+        self.program.drain(signal, end_of_grace);
+    }
+
+    fn kill(&mut self) {
+        self.program.kill();
+    }
+
+    fn pass(&mut self, _signal: i32) {}
+
+    fn pause(&mut self) {}
+
+    fn forget_will(&mut self) {}
+
+    fn gives_back(&mut self, cause: Option<&Cause>, _exit: Option<Exit>) {
+        // Whatever the program says: another may have it.
+        if matches!(cause, Some(Cause::Doubt { .. } | Cause::Lost { .. })) {
+            self.held.decide(None);
+        }
+    }
+
+    async fn news(&mut self) -> News {
+        self.program.news().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::work::scripted::{self, Scripted};
+
+    const LOCK: Duration = Duration::from_secs(2);
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn held(lock: &Arc<Scripted>) -> MessageLock {
+        let message = scripted::with_lock(Arc::clone(lock));
+        MessageLock::hold(message, LOCK).unwrap()
+    }
+
+    async fn await_for(what: &str, mut look: impl FnMut() -> bool) {
+        let begin = Instant::now();
+        while !look() {
+            assert!(Instant::now().since(begin) < LONG, "{what}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn it_is_ours_until_it_is_completed_and_renews_itself() {
+        let lock = Arc::new(Scripted::default());
+        let message = held(&lock);
+        assert_eq!(
+            (message.id(), message.attempt(), message.body()),
+            ("id-1", 1, &b"body"[..])
+        );
+        await_for("a renewal", || *lock.renewed.lock().unwrap() >= 2).await;
+        assert!(message.is_ours());
+        message.complete().await.unwrap();
+        assert_eq!(lock.asked(), [Settlement::Complete]);
+    }
+
+    #[tokio::test]
+    async fn what_the_queue_says_to_a_settlement_is_the_answer() {
+        let lock = Scripted::settling([scripted::lost()]);
+        let said = held(&lock).complete().await;
+        assert!(matches!(said, Err(Failure::Lost { .. })), "{said:?}");
+        let lock = Scripted::settling([scripted::refused()]);
+        let said = held(&lock).dead_letter("Bad", "no").await;
+        assert!(matches!(said, Err(Failure::Fatal { .. })), "{said:?}");
+        // In doubt it is asked again, with the same words.
+        let lock = Scripted::settling([scripted::transient(), Ok(())]);
+        held(&lock).retry(LONG).await.unwrap();
+        assert_eq!(
+            lock.asked(),
+            [Settlement::Retry(LONG), Settlement::Retry(LONG)]
+        );
+    }
+
+    #[tokio::test]
+    async fn dropped_it_is_given_back() {
+        let lock = Arc::new(Scripted::default());
+        drop(held(&lock));
+        await_for("the message to be given back", || !lock.asked().is_empty()).await;
+        assert_eq!(lock.asked(), [Settlement::Release]);
+    }
+
+    #[tokio::test]
+    async fn a_message_that_was_lost_is_never_settled() {
+        let lock = Scripted::renewing([scripted::lost()]);
+        let message = held(&lock);
+        message.lost().await;
+        assert!(!message.is_ours());
+        let said = message.complete().await;
+        assert!(matches!(said, Err(Failure::Lost { .. })), "{said:?}");
+        assert_eq!(lock.asked(), []);
+    }
+
+    #[tokio::test]
+    async fn in_doubt_it_is_not_ours_before_its_lock_ends_and_nothing_is_settled() {
+        let lock = Scripted::renewing((0..1000).map(|_| scripted::transient()));
+        let begin = Instant::now();
+        let message = held(&lock);
+        message.lost().await;
+        assert!(!message.is_ours());
+        let late = Instant::now().since(begin);
+        assert!(
+            late < LOCK || *lock.renewed.lock().unwrap() >= 1,
+            "{late:?}"
+        );
+        let said = message.complete().await;
+        assert!(matches!(said, Err(Failure::Lost { .. })), "{said:?}");
+        assert_eq!(lock.asked(), []);
+    }
+
+    #[tokio::test]
+    async fn a_lock_too_short_to_be_kept_is_refused() {
+        let message = scripted::message("id", 1, b"");
+        assert!(MessageLock::hold(message, Duration::ZERO).is_err());
+    }
+}

@@ -1,0 +1,481 @@
+//! What the worker does next: take so many messages, wait, or leave. Pure: time comes in as a value.
+//!
+//! Called by the driver's loop. It knows how many slots are free and what was asked of us, and
+//! nothing of queues, commands or locks.
+
+use std::time::Duration;
+
+use crate::clock::Instant;
+use crate::core::retry::Chance;
+
+/// From one look at an empty queue to the next, at first and at most (with ±20 %).
+const LEAST: Duration = Duration::from_millis(100);
+const MOST: Duration = Duration::from_secs(30);
+/// How many messages a queue gives at once.
+const BATCH: usize = 32;
+/// How often in a row messages may refuse to be put aside before we leave.
+const STUCK: u32 = 5;
+/// Two stop signals closer than this are one request: see the core's campaign.
+const ECHO: Duration = Duration::from_millis(100);
+
+/// What the worker goes by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// How many messages at once; at least 1.
+    pub concurrency: usize,
+    /// After how many messages it leaves.
+    pub max_messages: Option<u64>,
+    /// After how long without a message it leaves.
+    pub idle_exit: Option<Duration>,
+    /// How long messages may go on after a stop was asked for.
+    pub grace: Duration,
+}
+
+/// Why the worker leaves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// It was asked to, by this signal.
+    Stopped(i32),
+    /// There was no message for long enough.
+    Idle,
+    /// It has had as many messages as it was to have.
+    Enough,
+    /// The command cannot be started.
+    NotStarted {
+        /// The error number of the kernel.
+        errno: i32,
+    },
+    /// A guardian died, or could not kill what it guarded (then `overlap`).
+    GuardianLost {
+        /// Something may live on.
+        overlap: bool,
+    },
+    /// Messages that were to be put aside could not be, several times in a row.
+    CannotPutAside {
+        /// What the queue said last.
+        why: String,
+    },
+}
+
+/// What is to be done now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Ask for at most so many messages.
+    Take(usize),
+    /// Come back at this moment, if nothing happens before.
+    Wait(Instant),
+    /// Leave: nothing is held any more.
+    Leave(Why),
+}
+
+/// What a request to stop means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// The first: take no more, and let those finish that run.
+    Finish,
+    /// The second: end everything now.
+    AtOnce,
+    /// A repetition that changes nothing.
+    Again,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub struct Desk {
+    terms: Terms,
+    chance: Chance,
+    /// Messages that are being worked on.
+    running: usize,
+    /// A request to take is under way.
+    taking: bool,
+    /// Messages whose commands were started.
+    counted: u64,
+    /// When the queue is looked at next.
+    look_at: Instant,
+    /// The wait before the look after that.
+    wait: Duration,
+    /// When the last message came, or was done with.
+    busy_at: Instant,
+    /// Since when a stop is asked for, or decided.
+    leaving: Option<(Why, Instant)>,
+    /// What runs was told to end.
+    ended: bool,
+    /// How often in a row a message could not be put aside.
+    refusals: u32,
+}
+
+impl Desk {
+    /// A desk where work begins at `now`.
+    #[must_use]
+    pub fn new(terms: Terms, seed: u64, now: Instant) -> Desk {
+        Desk {
+            terms,
+            chance: Chance::new(seed),
+            running: 0,
+            taking: false,
+            counted: 0,
+            look_at: now,
+            wait: LEAST,
+            busy_at: now,
+            leaving: None,
+            ended: false,
+            refusals: 0,
+        }
+    }
+
+    /// What to do now.
+    pub fn next(&mut self, now: Instant) -> Next {
+        let quiet = self.running == 0 && !self.taking;
+        if let Some((why, since)) = &self.leaving {
+            if quiet {
+                return Next::Leave(why.clone());
+            }
+            return Next::Wait(if self.ended {
+                Instant::FOREVER
+            } else {
+                *since + self.terms.grace
+            });
+        }
+        let left = self.left();
+        if quiet && left == Some(0) {
+            return Next::Leave(Why::Enough);
+        }
+        let idle_at = match self.terms.idle_exit {
+            Some(span) if quiet => self.busy_at + span,
+            _ => Instant::FOREVER,
+        };
+        // Never before a look: a worker that is started for one message has to ask for it.
+        if now >= idle_at && self.look_at > self.busy_at {
+            return Next::Leave(Why::Idle);
+        }
+        let free = self.terms.concurrency - self.running;
+        let wanted = free
+            .min(BATCH)
+            .min(left.map_or(BATCH, |left| usize::try_from(left).unwrap_or(BATCH)));
+        if wanted == 0 || self.taking {
+            return Next::Wait(Instant::FOREVER);
+        }
+        if now >= self.look_at {
+            return Next::Take(wanted);
+        }
+        Next::Wait(self.look_at.min(idle_at))
+    }
+
+    /// How many messages may still be begun.
+    fn left(&self) -> Option<u64> {
+        let running = self.running as u64;
+        let most = self.terms.max_messages?;
+        Some(most.saturating_sub(self.counted).saturating_sub(running))
+    }
+
+    /// A request to take was sent.
+    pub fn takes(&mut self) {
+        self.taking = true;
+    }
+
+    /// It came back with so many messages, which are being worked on from now.
+    pub fn took(&mut self, now: Instant, count: usize) {
+        self.taking = false;
+        self.running += count;
+        if count > 0 {
+            self.busy_at = now;
+            self.wait = LEAST;
+            self.look_at = now;
+        } else {
+            self.look_later(now);
+        }
+    }
+
+    /// It failed: the queue is asked again as if it had been empty.
+    pub fn took_nothing(&mut self, now: Instant) {
+        self.taking = false;
+        self.look_later(now);
+    }
+
+    fn look_later(&mut self, now: Instant) {
+        // Later than `now` in any case: see `next`.
+        self.look_at = now + self.chance.spread(self.wait);
+        self.wait = (self.wait * 2).min(MOST);
+    }
+
+    /// A message was done with; `ran` if its command was started.
+    pub fn done(&mut self, now: Instant, ran: bool) {
+        self.running = self.running.saturating_sub(1);
+        self.counted += u64::from(ran);
+        self.busy_at = now;
+    }
+
+    /// A message was put aside, or (`Err`) could not be: then the queue is left in peace for a
+    /// while, and after several in a row we leave.
+    pub fn put_aside(&mut self, now: Instant, result: Result<(), String>) {
+        match result {
+            Ok(()) => self.refusals = 0,
+            Err(why) => {
+                self.refusals += 1;
+                self.look_later(now);
+                if self.refusals >= STUCK {
+                    self.leave(now, Why::CannotPutAside { why });
+                }
+            }
+        }
+    }
+
+    /// No more is taken, for this reason; the first one counts.
+    pub fn leave(&mut self, now: Instant, why: Why) {
+        self.leaving.get_or_insert((why, now));
+    }
+
+    /// A person or a service manager asks for a stop.
+    pub fn asked_to_stop(&mut self, now: Instant, signal: i32) -> Stop {
+        match &self.leaving {
+            Some((Why::Stopped(_), since)) => {
+                let urgent = signal == libc::SIGTERM || signal == libc::SIGINT;
+                if urgent && now.since(*since) >= ECHO {
+                    return Stop::AtOnce;
+                }
+                Stop::Again
+            }
+            Some(_) | None => {
+                // Whoever is asked to stop while leaving leaves as asked.
+                self.leaving = Some((Why::Stopped(signal), now));
+                Stop::Finish
+            }
+        }
+    }
+
+    /// By which signal what runs is to be told to end now; said once.
+    pub fn ends(&mut self, now: Instant) -> Option<i32> {
+        let (why, since) = self.leaving.as_ref()?;
+        if self.ended || self.running == 0 || now < *since + self.terms.grace {
+            return None;
+        }
+        self.ended = true;
+        Some(match why {
+            Why::Stopped(signal) => *signal,
+            _ => libc::SIGTERM,
+        })
+    }
+
+    /// What runs was told to end.
+    pub fn has_ended(&mut self) {
+        self.ended = true;
+    }
+
+    /// Whether no more is taken.
+    #[must_use]
+    pub fn is_leaving(&self) -> bool {
+        self.leaving.is_some()
+    }
+
+    /// How many messages are being worked on.
+    #[must_use]
+    pub fn running(&self) -> usize {
+        self.running
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const T: Instant = Instant::from_nanos(1_000_000_000_000);
+
+    fn ms(n: u64) -> Duration {
+        Duration::from_millis(n)
+    }
+
+    fn secs(n: u64) -> Duration {
+        Duration::from_secs(n)
+    }
+
+    fn terms() -> Terms {
+        Terms {
+            concurrency: 4,
+            max_messages: None,
+            idle_exit: None,
+            grace: secs(30),
+        }
+    }
+
+    fn desk(terms: Terms) -> Desk {
+        Desk::new(terms, 7, T)
+    }
+
+    /// Takes in that the queue gave so many.
+    fn take(desk: &mut Desk, now: Instant, count: usize) {
+        assert!(matches!(desk.next(now), Next::Take(wanted) if wanted >= count));
+        desk.takes();
+        assert_eq!(
+            desk.next(now),
+            Next::Wait(Instant::FOREVER),
+            "one at a time"
+        );
+        desk.took(now, count);
+    }
+
+    #[test]
+    fn an_empty_queue_is_looked_at_less_and_less_often() {
+        let mut desk = desk(terms());
+        let (mut now, mut wanted) = (T, ms(100));
+        for round in 0..20 {
+            take(&mut desk, now, 0);
+            let Next::Wait(at) = desk.next(now) else {
+                panic!("{round}")
+            };
+            let wait = at.since(now);
+            assert!(
+                wait >= wanted * 8 / 10 && wait <= wanted * 12 / 10,
+                "{round}: {wait:?}"
+            );
+            assert_eq!(desk.next(at - ms(1)), Next::Wait(at));
+            now = at;
+            wanted = (wanted * 2).min(secs(30));
+        }
+        // Any message brings us back to the quick pace.
+        take(&mut desk, now, 1);
+        assert_eq!(desk.next(now), Next::Take(3), "there may be more");
+        take(&mut desk, now, 0);
+        let Next::Wait(at) = desk.next(now) else {
+            panic!()
+        };
+        assert!(at.since(now) <= ms(120));
+    }
+
+    #[test]
+    fn no_more_is_taken_than_there_are_free_slots_and_a_queue_gives() {
+        let mut four = desk(terms());
+        assert_eq!(four.next(T), Next::Take(4));
+        take(&mut four, T, 3);
+        assert_eq!(four.next(T), Next::Take(1));
+        take(&mut four, T, 1);
+        assert_eq!(four.next(T), Next::Wait(Instant::FOREVER));
+        four.done(T, true);
+        assert_eq!(four.next(T), Next::Take(1), "at once");
+        let many = Terms {
+            concurrency: 64,
+            ..terms()
+        };
+        assert_eq!(desk(many).next(T), Next::Take(32));
+    }
+
+    #[test]
+    fn as_many_messages_as_it_may_have_and_none_more() {
+        let mut desk = desk(Terms {
+            max_messages: Some(3),
+            ..terms()
+        });
+        assert_eq!(desk.next(T), Next::Take(3));
+        take(&mut desk, T, 2);
+        assert_eq!(desk.next(T), Next::Take(1));
+        // One was put aside without being run: it does not count.
+        desk.done(T, false);
+        assert_eq!(desk.next(T), Next::Take(2));
+        take(&mut desk, T, 2);
+        for _ in 0..3 {
+            assert_eq!(desk.next(T), Next::Wait(Instant::FOREVER));
+            desk.done(T, true);
+        }
+        assert_eq!(desk.next(T), Next::Leave(Why::Enough));
+    }
+
+    #[test]
+    fn it_leaves_when_there_was_nothing_for_long_enough_and_not_before_a_look() {
+        let mut idle = desk(Terms {
+            idle_exit: Some(secs(10)),
+            ..terms()
+        });
+        assert_eq!(
+            idle.next(T + secs(60)),
+            Next::Take(4),
+            "a slow start is no idleness"
+        );
+        take(&mut idle, T, 1);
+        assert_eq!(
+            idle.next(T + secs(60)),
+            Next::Take(3),
+            "one is being worked on"
+        );
+        take(&mut idle, T + secs(60), 0);
+        idle.done(T + secs(60), true);
+        let mut now = T + secs(60);
+        let left = loop {
+            match idle.next(now) {
+                Next::Take(_) => {
+                    idle.takes();
+                    idle.took(now, 0);
+                }
+                Next::Wait(at) => now = at,
+                Next::Leave(why) => break why,
+            }
+        };
+        assert_eq!((left, now), (Why::Idle, T + secs(70)));
+        let zero = Terms {
+            idle_exit: Some(Duration::ZERO),
+            ..terms()
+        };
+        let mut zero = desk(zero);
+        take(&mut zero, T, 0);
+        assert_eq!(
+            zero.next(T),
+            Next::Leave(Why::Idle),
+            "one look, and no message"
+        );
+    }
+
+    #[test]
+    fn a_stop_lets_finish_what_runs_and_ends_it_after_the_grace() {
+        let mut desk = desk(terms());
+        take(&mut desk, T, 2);
+        assert_eq!(desk.asked_to_stop(T, 15), Stop::Finish);
+        assert_eq!(desk.next(T), Next::Wait(T + secs(30)));
+        assert_eq!(desk.ends(T + secs(29)), None);
+        desk.done(T + secs(10), true);
+        assert_eq!(desk.ends(T + secs(30)), Some(15));
+        assert_eq!(desk.ends(T + secs(31)), None, "said once");
+        assert_eq!(desk.next(T + secs(31)), Next::Wait(Instant::FOREVER));
+        desk.done(T + secs(32), true);
+        assert_eq!(desk.next(T + secs(32)), Next::Leave(Why::Stopped(15)));
+    }
+
+    #[test]
+    fn a_stop_while_taking_waits_for_what_it_brings() {
+        let mut desk = desk(terms());
+        desk.takes();
+        assert_eq!(desk.asked_to_stop(T, 2), Stop::Finish);
+        assert_eq!(desk.next(T), Next::Wait(T + secs(30)));
+        desk.took(T, 2);
+        assert!(desk.is_leaving());
+        desk.done(T, false);
+        desk.done(T, false);
+        assert_eq!(desk.next(T), Next::Leave(Why::Stopped(2)));
+    }
+
+    #[test]
+    fn the_second_stop_is_at_once_and_an_echo_is_none() {
+        let mut desk = desk(terms());
+        take(&mut desk, T, 1);
+        assert_eq!(desk.asked_to_stop(T, 15), Stop::Finish);
+        assert_eq!(desk.asked_to_stop(T + ms(50), 15), Stop::Again);
+        assert_eq!(desk.asked_to_stop(T + secs(1), 1), Stop::Again);
+        assert_eq!(desk.asked_to_stop(T + secs(1), 2), Stop::AtOnce);
+    }
+
+    #[test]
+    fn messages_that_cannot_be_put_aside_slow_us_down_and_then_stop_us() {
+        let mut desk = desk(terms());
+        take(&mut desk, T, 4);
+        let refused = || Err("403".to_owned());
+        for _ in 0..4 {
+            desk.put_aside(T, refused());
+        }
+        desk.put_aside(T, Ok(()));
+        for _ in 0..4 {
+            desk.put_aside(T, refused());
+            desk.done(T, false);
+            assert!(matches!(desk.next(T), Next::Wait(at) if at > T));
+        }
+        desk.put_aside(T, refused());
+        let why = "403".to_owned();
+        assert_eq!(desk.next(T), Next::Leave(Why::CannotPutAside { why }));
+    }
+}

@@ -1,0 +1,218 @@
+//! The command of one message, as `hold` has it: started once, under one guardian, and asked what
+//! its end means for the message.
+//!
+//! Made by the slot for each message. It ends a command that runs for too long, or that is to end
+//! at once; to the core that is a command that ended by itself, and what it means is said by the
+//! table ([`super::settle`]). Nothing in it may block.
+
+use std::ffi::OsString;
+use std::future::pending;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::watch;
+
+use super::handover::FOREIGN;
+use super::held::Held;
+use super::settle::{Rules, Run, Verdict};
+use crate::clock::Instant;
+use crate::core::{Cause, Exit};
+use crate::hold::{Charge, Start};
+use crate::supervise::{Attendant, News, Order};
+
+/// The longest sleep between two looks at the clock: the runtime's stands still while the machine
+/// sleeps.
+const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+
+/// What the command gets.
+pub(super) struct Given {
+    pub(super) env: Vec<(OsString, OsString)>,
+    pub(super) input: Option<OwnedFd>,
+    pub(super) lock: Option<OwnedFd>,
+    /// What it is sent first when it is to end.
+    pub(super) stop_signal: i32,
+    /// From that to SIGKILL.
+    pub(super) kill_after: Duration,
+}
+
+/// See the module's text.
+pub(super) struct Handler<'a> {
+    pub(super) attendant: &'a mut Attendant,
+    /// Turns true when everything is to end at once.
+    pub(super) hurry: &'a mut watch::Receiver<bool>,
+    pub(super) rules: &'a Rules,
+    pub(super) held: Arc<Held>,
+    pub(super) attempt: u32,
+    pub(super) given: Given,
+    course: Course,
+}
+
+/// What became of the command.
+#[derive(Default)]
+pub(super) struct Course {
+    began: Option<Instant>,
+    ended: Option<Instant>,
+    pub(super) exit: Option<Exit>,
+    /// It has run for too long, and was told to end.
+    timed_out: bool,
+    hurried: bool,
+    /// Something of it cannot be killed.
+    pub(super) stuck: bool,
+    /// It could not be started, for this error number.
+    pub(super) errno: Option<i32>,
+    pub(super) verdict: Option<Verdict>,
+}
+
+impl Course {
+    /// Whether the command was started.
+    pub(super) fn ran(&self) -> bool {
+        self.began.is_some() && self.errno.is_none()
+    }
+
+    /// For how long it ran.
+    pub(super) fn duration(&self) -> Option<Duration> {
+        self.began
+            .filter(|_| self.errno.is_none())
+            .map(|began| self.ended.unwrap_or_else(Instant::now).since(began))
+    }
+}
+
+impl<'a> Handler<'a> {
+    pub(super) fn new(
+        attendant: &'a mut Attendant,
+        hurry: &'a mut watch::Receiver<bool>,
+        rules: &'a Rules,
+        held: Arc<Held>,
+        attempt: u32,
+        given: Given,
+    ) -> Handler<'a> {
+        Handler {
+            attendant,
+            hurry,
+            rules,
+            held,
+            attempt,
+            given,
+            course: Course::default(),
+        }
+    }
+
+    /// What became of the command.
+    pub(super) fn finish(self) -> Course {
+        self.course
+    }
+
+    /// When the command has run for too long.
+    fn times_out_at(&self) -> Instant {
+        let course = &self.course;
+        if course.timed_out || course.ended.is_some() {
+            return Instant::FOREVER;
+        }
+        match (course.began, self.rules.timeout) {
+            (Some(began), Some(limit)) => began + limit,
+            _ => Instant::FOREVER,
+        }
+    }
+
+    fn heard(&mut self, news: &News) {
+        let now = Instant::now();
+        match news {
+            News::Exited(exit) => {
+                self.course.exit = Some(*exit);
+                self.course.ended = Some(now);
+            }
+            News::NotStarted { errno } => self.course.errno = Some(*errno),
+            News::TreeStuck => self.course.stuck = true,
+            News::TreeEmpty { at } => drop(self.course.ended.get_or_insert(*at)),
+            _ => {}
+        }
+    }
+}
+
+#[async_trait]
+impl Charge for Handler<'_> {
+    fn start(&mut self, start: Start) {
+        self.course.began = Some(Instant::now());
+        self.attendant.start(Order {
+            program: 0,
+            in_control: true,
+            env: std::mem::take(&mut self.given.env),
+            unset: FOREIGN.iter().map(OsString::from).collect(),
+            term_at: start.term_at,
+            kill_at: start.kill_at,
+            stop_signal: self.given.stop_signal,
+            lock: self.given.lock.take(),
+            input: self.given.input.take(),
+            will: Vec::new(),
+        });
+    }
+
+    fn extend(&mut self, term_at: Instant, kill_at: Instant) {
+        self.attendant.extend(term_at, kill_at);
+    }
+
+    fn drain(&mut self, signal: i32, end_of_grace: Instant) {
+        if self.course.hurried || *self.hurry.borrow() {
+            self.attendant.kill();
+        } else {
+            self.attendant.drain(signal, end_of_grace);
+        }
+    }
+
+    fn kill(&mut self) {
+        self.attendant.kill();
+    }
+
+    fn pass(&mut self, signal: i32) {
+        self.attendant.signal(signal);
+    }
+
+    /// The command goes on under its deadline: messages come from elsewhere, not from a terminal.
+    fn pause(&mut self) {}
+
+    /// There is none: a lock that nobody renews runs out by itself.
+    fn forget_will(&mut self) {}
+
+    fn gives_back(&mut self, cause: Option<&Cause>, exit: Option<Exit>) {
+        let verdict = self.rules.verdict(&Run {
+            attempt: self.attempt,
+            cause,
+            exit,
+            timed_out: self.course.timed_out,
+        });
+        self.held.decide(verdict.settlement.clone());
+        self.course.verdict = Some(verdict);
+    }
+
+    async fn news(&mut self) -> News {
+        loop {
+            let due = self.times_out_at();
+            let now = Instant::now();
+            if now >= due {
+                self.course.timed_out = true;
+                let (signal, grace) = (self.given.stop_signal, self.given.kill_after);
+                self.attendant.drain(signal, now + grace);
+                continue;
+            }
+            let hurried = async {
+                if self.course.hurried || self.hurry.wait_for(|hurry| *hurry).await.is_err() {
+                    pending::<()>().await;
+                }
+            };
+            tokio::select! {
+                biased;
+                news = self.attendant.news() => {
+                    self.heard(&news);
+                    return news;
+                }
+                () = hurried => {
+                    self.course.hurried = true;
+                    self.attendant.kill();
+                }
+                () = tokio::time::sleep(due.since(now).min(LONGEST_SLEEP)) => {}
+            }
+        }
+    }
+}

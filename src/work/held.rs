@@ -1,0 +1,201 @@
+//! One taken message as a lock store: its lock *is* the lease that `hold` renews and gives back.
+//!
+//! Made by the worker, and by the library's `MessageLock`. What giving back means is decided by
+//! whoever has it ([`Held::decide`]), after the last process of the command is gone; until then it
+//! means "as it was". It must never settle anything twice, or a message whose lock is in doubt.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::clock::Instant;
+use crate::core::budget::ATTEMPT;
+use crate::core::{Failure, Grant, Verdict};
+use crate::lease::{Store, Terms};
+use crate::queue::{Lock, Message, Settlement};
+
+/// How long a queue is asked to settle a message, as long as its lock lasts: work that was done
+/// is not done again because of a network that is away for some seconds.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The same for a message that is only given back: its lock runs out by itself.
+const RELEASE_PATIENCE: Duration = Duration::from_secs(10);
+/// From the end of one attempt to settle to the next, at first and at most.
+const PAUSE: Duration = Duration::from_millis(250);
+const PAUSE_MAX: Duration = Duration::from_secs(4);
+
+/// What giving back means.
+#[derive(Clone, Debug)]
+enum Decision {
+    /// Nothing: another may have it.
+    Nothing,
+    Settle(Settlement),
+}
+
+/// See the module's text.
+pub struct Held {
+    name: String,
+    lock_time: Duration,
+    t0: Instant,
+    token: u64,
+    lock: Arc<dyn Lock>,
+    granted: AtomicBool,
+    /// The moment before the request was sent that locked it last.
+    confirmed: AtomicU64,
+    renewals: AtomicU32,
+    decision: Mutex<Decision>,
+    result: Mutex<Option<Result<(), Failure>>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Held {
+    /// This message of the queue with this name, whose locks last so long.
+    #[must_use]
+    pub fn new(message: &Message, queue: &str, lock_time: Duration) -> Held {
+        Held {
+            name: queue.to_owned(),
+            lock_time,
+            t0: message.t0,
+            token: u64::from(message.attempt),
+            lock: Arc::clone(&message.lock),
+            granted: AtomicBool::new(false),
+            confirmed: AtomicU64::new(message.t0.as_nanos()),
+            renewals: AtomicU32::new(0),
+            decision: Mutex::new(Decision::Settle(Settlement::Release)),
+            result: Mutex::new(None),
+        }
+    }
+
+    /// What giving it back will mean; `None`: nothing is settled.
+    pub fn decide(&self, settlement: Option<Settlement>) {
+        *locked(&self.decision) = settlement.map_or(Decision::Nothing, Decision::Settle);
+    }
+
+    /// What the queue said to that; `None` as long as (or because) it was not asked, or its answer
+    /// not waited for.
+    #[must_use]
+    pub fn result(&self) -> Option<Result<(), Failure>> {
+        locked(&self.result).clone()
+    }
+
+    /// How often the lock was renewed.
+    #[must_use]
+    pub fn renewals(&self) -> u32 {
+        self.renewals.load(Ordering::Acquire)
+    }
+
+    /// Settles it, as often as it takes and its lock (and our patience) allows.
+    ///
+    /// # Errors
+    /// What the queue said last.
+    pub async fn settle(&self, settlement: &Settlement) -> Result<(), Failure> {
+        let begin = Instant::now();
+        let confirmed = Instant::from_nanos(self.confirmed.load(Ordering::Acquire));
+        let patience = match settlement {
+            Settlement::Release => RELEASE_PATIENCE,
+            Settlement::Complete | Settlement::Retry(_) | Settlement::DeadLetter { .. } => PATIENCE,
+        };
+        // There is always a first attempt: a lock that has run out is still ours until somebody
+        // else takes the message, and the queue knows.
+        let until = (confirmed + self.lock_time)
+            .min(begin + patience)
+            .max(begin + ATTEMPT.min(self.lock_time));
+        let mut pause = PAUSE;
+        let result = loop {
+            let give_up_at = until.min(Instant::now() + ATTEMPT);
+            let failure = match self.lock.settle(settlement, give_up_at).await {
+                Err(failure @ Failure::Transient { .. }) => failure,
+                result => break result,
+            };
+            let asked = match &failure {
+                Failure::Transient { retry_after, .. } => retry_after.unwrap_or_default(),
+                _ => Duration::ZERO,
+            };
+            let wait = pause.max(asked);
+            if Instant::now() + wait >= until {
+                break Err(failure);
+            }
+            tokio::time::sleep(wait).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        };
+        *locked(&self.result) = Some(result.clone());
+        result
+    }
+}
+
+#[async_trait]
+impl Store for Held {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn terms(&self) -> Terms {
+        Terms {
+            lease: Some(self.lock_time),
+            wakes: false,
+        }
+    }
+
+    /// It was taken already; and once given back it is over.
+    async fn acquire(&self, _give_up_at: Instant) -> Result<Grant, Failure> {
+        if self.granted.swap(true, Ordering::AcqRel) {
+            return Err(Failure::Over(Verdict {
+                status: 0,
+                holder: String::new(),
+                at: String::new(),
+                token: self.token,
+            }));
+        }
+        Ok(Grant {
+            t0: self.t0,
+            token: self.token,
+            failed: 0,
+        })
+    }
+
+    async fn renew(&self, give_up_at: Instant) -> Result<(), Failure> {
+        let t0 = Instant::now();
+        self.lock.renew(give_up_at).await?;
+        self.confirmed.store(t0.as_nanos(), Ordering::Release);
+        self.renewals.fetch_add(1, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Has a patience of its own: the core's is for locks that others wait for.
+    async fn release(&self, _give_up_at: Instant) -> Result<(), Failure> {
+        if self.result().is_some() {
+            return Ok(());
+        }
+        let settlement = match locked(&self.decision).clone() {
+            Decision::Nothing => return Ok(()),
+            Decision::Settle(settlement) => settlement,
+        };
+        match self.settle(&settlement).await {
+            // Enough was tried: the core is not to begin anew.
+            Err(Failure::Transient { why, .. }) => Err(Failure::Fatal { why, denied: false }),
+            result => result,
+        }
+    }
+
+    async fn announce(&self, _give_up_at: Instant) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    async fn freed(&self) {
+        std::future::pending().await
+    }
+
+    fn descriptor(&self) -> Option<OwnedFd> {
+        None
+    }
+
+    /// The lock of a worker that died runs out by itself; its guardian has killed the command by then.
+    fn will(&self) -> Option<Vec<u8>> {
+        None
+    }
+}

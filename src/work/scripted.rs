@@ -1,0 +1,102 @@
+//! A message with a lock that answers by a script, for tests: what was asked is remembered.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+
+use crate::clock::Instant;
+use crate::core::Failure;
+use crate::queue::{About, Lock, Message, Settlement};
+
+/// A lock that gives these answers, one after another, and `Ok` after the last.
+#[derive(Default)]
+pub(crate) struct Scripted {
+    pub(crate) renewals: Mutex<VecDeque<Result<(), Failure>>>,
+    pub(crate) settlements: Mutex<VecDeque<Result<(), Failure>>>,
+    /// What was asked for.
+    pub(crate) renewed: Mutex<u32>,
+    pub(crate) asked: Mutex<Vec<Settlement>>,
+}
+
+impl Scripted {
+    pub(crate) fn settling(
+        answers: impl IntoIterator<Item = Result<(), Failure>>,
+    ) -> Arc<Scripted> {
+        Arc::new(Scripted {
+            settlements: Mutex::new(answers.into_iter().collect()),
+            ..Scripted::default()
+        })
+    }
+
+    pub(crate) fn renewing(
+        answers: impl IntoIterator<Item = Result<(), Failure>>,
+    ) -> Arc<Scripted> {
+        Arc::new(Scripted {
+            renewals: Mutex::new(answers.into_iter().collect()),
+            ..Scripted::default()
+        })
+    }
+
+    pub(crate) fn asked(&self) -> Vec<Settlement> {
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+#[async_trait]
+impl Lock for Scripted {
+    async fn renew(&self, _give_up_at: Instant) -> Result<(), Failure> {
+        *self.renewed.lock().unwrap() += 1;
+        self.renewals.lock().unwrap().pop_front().unwrap_or(Ok(()))
+    }
+
+    async fn settle(&self, settlement: &Settlement, _give_up_at: Instant) -> Result<(), Failure> {
+        self.asked.lock().unwrap().push(settlement.clone());
+        self.settlements
+            .lock()
+            .unwrap()
+            .pop_front()
+            .unwrap_or(Ok(()))
+    }
+}
+
+/// A message that was taken just now, with this lock.
+pub(crate) fn with_lock(lock: Arc<Scripted>) -> Message {
+    Message {
+        lock,
+        ..message("id-1", 1, b"body")
+    }
+}
+
+/// A message that was taken just now.
+pub(crate) fn message(id: &str, attempt: u32, body: &[u8]) -> Message {
+    Message {
+        id: id.into(),
+        attempt,
+        t0: Instant::now(),
+        body: Ok(body.to_vec()),
+        about: About::default(),
+        lock: Arc::new(Scripted::default()),
+    }
+}
+
+pub(crate) fn transient() -> Result<(), Failure> {
+    Err(Failure::Transient {
+        why: "no answer".into(),
+        retry_after: None,
+    })
+}
+
+pub(crate) fn lost() -> Result<(), Failure> {
+    Err(Failure::Lost {
+        until: None,
+        why: "another has it".into(),
+    })
+}
+
+pub(crate) fn refused() -> Result<(), Failure> {
+    Err(Failure::Fatal {
+        why: "403".into(),
+        denied: true,
+    })
+}

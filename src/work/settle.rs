@@ -1,0 +1,411 @@
+//! What becomes of a message: the table of how a command ended. Pure.
+//!
+//! Called by the driver's charge when nothing of the command lives any more, and before anything is
+//! run. It must never settle a message whose lock was lost or in doubt: another may have it.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use crate::core::{Cause, Exit};
+use crate::queue::Settlement;
+use crate::units;
+
+/// By what messages are settled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// How often a message is tried before it is put aside; at least 1.
+    pub max_attempts: u32,
+    /// How long a message that failed for the first time stays away; doubles with each attempt.
+    pub retry_delay: Duration,
+    /// The longest it stays away.
+    pub retry_delay_max: Duration,
+    /// Exit statuses that put a message aside at once.
+    pub dead_letter_exit: Vec<RangeInclusive<u8>>,
+    /// Exit statuses that are none of those, though they be within a range of theirs.
+    pub retry_exit: Vec<RangeInclusive<u8>>,
+    /// The longest a command may run.
+    pub timeout: Option<Duration>,
+}
+
+/// What became of a message, in one word. The words are in the log, the event log and the metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Processed, and gone from the queue.
+    Completed,
+    /// Failed; it comes again after a delay.
+    Retried,
+    /// Put aside.
+    DeadLettered,
+    /// Given back as it was.
+    Released,
+    /// Its lock was lost, or in doubt at the deadline: nothing was settled.
+    Lost,
+    /// It was to be settled, and the queue did not say whether it was: it may come again.
+    Unconfirmed,
+    /// It was to be settled, and the queue refused: it comes again when its lock has run out.
+    Unsettled,
+}
+
+impl Outcome {
+    /// All of them.
+    pub const ALL: [Outcome; 7] = [
+        Outcome::Completed,
+        Outcome::Retried,
+        Outcome::DeadLettered,
+        Outcome::Released,
+        Outcome::Lost,
+        Outcome::Unconfirmed,
+        Outcome::Unsettled,
+    ];
+
+    /// The word.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Outcome::Completed => "completed",
+            Outcome::Retried => "retried",
+            Outcome::DeadLettered => "dead-lettered",
+            Outcome::Released => "released",
+            Outcome::Lost => "lost",
+            Outcome::Unconfirmed => "unconfirmed",
+            Outcome::Unsettled => "unsettled",
+        }
+    }
+}
+
+/// What is to become of a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// What the queue is asked for; `None`: nothing, because the lock may not be ours any more.
+    pub settlement: Option<Settlement>,
+    /// What that is called if the queue does it.
+    pub outcome: Outcome,
+    /// Why, in one word for machines; `None` where nothing went wrong.
+    pub reason: Option<&'static str>,
+}
+
+impl Verdict {
+    fn new(settlement: Settlement, reason: Option<&'static str>) -> Verdict {
+        let outcome = match settlement {
+            Settlement::Complete => Outcome::Completed,
+            Settlement::Retry(_) => Outcome::Retried,
+            Settlement::DeadLetter { .. } => Outcome::DeadLettered,
+            Settlement::Release => Outcome::Released,
+        };
+        Verdict {
+            settlement: Some(settlement),
+            outcome,
+            reason,
+        }
+    }
+
+    /// Given back as it was.
+    #[must_use]
+    pub fn release(reason: &'static str) -> Verdict {
+        Verdict::new(Settlement::Release, Some(reason))
+    }
+
+    /// Put aside.
+    #[must_use]
+    pub fn dead_letter(reason: &'static str, detail: String) -> Verdict {
+        let settlement = Settlement::DeadLetter {
+            reason: reason.to_owned(),
+            detail,
+        };
+        Verdict::new(settlement, Some(reason))
+    }
+
+    /// Nothing is settled.
+    #[must_use]
+    pub fn nothing(reason: &'static str) -> Verdict {
+        Verdict {
+            settlement: None,
+            outcome: Outcome::Lost,
+            reason: Some(reason),
+        }
+    }
+}
+
+/// How one run ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Run<'a> {
+    /// Which attempt it was, from 1.
+    pub attempt: u32,
+    /// Why the tenure ended; `None`: it never began.
+    pub cause: Option<&'a Cause>,
+    /// How the command's main process ended, if it ran.
+    pub exit: Option<Exit>,
+    /// It was ended because it had run for too long.
+    pub timed_out: bool,
+}
+
+impl Rules {
+    /// What speaks against running a message at all, by its attempt: a worker that is killed with
+    /// its command never reports.
+    #[must_use]
+    pub fn before_running(&self, attempt: u32) -> Option<Verdict> {
+        (attempt > self.max_attempts).then(|| {
+            let detail = format!(
+                "it was taken {attempt} times, --max-attempts is {}: the workers that had it did not live to report",
+                self.max_attempts
+            );
+            Verdict::dead_letter("TooManyAttempts", detail)
+        })
+    }
+
+    /// The table.
+    #[must_use]
+    pub fn verdict(&self, run: &Run<'_>) -> Verdict {
+        match run.cause {
+            // Another may have it.
+            Some(Cause::Doubt { .. }) => Verdict::nothing("LockInDoubt"),
+            Some(Cause::Lost { .. }) => Verdict::nothing("LockLost"),
+            // Whatever the command would have come to: it had had its time.
+            Some(Cause::CommandEnded | Cause::Stopped(_) | Cause::GuardianLost)
+                if run.timed_out =>
+            {
+                let limit = self.timeout.map(units::show).unwrap_or_default();
+                self.failed(
+                    run.attempt,
+                    "CommandTimedOut",
+                    &format!("it ran longer than {limit}"),
+                )
+            }
+            Some(Cause::CommandEnded) => self.ended(run.attempt, run.exit),
+            Some(Cause::Stopped(_)) => Verdict::release("WorkerStopped"),
+            Some(Cause::NotStarted { .. }) => Verdict::release("NotStarted"),
+            Some(Cause::GuardianLost) => Verdict::release("GuardianLost"),
+            // The lock was granted too late for anything to be started under it.
+            None => Verdict::release("NotStarted"),
+            // What only a lock that is competed for can come to.
+            Some(
+                Cause::HandOver
+                | Cause::Cordoned { .. }
+                | Cause::GivenUp(_)
+                | Cause::NotRecorded { .. }
+                | Cause::Over(_)
+                | Cause::NotObtained(_)
+                | Cause::Store { .. },
+            ) => Verdict::release("NotStarted"),
+        }
+    }
+
+    fn ended(&self, attempt: u32, exit: Option<Exit>) -> Verdict {
+        let within = |list: &[RangeInclusive<u8>], status: u8| {
+            list.iter().any(|range| range.contains(&status))
+        };
+        match exit {
+            Some(Exit::Code(0)) => Verdict::new(Settlement::Complete, None),
+            Some(Exit::Code(status))
+                if within(&self.dead_letter_exit, status) && !within(&self.retry_exit, status) =>
+            {
+                Verdict::dead_letter("CommandRejected", format!("exit status {status}"))
+            }
+            Some(Exit::Code(status)) => {
+                self.failed(attempt, "CommandFailed", &format!("exit status {status}"))
+            }
+            Some(Exit::Signal(signal)) => {
+                let name = units::signal_name(signal);
+                self.failed(attempt, "CommandFailed", &format!("killed by {name}"))
+            }
+            // It ended, and nobody can say how: nothing can be claimed for it.
+            None => self.failed(attempt, "CommandFailed", "nobody saw how it ended"),
+        }
+    }
+
+    fn failed(&self, attempt: u32, reason: &'static str, how: &str) -> Verdict {
+        if attempt >= self.max_attempts {
+            return Verdict::dead_letter(
+                reason,
+                format!("{how}, attempt {attempt} of {}", self.max_attempts),
+            );
+        }
+        Verdict::new(Settlement::Retry(self.delay(attempt)), Some(reason))
+    }
+
+    /// How long a message stays away after this attempt has failed.
+    #[must_use]
+    pub fn delay(&self, attempt: u32) -> Duration {
+        let doublings = attempt.saturating_sub(1).min(31);
+        let delay = self.retry_delay.saturating_mul(1 << doublings);
+        delay.min(self.retry_delay_max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn secs(n: u64) -> Duration {
+        Duration::from_secs(n)
+    }
+
+    fn rules() -> Rules {
+        Rules {
+            max_attempts: 5,
+            retry_delay: secs(10),
+            retry_delay_max: secs(300),
+            dead_letter_exit: vec![65..=65],
+            retry_exit: vec![75..=75],
+            timeout: Some(secs(60)),
+        }
+    }
+
+    fn run(attempt: u32, cause: &Cause, exit: Option<Exit>) -> Run<'_> {
+        Run {
+            attempt,
+            cause: Some(cause),
+            exit,
+            timed_out: false,
+        }
+    }
+
+    /// Design section 8, row by row: on the first attempt, and on the last.
+    #[test]
+    fn the_table() {
+        let why = || "why".to_owned();
+        let ended = Cause::CommandEnded;
+        let stopped = Cause::Stopped(15);
+        let doubt = Cause::Doubt { why: why() };
+        let lost = Cause::Lost { why: why() };
+        let not_found = Cause::NotStarted { errno: 2 };
+        let guardian = Cause::GuardianLost;
+        let code = |status| Some(Exit::Code(status));
+        let killed = Some(Exit::Signal(9));
+        let (completed, retried, poisoned, released, none) = (
+            Outcome::Completed,
+            Outcome::Retried,
+            Outcome::DeadLettered,
+            Outcome::Released,
+            Outcome::Lost,
+        );
+        for (cause, exit, first, last) in [
+            (&ended, code(0), completed, completed),
+            (&ended, code(65), poisoned, poisoned),
+            (&ended, code(75), retried, poisoned),
+            (&ended, code(1), retried, poisoned),
+            (&ended, code(255), retried, poisoned),
+            (&ended, killed, retried, poisoned),
+            (&ended, None, retried, poisoned),
+            (&doubt, None, none, none),
+            (&doubt, code(0), none, none),
+            (&doubt, code(65), none, none),
+            (&lost, killed, none, none),
+            (&lost, code(0), none, none),
+            (&not_found, None, released, released),
+            (&stopped, None, released, released),
+            (&stopped, killed, released, released),
+            // It was asked to end: nobody can say that the work was done.
+            (&stopped, code(0), released, released),
+            (&stopped, code(65), released, released),
+            (&guardian, None, released, released),
+        ] {
+            for (attempt, outcome) in [(1, first), (4, first), (5, last), (6, last)] {
+                let verdict = rules().verdict(&run(attempt, cause, exit));
+                assert_eq!(
+                    verdict.outcome, outcome,
+                    "{cause:?} {exit:?}, attempt {attempt}"
+                );
+                assert_eq!(verdict.settlement.is_none(), outcome == Outcome::Lost);
+                assert_eq!(verdict.reason.is_none(), outcome == Outcome::Completed);
+            }
+        }
+        let nothing_began = Run {
+            attempt: 1,
+            cause: None,
+            exit: None,
+            timed_out: false,
+        };
+        assert_eq!(rules().verdict(&nothing_began).outcome, Outcome::Released);
+    }
+
+    #[test]
+    fn a_run_that_took_too_long_is_a_failure_however_it_ended() {
+        for cause in [Cause::CommandEnded, Cause::Stopped(15), Cause::GuardianLost] {
+            for exit in [
+                Some(Exit::Code(0)),
+                Some(Exit::Code(65)),
+                Some(Exit::Signal(15)),
+            ] {
+                for (attempt, outcome) in [(1, Outcome::Retried), (5, Outcome::DeadLettered)] {
+                    let mut run = run(attempt, &cause, exit);
+                    run.timed_out = true;
+                    let verdict = rules().verdict(&run);
+                    assert_eq!(verdict.outcome, outcome, "{cause:?} {exit:?}");
+                    assert_eq!(verdict.reason, Some("CommandTimedOut"));
+                }
+            }
+        }
+        // But for a lock that may be another's.
+        let doubt = Cause::Doubt { why: String::new() };
+        let mut run = run(1, &doubt, None);
+        run.timed_out = true;
+        assert_eq!(rules().verdict(&run).settlement, None);
+    }
+
+    #[test]
+    fn the_reason_is_the_real_one() {
+        let of = |attempt, exit| {
+            let verdict = rules().verdict(&run(attempt, &Cause::CommandEnded, Some(exit)));
+            match verdict.settlement {
+                Some(Settlement::DeadLetter { reason, detail }) => (reason, detail),
+                other => panic!("{other:?}"),
+            }
+        };
+        let pair = |reason: &str, detail: &str| (reason.to_owned(), detail.to_owned());
+        assert_eq!(
+            of(1, Exit::Code(65)),
+            pair("CommandRejected", "exit status 65")
+        );
+        assert_eq!(
+            of(5, Exit::Code(3)),
+            pair("CommandFailed", "exit status 3, attempt 5 of 5")
+        );
+        assert_eq!(
+            of(7, Exit::Signal(9)),
+            pair("CommandFailed", "killed by SIGKILL, attempt 7 of 5")
+        );
+    }
+
+    #[test]
+    fn retry_statuses_are_exceptions_from_the_others() {
+        let rules = Rules {
+            dead_letter_exit: vec![1..=255],
+            retry_exit: vec![75..=75, 110..=112],
+            ..rules()
+        };
+        for (status, outcome) in [
+            (0, Outcome::Completed),
+            (1, Outcome::DeadLettered),
+            (75, Outcome::Retried),
+            (109, Outcome::DeadLettered),
+            (110, Outcome::Retried),
+            (112, Outcome::Retried),
+            (113, Outcome::DeadLettered),
+        ] {
+            let verdict = rules.verdict(&run(1, &Cause::CommandEnded, Some(Exit::Code(status))));
+            assert_eq!(verdict.outcome, outcome, "{status}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_run_more_often_than_it_may() {
+        assert_eq!(rules().before_running(1), None);
+        assert_eq!(rules().before_running(5), None);
+        let verdict = rules().before_running(6).unwrap();
+        assert_eq!(verdict.outcome, Outcome::DeadLettered);
+        assert_eq!(verdict.reason, Some("TooManyAttempts"));
+    }
+
+    #[test]
+    fn delays_double_up_to_the_longest() {
+        let delays: Vec<u64> = (1..=8).map(|n| rules().delay(n).as_secs()).collect();
+        assert_eq!(delays, [10, 20, 40, 80, 160, 300, 300, 300]);
+        assert_eq!(rules().delay(u32::MAX), secs(300));
+        let none = Rules {
+            retry_delay: Duration::ZERO,
+            ..rules()
+        };
+        assert_eq!(none.delay(9), Duration::ZERO);
+    }
+}

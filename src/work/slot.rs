@@ -1,0 +1,271 @@
+//! One message at a time, from the moment it was taken until it is settled.
+//!
+//! Run by the worker's loop, as many at once as there are slots, each with a guardian of its own
+//! that serves one command after another. What the end of a command means is said by the table
+//! ([`super::settle`]); when its command ends for want of a lock, by the core.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::handler::{Course, Given, Handler};
+use super::handover::{self, Handover};
+use super::held::Held;
+use super::notary::Notary;
+use super::settle::{Outcome, Rules, Verdict};
+use crate::clock::Instant;
+use crate::core::{self, Budget, Cause, Ending, Exit, Failure, Habits, IfLost, Tenure};
+use crate::hold::hold;
+use crate::queue::{Message, Settlement};
+use crate::report::messages::Row;
+use crate::signals::Signals;
+use crate::supervise::Attendant;
+
+/// What all slots go by.
+pub(super) struct Shop {
+    pub(super) queue: String,
+    pub(super) rules: Rules,
+    pub(super) budget: Budget,
+    pub(super) stop_signal: i32,
+    pub(super) kill_after: Duration,
+    /// Where messages are handed over in directories; `None`: on stdin.
+    pub(super) base: Option<PathBuf>,
+    pub(super) notary: Notary,
+}
+
+/// A guardian, and what its present message listens to.
+pub(super) struct Slot {
+    pub(super) number: usize,
+    pub(super) attendant: Attendant,
+    pub(super) signals: Signals,
+    pub(super) hurry: watch::Receiver<bool>,
+}
+
+/// How a message was done with, as far as the worker has to know.
+pub(super) struct Done {
+    /// The command was started.
+    pub(super) ran: bool,
+    pub(super) exit: Option<Exit>,
+    pub(super) outcome: Outcome,
+    /// The command cannot be started, for this error number.
+    pub(super) errno: Option<i32>,
+    /// There is no guardian any more.
+    pub(super) lost: bool,
+    pub(super) overlap: bool,
+    /// Whether it could be put aside, if it was to be.
+    pub(super) put_aside: Option<Result<(), String>>,
+}
+
+impl Slot {
+    /// Works on this message until it is done with.
+    pub(super) async fn work(mut self, message: Message, shop: Arc<Shop>) -> (Slot, Done) {
+        let held = Arc::new(Held::new(&message, &shop.queue, shop.budget.lease));
+        let unfit = match &message.body {
+            Err(why) => Some(Verdict::dead_letter(why.reason, why.detail.clone())),
+            Ok(_) => shop.rules.before_running(message.attempt),
+        };
+        let done = match unfit {
+            Some(verdict) => self.put_aside(&message, &held, verdict, &shop).await,
+            None => self.run(message, held, &shop).await,
+        };
+        (self, done)
+    }
+
+    /// Gives a message back that nothing was done with.
+    pub(super) async fn give_back(self, message: Message, shop: Arc<Shop>) -> (Slot, Done) {
+        let held = Held::new(&message, &shop.queue, shop.budget.lease);
+        let verdict = Verdict::release("WorkerStopped");
+        let done = self.put_aside(&message, &held, verdict, &shop).await;
+        (self, done)
+    }
+
+    /// Settles a message without running anything.
+    async fn put_aside(
+        &self,
+        message: &Message,
+        held: &Held,
+        verdict: Verdict,
+        shop: &Shop,
+    ) -> Done {
+        if let Some(settlement) = &verdict.settlement {
+            // Its result is kept.
+            let _ = held.settle(settlement).await;
+        }
+        self.done(&message.id, message.attempt, held, verdict, None, shop)
+    }
+
+    async fn run(&mut self, message: Message, held: Arc<Held>, shop: &Shop) -> Done {
+        let (id, attempt) = (message.id.clone(), message.attempt);
+        let env = handover::environment(&shop.queue, &message, shop.rules.max_attempts);
+        let mut handover = match hand_over(message, shop).await {
+            Ok(handover) => handover,
+            Err(why) => {
+                tracing::error!("message {id}: cannot be handed over: {why}; giving it back");
+                let verdict = Verdict::release("NoHandover");
+                let _ = held.settle(&Settlement::Release).await;
+                return self.done(&id, attempt, &held, verdict, None, shop);
+            }
+        };
+        let given = Given {
+            env: env
+                .into_iter()
+                .chain(std::mem::take(&mut handover.env))
+                .collect(),
+            input: handover.input.take(),
+            lock: handover.lock.take(),
+            stop_signal: shop.stop_signal,
+            kill_after: shop.kill_after,
+        };
+        let tenure = Tenure::new(shop.tenure(), Instant::now());
+        let mut clerk = shop.notary.clerk(&id);
+        let mut handler = Handler::new(
+            &mut self.attendant,
+            &mut self.hurry,
+            &shop.rules,
+            Arc::clone(&held),
+            attempt,
+            given,
+        );
+        let store = Arc::clone(&held) as _;
+        let ending = hold(tenure, store, &mut handler, &mut self.signals, &mut clerk).await;
+        let course = handler.finish();
+        // Files can take their time; the message is settled.
+        if handover.is_on_disk() {
+            let _ = tokio::task::spawn_blocking(move || handover.remove()).await;
+        }
+        // Nothing was given back: that is said by the ending.
+        let verdict = course.verdict.clone().unwrap_or_else(|| {
+            if course.stuck {
+                return Verdict::nothing("CannotBeKilled");
+            }
+            shop.rules.verdict(&super::settle::Run {
+                attempt,
+                cause: Some(&ending.cause),
+                exit: ending.exit,
+                timed_out: false,
+            })
+        });
+        self.done(&id, attempt, &held, verdict, Some((&course, &ending)), shop)
+    }
+
+    /// Tells people, and the worker.
+    fn done(
+        &self,
+        id: &str,
+        attempt: u32,
+        held: &Held,
+        verdict: Verdict,
+        ran: Option<(&Course, &Ending)>,
+        shop: &Shop,
+    ) -> Done {
+        let result = held.result();
+        let asked = verdict.settlement.is_some();
+        let outcome = outcome(verdict.outcome, asked, result.as_ref());
+        let detail = match (&result, &verdict.settlement) {
+            (Some(Err(why)), _) => Some(why.to_string()),
+            (_, Some(Settlement::DeadLetter { detail, .. })) => Some(detail.clone()),
+            _ => None,
+        };
+        let course = ran.map(|(course, _)| course);
+        let ending = ran.map(|(_, ending)| ending);
+        let exit = course.and_then(|course| course.exit);
+        let overlap = ending.is_some_and(|ending| ending.overlap);
+        shop.notary.message(&Row {
+            id: crate::report::plain(id),
+            attempt,
+            outcome: outcome.word(),
+            reason: verdict.reason.map(str::to_owned),
+            detail: detail.as_deref().map(crate::report::plain),
+            exit: exit.map(Exit::as_status),
+            duration: course.and_then(Course::duration),
+            renewals: held.renewals(),
+            overlap,
+        });
+        let aside = matches!(verdict.settlement, Some(Settlement::DeadLetter { .. }));
+        let put_aside = match &result {
+            // Another worker has it, and will see to it.
+            Some(Ok(()) | Err(Failure::Lost { .. })) if aside => Some(Ok(())),
+            Some(Err(why)) if aside => Some(Err(why.to_string())),
+            _ => None,
+        };
+        let cause = ending.map(|ending| &ending.cause);
+        Done {
+            ran: course.is_some_and(Course::ran),
+            exit,
+            outcome,
+            errno: course.and_then(|course| course.errno),
+            lost: matches!(cause, Some(Cause::GuardianLost))
+                || course.is_some_and(|course| course.stuck),
+            overlap,
+            put_aside,
+        }
+    }
+}
+
+impl Shop {
+    /// What the core goes by for one message.
+    fn tenure(&self) -> core::Rules {
+        core::Rules {
+            budget: Some(self.budget),
+            // A message that could not be begun in time is not waited for.
+            poll: Some(Duration::from_millis(1)),
+            wait: None,
+            grace: self.kill_after,
+            stop_signal: self.stop_signal,
+            if_lost: IfLost::Exit,
+            habits: Habits::default(),
+            once: None,
+            seed: fastrand::u64(..),
+        }
+    }
+}
+
+/// The message, on its way to the command.
+async fn hand_over(message: Message, shop: &Shop) -> std::io::Result<Handover> {
+    let json = handover::json(&shop.queue, &message, shop.rules.max_attempts);
+    let body = message.body.unwrap_or_default();
+    match shop.base.clone() {
+        None => Handover::on_stdin(&body),
+        Some(base) => {
+            let made = move || Handover::in_directory(&base, &body, &json);
+            tokio::task::spawn_blocking(made)
+                .await
+                .map_err(std::io::Error::other)?
+        }
+    }
+}
+
+/// What became of a message that was to be settled so, by what the queue said.
+fn outcome(wanted: Outcome, asked: bool, result: Option<&Result<(), Failure>>) -> Outcome {
+    match result {
+        Some(Ok(())) => wanted,
+        Some(Err(Failure::Lost { .. } | Failure::Held(_))) => Outcome::Lost,
+        Some(Err(Failure::Transient { .. })) => Outcome::Unconfirmed,
+        Some(Err(Failure::Fatal { .. } | Failure::Over(_))) => Outcome::Unsettled,
+        // The queue was not asked, because the core knew better; or its answer was not waited for.
+        None if wanted == Outcome::Lost => Outcome::Lost,
+        None if asked => Outcome::Unconfirmed,
+        None => wanted,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::work::scripted;
+
+    #[test]
+    fn what_the_queue_says_counts() {
+        let of = |result: Option<Result<(), Failure>>| {
+            outcome(Outcome::Completed, true, result.as_ref())
+        };
+        assert_eq!(of(Some(Ok(()))), Outcome::Completed);
+        assert_eq!(of(Some(scripted::lost())), Outcome::Lost);
+        assert_eq!(of(Some(scripted::transient())), Outcome::Unconfirmed);
+        assert_eq!(of(Some(scripted::refused())), Outcome::Unsettled);
+        assert_eq!(of(None), Outcome::Unconfirmed);
+        assert_eq!(outcome(Outcome::Lost, false, None), Outcome::Lost);
+    }
+}

@@ -1,0 +1,567 @@
+//! `trafficcop work`: opens the queue, forks a guardian for each slot, and takes messages until it
+//! is done.
+//!
+//! Called by main with a validated plan, while the process has one thread. What to do next is
+//! decided by [`Desk`], what becomes of a message by [`super::settle`].
+
+use std::future::{Future, pending};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use futures::stream::{FuturesUnordered, StreamExt as _};
+use nix::errno::Errno;
+use tokio::sync::{mpsc, watch};
+
+use super::desk::{Desk, Next, Stop, Terms, Why};
+use super::handover;
+use super::notary::Notary;
+use super::open::open;
+use super::resolve::resolve;
+use super::settle::{Outcome, Rules};
+use super::slot::{Done, Shop, Slot};
+use crate::clock::Instant;
+use crate::core::budget::{ATTEMPT, RETRY};
+use crate::core::{Budget, Exit, Failure};
+use crate::exit::{self, Leave};
+use crate::plan::{self, Refusal};
+use crate::queue::{Message, Missing, Queue};
+use crate::report;
+use crate::run::make_room;
+#[cfg(feature = "http")]
+use crate::serve;
+use crate::signals::{Asked, Signals};
+use crate::supervise::{self, Guardian, Program, Setup};
+
+/// How long a queue may stay silent before the first answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The longest sleep between two looks at the clock: the runtime's stands still while the machine
+/// sleeps.
+const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+
+/// Works on the messages of `plan`'s queue.
+///
+/// To be called while the process has one thread: the guardians are forked in here.
+///
+/// # Errors
+/// What kept us from starting at all: a [`Refusal`], what the queue said, or the machine.
+pub fn work(plan: plan::Work) -> anyhow::Result<Leave> {
+    let path = std::env::var_os("PATH");
+    if let Some(program) = plan.command.first()
+        && let Err(errno) = resolve(program, path.as_deref())
+    {
+        let why = Why::NotStarted {
+            errno: errno as i32,
+        };
+        return Ok(said(&why, &plan, None));
+    }
+    #[cfg(feature = "http")]
+    let listener = plan
+        .listen
+        .as_ref()
+        .map(serve::Listener::bind)
+        .transpose()?;
+    let queue = open(&plan)?;
+    let base = if plan.in_directories {
+        let base = handover::base(std::env::var_os("TMPDIR")).map_err(Refusal::new)?;
+        handover::sweep(&base);
+        Some(base)
+    } else {
+        None
+    };
+    let guardians = fork(&plan)?;
+    make_room();
+    report::context(report::Context {
+        lock: queue.name().to_owned(),
+        identity: plan.identity.clone(),
+        command: plan::quoted(&plan.command),
+    });
+    let Some(first) = guardians.first() else {
+        return Err(Refusal::new("-j 0: nothing could ever be done: take 1 or more").into());
+    };
+    let contain = first.containment().to_string();
+    tracing::info!(
+        contain,
+        "{} takes messages from {}, {} at once, containment {contain}",
+        plan.identity,
+        queue.name(),
+        plan.concurrency
+    );
+    let notary = Notary::new(&plan, queue.name(), first);
+    #[cfg(feature = "http")]
+    if let Some(listener) = listener {
+        notary.serve(server(listener, &*queue, first)?);
+    }
+    let shop = Shop {
+        queue: queue.name().to_owned(),
+        rules: rules(&plan),
+        budget: Budget::for_lock(queue.lock_time(), plan.renew_at),
+        stop_signal: plan.stop_signal,
+        kill_after: plan.kill_after,
+        base,
+        notary,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let leave = runtime.block_on(begin(&plan, queue, shop, guardians));
+    // A call that hangs must not keep us here.
+    runtime.shutdown_background();
+    leave
+}
+
+fn fork(plan: &plan::Work) -> Result<Vec<Guardian>, Refusal> {
+    let fork = |_| {
+        let guardian = supervise::fork(Setup {
+            programs: vec![Program::handler(plan.command.clone())],
+            contain: plan.contain,
+            grace: plan.kill_after,
+            afterlife: |_| {},
+        });
+        guardian.map_err(|refusal| Refusal::new(refusal.to_string()))
+    };
+    (0..plan.concurrency).map(fork).collect()
+}
+
+fn rules(plan: &plan::Work) -> Rules {
+    Rules {
+        max_attempts: plan.max_attempts,
+        retry_delay: plan.retry_delay.0,
+        retry_delay_max: plan.retry_delay.1,
+        dead_letter_exit: plan.dead_letter_exit.clone(),
+        retry_exit: plan.retry_exit.clone(),
+        timeout: plan.timeout,
+    }
+}
+
+/// Begins to answer over HTTP.
+#[cfg(feature = "http")]
+fn server(
+    listener: serve::Listener,
+    queue: &dyn Queue,
+    guardian: &Guardian,
+) -> anyhow::Result<serve::Server> {
+    use anyhow::Context as _;
+    let control = guardian
+        .view()
+        .context("--listen: there is no control file")?;
+    let board = serve::Board::of_worker(queue.name(), control, guardian.vitals());
+    serve::Server::start(listener, board).context("--listen: cannot start the server")
+}
+
+async fn begin(
+    plan: &plan::Work,
+    queue: Arc<dyn Queue>,
+    shop: Shop,
+    guardians: Vec<Guardian>,
+) -> anyhow::Result<Leave> {
+    let mut signals = Signals::listen()?;
+    let (hurry, hurried) = watch::channel(false);
+    let mut posts = Vec::new();
+    let mut idle = Vec::new();
+    for (number, guardian) in guardians.into_iter().enumerate() {
+        let (post, relay) = mpsc::unbounded_channel();
+        posts.push(post);
+        idle.push(Slot {
+            number,
+            attendant: guardian.attend()?,
+            signals: Signals::relayed(relay),
+            hurry: hurried.clone(),
+        });
+    }
+    let notary = shop.notary.clone();
+    let leave = match prepare(&*queue, &mut signals).await {
+        Ok(None) => {
+            let terms = Terms {
+                concurrency: plan.concurrency,
+                max_messages: plan.max_messages,
+                idle_exit: plan.idle_exit,
+                grace: plan.grace,
+            };
+            let mut worker = Worker {
+                desk: Desk::new(terms, plan.seed, Instant::now()),
+                queue,
+                shop: Arc::new(shop),
+                idle,
+                running: FuturesUnordered::new(),
+                posts,
+                hurry,
+                doubt: false,
+                last: None,
+            };
+            let why = worker.run(&mut signals).await;
+            join_all(worker.idle.into_iter().map(|slot| slot.attendant.dismiss())).await;
+            let leave = said(&why, plan, worker.last.as_ref());
+            notary.finish(&words(&why), leave);
+            leave
+        }
+        Ok(Some(signal)) => {
+            join_all(idle.into_iter().map(|slot| slot.attendant.dismiss())).await;
+            let why = Why::Stopped(signal);
+            let leave = said(&why, plan, None);
+            notary.finish(&words(&why), leave);
+            leave
+        }
+        Err(missing) => {
+            join_all(idle.into_iter().map(|slot| slot.attendant.dismiss())).await;
+            let cause = missing.to_string();
+            let error = anyhow::Error::from(missing);
+            report::failure(&error);
+            let leave = Leave::of_error(&error);
+            notary.finish(&cause, leave);
+            leave
+        }
+    };
+    Ok(leave)
+}
+
+/// Looks at the queue, for as long as it may take; a signal ends that.
+async fn prepare(queue: &dyn Queue, signals: &mut Signals) -> Result<Option<i32>, Missing> {
+    let give_up_at = Instant::now() + PATIENCE;
+    let mut told = false;
+    loop {
+        let sent = Instant::now();
+        let attempt = queue.prepare(give_up_at.min(sent + ATTEMPT));
+        tokio::select! {
+            biased;
+            signal = stop(signals) => return Ok(Some(signal)),
+            looked = attempt => match looked {
+                Ok(()) => return Ok(None),
+                Err(Missing::Failed(Failure::Transient { why, .. }))
+                    if Instant::now() + RETRY < give_up_at =>
+                {
+                    if !std::mem::replace(&mut told, true) {
+                        tracing::warn!("cannot reach the queue: {why}; retrying");
+                    }
+                }
+                Err(missing) => return Err(missing),
+            }
+        }
+        let next = (sent + RETRY).since(Instant::now());
+        tokio::select! {
+            biased;
+            signal = stop(signals) => return Ok(Some(signal)),
+            () = tokio::time::sleep(next) => {}
+        }
+    }
+}
+
+async fn stop(signals: &mut Signals) -> i32 {
+    loop {
+        if let Asked::Stop(signal) = signals.next().await {
+            return signal;
+        }
+    }
+}
+
+type Job = Pin<Box<dyn Future<Output = (Slot, Done)>>>;
+type Taking = Pin<Box<dyn Future<Output = Result<Vec<Message>, Failure>>>>;
+
+/// Everything the loop has in its hands.
+struct Worker {
+    desk: Desk,
+    queue: Arc<dyn Queue>,
+    shop: Arc<Shop>,
+    idle: Vec<Slot>,
+    running: FuturesUnordered<Job>,
+    /// By which each slot's message hears of signals.
+    posts: Vec<mpsc::UnboundedSender<Asked>>,
+    hurry: watch::Sender<bool>,
+    /// The queue did not answer as hoped, and that was told.
+    doubt: bool,
+    /// The last message whose command was started.
+    last: Option<Done>,
+}
+
+impl Worker {
+    async fn run(&mut self, signals: &mut Signals) -> Why {
+        let mut taking: Option<Taking> = None;
+        loop {
+            let now = Instant::now();
+            if let Some(signal) = self.desk.ends(now) {
+                tracing::info!("the grace is over: stopping what still runs");
+                self.tell(&Asked::Stop(signal));
+            }
+            let until = match self.desk.next(now) {
+                Next::Leave(why) => return why,
+                Next::Take(most) => {
+                    self.desk.takes();
+                    let queue = Arc::clone(&self.queue);
+                    let limit = ATTEMPT.min(queue.lock_time() / 2);
+                    taking = Some(Box::pin(async move {
+                        queue.take(most, Instant::now() + limit).await
+                    }));
+                    continue;
+                }
+                Next::Wait(until) => until,
+            };
+            self.show();
+            let taken = async {
+                match &mut taking {
+                    Some(taking) => taking.await,
+                    None => pending().await,
+                }
+            };
+            // While the first slot is idle, somebody has to answer whether its guardian is well.
+            let first = async {
+                match self.idle.iter_mut().find(|slot| slot.number == 0) {
+                    Some(slot) => {
+                        let _ = slot.attendant.news().await;
+                    }
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                asked = signals.next() => self.asked(asked),
+                Some((slot, done)) = self.running.next(), if !self.running.is_empty() => {
+                    self.done(slot, done);
+                }
+                taken = taken => {
+                    taking = None;
+                    self.taken(taken);
+                }
+                () = first => {}
+                () = tokio::time::sleep(until.since(now).min(LONGEST_SLEEP)) => {}
+            }
+        }
+    }
+
+    fn show(&self) {
+        let state = match self.desk.running() {
+            _ if self.desk.is_leaving() => "draining",
+            0 => "waiting",
+            _ => "working",
+        };
+        self.shop.notary.enter(state, self.desk.running());
+    }
+
+    fn tell(&self, asked: &Asked) {
+        for post in &self.posts {
+            // A slot that is gone hears nothing.
+            let _ = post.send(asked.clone());
+        }
+    }
+
+    fn asked(&mut self, asked: Asked) {
+        match asked {
+            Asked::Stop(signal) => match self.desk.asked_to_stop(Instant::now(), signal) {
+                Stop::Finish => {
+                    let running = self.desk.running();
+                    tracing::info!("asked to stop: taking no more messages, finishing {running}");
+                }
+                Stop::AtOnce => {
+                    tracing::info!("asked to stop at once");
+                    self.desk.has_ended();
+                    self.hurry.send_replace(true);
+                    self.tell(&Asked::Stop(signal));
+                }
+                Stop::Again => {}
+            },
+            Asked::Pass(_) => self.tell(&asked),
+            // Nobody here listens to the platform.
+            Asked::Cordon(_) => {}
+            // The commands go on under their deadlines.
+            Asked::Pause => {
+                if let Err(why) = supervise::stop_ourselves() {
+                    tracing::warn!("cannot stop: {why}");
+                }
+            }
+        }
+    }
+
+    fn taken(&mut self, taken: Result<Vec<Message>, Failure>) {
+        let now = Instant::now();
+        let messages = match taken {
+            Ok(messages) => messages,
+            Err(failure) => {
+                if !std::mem::replace(&mut self.doubt, true) {
+                    tracing::warn!("cannot take messages: {failure}; retrying");
+                }
+                return self.desk.took_nothing(now);
+            }
+        };
+        if std::mem::take(&mut self.doubt) {
+            tracing::info!("the queue answers again");
+        }
+        let mut count = 0;
+        for message in messages {
+            let Some(slot) = self.idle.pop() else {
+                // More than was asked for: it comes again when its lock has run out.
+                continue;
+            };
+            count += 1;
+            let shop = Arc::clone(&self.shop);
+            self.running.push(if self.desk.is_leaving() {
+                Box::pin(slot.give_back(message, shop))
+            } else {
+                Box::pin(slot.work(message, shop))
+            });
+        }
+        self.desk.took(now, count);
+    }
+
+    fn done(&mut self, slot: Slot, done: Done) {
+        let now = Instant::now();
+        self.idle.push(slot);
+        self.desk.done(now, done.ran);
+        if let Some(result) = &done.put_aside {
+            self.desk.put_aside(now, result.clone());
+        }
+        if done.lost {
+            let overlap = done.overlap;
+            self.desk.leave(now, Why::GuardianLost { overlap });
+        }
+        // The deadline had passed when it was to be started: that is nobody's fault.
+        if let Some(errno) = done.errno.filter(|errno| *errno != Errno::ETIME as i32) {
+            self.desk.leave(now, Why::NotStarted { errno });
+        }
+        if done.ran {
+            self.last = Some(done);
+        }
+    }
+}
+
+/// Why we leave, in a few words.
+fn words(why: &Why) -> String {
+    match why {
+        Why::Stopped(signal) => {
+            format!(
+                "a stop was requested by {}",
+                crate::units::signal_name(*signal)
+            )
+        }
+        Why::Idle => "there was no message for --idle-exit".into(),
+        Why::Enough => "there were as many messages as asked for".into(),
+        Why::NotStarted { errno } => format!(
+            "the command cannot be started: {}",
+            std::io::Error::from_raw_os_error(*errno)
+        ),
+        Why::GuardianLost { overlap: false } => "a guardian died or fell silent".into(),
+        Why::GuardianLost { overlap: true } => "a process of a command cannot be killed".into(),
+        Why::CannotPutAside { why } => {
+            format!("messages that are to be put aside cannot be: {why}")
+        }
+    }
+}
+
+/// How we leave, said to people.
+fn said(why: &Why, plan: &plan::Work, last: Option<&Done>) -> Leave {
+    let leave = leave(why, plan.once, last);
+    let (exit, text) = (leave.status(), words(why));
+    let event = "done";
+    match why {
+        Why::Stopped(_) | Why::Idle | Why::Enough => tracing::info!(event, exit, "{text}"),
+        Why::NotStarted { .. } => {
+            let command = plan::quoted(&plan.command);
+            tracing::error!(event, exit, "{text}: {command}");
+        }
+        Why::GuardianLost { .. } | Why::CannotPutAside { .. } => {
+            tracing::error!(event, exit, "{text}");
+        }
+    }
+    leave
+}
+
+fn leave(why: &Why, once: bool, last: Option<&Done>) -> Leave {
+    match (why, last) {
+        (Why::Enough, Some(last)) if once => {
+            if last.overlap {
+                return Leave::Status(exit::OVERLAP);
+            }
+            match (last.outcome, last.exit) {
+                (Outcome::Lost | Outcome::Unconfirmed | Outcome::Unsettled, _) | (_, None) => {
+                    Leave::Status(exit::LOST)
+                }
+                (Outcome::Completed, Some(Exit::Code(status))) => Leave::Status(status),
+                // It said 0, and it did not count: it was told to end.
+                (_, Some(Exit::Code(0))) => Leave::Status(exit::LOST),
+                (_, Some(Exit::Code(status))) => Leave::Status(status),
+                (_, Some(Exit::Signal(signal))) => Leave::Signal(signal),
+            }
+        }
+        (Why::Stopped(signal), _) => Leave::Signal(*signal),
+        (Why::Idle | Why::Enough, _) => Leave::Status(0),
+        (
+            Why::NotStarted {
+                errno: libc::ENOENT,
+            },
+            _,
+        ) => Leave::Status(exit::NOT_FOUND),
+        (Why::NotStarted { .. }, _) => Leave::Status(exit::NOT_RUNNABLE),
+        (Why::GuardianLost { overlap: false }, _) => Leave::Status(exit::LOST),
+        (Why::GuardianLost { overlap: true }, _) => Leave::Status(exit::OVERLAP),
+        (Why::CannotPutAside { .. }, _) => Leave::Status(exit::UNAVAILABLE),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_end_has_its_status() {
+        let done = |outcome, exit, overlap| Done {
+            ran: true,
+            exit,
+            outcome,
+            errno: None,
+            lost: false,
+            overlap,
+            put_aside: None,
+        };
+        let code = |status| Some(Exit::Code(status));
+        for (outcome, exit, overlap, status) in [
+            (Outcome::Completed, code(0), false, Leave::Status(0)),
+            (Outcome::Retried, code(3), false, Leave::Status(3)),
+            (Outcome::DeadLettered, code(65), false, Leave::Status(65)),
+            (
+                Outcome::Retried,
+                Some(Exit::Signal(9)),
+                false,
+                Leave::Signal(9),
+            ),
+            (Outcome::Retried, code(0), false, Leave::Status(70)),
+            (Outcome::Unconfirmed, code(0), false, Leave::Status(70)),
+            (
+                Outcome::Lost,
+                Some(Exit::Signal(9)),
+                false,
+                Leave::Status(70),
+            ),
+            (
+                Outcome::Lost,
+                Some(Exit::Signal(9)),
+                true,
+                Leave::Status(71),
+            ),
+        ] {
+            let done = done(outcome, exit, overlap);
+            assert_eq!(leave(&Why::Enough, true, Some(&done)), status);
+            assert_eq!(leave(&Why::Enough, false, Some(&done)), Leave::Status(0));
+        }
+        let why = || "403".to_owned();
+        for (cause, status) in [
+            (Why::Idle, Leave::Status(0)),
+            (Why::Stopped(15), Leave::Signal(15)),
+            (
+                Why::NotStarted {
+                    errno: libc::ENOENT,
+                },
+                Leave::Status(127),
+            ),
+            (
+                Why::NotStarted {
+                    errno: libc::EACCES,
+                },
+                Leave::Status(126),
+            ),
+            (Why::GuardianLost { overlap: false }, Leave::Status(70)),
+            (Why::GuardianLost { overlap: true }, Leave::Status(71)),
+            (Why::CannotPutAside { why: why() }, Leave::Status(69)),
+        ] {
+            assert_eq!(leave(&cause, true, None), status, "{cause:?}");
+        }
+    }
+}

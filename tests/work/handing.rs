@@ -1,0 +1,153 @@
+//! How a message reaches its command.
+
+use std::os::unix::fs::MetadataExt as _;
+
+use super::*;
+
+/// As a sender would write it.
+fn base64(bytes: &[u8]) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let letter = |number: u32| char::from(LETTERS[(number & 63) as usize]);
+    let mut text = String::new();
+    for chunk in bytes.chunks(3) {
+        let byte = |at: usize| u32::from(chunk.get(at).copied().unwrap_or(0));
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        text.push(letter(bits >> 18));
+        text.push(letter(bits >> 12));
+        text.push(if chunk.len() > 1 {
+            letter(bits >> 6)
+        } else {
+            '='
+        });
+        text.push(if chunk.len() > 2 { letter(bits) } else { '=' });
+    }
+    text
+}
+
+#[test]
+fn every_byte_of_a_body_of_64_kib_arrives() {
+    let body: Vec<u8> = (0..48 << 10).map(|n: u32| (n * 7 % 256) as u8).collect();
+    assert!(body.contains(&0) && body.contains(&0xff));
+    let (scene, mailbox) = with(&base64(&body));
+    let done = worker(&scene, &mailbox)
+        .args(["--once", "--encoding", "base64"])
+        .current_dir(scene.directory())
+        .shell("cat > body")
+        .finish();
+    assert_ended(&done, 0, "completed");
+    assert!(std::fs::read(scene.path("body")).unwrap() == body);
+}
+
+#[test]
+fn text_stays_what_it_is() {
+    let text = "{\"a\": \"<&>\", \"b\": \"grüße\"}";
+    let (scene, mailbox) = with(text);
+    let done = once(&scene, &mailbox, &[], "cat; head -c 9 /dev/stdin");
+    assert_ended(&done, 0, "completed");
+    assert_eq!(
+        done.stdout,
+        format!("{text}{}", &text[..9]),
+        "and can be read twice"
+    );
+}
+
+#[test]
+fn a_command_that_never_reads_or_closes_its_stdin_is_none_the_worse_and_its_lock_is_renewed() {
+    for script in ["exec 0<&-; sleep 11", "sleep 11"] {
+        let (scene, mailbox) = with(&"x".repeat(60 << 10));
+        let running = worker(&scene, &mailbox)
+            .args(["--once", "--lock-time", "10s", "-v"])
+            .shell(&format!("echo runs >&2; {script}"))
+            .start();
+        running.await_log("runs");
+        let done = running.finish();
+        assert_ended(&done, 0, "completed, attempt 1");
+        assert!(
+            done.stderr.matches(": renewed").count() >= 1,
+            "{}",
+            done.stderr
+        );
+    }
+}
+
+#[test]
+fn what_is_known_of_it_is_in_the_environment_and_nothing_of_an_outer_trafficcop() {
+    let (scene, mailbox) = with("x");
+    let done = worker(&scene, &mailbox)
+        .arg("--once")
+        .env("TRAFFICCOP_TOKEN", "7")
+        .env("TRAFFICCOP_MESSAGE_DIR", "/outer")
+        .shell("env | grep ^TRAFFICCOP_ | sort; test -r $TRAFFICCOP_CONTROL && echo control")
+        .finish();
+    assert_ended(&done, 0, "completed");
+    let has = |words: &str| done.stdout.contains(words);
+    assert!(has("TRAFFICCOP_MESSAGE_ATTEMPT=1\n"), "{}", done.stdout);
+    assert!(
+        has("TRAFFICCOP_MESSAGE_MAX_ATTEMPTS=5\n"),
+        "{}",
+        done.stdout
+    );
+    assert!(has("TRAFFICCOP_MESSAGE_ID=") && has("TRAFFICCOP_MESSAGE_ENQUEUED_AT=2"));
+    assert!(has(&format!("/{}\n", mailbox.name)) && has("\ncontrol\n"));
+    assert!(
+        !has("TRAFFICCOP_TOKEN") && !has("/outer"),
+        "{}",
+        done.stdout
+    );
+}
+
+#[test]
+fn in_a_directory_it_is_private_and_gone_afterwards_whatever_happens() {
+    let (scene, mailbox) = with("a body");
+    let place = scene.path("place");
+    std::fs::create_dir(&place).unwrap();
+    let script = "stat -c %a $TRAFFICCOP_MESSAGE_DIR; cat $TRAFFICCOP_MESSAGE_FILE; \
+                  grep -c '\"attempt\": 1' $TRAFFICCOP_MESSAGE_DIR/message.json; cat; exit 65";
+    let done = worker(&scene, &mailbox)
+        .args(["--once", "--message", "file"])
+        .env("TMPDIR", &place)
+        .shell(script)
+        .finish();
+    assert_ended(&done, 65, "dead-lettered");
+    assert_eq!(done.stdout, "700\na body1\n", "and nothing on stdin");
+    assert_eq!(std::fs::read_dir(&place).unwrap().count(), 0);
+}
+
+#[test]
+fn what_a_killed_worker_left_is_swept_by_the_next_but_not_what_is_in_use() {
+    let (scene, mailbox) = with("a secret");
+    let place = scene.path("place");
+    std::fs::create_dir(&place).unwrap();
+    let at = |more: &[&str]| {
+        worker(&scene, &mailbox)
+            .args([
+                "--message",
+                "file",
+                "--lock-time",
+                "2s",
+                "--kill-after",
+                "1s",
+            ])
+            .args(more)
+            .env("TMPDIR", &place)
+    };
+    let running = at(&["--once"]).shell("echo runs >&2; sleep 600").start();
+    running.await_log("runs");
+    let left = || std::fs::read_dir(&place).unwrap().count();
+    // Another one that starts beside it leaves it alone.
+    let other = Mailbox::fresh();
+    let beside = worker(&scene, &other)
+        .args(["--message", "file", "--idle-exit", "0s"])
+        .env("TMPDIR", &place)
+        .command(["true"])
+        .finish();
+    assert_ended(&beside, 0, "--idle-exit");
+    assert_eq!(left(), 1);
+    running.signal(nix::sys::signal::Signal::SIGKILL);
+    scene.await_nobody();
+    assert_eq!(left(), 1, "nobody was there to remove it");
+    let done = at(&["--once"]).command(["true"]).finish();
+    assert_ended(&done, 0, "completed, attempt 2");
+    assert_eq!(left(), 0);
+    assert_eq!(std::fs::metadata(&place).unwrap().nlink(), 2);
+}
