@@ -93,14 +93,23 @@ struct Extra {
 impl Extra {
     fn enter(cgroup: &Cgroup) -> Result<Extra, String> {
         let (pipe, ours) = nix::unistd::pipe2(OFlag::O_CLOEXEC).map_err(|e| e.desc().to_owned())?;
+        let parent = std::process::id();
         let quiet = Quiet::begin();
-        // SAFETY: the child only waits to be killed.
+        // SAFETY: the child only makes system calls.
         match unsafe { cgroup.fork() } {
             Err(e) => Err(format!("no process can be put into it: {e}")),
-            Ok(Forked::Child) => loop {
-                // SAFETY: always allowed.
-                unsafe { libc::pause() };
-            },
+            Ok(Forked::Child) => {
+                // Whoever dies before the end of the trial cannot kill it any more.
+                // SAFETY: takes two numbers.
+                unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+                if std::os::unix::process::parent_id() != parent {
+                    raw::exit(0);
+                }
+                loop {
+                    // SAFETY: always allowed.
+                    unsafe { libc::pause() };
+                }
+            }
             Ok(Forked::Parent(pid)) => {
                 drop((quiet, ours));
                 let counted = !cgroup.is_empty();
@@ -140,5 +149,35 @@ impl Extra {
 impl Drop for Extra {
     fn drop(&mut self) {
         self.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::ManuallyDrop;
+
+    use super::*;
+
+    #[test]
+    fn nobody_is_left_inside_by_one_who_died_in_the_trial() {
+        let Ok(cgroup) = Cgroup::fresh() else {
+            println!("NOT TESTED: no cgroup to be had");
+            return;
+        };
+        // SAFETY: the child makes a process, which allocates nothing, and leaves.
+        let pid = match unsafe { raw::fork() }.expect("forked") {
+            Forked::Child => raw::exit(match Extra::enter(&cgroup).map(ManuallyDrop::new) {
+                Ok(extra) => i32::from(!extra.counted),
+                Err(_) => 1,
+            }),
+            Forked::Parent(pid) => pid,
+        };
+        assert_eq!(raw::reap(pid), Some(0), "it went inside");
+        while !cgroup.is_empty() {
+            if !raw::poll(cgroup.events(), libc::POLLPRI, 10_000) {
+                let _ = cgroup.kill();
+                panic!("it is still there");
+            }
+        }
     }
 }
