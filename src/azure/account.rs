@@ -54,11 +54,7 @@ impl Account {
         emulator: bool,
         url: Option<&Url>,
     ) -> Result<Account, AccountError> {
-        let wishes = Wishes {
-            emulator,
-            ..Wishes::default()
-        };
-        Account::find(get, &wishes, url)
+        Account::find(get, &Wishes::with_emulator(emulator), url)
     }
 
     /// Finds the blob service of the account in the environment (`get`), what was typed, and the
@@ -85,11 +81,7 @@ impl Account {
         emulator: bool,
         url: Option<&Url>,
     ) -> Result<Account, AccountError> {
-        let wishes = Wishes {
-            emulator,
-            ..Wishes::default()
-        };
-        Account::find_queue(get, &wishes, url)
+        Account::find_queue(get, &Wishes::with_emulator(emulator), url)
     }
 
     /// The same for the account's queue service, and the queue's URL if it was given as one.

@@ -16,11 +16,7 @@ fn resolve(
     emulator: bool,
     url: Option<&str>,
 ) -> Result<Account, AccountError> {
-    let wishes = Wishes {
-        emulator,
-        ..Wishes::default()
-    };
-    find(env, &wishes, url)
+    find(env, &Wishes::with_emulator(emulator), url)
 }
 
 fn find(env: &[(&str, &str)], wishes: &Wishes, url: Option<&str>) -> Result<Account, AccountError> {

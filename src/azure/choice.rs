@@ -21,6 +21,17 @@ pub struct Wishes {
     pub ca_file: Option<PathBuf>,
 }
 
+impl Wishes {
+    /// No more than the flag `--emulator`, or not even that.
+    #[must_use]
+    pub fn with_emulator(emulator: bool) -> Wishes {
+        Wishes {
+            emulator,
+            ..Wishes::default()
+        }
+    }
+}
+
 /// Which kind of credential is to be taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Auth {
