@@ -54,12 +54,12 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Held {
-    /// This message of the queue with this name, whose locks last so long.
+    /// This message of the queue with this name.
     #[must_use]
-    pub fn new(message: &Message, queue: &str, lock_time: Duration) -> Held {
+    pub fn new(message: &Message, queue: &str) -> Held {
         Held {
             name: queue.to_owned(),
-            lock_time,
+            lock_time: message.lock_time,
             t0: message.t0,
             token: u64::from(message.attempt),
             lock: Arc::clone(&message.lock),

@@ -27,7 +27,8 @@ use crate::supervise::Attendant;
 pub(super) struct Shop {
     pub(super) queue: String,
     pub(super) rules: Rules,
-    pub(super) budget: Budget,
+    /// After how much of its time a lock is renewed, in per cent.
+    pub(super) renew_at: u32,
     pub(super) stop_signal: i32,
     pub(super) kill_after: Duration,
     /// Where messages are handed over in directories; `None`: on stdin.
@@ -61,7 +62,7 @@ pub(super) struct Done {
 impl Slot {
     /// Works on this message until it is done with.
     pub(super) async fn work(mut self, message: Message, shop: Arc<Shop>) -> (Slot, Done) {
-        let held = Arc::new(Held::new(&message, &shop.queue, shop.budget.lease));
+        let held = Arc::new(Held::new(&message, &shop.queue));
         let unfit = match &message.body {
             Err(why) => Some(Verdict::dead_letter(why.reason, why.detail.clone())),
             Ok(_) => shop.rules.before_running(message.attempt),
@@ -75,7 +76,7 @@ impl Slot {
 
     /// Gives a message back that nothing was done with.
     pub(super) async fn give_back(self, message: Message, shop: Arc<Shop>) -> (Slot, Done) {
-        let held = Held::new(&message, &shop.queue, shop.budget.lease);
+        let held = Held::new(&message, &shop.queue);
         let verdict = Verdict::release("WorkerStopped");
         let done = self.put_aside(&message, &held, verdict, &shop).await;
         (self, done)
@@ -98,6 +99,7 @@ impl Slot {
 
     async fn run(&mut self, message: Message, held: Arc<Held>, shop: &Shop) -> Done {
         let (id, attempt) = (message.id.clone(), message.attempt);
+        let budget = shop.budget(&message);
         let env = handover::environment(&shop.queue, &message, shop.rules.max_attempts);
         let mut handover = match hand_over(message, shop).await {
             Ok(handover) => handover,
@@ -118,7 +120,7 @@ impl Slot {
             stop_signal: shop.stop_signal,
             kill_after: shop.kill_after,
         };
-        let tenure = Tenure::new(shop.tenure(), Instant::now());
+        let tenure = Tenure::new(shop.tenure(budget), Instant::now());
         let mut clerk = shop.notary.clerk(&id);
         let mut handler = Handler::new(
             &mut self.attendant,
@@ -205,10 +207,15 @@ impl Slot {
 }
 
 impl Shop {
+    /// How the time of this message's lock is divided.
+    fn budget(&self, message: &Message) -> Budget {
+        Budget::for_lock(message.lock_time, self.renew_at).renewing_within(message.first_renewal)
+    }
+
     /// What the core goes by for one message.
-    fn tenure(&self) -> core::Rules {
+    fn tenure(&self, budget: Budget) -> core::Rules {
         core::Rules {
-            budget: Some(self.budget),
+            budget: Some(budget),
             // A message that could not be begun in time is not waited for.
             poll: Some(Duration::from_millis(1)),
             wait: None,

@@ -23,7 +23,7 @@ use super::settle::{Outcome, Rules};
 use super::slot::{Done, Shop, Slot};
 use crate::clock::Instant;
 use crate::core::budget::{ATTEMPT, RETRY};
-use crate::core::{Budget, Exit, Failure};
+use crate::core::{Exit, Failure};
 use crate::exit::{self, Leave};
 use crate::plan::{self, Refusal};
 use crate::queue::{Message, Missing, Queue};
@@ -96,7 +96,7 @@ pub fn work(plan: plan::Work) -> anyhow::Result<Leave> {
     let shop = Shop {
         queue: queue.name().to_owned(),
         rules: rules(&plan),
-        budget: Budget::for_lock(queue.lock_time(), plan.renew_at),
+        renew_at: plan.renew_at,
         stop_signal: plan.stop_signal,
         kill_after: plan.kill_after,
         base,
