@@ -11,6 +11,8 @@ use crate::core::retry::Chance;
 /// From one look at an empty queue to the next, at first and at most (with ±20 %).
 const LEAST: Duration = Duration::from_millis(100);
 const MOST: Duration = Duration::from_secs(30);
+/// A queue that waits for messages is listened to for so long before it counts as empty.
+const LOOK: Duration = Duration::from_secs(2);
 /// How many messages a queue gives at once.
 const BATCH: usize = 32;
 /// How often in a row messages may refuse to be put aside before we leave.
@@ -29,6 +31,8 @@ pub struct Terms {
     pub idle_exit: Option<Duration>,
     /// How long messages may go on after a stop was asked for.
     pub grace: Duration,
+    /// A request to take waits for messages by itself, and can be withdrawn for another.
+    pub waits: bool,
 }
 
 /// Why the worker leaves.
@@ -60,7 +64,7 @@ pub enum Why {
 /// What is to be done now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Ask for at most so many messages.
+    /// Ask for at most so many messages, instead of what was asked for before.
     Take(usize),
     /// Come back at this moment, if nothing happens before.
     Wait(Instant),
@@ -79,6 +83,13 @@ pub enum Stop {
     Again,
 }
 
+/// A request to take.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    most: usize,
+    at: Instant,
+}
+
 /// See the module's text.
 #[derive(Debug)]
 pub struct Desk {
@@ -87,7 +98,7 @@ pub struct Desk {
     /// Messages that are being worked on.
     running: usize,
     /// A request to take is under way.
-    taking: bool,
+    taking: Option<Asked>,
     /// Messages whose commands were started.
     counted: u64,
     /// When the queue is looked at next.
@@ -112,7 +123,7 @@ impl Desk {
             terms,
             chance: Chance::new(seed),
             running: 0,
-            taking: false,
+            taking: None,
             counted: 0,
             look_at: now,
             wait: LEAST,
@@ -125,7 +136,7 @@ impl Desk {
 
     /// What to do now.
     pub fn next(&mut self, now: Instant) -> Next {
-        let quiet = self.running == 0 && !self.taking;
+        let quiet = self.running == 0 && self.taking.is_none();
         if let Some((why, since)) = &self.leaving {
             if quiet {
                 return Next::Leave(why.clone());
@@ -140,25 +151,40 @@ impl Desk {
         if quiet && left == Some(0) {
             return Next::Leave(Why::Enough);
         }
-        let idle_at = match self.terms.idle_exit {
-            Some(span) if quiet => self.busy_at + span,
-            _ => Instant::FOREVER,
-        };
-        // Never before a look: a worker that is started for one message has to ask for it.
-        if now >= idle_at && self.look_at > self.busy_at {
+        let idle_at = self.idle_at();
+        if now >= idle_at {
             return Next::Leave(Why::Idle);
         }
         let free = self.terms.concurrency - self.running;
         let wanted = free
             .min(BATCH)
             .min(left.map_or(BATCH, |left| usize::try_from(left).unwrap_or(BATCH)));
-        if wanted == 0 || self.taking {
+        if let Some(asked) = self.taking
+            && (!self.terms.waits || wanted <= asked.most)
+        {
+            return Next::Wait(idle_at);
+        }
+        if wanted == 0 {
             return Next::Wait(Instant::FOREVER);
         }
         if now >= self.look_at {
             return Next::Take(wanted);
         }
         Next::Wait(self.look_at.min(idle_at))
+    }
+
+    /// When there will have been no message for long enough. Never before a look: a worker that is
+    /// started for one message has to ask for it.
+    fn idle_at(&self) -> Instant {
+        let Some(span) = self.terms.idle_exit.filter(|_| self.running == 0) else {
+            return Instant::FOREVER;
+        };
+        let enough = self.busy_at + span;
+        match self.taking {
+            Some(asked) if self.terms.waits => enough.max(asked.at + LOOK),
+            None if self.look_at > self.busy_at => enough,
+            _ => Instant::FOREVER,
+        }
     }
 
     /// How many messages may still be begun.
@@ -168,17 +194,32 @@ impl Desk {
         Some(most.saturating_sub(self.counted).saturating_sub(running))
     }
 
-    /// A request to take was sent.
-    pub fn takes(&mut self) {
-        self.taking = true;
+    /// A request to take so many was sent.
+    pub fn takes(&mut self, now: Instant, most: usize) {
+        self.taking = Some(Asked { most, at: now });
+    }
+
+    /// Whether a request to take is under way that is still wanted.
+    #[must_use]
+    pub fn is_taking(&self) -> bool {
+        self.taking.is_some()
+    }
+
+    /// The request to take was withdrawn, and brings nothing any more.
+    pub fn withdrawn(&mut self) {
+        self.taking = None;
     }
 
     /// It came back with so many messages, which are being worked on from now.
     pub fn took(&mut self, now: Instant, count: usize) {
-        self.taking = false;
+        let asked = self.taking.take();
         self.running += count;
+        // It has waited for us: there is no need to wait before it is asked again.
+        let waited = asked.is_some_and(|asked| self.terms.waits && now.since(asked.at) >= LOOK);
         if count > 0 {
             self.busy_at = now;
+        }
+        if count > 0 || waited {
             self.wait = LEAST;
             self.look_at = now;
         } else {
@@ -188,7 +229,7 @@ impl Desk {
 
     /// It failed: the queue is asked again as if it had been empty.
     pub fn took_nothing(&mut self, now: Instant) {
-        self.taking = false;
+        self.taking = None;
         self.look_later(now);
     }
 
@@ -213,6 +254,9 @@ impl Desk {
             Err(why) => {
                 self.refusals += 1;
                 self.look_later(now);
+                if self.terms.waits {
+                    self.taking = None;
+                }
                 if self.refusals >= STUCK {
                     self.leave(now, Why::CannotPutAside { why });
                 }
@@ -294,6 +338,7 @@ mod tests {
             max_messages: None,
             idle_exit: None,
             grace: secs(30),
+            waits: false,
         }
     }
 
@@ -304,7 +349,7 @@ mod tests {
     /// Takes in that the queue gave so many.
     fn take(desk: &mut Desk, now: Instant, count: usize) {
         assert!(matches!(desk.next(now), Next::Take(wanted) if wanted >= count));
-        desk.takes();
+        desk.takes(now, 4);
         assert_eq!(
             desk.next(now),
             Next::Wait(Instant::FOREVER),
@@ -401,7 +446,7 @@ mod tests {
         let left = loop {
             match idle.next(now) {
                 Next::Take(_) => {
-                    idle.takes();
+                    idle.takes(now, 4);
                     idle.took(now, 0);
                 }
                 Next::Wait(at) => now = at,
@@ -440,7 +485,7 @@ mod tests {
     #[test]
     fn a_stop_while_taking_waits_for_what_it_brings() {
         let mut desk = desk(terms());
-        desk.takes();
+        desk.takes(T, 4);
         assert_eq!(desk.asked_to_stop(T, 2), Stop::Finish);
         assert_eq!(desk.next(T), Next::Wait(T + secs(30)));
         desk.took(T, 2);
@@ -458,6 +503,85 @@ mod tests {
         assert_eq!(desk.asked_to_stop(T + ms(50), 15), Stop::Again);
         assert_eq!(desk.asked_to_stop(T + secs(1), 1), Stop::Again);
         assert_eq!(desk.asked_to_stop(T + secs(1), 2), Stop::AtOnce);
+    }
+
+    fn waiting(idle_exit: Option<Duration>) -> Desk {
+        desk(Terms {
+            idle_exit,
+            waits: true,
+            ..terms()
+        })
+    }
+
+    #[test]
+    fn a_queue_that_waits_is_asked_once_and_anew_when_more_slots_are_free() {
+        let mut desk = waiting(None);
+        assert_eq!(desk.next(T), Next::Take(4));
+        desk.takes(T, 4);
+        assert_eq!(desk.next(T + secs(50)), Next::Wait(Instant::FOREVER));
+        // One of four; three are asked for, and one more as soon as there is room for it.
+        desk.took(T + secs(50), 1);
+        assert_eq!(desk.next(T + secs(50)), Next::Take(3));
+        desk.takes(T + secs(50), 3);
+        assert_eq!(desk.next(T + secs(50)), Next::Wait(Instant::FOREVER));
+        desk.done(T + secs(51), true);
+        assert_eq!(desk.next(T + secs(51)), Next::Take(4));
+        desk.takes(T + secs(51), 4);
+        // It has waited in vain, and is asked again without a pause.
+        desk.took(T + secs(111), 0);
+        assert_eq!(desk.next(T + secs(111)), Next::Take(4));
+        // What comes back at once did not wait, and what fails did not either.
+        desk.takes(T + secs(111), 4);
+        desk.took(T + secs(111), 0);
+        assert!(matches!(desk.next(T + secs(111)), Next::Wait(at) if at > T + secs(111)));
+        desk.took_nothing(T + secs(112));
+        assert!(matches!(desk.next(T + secs(112)), Next::Wait(at) if at > T + secs(112)));
+    }
+
+    #[test]
+    fn a_queue_that_waits_is_listened_to_before_it_counts_as_empty() {
+        let mut desk = waiting(Some(Duration::ZERO));
+        assert_eq!(desk.next(T + secs(9)), Next::Take(4), "a slow start");
+        desk.takes(T + secs(9), 4);
+        assert_eq!(desk.next(T + secs(9)), Next::Wait(T + secs(11)));
+        desk.took(T + secs(10), 1);
+        desk.takes(T + secs(10), 3);
+        assert_eq!(
+            desk.next(T + secs(60)),
+            Next::Wait(Instant::FOREVER),
+            "one is being worked on"
+        );
+        // It was listened to all the while.
+        desk.done(T + secs(60), true);
+        assert_eq!(desk.next(T + secs(60)), Next::Leave(Why::Idle));
+
+        let mut desk = waiting(Some(secs(10)));
+        desk.takes(T, 4);
+        assert_eq!(desk.next(T + secs(3)), Next::Wait(T + secs(10)));
+        assert_eq!(desk.next(T + secs(10)), Next::Leave(Why::Idle));
+    }
+
+    #[test]
+    fn a_request_that_waits_is_withdrawn_on_the_way_out() {
+        let mut desk = waiting(None);
+        desk.takes(T, 4);
+        assert_eq!(desk.asked_to_stop(T, 15), Stop::Finish);
+        assert!(desk.is_taking(), "something may still be on its way");
+        assert_eq!(desk.next(T), Next::Wait(T + secs(30)));
+        desk.withdrawn();
+        assert_eq!(desk.next(T), Next::Leave(Why::Stopped(15)));
+    }
+
+    #[test]
+    fn a_queue_that_waits_is_left_in_peace_when_messages_cannot_be_put_aside() {
+        let mut desk = waiting(None);
+        desk.takes(T, 4);
+        desk.took(T, 1);
+        desk.takes(T, 3);
+        desk.put_aside(T, Err("403".to_owned()));
+        desk.done(T, false);
+        assert!(!desk.is_taking());
+        assert!(matches!(desk.next(T), Next::Wait(at) if at > T));
     }
 
     #[test]

@@ -89,13 +89,24 @@ impl Held {
         self.renewals.load(Ordering::Acquire)
     }
 
+    /// The moment before the request was sent that locked it last.
+    #[must_use]
+    pub fn confirmed(&self) -> Instant {
+        Instant::from_nanos(self.confirmed.load(Ordering::Acquire))
+    }
+
+    /// It was lost before anything could be settled.
+    pub fn lose(&self, failure: Failure) {
+        *locked(&self.result) = Some(Err(failure));
+    }
+
     /// Settles it, as often as it takes and its lock (and our patience) allows.
     ///
     /// # Errors
     /// What the queue said last.
     pub async fn settle(&self, settlement: &Settlement) -> Result<(), Failure> {
         let begin = Instant::now();
-        let confirmed = Instant::from_nanos(self.confirmed.load(Ordering::Acquire));
+        let confirmed = self.confirmed();
         let patience = match settlement {
             Settlement::Release => RELEASE_PATIENCE,
             Settlement::Complete | Settlement::Retry(_) | Settlement::DeadLetter { .. } => PATIENCE,

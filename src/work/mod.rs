@@ -15,6 +15,7 @@ pub mod handover;
 pub mod held;
 pub mod settle;
 
+mod away;
 mod handler;
 mod notary;
 mod open;

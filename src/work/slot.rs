@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use super::away;
 use super::handler::{Course, Given, Handler};
 use super::handover::{self, Handover};
 use super::held::Held;
@@ -22,6 +23,7 @@ use crate::queue::{Message, Settlement};
 use crate::report::messages::Row;
 use crate::signals::Signals;
 use crate::supervise::Attendant;
+use crate::units;
 
 /// What all slots go by.
 pub(super) struct Shop {
@@ -34,6 +36,10 @@ pub(super) struct Shop {
     /// Where messages are handed over in directories; `None`: on stdin.
     pub(super) base: Option<PathBuf>,
     pub(super) notary: Notary,
+    /// The queue itself keeps a message away that is to be tried again.
+    pub(super) delays: bool,
+    /// Turns true when the worker takes no more messages.
+    pub(super) leaving: watch::Receiver<bool>,
 }
 
 /// A guardian, and what its present message listens to.
@@ -64,7 +70,10 @@ impl Slot {
     pub(super) async fn work(mut self, message: Message, shop: Arc<Shop>) -> (Slot, Done) {
         let held = Arc::new(Held::new(&message, &shop.queue));
         let unfit = match &message.body {
-            Err(why) => Some(Verdict::dead_letter(why.reason, why.detail.clone())),
+            Err(why) => {
+                let detail = why.detail.clone();
+                Some(shop.rules.put_aside(message.attempt, why.reason, detail))
+            }
             Ok(_) => shop.rules.before_running(message.attempt),
         };
         let done = match unfit {
@@ -75,7 +84,7 @@ impl Slot {
     }
 
     /// Gives a message back that nothing was done with.
-    pub(super) async fn give_back(self, message: Message, shop: Arc<Shop>) -> (Slot, Done) {
+    pub(super) async fn give_back(mut self, message: Message, shop: Arc<Shop>) -> (Slot, Done) {
         let held = Held::new(&message, &shop.queue);
         let verdict = Verdict::release("WorkerStopped");
         let done = self.put_aside(&message, &held, verdict, &shop).await;
@@ -84,15 +93,20 @@ impl Slot {
 
     /// Settles a message without running anything.
     async fn put_aside(
-        &self,
+        &mut self,
         message: &Message,
         held: &Held,
         verdict: Verdict,
         shop: &Shop,
     ) -> Done {
-        if let Some(settlement) = &verdict.settlement {
+        match &verdict.settlement {
+            Some(Settlement::Retry(delay)) if !shop.delays => {
+                let budget = shop.budget(message);
+                self.keep(held, &budget, *delay, shop).await;
+            }
             // Its result is kept.
-            let _ = held.settle(settlement).await;
+            Some(settlement) => drop(held.settle(settlement).await),
+            None => {}
         }
         self.done(&message.id, message.attempt, held, verdict, None, shop)
     }
@@ -119,6 +133,7 @@ impl Slot {
             lock: handover.lock.take(),
             stop_signal: shop.stop_signal,
             kill_after: shop.kill_after,
+            delays: shop.delays,
         };
         let tenure = Tenure::new(shop.tenure(budget), Instant::now());
         let mut clerk = shop.notary.clerk(&id);
@@ -149,7 +164,32 @@ impl Slot {
                 timed_out: false,
             })
         });
+        if let Some(Settlement::Retry(delay)) = &verdict.settlement
+            && held.result().is_none()
+            && !shop.delays
+        {
+            let delay = *delay;
+            if !delay.is_zero() && !*shop.leaving.borrow() {
+                let span = units::show(delay);
+                let id = crate::report::plain(&id);
+                tracing::info!("message {id}: it failed; kept for {span}, then it may come again");
+            }
+            self.keep(&held, &budget, delay, shop).await;
+        }
         self.done(&id, attempt, &held, verdict, Some((&course, &ending)), shop)
+    }
+
+    /// Keeps a message away, whose queue cannot do that, by its lock; then it may come again.
+    async fn keep(&mut self, held: &Held, budget: &Budget, delay: Duration, shop: &Shop) {
+        let kept = away::keep(held, budget, delay, shop.leaving.clone());
+        let mut kept = std::pin::pin!(kept);
+        loop {
+            tokio::select! {
+                () = &mut kept => return,
+                // Somebody has to answer whether the guardian is well.
+                _ = self.attendant.news() => {}
+            }
+        }
     }
 
     /// Tells people, and the worker.

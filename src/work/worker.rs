@@ -34,6 +34,10 @@ use crate::serve;
 use crate::signals::{Asked, Signals};
 use crate::supervise::{self, Guardian, Program, Setup};
 
+/// How long a queue that waits for messages is asked to wait at once.
+const LISTENING: Duration = Duration::from_secs(60);
+/// How long it may take to say farewell to a queue.
+const CLOSING: Duration = Duration::from_secs(2);
 /// How long a queue may stay silent before the first answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The longest sleep between two looks at the clock: the runtime's stands still while the machine
@@ -101,6 +105,8 @@ pub fn work(plan: plan::Work) -> anyhow::Result<Leave> {
         kill_after: plan.kill_after,
         base,
         notary,
+        delays: queue.delays(),
+        leaving: watch::channel(false).1,
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -127,6 +133,7 @@ fn fork(plan: &plan::Work) -> Result<Vec<Guardian>, Refusal> {
 fn rules(plan: &plan::Work) -> Rules {
     Rules {
         max_attempts: plan.max_attempts,
+        puts_aside: plan.source.puts_aside(),
         retry_delay: plan.retry_delay.0,
         retry_delay_max: plan.retry_delay.1,
         dead_letter_exit: plan.dead_letter_exit.clone(),
@@ -153,11 +160,13 @@ fn server(
 async fn begin(
     plan: &plan::Work,
     queue: Arc<dyn Queue>,
-    shop: Shop,
+    mut shop: Shop,
     guardians: Vec<Guardian>,
 ) -> anyhow::Result<Leave> {
     let mut signals = Signals::listen()?;
     let (hurry, hurried) = watch::channel(false);
+    let leaving;
+    (leaving, shop.leaving) = watch::channel(false);
     let mut posts = Vec::new();
     let mut idle = Vec::new();
     for (number, guardian) in guardians.into_iter().enumerate() {
@@ -178,25 +187,29 @@ async fn begin(
                 max_messages: plan.max_messages,
                 idle_exit: plan.idle_exit,
                 grace: plan.grace,
+                waits: queue.waits(),
             };
             let mut worker = Worker {
                 desk: Desk::new(terms, plan.seed, Instant::now()),
-                queue,
+                queue: Arc::clone(&queue),
                 shop: Arc::new(shop),
                 idle,
                 running: FuturesUnordered::new(),
                 posts,
                 hurry,
+                leaving,
                 doubt: false,
                 last: None,
             };
             let why = worker.run(&mut signals).await;
+            queue.close(Instant::now() + CLOSING).await;
             join_all(worker.idle.into_iter().map(|slot| slot.attendant.dismiss())).await;
             let leave = said(&why, plan, worker.last.as_ref());
             notary.finish(&words(&why), leave);
             leave
         }
         Ok(Some(signal)) => {
+            queue.close(Instant::now() + CLOSING).await;
             join_all(idle.into_iter().map(|slot| slot.attendant.dismiss())).await;
             let why = Why::Stopped(signal);
             let leave = said(&why, plan, None);
@@ -204,6 +217,7 @@ async fn begin(
             leave
         }
         Err(missing) => {
+            queue.close(Instant::now() + CLOSING).await;
             join_all(idle.into_iter().map(|slot| slot.attendant.dismiss())).await;
             let cause = missing.to_string();
             let error = anyhow::Error::from(missing);
@@ -256,6 +270,7 @@ async fn stop(signals: &mut Signals) -> i32 {
 }
 
 type Job = Pin<Box<dyn Future<Output = (Slot, Done)>>>;
+type Stopping = Pin<Box<dyn Future<Output = ()>>>;
 type Taking = Pin<Box<dyn Future<Output = Result<Vec<Message>, Failure>>>>;
 
 /// Everything the loop has in its hands.
@@ -268,6 +283,7 @@ struct Worker {
     /// By which each slot's message hears of signals.
     posts: Vec<mpsc::UnboundedSender<Asked>>,
     hurry: watch::Sender<bool>,
+    leaving: watch::Sender<bool>,
     /// The queue did not answer as hoped, and that was told.
     doubt: bool,
     /// The last message whose command was started.
@@ -277,18 +293,39 @@ struct Worker {
 impl Worker {
     async fn run(&mut self, signals: &mut Signals) -> Why {
         let mut taking: Option<Taking> = None;
+        let mut stopping: Option<Stopping> = None;
+        let mut stopped = false;
         loop {
             let now = Instant::now();
+            if self.queue.waits() && (self.desk.is_leaving() || !self.desk.is_taking()) {
+                taking = None;
+            }
+            if self.desk.is_leaving() && stopping.is_none() && !stopped {
+                self.leaving.send_replace(true);
+                stopping = Some(self.stop_the_queue());
+            }
             if let Some(signal) = self.desk.ends(now) {
                 tracing::info!("the grace is over: stopping what still runs");
                 self.tell(&Asked::Stop(signal));
             }
             let until = match self.desk.next(now) {
-                Next::Leave(why) => return why,
+                Next::Leave(why) => {
+                    drop(taking.take());
+                    if !stopped {
+                        let stop = stopping.take();
+                        stop.unwrap_or_else(|| self.stop_the_queue()).await;
+                    }
+                    return why;
+                }
                 Next::Take(most) => {
-                    self.desk.takes();
+                    self.desk.takes(now, most);
                     let queue = Arc::clone(&self.queue);
-                    let limit = ATTEMPT.min(queue.lock_time() / 2);
+                    let limit = match queue.waits() {
+                        true => LISTENING,
+                        false => ATTEMPT.min(queue.lock_time() / 2),
+                    };
+                    // The one before goes first.
+                    drop(taking.take());
                     taking = Some(Box::pin(async move {
                         queue.take(most, Instant::now() + limit).await
                     }));
@@ -300,6 +337,12 @@ impl Worker {
             let taken = async {
                 match &mut taking {
                     Some(taking) => taking.await,
+                    None => pending().await,
+                }
+            };
+            let stop = async {
+                match &mut stopping {
+                    Some(stopping) => stopping.await,
                     None => pending().await,
                 }
             };
@@ -322,10 +365,23 @@ impl Worker {
                     taking = None;
                     self.taken(taken);
                 }
+                () = stop => {
+                    stopping = None;
+                    stopped = true;
+                    if self.queue.waits() {
+                        self.desk.withdrawn();
+                    }
+                }
                 () = first => {}
                 () = tokio::time::sleep(until.since(now).min(LONGEST_SLEEP)) => {}
             }
         }
+    }
+
+    /// Tells the queue that no more messages are wanted.
+    fn stop_the_queue(&self) -> Stopping {
+        let queue = Arc::clone(&self.queue);
+        Box::pin(async move { queue.stop(Instant::now() + ATTEMPT).await })
     }
 
     fn show(&self) {
