@@ -11,12 +11,16 @@ use crate::core::retry::Chance;
 /// From one look at an empty queue to the next, at first and at most (with ±20 %).
 const LEAST: Duration = Duration::from_millis(100);
 const MOST: Duration = Duration::from_secs(30);
-/// A queue that waits for messages is listened to for so long before it counts as empty.
+/// A queue that waits for messages is listened to for so long before it counts as empty, and at once
+/// for so long at most.
 const LOOK: Duration = Duration::from_secs(2);
+const LISTEN: Duration = Duration::from_secs(60);
 /// How many messages a queue gives at once.
 const BATCH: usize = 32;
 /// How often in a row messages may refuse to be put aside before we leave.
 const STUCK: u32 = 5;
+/// For how long a queue may fail to answer a worker that is to leave when there is no message.
+const OUT_OF_REACH: Duration = Duration::from_secs(30);
 /// Two stop signals closer than this are one request: see the core's campaign.
 const ECHO: Duration = Duration::from_millis(100);
 
@@ -53,6 +57,18 @@ pub enum Why {
     GuardianLost {
         /// Something may live on.
         overlap: bool,
+    },
+    /// Messages could not be handed over to a command, on this machine.
+    NoHandover {
+        /// What the file system said.
+        why: String,
+    },
+    /// The queue lets us take none, or does not answer when we are to leave because there is none.
+    CannotTake {
+        /// What the queue said last.
+        why: String,
+        /// We may not.
+        denied: bool,
     },
     /// Messages that were to be put aside could not be, several times in a row.
     CannotPutAside {
@@ -107,6 +123,12 @@ pub struct Desk {
     wait: Duration,
     /// When the last message came, or was done with.
     busy_at: Instant,
+    /// Since then the queue was looked at, and said that it was empty.
+    empty: bool,
+    /// Since when it has not answered, and what was said last.
+    failing: Option<(Instant, String)>,
+    /// It has answered once.
+    answered: bool,
     /// Since when a stop is asked for, or decided.
     leaving: Option<(Why, Instant)>,
     /// What runs was told to end.
@@ -128,6 +150,9 @@ impl Desk {
             look_at: now,
             wait: LEAST,
             busy_at: now,
+            empty: false,
+            failing: None,
+            answered: false,
             leaving: None,
             ended: false,
             refusals: 0,
@@ -141,7 +166,8 @@ impl Desk {
             if quiet {
                 return Next::Leave(why.clone());
             }
-            return Next::Wait(if self.ended {
+            // Where nothing runs there is nothing to end: what is being taken is given back.
+            return Next::Wait(if self.ended || self.running == 0 {
                 Instant::FOREVER
             } else {
                 *since + self.terms.grace
@@ -151,9 +177,21 @@ impl Desk {
         if quiet && left == Some(0) {
             return Next::Leave(Why::Enough);
         }
-        let idle_at = self.idle_at();
+        let mut idle_at = match self.terms.idle_exit {
+            Some(span) if quiet => self.busy_at + span,
+            _ => Instant::FOREVER,
+        };
         if now >= idle_at {
-            return Next::Leave(Why::Idle);
+            // Never before a look that was answered: a worker that is started for one message has to
+            // ask for it.
+            match &self.failing {
+                None if self.empty => return Next::Leave(Why::Idle),
+                Some((since, why)) if now >= *since + OUT_OF_REACH => {
+                    let (why, denied) = (why.clone(), false);
+                    return Next::Leave(Why::CannotTake { why, denied });
+                }
+                _ => idle_at = Instant::FOREVER,
+            }
         }
         let free = self.terms.concurrency - self.running;
         let wanted = free
@@ -162,7 +200,7 @@ impl Desk {
         if let Some(asked) = self.taking
             && (!self.terms.waits || wanted <= asked.most)
         {
-            return Next::Wait(idle_at);
+            return Next::Wait(Instant::FOREVER);
         }
         if wanted == 0 {
             return Next::Wait(Instant::FOREVER);
@@ -173,18 +211,15 @@ impl Desk {
         Next::Wait(self.look_at.min(idle_at))
     }
 
-    /// When there will have been no message for long enough. Never before a look: a worker that is
-    /// started for one message has to ask for it.
-    fn idle_at(&self) -> Instant {
-        let Some(span) = self.terms.idle_exit.filter(|_| self.running == 0) else {
-            return Instant::FOREVER;
+    /// Until when a queue that waits for messages is to wait for them, if it is asked now: as long as
+    /// nothing else is to be done, and never for so short that its silence would say nothing.
+    #[must_use]
+    pub fn listens_until(&self, now: Instant) -> Instant {
+        let idle_at = match self.terms.idle_exit {
+            Some(span) => self.busy_at + span,
+            None => Instant::FOREVER,
         };
-        let enough = self.busy_at + span;
-        match self.taking {
-            Some(asked) if self.terms.waits => enough.max(asked.at + LOOK),
-            None if self.look_at > self.busy_at => enough,
-            _ => Instant::FOREVER,
-        }
+        idle_at.min(now + LISTEN).max(now + LOOK)
     }
 
     /// How many messages may still be begun.
@@ -215,7 +250,10 @@ impl Desk {
         let asked = self.taking.take();
         self.running += count;
         // It has waited for us: there is no need to wait before it is asked again.
-        let waited = asked.is_some_and(|asked| self.terms.waits && now.since(asked.at) >= LOOK);
+        let waited = asked.is_some_and(|asked| self.terms.waits && now.since(asked.at) >= LOOK / 2);
+        self.answered = true;
+        self.failing = None;
+        self.empty = count == 0;
         if count > 0 {
             self.busy_at = now;
         }
@@ -227,14 +265,22 @@ impl Desk {
         }
     }
 
-    /// It failed: the queue is asked again as if it had been empty.
-    pub fn took_nothing(&mut self, now: Instant) {
+    /// It failed: the queue is asked again as often as if it were empty. `denied`: it will always
+    /// fail, and for want of a right or not; then we leave, if it has never answered.
+    pub fn took_nothing(&mut self, now: Instant, why: String, denied: Option<bool>) {
         self.taking = None;
+        self.empty = false;
         self.look_later(now);
+        match denied {
+            Some(denied) if !self.answered => self.leave(now, Why::CannotTake { why, denied }),
+            _ => {
+                let since = self.failing.take().map_or(now, |(since, _)| since);
+                self.failing = Some((since, why));
+            }
+        }
     }
 
     fn look_later(&mut self, now: Instant) {
-        // Later than `now` in any case: see `next`.
         self.look_at = now + self.chance.spread(self.wait);
         self.wait = (self.wait * 2).min(MOST);
     }
@@ -244,6 +290,7 @@ impl Desk {
         self.running = self.running.saturating_sub(1);
         self.counted += u64::from(ran);
         self.busy_at = now;
+        self.empty = false;
     }
 
     /// A message was put aside, or (`Err`) could not be: then the queue is left in peace for a
@@ -468,6 +515,60 @@ mod tests {
     }
 
     #[test]
+    fn a_queue_that_does_not_answer_is_not_an_empty_one() {
+        let mut silent = desk(Terms {
+            idle_exit: Some(secs(10)),
+            ..terms()
+        });
+        take(&mut silent, T, 0);
+        // It was empty, and cannot be asked since: nobody knows whether it is.
+        let mut now = T;
+        let left = loop {
+            match silent.next(now) {
+                Next::Take(_) => {
+                    silent.takes(T, 4);
+                    silent.took_nothing(now, "503".into(), None);
+                }
+                Next::Wait(at) => {
+                    assert!(at > now, "spinning");
+                    now = at;
+                }
+                Next::Leave(why) => break why,
+            }
+        };
+        let (why, denied) = ("503".to_owned(), false);
+        assert_eq!(left, Why::CannotTake { why, denied });
+        assert!(now >= T + secs(30), "{now:?}");
+        // One answer is enough.
+        let mut desk = desk(Terms {
+            idle_exit: Some(secs(10)),
+            ..terms()
+        });
+        desk.takes(T, 4);
+        desk.took_nothing(T, "503".into(), None);
+        let Next::Wait(at) = desk.next(T + secs(60)) else {
+            panic!("it was not looked at")
+        };
+        assert!(at > T, "later");
+        take(&mut desk, T + secs(61), 0);
+        assert_eq!(desk.next(T + secs(61)), Next::Leave(Why::Idle));
+    }
+
+    #[test]
+    fn who_may_not_take_leaves_unless_he_has() {
+        let mut new = desk(terms());
+        new.takes(T, 4);
+        new.took_nothing(T, "403".into(), Some(true));
+        let (why, denied) = ("403".to_owned(), true);
+        assert_eq!(new.next(T), Next::Leave(Why::CannotTake { why, denied }));
+        let mut old = desk(terms());
+        take(&mut old, T, 0);
+        old.takes(T, 4);
+        old.took_nothing(T + secs(1), "403".into(), Some(true));
+        assert!(matches!(old.next(T + secs(1)), Next::Wait(at) if at > T + secs(1)));
+    }
+
+    #[test]
     fn a_stop_lets_finish_what_runs_and_ends_it_after_the_grace() {
         let mut desk = desk(terms());
         take(&mut desk, T, 2);
@@ -487,8 +588,12 @@ mod tests {
         let mut desk = desk(terms());
         desk.takes(T, 4);
         assert_eq!(desk.asked_to_stop(T, 2), Stop::Finish);
-        assert_eq!(desk.next(T), Next::Wait(T + secs(30)));
+        for now in [T, T + secs(31)] {
+            assert_eq!(desk.ends(now), None);
+            assert_eq!(desk.next(now), Next::Wait(Instant::FOREVER), "no spinning");
+        }
         desk.took(T, 2);
+        assert_eq!(desk.next(T), Next::Wait(T + secs(30)));
         assert!(desk.is_leaving());
         desk.done(T, false);
         desk.done(T, false);
@@ -534,31 +639,44 @@ mod tests {
         desk.takes(T + secs(111), 4);
         desk.took(T + secs(111), 0);
         assert!(matches!(desk.next(T + secs(111)), Next::Wait(at) if at > T + secs(111)));
-        desk.took_nothing(T + secs(112));
+        desk.took_nothing(T + secs(112), "503".into(), None);
         assert!(matches!(desk.next(T + secs(112)), Next::Wait(at) if at > T + secs(112)));
     }
 
     #[test]
     fn a_queue_that_waits_is_listened_to_before_it_counts_as_empty() {
         let mut desk = waiting(Some(Duration::ZERO));
-        assert_eq!(desk.next(T + secs(9)), Next::Take(4), "a slow start");
-        desk.takes(T + secs(9), 4);
-        assert_eq!(desk.next(T + secs(9)), Next::Wait(T + secs(11)));
-        desk.took(T + secs(10), 1);
-        desk.takes(T + secs(10), 3);
+        let start = T + secs(9);
+        assert_eq!(desk.next(start), Next::Take(4), "a slow start");
+        assert_eq!(desk.listens_until(start), start + secs(2));
+        desk.takes(start, 4);
+        assert_eq!(desk.next(start + secs(1)), Next::Wait(Instant::FOREVER));
+        desk.took(start + secs(1), 1);
+        desk.takes(start + secs(1), 3);
+        desk.took(start + secs(3), 0);
         assert_eq!(
-            desk.next(T + secs(60)),
-            Next::Wait(Instant::FOREVER),
+            desk.next(start + secs(3)),
+            Next::Take(3),
             "one is being worked on"
         );
-        // It was listened to all the while.
-        desk.done(T + secs(60), true);
-        assert_eq!(desk.next(T + secs(60)), Next::Leave(Why::Idle));
+        desk.takes(start + secs(3), 3);
+        desk.done(start + secs(4), true);
+        assert_eq!(desk.next(start + secs(4)), Next::Take(4));
+        desk.takes(start + secs(4), 4);
+        desk.took(start + secs(6), 0);
+        assert_eq!(desk.next(start + secs(6)), Next::Leave(Why::Idle));
 
         let mut desk = waiting(Some(secs(10)));
+        assert_eq!(desk.listens_until(T), T + secs(10));
+        assert_eq!(desk.listens_until(T + secs(9)), T + secs(11));
         desk.takes(T, 4);
-        assert_eq!(desk.next(T + secs(3)), Next::Wait(T + secs(10)));
+        desk.took(T + secs(5), 0);
+        assert_eq!(desk.next(T + secs(5)), Next::Take(4), "too early");
+        desk.takes(T + secs(5), 4);
+        desk.took(T + secs(10), 0);
         assert_eq!(desk.next(T + secs(10)), Next::Leave(Why::Idle));
+        assert_eq!(waiting(None).listens_until(T), T + secs(60));
+        assert_eq!(waiting(Some(secs(600))).listens_until(T), T + secs(60));
     }
 
     #[test]

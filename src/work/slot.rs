@@ -58,6 +58,8 @@ pub(super) struct Done {
     pub(super) outcome: Outcome,
     /// The command cannot be started, for this error number.
     pub(super) errno: Option<i32>,
+    /// It could not be handed over to a command.
+    pub(super) no_handover: Option<String>,
     /// There is no guardian any more.
     pub(super) lost: bool,
     pub(super) overlap: bool,
@@ -68,7 +70,8 @@ pub(super) struct Done {
 impl Slot {
     /// Works on this message until it is done with.
     pub(super) async fn work(mut self, message: Message, shop: Arc<Shop>) -> (Slot, Done) {
-        let held = Arc::new(Held::new(&message, &shop.queue));
+        let held = Held::new(&message, &shop.queue);
+        let held = Arc::new(held.hurried_by(self.hurry.clone()));
         let unfit = match &message.body {
             Err(why) => {
                 let detail = why.detail.clone();
@@ -86,6 +89,7 @@ impl Slot {
     /// Gives a message back that nothing was done with.
     pub(super) async fn give_back(mut self, message: Message, shop: Arc<Shop>) -> (Slot, Done) {
         let held = Held::new(&message, &shop.queue);
+        let held = held.hurried_by(self.hurry.clone());
         let verdict = Verdict::release("WorkerStopped");
         let done = self.put_aside(&message, &held, verdict, &shop).await;
         (self, done)
@@ -121,7 +125,10 @@ impl Slot {
                 tracing::error!("message {id}: cannot be handed over: {why}; giving it back");
                 let verdict = Verdict::release("NoHandover");
                 let _ = held.settle(&Settlement::Release).await;
-                return self.done(&id, attempt, &held, verdict, None, shop);
+                return Done {
+                    no_handover: Some(why.to_string()),
+                    ..self.done(&id, attempt, &held, verdict, None, shop)
+                };
             }
         };
         let given = Given {
@@ -238,6 +245,7 @@ impl Slot {
             exit,
             outcome,
             errno: course.and_then(|course| course.errno),
+            no_handover: None,
             lost: matches!(cause, Some(Cause::GuardianLost))
                 || course.is_some_and(|course| course.stuck),
             overlap,
