@@ -8,7 +8,8 @@
 //! ```
 //! [`settle`] is the table of what becomes of a message, [`desk`] what the worker does next: both
 //! are pure. [`held`] makes a lease of a message's lock, so that [`crate::hold`] and the core keep
-//! it as they keep every lease. Nothing here knows which kind of queue it is, but for `open`.
+//! it as they keep every lease. Nothing here knows which kind of queue it is, but for `open`
+//! and `bus`.
 
 pub mod desk;
 pub mod handover;
@@ -16,6 +17,8 @@ pub mod held;
 pub mod settle;
 
 mod away;
+#[cfg(feature = "service-bus")]
+mod bus;
 mod handler;
 mod notary;
 mod open;

@@ -1,10 +1,8 @@
-//! Opens the queue of the plan. The only place here that knows which kinds there are.
+//! Opens the queue of the plan. The only place here that knows which kinds there are, with `bus`.
 
 use std::sync::Arc;
 
 use crate::azure::Account;
-#[cfg(feature = "service-bus")]
-use crate::azure::ServiceBus;
 use crate::plan::{self, Refusal, Source};
 use crate::queue::Queue;
 use crate::queue::storage::{Config, Encoding, StorageQueue, Target};
@@ -18,15 +16,15 @@ pub(super) fn open(plan: &plan::Work) -> Result<Arc<dyn Queue>, Refusal> {
     match &plan.source {
         Source::Storage(source) => storage(source, max_body),
         #[cfg(feature = "service-bus")]
-        Source::ServiceBus(source) => service_bus(source, max_body),
+        Source::ServiceBus(source) => super::bus::open(source, max_body),
     }
 }
 
-fn variable(name: &str) -> Option<String> {
+pub(super) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-fn refuse(why: impl ToString) -> Refusal {
+pub(super) fn refuse(why: impl ToString) -> Refusal {
     Refusal::new(why.to_string())
 }
 
@@ -48,19 +46,4 @@ fn storage(source: &plan::Storage, max_body: usize) -> Result<Arc<dyn Queue>, Re
         create: source.create,
     });
     Ok(Arc::new(queue.map_err(refuse)?))
-}
-
-#[cfg(feature = "service-bus")]
-fn service_bus(source: &plan::ServiceBus, max_body: usize) -> Result<Arc<dyn Queue>, Refusal> {
-    let bus = ServiceBus::find(&variable, &source.wishes, &source.asked).map_err(refuse)?;
-    tracing::info!("credential: {}", bus.credential.kind());
-    if bus.is_open_to_others() {
-        tracing::warn!(
-            "{} is spoken to without TLS, as an emulator: whoever is on the way can read the messages, \
-             and the token that gives them",
-            bus.name()
-        );
-    }
-    let _ = max_body;
-    unimplemented!()
 }
