@@ -5,6 +5,8 @@
 //! is tried, what its command's exit status means and when a lock is renewed is said by the driver
 //! and the core. It never knows a process.
 
+#[cfg(feature = "service-bus")]
+pub mod service_bus;
 pub mod storage;
 
 use std::sync::Arc;
