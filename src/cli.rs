@@ -43,7 +43,7 @@ pub use roles::Roles;
 pub use run::{Contain, EXAMPLES, FOR_THE_COMMAND, Run};
 pub use scheduled_events::ScheduledEvents;
 #[cfg(feature = "service-bus")]
-pub use service_bus::ServiceBus;
+pub use service_bus::{FOR_SERVICE_BUS, ServiceBus};
 pub use telling::Telling;
 pub use timeline::{TIMELINE_EXAMPLES, TIMELINE_STATUS, Timeline};
 pub use verbs::{

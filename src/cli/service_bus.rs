@@ -32,3 +32,9 @@ pub struct ServiceBus {
     #[arg(long, hide = true, env = "TRAFFICCOP_LINK_SETTLE", value_parser = BoolishValueParser::new())]
     pub link_settle: bool,
 }
+
+/// The environment variables of a queue on Service Bus.
+pub const FOR_SERVICE_BUS: &[(&str, &str)] = &[(
+    "AZURE_SERVICEBUS_CONNECTION_STRING",
+    "for --service-bus: a connection string as the portal shows it, with the right to listen; UseDevelopmentEmulator=true means Microsoft's emulator. It is reached directly, by no proxy",
+)];

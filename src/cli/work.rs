@@ -450,6 +450,11 @@ pub const WORK_EXAMPLES: &[(&str, &str)] = &[
         "No command longer than ten minutes, and every failure final but 75:",
         "trafficcop work --queue orders --timeout 10m --dead-letter-exit 1-255 -- ./handle-order",
     ),
+    #[cfg(feature = "service-bus")]
+    (
+        "A queue on Service Bus, with the machine's managed identity:",
+        "trafficcop work --service-bus contoso/orders --auth managed -- ./handle-order",
+    ),
     (
         "Try it here, with Azurite as the store:",
         "trafficcop work --emulator --queue try --create -- sh -c 'echo \"$TRAFFICCOP_MESSAGE_ID: $(cat)\"'",
@@ -462,6 +467,8 @@ fn after_work() -> String {
         &[
             ("What becomes of a message, if the command", SETTLED),
             ("The command's environment", FOR_THE_MESSAGE),
+            #[cfg(feature = "service-bus")]
+            ("Credentials for Service Bus", super::FOR_SERVICE_BUS),
             ("Credentials", FOR_THE_STORE),
             ("Exit status", WORK_STATUS),
         ],

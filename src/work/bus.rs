@@ -16,9 +16,9 @@ use crate::clock::Instant;
 use crate::core::Failure;
 use crate::plan::{self, Refusal};
 use crate::queue::Queue;
-use crate::queue::service_bus::{CbsTokens, Config, SasTokens, ServiceBusQueue, Target};
 #[cfg(feature = "entra")]
 use crate::queue::service_bus::{CbsToken, JWT};
+use crate::queue::service_bus::{CbsTokens, Config, SasTokens, ServiceBusQueue, Target};
 
 /// How long a connection waits for a token of Entra ID; it is asked for again with the next one.
 #[cfg(feature = "entra")]
@@ -28,10 +28,7 @@ const WAIT: std::time::Duration = std::time::Duration::from_secs(4);
 ///
 /// # Errors
 /// What speaks against its name, its address or our credential.
-pub(super) fn open(
-    source: &plan::ServiceBus,
-    max_body: usize,
-) -> Result<Arc<dyn Queue>, Refusal> {
+pub(super) fn open(source: &plan::ServiceBus, max_body: usize) -> Result<Arc<dyn Queue>, Refusal> {
     let bus = ServiceBus::find(&variable, &source.wishes, &source.asked).map_err(refuse)?;
     tracing::info!("credential: {}", bus.credential.kind());
     if bus.is_open_to_others() {

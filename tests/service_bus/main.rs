@@ -10,6 +10,7 @@ mod support;
 mod exclusive;
 mod failing;
 mod keeping;
+mod peer;
 mod refused;
 mod secrets;
 mod settling;
@@ -18,7 +19,9 @@ mod tls;
 
 use std::time::Duration;
 
-use service_bus_stand_in::{Broker, Counts, Event, Message, QueueSettings, Settings, View, Waiting};
+use service_bus_stand_in::{
+    Broker, Counts, Event, Message, QueueSettings, Settings, View, Waiting,
+};
 
 use support::PATIENCE;
 use support::instance::{Ended, Finished, Run};
@@ -83,7 +86,11 @@ impl Stage {
 
     /// What a worker that was to take one message says of it.
     fn once(&self, more: &[&str], script: &str) -> Finished {
-        self.worker().arg("--once").args(more).shell(script).finish()
+        self.worker()
+            .arg("--once")
+            .args(more)
+            .shell(script)
+            .finish()
     }
 
     fn counts(&self, address: &'static str) -> Counts {
@@ -106,8 +113,12 @@ impl Stage {
     }
 
     fn events(&self) -> Vec<Event> {
-        self.broker
-            .look(|view| view.journal().iter().map(|entry| entry.event.clone()).collect())
+        self.broker.look(|view| {
+            view.journal()
+                .iter()
+                .map(|entry| entry.event.clone())
+                .collect()
+        })
     }
 
     /// How many things of a kind happened.
