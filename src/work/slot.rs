@@ -5,6 +5,7 @@
 //! ([`super::settle`]); when its command ends for want of a lock, by the core.
 
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ use crate::hold::hold;
 use crate::queue::{Message, Settlement};
 use crate::report::messages::Row;
 use crate::signals::Signals;
-use crate::supervise::Attendant;
+use crate::supervise::{Attendant, News};
 use crate::units;
 
 /// What all slots go by.
@@ -48,6 +49,8 @@ pub(super) struct Slot {
     pub(super) attendant: Attendant,
     pub(super) signals: Signals,
     pub(super) hurry: watch::Receiver<bool>,
+    /// The guardian died while it had nothing to guard.
+    pub(super) lost: bool,
 }
 
 /// How a message was done with, as far as the worker has to know.
@@ -109,7 +112,7 @@ impl Slot {
                 self.keep(held, &budget, *delay, shop).await;
             }
             // Its result is kept.
-            Some(settlement) => drop(held.settle(settlement).await),
+            Some(settlement) => drop(self.meanwhile(held.settle(settlement)).await),
             None => {}
         }
         self.done(&message.id, message.attempt, held, verdict, None, shop)
@@ -119,12 +122,12 @@ impl Slot {
         let (id, attempt) = (message.id.clone(), message.attempt);
         let budget = shop.budget(&message);
         let env = handover::environment(&shop.queue, &message, shop.rules.max_attempts);
-        let mut handover = match hand_over(message, shop).await {
+        let mut handover = match self.meanwhile(hand_over(message, shop)).await {
             Ok(handover) => handover,
             Err(why) => {
                 tracing::error!("message {id}: cannot be handed over: {why}; giving it back");
                 let verdict = Verdict::release("NoHandover");
-                let _ = held.settle(&Settlement::Release).await;
+                let _ = self.meanwhile(held.settle(&Settlement::Release)).await;
                 return Done {
                     no_handover: Some(why.to_string()),
                     ..self.done(&id, attempt, &held, verdict, None, shop)
@@ -138,12 +141,13 @@ impl Slot {
                 .collect(),
             input: handover.input.take(),
             lock: handover.lock.take(),
+            notify_socket: shop.notary.notify_socket(self.number),
             stop_signal: shop.stop_signal,
             kill_after: shop.kill_after,
             delays: shop.delays,
         };
         let tenure = Tenure::new(shop.tenure(budget), Instant::now());
-        let mut clerk = shop.notary.clerk(&id);
+        let mut clerk = shop.notary.clerk(&id, self.number);
         let mut handler = Handler::new(
             &mut self.attendant,
             &mut self.hurry,
@@ -157,7 +161,8 @@ impl Slot {
         let course = handler.finish();
         // Files can take their time; the message is settled.
         if handover.is_on_disk() {
-            let _ = tokio::task::spawn_blocking(move || handover.remove()).await;
+            let removal = tokio::task::spawn_blocking(move || handover.remove());
+            let _ = self.meanwhile(removal).await;
         }
         // Nothing was given back: that is said by the ending.
         let verdict = course.verdict.clone().unwrap_or_else(|| {
@@ -188,13 +193,18 @@ impl Slot {
 
     /// Keeps a message away, whose queue cannot do that, by its lock; then it may come again.
     async fn keep(&mut self, held: &Held, budget: &Budget, delay: Duration, shop: &Shop) {
-        let kept = away::keep(held, budget, delay, shop.leaving.clone());
-        let mut kept = std::pin::pin!(kept);
+        self.meanwhile(away::keep(held, budget, delay, shop.leaving.clone()))
+            .await;
+    }
+
+    /// Waits for this. Meanwhile somebody has to answer whether the guardian is well.
+    async fn meanwhile<T>(&mut self, what: impl Future<Output = T>) -> T {
+        let mut what = pin!(what);
         loop {
             tokio::select! {
-                () = &mut kept => return,
-                // Somebody has to answer whether the guardian is well.
-                _ = self.attendant.news() => {}
+                biased;
+                done = &mut what => return done,
+                news = self.attendant.news() => self.lost |= news == News::Lost,
             }
         }
     }
@@ -246,7 +256,8 @@ impl Slot {
             outcome,
             errno: course.and_then(|course| course.errno),
             no_handover: None,
-            lost: matches!(cause, Some(Cause::GuardianLost))
+            lost: self.lost
+                || matches!(cause, Some(Cause::GuardianLost))
                 || course.is_some_and(|course| course.stuck),
             overlap,
             put_aside,

@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::desk::{Desk, Next, Stop, Terms, Why};
 use super::handover;
-use super::notary::Notary;
+use super::notary::{DRAINING, Notary};
 use super::open::open;
 use super::resolve::resolve;
 use super::settle::{Outcome, Rules};
@@ -32,7 +32,7 @@ use crate::run::make_room;
 #[cfg(feature = "http")]
 use crate::serve;
 use crate::signals::{Asked, Signals};
-use crate::supervise::{self, Guardian, Program, Setup};
+use crate::supervise::{self, Guardian, News, Program, Setup};
 
 /// How long it may take to say farewell to a queue.
 const CLOSING: Duration = Duration::from_secs(2);
@@ -93,7 +93,7 @@ pub fn work(plan: plan::Work) -> anyhow::Result<Leave> {
     let notary = Notary::new(&plan, queue.name(), first);
     #[cfg(feature = "http")]
     if let Some(listener) = listener {
-        notary.serve(server(listener, &*queue, first)?);
+        notary.serve(server(listener, &*queue, &guardians)?);
     }
     let shop = Shop {
         queue: queue.name().to_owned(),
@@ -145,13 +145,14 @@ fn rules(plan: &plan::Work) -> Rules {
 fn server(
     listener: serve::Listener,
     queue: &dyn Queue,
-    guardian: &Guardian,
+    guardians: &[Guardian],
 ) -> anyhow::Result<serve::Server> {
     use anyhow::Context as _;
-    let control = guardian
-        .view()
-        .context("--listen: there is no control file")?;
-    let board = serve::Board::of_worker(queue.name(), control, guardian.vitals());
+    let missing = "--listen: there is no control file";
+    let first = guardians.first().context(missing)?;
+    let control = first.view().context(missing)?;
+    let vitals = guardians.iter().map(Guardian::vitals).collect();
+    let board = serve::Board::of_worker(queue.name(), control, vitals);
     serve::Server::start(listener, board).context("--listen: cannot start the server")
 }
 
@@ -165,6 +166,8 @@ async fn begin(
     let (hurry, hurried) = watch::channel(false);
     let leaving;
     (leaving, shop.leaving) = watch::channel(false);
+    let notary = shop.notary.clone();
+    notary.begin(guardians.iter().map(Guardian::vitals).collect());
     let mut posts = Vec::new();
     let mut idle = Vec::new();
     for (number, guardian) in guardians.into_iter().enumerate() {
@@ -175,10 +178,11 @@ async fn begin(
             attendant: guardian.attend()?,
             signals: Signals::relayed(relay),
             hurry: hurried.clone(),
+            lost: false,
         });
     }
-    let notary = shop.notary.clone();
-    let leave = match prepare(&*queue, &mut signals, &mut idle).await {
+    let prepared = prepare(&*queue, &mut signals, &notary, &mut idle).await;
+    let leave = match prepared {
         Ok(None) => {
             let terms = Terms {
                 concurrency: plan.concurrency,
@@ -200,6 +204,7 @@ async fn begin(
                 last: None,
             };
             let why = worker.run(&mut signals).await;
+            notary.stops();
             queue.close(Instant::now() + CLOSING).await;
             join_all(worker.idle.into_iter().map(|slot| slot.attendant.dismiss())).await;
             let leave = said(&why, plan, worker.last.as_ref());
@@ -207,6 +212,7 @@ async fn begin(
             leave
         }
         Ok(Some(signal)) => {
+            notary.stops();
             queue.close(Instant::now() + CLOSING).await;
             join_all(idle.into_iter().map(|slot| slot.attendant.dismiss())).await;
             let why = Why::Stopped(signal);
@@ -215,6 +221,7 @@ async fn begin(
             leave
         }
         Err(missing) => {
+            notary.stops();
             queue.close(Instant::now() + CLOSING).await;
             join_all(idle.into_iter().map(|slot| slot.attendant.dismiss())).await;
             let cause = missing.to_string();
@@ -232,6 +239,7 @@ async fn begin(
 async fn prepare(
     queue: &dyn Queue,
     signals: &mut Signals,
+    notary: &Notary,
     idle: &mut [Slot],
 ) -> Result<Option<i32>, Missing> {
     let give_up_at = Instant::now() + PATIENCE;
@@ -244,12 +252,16 @@ async fn prepare(
             signal = stop(signals) => return Ok(Some(signal)),
             () = answer_for(idle) => {}
             looked = attempt => match looked {
-                Ok(()) => return Ok(None),
+                Ok(()) => {
+                    notary.doubts(None);
+                    return Ok(None);
+                }
                 Err(Missing::Failed(Failure::Transient { why, .. }))
                     if Instant::now() + RETRY < give_up_at =>
                 {
                     if !std::mem::replace(&mut told, true) {
                         tracing::warn!("cannot reach the queue: {why}; retrying");
+                        notary.doubts(Some(format!("cannot reach the queue: {why}")));
                     }
                 }
                 Err(missing) => return Err(missing),
@@ -265,13 +277,12 @@ async fn prepare(
     }
 }
 
-/// Whether its guardian is well, for the first slot as long as it is idle; never ends.
+/// Whether their guardians are well, for slots that are idle; never ends.
 async fn answer_for(idle: &mut [Slot]) {
-    if let Some(slot) = idle.iter_mut().find(|slot| slot.number == 0) {
-        loop {
-            let _ = slot.attendant.news().await;
-        }
-    }
+    join_all(idle.iter_mut().map(|slot| async {
+        while slot.attendant.news().await != News::Lost {}
+    }))
+    .await;
     pending().await
 }
 
@@ -358,6 +369,16 @@ impl Worker {
                     None => pending().await,
                 }
             };
+            // Somebody has to answer whether the guardians of idle slots are well.
+            let idle = async {
+                let slots = self.idle.iter_mut();
+                let mut news: FuturesUnordered<_> =
+                    slots.map(|slot| slot.attendant.news()).collect();
+                match news.next().await {
+                    Some(news) => news,
+                    None => pending().await,
+                }
+            };
             tokio::select! {
                 biased;
                 asked = signals.next() => self.asked(asked),
@@ -375,7 +396,7 @@ impl Worker {
                         self.desk.withdrawn();
                     }
                 }
-                () = answer_for(&mut self.idle) => {}
+                news = idle => self.heard(&news),
                 () = tokio::time::sleep(until.since(now).min(LONGEST_SLEEP)) => {}
             }
         }
@@ -389,7 +410,7 @@ impl Worker {
 
     fn show(&self) {
         let state = match self.desk.running() {
-            _ if self.desk.is_leaving() => "draining",
+            _ if self.desk.is_leaving() => DRAINING,
             0 => "waiting",
             _ => "working",
         };
@@ -430,6 +451,16 @@ impl Worker {
         }
     }
 
+    /// Of a guardian that has nothing to guard: without it we are not sound, and no message may
+    /// come to it.
+    fn heard(&mut self, news: &News) {
+        if *news == News::Lost {
+            tracing::error!("a guardian died or fell silent: taking no more messages");
+            let why = Why::GuardianLost { overlap: false };
+            self.desk.leave(Instant::now(), why);
+        }
+    }
+
     fn taken(&mut self, taken: Result<Vec<Message>, Failure>) {
         let now = Instant::now();
         let messages = match taken {
@@ -443,11 +474,15 @@ impl Worker {
                 if !std::mem::replace(&mut self.doubt, true) && !self.desk.is_leaving() {
                     tracing::warn!("cannot take messages: {failure}; retrying");
                 }
+                self.shop
+                    .notary
+                    .doubts(Some(format!("cannot take messages: {failure}")));
                 return;
             }
         };
         if std::mem::take(&mut self.doubt) {
             tracing::info!("the queue answers again");
+            self.shop.notary.doubts(None);
         }
         let mut count = 0;
         for message in messages {
