@@ -19,9 +19,11 @@ pub mod settle;
 mod away;
 #[cfg(feature = "service-bus")]
 mod bus;
+mod ending;
 mod handler;
 mod notary;
 mod open;
+mod preparing;
 mod resolve;
 #[cfg(test)]
 pub(crate) mod scripted;

@@ -15,18 +15,20 @@ use nix::errno::Errno;
 use tokio::sync::{mpsc, watch};
 
 use super::desk::{Desk, Next, Stop, Terms, Why};
+use super::ending::{said, words};
 use super::handover;
 use super::notary::{DRAINING, Notary};
 use super::open::open;
+use super::preparing::{answer_for, prepare};
 use super::resolve::resolve;
-use super::settle::{Outcome, Rules};
+use super::settle::Rules;
 use super::slot::{Done, Shop, Slot};
 use crate::clock::Instant;
-use crate::core::budget::{ATTEMPT, RETRY};
-use crate::core::{Exit, Failure};
-use crate::exit::{self, Leave};
+use crate::core::Failure;
+use crate::core::budget::ATTEMPT;
+use crate::exit::Leave;
 use crate::plan::{self, Refusal};
-use crate::queue::{Message, Missing, Queue};
+use crate::queue::{Message, Queue};
 use crate::report;
 use crate::run::make_room;
 #[cfg(feature = "http")]
@@ -36,8 +38,6 @@ use crate::supervise::{self, Guardian, News, Program, Setup};
 
 /// How long it may take to say farewell to a queue.
 const CLOSING: Duration = Duration::from_secs(2);
-/// How long a queue may stay silent before the first answer.
-const PATIENCE: Duration = Duration::from_secs(30);
 /// The longest sleep between two looks at the clock: the runtime's stands still while the machine
 /// sleeps.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
@@ -233,65 +233,6 @@ async fn begin(
         }
     };
     Ok(leave)
-}
-
-/// Looks at the queue, for as long as it may take; a signal ends that.
-async fn prepare(
-    queue: &dyn Queue,
-    signals: &mut Signals,
-    notary: &Notary,
-    idle: &mut [Slot],
-) -> Result<Option<i32>, Missing> {
-    let give_up_at = Instant::now() + PATIENCE;
-    let mut told = false;
-    loop {
-        let sent = Instant::now();
-        let attempt = queue.prepare(give_up_at.min(sent + ATTEMPT));
-        tokio::select! {
-            biased;
-            signal = stop(signals) => return Ok(Some(signal)),
-            () = answer_for(idle) => {}
-            looked = attempt => match looked {
-                Ok(()) => {
-                    notary.doubts(None);
-                    return Ok(None);
-                }
-                Err(Missing::Failed(Failure::Transient { why, .. }))
-                    if Instant::now() + RETRY < give_up_at =>
-                {
-                    if !std::mem::replace(&mut told, true) {
-                        tracing::warn!("cannot reach the queue: {why}; retrying");
-                        notary.doubts(Some(format!("cannot reach the queue: {why}")));
-                    }
-                }
-                Err(missing) => return Err(missing),
-            }
-        }
-        let next = (sent + RETRY).since(Instant::now());
-        tokio::select! {
-            biased;
-            signal = stop(signals) => return Ok(Some(signal)),
-            () = answer_for(idle) => {}
-            () = tokio::time::sleep(next) => {}
-        }
-    }
-}
-
-/// Whether their guardians are well, for slots that are idle; never ends.
-async fn answer_for(idle: &mut [Slot]) {
-    join_all(idle.iter_mut().map(|slot| async {
-        while slot.attendant.news().await != News::Lost {}
-    }))
-    .await;
-    pending().await
-}
-
-async fn stop(signals: &mut Signals) -> i32 {
-    loop {
-        if let Asked::Stop(signal) = signals.next().await {
-            return signal;
-        }
-    }
 }
 
 type Job = Pin<Box<dyn Future<Output = (Slot, Done)>>>;
@@ -522,175 +463,6 @@ impl Worker {
         }
         if done.ran {
             self.last = Some(done);
-        }
-    }
-}
-
-/// Why we leave, in a few words.
-fn words(why: &Why) -> String {
-    match why {
-        Why::Stopped(signal) => {
-            format!(
-                "a stop was requested by {}",
-                crate::units::signal_name(*signal)
-            )
-        }
-        Why::Idle => "there was no message for --idle-exit".into(),
-        Why::Enough => "there were as many messages as asked for".into(),
-        Why::NotStarted { errno } => format!(
-            "the command cannot be started: {}",
-            std::io::Error::from_raw_os_error(*errno)
-        ),
-        Why::GuardianLost { overlap: false } => "a guardian died or fell silent".into(),
-        Why::GuardianLost { overlap: true } => "a process of a command cannot be killed".into(),
-        Why::NoHandover { why } => format!("messages cannot be handed over here: {why}"),
-        // It says itself what cannot be done.
-        Why::CannotTake { why, denied: true } => why.clone(),
-        Why::CannotTake { why, denied: false } => format!("messages cannot be taken: {why}"),
-        Why::CannotPutAside { why } => {
-            format!("messages that are to be put aside cannot be: {why}")
-        }
-    }
-}
-
-/// How we leave, said to people.
-fn said(why: &Why, plan: &plan::Work, last: Option<&Done>) -> Leave {
-    let leave = leave(why, plan.once, last);
-    let (exit, text) = (leave.status(), words(why));
-    let event = "done";
-    match why {
-        Why::Stopped(_) | Why::Idle | Why::Enough => tracing::info!(event, exit, "{text}"),
-        Why::NotStarted { .. } => {
-            let command = plan::quoted(&plan.command);
-            tracing::error!(event, exit, "{text}: {command}");
-        }
-        Why::GuardianLost { .. }
-        | Why::NoHandover { .. }
-        | Why::CannotTake { .. }
-        | Why::CannotPutAside { .. } => {
-            tracing::error!(event, exit, "{text}");
-        }
-    }
-    leave
-}
-
-fn leave(why: &Why, once: bool, last: Option<&Done>) -> Leave {
-    match (why, last) {
-        (Why::Enough, Some(last)) if once => {
-            if last.overlap {
-                return Leave::Status(exit::OVERLAP);
-            }
-            match (last.outcome, last.exit) {
-                (Outcome::Lost | Outcome::Unconfirmed | Outcome::Unsettled, _) | (_, None) => {
-                    Leave::Status(exit::LOST)
-                }
-                (Outcome::Completed, Some(Exit::Code(status))) => Leave::Status(status),
-                // It said 0, and it did not count: it was told to end.
-                (_, Some(Exit::Code(0))) => Leave::Status(exit::LOST),
-                (_, Some(Exit::Code(status))) => Leave::Status(status),
-                (_, Some(Exit::Signal(signal))) => Leave::Signal(signal),
-            }
-        }
-        (Why::Stopped(signal), _) => Leave::Signal(*signal),
-        (Why::Idle | Why::Enough, _) => Leave::Status(0),
-        (
-            Why::NotStarted {
-                errno: libc::ENOENT,
-            },
-            _,
-        ) => Leave::Status(exit::NOT_FOUND),
-        (Why::NotStarted { .. } | Why::NoHandover { .. }, _) => Leave::Status(exit::NOT_RUNNABLE),
-        (Why::CannotTake { denied: true, .. }, _) => Leave::Status(exit::DENIED),
-        (Why::GuardianLost { overlap: false }, _) => Leave::Status(exit::LOST),
-        (Why::GuardianLost { overlap: true }, _) => Leave::Status(exit::OVERLAP),
-        (Why::CannotTake { .. } | Why::CannotPutAside { .. }, _) => {
-            Leave::Status(exit::UNAVAILABLE)
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_end_has_its_status() {
-        let done = |outcome, exit, overlap| Done {
-            ran: true,
-            exit,
-            outcome,
-            errno: None,
-            no_handover: None,
-            lost: false,
-            overlap,
-            put_aside: None,
-        };
-        let code = |status| Some(Exit::Code(status));
-        for (outcome, exit, overlap, status) in [
-            (Outcome::Completed, code(0), false, Leave::Status(0)),
-            (Outcome::Retried, code(3), false, Leave::Status(3)),
-            (Outcome::DeadLettered, code(65), false, Leave::Status(65)),
-            (
-                Outcome::Retried,
-                Some(Exit::Signal(9)),
-                false,
-                Leave::Signal(9),
-            ),
-            (Outcome::Retried, code(0), false, Leave::Status(70)),
-            (Outcome::Unconfirmed, code(0), false, Leave::Status(70)),
-            (
-                Outcome::Lost,
-                Some(Exit::Signal(9)),
-                false,
-                Leave::Status(70),
-            ),
-            (
-                Outcome::Lost,
-                Some(Exit::Signal(9)),
-                true,
-                Leave::Status(71),
-            ),
-        ] {
-            let done = done(outcome, exit, overlap);
-            assert_eq!(leave(&Why::Enough, true, Some(&done)), status);
-            assert_eq!(leave(&Why::Enough, false, Some(&done)), Leave::Status(0));
-        }
-        let why = || "403".to_owned();
-        for (cause, status) in [
-            (Why::Idle, Leave::Status(0)),
-            (Why::Stopped(15), Leave::Signal(15)),
-            (
-                Why::NotStarted {
-                    errno: libc::ENOENT,
-                },
-                Leave::Status(127),
-            ),
-            (
-                Why::NotStarted {
-                    errno: libc::EACCES,
-                },
-                Leave::Status(126),
-            ),
-            (Why::GuardianLost { overlap: false }, Leave::Status(70)),
-            (Why::GuardianLost { overlap: true }, Leave::Status(71)),
-            (Why::CannotPutAside { why: why() }, Leave::Status(69)),
-            (Why::NoHandover { why: why() }, Leave::Status(126)),
-            (
-                Why::CannotTake {
-                    why: why(),
-                    denied: true,
-                },
-                Leave::Status(77),
-            ),
-            (
-                Why::CannotTake {
-                    why: why(),
-                    denied: false,
-                },
-                Leave::Status(69),
-            ),
-        ] {
-            assert_eq!(leave(&cause, true, None), status, "{cause:?}");
         }
     }
 }

@@ -68,23 +68,29 @@ fn a_queue_that_is_not_there_that_has_sessions_or_is_disabled_is_explained() {
     };
     stage.broker.create("talks", sessions);
     let done = stage.worker_on("talks").command(["true"]).finish();
-    assert!(done.stderr.contains("session"), "{}", done.stderr);
-    assert!(!matches!(done.ended, Ended::Code(0)), "{:?}", done.ended);
+    assert_ended(&done, 69, "session");
     let disabled = QueueSettings {
         disabled: true,
         ..QueueSettings::default()
     };
     stage.broker.create("asleep", disabled);
-    let running = stage.worker_on("asleep").command(["true"]).start();
-    running.await_log("disabled");
-    stage.broker.create("asleep", QueueSettings::default());
-    stage.broker.put("asleep", Message::data(b"x"));
-    let mut running = running;
-    if running.ended().is_none() {
-        running.await_log("completed");
-        running.signal(Signal::SIGTERM);
-    }
-    running.wait();
+    let done = stage.worker_on("asleep").command(["true"]).finish();
+    assert_ended(&done, 69, "disabled");
+}
+
+#[test]
+fn a_queue_that_is_disabled_for_a_while_is_waited_for() {
+    let stage = Stage::with(SHORT);
+    let running = stage.worker().command(["true"]).start();
+    stage.put("x");
+    running.await_log("completed");
+    stage.broker.disable(JOBS, true);
+    running.await_log("cannot take messages");
+    stage.broker.disable(JOBS, false);
+    stage.put("y");
+    running.await_log_times("completed", 2);
+    running.signal(Signal::SIGTERM);
+    assert_eq!(running.finish().ended, Ended::Died(Signal::SIGTERM));
 }
 
 #[test]
@@ -141,25 +147,19 @@ fn links_that_are_detached_for_idleness_are_made_anew() {
 }
 
 #[test]
-fn a_peer_that_says_nothing_any_more_is_given_up_and_the_next_connection_serves() {
-    let settings = Settings {
-        idle_time_out: Duration::from_secs(5),
-        ..Settings::default()
-    };
-    let stage = Stage::of(settings, QueueSettings::default());
+fn a_service_that_says_nothing_for_a_while_is_worked_on_again() {
+    let stage = Stage::with(SHORT);
     let running = stage.worker().command(["true"]).start();
-    running.await_log("takes messages");
     stage.put("x");
     running.await_log("completed");
-    // Only what is connected now: whoever comes anew is served.
     stage.broker.freeze();
-    std::thread::sleep(Duration::from_secs(1));
-    stage.broker.cut();
-    stage.broker.thaw();
     stage.put("y");
+    std::thread::sleep(SHORT + Duration::from_secs(3));
+    stage.broker.thaw();
     running.await_log_times("completed", 2);
     running.signal(Signal::SIGTERM);
     assert_eq!(running.finish().ended, Ended::Died(Signal::SIGTERM));
+    stage.assert_holds(0, 0);
 }
 
 #[test]

@@ -156,7 +156,7 @@ fn a_message_that_arrived_while_the_worker_stood_still_is_not_run_on_an_old_lock
     assert_ended(&other.finish(), 0, "completed, attempt 2");
     assert!(!frozen.stderr().contains("runs"), "{}", frozen.stderr());
     frozen.signal(Signal::SIGTERM);
-    frozen.finish();
+    let _ended = frozen.finish();
     stage.assert_holds(0, 0);
 }
 

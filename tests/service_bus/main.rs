@@ -1,6 +1,7 @@
 //! `trafficcop work --service-bus` against a stand-in broker in this process, with real commands.
 //! Read as a specification: each test is one sentence of it, on a broker of its own.
 
+#[expect(dead_code, reason = "its server is for who speaks HTTP")]
 #[path = "../entra/authority.rs"]
 mod authority;
 #[expect(dead_code, reason = "each test binary uses a part of the support")]

@@ -78,7 +78,7 @@ fn microsoft_s_client_sends_and_reads_what_was_dead_lettered() {
     });
     for worker in workers {
         worker.signal(Signal::SIGTERM);
-        worker.finish();
+        let _ended = worker.finish();
     }
     stage.scene.await_nobody();
     assert_eq!(ask("left").trim(), "0");
