@@ -62,7 +62,7 @@ pub(super) async fn prepare(
 }
 
 /// Whether their guardians are well, for slots that are idle; never ends.
-pub(super) async fn answer_for(idle: &mut [Slot]) {
+async fn answer_for(idle: &mut [Slot]) {
     join_all(
         idle.iter_mut()
             .map(|slot| async { while slot.attendant.news().await != News::Lost {} }),

@@ -19,7 +19,7 @@ use super::ending::{said, words};
 use super::handover;
 use super::notary::{DRAINING, Notary};
 use super::open::open;
-use super::preparing::{answer_for, prepare};
+use super::preparing::prepare;
 use super::resolve::resolve;
 use super::settle::Rules;
 use super::slot::{Done, Shop, Slot};

@@ -83,18 +83,21 @@ impl Stand for OnServiceBus {
                 broker.detach(JOBS, condition, "The link was idle for too long.");
             }
             _ => {
-                for _ in 0..rng.u32(1..20) {
-                    let occasions = [
-                        On::RenewLock,
-                        On::UpdateDisposition,
-                        On::PutToken,
-                        On::Attach,
-                    ];
+                for _ in 0..rng.u32(1..6) {
+                    let (renew, settle) = (On::RenewLock, On::UpdateDisposition);
+                    let occasions = [renew, renew, settle, settle, On::PutToken, On::Attach];
                     let on = occasions[rng.usize(0..occasions.len())];
                     broker.fault(Fault::new(on, Self::act(rng)).after(rng.u32(0..3)));
                 }
             }
         }
+    }
+
+    fn calm(&self) {
+        self.0.clear_faults();
+        self.0.thaw();
+        self.0.refuse_connections(false);
+        self.0.skew(0);
     }
 }
 

@@ -278,7 +278,7 @@ fn a_settlement_that_is_refused_for_now_is_asked_for_again() {
 
 #[test]
 fn a_message_that_cannot_be_dead_lettered_is_not_run_and_after_five_the_worker_leaves() {
-    let stage = Stage::with(Duration::from_secs(60));
+    let stage = Stage::with(SHORT);
     for _ in 0..6 {
         stage.broker.put(JOBS, Message::data(&[7; 2000]));
     }
@@ -289,14 +289,14 @@ fn a_message_that_cannot_be_dead_lettered_is_not_run_and_after_five_the_worker_l
     };
     stage
         .broker
-        .fault(Fault::new(On::UpdateDisposition, refuse).times(5));
+        .fault(Fault::new(On::UpdateDisposition, refuse).times(u32::MAX));
     let done = stage
         .worker()
-        .args(["--max-body", "1K"])
+        .args(["--max-body", "1K", "-j", "5"])
         .current_dir(stage.scene.directory())
         .shell("touch never")
         .finish();
-    assert_ended(&done, 69, "unsettled");
+    assert_ended(&done, 69, "put aside cannot be");
     assert!(!stage.scene.path("never").exists());
     let counts = stage.counts(JOBS);
     assert_eq!(counts.ready + counts.locked, 6, "nothing was lost");

@@ -70,6 +70,9 @@ impl Stand for OnStorage {
             }
         }
     }
+
+    /// Each trouble ends by itself.
+    fn calm(&self) {}
 }
 
 fn line(what: What, attempt: u64, pid: i32, at: u64) -> Line {

@@ -141,14 +141,15 @@ impl Held {
                     let after = Instant::now().since(state.t0);
                     self.shared.belief.ended_early(after, state.length);
                 }
-                Err(self.lose(&mut state, &*service, &fault))
+                // Nothing is said on the link: whoever works on it has yet to be stopped, and if the
+                // service was wrong that would hand it to another before.
+                Err(Held::lose(&mut state, &fault))
             }
             Err(fault) => Err(fault.doubt(WHAT)),
         }
     }
 
-    fn lose(&self, state: &mut State, service: &dyn Service, fault: &Fault) -> Failure {
-        service.forget(self.ticket, &Settlement::Release);
+    fn lose(state: &mut State, fault: &Fault) -> Failure {
         let over = if state.settling.is_some() {
             Over::Unconfirmed(format!(
                 "{}: the settlement before was not answered, and whether it was carried out cannot \
@@ -219,7 +220,8 @@ impl Lock for Held {
                     state.settling = earlier;
                 }
                 if fault.is_lost() {
-                    return Err(self.lose(&mut state, &*service, &fault));
+                    service.forget(self.ticket, &Settlement::Release);
+                    return Err(Held::lose(&mut state, &fault));
                 }
                 Err(fault.doubt(WHAT))
             }
