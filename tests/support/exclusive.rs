@@ -132,11 +132,15 @@ pub(crate) fn prove<S: Stand>(stand: &S, messages: u64) {
     let scene = Scene::new();
     let mut fails = Vec::new();
     for tag in 0..count {
-        // From nothing to three locks, at 50 ms a beat; one in ten never succeeds, and is shorter: it is
+        // From nothing to three locks, at 50 ms a beat; one in ten never succeeds, and is short: it is
         // run as often as it may, one run after another.
         let status = if rng.u32(0..10) == 0 { 1 } else { 0 };
-        let locks = if status == 0 { 3 } else { 1 };
-        let beats = rng.u64(0..=locks * S::LOCK.as_millis() as u64 / 50);
+        let longest = if status == 0 {
+            3 * S::LOCK.as_millis() as u64
+        } else {
+            1000
+        };
+        let beats = rng.u64(0..=longest / 50);
         fails.push(status != 0);
         stand.put(&format!("m{tag} {beats} {status}"));
     }
