@@ -171,7 +171,7 @@ async fn begin(
         });
     }
     let notary = shop.notary.clone();
-    let leave = match prepare(&*queue, &mut signals).await {
+    let leave = match prepare(&*queue, &mut signals, &mut idle).await {
         Ok(None) => {
             let terms = Terms {
                 concurrency: plan.concurrency,
@@ -217,7 +217,11 @@ async fn begin(
 }
 
 /// Looks at the queue, for as long as it may take; a signal ends that.
-async fn prepare(queue: &dyn Queue, signals: &mut Signals) -> Result<Option<i32>, Missing> {
+async fn prepare(
+    queue: &dyn Queue,
+    signals: &mut Signals,
+    idle: &mut [Slot],
+) -> Result<Option<i32>, Missing> {
     let give_up_at = Instant::now() + PATIENCE;
     let mut told = false;
     loop {
@@ -226,6 +230,7 @@ async fn prepare(queue: &dyn Queue, signals: &mut Signals) -> Result<Option<i32>
         tokio::select! {
             biased;
             signal = stop(signals) => return Ok(Some(signal)),
+            () = answer_for(idle) => {}
             looked = attempt => match looked {
                 Ok(()) => return Ok(None),
                 Err(Missing::Failed(Failure::Transient { why, .. }))
@@ -242,9 +247,20 @@ async fn prepare(queue: &dyn Queue, signals: &mut Signals) -> Result<Option<i32>
         tokio::select! {
             biased;
             signal = stop(signals) => return Ok(Some(signal)),
+            () = answer_for(idle) => {}
             () = tokio::time::sleep(next) => {}
         }
     }
+}
+
+/// Whether its guardian is well, for the first slot as long as it is idle; never ends.
+async fn answer_for(idle: &mut [Slot]) {
+    if let Some(slot) = idle.iter_mut().find(|slot| slot.number == 0) {
+        loop {
+            let _ = slot.attendant.news().await;
+        }
+    }
+    pending().await
 }
 
 async fn stop(signals: &mut Signals) -> i32 {
@@ -303,15 +319,6 @@ impl Worker {
                     None => pending().await,
                 }
             };
-            // While the first slot is idle, somebody has to answer whether its guardian is well.
-            let first = async {
-                match self.idle.iter_mut().find(|slot| slot.number == 0) {
-                    Some(slot) => {
-                        let _ = slot.attendant.news().await;
-                    }
-                    None => pending().await,
-                }
-            };
             tokio::select! {
                 biased;
                 asked = signals.next() => self.asked(asked),
@@ -322,7 +329,7 @@ impl Worker {
                     taking = None;
                     self.taken(taken);
                 }
-                () = first => {}
+                () = answer_for(&mut self.idle) => {}
                 () = tokio::time::sleep(until.since(now).min(LONGEST_SLEEP)) => {}
             }
         }
@@ -376,10 +383,15 @@ impl Worker {
         let messages = match taken {
             Ok(messages) => messages,
             Err(failure) => {
-                if !std::mem::replace(&mut self.doubt, true) {
+                let denied = match failure {
+                    Failure::Fatal { denied, .. } => Some(denied),
+                    _ => None,
+                };
+                self.desk.took_nothing(now, failure.to_string(), denied);
+                if !std::mem::replace(&mut self.doubt, true) && !self.desk.is_leaving() {
                     tracing::warn!("cannot take messages: {failure}; retrying");
                 }
-                return self.desk.took_nothing(now);
+                return;
             }
         };
         if std::mem::take(&mut self.doubt) {
@@ -413,6 +425,10 @@ impl Worker {
             let overlap = done.overlap;
             self.desk.leave(now, Why::GuardianLost { overlap });
         }
+        if let Some(why) = &done.no_handover {
+            let why = why.clone();
+            self.desk.leave(now, Why::NoHandover { why });
+        }
         // The deadline had passed when it was to be started: that is nobody's fault.
         if let Some(errno) = done.errno.filter(|errno| *errno != Errno::ETIME as i32) {
             self.desk.leave(now, Why::NotStarted { errno });
@@ -440,6 +456,10 @@ fn words(why: &Why) -> String {
         ),
         Why::GuardianLost { overlap: false } => "a guardian died or fell silent".into(),
         Why::GuardianLost { overlap: true } => "a process of a command cannot be killed".into(),
+        Why::NoHandover { why } => format!("messages cannot be handed over here: {why}"),
+        // It says itself what cannot be done.
+        Why::CannotTake { why, denied: true } => why.clone(),
+        Why::CannotTake { why, denied: false } => format!("messages cannot be taken: {why}"),
         Why::CannotPutAside { why } => {
             format!("messages that are to be put aside cannot be: {why}")
         }
@@ -457,7 +477,10 @@ fn said(why: &Why, plan: &plan::Work, last: Option<&Done>) -> Leave {
             let command = plan::quoted(&plan.command);
             tracing::error!(event, exit, "{text}: {command}");
         }
-        Why::GuardianLost { .. } | Why::CannotPutAside { .. } => {
+        Why::GuardianLost { .. }
+        | Why::NoHandover { .. }
+        | Why::CannotTake { .. }
+        | Why::CannotPutAside { .. } => {
             tracing::error!(event, exit, "{text}");
         }
     }
@@ -489,10 +512,13 @@ fn leave(why: &Why, once: bool, last: Option<&Done>) -> Leave {
             },
             _,
         ) => Leave::Status(exit::NOT_FOUND),
-        (Why::NotStarted { .. }, _) => Leave::Status(exit::NOT_RUNNABLE),
+        (Why::NotStarted { .. } | Why::NoHandover { .. }, _) => Leave::Status(exit::NOT_RUNNABLE),
+        (Why::CannotTake { denied: true, .. }, _) => Leave::Status(exit::DENIED),
         (Why::GuardianLost { overlap: false }, _) => Leave::Status(exit::LOST),
         (Why::GuardianLost { overlap: true }, _) => Leave::Status(exit::OVERLAP),
-        (Why::CannotPutAside { .. }, _) => Leave::Status(exit::UNAVAILABLE),
+        (Why::CannotTake { .. } | Why::CannotPutAside { .. }, _) => {
+            Leave::Status(exit::UNAVAILABLE)
+        }
     }
 }
 
@@ -507,6 +533,7 @@ mod tests {
             exit,
             outcome,
             errno: None,
+            no_handover: None,
             lost: false,
             overlap,
             put_aside: None,
@@ -560,6 +587,21 @@ mod tests {
             (Why::GuardianLost { overlap: false }, Leave::Status(70)),
             (Why::GuardianLost { overlap: true }, Leave::Status(71)),
             (Why::CannotPutAside { why: why() }, Leave::Status(69)),
+            (Why::NoHandover { why: why() }, Leave::Status(126)),
+            (
+                Why::CannotTake {
+                    why: why(),
+                    denied: true,
+                },
+                Leave::Status(77),
+            ),
+            (
+                Why::CannotTake {
+                    why: why(),
+                    denied: false,
+                },
+                Leave::Status(69),
+            ),
         ] {
             assert_eq!(leave(&cause, true, None), status, "{cause:?}");
         }
