@@ -353,6 +353,10 @@ pub const FOR_THE_MESSAGE: &[(&str, &str)] = &[
         "TRAFFICCOP_CONTROL",
         "a file of eight bytes that tells until when the message is ours: see trafficcop-run(1). 'trafficcop check' reads it",
     ),
+    (
+        "NOTIFY_SOCKET",
+        "where we were started with one: a socket of ours, on which the command tells systemd its STATUS. WATCHDOG_USEC and WATCHDOG_PID are not passed on",
+    ),
 ];
 
 /// What becomes of a message.

@@ -5,6 +5,7 @@
 //! ([`super::settle`]); when its command ends for want of a lock, by the core.
 
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ use crate::hold::hold;
 use crate::queue::{Message, Settlement};
 use crate::report::messages::Row;
 use crate::signals::Signals;
-use crate::supervise::Attendant;
+use crate::supervise::{Attendant, News};
 
 /// What all slots go by.
 pub(super) struct Shop {
@@ -41,6 +42,8 @@ pub(super) struct Slot {
     pub(super) attendant: Attendant,
     pub(super) signals: Signals,
     pub(super) hurry: watch::Receiver<bool>,
+    /// The guardian died while it had nothing to guard.
+    pub(super) lost: bool,
 }
 
 /// How a message was done with, as far as the worker has to know.
@@ -77,7 +80,7 @@ impl Slot {
     }
 
     /// Gives a message back that nothing was done with.
-    pub(super) async fn give_back(self, message: Message, shop: Arc<Shop>) -> (Slot, Done) {
+    pub(super) async fn give_back(mut self, message: Message, shop: Arc<Shop>) -> (Slot, Done) {
         let held = Held::new(&message, &shop.queue, shop.budget.lease);
         let held = held.hurried_by(self.hurry.clone());
         let verdict = Verdict::release("WorkerStopped");
@@ -87,7 +90,7 @@ impl Slot {
 
     /// Settles a message without running anything.
     async fn put_aside(
-        &self,
+        &mut self,
         message: &Message,
         held: &Held,
         verdict: Verdict,
@@ -95,7 +98,7 @@ impl Slot {
     ) -> Done {
         if let Some(settlement) = &verdict.settlement {
             // Its result is kept.
-            let _ = held.settle(settlement).await;
+            let _ = self.meanwhile(held.settle(settlement)).await;
         }
         self.done(&message.id, message.attempt, held, verdict, None, shop)
     }
@@ -103,12 +106,12 @@ impl Slot {
     async fn run(&mut self, message: Message, held: Arc<Held>, shop: &Shop) -> Done {
         let (id, attempt) = (message.id.clone(), message.attempt);
         let env = handover::environment(&shop.queue, &message, shop.rules.max_attempts);
-        let mut handover = match hand_over(message, shop).await {
+        let mut handover = match self.meanwhile(hand_over(message, shop)).await {
             Ok(handover) => handover,
             Err(why) => {
                 tracing::error!("message {id}: cannot be handed over: {why}; giving it back");
                 let verdict = Verdict::release("NoHandover");
-                let _ = held.settle(&Settlement::Release).await;
+                let _ = self.meanwhile(held.settle(&Settlement::Release)).await;
                 return Done {
                     no_handover: Some(why.to_string()),
                     ..self.done(&id, attempt, &held, verdict, None, shop)
@@ -122,11 +125,12 @@ impl Slot {
                 .collect(),
             input: handover.input.take(),
             lock: handover.lock.take(),
+            notify_socket: shop.notary.notify_socket(self.number),
             stop_signal: shop.stop_signal,
             kill_after: shop.kill_after,
         };
         let tenure = Tenure::new(shop.tenure(), Instant::now());
-        let mut clerk = shop.notary.clerk(&id);
+        let mut clerk = shop.notary.clerk(&id, self.number);
         let mut handler = Handler::new(
             &mut self.attendant,
             &mut self.hurry,
@@ -140,7 +144,8 @@ impl Slot {
         let course = handler.finish();
         // Files can take their time; the message is settled.
         if handover.is_on_disk() {
-            let _ = tokio::task::spawn_blocking(move || handover.remove()).await;
+            let removal = tokio::task::spawn_blocking(move || handover.remove());
+            let _ = self.meanwhile(removal).await;
         }
         // Nothing was given back: that is said by the ending.
         let verdict = course.verdict.clone().unwrap_or_else(|| {
@@ -155,6 +160,18 @@ impl Slot {
             })
         });
         self.done(&id, attempt, &held, verdict, Some((&course, &ending)), shop)
+    }
+
+    /// Waits for this. Meanwhile somebody has to answer whether the guardian is well.
+    async fn meanwhile<T>(&mut self, what: impl Future<Output = T>) -> T {
+        let mut what = pin!(what);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut what => return done,
+                news = self.attendant.news() => self.lost |= news == News::Lost,
+            }
+        }
     }
 
     /// Tells people, and the worker.
@@ -204,7 +221,8 @@ impl Slot {
             outcome,
             errno: course.and_then(|course| course.errno),
             no_handover: None,
-            lost: matches!(cause, Some(Cause::GuardianLost))
+            lost: self.lost
+                || matches!(cause, Some(Cause::GuardianLost))
                 || course.is_some_and(|course| course.stuck),
             overlap,
             put_aside,

@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::desk::{Desk, Next, Stop, Terms, Why};
 use super::handover;
-use super::notary::Notary;
+use super::notary::{DRAINING, Notary};
 use super::open::open;
 use super::resolve::resolve;
 use super::settle::{Outcome, Rules};
@@ -32,7 +32,7 @@ use crate::run::make_room;
 #[cfg(feature = "http")]
 use crate::serve;
 use crate::signals::{Asked, Signals};
-use crate::supervise::{self, Guardian, Program, Setup};
+use crate::supervise::{self, Guardian, News, Program, Setup};
 
 /// How long a queue may stay silent before the first answer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -91,7 +91,7 @@ pub fn work(plan: plan::Work) -> anyhow::Result<Leave> {
     let notary = Notary::new(&plan, queue.name(), first);
     #[cfg(feature = "http")]
     if let Some(listener) = listener {
-        notary.serve(server(listener, &*queue, first)?);
+        notary.serve(server(listener, &*queue, &guardians)?);
     }
     let shop = Shop {
         queue: queue.name().to_owned(),
@@ -140,13 +140,14 @@ fn rules(plan: &plan::Work) -> Rules {
 fn server(
     listener: serve::Listener,
     queue: &dyn Queue,
-    guardian: &Guardian,
+    guardians: &[Guardian],
 ) -> anyhow::Result<serve::Server> {
     use anyhow::Context as _;
-    let control = guardian
-        .view()
-        .context("--listen: there is no control file")?;
-    let board = serve::Board::of_worker(queue.name(), control, guardian.vitals());
+    let missing = "--listen: there is no control file";
+    let first = guardians.first().context(missing)?;
+    let control = first.view().context(missing)?;
+    let vitals = guardians.iter().map(Guardian::vitals).collect();
+    let board = serve::Board::of_worker(queue.name(), control, vitals);
     serve::Server::start(listener, board).context("--listen: cannot start the server")
 }
 
@@ -158,6 +159,8 @@ async fn begin(
 ) -> anyhow::Result<Leave> {
     let mut signals = Signals::listen()?;
     let (hurry, hurried) = watch::channel(false);
+    let notary = shop.notary.clone();
+    notary.begin(guardians.iter().map(Guardian::vitals).collect());
     let mut posts = Vec::new();
     let mut idle = Vec::new();
     for (number, guardian) in guardians.into_iter().enumerate() {
@@ -168,10 +171,11 @@ async fn begin(
             attendant: guardian.attend()?,
             signals: Signals::relayed(relay),
             hurry: hurried.clone(),
+            lost: false,
         });
     }
-    let notary = shop.notary.clone();
-    let leave = match prepare(&*queue, &mut signals, &mut idle).await {
+    let prepared = prepare(&*queue, &mut signals, &mut idle, &notary).await;
+    let leave = match prepared {
         Ok(None) => {
             let terms = Terms {
                 concurrency: plan.concurrency,
@@ -191,12 +195,14 @@ async fn begin(
                 last: None,
             };
             let why = worker.run(&mut signals).await;
+            notary.stops();
             join_all(worker.idle.into_iter().map(|slot| slot.attendant.dismiss())).await;
             let leave = said(&why, plan, worker.last.as_ref());
             notary.finish(&words(&why), leave);
             leave
         }
         Ok(Some(signal)) => {
+            notary.stops();
             join_all(idle.into_iter().map(|slot| slot.attendant.dismiss())).await;
             let why = Why::Stopped(signal);
             let leave = said(&why, plan, None);
@@ -204,6 +210,7 @@ async fn begin(
             leave
         }
         Err(missing) => {
+            notary.stops();
             join_all(idle.into_iter().map(|slot| slot.attendant.dismiss())).await;
             let cause = missing.to_string();
             let error = anyhow::Error::from(missing);
@@ -221,6 +228,7 @@ async fn prepare(
     queue: &dyn Queue,
     signals: &mut Signals,
     idle: &mut [Slot],
+    notary: &Notary,
 ) -> Result<Option<i32>, Missing> {
     let give_up_at = Instant::now() + PATIENCE;
     let mut told = false;
@@ -232,12 +240,16 @@ async fn prepare(
             signal = stop(signals) => return Ok(Some(signal)),
             () = answer_for(idle) => {}
             looked = attempt => match looked {
-                Ok(()) => return Ok(None),
+                Ok(()) => {
+                    notary.doubts(None);
+                    return Ok(None);
+                }
                 Err(Missing::Failed(Failure::Transient { why, .. }))
                     if Instant::now() + RETRY < give_up_at =>
                 {
                     if !std::mem::replace(&mut told, true) {
                         tracing::warn!("cannot reach the queue: {why}; retrying");
+                        notary.doubts(Some(format!("cannot reach the queue: {why}")));
                     }
                 }
                 Err(missing) => return Err(missing),
@@ -253,14 +265,25 @@ async fn prepare(
     }
 }
 
-/// Whether its guardian is well, for the first slot as long as it is idle; never ends.
-async fn answer_for(idle: &mut [Slot]) {
-    if let Some(slot) = idle.iter_mut().find(|slot| slot.number == 0) {
-        loop {
-            let _ = slot.attendant.news().await;
-        }
+/// What happens to the guardians of idle slots: somebody has to answer whether they are well.
+async fn news_of(idle: &mut [Slot]) -> News {
+    let news = idle.iter_mut().map(|slot| async {
+        let news = slot.attendant.news().await;
+        slot.lost |= news == News::Lost;
+        news
+    });
+    let mut news: FuturesUnordered<_> = news.collect();
+    match news.next().await {
+        Some(news) => news,
+        None => pending().await,
     }
-    pending().await
+}
+
+/// The same for as long as nothing can be made of it.
+async fn answer_for(idle: &mut [Slot]) {
+    loop {
+        let _ = news_of(idle).await;
+    }
 }
 
 async fn stop(signals: &mut Signals) -> i32 {
@@ -293,6 +316,9 @@ struct Worker {
 impl Worker {
     async fn run(&mut self, signals: &mut Signals) -> Why {
         let mut taking: Option<Taking> = None;
+        if self.idle.iter().any(|slot| slot.lost) {
+            self.heard(&News::Lost);
+        }
         loop {
             let now = Instant::now();
             if let Some(signal) = self.desk.ends(now) {
@@ -329,7 +355,7 @@ impl Worker {
                     taking = None;
                     self.taken(taken);
                 }
-                () = answer_for(&mut self.idle) => {}
+                news = news_of(&mut self.idle) => self.heard(&news),
                 () = tokio::time::sleep(until.since(now).min(LONGEST_SLEEP)) => {}
             }
         }
@@ -337,7 +363,7 @@ impl Worker {
 
     fn show(&self) {
         let state = match self.desk.running() {
-            _ if self.desk.is_leaving() => "draining",
+            _ if self.desk.is_leaving() => DRAINING,
             0 => "waiting",
             _ => "working",
         };
@@ -378,6 +404,16 @@ impl Worker {
         }
     }
 
+    /// Of a guardian that has nothing to guard: without it we are not sound, and no message may
+    /// come to it.
+    fn heard(&mut self, news: &News) {
+        if *news == News::Lost {
+            tracing::error!("a guardian died or fell silent: taking no more messages");
+            let why = Why::GuardianLost { overlap: false };
+            self.desk.leave(Instant::now(), why);
+        }
+    }
+
     fn taken(&mut self, taken: Result<Vec<Message>, Failure>) {
         let now = Instant::now();
         let messages = match taken {
@@ -391,11 +427,15 @@ impl Worker {
                 if !std::mem::replace(&mut self.doubt, true) && !self.desk.is_leaving() {
                     tracing::warn!("cannot take messages: {failure}; retrying");
                 }
+                self.shop
+                    .notary
+                    .doubts(Some(format!("cannot take messages: {failure}")));
                 return;
             }
         };
         if std::mem::take(&mut self.doubt) {
             tracing::info!("the queue answers again");
+            self.shop.notary.doubts(None);
         }
         let mut count = 0;
         for message in messages {
