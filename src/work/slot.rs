@@ -54,6 +54,8 @@ pub(super) struct Done {
     pub(super) outcome: Outcome,
     /// The command cannot be started, for this error number.
     pub(super) errno: Option<i32>,
+    /// It could not be handed over to a command.
+    pub(super) no_handover: Option<String>,
     /// There is no guardian any more.
     pub(super) lost: bool,
     pub(super) overlap: bool,
@@ -64,7 +66,8 @@ pub(super) struct Done {
 impl Slot {
     /// Works on this message until it is done with.
     pub(super) async fn work(mut self, message: Message, shop: Arc<Shop>) -> (Slot, Done) {
-        let held = Arc::new(Held::new(&message, &shop.queue, shop.budget.lease));
+        let held = Held::new(&message, &shop.queue, shop.budget.lease);
+        let held = Arc::new(held.hurried_by(self.hurry.clone()));
         let unfit = match &message.body {
             Err(why) => Some(Verdict::dead_letter(why.reason, why.detail.clone())),
             Ok(_) => shop.rules.before_running(message.attempt),
@@ -79,6 +82,7 @@ impl Slot {
     /// Gives a message back that nothing was done with.
     pub(super) async fn give_back(mut self, message: Message, shop: Arc<Shop>) -> (Slot, Done) {
         let held = Held::new(&message, &shop.queue, shop.budget.lease);
+        let held = held.hurried_by(self.hurry.clone());
         let verdict = Verdict::release("WorkerStopped");
         let done = self.put_aside(&message, &held, verdict, &shop).await;
         (self, done)
@@ -108,7 +112,10 @@ impl Slot {
                 tracing::error!("message {id}: cannot be handed over: {why}; giving it back");
                 let verdict = Verdict::release("NoHandover");
                 let _ = self.meanwhile(held.settle(&Settlement::Release)).await;
-                return self.done(&id, attempt, &held, verdict, None, shop);
+                return Done {
+                    no_handover: Some(why.to_string()),
+                    ..self.done(&id, attempt, &held, verdict, None, shop)
+                };
             }
         };
         let given = Given {
@@ -213,6 +220,7 @@ impl Slot {
             exit,
             outcome,
             errno: course.and_then(|course| course.errno),
+            no_handover: None,
             lost: self.lost
                 || matches!(cause, Some(Cause::GuardianLost))
                 || course.is_some_and(|course| course.stuck),

@@ -174,7 +174,7 @@ async fn begin(
             lost: false,
         });
     }
-    let prepared = prepare(&*queue, &mut signals, &notary).await;
+    let prepared = prepare(&*queue, &mut signals, &mut idle, &notary).await;
     let leave = match prepared {
         Ok(None) => {
             let terms = Terms {
@@ -227,6 +227,7 @@ async fn begin(
 async fn prepare(
     queue: &dyn Queue,
     signals: &mut Signals,
+    idle: &mut [Slot],
     notary: &Notary,
 ) -> Result<Option<i32>, Missing> {
     let give_up_at = Instant::now() + PATIENCE;
@@ -237,6 +238,7 @@ async fn prepare(
         tokio::select! {
             biased;
             signal = stop(signals) => return Ok(Some(signal)),
+            () = answer_for(idle) => {}
             looked = attempt => match looked {
                 Ok(()) => {
                     notary.doubts(None);
@@ -257,8 +259,30 @@ async fn prepare(
         tokio::select! {
             biased;
             signal = stop(signals) => return Ok(Some(signal)),
+            () = answer_for(idle) => {}
             () = tokio::time::sleep(next) => {}
         }
+    }
+}
+
+/// What happens to the guardians of idle slots: somebody has to answer whether they are well.
+async fn news_of(idle: &mut [Slot]) -> News {
+    let news = idle.iter_mut().map(|slot| async {
+        let news = slot.attendant.news().await;
+        slot.lost |= news == News::Lost;
+        news
+    });
+    let mut news: FuturesUnordered<_> = news.collect();
+    match news.next().await {
+        Some(news) => news,
+        None => pending().await,
+    }
+}
+
+/// The same for as long as nothing can be made of it.
+async fn answer_for(idle: &mut [Slot]) {
+    loop {
+        let _ = news_of(idle).await;
     }
 }
 
@@ -292,6 +316,9 @@ struct Worker {
 impl Worker {
     async fn run(&mut self, signals: &mut Signals) -> Why {
         let mut taking: Option<Taking> = None;
+        if self.idle.iter().any(|slot| slot.lost) {
+            self.heard(&News::Lost);
+        }
         loop {
             let now = Instant::now();
             if let Some(signal) = self.desk.ends(now) {
@@ -318,16 +345,6 @@ impl Worker {
                     None => pending().await,
                 }
             };
-            // Somebody has to answer whether the guardians of idle slots are well.
-            let idle = async {
-                let slots = self.idle.iter_mut();
-                let mut news: FuturesUnordered<_> =
-                    slots.map(|slot| slot.attendant.news()).collect();
-                match news.next().await {
-                    Some(news) => news,
-                    None => pending().await,
-                }
-            };
             tokio::select! {
                 biased;
                 asked = signals.next() => self.asked(asked),
@@ -338,7 +355,7 @@ impl Worker {
                     taking = None;
                     self.taken(taken);
                 }
-                news = idle => self.heard(&news),
+                news = news_of(&mut self.idle) => self.heard(&news),
                 () = tokio::time::sleep(until.since(now).min(LONGEST_SLEEP)) => {}
             }
         }
@@ -402,13 +419,18 @@ impl Worker {
         let messages = match taken {
             Ok(messages) => messages,
             Err(failure) => {
-                if !std::mem::replace(&mut self.doubt, true) {
+                let denied = match failure {
+                    Failure::Fatal { denied, .. } => Some(denied),
+                    _ => None,
+                };
+                self.desk.took_nothing(now, failure.to_string(), denied);
+                if !std::mem::replace(&mut self.doubt, true) && !self.desk.is_leaving() {
                     tracing::warn!("cannot take messages: {failure}; retrying");
                 }
                 self.shop
                     .notary
                     .doubts(Some(format!("cannot take messages: {failure}")));
-                return self.desk.took_nothing(now);
+                return;
             }
         };
         if std::mem::take(&mut self.doubt) {
@@ -443,6 +465,10 @@ impl Worker {
             let overlap = done.overlap;
             self.desk.leave(now, Why::GuardianLost { overlap });
         }
+        if let Some(why) = &done.no_handover {
+            let why = why.clone();
+            self.desk.leave(now, Why::NoHandover { why });
+        }
         // The deadline had passed when it was to be started: that is nobody's fault.
         if let Some(errno) = done.errno.filter(|errno| *errno != Errno::ETIME as i32) {
             self.desk.leave(now, Why::NotStarted { errno });
@@ -470,6 +496,10 @@ fn words(why: &Why) -> String {
         ),
         Why::GuardianLost { overlap: false } => "a guardian died or fell silent".into(),
         Why::GuardianLost { overlap: true } => "a process of a command cannot be killed".into(),
+        Why::NoHandover { why } => format!("messages cannot be handed over here: {why}"),
+        // It says itself what cannot be done.
+        Why::CannotTake { why, denied: true } => why.clone(),
+        Why::CannotTake { why, denied: false } => format!("messages cannot be taken: {why}"),
         Why::CannotPutAside { why } => {
             format!("messages that are to be put aside cannot be: {why}")
         }
@@ -487,7 +517,10 @@ fn said(why: &Why, plan: &plan::Work, last: Option<&Done>) -> Leave {
             let command = plan::quoted(&plan.command);
             tracing::error!(event, exit, "{text}: {command}");
         }
-        Why::GuardianLost { .. } | Why::CannotPutAside { .. } => {
+        Why::GuardianLost { .. }
+        | Why::NoHandover { .. }
+        | Why::CannotTake { .. }
+        | Why::CannotPutAside { .. } => {
             tracing::error!(event, exit, "{text}");
         }
     }
@@ -519,10 +552,13 @@ fn leave(why: &Why, once: bool, last: Option<&Done>) -> Leave {
             },
             _,
         ) => Leave::Status(exit::NOT_FOUND),
-        (Why::NotStarted { .. }, _) => Leave::Status(exit::NOT_RUNNABLE),
+        (Why::NotStarted { .. } | Why::NoHandover { .. }, _) => Leave::Status(exit::NOT_RUNNABLE),
+        (Why::CannotTake { denied: true, .. }, _) => Leave::Status(exit::DENIED),
         (Why::GuardianLost { overlap: false }, _) => Leave::Status(exit::LOST),
         (Why::GuardianLost { overlap: true }, _) => Leave::Status(exit::OVERLAP),
-        (Why::CannotPutAside { .. }, _) => Leave::Status(exit::UNAVAILABLE),
+        (Why::CannotTake { .. } | Why::CannotPutAside { .. }, _) => {
+            Leave::Status(exit::UNAVAILABLE)
+        }
     }
 }
 
@@ -537,6 +573,7 @@ mod tests {
             exit,
             outcome,
             errno: None,
+            no_handover: None,
             lost: false,
             overlap,
             put_aside: None,
@@ -590,6 +627,21 @@ mod tests {
             (Why::GuardianLost { overlap: false }, Leave::Status(70)),
             (Why::GuardianLost { overlap: true }, Leave::Status(71)),
             (Why::CannotPutAside { why: why() }, Leave::Status(69)),
+            (Why::NoHandover { why: why() }, Leave::Status(126)),
+            (
+                Why::CannotTake {
+                    why: why(),
+                    denied: true,
+                },
+                Leave::Status(77),
+            ),
+            (
+                Why::CannotTake {
+                    why: why(),
+                    denied: false,
+                },
+                Leave::Status(69),
+            ),
         ] {
             assert_eq!(leave(&cause, true, None), status, "{cause:?}");
         }
