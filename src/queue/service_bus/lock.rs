@@ -141,26 +141,10 @@ impl Held {
                     let after = Instant::now().since(state.t0);
                     self.shared.belief.ended_early(after, state.length);
                 }
-                Err(self.lose(&mut state, &*service, &fault))
+                Err(lose(&mut state, &fault))
             }
             Err(fault) => Err(fault.doubt(WHAT)),
         }
-    }
-
-    fn lose(&self, state: &mut State, service: &dyn Service, fault: &Fault) -> Failure {
-        service.forget(self.ticket, &Settlement::Release);
-        let over = if state.settling.is_some() {
-            Over::Unconfirmed(format!(
-                "{}: the settlement before was not answered, and whether it was carried out cannot \
-                 be said",
-                fault.why()
-            ))
-        } else {
-            Over::Lost(fault.why())
-        };
-        let failure = over.failure();
-        state.over = Some(over);
-        failure
     }
 
     /// Asks the service, in the way that can be.
@@ -182,6 +166,22 @@ impl Held {
         service.forget(self.ticket, how);
         Ok(())
     }
+}
+
+/// The service says that there is no such lock. Nothing is said on the link any more either, not even
+/// to empty the library's map: it could still mean something to a service that was wrong.
+fn lose(state: &mut State, fault: &Fault) -> Failure {
+    let over = if state.settling.is_some() {
+        Over::Unconfirmed(format!(
+            "{}: the settlement before was not answered, and whether it was carried out cannot be said",
+            fault.why()
+        ))
+    } else {
+        Over::Lost(fault.why())
+    };
+    let failure = over.failure();
+    state.over = Some(over);
+    failure
 }
 
 /// By our wall clock, in milliseconds since 1970: compared with the service's, and no more.
@@ -219,7 +219,7 @@ impl Lock for Held {
                     state.settling = earlier;
                 }
                 if fault.is_lost() {
-                    return Err(self.lose(&mut state, &*service, &fault));
+                    return Err(lose(&mut state, &fault));
                 }
                 Err(fault.doubt(WHAT))
             }
