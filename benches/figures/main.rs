@@ -19,6 +19,8 @@ mod handover;
 mod instance;
 mod numbers;
 mod programs;
+#[cfg(feature = "service-bus")]
+mod service_bus;
 mod start;
 mod table;
 
@@ -81,6 +83,11 @@ fn main() {
     }
     if wants("size") {
         table::print("size", footprint::size());
+    }
+    #[cfg(feature = "service-bus")]
+    if wants("service-bus") {
+        table::print("service bus", service_bus::throughput(scene));
+        table::print("service bus, memory", service_bus::memory(scene));
     }
     println!("all of it took {:.0} s", (instance::now() - began) / 1e3);
 }

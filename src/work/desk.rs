@@ -11,10 +11,16 @@ use crate::core::retry::Chance;
 /// From one look at an empty queue to the next, at first and at most (with ±20 %).
 const LEAST: Duration = Duration::from_millis(100);
 const MOST: Duration = Duration::from_secs(30);
+/// A queue that waits for messages is listened to for so long before it counts as empty, and at once
+/// for so long at most.
+const LOOK: Duration = Duration::from_secs(2);
+const LISTEN: Duration = Duration::from_secs(60);
 /// How many messages a queue gives at once.
 const BATCH: usize = 32;
 /// How often in a row messages may refuse to be put aside before we leave.
 const STUCK: u32 = 5;
+/// For how long a queue may fail to answer a worker that is to leave when there is no message.
+const OUT_OF_REACH: Duration = Duration::from_secs(30);
 /// Two stop signals closer than this are one request: see the core's campaign.
 const ECHO: Duration = Duration::from_millis(100);
 
@@ -29,6 +35,8 @@ pub struct Terms {
     pub idle_exit: Option<Duration>,
     /// How long messages may go on after a stop was asked for.
     pub grace: Duration,
+    /// A request to take waits for messages by itself, and can be withdrawn for another.
+    pub waits: bool,
 }
 
 /// Why the worker leaves.
@@ -50,6 +58,18 @@ pub enum Why {
         /// Something may live on.
         overlap: bool,
     },
+    /// Messages could not be handed over to a command, on this machine.
+    NoHandover {
+        /// What the file system said.
+        why: String,
+    },
+    /// The queue lets us take none, or does not answer when we are to leave because there is none.
+    CannotTake {
+        /// What the queue said last.
+        why: String,
+        /// We may not.
+        denied: bool,
+    },
     /// Messages that were to be put aside could not be, several times in a row.
     CannotPutAside {
         /// What the queue said last.
@@ -60,7 +80,7 @@ pub enum Why {
 /// What is to be done now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Ask for at most so many messages.
+    /// Ask for at most so many messages, instead of what was asked for before.
     Take(usize),
     /// Come back at this moment, if nothing happens before.
     Wait(Instant),
@@ -79,6 +99,13 @@ pub enum Stop {
     Again,
 }
 
+/// A request to take.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    most: usize,
+    at: Instant,
+}
+
 /// See the module's text.
 #[derive(Debug)]
 pub struct Desk {
@@ -87,7 +114,7 @@ pub struct Desk {
     /// Messages that are being worked on.
     running: usize,
     /// A request to take is under way.
-    taking: bool,
+    taking: Option<Asked>,
     /// Messages whose commands were started.
     counted: u64,
     /// When the queue is looked at next.
@@ -96,6 +123,12 @@ pub struct Desk {
     wait: Duration,
     /// When the last message came, or was done with.
     busy_at: Instant,
+    /// Since then the queue was looked at, and said that it was empty.
+    empty: bool,
+    /// Since when it has not answered, and what was said last.
+    failing: Option<(Instant, String)>,
+    /// It has answered once.
+    answered: bool,
     /// Since when a stop is asked for, or decided.
     leaving: Option<(Why, Instant)>,
     /// What runs was told to end.
@@ -112,11 +145,14 @@ impl Desk {
             terms,
             chance: Chance::new(seed),
             running: 0,
-            taking: false,
+            taking: None,
             counted: 0,
             look_at: now,
             wait: LEAST,
             busy_at: now,
+            empty: false,
+            failing: None,
+            answered: false,
             leaving: None,
             ended: false,
             refusals: 0,
@@ -125,12 +161,13 @@ impl Desk {
 
     /// What to do now.
     pub fn next(&mut self, now: Instant) -> Next {
-        let quiet = self.running == 0 && !self.taking;
+        let quiet = self.running == 0 && self.taking.is_none();
         if let Some((why, since)) = &self.leaving {
             if quiet {
                 return Next::Leave(why.clone());
             }
-            return Next::Wait(if self.ended {
+            // Where nothing runs there is nothing to end: what is being taken is given back.
+            return Next::Wait(if self.ended || self.running == 0 {
                 Instant::FOREVER
             } else {
                 *since + self.terms.grace
@@ -140,25 +177,49 @@ impl Desk {
         if quiet && left == Some(0) {
             return Next::Leave(Why::Enough);
         }
-        let idle_at = match self.terms.idle_exit {
+        let mut idle_at = match self.terms.idle_exit {
             Some(span) if quiet => self.busy_at + span,
             _ => Instant::FOREVER,
         };
-        // Never before a look: a worker that is started for one message has to ask for it.
-        if now >= idle_at && self.look_at > self.busy_at {
-            return Next::Leave(Why::Idle);
+        if now >= idle_at {
+            // Never before a look that was answered: a worker that is started for one message has to
+            // ask for it.
+            match &self.failing {
+                None if self.empty => return Next::Leave(Why::Idle),
+                Some((since, why)) if now >= *since + OUT_OF_REACH => {
+                    let (why, denied) = (why.clone(), false);
+                    return Next::Leave(Why::CannotTake { why, denied });
+                }
+                _ => idle_at = Instant::FOREVER,
+            }
         }
         let free = self.terms.concurrency - self.running;
         let wanted = free
             .min(BATCH)
             .min(left.map_or(BATCH, |left| usize::try_from(left).unwrap_or(BATCH)));
-        if wanted == 0 || self.taking {
+        if let Some(asked) = self.taking
+            && (!self.terms.waits || wanted <= asked.most)
+        {
+            return Next::Wait(Instant::FOREVER);
+        }
+        if wanted == 0 {
             return Next::Wait(Instant::FOREVER);
         }
         if now >= self.look_at {
             return Next::Take(wanted);
         }
         Next::Wait(self.look_at.min(idle_at))
+    }
+
+    /// Until when a queue that waits for messages is to wait for them, if it is asked now: as long as
+    /// nothing else is to be done, and never for so short that its silence would say nothing.
+    #[must_use]
+    pub fn listens_until(&self, now: Instant) -> Instant {
+        let idle_at = match self.terms.idle_exit {
+            Some(span) => self.busy_at + span,
+            None => Instant::FOREVER,
+        };
+        idle_at.min(now + LISTEN).max(now + LOOK)
     }
 
     /// How many messages may still be begun.
@@ -168,17 +229,35 @@ impl Desk {
         Some(most.saturating_sub(self.counted).saturating_sub(running))
     }
 
-    /// A request to take was sent.
-    pub fn takes(&mut self) {
-        self.taking = true;
+    /// A request to take so many was sent.
+    pub fn takes(&mut self, now: Instant, most: usize) {
+        self.taking = Some(Asked { most, at: now });
+    }
+
+    /// Whether a request to take is under way that is still wanted.
+    #[must_use]
+    pub fn is_taking(&self) -> bool {
+        self.taking.is_some()
+    }
+
+    /// The request to take was withdrawn, and brings nothing any more.
+    pub fn withdrawn(&mut self) {
+        self.taking = None;
     }
 
     /// It came back with so many messages, which are being worked on from now.
     pub fn took(&mut self, now: Instant, count: usize) {
-        self.taking = false;
+        let asked = self.taking.take();
         self.running += count;
+        // It has waited for us: there is no need to wait before it is asked again.
+        let waited = asked.is_some_and(|asked| self.terms.waits && now.since(asked.at) >= LOOK / 2);
+        self.answered = true;
+        self.failing = None;
+        self.empty = count == 0;
         if count > 0 {
             self.busy_at = now;
+        }
+        if count > 0 || waited {
             self.wait = LEAST;
             self.look_at = now;
         } else {
@@ -186,14 +265,22 @@ impl Desk {
         }
     }
 
-    /// It failed: the queue is asked again as if it had been empty.
-    pub fn took_nothing(&mut self, now: Instant) {
-        self.taking = false;
+    /// It failed: the queue is asked again as often as if it were empty. `denied`: it will always
+    /// fail, and for want of a right or not; then we leave, if it has never answered.
+    pub fn took_nothing(&mut self, now: Instant, why: String, denied: Option<bool>) {
+        self.taking = None;
+        self.empty = false;
         self.look_later(now);
+        match denied {
+            Some(denied) if !self.answered => self.leave(now, Why::CannotTake { why, denied }),
+            _ => {
+                let since = self.failing.take().map_or(now, |(since, _)| since);
+                self.failing = Some((since, why));
+            }
+        }
     }
 
     fn look_later(&mut self, now: Instant) {
-        // Later than `now` in any case: see `next`.
         self.look_at = now + self.chance.spread(self.wait);
         self.wait = (self.wait * 2).min(MOST);
     }
@@ -203,6 +290,7 @@ impl Desk {
         self.running = self.running.saturating_sub(1);
         self.counted += u64::from(ran);
         self.busy_at = now;
+        self.empty = false;
     }
 
     /// A message was put aside, or (`Err`) could not be: then the queue is left in peace for a
@@ -213,6 +301,9 @@ impl Desk {
             Err(why) => {
                 self.refusals += 1;
                 self.look_later(now);
+                if self.terms.waits {
+                    self.taking = None;
+                }
                 if self.refusals >= STUCK {
                     self.leave(now, Why::CannotPutAside { why });
                 }
@@ -294,6 +385,7 @@ mod tests {
             max_messages: None,
             idle_exit: None,
             grace: secs(30),
+            waits: false,
         }
     }
 
@@ -304,7 +396,7 @@ mod tests {
     /// Takes in that the queue gave so many.
     fn take(desk: &mut Desk, now: Instant, count: usize) {
         assert!(matches!(desk.next(now), Next::Take(wanted) if wanted >= count));
-        desk.takes();
+        desk.takes(now, 4);
         assert_eq!(
             desk.next(now),
             Next::Wait(Instant::FOREVER),
@@ -401,7 +493,7 @@ mod tests {
         let left = loop {
             match idle.next(now) {
                 Next::Take(_) => {
-                    idle.takes();
+                    idle.takes(now, 4);
                     idle.took(now, 0);
                 }
                 Next::Wait(at) => now = at,
@@ -423,6 +515,60 @@ mod tests {
     }
 
     #[test]
+    fn a_queue_that_does_not_answer_is_not_an_empty_one() {
+        let mut silent = desk(Terms {
+            idle_exit: Some(secs(10)),
+            ..terms()
+        });
+        take(&mut silent, T, 0);
+        // It was empty, and cannot be asked since: nobody knows whether it is.
+        let mut now = T;
+        let left = loop {
+            match silent.next(now) {
+                Next::Take(_) => {
+                    silent.takes(T, 4);
+                    silent.took_nothing(now, "503".into(), None);
+                }
+                Next::Wait(at) => {
+                    assert!(at > now, "spinning");
+                    now = at;
+                }
+                Next::Leave(why) => break why,
+            }
+        };
+        let (why, denied) = ("503".to_owned(), false);
+        assert_eq!(left, Why::CannotTake { why, denied });
+        assert!(now >= T + secs(30), "{now:?}");
+        // One answer is enough.
+        let mut desk = desk(Terms {
+            idle_exit: Some(secs(10)),
+            ..terms()
+        });
+        desk.takes(T, 4);
+        desk.took_nothing(T, "503".into(), None);
+        let Next::Wait(at) = desk.next(T + secs(60)) else {
+            panic!("it was not looked at")
+        };
+        assert!(at > T, "later");
+        take(&mut desk, T + secs(61), 0);
+        assert_eq!(desk.next(T + secs(61)), Next::Leave(Why::Idle));
+    }
+
+    #[test]
+    fn who_may_not_take_leaves_unless_he_has() {
+        let mut new = desk(terms());
+        new.takes(T, 4);
+        new.took_nothing(T, "403".into(), Some(true));
+        let (why, denied) = ("403".to_owned(), true);
+        assert_eq!(new.next(T), Next::Leave(Why::CannotTake { why, denied }));
+        let mut old = desk(terms());
+        take(&mut old, T, 0);
+        old.takes(T, 4);
+        old.took_nothing(T + secs(1), "403".into(), Some(true));
+        assert!(matches!(old.next(T + secs(1)), Next::Wait(at) if at > T + secs(1)));
+    }
+
+    #[test]
     fn a_stop_lets_finish_what_runs_and_ends_it_after_the_grace() {
         let mut desk = desk(terms());
         take(&mut desk, T, 2);
@@ -440,10 +586,14 @@ mod tests {
     #[test]
     fn a_stop_while_taking_waits_for_what_it_brings() {
         let mut desk = desk(terms());
-        desk.takes();
+        desk.takes(T, 4);
         assert_eq!(desk.asked_to_stop(T, 2), Stop::Finish);
-        assert_eq!(desk.next(T), Next::Wait(T + secs(30)));
+        for now in [T, T + secs(31)] {
+            assert_eq!(desk.ends(now), None);
+            assert_eq!(desk.next(now), Next::Wait(Instant::FOREVER), "no spinning");
+        }
         desk.took(T, 2);
+        assert_eq!(desk.next(T), Next::Wait(T + secs(30)));
         assert!(desk.is_leaving());
         desk.done(T, false);
         desk.done(T, false);
@@ -458,6 +608,98 @@ mod tests {
         assert_eq!(desk.asked_to_stop(T + ms(50), 15), Stop::Again);
         assert_eq!(desk.asked_to_stop(T + secs(1), 1), Stop::Again);
         assert_eq!(desk.asked_to_stop(T + secs(1), 2), Stop::AtOnce);
+    }
+
+    fn waiting(idle_exit: Option<Duration>) -> Desk {
+        desk(Terms {
+            idle_exit,
+            waits: true,
+            ..terms()
+        })
+    }
+
+    #[test]
+    fn a_queue_that_waits_is_asked_once_and_anew_when_more_slots_are_free() {
+        let mut desk = waiting(None);
+        assert_eq!(desk.next(T), Next::Take(4));
+        desk.takes(T, 4);
+        assert_eq!(desk.next(T + secs(50)), Next::Wait(Instant::FOREVER));
+        // One of four; three are asked for, and one more as soon as there is room for it.
+        desk.took(T + secs(50), 1);
+        assert_eq!(desk.next(T + secs(50)), Next::Take(3));
+        desk.takes(T + secs(50), 3);
+        assert_eq!(desk.next(T + secs(50)), Next::Wait(Instant::FOREVER));
+        desk.done(T + secs(51), true);
+        assert_eq!(desk.next(T + secs(51)), Next::Take(4));
+        desk.takes(T + secs(51), 4);
+        // It has waited in vain, and is asked again without a pause.
+        desk.took(T + secs(111), 0);
+        assert_eq!(desk.next(T + secs(111)), Next::Take(4));
+        // What comes back at once did not wait, and what fails did not either.
+        desk.takes(T + secs(111), 4);
+        desk.took(T + secs(111), 0);
+        assert!(matches!(desk.next(T + secs(111)), Next::Wait(at) if at > T + secs(111)));
+        desk.took_nothing(T + secs(112), "503".into(), None);
+        assert!(matches!(desk.next(T + secs(112)), Next::Wait(at) if at > T + secs(112)));
+    }
+
+    #[test]
+    fn a_queue_that_waits_is_listened_to_before_it_counts_as_empty() {
+        let mut desk = waiting(Some(Duration::ZERO));
+        let start = T + secs(9);
+        assert_eq!(desk.next(start), Next::Take(4), "a slow start");
+        assert_eq!(desk.listens_until(start), start + secs(2));
+        desk.takes(start, 4);
+        assert_eq!(desk.next(start + secs(1)), Next::Wait(Instant::FOREVER));
+        desk.took(start + secs(1), 1);
+        desk.takes(start + secs(1), 3);
+        desk.took(start + secs(3), 0);
+        assert_eq!(
+            desk.next(start + secs(3)),
+            Next::Take(3),
+            "one is being worked on"
+        );
+        desk.takes(start + secs(3), 3);
+        desk.done(start + secs(4), true);
+        assert_eq!(desk.next(start + secs(4)), Next::Take(4));
+        desk.takes(start + secs(4), 4);
+        desk.took(start + secs(6), 0);
+        assert_eq!(desk.next(start + secs(6)), Next::Leave(Why::Idle));
+
+        let mut desk = waiting(Some(secs(10)));
+        assert_eq!(desk.listens_until(T), T + secs(10));
+        assert_eq!(desk.listens_until(T + secs(9)), T + secs(11));
+        desk.takes(T, 4);
+        desk.took(T + secs(5), 0);
+        assert_eq!(desk.next(T + secs(5)), Next::Take(4), "too early");
+        desk.takes(T + secs(5), 4);
+        desk.took(T + secs(10), 0);
+        assert_eq!(desk.next(T + secs(10)), Next::Leave(Why::Idle));
+        assert_eq!(waiting(None).listens_until(T), T + secs(60));
+        assert_eq!(waiting(Some(secs(600))).listens_until(T), T + secs(60));
+    }
+
+    #[test]
+    fn a_request_that_waits_is_withdrawn_on_the_way_out() {
+        let mut desk = waiting(None);
+        desk.takes(T, 4);
+        assert_eq!(desk.asked_to_stop(T, 15), Stop::Finish);
+        assert!(desk.is_taking(), "something may still be on its way");
+        assert_eq!(desk.next(T), Next::Wait(T + secs(30)));
+        desk.withdrawn();
+        assert_eq!(desk.next(T), Next::Leave(Why::Stopped(15)));
+    }
+
+    #[test]
+    fn a_queue_that_waits_is_left_in_peace_when_messages_cannot_be_put_aside() {
+        let mut desk = waiting(None);
+        desk.takes(T, 4);
+        desk.took(T, 1);
+        desk.takes(T, 3);
+        desk.put_aside(T, Err("403".to_owned()));
+        desk.done(T, false);
+        assert!(!desk.is_taking());
+        assert!(matches!(desk.next(T), Next::Wait(at) if at > T));
     }
 
     #[test]

@@ -20,6 +20,8 @@ use super::settle::{Rules, Run, Verdict};
 use crate::clock::Instant;
 use crate::core::{Cause, Exit};
 use crate::hold::{Charge, Start};
+use crate::notify::{PRIVATE, VARIABLE};
+use crate::queue::Settlement;
 use crate::supervise::{Attendant, News, Order};
 
 /// The longest sleep between two looks at the clock: the runtime's stands still while the machine
@@ -31,10 +33,14 @@ pub(super) struct Given {
     pub(super) env: Vec<(OsString, OsString)>,
     pub(super) input: Option<OwnedFd>,
     pub(super) lock: Option<OwnedFd>,
+    /// What it finds in its `NOTIFY_SOCKET`.
+    pub(super) notify_socket: Option<OsString>,
     /// What it is sent first when it is to end.
     pub(super) stop_signal: i32,
     /// From that to SIGKILL.
     pub(super) kill_after: Duration,
+    /// The queue itself keeps a message away that is to be tried again.
+    pub(super) delays: bool,
 }
 
 /// See the module's text.
@@ -104,6 +110,11 @@ impl<'a> Handler<'a> {
         self.course
     }
 
+    /// Whether this is for the slot to do, when the message has been kept for a while.
+    fn later(&self, settlement: &Settlement) -> bool {
+        !self.given.delays && matches!(settlement, Settlement::Retry(delay) if !delay.is_zero())
+    }
+
     /// When the command has run for too long.
     fn times_out_at(&self) -> Instant {
         let course = &self.course;
@@ -135,11 +146,17 @@ impl<'a> Handler<'a> {
 impl Charge for Handler<'_> {
     fn start(&mut self, start: Start) {
         self.course.began = Some(Instant::now());
+        let mut env = std::mem::take(&mut self.given.env);
+        let mut unset: Vec<OsString> = FOREIGN.iter().chain(&PRIVATE).map(OsString::from).collect();
+        if let Some(socket) = self.given.notify_socket.take() {
+            unset.retain(|name| name != VARIABLE);
+            env.push((VARIABLE.into(), socket));
+        }
         self.attendant.start(Order {
             program: 0,
             in_control: true,
-            env: std::mem::take(&mut self.given.env),
-            unset: FOREIGN.iter().map(OsString::from).collect(),
+            env,
+            unset,
             term_at: start.term_at,
             kill_at: start.kill_at,
             stop_signal: self.given.stop_signal,
@@ -182,7 +199,8 @@ impl Charge for Handler<'_> {
             exit,
             timed_out: self.course.timed_out,
         });
-        self.held.decide(verdict.settlement.clone());
+        self.held
+            .decide(verdict.settlement.clone().filter(|s| !self.later(s)));
         self.course.verdict = Some(verdict);
     }
 

@@ -5,11 +5,13 @@
 //! ([`super::settle`]); when its command ends for want of a lock, by the core.
 
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
 
+use super::away;
 use super::handler::{Course, Given, Handler};
 use super::handover::{self, Handover};
 use super::held::Held;
@@ -21,7 +23,8 @@ use crate::hold::hold;
 use crate::queue::{Message, Settlement};
 use crate::report::messages::Row;
 use crate::signals::Signals;
-use crate::supervise::Attendant;
+use crate::supervise::{Attendant, News};
+use crate::units;
 
 /// What all slots go by.
 pub(super) struct Shop {
@@ -34,6 +37,10 @@ pub(super) struct Shop {
     /// Where messages are handed over in directories; `None`: on stdin.
     pub(super) base: Option<PathBuf>,
     pub(super) notary: Notary,
+    /// The queue itself keeps a message away that is to be tried again.
+    pub(super) delays: bool,
+    /// Turns true when the worker takes no more messages.
+    pub(super) leaving: watch::Receiver<bool>,
 }
 
 /// A guardian, and what its present message listens to.
@@ -42,6 +49,8 @@ pub(super) struct Slot {
     pub(super) attendant: Attendant,
     pub(super) signals: Signals,
     pub(super) hurry: watch::Receiver<bool>,
+    /// The guardian died while it had nothing to guard.
+    pub(super) lost: bool,
 }
 
 /// How a message was done with, as far as the worker has to know.
@@ -52,6 +61,8 @@ pub(super) struct Done {
     pub(super) outcome: Outcome,
     /// The command cannot be started, for this error number.
     pub(super) errno: Option<i32>,
+    /// It could not be handed over to a command.
+    pub(super) no_handover: Option<String>,
     /// There is no guardian any more.
     pub(super) lost: bool,
     pub(super) overlap: bool,
@@ -62,9 +73,13 @@ pub(super) struct Done {
 impl Slot {
     /// Works on this message until it is done with.
     pub(super) async fn work(mut self, message: Message, shop: Arc<Shop>) -> (Slot, Done) {
-        let held = Arc::new(Held::new(&message, &shop.queue));
+        let held = Held::new(&message, &shop.queue);
+        let held = Arc::new(held.hurried_by(self.hurry.clone()));
         let unfit = match &message.body {
-            Err(why) => Some(Verdict::dead_letter(why.reason, why.detail.clone())),
+            Err(why) => {
+                let detail = why.detail.clone();
+                Some(shop.rules.put_aside(message.attempt, why.reason, detail))
+            }
             Ok(_) => shop.rules.before_running(message.attempt),
         };
         let done = match unfit {
@@ -75,8 +90,9 @@ impl Slot {
     }
 
     /// Gives a message back that nothing was done with.
-    pub(super) async fn give_back(self, message: Message, shop: Arc<Shop>) -> (Slot, Done) {
+    pub(super) async fn give_back(mut self, message: Message, shop: Arc<Shop>) -> (Slot, Done) {
         let held = Held::new(&message, &shop.queue);
+        let held = held.hurried_by(self.hurry.clone());
         let verdict = Verdict::release("WorkerStopped");
         let done = self.put_aside(&message, &held, verdict, &shop).await;
         (self, done)
@@ -84,15 +100,20 @@ impl Slot {
 
     /// Settles a message without running anything.
     async fn put_aside(
-        &self,
+        &mut self,
         message: &Message,
         held: &Held,
         verdict: Verdict,
         shop: &Shop,
     ) -> Done {
-        if let Some(settlement) = &verdict.settlement {
+        match &verdict.settlement {
+            Some(Settlement::Retry(delay)) if !shop.delays => {
+                let budget = shop.budget(message);
+                self.keep(held, &budget, *delay, shop).await;
+            }
             // Its result is kept.
-            let _ = held.settle(settlement).await;
+            Some(settlement) => drop(self.meanwhile(held.settle(settlement)).await),
+            None => {}
         }
         self.done(&message.id, message.attempt, held, verdict, None, shop)
     }
@@ -101,13 +122,16 @@ impl Slot {
         let (id, attempt) = (message.id.clone(), message.attempt);
         let budget = shop.budget(&message);
         let env = handover::environment(&shop.queue, &message, shop.rules.max_attempts);
-        let mut handover = match hand_over(message, shop).await {
+        let mut handover = match self.meanwhile(hand_over(message, shop)).await {
             Ok(handover) => handover,
             Err(why) => {
                 tracing::error!("message {id}: cannot be handed over: {why}; giving it back");
                 let verdict = Verdict::release("NoHandover");
-                let _ = held.settle(&Settlement::Release).await;
-                return self.done(&id, attempt, &held, verdict, None, shop);
+                let _ = self.meanwhile(held.settle(&Settlement::Release)).await;
+                return Done {
+                    no_handover: Some(why.to_string()),
+                    ..self.done(&id, attempt, &held, verdict, None, shop)
+                };
             }
         };
         let given = Given {
@@ -117,11 +141,13 @@ impl Slot {
                 .collect(),
             input: handover.input.take(),
             lock: handover.lock.take(),
+            notify_socket: shop.notary.notify_socket(self.number),
             stop_signal: shop.stop_signal,
             kill_after: shop.kill_after,
+            delays: shop.delays,
         };
         let tenure = Tenure::new(shop.tenure(budget), Instant::now());
-        let mut clerk = shop.notary.clerk(&id);
+        let mut clerk = shop.notary.clerk(&id, self.number);
         let mut handler = Handler::new(
             &mut self.attendant,
             &mut self.hurry,
@@ -135,7 +161,8 @@ impl Slot {
         let course = handler.finish();
         // Files can take their time; the message is settled.
         if handover.is_on_disk() {
-            let _ = tokio::task::spawn_blocking(move || handover.remove()).await;
+            let removal = tokio::task::spawn_blocking(move || handover.remove());
+            let _ = self.meanwhile(removal).await;
         }
         // Nothing was given back: that is said by the ending.
         let verdict = course.verdict.clone().unwrap_or_else(|| {
@@ -149,7 +176,37 @@ impl Slot {
                 timed_out: false,
             })
         });
+        if let Some(Settlement::Retry(delay)) = &verdict.settlement
+            && held.result().is_none()
+            && !shop.delays
+        {
+            let delay = *delay;
+            if !delay.is_zero() && !*shop.leaving.borrow() {
+                let span = units::show(delay);
+                let id = crate::report::plain(&id);
+                tracing::info!("message {id}: it failed; kept for {span}, then it may come again");
+            }
+            self.keep(&held, &budget, delay, shop).await;
+        }
         self.done(&id, attempt, &held, verdict, Some((&course, &ending)), shop)
+    }
+
+    /// Keeps a message away, whose queue cannot do that, by its lock; then it may come again.
+    async fn keep(&mut self, held: &Held, budget: &Budget, delay: Duration, shop: &Shop) {
+        self.meanwhile(away::keep(held, budget, delay, shop.leaving.clone()))
+            .await;
+    }
+
+    /// Waits for this. Meanwhile somebody has to answer whether the guardian is well.
+    async fn meanwhile<T>(&mut self, what: impl Future<Output = T>) -> T {
+        let mut what = pin!(what);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut what => return done,
+                news = self.attendant.news() => self.lost |= news == News::Lost,
+            }
+        }
     }
 
     /// Tells people, and the worker.
@@ -198,7 +255,9 @@ impl Slot {
             exit,
             outcome,
             errno: course.and_then(|course| course.errno),
-            lost: matches!(cause, Some(Cause::GuardianLost))
+            no_handover: None,
+            lost: self.lost
+                || matches!(cause, Some(Cause::GuardianLost))
                 || course.is_some_and(|course| course.stuck),
             overlap,
             put_aside,
