@@ -4,16 +4,23 @@
 use super::*;
 use std::io::{Read as _, Write as _};
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use rustls::pki_types::CertificateDer;
 use rustls::{ClientConfig, RootCertStore};
 use service_bus_stand_in::Tls;
+
+const NAME: &str = "an authority";
 
 struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
     fn fresh() -> Authority {
+        Authority::named(NAME)
+    }
+
+    fn named(name: &str) -> Authority {
         let mut params = CertificateParams::new(Vec::new()).expect("parameters");
+        params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().expect("a key");
         Authority(CertifiedIssuer::self_signed(params, key).expect("an authority"))

@@ -51,7 +51,7 @@ pub(super) trait Service: Send + Sync {
         give_up_at: Instant,
     ) -> Result<(), Fault>;
 
-    /// Forgets a delivery that was settled in another way, or is not ours any more.
+    /// Forgets a delivery that was settled in another way.
     fn forget(&self, ticket: Ticket, how: &Settlement);
 
     /// Whether this connection delivered it.

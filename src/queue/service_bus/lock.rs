@@ -141,27 +141,10 @@ impl Held {
                     let after = Instant::now().since(state.t0);
                     self.shared.belief.ended_early(after, state.length);
                 }
-                // Nothing is said on the link: whoever works on it has yet to be stopped, and if the
-                // service was wrong that would hand it to another before.
-                Err(Held::lose(&mut state, &fault))
+                Err(lose(&mut state, &fault))
             }
             Err(fault) => Err(fault.doubt(WHAT)),
         }
-    }
-
-    fn lose(state: &mut State, fault: &Fault) -> Failure {
-        let over = if state.settling.is_some() {
-            Over::Unconfirmed(format!(
-                "{}: the settlement before was not answered, and whether it was carried out cannot \
-                 be said",
-                fault.why()
-            ))
-        } else {
-            Over::Lost(fault.why())
-        };
-        let failure = over.failure();
-        state.over = Some(over);
-        failure
     }
 
     /// Asks the service, in the way that can be.
@@ -183,6 +166,22 @@ impl Held {
         service.forget(self.ticket, how);
         Ok(())
     }
+}
+
+/// The service says that there is no such lock. Nothing is said on the link any more either, not even
+/// to empty the library's map: it could still mean something to a service that was wrong.
+fn lose(state: &mut State, fault: &Fault) -> Failure {
+    let over = if state.settling.is_some() {
+        Over::Unconfirmed(format!(
+            "{}: the settlement before was not answered, and whether it was carried out cannot be said",
+            fault.why()
+        ))
+    } else {
+        Over::Lost(fault.why())
+    };
+    let failure = over.failure();
+    state.over = Some(over);
+    failure
 }
 
 /// By our wall clock, in milliseconds since 1970: compared with the service's, and no more.
@@ -220,8 +219,7 @@ impl Lock for Held {
                     state.settling = earlier;
                 }
                 if fault.is_lost() {
-                    service.forget(self.ticket, &Settlement::Release);
-                    return Err(Held::lose(&mut state, &fault));
+                    return Err(lose(&mut state, &fault));
                 }
                 Err(fault.doubt(WHAT))
             }

@@ -51,7 +51,8 @@ fn explain(host: &str, port: u16, why: &io::Error) -> Fault {
     };
     use CertificateError as Bad;
     Fault::Unfit(match error {
-        TlsError::InvalidCertificate(Bad::UnknownIssuer) => format!(
+        // The second, where another authority has the name of one that is trusted.
+        TlsError::InvalidCertificate(Bad::UnknownIssuer | Bad::BadSignature) => format!(
             "TLS: nobody whom this machine trusts vouches for {host}:{port} (unknown issuer): name \
              the authority's certificate with --ca-file"
         ),
