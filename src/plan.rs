@@ -27,9 +27,7 @@ pub use elect::Telling;
 pub use quote::quoted;
 use quote::{cut, quoted_word};
 pub use roles::Roles;
-#[cfg(feature = "service-bus")]
-pub use source::ServiceBus;
-pub use source::{Encoding, Source, Storage};
+pub use source::*;
 pub use work::Work;
 
 use crate::azure::Wishes;

@@ -682,7 +682,7 @@ mod tests {
         desk.takes(T, 4);
         assert_eq!(desk.asked_to_stop(T, 15), Stop::Finish);
         assert!(desk.is_taking(), "something may still be on its way");
-        assert_eq!(desk.next(T), Next::Wait(T + secs(30)));
+        assert_eq!(desk.next(T), Next::Wait(Instant::FOREVER));
         desk.withdrawn();
         assert_eq!(desk.next(T), Next::Leave(Why::Stopped(15)));
     }
