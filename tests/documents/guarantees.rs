@@ -1,9 +1,9 @@
 //! The guarantees: what happens in each fault, how long it takes, and which test shows it; and what
 //! nothing on the machine can promise. The one source of the README's section and of
-//! `man/trafficcop-guarantees.7`, both written by `documents.rs`.
+//! `man/trafficcop-guarantees.7`, both written by `promises.rs`.
 //!
 //! Data and nothing else; what is between backticks is typed as it is. It must never claim what no
-//! named test shows: `documents.rs` looks for each of them.
+//! named test shows: `promises.rs` looks for each of them.
 
 /// Tests of one binary of `tests/` (`lib`: of the crate itself; `faults`: the suite's faults).
 pub(crate) type Shown = (&'static str, &'static [&'static str]);
