@@ -117,6 +117,14 @@ impl Scene {
         one(&self.queue).await
     }
 
+    /// Waits for messages for so long, of which there are none.
+    async fn wait_in_vain(&self, most: usize, millis: u64) {
+        let there = self.queue.prepare(patiently()).await;
+        there.expect("the queue is there");
+        let none = self.queue.take(most, later(millis)).await;
+        assert!(none.expect("nothing came").is_empty());
+    }
+
     fn counts(&self) -> Counts {
         self.broker.look(|view| view.counts(JOBS))
     }

@@ -5,14 +5,7 @@ use super::*;
 #[tokio::test]
 async fn what_was_not_handed_out_goes_back_as_it_was() {
     let scene = Scene::locking(300);
-    assert!(
-        scene
-            .queue
-            .take(4, later(300))
-            .await
-            .expect("none")
-            .is_empty()
-    );
+    scene.wait_in_vain(4, 300).await;
     for number in 0..4_u8 {
         scene.put(&[number]);
     }
@@ -29,14 +22,7 @@ async fn what_was_not_handed_out_goes_back_as_it_was() {
     );
     // None comes any more.
     scene.put(b"later");
-    assert!(
-        scene
-            .queue
-            .take(4, later(300))
-            .await
-            .expect("none")
-            .is_empty()
-    );
+    scene.wait_in_vain(4, 300).await;
     assert_eq!(scene.counts().locked, 0);
     scene.queue.close(patiently()).await;
     scene
