@@ -421,7 +421,7 @@ pub const WORK_STATUS: &[(&str, &str)] = &[
     ("66", "there is no such queue"),
     (
         "69",
-        "the queue was out of reach at the beginning, or messages could not be put aside",
+        "the queue was out of reach at the beginning (with --idle-exit: for half a minute when it was to say whether there is another message), or messages could not be put aside",
     ),
     (
         "70",
@@ -432,7 +432,10 @@ pub const WORK_STATUS: &[(&str, &str)] = &[
         "a process of a command cannot be killed; with --once: the command may have run beside another one",
     ),
     ("77", "not authorised"),
-    ("126", "the command was found but cannot be run"),
+    (
+        "126",
+        "the command was found but cannot be run, or messages cannot be handed over to it on this machine",
+    ),
     ("127", "the command was not found"),
 ];
 

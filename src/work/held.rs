@@ -248,3 +248,71 @@ impl Store for Held {
         None
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::work::scripted::{self, Scripted};
+    use tokio::sync::Semaphore;
+
+    /// A lock whose renewals are answered when they are let.
+    struct Slow {
+        asked: Semaphore,
+        let_go: Semaphore,
+    }
+
+    #[async_trait]
+    impl Lock for Slow {
+        async fn renew(&self, _give_up_at: Instant) -> Result<(), Failure> {
+            self.asked.add_permits(1);
+            let _go = self.let_go.acquire().await;
+            Ok(())
+        }
+
+        async fn settle(&self, _: &Settlement, _: Instant) -> Result<(), Failure> {
+            Ok(())
+        }
+    }
+
+    fn held(lock: Arc<dyn Lock>) -> Held {
+        let message = Message {
+            lock,
+            ..scripted::message("id-1", 1, b"body")
+        };
+        Held::new(&message, "queue", Duration::from_secs(60))
+    }
+
+    #[tokio::test]
+    async fn a_renewal_that_nobody_waits_for_any_more_is_carried_through() {
+        let lock = Arc::new(Slow {
+            asked: Semaphore::new(0),
+            let_go: Semaphore::new(0),
+        });
+        let held = held(Arc::clone(&lock) as _);
+        tokio::select! {
+            said = held.renew(Instant::FOREVER) => panic!("answered: {said:?}"),
+            asked = lock.asked.acquire() => drop(asked),
+        }
+        lock.let_go.add_permits(1);
+        while held.renewals() == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn in_a_hurry_a_settlement_is_tried_once_more_and_not_for_a_minute() {
+        let lock = Scripted::settling((0..1000).map(|_| scripted::transient()));
+        let (hurry, hurried) = watch::channel(false);
+        let held = held(Arc::clone(&lock) as _).hurried_by(hurried);
+        let settled = held.settle(&Settlement::Complete);
+        let hurries = async {
+            while lock.asked().len() < 2 {
+                tokio::task::yield_now().await;
+            }
+            hurry.send_replace(true);
+        };
+        let (said, ()) = tokio::join!(settled, hurries);
+        assert!(matches!(said, Err(Failure::Transient { .. })), "{said:?}");
+        assert_eq!(lock.asked().len(), 3);
+    }
+}

@@ -5,7 +5,7 @@
 use std::future::pending;
 use std::time::Duration;
 
-use futures::future::join_all;
+use futures::stream::{FuturesUnordered, StreamExt as _};
 
 use super::notary::Notary;
 use super::slot::Slot;
@@ -23,8 +23,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub(super) async fn prepare(
     queue: &dyn Queue,
     signals: &mut Signals,
-    notary: &Notary,
     idle: &mut [Slot],
+    notary: &Notary,
 ) -> Result<Option<i32>, Missing> {
     let give_up_at = Instant::now() + PATIENCE;
     let mut told = false;
@@ -61,14 +61,25 @@ pub(super) async fn prepare(
     }
 }
 
-/// Whether their guardians are well, for slots that are idle; never ends.
+/// What happens to the guardians of idle slots: somebody has to answer whether they are well.
+pub(super) async fn news_of(idle: &mut [Slot]) -> News {
+    let news = idle.iter_mut().map(|slot| async {
+        let news = slot.attendant.news().await;
+        slot.lost |= news == News::Lost;
+        news
+    });
+    let mut news: FuturesUnordered<_> = news.collect();
+    match news.next().await {
+        Some(news) => news,
+        None => pending().await,
+    }
+}
+
+/// The same for as long as nothing can be made of it.
 async fn answer_for(idle: &mut [Slot]) {
-    join_all(
-        idle.iter_mut()
-            .map(|slot| async { while slot.attendant.news().await != News::Lost {} }),
-    )
-    .await;
-    pending().await
+    loop {
+        let _ = news_of(idle).await;
+    }
 }
 
 async fn stop(signals: &mut Signals) -> i32 {

@@ -19,7 +19,7 @@ use super::ending::{said, words};
 use super::handover;
 use super::notary::{DRAINING, Notary};
 use super::open::open;
-use super::preparing::prepare;
+use super::preparing::{news_of, prepare};
 use super::resolve::resolve;
 use super::settle::Rules;
 use super::slot::{Done, Shop, Slot};
@@ -181,7 +181,7 @@ async fn begin(
             lost: false,
         });
     }
-    let prepared = prepare(&*queue, &mut signals, &notary, &mut idle).await;
+    let prepared = prepare(&*queue, &mut signals, &mut idle, &notary).await;
     let leave = match prepared {
         Ok(None) => {
             let terms = Terms {
@@ -261,6 +261,9 @@ impl Worker {
         let mut taking: Option<Taking> = None;
         let mut stopping: Option<Stopping> = None;
         let mut stopped = false;
+        if self.idle.iter().any(|slot| slot.lost) {
+            self.heard(&News::Lost);
+        }
         loop {
             let now = Instant::now();
             if self.queue.waits() && (self.desk.is_leaving() || !self.desk.is_taking()) {
@@ -310,16 +313,6 @@ impl Worker {
                     None => pending().await,
                 }
             };
-            // Somebody has to answer whether the guardians of idle slots are well.
-            let idle = async {
-                let slots = self.idle.iter_mut();
-                let mut news: FuturesUnordered<_> =
-                    slots.map(|slot| slot.attendant.news()).collect();
-                match news.next().await {
-                    Some(news) => news,
-                    None => pending().await,
-                }
-            };
             tokio::select! {
                 biased;
                 asked = signals.next() => self.asked(asked),
@@ -337,7 +330,7 @@ impl Worker {
                         self.desk.withdrawn();
                     }
                 }
-                news = idle => self.heard(&news),
+                news = news_of(&mut self.idle) => self.heard(&news),
                 () = tokio::time::sleep(until.since(now).min(LONGEST_SLEEP)) => {}
             }
         }

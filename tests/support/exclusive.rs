@@ -5,6 +5,7 @@
 //! TRAFFICCOP_TEST_SEED=7 another course; TRAFFICCOP_TEST_MESSAGES=3000 a longer one.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -64,6 +65,29 @@ fn start<S: Stand>(stand: &S, scene: &Scene, which: usize) -> Instance {
         .args(["--max-attempts", &MAX_ATTEMPTS.to_string()])
         .command(["sh", "-c", script, program, journal])
         .start()
+}
+
+/// One thing that goes wrong with one of the workers.
+fn go_wrong<S: Stand>(
+    stand: &S,
+    scene: &Scene,
+    rng: &mut fastrand::Rng,
+    worker: &mut Instance,
+    which: usize,
+) {
+    match rng.u32(0..S::TROUBLES + 2) {
+        0 => {
+            worker.signal(Signal::SIGKILL);
+            worker.wait();
+            *worker = start(stand, scene, which);
+        }
+        1 => {
+            worker.freeze();
+            std::thread::sleep(S::LOCK + Duration::from_millis(rng.u64(0..2000)));
+            worker.signal(Signal::SIGCONT);
+        }
+        what => stand.go_wrong(rng, what - 2, which),
+    }
 }
 
 /// One run of a message: which attempt it was, from when to when it lived, and whether it came to its
@@ -132,11 +156,15 @@ pub(crate) fn prove<S: Stand>(stand: &S, messages: u64) {
     let scene = Scene::new();
     let mut fails = Vec::new();
     for tag in 0..count {
-        // From nothing to three locks, at 50 ms a beat; one in ten never succeeds, and is shorter: it is
+        // From nothing to three locks, at 50 ms a beat; one in ten never succeeds, and is short: it is
         // run as often as it may, one run after another.
         let status = if rng.u32(0..10) == 0 { 1 } else { 0 };
-        let locks = if status == 0 { 3 } else { 1 };
-        let beats = rng.u64(0..=locks * S::LOCK.as_millis() as u64 / 50);
+        let longest = if status == 0 {
+            3 * S::LOCK.as_millis() as u64
+        } else {
+            1000
+        };
+        let beats = rng.u64(0..=longest / 50);
         fails.push(status != 0);
         stand.put(&format!("m{tag} {beats} {status}"));
     }
@@ -144,62 +172,53 @@ pub(crate) fn prove<S: Stand>(stand: &S, messages: u64) {
         .map(|which| start(stand, &scene, which))
         .collect();
     let begin = Instant::now();
-    // Each has its own troubles, at the same time as the others.
-    let troubles: u32 = std::thread::scope(|threads| {
-        let unlucky: Vec<_> = workers
+    // Each has its own troubles, at the same time as the others, and a thread that lives as long as the
+    // workers that it starts: they die with it.
+    let over = AtomicBool::new(false);
+    let (left, troubles) = std::thread::scope(|scope_of_threads| {
+        let threads: Vec<_> = workers
             .iter_mut()
             .enumerate()
             .map(|(which, worker)| {
-                let (scene, mut rng) = (&scene, rng.fork());
-                threads.spawn(move || {
+                let (scene, over, mut rng) = (&scene, &over, rng.fork());
+                scope_of_threads.spawn(move || {
                     let mut count = 0;
-                    while Instant::now().since(begin) < TROUBLE {
-                        match rng.u32(0..S::TROUBLES + 2) {
-                            0 => {
-                                worker.signal(Signal::SIGKILL);
-                                worker.wait();
-                                *worker = start(stand, scene, which);
-                            }
-                            1 => {
-                                worker.freeze();
-                                let past = Duration::from_millis(rng.u64(0..2000));
-                                std::thread::sleep(S::LOCK + past);
-                                worker.signal(Signal::SIGCONT);
-                            }
-                            what => stand.go_wrong(&mut rng, what - 2, which),
+                    while !over.load(Ordering::Relaxed) {
+                        if Instant::now().since(begin) < TROUBLE {
+                            go_wrong(stand, scene, &mut rng, worker, which);
+                            count += 1;
+                        } else if worker.ended().is_some() {
+                            // The queue was out of reach when it came: a service manager starts it anew.
+                            *worker = start(stand, scene, which);
                         }
-                        count += 1;
                         std::thread::sleep(Duration::from_millis(200));
                     }
+                    worker.signal(Signal::SIGTERM);
+                    worker.wait();
                     count
                 })
             })
             .collect();
-        let counts = unlucky.into_iter().map(|thread| thread.join());
-        counts.map(|count| count.expect("no panic")).sum()
-    });
-    stand.calm();
-    while stand.left() > 0 {
-        // Whoever came when the queue was out of reach has left again: a service manager starts it anew.
-        for (which, worker) in workers.iter_mut().enumerate() {
-            if worker.ended().is_some() {
-                *worker = start(stand, &scene, which);
+        let (mut left, mut calm) = (stand.left(), false);
+        while left > 0 && Instant::now().since(begin) < LIMIT {
+            std::thread::sleep(Duration::from_millis(200));
+            if !calm && Instant::now().since(begin) > TROUBLE + 2 * S::LOCK {
+                stand.calm();
+                calm = true;
             }
+            left = stand.left();
         }
-        assert!(
-            Instant::now().since(begin) < LIMIT,
-            "seed {seed}: {} messages are left\n{}",
-            stand.left(),
-            workers.iter().map(Instance::stderr).collect::<String>()
-        );
-        std::thread::sleep(Duration::from_millis(200));
-    }
-    for worker in &workers {
-        worker.signal(Signal::SIGTERM);
-    }
-    for worker in &mut workers {
-        worker.wait();
-    }
+        over.store(true, Ordering::Relaxed);
+        let counts = threads.into_iter().map(|thread| thread.join());
+        let troubles: u32 = counts.map(|count| count.expect("no panic")).sum();
+        (left, troubles)
+    });
+    assert_eq!(
+        left,
+        0,
+        "seed {seed}: so many messages are left\n{}",
+        workers.iter().map(Instance::stderr).collect::<String>()
+    );
     scene.await_nobody();
     let messages = judge(&scene.journal.lines(), S::COUNTS_EVERY_RUN);
     let aside = stand.aside();

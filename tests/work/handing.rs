@@ -124,7 +124,7 @@ fn what_a_killed_worker_left_is_swept_by_the_next_but_not_what_is_in_use() {
                 "--message",
                 "file",
                 "--lock-time",
-                "2s",
+                "10s",
                 "--kill-after",
                 "1s",
             ])

@@ -8,10 +8,10 @@ use support::proxy::{Call, Fate, Mode, Proxy};
 
 /// Ends with this status and these words, and the queue was not even asked.
 #[track_caller]
-fn never_asked(more: &[&str], command: &[&str], code: i32, words: &str) {
+fn never_asked(queue: &str, more: &[&str], command: &[&str], code: i32, words: &str) {
     let scene = Scene::new();
     let proxy = Proxy::before(queues().port);
-    let done = worker_at(&scene, &Mailbox::named("jobs"), proxy.port)
+    let done = worker_at(&scene, &Mailbox::named(queue), proxy.port)
         .args(more)
         .command(command)
         .finish();
@@ -41,21 +41,21 @@ fn settings_that_cannot_be() {
         (["--dead-letter-exit", "256"], "--dead-letter-exit 256"),
         (["--poison-queue", "No"], "No"),
         (["--retry-delay", "10s..1s"], "--retry-delay"),
-        (["--queue", "no_such_name"], "no_such_name"),
     ] {
-        never_asked(&more, &["true"], 64, words);
+        never_asked("jobs", &more, &["true"], 64, words);
     }
-    let long = "q".repeat(57);
-    never_asked(&["--queue", &long], &["true"], 64, "poison");
+    never_asked("no_such_name", &[], &["true"], 64, "no_such_name");
+    never_asked(&"q".repeat(57), &[], &["true"], 64, "poison");
 }
 
 #[test]
 fn a_command_that_is_not_there_or_cannot_be_run_takes_no_message() {
-    never_asked(&[], &["no-such-command"], 127, "no-such-command");
+    never_asked("jobs", &[], &["no-such-command"], 127, "no-such-command");
     let directory = tempfile::tempdir().unwrap();
     let text = directory.path().join("text");
     std::fs::write(&text, "no program").unwrap();
-    never_asked(&[], &[text.to_str().unwrap()], 126, "cannot be started");
+    let command = [text.to_str().unwrap()];
+    never_asked("jobs", &[], &command, 126, "cannot be started");
 }
 
 #[test]

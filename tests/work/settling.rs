@@ -240,17 +240,19 @@ fn no_queue_and_a_wrong_key_have_their_statuses() {
 fn a_command_that_ends_while_its_lock_is_being_renewed_is_completed() {
     let (scene, mailbox) = with("x");
     let (proxy, go) = (Proxy::before(queues().port), scene.path("go"));
+    // The first one is the question at the start whether messages may be renewed.
+    for seconds in [0, 4] {
+        let late = Fate::DelayReply(std::time::Duration::from_secs(seconds));
+        proxy.next(Call::Update, late);
+    }
     let running = worker_at(&scene, &mailbox, proxy.port)
-        .args(["--once", "--lock-time", "20s", "--renew-at", "10%"])
+        .args(["--once", "--lock-time", "60s", "--renew-at", "10%"])
         .shell(&format!(
             "echo runs >&2; while [ ! -e {} ]; do sleep 0.05; done",
             go.display()
         ))
         .start();
-    running.await_log("runs");
-    let late = Fate::DelayReply(std::time::Duration::from_millis(1500));
-    proxy.next(Call::Update, late);
-    // Carried out, and not yet answered; the one before was the question at the start.
+    // Carried out, and not yet answered.
     let renewals = || {
         let log = proxy.log();
         let updates = log.iter().filter(|seen| seen.call == Call::Update);

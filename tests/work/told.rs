@@ -182,7 +182,8 @@ fn a_worker_whose_queue_does_not_answer_is_sound_and_not_ready() {
         .args(["--listen", "127.0.0.1:0"])
         .command(["true"])
         .start();
-    nobody.await_next(support::proxy::Call::Look);
+    let asked = || (!nobody.log().is_empty()).then_some(());
+    await_for("the queue to be asked", asked, || running.stderr());
     assert_eq!(get(&running, "/healthz").0, 200);
     assert_eq!(get(&running, "/readyz").0, 503);
     running.signal(Signal::SIGTERM);
