@@ -6,6 +6,7 @@
 mod access;
 mod clocks;
 mod holding;
+mod memory;
 mod network;
 mod settling;
 mod stopping;
