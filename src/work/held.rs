@@ -279,7 +279,7 @@ mod tests {
             lock,
             ..scripted::message("id-1", 1, b"body")
         };
-        Held::new(&message, "queue", Duration::from_secs(60))
+        Held::new(&message, "queue")
     }
 
     #[tokio::test]
