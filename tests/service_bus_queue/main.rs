@@ -6,6 +6,7 @@
 mod access;
 mod clocks;
 mod holding;
+mod memory;
 mod network;
 mod settling;
 mod stopping;
@@ -115,6 +116,14 @@ impl Scene {
     /// Takes one message, however long it takes to come.
     async fn take(&self) -> Message {
         one(&self.queue).await
+    }
+
+    /// Waits for messages for so long, of which there are none.
+    async fn wait_in_vain(&self, most: usize, millis: u64) {
+        let there = self.queue.prepare(patiently()).await;
+        there.expect("the queue is there");
+        let none = self.queue.take(most, later(millis)).await;
+        assert!(none.expect("nothing came").is_empty());
     }
 
     fn counts(&self) -> Counts {

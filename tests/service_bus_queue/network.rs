@@ -28,8 +28,7 @@ async fn a_lock_outlives_its_connection() {
 #[tokio::test]
 async fn who_waits_gets_the_message_though_the_connection_was_cut() {
     let scene = Scene::locking(30);
-    let waiting = scene.queue.take(1, later(200));
-    assert!(waiting.await.expect("none").is_empty());
+    scene.wait_in_vain(1, 200).await;
     scene.broker.cut();
     scene.put(b"m");
     assert_eq!(body(&scene.take().await), b"m");
@@ -38,14 +37,7 @@ async fn who_waits_gets_the_message_though_the_connection_was_cut() {
 #[tokio::test]
 async fn a_link_that_is_detached_for_being_idle_is_attached_again() {
     let scene = Scene::locking(30);
-    assert!(
-        scene
-            .queue
-            .take(2, later(300))
-            .await
-            .expect("none")
-            .is_empty()
-    );
+    scene.wait_in_vain(2, 300).await;
     scene.put(b"held");
     let held = scene.take().await;
     scene

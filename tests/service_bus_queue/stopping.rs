@@ -5,14 +5,7 @@ use super::*;
 #[tokio::test]
 async fn what_was_not_handed_out_goes_back_as_it_was() {
     let scene = Scene::locking(300);
-    assert!(
-        scene
-            .queue
-            .take(4, later(300))
-            .await
-            .expect("none")
-            .is_empty()
-    );
+    scene.wait_in_vain(4, 300).await;
     for number in 0..4_u8 {
         scene.put(&[number]);
     }
@@ -29,14 +22,7 @@ async fn what_was_not_handed_out_goes_back_as_it_was() {
     );
     // None comes any more.
     scene.put(b"later");
-    assert!(
-        scene
-            .queue
-            .take(4, later(300))
-            .await
-            .expect("none")
-            .is_empty()
-    );
+    scene.wait_in_vain(4, 300).await;
     assert_eq!(scene.counts().locked, 0);
     scene.queue.close(patiently()).await;
     scene
@@ -110,45 +96,4 @@ async fn a_stop_that_races_with_deliveries_leaves_nothing_locked() {
     );
     let expired = |event: &Event| matches!(event, Event::LockExpired { .. });
     assert_eq!(broker.look(move |view| count(view, &expired)), 0);
-}
-
-/// What the process has in memory, in KiB.
-fn resident() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/statm").expect("our own memory");
-    let pages = status.split(' ').nth(1).expect("resident pages");
-    pages.parse::<u64>().expect("a number") * 4
-}
-
-/// Run by hand: `cargo test --test service_bus_queue -- --ignored --nocapture memory`.
-#[tokio::test]
-#[ignore = "a measurement"]
-async fn memory_stays_as_it_is_over_twenty_thousand_messages() {
-    let scene = Scene::locking(300);
-    let mut figures = Vec::new();
-    let began = Instant::now();
-    for thousand in 0..20 {
-        for _ in 0..125 {
-            for number in 0..8_u8 {
-                scene.put(&[number; 100]);
-            }
-            let mut held = Vec::new();
-            while held.len() < 8 {
-                held.extend(
-                    scene
-                        .queue
-                        .take(8 - held.len(), patiently())
-                        .await
-                        .expect("taken"),
-                );
-            }
-            let settled = held.iter().map(complete);
-            for result in futures::future::join_all(settled).await {
-                result.expect("completed");
-            }
-        }
-        figures.push(resident());
-        println!("{} messages: {} KiB", (thousand + 1) * 1000, resident());
-    }
-    let rate = 20_000.0 / Instant::now().since(began).as_secs_f64();
-    println!("{rate:.0} messages/s");
 }

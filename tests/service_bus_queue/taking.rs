@@ -166,22 +166,8 @@ async fn a_take_that_is_dropped_loses_nothing() {
 #[tokio::test]
 async fn a_larger_wish_is_heard_while_the_credit_is_out() {
     let scene = Scene::locking(30);
-    assert!(
-        scene
-            .queue
-            .take(1, later(300))
-            .await
-            .expect("none")
-            .is_empty()
-    );
-    assert!(
-        scene
-            .queue
-            .take(4, later(300))
-            .await
-            .expect("none")
-            .is_empty()
-    );
+    scene.wait_in_vain(1, 300).await;
+    scene.wait_in_vain(4, 300).await;
     for number in 0..8_u8 {
         scene.put(&[number]);
     }
@@ -202,22 +188,8 @@ async fn a_larger_wish_is_heard_while_the_credit_is_out() {
 #[tokio::test]
 async fn less_is_wanted_than_was_before_and_what_came_too_much_goes_back() {
     let scene = Scene::locking(30);
-    assert!(
-        scene
-            .queue
-            .take(5, later(300))
-            .await
-            .expect("none")
-            .is_empty()
-    );
-    assert!(
-        scene
-            .queue
-            .take(1, later(1))
-            .await
-            .expect("none")
-            .is_empty()
-    );
+    scene.wait_in_vain(5, 300).await;
+    scene.wait_in_vain(1, 1).await;
     for number in 0..5_u8 {
         scene.put(&[number]);
     }
@@ -261,14 +233,7 @@ async fn on_a_busy_queue_a_lock_counts_from_its_credit_and_costs_no_request() {
 #[tokio::test]
 async fn after_an_idle_wait_a_lock_is_renewed_before_it_counts() {
     let scene = Scene::locking(30);
-    assert!(
-        scene
-            .queue
-            .take(1, later(1200))
-            .await
-            .expect("none")
-            .is_empty()
-    );
+    scene.wait_in_vain(1, 1200).await;
     let put = Instant::now();
     scene.put(b"at last");
     let message = scene.take().await;
@@ -283,14 +248,7 @@ async fn after_an_idle_wait_a_lock_is_renewed_before_it_counts() {
 #[tokio::test]
 async fn a_lock_that_is_lost_before_it_counts_is_not_handed_out() {
     let scene = Scene::locking(30);
-    assert!(
-        scene
-            .queue
-            .take(1, later(1200))
-            .await
-            .expect("none")
-            .is_empty()
-    );
+    scene.wait_in_vain(1, 1200).await;
     scene.fault(On::RenewLock, Act::lock_lost());
     scene.put(b"lost");
     scene
@@ -303,14 +261,7 @@ async fn a_lock_that_is_lost_before_it_counts_is_not_handed_out() {
     assert_eq!(body(&message), b"found");
     // One that is in doubt goes back at once, its count unchanged.
     complete(&message).await.expect("completed");
-    assert!(
-        scene
-            .queue
-            .take(1, later(1200))
-            .await
-            .expect("none")
-            .is_empty()
-    );
+    scene.wait_in_vain(1, 1200).await;
     scene.fault(On::RenewLock, Act::server_busy());
     scene.put(b"doubtful");
     let message = scene.take().await;

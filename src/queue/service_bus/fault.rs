@@ -82,6 +82,16 @@ impl Fault {
         self.condition() == "amqp:unauthorized-access" || matches!(self.status(), Some(401 | 403))
     }
 
+    /// What helps with a token that is not taken, besides rights.
+    fn hint(&self) -> &'static str {
+        match self {
+            Fault::Refused { text, .. } if text.contains("ExpiredToken") => {
+                ": is this machine's clock right?"
+            }
+            _ => "",
+        }
+    }
+
     fn is_not_found(&self) -> bool {
         self.condition() == "amqp:not-found" || self.status() == Some(404)
     }
@@ -102,8 +112,9 @@ impl Fault {
             _ if self.is_denied() => fatal(
                 format!(
                     "not authorised for {name}: {}: a key or identity with the right to listen \
-                     is needed (Azure Service Bus Data Receiver)",
-                    self.why()
+                     is needed (Azure Service Bus Data Receiver){}",
+                    self.why(),
+                    self.hint()
                 ),
                 true,
             ),

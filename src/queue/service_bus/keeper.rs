@@ -249,7 +249,7 @@ impl Keeper {
             return;
         };
         let now = Instant::now();
-        if let Err(taken) = self.shelf.put(taken, now) {
+        if let Some(taken) = self.shelf.put(taken, now) {
             self.give_back(taken, now + REQUEST);
         }
     }
@@ -288,7 +288,7 @@ impl Keeper {
                     taken.t0 = t0;
                     taken.lock_time = lock_time;
                     taken.renewed = true;
-                    let Err(taken) = shelf.renewed(taken, Instant::now()) else {
+                    let Some(taken) = shelf.renewed(taken, Instant::now()) else {
                         return;
                     };
                     release(&taken, Instant::now() + REQUEST).await;
@@ -376,10 +376,7 @@ async fn reauthorise(
 async fn token(tokens: &dyn CbsTokens, audience: &str) -> Result<CbsToken, Fault> {
     let token = before(Instant::now() + CONNECT, tokens.token(audience)).await;
     let late = || Err(Fault::Unsent("there is no token in time".into()));
-    match token.map_or_else(late, |token| token.map_err(|failure| untokened(&failure))) {
-        Ok(token) => Ok(token),
-        Err(fault) => Err(fault),
-    }
+    token.map_or_else(late, |token| token.map_err(|failure| untokened(&failure)))
 }
 
 /// There is no token.

@@ -166,17 +166,15 @@ impl Shelf {
         self.state().credit.clear();
     }
 
-    /// Puts a message here that came.
-    ///
-    /// # Errors
-    /// The message, if it is not wanted any more.
-    pub(super) fn put(&self, taken: Taken, now: Instant) -> Result<(), Taken> {
+    /// Puts a message here that came. It comes back if it is not wanted any more.
+    #[must_use]
+    pub(super) fn put(&self, taken: Taken, now: Instant) -> Option<Taken> {
         let mut state = self.state();
         if state.closed || state.here() >= state.wanted {
-            return Err(taken);
+            return Some(taken);
         }
         self.lay_down(&mut state, taken, now);
-        Ok(())
+        None
     }
 
     fn lay_down(&self, state: &mut State, taken: Taken, now: Instant) {
@@ -199,15 +197,16 @@ impl Shelf {
 
     /// One of those was renewed. It comes back if it is not wanted any more, and counts as here until
     /// [`Shelf::done`].
-    pub(super) fn renewed(&self, taken: Taken, now: Instant) -> Result<(), Taken> {
+    #[must_use]
+    pub(super) fn renewed(&self, taken: Taken, now: Instant) -> Option<Taken> {
         let mut state = self.state();
         // It is among those that are here.
         if state.closed || state.here() > state.wanted {
-            return Err(taken);
+            return Some(taken);
         }
         state.busy -= 1;
         self.lay_down(&mut state, taken, now);
-        Ok(())
+        None
     }
 
     /// One more message is seen to by somebody else, until [`Shelf::done`].

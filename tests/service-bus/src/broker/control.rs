@@ -271,6 +271,11 @@ impl Broker {
         });
     }
 
+    /// Forgets all that happened so far: for long runs that measure memory.
+    pub fn forget(&self) {
+        self.ask(|engine| engine.journal = Vec::new());
+    }
+
     /// Lays down a fault.
     pub fn fault(&self, fault: Fault) {
         self.ask(move |engine| engine.faults.add(fault));
