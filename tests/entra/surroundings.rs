@@ -1,7 +1,9 @@
 //! Whom https trusts, which way it takes, and what is refused before anything starts.
 
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
 use std::sync::{Arc, Mutex};
 
 use super::*;
@@ -29,6 +31,13 @@ fn an_authority_s_file_that_will_not_do_is_refused_before_anything_starts() {
             .env("TRAFFICCOP_CA_FILE", &file);
         refused(&run.shell("echo run").finish(), 64, &[name, word]);
     }
+    let file = stage.scene.path("private");
+    std::fs::write(&file, &good).expect("a file");
+    std::fs::set_permissions(&file, Permissions::from_mode(0)).expect("ours");
+    let run = stage.with_secret(stage.run()).bound_by_permissions();
+    let run = run.env("TRAFFICCOP_CA_FILE", &file);
+    let words = ["private", "cannot be read", "ermission denied"];
+    refused(&run.shell("echo run").finish(), 64, &words);
     for (file, word) in [
         (stage.scene.path("nowhere"), "cannot be read"),
         (stage.scene.directory().to_owned(), "is not a file"),
