@@ -5,6 +5,8 @@
 mod completions;
 #[path = "documents/guarantees.rs"]
 mod guarantees;
+#[path = "../benches/figures/rows.rs"]
+mod rows;
 #[expect(
     dead_code,
     reason = "only the names of its rows and what they promise are needed"
@@ -930,6 +932,25 @@ fn table(document: &str, heading: &str) -> Vec<Vec<String>> {
             cells.map(|cell| cell.trim().replace('`', "")).collect()
         })
         .collect()
+}
+
+/// The figures themselves are of one machine and one day; what is compared is not.
+#[test]
+fn the_readme_s_figures_are_those_that_cargo_bench_prints() {
+    let readme = text("README.md");
+    let (_, figures) = readme.split_once("### In figures\n").expect("a heading");
+    let mut lines = figures.lines().skip_while(|line| !line.starts_with('|'));
+    let head = format!("| | {} |", rows::TOOLS.join(" | "));
+    assert_eq!(lines.next(), Some(&*head));
+    let cells = |line: &str| line.trim_matches('|').split('|').count();
+    assert_eq!(lines.next().map(cells), Some(rows::TOOLS.len() + 1));
+    let told: Vec<&str> = lines.take_while(|line| line.starts_with('|')).collect();
+    let names = told.iter().map(|line| line.trim_matches('|').split('|'));
+    let names: Vec<&str> = names
+        .map(|mut cells| cells.next().unwrap_or("").trim())
+        .collect();
+    assert_eq!(names, rows::ROWS);
+    assert!(told.iter().all(|line| cells(line) == rows::TOOLS.len() + 1));
 }
 
 #[test]

@@ -13,7 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 
-use crate::programs::TRAFFICCOP;
+use crate::programs;
 
 /// For how long anything is waited for: the machine may be slow, but it must not hang.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -41,7 +41,7 @@ pub(crate) enum Lock<'a> {
 
 /// `trafficcop run` on this lock, without a command yet.
 pub(crate) fn trafficcop(lock: Lock<'_>) -> Command {
-    let mut command = Command::new(TRAFFICCOP);
+    let mut command = Command::new(programs::trafficcop());
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy().to_uppercase();
         let ours = text.starts_with("TRAFFICCOP_") || text.starts_with("AZURE_");
