@@ -60,6 +60,9 @@ async fn main() -> anyhow::Result<()> {
                 }
             }
         }
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        tokio::select! {
+            () = tokio::time::sleep(Duration::from_secs(1)) => {}
+            _ = tokio::signal::ctrl_c() => return Ok(()),
+        }
     }
 }

@@ -23,7 +23,7 @@
 //! - [`deadline`] is the same question asked from inside a command; [`check`] asks it for scripts.
 //! - [`elect`] drives `hold` with nothing but a process that tells a reader of control:
 //!   [`announce`].
-//! - [`verbs`] look at locks, and intervene: status, list, watch, break, doctor.
+//! - [`verbs`] look at locks, and intervene: status, list, watch, break, reset, doctor.
 //! - [`work`] drives `hold` once for each message of a [`queue`]: its lock is the lease.
 //! - [`roles`] decides what one guardian runs after another: standby command, hook, command.
 //! - [`run`] drives `hold` for the command line; [`plan`] is the validated configuration, `cli` what
@@ -31,6 +31,7 @@
 //! - [`events`] is the log for those who ask afterwards, [`timeline`] answers them.
 
 pub mod announce;
+mod aside;
 pub mod azure;
 pub mod check;
 pub mod cli;

@@ -7,11 +7,11 @@
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde::Serialize;
+
+use crate::aside::Aside;
 
 /// What the file says. Fields that do not apply are `null`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -98,23 +98,9 @@ pub const FIELDS: &[(&str, &str)] = &[
     ),
 ];
 
-#[derive(Default)]
-struct Desk {
-    next: Option<Status>,
-    closed: bool,
-    idle: bool,
-}
-
-#[derive(Default)]
-struct Shared {
-    desk: Mutex<Desk>,
-    changed: Condvar,
-}
-
 /// A status file and the thread that writes it.
 pub struct StatusFile {
-    shared: Arc<Shared>,
-    writer: Option<JoinHandle<()>>,
+    writer: Aside<Status>,
 }
 
 impl StatusFile {
@@ -122,85 +108,29 @@ impl StatusFile {
     /// thread.
     #[must_use]
     pub fn new(path: PathBuf) -> StatusFile {
-        let shared = Arc::new(Shared::default());
-        let theirs = Arc::clone(&shared);
-        let writer = std::thread::Builder::new()
-            .name("status-file".into())
-            .stack_size(128 * 1024)
-            .spawn(move || serve(&theirs, &path));
+        let mut failing = false;
+        let write = move |status: Status| match replace(&path, &status) {
+            Ok(()) => failing = false,
+            Err(why) if !failing => {
+                failing = true;
+                tracing::warn!("cannot write the status file {}: {why}", path.display());
+            }
+            Err(_) => {}
+        };
         StatusFile {
-            shared,
-            writer: writer
-                .inspect_err(|why| tracing::warn!("cannot keep the status file: {why}"))
-                .ok(),
+            writer: Aside::new("status-file", write),
         }
     }
 
     /// Has the file say this; returns at once. While the file system is slow only the latest
     /// counts.
     pub fn write(&self, status: &Status) {
-        let mut desk = self.shared.lock();
-        desk.next = Some(status.clone());
-        drop(desk);
-        self.shared.changed.notify_all();
+        self.writer.replace(status.clone());
     }
 
     /// Waits until the file says the latest, but not for longer than `limit`.
     pub fn finish(self, limit: Duration) {
-        if self.writer.is_none() {
-            return;
-        }
-        let desk = self.shared.lock();
-        let busy = |desk: &mut Desk| desk.next.is_some() || !desk.idle;
-        let _ = self
-            .shared
-            .changed
-            .wait_timeout_while(desk, limit, busy)
-            .unwrap_or_else(PoisonError::into_inner);
-    }
-}
-
-impl Drop for StatusFile {
-    fn drop(&mut self) {
-        self.shared.lock().closed = true;
-        self.shared.changed.notify_all();
-    }
-}
-
-impl Shared {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Desk> {
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn serve(shared: &Shared, path: &Path) {
-    let mut failing = false;
-    let mut desk = shared.lock();
-    loop {
-        match desk.next.take() {
-            Some(status) => {
-                desk.idle = false;
-                drop(desk);
-                match replace(path, &status) {
-                    Ok(()) => failing = false,
-                    Err(why) if !failing => {
-                        failing = true;
-                        tracing::warn!("cannot write the status file {}: {why}", path.display());
-                    }
-                    Err(_) => {}
-                }
-                desk = shared.lock();
-            }
-            None if desk.closed => return,
-            None => {
-                desk.idle = true;
-                shared.changed.notify_all();
-                desk = shared
-                    .changed
-                    .wait(desk)
-                    .unwrap_or_else(PoisonError::into_inner);
-            }
-        }
+        self.writer.finish(limit);
     }
 }
 

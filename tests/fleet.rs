@@ -90,6 +90,8 @@ fn add(sum: &mut Tally, one: &Tally) {
     sum.words += one.words;
     sum.unknowable += one.unknowable;
     sum.drains += one.drains;
+    sum.cordons += one.cordons;
+    sum.cordoned_holders += one.cordoned_holders;
     for (kind, count) in &one.faults {
         *sum.faults.entry(kind).or_default() += count;
     }
@@ -128,13 +130,15 @@ fn the_promise_holds_in_every_schedule() {
     });
     print(&format!(
         "fleet: {} schedules (seeds {first}..), {} events, {} tenures, {} hand-overs, {} drains or \
-         kills; {} overlaps that nobody could have prevented, {} of them told, {} not to be known\n\
+         kills, {} cordons heard of ({} of them in control); {} overlaps that nobody could have prevented, {} of them told, {} not to be known\n\
          fleet: faults {:?}\n",
         sum.schedules,
         sum.events,
         sum.tenures,
         sum.handovers,
         sum.drains,
+        sum.cordons,
+        sum.cordoned_holders,
         sum.overlaps,
         sum.words,
         sum.unknowable,
@@ -151,6 +155,7 @@ fn the_promise_holds_in_every_schedule() {
     // A fleet that does nothing proves nothing.
     if count >= 1000 {
         assert!(sum.tenures > count && sum.handovers > count / 2, "{sum:?}");
-        assert!(sum.faults.len() >= 16, "{:?}", sum.faults);
+        assert!(sum.faults.len() >= 17, "{:?}", sum.faults);
+        assert!(sum.cordoned_holders > count / 50, "{sum:?}");
     }
 }

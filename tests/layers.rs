@@ -73,7 +73,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("check", &["cli", "deadline", "exit", "plan", "report"]),
     ("exit", &["core", "plan", "queue"]),
     ("cli", &["exit", "plan"]),
-    ("events", &["clock", "core", "report", "supervise"]),
+    ("events", &["aside", "clock", "core", "report", "supervise"]),
     (
         "timeline",
         &["cli", "events", "exit", "plan", "report", "units"],
@@ -95,7 +95,8 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ),
     ("serve", &["clock", "core", "status", "supervise"]),
     ("report", &["clock", "core", "exit", "units"]),
-    ("status", &["report"]),
+    ("aside", &[]),
+    ("status", &["aside", "report"]),
     (
         "verbs",
         &[

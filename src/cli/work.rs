@@ -353,6 +353,10 @@ pub const FOR_THE_MESSAGE: &[(&str, &str)] = &[
         "TRAFFICCOP_CONTROL",
         "a file of eight bytes that tells until when the message is ours: see trafficcop-run(1). 'trafficcop check' reads it",
     ),
+    (
+        "NOTIFY_SOCKET",
+        "where we were started with one: a socket of ours, on which the command tells systemd its STATUS. WATCHDOG_USEC and WATCHDOG_PID are not passed on",
+    ),
 ];
 
 /// What becomes of a message.
@@ -401,7 +405,7 @@ pub const WORK_STATUS: &[(&str, &str)] = &[
     ("66", "there is no such queue"),
     (
         "69",
-        "the queue was out of reach at the beginning, or messages could not be put aside",
+        "the queue was out of reach at the beginning (with --idle-exit: for half a minute when it was to say whether there is another message), or messages could not be put aside",
     ),
     (
         "70",
@@ -412,7 +416,10 @@ pub const WORK_STATUS: &[(&str, &str)] = &[
         "a process of a command cannot be killed; with --once: the command may have run beside another one",
     ),
     ("77", "not authorised"),
-    ("126", "the command was found but cannot be run"),
+    (
+        "126",
+        "the command was found but cannot be run, or messages cannot be handed over to it on this machine",
+    ),
     ("127", "the command was not found"),
 ];
 

@@ -5,13 +5,14 @@
 //! a disk that hangs must not keep the supervisor from renewing. It must never fail or delay
 //! anything: what cannot be written is lost, and that is told once, until it can be again.
 
-use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+use crate::aside::Aside;
 
 /// How many lines wait for a disk that hangs; what comes after is lost.
 const MOST: usize = 4096;
@@ -22,120 +23,50 @@ struct Line {
     sync: bool,
 }
 
-#[derive(Default)]
-struct Desk {
-    waiting: VecDeque<Line>,
-    /// Lines were lost because too many waited, and that has been told.
-    full: bool,
-    closed: bool,
-    idle: bool,
-}
-
-#[derive(Default)]
-struct Shared {
-    desk: Mutex<Desk>,
-    changed: Condvar,
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Desk> {
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A file that is appended to, and the thread that does it.
+/// A file that is appended to, by a thread of its own.
 pub struct Writer {
-    shared: Arc<Shared>,
+    lines: Aside<Line>,
+    /// Lines were lost because too many waited, and that has been told.
+    full: AtomicBool,
 }
 
 impl Writer {
     /// Starts the thread; nothing is opened by the caller. Not before the guardian was forked.
     #[must_use]
     pub fn new(path: PathBuf) -> Writer {
-        let shared = Arc::new(Shared::default());
-        let theirs = Arc::clone(&shared);
-        let started = std::thread::Builder::new()
-            .name("event-log".into())
-            .stack_size(128 * 1024)
-            .spawn(move || serve(&theirs, &mut Appended::to(path)));
-        if let Err(why) = started {
-            tracing::warn!("cannot keep the event log: {why}");
-            let mut desk = shared.lock();
-            (desk.closed, desk.idle) = (true, true);
+        let mut file = Appended::to(path);
+        let mut failing = false;
+        let append = move |line: Line| match file.append(&line) {
+            Ok(()) => failing = false,
+            Err(why) if !failing => {
+                failing = true;
+                tracing::warn!(
+                    "cannot write the event log {}: {why}; control is kept, and events are lost until it can be written",
+                    file.path.display()
+                );
+            }
+            Err(_) => {}
+        };
+        Writer {
+            lines: Aside::new("event-log", append),
+            full: AtomicBool::new(false),
         }
-        Writer { shared }
     }
 
     /// Has this line (without its end) appended; returns at once.
     pub fn put(&self, mut text: Vec<u8>, sync: bool) {
         text.push(b'\n');
-        let mut desk = self.shared.lock();
-        if desk.closed {
-            return;
+        let fits = self.lines.put(Line { text, sync }, MOST);
+        if !self.full.swap(!fits, Ordering::Relaxed) && !fits {
+            tracing::warn!(
+                "the event log cannot be written as fast as things happen: lines are lost; control is kept"
+            );
         }
-        if desk.waiting.len() >= MOST {
-            if !std::mem::replace(&mut desk.full, true) {
-                drop(desk);
-                tracing::warn!(
-                    "the event log cannot be written as fast as things happen: lines are lost; control is kept"
-                );
-            }
-            return;
-        }
-        desk.full = false;
-        desk.waiting.push_back(Line { text, sync });
-        drop(desk);
-        self.shared.changed.notify_all();
     }
 
     /// Waits until all lines are written (or have failed to be), but not for longer than `limit`.
     pub fn finish(&self, limit: Duration) {
-        let desk = self.shared.lock();
-        let busy = |desk: &mut Desk| !desk.waiting.is_empty() || !desk.idle;
-        let _ = self
-            .shared
-            .changed
-            .wait_timeout_while(desk, limit, busy)
-            .unwrap_or_else(PoisonError::into_inner);
-    }
-}
-
-impl Drop for Writer {
-    fn drop(&mut self) {
-        self.shared.lock().closed = true;
-        self.shared.changed.notify_all();
-    }
-}
-
-fn serve(shared: &Shared, file: &mut Appended) {
-    let mut failing = false;
-    let mut desk = shared.lock();
-    loop {
-        if let Some(line) = desk.waiting.pop_front() {
-            desk.idle = false;
-            drop(desk);
-            match file.append(&line) {
-                Ok(()) => failing = false,
-                Err(why) if !failing => {
-                    failing = true;
-                    tracing::warn!(
-                        "cannot write the event log {}: {why}; control is kept, and events are lost until it can be written",
-                        file.path.display()
-                    );
-                }
-                Err(_) => {}
-            }
-            desk = shared.lock();
-        } else if desk.closed {
-            return;
-        } else {
-            desk.idle = true;
-            shared.changed.notify_all();
-            desk = shared
-                .changed
-                .wait(desk)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
+        self.lines.finish(limit);
     }
 }
 
@@ -307,21 +238,5 @@ mod tests {
         put(&writer, "there");
         writer.finish(LONG);
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "there\n");
-    }
-
-    #[test]
-    fn a_disk_that_hangs_holds_nobody_up_and_costs_bounded_memory() {
-        // A pipe that is full and that nobody reads, opened without O_NONBLOCK by way of a
-        // descriptor's file: the desk is filled while the thread cannot get on.
-        let shared = Arc::new(Shared::default());
-        let writer = Writer {
-            shared: Arc::clone(&shared),
-        };
-        for _ in 0..2 * MOST {
-            put(&writer, "event");
-        }
-        assert_eq!(shared.lock().waiting.len(), MOST);
-        assert!(shared.lock().full);
-        writer.finish(Duration::from_millis(10));
     }
 }

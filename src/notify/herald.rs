@@ -5,7 +5,9 @@
 
 use std::ffi::OsString;
 use std::io;
+use std::os::unix::net::UnixDatagram;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 
@@ -13,7 +15,7 @@ use super::proxy::{Proxy, Said};
 use super::socket::{Socket, Surroundings};
 use super::tasks;
 use crate::clock::Instant;
-use crate::core::{Ending, Notice};
+use crate::core::Notice;
 use crate::report;
 use crate::supervise::{News, Vitals};
 
@@ -31,6 +33,11 @@ pub enum Ready {
 
 /// The longest status of a command's that is shown, in characters.
 const STATUS_LIMIT: usize = 200;
+/// So many commands' are shown at most.
+const SHOWN: usize = 4;
+/// From one status to the next where it is no change of state: everybody who watches the unit is
+/// woken by each.
+const PACE: Duration = Duration::from_secs(1);
 
 /// Speaks to the service manager; a handle, of which there can be many.
 #[derive(Clone, Debug)]
@@ -54,11 +61,32 @@ pub(super) struct State {
     words: String,
     /// What the store lets us wait for meanwhile.
     doubt: Option<String>,
-    /// What the command says that it does.
-    command: Option<String>,
+    /// What each command says that it does.
+    voices: Vec<Voice>,
     owes: Owes,
+    /// When the last status was sent.
+    told_at: Instant,
     /// The log knows that nothing can be sent.
     told: bool,
+}
+
+/// A command that can say something.
+#[derive(Clone, Debug)]
+struct Voice {
+    /// What it is called.
+    name: String,
+    /// What it says that it does.
+    said: Option<String>,
+}
+
+/// When something has to be sent, if it has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Due {
+    #[default]
+    Never,
+    /// A moment after the last one.
+    Soon,
+    Now,
 }
 
 /// What is still to be sent.
@@ -66,15 +94,21 @@ pub(super) struct State {
 struct Owes {
     ready: bool,
     stopping: bool,
-    status: bool,
+    status: Due,
     /// There was no room for it: it is worth another try, though nothing happens.
     again: bool,
 }
 
 impl Herald {
-    /// Opens the way to the service manager, if there is one, and a way for the command.
+    /// Opens the way to the service manager, if there is one, and a way for each of so many
+    /// commands; these words are what we do at first.
     #[must_use]
-    pub fn open(here: &Surroundings<'_>, mut ready: Ready) -> Option<Herald> {
+    pub fn open(
+        here: &Surroundings<'_>,
+        mut ready: Ready,
+        words: &str,
+        commands: usize,
+    ) -> Option<Herald> {
         let name = here.socket()?;
         let socket = Socket::open(&name)
             .inspect_err(|why| {
@@ -82,7 +116,7 @@ impl Herald {
                 tracing::warn!("NOTIFY_SOCKET={name} cannot be used: {why}; going on without it");
             })
             .ok()?;
-        let proxy = Proxy::make(here).inspect_err(|why| {
+        let proxy = Proxy::make(here, commands).inspect_err(|why| {
             tracing::warn!("the command gets no NOTIFY_SOCKET: {why}");
         });
         let proxy = proxy.ok();
@@ -96,13 +130,20 @@ impl Herald {
             ready,
             is_ready: false,
             is_stopping: false,
-            words: "competing".into(),
+            words: words.to_owned(),
             doubt: None,
-            command: None,
+            voices: vec![
+                Voice {
+                    name: "the command".into(),
+                    said: None
+                };
+                commands
+            ],
             owes: Owes {
-                status: true,
+                status: Due::Now,
                 ..Owes::default()
             },
+            told_at: Instant::ZERO,
             told: false,
         };
         Some(Herald(Arc::new(Desk {
@@ -111,30 +152,73 @@ impl Herald {
         })))
     }
 
-    /// What the command finds in its `NOTIFY_SOCKET`.
+    /// What the command with this number finds in its `NOTIFY_SOCKET`.
     #[must_use]
-    pub fn for_the_command(&self) -> Option<OsString> {
+    pub fn for_the_command(&self, number: usize) -> Option<OsString> {
         let state = self.0.state();
-        state.proxy.as_ref().map(|proxy| proxy.path().into())
+        state.proxy.as_ref().map(|proxy| proxy.path(number).into())
     }
 
-    /// Begins to feed the watchdog (after each proof that supervisor and guardian are alive), and to
-    /// listen to the command.
+    /// Begins to feed the watchdog (after each proof that supervisor and guardians are alive), and to
+    /// listen to the commands.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
-    pub fn begin(&self, here: &Surroundings<'_>, vitals: Arc<Vitals>) {
+    pub fn begin(&self, here: &Surroundings<'_>, vitals: Vec<Arc<Vitals>>) {
         if let Some(span) = here.watchdog() {
             tokio::spawn(tasks::feed(Arc::clone(&self.0), vitals, span));
         }
-        let socket = self.0.state().proxy.as_mut().and_then(Proxy::take);
-        match socket.map(tokio::net::UnixDatagram::from_std) {
-            Some(Ok(socket)) => drop(tokio::spawn(tasks::listen(Arc::clone(&self.0), socket))),
-            Some(Err(why)) => tracing::warn!("what the command says of itself is not heard: {why}"),
-            None => {}
+        let sockets = self.0.state().proxy.as_ref().map(Proxy::sockets);
+        match sockets.unwrap_or_else(|| Ok(Vec::new())) {
+            Ok(sockets) => sockets
+                .into_iter()
+                .enumerate()
+                .for_each(|(number, socket)| self.listen(number, socket)),
+            Err(why) => unheard(&why),
         }
         tokio::spawn(tasks::attend(Arc::clone(&self.0)));
         self.0.with(|_| {});
+    }
+
+    fn listen(&self, number: usize, socket: UnixDatagram) {
+        match tokio::net::UnixDatagram::from_std(socket) {
+            Ok(socket) => {
+                tokio::spawn(tasks::listen(Arc::clone(&self.0), number, socket));
+            }
+            Err(why) => unheard(&why),
+        }
+    }
+
+    /// A worker does this now; it is ready from the first time on. Said often, it is passed on now and
+    /// then.
+    pub fn works(&self, words: String) {
+        self.0.with(|state| {
+            if state.words != words {
+                state.words = words;
+                state.owe(Due::Soon);
+            }
+            if !state.is_ready {
+                state.is_ready();
+                state.owe(Due::Now);
+            }
+        });
+    }
+
+    /// What we cannot do at the moment, and why; nothing, when we can again.
+    pub fn doubts(&self, doubt: Option<String>) {
+        self.0.with(|state| {
+            if state.doubt != doubt {
+                state.doubt = doubt;
+                state.owe(Due::Now);
+            }
+        });
+    }
+
+    /// What the command with this number is called from now on.
+    pub fn name(&self, number: usize, name: String) {
+        if let Some(voice) = self.0.state().voices.get_mut(number) {
+            voice.name = name;
+        }
     }
 
     /// A change of state, as people are told of it.
@@ -156,12 +240,12 @@ impl Herald {
                     state.doubt = None;
                 }
             }
-            state.owes.status = true;
+            state.owe(Due::Now);
         });
     }
 
-    /// Something of the tree.
-    pub fn news(&self, news: &News) {
+    /// Something of the tree of the command with this number.
+    pub fn news(&self, number: usize, news: &News) {
         match news {
             News::Started { .. } => self.0.with(|state| {
                 if state.ready == Ready::Held {
@@ -169,7 +253,16 @@ impl Herald {
                 }
             }),
             News::TreeEmpty { .. } => self.0.with(|state| {
-                state.owes.status |= state.command.take().is_some();
+                // Its last words first: they would be the next one's.
+                let proxy = state.proxy.as_ref();
+                let unheard = proxy.map(|proxy| proxy.unheard(number));
+                for message in unheard.unwrap_or_default() {
+                    state.hears(number, &message);
+                }
+                let voice = state.voices.get_mut(number);
+                if voice.is_some_and(|voice| voice.said.take().is_some()) {
+                    state.owe(Due::Soon);
+                }
             }),
             _ => {}
         }
@@ -185,16 +278,21 @@ impl Herald {
         self.0.stirred.notify_one();
     }
 
-    /// The end; nothing is said after it.
-    pub fn finish(&self, ending: &Ending) {
+    /// The end, in these words; nothing is said after it.
+    pub fn finish(&self, words: String) {
         self.0.with(|state| {
-            state.words = report::cause(&ending.cause);
-            (state.doubt, state.command) = (None, None);
-            state.owes.status = true;
+            state.words = words;
+            state.doubt = None;
+            state.voices.clear();
+            state.owe(Due::Now);
             state.owes.stopping |= !std::mem::replace(&mut state.is_stopping, true);
             drop(state.proxy.take());
         });
     }
+}
+
+fn unheard(why: &io::Error) {
+    tracing::warn!("what the command says of itself is not heard: {why}");
 }
 
 impl Desk {
@@ -207,24 +305,14 @@ impl Desk {
         let mut state = self.state();
         change(&mut state);
         state.settle();
-        if state.owes.again {
+        if state.owes != Owes::default() {
             self.stirred.notify_one();
         }
     }
 
-    /// The command has said something.
-    pub(super) fn hears(&self, message: &[u8]) {
-        let said = Said::read(message);
-        self.with(|state| {
-            if said.ready && state.ready == Ready::Command {
-                state.is_ready();
-            }
-            if let Some(status) = said.status {
-                let status: String = report::plain(&status).chars().take(STATUS_LIMIT).collect();
-                state.command = Some(status).filter(|status| !status.is_empty());
-                state.owes.status = true;
-            }
-        });
+    /// The command with this number has said something.
+    pub(super) fn hears(&self, number: usize, message: &[u8]) {
+        self.with(|state| state.hears(number, message));
     }
 
     /// Says something that is not worth keeping.
@@ -238,9 +326,13 @@ impl Desk {
         self.state().is_stopping
     }
 
-    /// Whether something waits for room.
-    pub(super) fn owes(&self) -> bool {
-        self.state().owes.again
+    /// How long to wait for what is still to be sent, if something is; so long for room.
+    pub(super) fn owes(&self, room: Duration) -> Option<Duration> {
+        let state = self.state();
+        if state.owes.again {
+            return Some(room);
+        }
+        (state.owes.status == Due::Soon).then(|| (state.told_at + PACE).since(Instant::now()))
     }
 
     /// Tries again what there was no room for.
@@ -256,16 +348,41 @@ impl State {
         }
     }
 
-    fn status(&self) -> String {
-        let words = self.doubt.as_ref().unwrap_or(&self.words);
-        match &self.command {
-            Some(command) => format!("{words}; the command: {command}"),
-            None => words.clone(),
+    fn owe(&mut self, status: Due) {
+        self.owes.status = self.owes.status.max(status);
+    }
+
+    fn hears(&mut self, number: usize, message: &[u8]) {
+        let said = Said::read(message);
+        if said.ready && self.ready == Ready::Command {
+            self.is_ready();
         }
+        if let (Some(status), Some(voice)) = (said.status, self.voices.get_mut(number)) {
+            let status: String = report::plain(&status).chars().take(STATUS_LIMIT).collect();
+            voice.said = Some(status).filter(|status| !status.is_empty());
+            self.owe(Due::Soon);
+        }
+    }
+
+    fn status(&self) -> String {
+        let mut text = self.doubt.as_ref().unwrap_or(&self.words).clone();
+        let mut voices = self.voices.iter();
+        let mut speaking = voices
+            .by_ref()
+            .filter_map(|voice| Some((&voice.name, voice.said.as_ref()?)));
+        for (name, said) in speaking.by_ref().take(SHOWN) {
+            text.push_str(&format!("; {name}: {said}"));
+        }
+        match speaking.count() {
+            0 => {}
+            more => text.push_str(&format!("; and {more} more")),
+        }
+        text
     }
 
     /// Sends what is owed, all of it in one message.
     fn settle(&mut self) {
+        let now = Instant::now();
         let Owes {
             ready,
             stopping,
@@ -278,7 +395,10 @@ impl State {
                 message.push_str(line);
             }
         }
-        if status {
+        if status == Due::Soon && message.is_empty() && now < self.told_at + PACE {
+            return;
+        }
+        if status != Due::Never {
             message.push_str(&format!("STATUS={}\n", report::plain(&self.status())));
         }
         if message.is_empty() {
@@ -287,6 +407,9 @@ impl State {
         let sent = self.socket.send(&message);
         if sent.is_ok() {
             self.owes = Owes::default();
+            if status != Due::Never {
+                self.told_at = now;
+            }
         }
         self.judge(sent);
     }
@@ -302,5 +425,45 @@ impl State {
                 "the service manager cannot be told anything: {why}: is NOTIFY_SOCKET still there? going on without it"
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_words_of_a_command_are_not_the_next_one_s() {
+        let place = tempfile::tempdir().unwrap();
+        let (manager, path) = {
+            let path = place.path().join("manager");
+            (UnixDatagram::bind(&path).unwrap(), path)
+        };
+        let variable = |name: &str| match name {
+            "NOTIFY_SOCKET" => Some(path.clone().into_os_string()),
+            "RUNTIME_DIRECTORY" => Some(place.path().into()),
+            _ => None,
+        };
+        let here = Surroundings {
+            variable: &variable,
+            pid: 7,
+        };
+        let herald = Herald::open(&here, Ready::Command, "competing", 1).unwrap();
+        let socket = herald.for_the_command(0).unwrap();
+        let command = UnixDatagram::unbound().unwrap();
+        command.send_to(b"READY=1\nSTATUS=done", &socket).unwrap();
+        herald.news(0, &News::TreeEmpty { at: Instant::ZERO });
+        herald.notice(Instant::ZERO, &Notice::Released);
+        let mut buffer = [0; 1024];
+        manager.set_nonblocking(true).unwrap();
+        let mut said = String::new();
+        while let Ok(length) = manager.recv(&mut buffer) {
+            said.push_str(std::str::from_utf8(&buffer[..length]).unwrap());
+        }
+        assert_eq!(said.matches("READY=1").count(), 1, "{said}");
+        let last = said.lines().last().unwrap();
+        assert!(!last.contains("done"), "{said}");
+        let unheard = herald.0.state().proxy.as_ref().unwrap().unheard(0);
+        assert_eq!(unheard, [b""; 0]);
     }
 }

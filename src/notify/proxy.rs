@@ -1,4 +1,5 @@
 //! The socket that the command finds in its `NOTIFY_SOCKET`: in a directory that only we can enter.
+//! Where several commands run at the same time, each has one of its own, so that we know which it was.
 //!
 //! Made by the herald after the guardians were forked, so that no guardian has it. What the command
 //! says is data: a message that is not understood is passed over.
@@ -14,20 +15,26 @@ use super::socket::Surroundings;
 
 /// How the directories begin.
 const PREFIX: &str = "trafficcop-notify.";
-/// What the socket in them is called.
+/// What the socket in them is called; further ones have a number after it.
 const NAME: &str = "notify";
+/// The longest message of a command's; what is longer is cut off by the kernel.
+pub(super) const MESSAGE: usize = 8192;
+
+/// How many messages are taken from a socket at once.
+const QUEUE: usize = 1024;
 
 /// See the module's text.
 #[derive(Debug)]
 pub(super) struct Proxy {
     directory: PathBuf,
-    socket: Option<UnixDatagram>,
+    /// One for each command that can run at the same time.
+    sockets: Vec<UnixDatagram>,
 }
 
 impl Proxy {
     /// Makes one in the first directory that will do: what the service manager keeps for us goes
     /// before what is everybody's.
-    pub(super) fn make(here: &Surroundings<'_>) -> io::Result<Proxy> {
+    pub(super) fn make(here: &Surroundings<'_>, commands: usize) -> io::Result<Proxy> {
         let own = here.get("RUNTIME_DIRECTORY").map(|list| {
             let list = list.to_string_lossy().into_owned();
             OsString::from(list.split(':').next().unwrap_or_default())
@@ -41,7 +48,7 @@ impl Proxy {
         ];
         let mut why = io::Error::other("no directory for it");
         for place in places.into_iter().flatten().map(PathBuf::from) {
-            match Proxy::make_in(&place) {
+            match Proxy::make_in(&place, commands) {
                 Ok(proxy) => return Ok(proxy),
                 Err(error) => why = error,
             }
@@ -49,7 +56,7 @@ impl Proxy {
         Err(why)
     }
 
-    fn make_in(place: &Path) -> io::Result<Proxy> {
+    fn make_in(place: &Path, commands: usize) -> io::Result<Proxy> {
         if !place.is_absolute() {
             return Err(io::ErrorKind::InvalidInput.into());
         }
@@ -58,23 +65,42 @@ impl Proxy {
         fs::DirBuilder::new().mode(0o700).create(&directory)?;
         let mut proxy = Proxy {
             directory,
-            socket: None,
+            sockets: Vec::new(),
         };
-        let socket = UnixDatagram::bind(proxy.path())?;
-        socket.set_nonblocking(true)?;
-        proxy.socket = Some(socket);
+        for number in 0..commands {
+            let socket = UnixDatagram::bind(proxy.path(number))?;
+            socket.set_nonblocking(true)?;
+            proxy.sockets.push(socket);
+        }
         sweep(place);
         Ok(proxy)
     }
 
-    /// Where it is, for the command.
-    pub(super) fn path(&self) -> PathBuf {
-        self.directory.join(NAME)
+    /// Where the command with this number finds its own.
+    pub(super) fn path(&self, number: usize) -> PathBuf {
+        self.directory.join(match number {
+            0 => NAME.to_owned(),
+            _ => format!("{NAME}.{number}"),
+        })
     }
 
-    /// The socket, for whoever reads it; once.
-    pub(super) fn take(&mut self) -> Option<UnixDatagram> {
-        self.socket.take()
+    /// The sockets, for those who wait for them.
+    pub(super) fn sockets(&self) -> io::Result<Vec<UnixDatagram>> {
+        self.sockets.iter().map(UnixDatagram::try_clone).collect()
+    }
+
+    /// What the command with this number has said and nobody has heard yet. Never more than a socket
+    /// can have in it: who goes on talking is not listened to for ever.
+    pub(super) fn unheard(&self, number: usize) -> Vec<Vec<u8>> {
+        let Some(socket) = self.sockets.get(number) else {
+            return Vec::new();
+        };
+        let mut buffer = vec![0; MESSAGE];
+        let messages = std::iter::from_fn(|| {
+            let length = socket.recv(&mut buffer).ok()?;
+            Some(buffer[..length].to_vec())
+        });
+        messages.take(QUEUE).collect()
     }
 }
 
@@ -85,7 +111,11 @@ impl Drop for Proxy {
 }
 
 fn remove(directory: &Path) {
-    let _ = fs::remove_file(directory.join(NAME));
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(NAME) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
     let _ = fs::remove_dir(directory);
 }
 
@@ -158,17 +188,33 @@ mod tests {
     #[test]
     fn nobody_else_can_enter_and_what_the_dead_left_is_swept() {
         let place = tempfile::tempdir().unwrap();
-        let living = Proxy::make_in(place.path()).unwrap();
+        let living = Proxy::make_in(place.path(), 2).unwrap();
         assert_eq!(
             fs::metadata(&living.directory).unwrap().mode() & 0o777,
             0o700
         );
         let dead = place.path().join(format!("{PREFIX}1.2"));
         fs::create_dir(&dead).unwrap();
-        drop(UnixDatagram::bind(dead.join(NAME)).unwrap());
-        let next = Proxy::make_in(place.path()).unwrap();
-        assert!(!dead.exists() && living.path().exists() && next.path().exists());
+        for name in [NAME, "notify.1"] {
+            drop(UnixDatagram::bind(dead.join(name)).unwrap());
+        }
+        let next = Proxy::make_in(place.path(), 1).unwrap();
+        assert!(!dead.exists() && living.path(1).exists() && next.path(0).exists());
         drop((living, next));
         assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn each_command_is_heard_on_its_own() {
+        let place = tempfile::tempdir().unwrap();
+        let proxy = Proxy::make_in(place.path(), 2).unwrap();
+        let somebody = UnixDatagram::unbound().unwrap();
+        for text in [b"a", b"b"] {
+            somebody.send_to(text, proxy.path(1)).unwrap();
+        }
+        assert_eq!(proxy.unheard(0), [b""; 0]);
+        assert_eq!(proxy.unheard(1), [b"a", b"b"]);
+        assert_eq!(proxy.unheard(1), [b""; 0]);
+        assert_eq!(proxy.unheard(2), [b""; 0], "there is none");
     }
 }

@@ -24,6 +24,17 @@ pub struct Surroundings<'a> {
     pub pid: u32,
 }
 
+impl Surroundings<'static> {
+    /// Those of this process.
+    #[must_use]
+    pub fn ours() -> Surroundings<'static> {
+        Surroundings {
+            variable: &|name| std::env::var_os(name),
+            pid: std::process::id(),
+        }
+    }
+}
+
 impl Surroundings<'_> {
     pub(super) fn get(&self, name: &str) -> Option<OsString> {
         (self.variable)(name).filter(|value| !value.is_empty())

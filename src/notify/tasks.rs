@@ -11,8 +11,9 @@ use tokio::net::UnixDatagram;
 use tokio::time::sleep;
 
 use super::herald::Desk;
+use super::proxy::MESSAGE;
 use crate::clock::Instant;
-use crate::supervise::Vitals;
+use crate::supervise::{Vitals, all_answer};
 
 /// While we stop, more time is asked for as often as this,
 const MORE: Duration = Duration::from_secs(5);
@@ -20,27 +21,25 @@ const MORE: Duration = Duration::from_secs(5);
 const EXTENSION: Duration = Duration::from_secs(20);
 /// From one try to the next where there is no room for a message.
 const AGAIN: Duration = Duration::from_secs(1);
-/// The longest message of a command's; what is longer is cut off by the kernel.
-const MESSAGE: usize = 8192;
 
-/// Feeds the watchdog twice in its time, each time after supervisor and guardian have both proved
+/// Feeds the watchdog twice in its time, each time after supervisor and guardians have all proved
 /// that they are alive. Where one does not, nothing is sent.
-pub(super) async fn feed(desk: Arc<Desk>, vitals: Arc<Vitals>, span: Duration) {
+pub(super) async fn feed(desk: Arc<Desk>, vitals: Vec<Arc<Vitals>>, span: Duration) {
     let half = (span / 2).max(Duration::from_millis(1));
     loop {
         let began = Instant::now();
-        vitals.round_trip().await;
+        all_answer(&vitals).await;
         desk.say("WATCHDOG=1\n");
         sleep(half.saturating_sub(Instant::now().since(began))).await;
     }
 }
 
-/// Hears what the command says of itself.
-pub(super) async fn listen(desk: Arc<Desk>, socket: UnixDatagram) {
+/// Hears what the command with this number says of itself.
+pub(super) async fn listen(desk: Arc<Desk>, number: usize, socket: UnixDatagram) {
     let mut buffer = vec![0; MESSAGE];
     loop {
         match socket.recv(&mut buffer).await {
-            Ok(length) => desk.hears(&buffer[..length]),
+            Ok(length) => desk.hears(number, &buffer[..length]),
             Err(why) => {
                 tracing::debug!("the command's notification was not received: {why}");
                 sleep(AGAIN).await;
@@ -54,18 +53,17 @@ pub(super) async fn listen(desk: Arc<Desk>, socket: UnixDatagram) {
 /// Asks for more time while we stop, and sends what there was no room for.
 pub(super) async fn attend(desk: Arc<Desk>) {
     loop {
-        let wait = match (desk.owes(), desk.is_stopping()) {
-            (true, _) => AGAIN,
-            (false, true) => MORE,
-            (false, false) => Duration::MAX,
+        let more = if desk.is_stopping() {
+            MORE
+        } else {
+            Duration::MAX
         };
+        let wait = desk.owes(AGAIN).map_or(more, |wait| wait.min(more));
         tokio::select! {
             () = desk.stirred.notified() => {}
             () = sleep(wait) => {}
         }
-        if desk.owes() {
-            desk.try_again();
-        }
+        desk.try_again();
         if desk.is_stopping() {
             desk.say(&format!("EXTEND_TIMEOUT_USEC={}\n", EXTENSION.as_micros()));
         }

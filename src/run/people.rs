@@ -69,7 +69,7 @@ impl People {
             server: None,
             prepares: plan.roles.standby.is_some() || plan.roles.on_acquire.is_some(),
             log,
-            herald: herald(|here| Herald::open(here, plan.ready)),
+            herald: Herald::open(&Surroundings::ours(), plan.ready, "competing", 1),
             aside: None,
             events: Events::begin(
                 plan.event_log.clone(),
@@ -105,13 +105,13 @@ impl People {
     /// Begins to tell the service manager, if there is one, inside the runtime.
     pub(crate) fn begin(&self, vitals: Arc<Vitals>) {
         if let Some(one) = &self.herald {
-            herald(|here| one.begin(here, vitals));
+            one.begin(&Surroundings::ours(), vec![vitals]);
         }
     }
 
     /// What the command finds in its `NOTIFY_SOCKET`.
     pub(crate) fn notify_socket(&self) -> Option<OsString> {
-        self.herald.as_ref()?.for_the_command()
+        self.herald.as_ref()?.for_the_command(0)
     }
 
     /// We are about to end: whatever comes now comes after the last tenure.
@@ -153,21 +153,13 @@ impl People {
         self.status.exit = Some(leave.status());
         self.write("done");
         if let Some(herald) = &self.herald {
-            herald.finish(ending);
+            herald.finish(report::cause(&ending.cause));
         }
         self.events.finish(ending, leave.status(), STATUS_PATIENCE);
         if let Some(file) = self.file {
             file.finish(STATUS_PATIENCE);
         }
     }
-}
-
-/// With what the service manager has put into our environment.
-fn herald<T>(what: impl FnOnce(&Surroundings<'_>) -> T) -> T {
-    what(&Surroundings {
-        variable: &|name| std::env::var_os(name),
-        pid: std::process::id(),
-    })
 }
 
 /// How long we wait at the end for a status file or an event log on a slow file system.
@@ -272,7 +264,7 @@ impl Audience for People {
     fn news(&mut self, now: Instant, news: &News) {
         self.events.news(now, news);
         if let Some(herald) = &self.herald {
-            herald.news(news);
+            herald.news(0, news);
         }
         #[cfg(feature = "http")]
         if let Some(server) = &self.server {

@@ -12,7 +12,7 @@ use super::metrics::Metrics;
 use crate::clock::Instant;
 use crate::core::{Failure, Grant, Notice};
 use crate::status::Status;
-use crate::supervise::{News, View, Vitals};
+use crate::supervise::{News, View, Vitals, all_answer};
 
 /// How long after its deadline a tree may be seen alive before that is a fault of ours.
 const OVERDUE: Duration = Duration::from_secs(5);
@@ -25,7 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub struct Board {
     /// The deadline, as guardian and command have it: not ours to write.
     control: View,
-    vitals: Arc<Vitals>,
+    /// Those of every guardian.
+    vitals: Vec<Arc<Vitals>>,
     /// When the last sign of life was asked for that came.
     alive_at: AtomicU64,
     status: Mutex<Arc<Status>>,
@@ -51,7 +52,7 @@ impl Board {
     pub fn new(lock: &str, term: Option<Duration>, control: View, vitals: Arc<Vitals>) -> Board {
         Board {
             control,
-            vitals,
+            vitals: vec![vitals],
             alive_at: AtomicU64::new(0),
             status: Mutex::default(),
             term,
@@ -64,12 +65,13 @@ impl Board {
         }
     }
 
-    /// A board for a worker on the messages of `queue`, with the control file and the vitals of one of
-    /// its guardians.
+    /// A board for a worker on the messages of `queue`, with the control file of one of its guardians
+    /// and the vitals of all.
     #[must_use]
-    pub fn of_worker(queue: &str, control: View, vitals: Arc<Vitals>) -> Board {
-        let board = Board::new(queue, None, control, vitals);
+    pub fn of_worker(queue: &str, control: View, vitals: Vec<Arc<Vitals>>) -> Board {
+        let board = Board::new(queue, None, control, Arc::default());
         Board {
+            vitals,
             metrics: Metrics::of_worker(queue),
             worker: true,
             ..board
@@ -141,14 +143,14 @@ impl Board {
         self.confirmed.store(t0.as_nanos(), Ordering::Release);
     }
 
-    /// Whether supervisor and guardian answer.
+    /// Whether supervisor and guardians answer.
     pub(super) async fn is_alive(&self) -> bool {
         let last = Instant::from_nanos(self.alive_at.load(Ordering::Acquire));
         let asked = Instant::now();
         if last > Instant::ZERO && asked.since(last) < FRESH {
             return true;
         }
-        let answered = tokio::time::timeout(PATIENCE, self.vitals.round_trip()).await;
+        let answered = tokio::time::timeout(PATIENCE, all_answer(&self.vitals)).await;
         if answered.is_ok() {
             self.alive_at.store(asked.as_nanos(), Ordering::Release);
         }

@@ -34,5 +34,5 @@ pub use control::View;
 pub use estate::Estate;
 pub use guardian::{Guardian, Refusal, fork, fork_for_a_teller};
 pub use tty::stop_ourselves;
-pub use vitals::Vitals;
+pub use vitals::{Vitals, all_answer};
 pub use words::{Contain, News, Order, Program, Setup};

@@ -6,8 +6,10 @@
 //! does not answer must not have questions heaped upon it.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use futures::future::join_all;
 use tokio::sync::Notify;
 
 /// Marks the number of a ping as one of these questions, and none of the pulse's.
@@ -69,10 +71,13 @@ impl Vitals {
     }
 }
 
+/// Resolves when each of them has answered a question that is asked now. It may never resolve.
+pub async fn all_answer(vitals: &[Arc<Vitals>]) {
+    join_all(vitals.iter().map(|one| one.round_trip())).await;
+}
+
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
 
     #[test]
@@ -80,6 +85,22 @@ mod tests {
         let vitals = Vitals::default();
         assert!(!vitals.heard(1));
         assert_eq!(vitals.due(0), None, "nobody has asked");
+    }
+
+    #[tokio::test]
+    async fn all_answer_when_the_last_one_has() {
+        let vitals = [Arc::new(Vitals::default()), Arc::new(Vitals::default())];
+        let ask = {
+            let vitals = vitals.clone();
+            tokio::spawn(async move { all_answer(&vitals).await })
+        };
+        for one in &vitals {
+            one.asked().await;
+            tokio::task::yield_now().await;
+            assert!(!ask.is_finished(), "one has not answered");
+            assert!(one.heard(one.due(0).expect("asked")));
+        }
+        ask.await.expect("answered");
     }
 
     #[tokio::test]

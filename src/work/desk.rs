@@ -15,6 +15,8 @@ const MOST: Duration = Duration::from_secs(30);
 const BATCH: usize = 32;
 /// How often in a row messages may refuse to be put aside before we leave.
 const STUCK: u32 = 5;
+/// For how long a queue may fail to answer a worker that is to leave when there is no message.
+const OUT_OF_REACH: Duration = Duration::from_secs(30);
 /// Two stop signals closer than this are one request: see the core's campaign.
 const ECHO: Duration = Duration::from_millis(100);
 
@@ -49,6 +51,18 @@ pub enum Why {
     GuardianLost {
         /// Something may live on.
         overlap: bool,
+    },
+    /// Messages could not be handed over to a command, on this machine.
+    NoHandover {
+        /// What the file system said.
+        why: String,
+    },
+    /// The queue lets us take none, or does not answer when we are to leave because there is none.
+    CannotTake {
+        /// What the queue said last.
+        why: String,
+        /// We may not.
+        denied: bool,
     },
     /// Messages that were to be put aside could not be, several times in a row.
     CannotPutAside {
@@ -96,6 +110,12 @@ pub struct Desk {
     wait: Duration,
     /// When the last message came, or was done with.
     busy_at: Instant,
+    /// Since then the queue was looked at, and said that it was empty.
+    empty: bool,
+    /// Since when it has not answered, and what was said last.
+    failing: Option<(Instant, String)>,
+    /// It has answered once.
+    answered: bool,
     /// Since when a stop is asked for, or decided.
     leaving: Option<(Why, Instant)>,
     /// What runs was told to end.
@@ -117,6 +137,9 @@ impl Desk {
             look_at: now,
             wait: LEAST,
             busy_at: now,
+            empty: false,
+            failing: None,
+            answered: false,
             leaving: None,
             ended: false,
             refusals: 0,
@@ -130,7 +153,8 @@ impl Desk {
             if quiet {
                 return Next::Leave(why.clone());
             }
-            return Next::Wait(if self.ended {
+            // Where nothing runs there is nothing to end: what is being taken is given back.
+            return Next::Wait(if self.ended || self.running == 0 {
                 Instant::FOREVER
             } else {
                 *since + self.terms.grace
@@ -140,13 +164,21 @@ impl Desk {
         if quiet && left == Some(0) {
             return Next::Leave(Why::Enough);
         }
-        let idle_at = match self.terms.idle_exit {
+        let mut idle_at = match self.terms.idle_exit {
             Some(span) if quiet => self.busy_at + span,
             _ => Instant::FOREVER,
         };
-        // Never before a look: a worker that is started for one message has to ask for it.
-        if now >= idle_at && self.look_at > self.busy_at {
-            return Next::Leave(Why::Idle);
+        if now >= idle_at {
+            // Never before a look that was answered: a worker that is started for one message has to
+            // ask for it.
+            match &self.failing {
+                None if self.empty => return Next::Leave(Why::Idle),
+                Some((since, why)) if now >= *since + OUT_OF_REACH => {
+                    let (why, denied) = (why.clone(), false);
+                    return Next::Leave(Why::CannotTake { why, denied });
+                }
+                _ => idle_at = Instant::FOREVER,
+            }
         }
         let free = self.terms.concurrency - self.running;
         let wanted = free
@@ -177,6 +209,9 @@ impl Desk {
     pub fn took(&mut self, now: Instant, count: usize) {
         self.taking = false;
         self.running += count;
+        self.answered = true;
+        self.failing = None;
+        self.empty = count == 0;
         if count > 0 {
             self.busy_at = now;
             self.wait = LEAST;
@@ -186,14 +221,22 @@ impl Desk {
         }
     }
 
-    /// It failed: the queue is asked again as if it had been empty.
-    pub fn took_nothing(&mut self, now: Instant) {
+    /// It failed: the queue is asked again as often as if it were empty. `denied`: it will always
+    /// fail, and for want of a right or not; then we leave, if it has never answered.
+    pub fn took_nothing(&mut self, now: Instant, why: String, denied: Option<bool>) {
         self.taking = false;
+        self.empty = false;
         self.look_later(now);
+        match denied {
+            Some(denied) if !self.answered => self.leave(now, Why::CannotTake { why, denied }),
+            _ => {
+                let since = self.failing.take().map_or(now, |(since, _)| since);
+                self.failing = Some((since, why));
+            }
+        }
     }
 
     fn look_later(&mut self, now: Instant) {
-        // Later than `now` in any case: see `next`.
         self.look_at = now + self.chance.spread(self.wait);
         self.wait = (self.wait * 2).min(MOST);
     }
@@ -203,6 +246,7 @@ impl Desk {
         self.running = self.running.saturating_sub(1);
         self.counted += u64::from(ran);
         self.busy_at = now;
+        self.empty = false;
     }
 
     /// A message was put aside, or (`Err`) could not be: then the queue is left in peace for a
@@ -423,6 +467,57 @@ mod tests {
     }
 
     #[test]
+    fn a_queue_that_does_not_answer_is_not_an_empty_one() {
+        let mut silent = desk(Terms {
+            idle_exit: Some(secs(10)),
+            ..terms()
+        });
+        take(&mut silent, T, 0);
+        // It was empty, and cannot be asked since: nobody knows whether it is.
+        let mut now = T;
+        let left = loop {
+            match silent.next(now) {
+                Next::Take(_) => {
+                    silent.takes();
+                    silent.took_nothing(now, "503".into(), None);
+                }
+                Next::Wait(at) => {
+                    assert!(at > now, "spinning");
+                    now = at;
+                }
+                Next::Leave(why) => break why,
+            }
+        };
+        let (why, denied) = ("503".to_owned(), false);
+        assert_eq!(left, Why::CannotTake { why, denied });
+        assert!(now >= T + secs(30), "{now:?}");
+        // One answer is enough.
+        let mut desk = desk(Terms {
+            idle_exit: Some(secs(10)),
+            ..terms()
+        });
+        desk.takes();
+        desk.took_nothing(T, "503".into(), None);
+        assert!(matches!(desk.next(T), Next::Wait(at) if at > T), "later");
+        take(&mut desk, T + secs(20), 0);
+        assert_eq!(desk.next(T + secs(20)), Next::Leave(Why::Idle));
+    }
+
+    #[test]
+    fn who_may_not_take_leaves_unless_he_has() {
+        let mut new = desk(terms());
+        new.takes();
+        new.took_nothing(T, "403".into(), Some(true));
+        let (why, denied) = ("403".to_owned(), true);
+        assert_eq!(new.next(T), Next::Leave(Why::CannotTake { why, denied }));
+        let mut old = desk(terms());
+        take(&mut old, T, 0);
+        old.takes();
+        old.took_nothing(T + secs(1), "403".into(), Some(true));
+        assert!(matches!(old.next(T + secs(1)), Next::Wait(at) if at > T + secs(1)));
+    }
+
+    #[test]
     fn a_stop_lets_finish_what_runs_and_ends_it_after_the_grace() {
         let mut desk = desk(terms());
         take(&mut desk, T, 2);
@@ -442,8 +537,12 @@ mod tests {
         let mut desk = desk(terms());
         desk.takes();
         assert_eq!(desk.asked_to_stop(T, 2), Stop::Finish);
-        assert_eq!(desk.next(T), Next::Wait(T + secs(30)));
+        for now in [T, T + secs(31)] {
+            assert_eq!(desk.ends(now), None);
+            assert_eq!(desk.next(now), Next::Wait(Instant::FOREVER), "no spinning");
+        }
         desk.took(T, 2);
+        assert_eq!(desk.next(T), Next::Wait(T + secs(30)));
         assert!(desk.is_leaving());
         desk.done(T, false);
         desk.done(T, false);

@@ -20,6 +20,7 @@ use super::settle::{Rules, Run, Verdict};
 use crate::clock::Instant;
 use crate::core::{Cause, Exit};
 use crate::hold::{Charge, Start};
+use crate::notify::{PRIVATE, VARIABLE};
 use crate::supervise::{Attendant, News, Order};
 
 /// The longest sleep between two looks at the clock: the runtime's stands still while the machine
@@ -31,6 +32,8 @@ pub(super) struct Given {
     pub(super) env: Vec<(OsString, OsString)>,
     pub(super) input: Option<OwnedFd>,
     pub(super) lock: Option<OwnedFd>,
+    /// What it finds in its `NOTIFY_SOCKET`.
+    pub(super) notify_socket: Option<OsString>,
     /// What it is sent first when it is to end.
     pub(super) stop_signal: i32,
     /// From that to SIGKILL.
@@ -135,11 +138,17 @@ impl<'a> Handler<'a> {
 impl Charge for Handler<'_> {
     fn start(&mut self, start: Start) {
         self.course.began = Some(Instant::now());
+        let mut env = std::mem::take(&mut self.given.env);
+        let mut unset: Vec<OsString> = FOREIGN.iter().chain(&PRIVATE).map(OsString::from).collect();
+        if let Some(socket) = self.given.notify_socket.take() {
+            unset.retain(|name| name != VARIABLE);
+            env.push((VARIABLE.into(), socket));
+        }
         self.attendant.start(Order {
             program: 0,
             in_control: true,
-            env: std::mem::take(&mut self.given.env),
-            unset: FOREIGN.iter().map(OsString::from).collect(),
+            env,
+            unset,
             term_at: start.term_at,
             kill_at: start.kill_at,
             stop_signal: self.given.stop_signal,

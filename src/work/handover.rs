@@ -195,8 +195,22 @@ impl Drop for Folder {
 fn remove(path: &Path) {
     // The command may have made it unreadable for its owner.
     let _ = fs::set_permissions(path, Permissions::from_mode(0o700));
-    if let Err(why) = fs::remove_dir_all(path) {
+    let removed = fs::remove_dir_all(path).or_else(|_| {
+        open_up(path);
+        fs::remove_dir_all(path)
+    });
+    if let Err(why) = removed {
         tracing::warn!("cannot remove the message in {}: {why}", path.display());
+    }
+}
+
+/// Lets us into every directory below this one. Links are not followed.
+fn open_up(path: &Path) {
+    let _ = fs::set_permissions(path, Permissions::from_mode(0o700));
+    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            open_up(&entry.path());
+        }
     }
 }
 

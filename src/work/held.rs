@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio::sync::watch;
 
 use crate::clock::Instant;
 use crate::core::budget::ATTEMPT;
@@ -43,8 +44,10 @@ pub struct Held {
     lock: Arc<dyn Lock>,
     granted: AtomicBool,
     /// The moment before the request was sent that locked it last.
-    confirmed: AtomicU64,
-    renewals: AtomicU32,
+    confirmed: Arc<AtomicU64>,
+    renewals: Arc<AtomicU32>,
+    /// Turns true when settling is not to be tried again and again.
+    hurry: Option<watch::Receiver<bool>>,
     decision: Mutex<Decision>,
     result: Mutex<Option<Result<(), Failure>>>,
 }
@@ -64,11 +67,19 @@ impl Held {
             token: u64::from(message.attempt),
             lock: Arc::clone(&message.lock),
             granted: AtomicBool::new(false),
-            confirmed: AtomicU64::new(message.t0.as_nanos()),
-            renewals: AtomicU32::new(0),
+            confirmed: Arc::new(AtomicU64::new(message.t0.as_nanos())),
+            renewals: Arc::default(),
+            hurry: None,
             decision: Mutex::new(Decision::Settle(Settlement::Release)),
             result: Mutex::new(None),
         }
+    }
+
+    /// The same, which is settled with one more attempt when this has turned true.
+    #[must_use]
+    pub fn hurried_by(mut self, hurry: watch::Receiver<bool>) -> Held {
+        self.hurry = Some(hurry);
+        self
     }
 
     /// What giving it back will mean; `None`: nothing is settled.
@@ -106,7 +117,9 @@ impl Held {
             .min(begin + patience)
             .max(begin + ATTEMPT.min(self.lock_time));
         let mut pause = PAUSE;
+        let mut hurry = self.hurry.clone();
         let result = loop {
+            let hurried = hurry.as_ref().is_some_and(|hurry| *hurry.borrow());
             let give_up_at = until.min(Instant::now() + ATTEMPT);
             let failure = match self.lock.settle(settlement, give_up_at).await {
                 Err(failure @ Failure::Transient { .. }) => failure,
@@ -117,15 +130,28 @@ impl Held {
                 _ => Duration::ZERO,
             };
             let wait = pause.max(asked);
-            if Instant::now() + wait >= until {
+            if hurried || Instant::now() + wait >= until {
                 break Err(failure);
             }
-            tokio::time::sleep(wait).await;
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = turns_true(&mut hurry) => {}
+            }
             pause = (pause * 2).min(PAUSE_MAX);
         };
         *locked(&self.result) = Some(result.clone());
         result
     }
+}
+
+/// Never, where there is nothing to turn.
+async fn turns_true(flag: &mut Option<watch::Receiver<bool>>) {
+    if let Some(flag) = flag
+        && flag.wait_for(|is_set| *is_set).await.is_ok()
+    {
+        return;
+    }
+    std::future::pending().await
 }
 
 #[async_trait]
@@ -158,12 +184,24 @@ impl Store for Held {
         })
     }
 
+    /// By a task of its own: nobody waits for it any more when the command ends meanwhile, but what
+    /// settles the message is in its answer, and is waited for by whatever comes after it.
     async fn renew(&self, give_up_at: Instant) -> Result<(), Failure> {
         let t0 = Instant::now();
-        self.lock.renew(give_up_at).await?;
-        self.confirmed.store(t0.as_nanos(), Ordering::Release);
-        self.renewals.fetch_add(1, Ordering::AcqRel);
-        Ok(())
+        let lock = Arc::clone(&self.lock);
+        let (confirmed, renewals) = (Arc::clone(&self.confirmed), Arc::clone(&self.renewals));
+        let renewal = tokio::spawn(async move {
+            lock.renew(give_up_at).await?;
+            confirmed.store(t0.as_nanos(), Ordering::Release);
+            renewals.fetch_add(1, Ordering::AcqRel);
+            Ok(())
+        });
+        renewal.await.unwrap_or_else(|_| {
+            Err(Failure::Transient {
+                why: "the renewal came to nothing".to_owned(),
+                retry_after: None,
+            })
+        })
     }
 
     /// Has a patience of its own: the core's is for locks that others wait for.
@@ -197,5 +235,73 @@ impl Store for Held {
     /// The lock of a worker that died runs out by itself; its guardian has killed the command by then.
     fn will(&self) -> Option<Vec<u8>> {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::work::scripted::{self, Scripted};
+    use tokio::sync::Semaphore;
+
+    /// A lock whose renewals are answered when they are let.
+    struct Slow {
+        asked: Semaphore,
+        let_go: Semaphore,
+    }
+
+    #[async_trait]
+    impl Lock for Slow {
+        async fn renew(&self, _give_up_at: Instant) -> Result<(), Failure> {
+            self.asked.add_permits(1);
+            let _go = self.let_go.acquire().await;
+            Ok(())
+        }
+
+        async fn settle(&self, _: &Settlement, _: Instant) -> Result<(), Failure> {
+            Ok(())
+        }
+    }
+
+    fn held(lock: Arc<dyn Lock>) -> Held {
+        let message = Message {
+            lock,
+            ..scripted::message("id-1", 1, b"body")
+        };
+        Held::new(&message, "queue", Duration::from_secs(60))
+    }
+
+    #[tokio::test]
+    async fn a_renewal_that_nobody_waits_for_any_more_is_carried_through() {
+        let lock = Arc::new(Slow {
+            asked: Semaphore::new(0),
+            let_go: Semaphore::new(0),
+        });
+        let held = held(Arc::clone(&lock) as _);
+        tokio::select! {
+            said = held.renew(Instant::FOREVER) => panic!("answered: {said:?}"),
+            asked = lock.asked.acquire() => drop(asked),
+        }
+        lock.let_go.add_permits(1);
+        while held.renewals() == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn in_a_hurry_a_settlement_is_tried_once_more_and_not_for_a_minute() {
+        let lock = Scripted::settling((0..1000).map(|_| scripted::transient()));
+        let (hurry, hurried) = watch::channel(false);
+        let held = held(Arc::clone(&lock) as _).hurried_by(hurried);
+        let settled = held.settle(&Settlement::Complete);
+        let hurries = async {
+            while lock.asked().len() < 2 {
+                tokio::task::yield_now().await;
+            }
+            hurry.send_replace(true);
+        };
+        let (said, ()) = tokio::join!(settled, hurries);
+        assert!(matches!(said, Err(Failure::Transient { .. })), "{said:?}");
+        assert_eq!(lock.asked().len(), 3);
     }
 }

@@ -1,8 +1,10 @@
-//! What people are told of a worker: the log, the event log, the status file, and who asks over HTTP.
+//! What people are told of a worker: the log, the event log, the status file, the service manager, and
+//! who asks over HTTP.
 //!
 //! Made by the worker, told by its loop and by every slot, which all run on one thread. It must never
 //! hold anything up.
 
+use std::ffi::OsString;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,15 +14,19 @@ use crate::events::Events;
 use crate::events::teller::Who;
 use crate::exit::Leave;
 use crate::hold::Audience;
+use crate::notify::{Herald, Ready, Surroundings};
 use crate::plan;
 use crate::report::{self, messages};
 #[cfg(feature = "http")]
 use crate::serve;
 use crate::status::{Status, StatusFile};
-use crate::supervise::{Guardian, News};
+use crate::supervise::{Guardian, News, Vitals};
 
 /// How long we wait at the end for a status file or an event log on a slow file system.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The state of a worker that takes no more messages.
+pub(super) const DRAINING: &str = "draining";
 
 /// See the module's text. Clones are the same one.
 #[derive(Clone)]
@@ -30,6 +36,8 @@ struct Office {
     status: Status,
     file: Option<StatusFile>,
     events: Events,
+    /// The service manager.
+    herald: Option<Herald>,
     #[cfg(feature = "http")]
     server: Option<serve::Server>,
 }
@@ -58,6 +66,12 @@ impl Notary {
                     lock: queue.to_owned(),
                 },
             ),
+            herald: Herald::open(
+                &Surroundings::ours(),
+                Ready::Standby,
+                "looking at the queue",
+                plan.concurrency,
+            ),
             #[cfg(feature = "http")]
             server: None,
         })))
@@ -73,9 +87,40 @@ impl Notary {
         self.office().server = Some(server);
     }
 
+    /// Begins to tell the service manager, if there is one, inside the runtime: a sign of life after
+    /// each round to all guardians.
+    pub(super) fn begin(&self, vitals: Vec<Arc<Vitals>>) {
+        if let Some(herald) = &self.office().herald {
+            herald.begin(&Surroundings::ours(), vitals);
+        }
+    }
+
+    /// What the command of this slot finds in its `NOTIFY_SOCKET`.
+    pub(super) fn notify_socket(&self, slot: usize) -> Option<OsString> {
+        self.office().herald.as_ref()?.for_the_command(slot)
+    }
+
+    /// The queue does not do what we ask of it, for this reason; or does again.
+    pub(super) fn doubts(&self, why: Option<String>) {
+        if let Some(herald) = &self.office().herald {
+            herald.doubts(why);
+        }
+    }
+
+    /// We were asked to stop, or are about to end.
+    pub(super) fn stops(&self) {
+        self.office().herald.iter().for_each(Herald::stops);
+    }
+
     /// The worker does this now.
     pub(super) fn enter(&self, state: &str, running: usize) {
         let office = &mut *self.office();
+        if let Some(herald) = &office.herald {
+            herald.works(doing(state, running));
+            if state == DRAINING {
+                herald.stops();
+            }
+        }
         #[cfg(feature = "http")]
         if let Some(server) = &office.server {
             server.board().works_on(running);
@@ -110,18 +155,39 @@ impl Notary {
         office.status.enter("done");
         office.write();
         let events = std::mem::take(&mut office.events);
+        if let Some(herald) = &office.herald {
+            herald.finish(cause.to_owned());
+        }
         events.finish_work(cause.to_owned(), leave.status(), PATIENCE);
         if let Some(file) = office.file.take() {
             file.finish(PATIENCE);
         }
     }
 
-    /// Who is told of one message.
-    pub(super) fn clerk(&self, id: &str) -> Clerk {
+    /// Who is told of one message, worked on in this slot.
+    pub(super) fn clerk(&self, id: &str, slot: usize) -> Clerk {
+        if let Some(herald) = &self.office().herald {
+            herald.name(slot, format!("message {id}"));
+        }
         Clerk {
             notary: self.clone(),
             id: id.to_owned(),
+            slot,
         }
+    }
+}
+
+/// What a worker in this state does, in words.
+fn doing(state: &str, running: usize) -> String {
+    let messages = match running {
+        1 => "1 message".to_owned(),
+        more => format!("{more} messages"),
+    };
+    match (state, running) {
+        (DRAINING, 0) => "about to end".into(),
+        (DRAINING, _) => format!("taking no more messages, finishing {messages}"),
+        (_, 0) => "waiting for messages".into(),
+        _ => format!("working on {messages}"),
     }
 }
 
@@ -141,6 +207,7 @@ impl Office {
 pub(super) struct Clerk {
     notary: Notary,
     id: String,
+    slot: usize,
 }
 
 impl Audience for Clerk {
@@ -153,6 +220,9 @@ impl Audience for Clerk {
     }
 
     fn news(&mut self, now: Instant, news: &News) {
+        if let Some(herald) = &self.notary.office().herald {
+            herald.news(self.slot, news);
+        }
         #[cfg(feature = "http")]
         if let Some(server) = &self.notary.office().server {
             server.board().news(news);

@@ -5,6 +5,7 @@
 //! ([`super::settle`]); when its command ends for want of a lock, by the core.
 
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ use crate::hold::hold;
 use crate::queue::{Message, Settlement};
 use crate::report::messages::Row;
 use crate::signals::Signals;
-use crate::supervise::Attendant;
+use crate::supervise::{Attendant, News};
 
 /// What all slots go by.
 pub(super) struct Shop {
@@ -41,6 +42,8 @@ pub(super) struct Slot {
     pub(super) attendant: Attendant,
     pub(super) signals: Signals,
     pub(super) hurry: watch::Receiver<bool>,
+    /// The guardian died while it had nothing to guard.
+    pub(super) lost: bool,
 }
 
 /// How a message was done with, as far as the worker has to know.
@@ -51,6 +54,8 @@ pub(super) struct Done {
     pub(super) outcome: Outcome,
     /// The command cannot be started, for this error number.
     pub(super) errno: Option<i32>,
+    /// It could not be handed over to a command.
+    pub(super) no_handover: Option<String>,
     /// There is no guardian any more.
     pub(super) lost: bool,
     pub(super) overlap: bool,
@@ -61,7 +66,8 @@ pub(super) struct Done {
 impl Slot {
     /// Works on this message until it is done with.
     pub(super) async fn work(mut self, message: Message, shop: Arc<Shop>) -> (Slot, Done) {
-        let held = Arc::new(Held::new(&message, &shop.queue, shop.budget.lease));
+        let held = Held::new(&message, &shop.queue, shop.budget.lease);
+        let held = Arc::new(held.hurried_by(self.hurry.clone()));
         let unfit = match &message.body {
             Err(why) => Some(Verdict::dead_letter(why.reason, why.detail.clone())),
             Ok(_) => shop.rules.before_running(message.attempt),
@@ -74,8 +80,9 @@ impl Slot {
     }
 
     /// Gives a message back that nothing was done with.
-    pub(super) async fn give_back(self, message: Message, shop: Arc<Shop>) -> (Slot, Done) {
+    pub(super) async fn give_back(mut self, message: Message, shop: Arc<Shop>) -> (Slot, Done) {
         let held = Held::new(&message, &shop.queue, shop.budget.lease);
+        let held = held.hurried_by(self.hurry.clone());
         let verdict = Verdict::release("WorkerStopped");
         let done = self.put_aside(&message, &held, verdict, &shop).await;
         (self, done)
@@ -83,7 +90,7 @@ impl Slot {
 
     /// Settles a message without running anything.
     async fn put_aside(
-        &self,
+        &mut self,
         message: &Message,
         held: &Held,
         verdict: Verdict,
@@ -91,7 +98,7 @@ impl Slot {
     ) -> Done {
         if let Some(settlement) = &verdict.settlement {
             // Its result is kept.
-            let _ = held.settle(settlement).await;
+            let _ = self.meanwhile(held.settle(settlement)).await;
         }
         self.done(&message.id, message.attempt, held, verdict, None, shop)
     }
@@ -99,13 +106,16 @@ impl Slot {
     async fn run(&mut self, message: Message, held: Arc<Held>, shop: &Shop) -> Done {
         let (id, attempt) = (message.id.clone(), message.attempt);
         let env = handover::environment(&shop.queue, &message, shop.rules.max_attempts);
-        let mut handover = match hand_over(message, shop).await {
+        let mut handover = match self.meanwhile(hand_over(message, shop)).await {
             Ok(handover) => handover,
             Err(why) => {
                 tracing::error!("message {id}: cannot be handed over: {why}; giving it back");
                 let verdict = Verdict::release("NoHandover");
-                let _ = held.settle(&Settlement::Release).await;
-                return self.done(&id, attempt, &held, verdict, None, shop);
+                let _ = self.meanwhile(held.settle(&Settlement::Release)).await;
+                return Done {
+                    no_handover: Some(why.to_string()),
+                    ..self.done(&id, attempt, &held, verdict, None, shop)
+                };
             }
         };
         let given = Given {
@@ -115,11 +125,12 @@ impl Slot {
                 .collect(),
             input: handover.input.take(),
             lock: handover.lock.take(),
+            notify_socket: shop.notary.notify_socket(self.number),
             stop_signal: shop.stop_signal,
             kill_after: shop.kill_after,
         };
         let tenure = Tenure::new(shop.tenure(), Instant::now());
-        let mut clerk = shop.notary.clerk(&id);
+        let mut clerk = shop.notary.clerk(&id, self.number);
         let mut handler = Handler::new(
             &mut self.attendant,
             &mut self.hurry,
@@ -133,7 +144,8 @@ impl Slot {
         let course = handler.finish();
         // Files can take their time; the message is settled.
         if handover.is_on_disk() {
-            let _ = tokio::task::spawn_blocking(move || handover.remove()).await;
+            let removal = tokio::task::spawn_blocking(move || handover.remove());
+            let _ = self.meanwhile(removal).await;
         }
         // Nothing was given back: that is said by the ending.
         let verdict = course.verdict.clone().unwrap_or_else(|| {
@@ -148,6 +160,18 @@ impl Slot {
             })
         });
         self.done(&id, attempt, &held, verdict, Some((&course, &ending)), shop)
+    }
+
+    /// Waits for this. Meanwhile somebody has to answer whether the guardian is well.
+    async fn meanwhile<T>(&mut self, what: impl Future<Output = T>) -> T {
+        let mut what = pin!(what);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut what => return done,
+                news = self.attendant.news() => self.lost |= news == News::Lost,
+            }
+        }
     }
 
     /// Tells people, and the worker.
@@ -196,7 +220,9 @@ impl Slot {
             exit,
             outcome,
             errno: course.and_then(|course| course.errno),
-            lost: matches!(cause, Some(Cause::GuardianLost))
+            no_handover: None,
+            lost: self.lost
+                || matches!(cause, Some(Cause::GuardianLost))
                 || course.is_some_and(|course| course.stuck),
             overlap,
             put_aside,

@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::desk::{Desk, Next, Stop, Terms, Why};
 use super::handover;
-use super::notary::Notary;
+use super::notary::{DRAINING, Notary};
 use super::open::open;
 use super::resolve::resolve;
 use super::settle::{Outcome, Rules};
@@ -32,7 +32,7 @@ use crate::run::make_room;
 #[cfg(feature = "http")]
 use crate::serve;
 use crate::signals::{Asked, Signals};
-use crate::supervise::{self, Guardian, Program, Setup};
+use crate::supervise::{self, Guardian, News, Program, Setup};
 
 /// How long a queue may stay silent before the first answer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -91,7 +91,7 @@ pub fn work(plan: plan::Work) -> anyhow::Result<Leave> {
     let notary = Notary::new(&plan, queue.name(), first);
     #[cfg(feature = "http")]
     if let Some(listener) = listener {
-        notary.serve(server(listener, &*queue, first)?);
+        notary.serve(server(listener, &*queue, &guardians)?);
     }
     let shop = Shop {
         queue: queue.name().to_owned(),
@@ -140,13 +140,14 @@ fn rules(plan: &plan::Work) -> Rules {
 fn server(
     listener: serve::Listener,
     queue: &dyn Queue,
-    guardian: &Guardian,
+    guardians: &[Guardian],
 ) -> anyhow::Result<serve::Server> {
     use anyhow::Context as _;
-    let control = guardian
-        .view()
-        .context("--listen: there is no control file")?;
-    let board = serve::Board::of_worker(queue.name(), control, guardian.vitals());
+    let missing = "--listen: there is no control file";
+    let first = guardians.first().context(missing)?;
+    let control = first.view().context(missing)?;
+    let vitals = guardians.iter().map(Guardian::vitals).collect();
+    let board = serve::Board::of_worker(queue.name(), control, vitals);
     serve::Server::start(listener, board).context("--listen: cannot start the server")
 }
 
@@ -158,6 +159,8 @@ async fn begin(
 ) -> anyhow::Result<Leave> {
     let mut signals = Signals::listen()?;
     let (hurry, hurried) = watch::channel(false);
+    let notary = shop.notary.clone();
+    notary.begin(guardians.iter().map(Guardian::vitals).collect());
     let mut posts = Vec::new();
     let mut idle = Vec::new();
     for (number, guardian) in guardians.into_iter().enumerate() {
@@ -168,10 +171,11 @@ async fn begin(
             attendant: guardian.attend()?,
             signals: Signals::relayed(relay),
             hurry: hurried.clone(),
+            lost: false,
         });
     }
-    let notary = shop.notary.clone();
-    let leave = match prepare(&*queue, &mut signals).await {
+    let prepared = prepare(&*queue, &mut signals, &mut idle, &notary).await;
+    let leave = match prepared {
         Ok(None) => {
             let terms = Terms {
                 concurrency: plan.concurrency,
@@ -191,12 +195,14 @@ async fn begin(
                 last: None,
             };
             let why = worker.run(&mut signals).await;
+            notary.stops();
             join_all(worker.idle.into_iter().map(|slot| slot.attendant.dismiss())).await;
             let leave = said(&why, plan, worker.last.as_ref());
             notary.finish(&words(&why), leave);
             leave
         }
         Ok(Some(signal)) => {
+            notary.stops();
             join_all(idle.into_iter().map(|slot| slot.attendant.dismiss())).await;
             let why = Why::Stopped(signal);
             let leave = said(&why, plan, None);
@@ -204,6 +210,7 @@ async fn begin(
             leave
         }
         Err(missing) => {
+            notary.stops();
             join_all(idle.into_iter().map(|slot| slot.attendant.dismiss())).await;
             let cause = missing.to_string();
             let error = anyhow::Error::from(missing);
@@ -217,7 +224,12 @@ async fn begin(
 }
 
 /// Looks at the queue, for as long as it may take; a signal ends that.
-async fn prepare(queue: &dyn Queue, signals: &mut Signals) -> Result<Option<i32>, Missing> {
+async fn prepare(
+    queue: &dyn Queue,
+    signals: &mut Signals,
+    idle: &mut [Slot],
+    notary: &Notary,
+) -> Result<Option<i32>, Missing> {
     let give_up_at = Instant::now() + PATIENCE;
     let mut told = false;
     loop {
@@ -226,13 +238,18 @@ async fn prepare(queue: &dyn Queue, signals: &mut Signals) -> Result<Option<i32>
         tokio::select! {
             biased;
             signal = stop(signals) => return Ok(Some(signal)),
+            () = answer_for(idle) => {}
             looked = attempt => match looked {
-                Ok(()) => return Ok(None),
+                Ok(()) => {
+                    notary.doubts(None);
+                    return Ok(None);
+                }
                 Err(Missing::Failed(Failure::Transient { why, .. }))
                     if Instant::now() + RETRY < give_up_at =>
                 {
                     if !std::mem::replace(&mut told, true) {
                         tracing::warn!("cannot reach the queue: {why}; retrying");
+                        notary.doubts(Some(format!("cannot reach the queue: {why}")));
                     }
                 }
                 Err(missing) => return Err(missing),
@@ -242,8 +259,30 @@ async fn prepare(queue: &dyn Queue, signals: &mut Signals) -> Result<Option<i32>
         tokio::select! {
             biased;
             signal = stop(signals) => return Ok(Some(signal)),
+            () = answer_for(idle) => {}
             () = tokio::time::sleep(next) => {}
         }
+    }
+}
+
+/// What happens to the guardians of idle slots: somebody has to answer whether they are well.
+async fn news_of(idle: &mut [Slot]) -> News {
+    let news = idle.iter_mut().map(|slot| async {
+        let news = slot.attendant.news().await;
+        slot.lost |= news == News::Lost;
+        news
+    });
+    let mut news: FuturesUnordered<_> = news.collect();
+    match news.next().await {
+        Some(news) => news,
+        None => pending().await,
+    }
+}
+
+/// The same for as long as nothing can be made of it.
+async fn answer_for(idle: &mut [Slot]) {
+    loop {
+        let _ = news_of(idle).await;
     }
 }
 
@@ -277,6 +316,9 @@ struct Worker {
 impl Worker {
     async fn run(&mut self, signals: &mut Signals) -> Why {
         let mut taking: Option<Taking> = None;
+        if self.idle.iter().any(|slot| slot.lost) {
+            self.heard(&News::Lost);
+        }
         loop {
             let now = Instant::now();
             if let Some(signal) = self.desk.ends(now) {
@@ -303,15 +345,6 @@ impl Worker {
                     None => pending().await,
                 }
             };
-            // While the first slot is idle, somebody has to answer whether its guardian is well.
-            let first = async {
-                match self.idle.iter_mut().find(|slot| slot.number == 0) {
-                    Some(slot) => {
-                        let _ = slot.attendant.news().await;
-                    }
-                    None => pending().await,
-                }
-            };
             tokio::select! {
                 biased;
                 asked = signals.next() => self.asked(asked),
@@ -322,7 +355,7 @@ impl Worker {
                     taking = None;
                     self.taken(taken);
                 }
-                () = first => {}
+                news = news_of(&mut self.idle) => self.heard(&news),
                 () = tokio::time::sleep(until.since(now).min(LONGEST_SLEEP)) => {}
             }
         }
@@ -330,7 +363,7 @@ impl Worker {
 
     fn show(&self) {
         let state = match self.desk.running() {
-            _ if self.desk.is_leaving() => "draining",
+            _ if self.desk.is_leaving() => DRAINING,
             0 => "waiting",
             _ => "working",
         };
@@ -371,19 +404,38 @@ impl Worker {
         }
     }
 
+    /// Of a guardian that has nothing to guard: without it we are not sound, and no message may
+    /// come to it.
+    fn heard(&mut self, news: &News) {
+        if *news == News::Lost {
+            tracing::error!("a guardian died or fell silent: taking no more messages");
+            let why = Why::GuardianLost { overlap: false };
+            self.desk.leave(Instant::now(), why);
+        }
+    }
+
     fn taken(&mut self, taken: Result<Vec<Message>, Failure>) {
         let now = Instant::now();
         let messages = match taken {
             Ok(messages) => messages,
             Err(failure) => {
-                if !std::mem::replace(&mut self.doubt, true) {
+                let denied = match failure {
+                    Failure::Fatal { denied, .. } => Some(denied),
+                    _ => None,
+                };
+                self.desk.took_nothing(now, failure.to_string(), denied);
+                if !std::mem::replace(&mut self.doubt, true) && !self.desk.is_leaving() {
                     tracing::warn!("cannot take messages: {failure}; retrying");
                 }
-                return self.desk.took_nothing(now);
+                self.shop
+                    .notary
+                    .doubts(Some(format!("cannot take messages: {failure}")));
+                return;
             }
         };
         if std::mem::take(&mut self.doubt) {
             tracing::info!("the queue answers again");
+            self.shop.notary.doubts(None);
         }
         let mut count = 0;
         for message in messages {
@@ -413,6 +465,10 @@ impl Worker {
             let overlap = done.overlap;
             self.desk.leave(now, Why::GuardianLost { overlap });
         }
+        if let Some(why) = &done.no_handover {
+            let why = why.clone();
+            self.desk.leave(now, Why::NoHandover { why });
+        }
         // The deadline had passed when it was to be started: that is nobody's fault.
         if let Some(errno) = done.errno.filter(|errno| *errno != Errno::ETIME as i32) {
             self.desk.leave(now, Why::NotStarted { errno });
@@ -440,6 +496,10 @@ fn words(why: &Why) -> String {
         ),
         Why::GuardianLost { overlap: false } => "a guardian died or fell silent".into(),
         Why::GuardianLost { overlap: true } => "a process of a command cannot be killed".into(),
+        Why::NoHandover { why } => format!("messages cannot be handed over here: {why}"),
+        // It says itself what cannot be done.
+        Why::CannotTake { why, denied: true } => why.clone(),
+        Why::CannotTake { why, denied: false } => format!("messages cannot be taken: {why}"),
         Why::CannotPutAside { why } => {
             format!("messages that are to be put aside cannot be: {why}")
         }
@@ -457,7 +517,10 @@ fn said(why: &Why, plan: &plan::Work, last: Option<&Done>) -> Leave {
             let command = plan::quoted(&plan.command);
             tracing::error!(event, exit, "{text}: {command}");
         }
-        Why::GuardianLost { .. } | Why::CannotPutAside { .. } => {
+        Why::GuardianLost { .. }
+        | Why::NoHandover { .. }
+        | Why::CannotTake { .. }
+        | Why::CannotPutAside { .. } => {
             tracing::error!(event, exit, "{text}");
         }
     }
@@ -489,10 +552,13 @@ fn leave(why: &Why, once: bool, last: Option<&Done>) -> Leave {
             },
             _,
         ) => Leave::Status(exit::NOT_FOUND),
-        (Why::NotStarted { .. }, _) => Leave::Status(exit::NOT_RUNNABLE),
+        (Why::NotStarted { .. } | Why::NoHandover { .. }, _) => Leave::Status(exit::NOT_RUNNABLE),
+        (Why::CannotTake { denied: true, .. }, _) => Leave::Status(exit::DENIED),
         (Why::GuardianLost { overlap: false }, _) => Leave::Status(exit::LOST),
         (Why::GuardianLost { overlap: true }, _) => Leave::Status(exit::OVERLAP),
-        (Why::CannotPutAside { .. }, _) => Leave::Status(exit::UNAVAILABLE),
+        (Why::CannotTake { .. } | Why::CannotPutAside { .. }, _) => {
+            Leave::Status(exit::UNAVAILABLE)
+        }
     }
 }
 
@@ -507,6 +573,7 @@ mod tests {
             exit,
             outcome,
             errno: None,
+            no_handover: None,
             lost: false,
             overlap,
             put_aside: None,
@@ -560,6 +627,21 @@ mod tests {
             (Why::GuardianLost { overlap: false }, Leave::Status(70)),
             (Why::GuardianLost { overlap: true }, Leave::Status(71)),
             (Why::CannotPutAside { why: why() }, Leave::Status(69)),
+            (Why::NoHandover { why: why() }, Leave::Status(126)),
+            (
+                Why::CannotTake {
+                    why: why(),
+                    denied: true,
+                },
+                Leave::Status(77),
+            ),
+            (
+                Why::CannotTake {
+                    why: why(),
+                    denied: false,
+                },
+                Leave::Status(69),
+            ),
         ] {
             assert_eq!(leave(&cause, true, None), status, "{cause:?}");
         }

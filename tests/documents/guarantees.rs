@@ -1,9 +1,9 @@
 //! The guarantees: what happens in each fault, how long it takes, and which test shows it; and what
 //! nothing on the machine can promise. The one source of the README's section and of
-//! `man/trafficcop-guarantees.7`, both written by `documents.rs`.
+//! `man/trafficcop-guarantees.7`, both written by `promises.rs`.
 //!
 //! Data and nothing else; what is between backticks is typed as it is. It must never claim what no
-//! named test shows: `documents.rs` looks for each of them.
+//! named test shows: `promises.rs` looks for each of them.
 
 /// Tests of one binary of `tests/` (`lib`: of the crate itself; `faults`: the suite's faults).
 pub(crate) type Shown = (&'static str, &'static [&'static str]);
@@ -289,6 +289,124 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
             ],
         )],
     },
+    Guarantee {
+        fault: "`work`: the worker is SIGKILLed, or its machine dies, with messages in its hands",
+        happens: "the guardian ends each command as for any holder; the message comes again, to any worker, as its next attempt",
+        how_long: "the command as above; the message when its lock has run out (`--lock-time` at most)",
+        shown: &[(
+            "work",
+            &[
+                "a_killed_worker_s_message_comes_again_after_its_lock_and_its_command_is_dead_before",
+                "what_a_killed_worker_left_is_swept_by_the_next_but_not_what_is_in_use",
+            ],
+        )],
+    },
+    Guarantee {
+        fault: "`work`: a guardian is SIGKILLed",
+        happens: "its command dies with it, its message is given back; the worker takes no more, lets the others finish, and exits 70",
+        how_long: "at once; the others `--grace` at most",
+        shown: &[(
+            "work",
+            &["a_killed_guardian_takes_its_command_with_it_and_the_message_is_given_back"],
+        )],
+    },
+    Guarantee {
+        fault: "`work`: the queue does not answer until a message's lock is about to end, or says that the message is another's",
+        happens: "the command is killed and nothing is settled; the message comes again, or is where it was taken to",
+        how_long: "before the end of the lock; at once where it is another's already",
+        shown: &[
+            (
+                "work",
+                &["a_lock_that_is_lost_or_in_doubt_ends_the_command_and_settles_nothing"],
+            ),
+            (
+                "storage_queue",
+                &["a_message_that_another_has_taken_is_lost_without_a_term"],
+            ),
+        ],
+    },
+    Guarantee {
+        fault: "`work`: the answer to a renewal is lost, and with it the receipt by which the message could be settled",
+        happens: "the command is asked to end, then killed; the message comes again. A renewal that is under way when the command ends is waited for, and the message settled",
+        how_long: "before the end of the last lock that was confirmed",
+        shown: &[
+            (
+                "storage_queue",
+                &[
+                    "a_renewal_whose_answer_was_lost_loses_the_message_but_not_before_its_confirmed_end",
+                    "after_a_renewal_whose_answer_was_lost_nothing_is_settled_by_chance",
+                ],
+            ),
+            (
+                "work",
+                &["a_command_that_ends_while_its_lock_is_being_renewed_is_completed"],
+            ),
+        ],
+    },
+    Guarantee {
+        fault: "`work`: the answer to a settlement is lost, or the queue is away when the command ends",
+        happens: "it is asked again; the answer to that tells whether it was done. Where nobody can say, the log says `unconfirmed`",
+        how_long: "as long as the lock lasts, a minute at most",
+        shown: &[
+            (
+                "storage_queue",
+                &[
+                    "a_settlement_whose_answer_was_lost_is_done_when_it_is_asked_again",
+                    "a_settlement_that_never_arrived_is_done_when_it_is_asked_again",
+                ],
+            ),
+            (
+                "work",
+                &["a_settlement_that_is_not_answered_is_asked_for_again_and_then_unconfirmed"],
+            ),
+        ],
+    },
+    Guarantee {
+        fault: "`work`: a message that can never be handled, that takes its worker down with it, or whose body cannot be read",
+        happens: "it is put aside with its text as it was, and is not lost on the way: the copy first, then the delete. Where that is refused it is not run; after five in a row the worker exits 69",
+        how_long: "after `--max-attempts`, counted by the queue; at once where it cannot be read",
+        shown: &[
+            (
+                "work",
+                &[
+                    "it_comes_again_with_the_next_attempt_and_on_the_last_is_put_aside",
+                    "a_message_that_was_taken_too_often_is_put_aside_and_not_run",
+                    "a_body_that_cannot_be_handed_over_is_put_aside_and_says_why",
+                    "a_message_that_cannot_be_put_aside_is_not_run_and_after_five_the_worker_leaves",
+                ],
+            ),
+            (
+                "storage_queue",
+                &[
+                    "what_is_put_aside_is_kept_word_for_word_and_for_ever",
+                    "a_copy_in_doubt_is_put_again_rather_than_lost",
+                ],
+            ),
+        ],
+    },
+    Guarantee {
+        fault: "`work`: a stop, whenever it comes",
+        happens: "no more is taken, what runs may finish under its renewed lock, what does not is given back: nothing stays locked",
+        how_long: "`--grace` at most; a second TERM or INT ends it at once",
+        shown: &[(
+            "work",
+            &[
+                "what_runs_may_finish_while_its_lock_is_renewed",
+                "after_the_grace_it_is_stopped_and_its_message_is_there_at_once",
+                "the_second_signal_ends_everything_at_once_and_still_gives_back",
+                "however_often_and_whenever_it_is_stopped_nothing_stays_locked",
+            ],
+        )],
+    },
+    Guarantee {
+        fault: "`work`: all of this by chance: three workers and three hundred messages, networks that cut, hang, delay and lose answers, workers that are killed and stopped",
+        happens: "no two runs of one message overlap, none is run more often than it may, and each is completed or put aside",
+        how_long: "–",
+        shown: &[(
+            "work",
+            &["no_message_is_run_twice_at_a_time_and_none_is_lost"],
+        )],
+    },
 ];
 
 /// What nothing on the machine can promise.
@@ -361,6 +479,20 @@ pub(crate) const LIMITS: &[Limit] = &[
             (
                 "file_store",
                 &["the_heartbeat_tells_when_the_lock_is_not_ours_any_more"],
+            ),
+        ],
+    },
+    Limit {
+        what: "`work`: a message comes again that was handled: its worker died before it could say so, or an answer of the queue was lost",
+        answer: "what must not happen twice remembers the message's id (`TRAFFICCOP_MESSAGE_ID`), in one transaction with what it does. Never two at a time, but at least once",
+        shown: &[
+            (
+                "work",
+                &["a_settlement_that_is_not_answered_is_asked_for_again_and_then_unconfirmed"],
+            ),
+            (
+                "storage_queue",
+                &["a_delete_in_doubt_whose_message_is_gone_after_the_lock_cannot_be_told"],
             ),
         ],
     },

@@ -44,6 +44,9 @@ pub(crate) enum Deed {
     Delete,
     Signal(usize, i32),
     WallJump(usize),
+    /// The machine is cordoned: something is done to it at the earliest so much later, if that is
+    /// known. It is lifted again after so long, or never.
+    Cordon(usize, Option<Time>, Option<Time>),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -160,6 +163,7 @@ fn budget(rng: &mut Rng) -> Budget {
 fn lasts(deed: Deed) -> Time {
     match deed {
         Deed::Net(_, _, span) | Deed::Stop(_, _, span) | Deed::Suspend(_, span) => span,
+        Deed::Cordon(_, _, span) => span.unwrap_or(0),
         Deed::Kill(..) | Deed::Break(_) | Deed::Delete | Deed::Signal(..) | Deed::WallJump(_) => 0,
     }
 }
@@ -178,7 +182,7 @@ fn deed(rng: &mut Rng, machines: usize) -> Deed {
         .choice([Who::Supervisor, Who::Guardian, Who::Both])
         .expect("a choice");
     match rng.u8(0..100) {
-        0..50 => {
+        0..46 => {
             let weather = match rng.u8(0..8) {
                 0 | 1 => Weather::Slow(span(rng, 30).min(LONGEST)),
                 2 => Weather::LosesRequests,
@@ -195,6 +199,7 @@ fn deed(rng: &mut Rng, machines: usize) -> Deed {
             let whom = rng.bool().then_some(machine);
             Deed::Net(whom, weather, span(rng, 50))
         }
+        46..50 => cordon(rng, machine),
         50..64 => Deed::Stop(machine, who, span(rng, 60)),
         64..76 => Deed::Kill(machine, who),
         76..83 => Deed::Suspend(machine, span(rng, 60)),
@@ -207,6 +212,11 @@ fn deed(rng: &mut Rng, machines: usize) -> Deed {
         90..97 => Deed::Signal(machine, rng.choice([15, 15, 2, 1]).expect("a choice")),
         _ => Deed::WallJump(machine),
     }
+}
+
+fn cordon(rng: &mut Rng, machine: usize) -> Deed {
+    let before = rng.bool().then(|| span(rng, 60));
+    Deed::Cordon(machine, before, (rng.u8(0..4) > 0).then(|| span(rng, 60)))
 }
 
 /// What hardly ever meets by chance.
@@ -248,6 +258,29 @@ fn pattern(rng: &mut Rng, machines: usize) -> Vec<Act> {
                 deed: Deed::Net(Some(machine), Weather::Twice(LONGEST), 15 * SECOND),
             },
         ],
+        // It is told of a cordon while an attempt to get control is on its way.
+        3 => vec![
+            Act {
+                at: 0,
+                deed: Deed::Net(None, Weather::Slow(8 * SECOND), 30 * SECOND),
+            },
+            Act {
+                at: rng.u64(1000..10_000) * MILLI,
+                deed: cordon(rng, machine),
+            },
+        ],
+        // Every machine is cordoned, one after another, and one dies of what was announced.
+        4 => {
+            let mut acts = vec![Act {
+                at: at + rng.u64(0..20_000) * MILLI,
+                deed: Deed::Kill(machine, Who::Both),
+            }];
+            acts.extend((0..machines).map(|machine| Act {
+                at: at + rng.u64(0..5000) * MILLI,
+                deed: cordon(rng, machine),
+            }));
+            acts
+        }
         _ => Vec::new(),
     }
 }

@@ -1,11 +1,17 @@
 //! What must hold in every schedule, whatever the adversary does.
 
+use std::time::Duration;
+
 use trafficcop::core::{Cause, Ending};
 
 use super::adversary::{Deed, Weather, Who};
 use super::clock::{MILLI, SECOND, Time, nanos};
 use super::pair::{Life, Tree};
 use super::world::{Happening, World};
+
+/// What a command gets in any case to end, when its machine is cordoned; also more than a guardian
+/// gives it whose supervisor has died meanwhile.
+const LEAST_GRACE: Duration = Duration::from_secs(10);
 
 impl World {
     /// The store's lease is another than before: whose tree does it protect now?
@@ -177,8 +183,51 @@ impl World {
             let tree = pair.tree.as_ref();
             tree.is_some_and(|tree| tree.main && !tree.killed && Some(tree.lease) == protected)
         });
-        if !runs {
+        let everywhere = self.machines.iter().all(|machine| machine.cordon.is_some());
+        if !runs && !everywhere {
             self.violate("nobody runs though the adversary has rested".to_owned());
+        }
+        let mut cordoned = (0..self.pairs.len())
+            .filter(|p| self.machines[self.pairs[*p].machine].cordon.is_some());
+        if let Some(p) = cordoned.find(|p| self.pairs[*p].is_guarded()) {
+            self.violate(format!("#{p} runs on a machine that is cordoned for ever"));
+        }
+    }
+
+    /// A supervisor hears that its machine is cordoned.
+    pub(crate) fn hears_of_a_cordon(&mut self, p: usize) {
+        let pair = &mut self.pairs[p];
+        pair.cordoned = Some(self.now);
+        pair.cordon_heard = true;
+        self.tally.cordons += 1;
+        if pair.tree_lives() {
+            self.tally.cordoned_holders += 1;
+            let due = self.now + self.drain_for_a_cordon();
+            self.plan(due, Happening::CordonDue(p, self.now));
+        }
+    }
+
+    /// How long a tree may live once its supervisor has heard that the machine is cordoned.
+    pub(crate) fn drain_for_a_cordon(&self) -> Time {
+        let limit = self.schedule.grace.max(LEAST_GRACE);
+        nanos(limit) * 102 / 100 + SECOND
+    }
+
+    /// The grace is over since some time: is the tree gone?
+    pub(crate) fn judge_cordon(&mut self, p: usize, told: Time) {
+        let pair = &self.pairs[p];
+        // Who is stopped, or sleeps, stops nobody else; what follows then is judged like any other
+        // loss.
+        let hindered = self.schedule.acts.iter().any(|act| match act.deed {
+            Deed::Stop(machine, _, span) | Deed::Suspend(machine, span) => {
+                machine == pair.machine
+                    && act.at < self.now
+                    && told < act.at.saturating_add(span + 3 * SECOND)
+            }
+            _ => false,
+        });
+        if pair.cordoned == Some(told) && pair.is_guarded() && !hindered {
+            self.violate(format!("#{p} still runs on a cordoned machine"));
         }
     }
 
@@ -195,7 +244,7 @@ impl World {
         let protected = self.store.protects(store_now);
         let pair = &self.pairs[p];
         let tree = pair.tree.as_ref()?;
-        if pair.stop_asked || pair.guardian_hurt || !tree.main {
+        if pair.stop_asked || pair.cordon_heard || pair.guardian_hurt || !tree.main {
             return None;
         }
         if pair.supervisor == Life::Dead || protected != Some(tree.lease) {

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use trafficcop::clock::Instant;
-use trafficcop::core::{Ending, Exit, Failure, Grant, Rules, Tenure};
+use trafficcop::core::{Cordon, Ending, Exit, Failure, Grant, Rules, Tenure};
 use trafficcop::supervise::News;
 use trafficcop::supervise::pulse::Pulse;
 use trafficcop::supervise::watch::Watch;
@@ -26,6 +26,13 @@ pub(crate) enum Life {
     /// Until somebody continues it.
     Stopped(Time),
     Dead,
+}
+
+/// What comes to a supervisor from outside, by way of `Signals`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Word {
+    Stop(i32),
+    Cordon(Option<Cordon>),
 }
 
 /// The supervisor's side of the guardian (`Attendant`).
@@ -96,7 +103,7 @@ pub(crate) struct Pair {
     pub(crate) calls: Vec<Call>,
     pub(crate) acquiring: bool,
     pub(crate) withdrawn: Option<Instant>,
-    pub(crate) signals: VecDeque<i32>,
+    pub(crate) signals: VecDeque<Word>,
     pub(crate) ending: Option<Ending>,
     pub(crate) attendance: Attendance,
     pub(crate) busy: bool,
@@ -124,6 +131,12 @@ pub(crate) struct Pair {
     pub(crate) tree: Option<Tree>,
     // --- what the judge wants to know ---
     pub(crate) stop_asked: bool,
+    /// It was told that its machine is cordoned, at this moment, and not yet that it is not.
+    pub(crate) cordoned: Option<Time>,
+    /// The last thing it was told, or is about to be, is that its machine is cordoned.
+    pub(crate) cordon_sent: bool,
+    /// It was told so since it had control last.
+    pub(crate) cordon_heard: bool,
     pub(crate) guardian_hurt: bool,
     pub(crate) told_lost: Vec<Told>,
     pub(crate) owes_a_word: bool,
@@ -180,6 +193,9 @@ impl Pair {
             guardian_armed: Time::MAX,
             tree: None,
             stop_asked: false,
+            cordoned: None,
+            cordon_sent: false,
+            cordon_heard: false,
             guardian_hurt: false,
             told_lost: Vec::new(),
             owes_a_word: false,
@@ -196,6 +212,12 @@ impl Pair {
     /// The supervisor lives and has not finished.
     pub(crate) fn competes(&self) -> bool {
         self.supervisor != Life::Dead && self.ending.is_none()
+    }
+
+    /// The tree lives, and somebody is there to stop it: a daemon that both have left behind by dying
+    /// at once is nobody's.
+    pub(crate) fn is_guarded(&self) -> bool {
+        self.tree_lives() && (self.competes() || self.guardian != Life::Dead)
     }
 
     /// The tree lives.

@@ -11,7 +11,7 @@ use trafficcop::supervise::pulse::Beat;
 use trafficcop::supervise::wire::{Demand, FRAME, Report};
 
 use super::clock::{MILLI, SECOND, Time};
-use super::pair::{Answer, Attendance, Life, Told};
+use super::pair::{Answer, Attendance, Life, Told, Word};
 use super::world::{From, Happening, World};
 
 const ANNOUNCE: Duration = Duration::from_secs(5);
@@ -40,8 +40,8 @@ impl World {
                 return;
             }
             // The order of the looks is that of `hold`.
-            if let Some(signal) = self.pairs[p].signals.pop_front() {
-                self.tell(p, now, Event::StopAsked(signal));
+            if let Some(word) = self.pairs[p].signals.pop_front() {
+                self.asked(p, now, word);
             } else if let Some(news) = self.news(p, now) {
                 self.heard(p, now, news);
             } else if let Some(answer) = self.answer(p) {
@@ -122,6 +122,22 @@ impl World {
             self.step(p, now, Event::Ticked);
         }
         self.step(p, now, event);
+    }
+
+    fn asked(&mut self, p: usize, now: Instant, word: Word) {
+        match word {
+            Word::Stop(signal) => self.tell(p, now, Event::StopAsked(signal)),
+            Word::Cordon(Some(cordon)) => {
+                // What was due before it was told is no fault of the one who did not know.
+                self.step(p, now, Event::Ticked);
+                self.hears_of_a_cordon(p);
+                self.step(p, now, Event::Cordoned(cordon));
+            }
+            Word::Cordon(None) => {
+                self.pairs[p].cordoned = None;
+                self.tell(p, now, Event::Uncordoned);
+            }
+        }
     }
 
     fn heard(&mut self, p: usize, now: Instant, news: News) {
@@ -219,6 +235,9 @@ impl World {
             let store = Rc::clone(&pair.store);
             match action {
                 Action::Acquire { give_up_at } => {
+                    if pair.cordoned.is_some() {
+                        return self.violate(format!("#{p} competes on a cordoned machine"));
+                    }
                     pair.acquiring = true;
                     pair.calls.push(Box::pin(async move {
                         Answer::Acquired(store.acquire(give_up_at).await)
@@ -241,6 +260,10 @@ impl World {
                     token,
                     ..
                 } => {
+                    if pair.cordoned.is_some() {
+                        return self.violate(format!("#{p} starts on a cordoned machine"));
+                    }
+                    pair.cordon_heard = false;
                     pair.had_control = true;
                     pair.told_lost.clear();
                     self.start(p, term_at, kill_at, token);

@@ -6,11 +6,12 @@ use std::collections::BinaryHeap;
 use std::rc::Rc;
 
 use fastrand::Rng;
-use trafficcop::core::{Exit, Habits, IfLost, Rules};
+use trafficcop::clock::Instant;
+use trafficcop::core::{Cordon, Exit, Habits, IfLost, Rules};
 
 use super::adversary::{Act, Deed, Schedule, Weather, Who};
 use super::clock::{Clock, MILLI, SECOND, Time, nanos};
-use super::pair::{Life, Pair};
+use super::pair::{Life, Pair, Word};
 use super::store::{Id, Reply, Request, Store};
 
 /// Which process of a pair has a request out.
@@ -47,6 +48,12 @@ pub(crate) enum Happening {
     DaemonDies(usize, u64),
     LeaseEnds,
     Restart(usize),
+    /// What is announced for this machine may have changed: those on it hear of it now.
+    Announced(usize),
+    /// The cordon that was lifted is this one, by its number, if it is still the last.
+    Lifted(usize, u64),
+    /// A pair was told at this moment of a cordon, and has had the time to drain.
+    CordonDue(usize, Time),
     Rest,
     Judgement,
 }
@@ -77,6 +84,8 @@ pub(crate) struct Machine {
     pub(crate) resumed: Time,
     /// How long it was suspended altogether: the supervisor's timers stood still for so long.
     pub(crate) slept: Time,
+    /// Why it must not have control, and the number of that.
+    pub(crate) cordon: Option<(u64, Cordon)>,
     deferred: Vec<Happening>,
 }
 
@@ -91,6 +100,9 @@ pub(crate) struct Tally {
     pub(crate) words: u64,
     pub(crate) unknowable: u64,
     pub(crate) drains: u64,
+    /// How often a supervisor heard that its machine was cordoned, and how often in control.
+    pub(crate) cordons: u64,
+    pub(crate) cordoned_holders: u64,
     pub(crate) faults: std::collections::BTreeMap<&'static str, u64>,
 }
 
@@ -129,6 +141,7 @@ impl World {
                 until: 0,
                 resumed: 0,
                 slept: 0,
+                cordon: None,
                 deferred: Vec::new(),
             })
             .collect();
@@ -304,6 +317,9 @@ impl World {
             }
             Happening::LeaseEnds => self.lease_changed(),
             Happening::Restart(machine) => self.restart(machine),
+            Happening::Announced(machine) => self.announced(machine),
+            Happening::Lifted(machine, number) => self.lifted(machine, number),
+            Happening::CordonDue(p, told) => self.judge_cordon(p, told),
             Happening::Rest => {
                 self.say(|| "the adversary rests".to_owned());
                 self.resting = true;
@@ -312,7 +328,11 @@ impl World {
                 }
                 let lease = nanos(self.schedule.budget.lease);
                 let poll = nanos(self.schedule.poll);
-                let bound = lease + lease / 50 + poll * 5 / 4 + 6 * SECOND;
+                let mut bound = lease + lease / 50 + poll * 5 / 4 + 6 * SECOND;
+                if self.machines.iter().any(|machine| machine.cordon.is_some()) {
+                    // Who begins on a cordoned machine may hear of it late, and drains then.
+                    bound += 7 * SECOND + self.drain_for_a_cordon();
+                }
                 self.plan(self.now + bound, Happening::Judgement);
             }
             Happening::Judgement => {
@@ -481,6 +501,7 @@ impl World {
             Deed::Delete => "delete",
             Deed::Signal(..) => "stop signal",
             Deed::WallJump(_) => "wall clock jump",
+            Deed::Cordon(..) => "cordon",
         };
         *self.tally.faults.entry(kind).or_default() += 1;
         let store_now = self.store_clock.at(self.now);
@@ -542,9 +563,22 @@ impl World {
             }
             Deed::Signal(machine, signal) => {
                 for p in self.of_machine(machine) {
-                    self.pairs[p].signals.push_back(signal);
+                    self.pairs[p].signals.push_back(Word::Stop(signal));
                     self.pairs[p].stop_asked = true;
                     self.wake_supervisor(p);
+                }
+            }
+            Deed::Cordon(machine, before, span) => {
+                let it = &mut self.machines[machine];
+                let before = before.map_or(Instant::FOREVER, |before| {
+                    it.clock.at(self.now.saturating_add(before))
+                });
+                let why = "a reboot".to_owned();
+                let number = at as u64;
+                it.cordon = Some((number, Cordon { why, before }));
+                self.announce_later(machine);
+                if let Some(span) = span {
+                    self.plan(self.now + span, Happening::Lifted(machine, number));
                 }
             }
             Deed::WallJump(machine) => {
@@ -552,6 +586,35 @@ impl World {
                     self.pairs[p].wall_jumped = true;
                     self.wake_both(p);
                 }
+            }
+        }
+    }
+
+    // --- cordons ---
+
+    fn lifted(&mut self, machine: usize, number: u64) {
+        let it = &mut self.machines[machine];
+        if it.cordon.as_ref().is_some_and(|(last, _)| *last == number) {
+            it.cordon = None;
+            self.say(|| format!("machine {machine} is cordoned no more"));
+            self.announce_later(machine);
+        }
+    }
+
+    /// The platform is asked now and then, and does not always answer.
+    fn announce_later(&mut self, machine: usize) {
+        let at = self.now + self.rng.u64(0..6000) * MILLI;
+        self.plan(at, Happening::Announced(machine));
+    }
+
+    fn announced(&mut self, machine: usize) {
+        let cordon = self.machines[machine].cordon.clone();
+        let cordon = cordon.map(|(_, cordon)| cordon);
+        for p in self.of_machine(machine) {
+            let pair = &mut self.pairs[p];
+            if std::mem::replace(&mut pair.cordon_sent, cordon.is_some()) || cordon.is_some() {
+                pair.signals.push_back(Word::Cordon(cordon.clone()));
+                self.wake_supervisor(p);
             }
         }
     }
@@ -646,8 +709,18 @@ impl World {
         let now = self.machines[machine].clock.at(self.now);
         let ids = Rc::clone(&self.ids);
         let lease = self.schedule.budget.lease;
-        self.pairs
-            .push(Pair::new(machine, p, rules, now, lease, ids));
+        let mut pair = Pair::new(machine, p, rules, now, lease, ids);
+        // What is announced is mostly known before the first attempt.
+        let cordon = self.machines[machine].cordon.clone();
+        if let Some((_, cordon)) = cordon {
+            if self.rng.u8(0..4) > 0 {
+                pair.tenure = pair.tenure.cordoned_by(Some(cordon));
+                (pair.cordoned, pair.cordon_sent) = (Some(self.now), true);
+            } else {
+                self.announce_later(machine);
+            }
+        }
+        self.pairs.push(pair);
         self.say(|| format!("#{p} begins on machine {machine}"));
         self.wake_supervisor(p);
     }

@@ -98,7 +98,6 @@ fn while_a_stop_drains_the_command_leads_until_it_has_ended() {
     let ended = await_for(
         "it to end",
         || {
-            std::thread::sleep(std::time::Duration::from_secs(1));
             one.ended().or_else(|| {
                 one.signal(Signal::SIGTERM);
                 None

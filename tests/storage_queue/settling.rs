@@ -131,3 +131,58 @@ async fn a_delete_in_doubt_whose_message_is_gone_after_the_lock_cannot_be_told()
     let why = is_transient(message.lock.settle(&Settlement::Complete, later()).await);
     assert!(why.contains("cannot be said"), "{why}");
 }
+
+#[tokio::test]
+async fn a_settlement_in_doubt_says_nothing_of_another_one() {
+    for (first, call, second) in [
+        (
+            Settlement::Complete,
+            Call::DeleteMessage,
+            Settlement::Release,
+        ),
+        (Settlement::Release, Call::Update, Settlement::Complete),
+    ] {
+        let scene = Scene::with("x");
+        let message = scene.take().await;
+        scene.proxy.next(call, Fate::LoseReply);
+        is_transient(message.lock.settle(&first, later()).await);
+        let why = is_transient(message.lock.settle(&second, later()).await);
+        assert!(why.contains("cannot be said"), "{second:?}: {why}");
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_that_an_unanswered_renewal_explains_does_not_confirm_a_settlement() {
+    for (settlement, call) in [
+        (Settlement::Release, Call::Update),
+        (Settlement::Retry(Duration::ZERO), Call::Update),
+        (Settlement::Complete, Call::DeleteMessage),
+    ] {
+        let scene = Scene::with("x");
+        let message = scene.take().await;
+        // Carried out: our receipt is worth nothing any more, and we do not know.
+        scene.proxy.next(Call::Update, Fate::LoseReply);
+        is_transient(message.lock.renew(later()).await);
+        // Refused, and we do not hear that either.
+        scene.proxy.next(call, Fate::LoseReply);
+        is_transient(message.lock.settle(&settlement, later()).await);
+        let said = message.lock.settle(&settlement, later()).await;
+        assert!(said.is_err(), "{settlement:?} was not done");
+        assert_eq!(scene.mailbox.count(), 1);
+        assert_eq!(scene.mailbox.visible(), []);
+    }
+}
+
+#[tokio::test]
+async fn a_renewal_that_was_answered_ends_the_doubt_about_a_settlement_before_it() {
+    let scene = Scene::with("x");
+    let message = scene.take().await;
+    scene.proxy.next(Call::DeleteMessage, Fate::Swallow);
+    is_transient(message.lock.settle(&Settlement::Complete, soon()).await);
+    // So it was not deleted, and whatever is still on its way bears a receipt of no worth.
+    message.lock.renew(later()).await.expect("renewed");
+    // Somebody else does it: not we have completed it.
+    scene.mailbox.clear();
+    let said = message.lock.settle(&Settlement::Complete, later()).await;
+    assert_eq!(is_lost(said), None);
+}

@@ -14,3 +14,4 @@ mod manager;
 mod notify;
 mod sockets;
 mod units;
+mod worker;

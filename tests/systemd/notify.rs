@@ -4,11 +4,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use trafficcop::clock::Instant;
 
 use crate::manager::Manager;
 use crate::support::await_for;
@@ -199,16 +197,11 @@ fn the_watchdog_is_fed_while_supervisor_and_guardian_both_answer_and_not_otherwi
     let guardian = Pid::from_raw(standby.guardian());
     kill(guardian, Signal::SIGSTOP).expect("ours");
     crate::support::processes::await_stopped(guardian.as_raw());
-    // One may be on its way still.
+    // One may be on its way still. The other one's beat is the clock.
     let before = second.count("WATCHDOG=1");
-    let begin = Instant::now();
-    while Instant::now().since(begin) < Duration::from_secs(1) {
-        assert!(
-            second.count("WATCHDOG=1") <= before + 1,
-            "fed without a guardian"
-        );
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    first.await_times("WATCHDOG=1", first.count("WATCHDOG=1") + 10);
+    let now = second.count("WATCHDOG=1");
+    assert!(now <= before + 1, "fed without a guardian");
     kill(guardian, Signal::SIGCONT).expect("ours");
     second.await_times("WATCHDOG=1", before + 3);
     standby.assert_running();

@@ -71,6 +71,20 @@ fn a_restarted_command_gets_them_again_under_its_new_id() {
 }
 
 #[test]
+fn they_are_addressed_to_a_command_that_has_process_ids_of_its_own() {
+    let scene = scene();
+    // Not every machine lets us.
+    let output = run(&scene, ACTIVATED, &["--contain", "pidns"], TELL);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    if output.status.code() == Some(64) && stderr.contains("pidns") {
+        eprintln!("this machine has no PID namespaces for us: NOT TRIED: {stderr}");
+        return;
+    }
+    // Its number is the one it has in there.
+    assert_eq!(said(&output), "command me 2 web:admin none 3 4 \n");
+}
+
+#[test]
 fn what_is_addressed_to_another_passes_through_untouched() {
     let scene = scene();
     let hook = format!("set -- hook; {TELL}");

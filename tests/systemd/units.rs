@@ -139,6 +139,12 @@ fn the_services_leave_a_drain_to_trafficcop_and_time_for_it() {
         let has = |line: &str| text.lines().any(|there| there == line);
         assert!(has("KillMode=mixed") && has("Delegate=yes"), "{unit}");
         assert!(text.contains("\nTimeoutStopSec="), "{unit}");
+        // What lasts says that it is well; SIGABRT, the default, would leave a core with secrets.
+        if !has("Type=oneshot") {
+            assert!(has("Type=notify") && has("NotifyAccess=main"), "{unit}");
+            assert!(text.contains("\nWatchdogSec="), "{unit}");
+            assert!(has("WatchdogSignal=SIGKILL"), "{unit}");
+        }
         // What would take containment away.
         assert!(!text.contains("\nProtectControlGroups="), "{unit}");
         assert!(!text.contains("\nRestrictNamespaces="), "{unit}");

@@ -7,13 +7,13 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use super::{Place, json as parse, refused, said};
+use crate::support::await_for;
 use crate::support::azurite::{azurite, connection_string_with_key};
 use crate::support::blob::{Blob, sas_for};
 use crate::support::instance::{Ended, Instance};
 use crate::support::programs::trafficcop;
 use crate::support::proxy::{Call, Mode, Proxy};
 use crate::support::scene::Scene;
-use crate::support::{PATIENCE, await_for};
 
 /// Holds the lock with a command that is deaf to SIGTERM by now.
 fn hold_stubbornly(place: &Place, scene: &Scene) -> Instance {
@@ -500,6 +500,16 @@ fn a_watch_outlasts_the_store_and_looks_no_more_often_than_it_should() {
     }
 }
 
+/// Killed at the latest with its test.
+struct Watch(std::process::Child);
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 #[test]
 fn a_watch_whose_reader_is_gone_ends_although_nothing_changes() {
     let scene = Scene::new();
@@ -515,17 +525,12 @@ fn a_watch_whose_reader_is_gone_ends_although_nothing_changes() {
     let mut first = [0; 20];
     std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut first).unwrap();
     drop(child.stdout.take());
-    let begun = std::time::Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            break status;
-        }
-        if begun.elapsed() > PATIENCE {
-            child.kill().unwrap();
-            panic!("it still watches for nobody");
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    };
+    let mut watch = Watch(child);
+    let status = await_for(
+        "it to end: nobody reads",
+        || watch.0.try_wait().expect("ours"),
+        String::new,
+    );
     assert_eq!(Ended::from(status), Ended::Died(Signal::SIGPIPE));
 }
 

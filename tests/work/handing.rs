@@ -124,7 +124,7 @@ fn what_a_killed_worker_left_is_swept_by_the_next_but_not_what_is_in_use() {
                 "--message",
                 "file",
                 "--lock-time",
-                "2s",
+                "10s",
                 "--kill-after",
                 "1s",
             ])
@@ -150,4 +150,44 @@ fn what_a_killed_worker_left_is_swept_by_the_next_but_not_what_is_in_use() {
     assert_ended(&done, 0, "completed, attempt 2");
     assert_eq!(left(), 0);
     assert_eq!(std::fs::metadata(&place).unwrap().nlink(), 2);
+}
+
+#[test]
+fn directories_that_cannot_be_entered_go_too() {
+    let (scene, mailbox) = with("a secret");
+    let place = scene.path("place");
+    std::fs::create_dir(&place).unwrap();
+    let script = "cd $TRAFFICCOP_MESSAGE_DIR && mkdir -p a/b && cp body a/b/copy && chmod 0 a/b && chmod 500 a .";
+    let done = worker(&scene, &mailbox)
+        .args(["--once", "--message", "file"])
+        .env("TMPDIR", &place)
+        .bound_by_permissions()
+        .shell(script)
+        .finish();
+    assert_ended(&done, 0, "completed");
+    assert_eq!(
+        std::fs::read_dir(&place).unwrap().count(),
+        0,
+        "{}",
+        done.stderr
+    );
+}
+
+#[test]
+fn a_message_that_cannot_be_handed_over_here_is_given_back_and_the_worker_leaves() {
+    let (scene, mailbox) = with("x");
+    mailbox.put("y");
+    let place = scene.path("place");
+    std::fs::create_dir(&place).unwrap();
+    // The first command takes the ground away from under the next.
+    let done = worker(&scene, &mailbox)
+        .args(["--message", "file", "--lock-time", "1h"])
+        .env("TMPDIR", &place)
+        .shell("echo ran; rm -r $TMPDIR")
+        .finish();
+    assert_ended(&done, 126, "messages cannot be handed over here");
+    assert_eq!(done.stdout, "ran\n");
+    let left = mailbox.visible();
+    assert_eq!(left.len(), 1, "{}", done.stderr);
+    assert_eq!(left[0].count, 1, "it did not go round and round");
 }

@@ -9,8 +9,10 @@ mod crashes;
 mod exclusive;
 mod handing;
 mod peer;
+mod refused;
 mod settling;
 mod stopping;
+mod told;
 
 use support::azurite::{KEY, queue_string, queues};
 use support::instance::{Ended, Finished, Run};

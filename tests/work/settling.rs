@@ -235,3 +235,36 @@ fn no_queue_and_a_wrong_key_have_their_statuses() {
     assert_eq!(done.ended, Ended::Code(77), "{}", done.stderr);
     assert!(!done.stderr.contains(&wrong));
 }
+
+#[test]
+fn a_command_that_ends_while_its_lock_is_being_renewed_is_completed() {
+    let (scene, mailbox) = with("x");
+    let (proxy, go) = (Proxy::before(queues().port), scene.path("go"));
+    // The first one is the question at the start whether messages may be renewed.
+    for seconds in [0, 4] {
+        let late = Fate::DelayReply(std::time::Duration::from_secs(seconds));
+        proxy.next(Call::Update, late);
+    }
+    let running = worker_at(&scene, &mailbox, proxy.port)
+        .args(["--once", "--lock-time", "60s", "--renew-at", "10%"])
+        .shell(&format!(
+            "echo runs >&2; while [ ! -e {} ]; do sleep 0.05; done",
+            go.display()
+        ))
+        .start();
+    // Carried out, and not yet answered.
+    let renewals = || {
+        let log = proxy.log();
+        let updates = log.iter().filter(|seen| seen.call == Call::Update);
+        updates.filter(|seen| seen.status == Some(204)).count()
+    };
+    support::await_for(
+        "a renewal",
+        || (renewals() > 0).then_some(()),
+        || running.stderr(),
+    );
+    std::fs::write(&go, "").unwrap();
+    let done = running.finish();
+    assert_ended(&done, 0, "completed, attempt 1, exit 0");
+    assert_eq!(mailbox.count(), 0, "its receipt was in the answer");
+}

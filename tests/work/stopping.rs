@@ -3,6 +3,7 @@
 use nix::sys::signal::Signal;
 
 use super::*;
+use support::proxy::{Call, Fate, Proxy};
 
 #[test]
 fn what_runs_may_finish_while_its_lock_is_renewed() {
@@ -102,4 +103,33 @@ fn however_often_and_whenever_it_is_stopped_nothing_stays_locked() {
         assert_eq!(done.ended, Ended::Died(Signal::SIGTERM), "{}", done.stderr);
         assert_eq!(mailbox.visible().len(), 5, "round {round}\n{}", done.stderr);
     }
+}
+
+#[test]
+fn the_second_signal_does_not_wait_for_a_queue_that_does_not_settle() {
+    let (scene, mailbox) = with("x");
+    let proxy = Proxy::before(queues().port);
+    for _ in 0..100 {
+        proxy.next(Call::DeleteMessage, Fate::Answer(503, "text/plain", "busy"));
+    }
+    let running = worker_at(&scene, &mailbox, proxy.port)
+        .args(["--lock-time", "1h"])
+        .command(["true"])
+        .start();
+    let asked = || {
+        let log = proxy.log();
+        let deletes = log.iter().filter(|seen| seen.call == Call::DeleteMessage);
+        deletes.count()
+    };
+    let begun = || (asked() > 0).then_some(());
+    support::await_for("a settlement", begun, || running.stderr());
+    running.signal(Signal::SIGTERM);
+    running.await_log("asked to stop: taking no more");
+    std::thread::sleep(std::time::Duration::from_millis(150));
+    running.signal(Signal::SIGTERM);
+    let done = running.finish();
+    assert_eq!(done.ended, Ended::Died(Signal::SIGTERM), "{}", done.stderr);
+    assert!(done.stderr.contains("unconfirmed"), "{}", done.stderr);
+    // In the minute that a settlement is given there are twice as many.
+    assert!(asked() <= 8, "{}", asked());
 }

@@ -1,0 +1,160 @@
+//! Work that is put aside for a thread of its own, because it can hang: what is written to a disk.
+//!
+//! Called by the status file and the event log, after the guardian was forked. Whoever puts
+//! something there never waits for it, and never hears how it went: the worker tells people. It
+//! must never hold more than it was allowed to.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+struct Desk<T> {
+    waiting: VecDeque<T>,
+    closed: bool,
+    /// The worker has nothing in hand.
+    idle: bool,
+}
+
+struct Shared<T> {
+    desk: Mutex<Desk<T>>,
+    changed: Condvar,
+}
+
+impl<T> Shared<T> {
+    fn lock(&self) -> MutexGuard<'_, Desk<T>> {
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A desk and the thread that works it off.
+pub(crate) struct Aside<T> {
+    shared: Arc<Shared<T>>,
+}
+
+impl<T: Send + 'static> Aside<T> {
+    /// Starts the thread. Without one, and one warning, whatever is put aside is lost.
+    #[must_use]
+    pub(crate) fn new(name: &'static str, mut work: impl FnMut(T) + Send + 'static) -> Aside<T> {
+        let aside = Aside::without_a_thread();
+        let theirs = Arc::clone(&aside.shared);
+        let started = std::thread::Builder::new()
+            .name(name.into())
+            .stack_size(128 * 1024)
+            .spawn(move || serve(&theirs, &mut work));
+        if let Err(why) = started {
+            tracing::warn!("cannot keep the {name}: no thread can be started: {why}");
+            let mut desk = aside.shared.lock();
+            (desk.closed, desk.idle) = (true, true);
+        }
+        aside
+    }
+
+    /// Nobody works it off.
+    fn without_a_thread() -> Aside<T> {
+        let desk = Desk {
+            waiting: VecDeque::new(),
+            closed: false,
+            idle: false,
+        };
+        Aside {
+            shared: Arc::new(Shared {
+                desk: Mutex::new(desk),
+                changed: Condvar::new(),
+            }),
+        }
+    }
+
+    /// Puts one more there, unless `most` wait already: then it is `false`. Returns at once.
+    pub(crate) fn put(&self, one: T, most: usize) -> bool {
+        let mut desk = self.shared.lock();
+        if desk.closed {
+            // Nobody works it off; that has been told.
+            return true;
+        }
+        if desk.waiting.len() >= most {
+            return false;
+        }
+        desk.waiting.push_back(one);
+        drop(desk);
+        self.shared.changed.notify_all();
+        true
+    }
+
+    /// Puts this there instead of all that waits. Returns at once.
+    pub(crate) fn replace(&self, one: T) {
+        self.shared.lock().waiting.clear();
+        self.put(one, usize::MAX);
+    }
+
+    /// Waits until all is worked off, but not for longer than `limit`.
+    pub(crate) fn finish(&self, limit: Duration) {
+        let desk = self.shared.lock();
+        let busy = |desk: &mut Desk<T>| !desk.waiting.is_empty() || !desk.idle;
+        let _ = self
+            .shared
+            .changed
+            .wait_timeout_while(desk, limit, busy)
+            .unwrap_or_else(PoisonError::into_inner);
+    }
+}
+
+impl<T> Drop for Aside<T> {
+    fn drop(&mut self) {
+        self.shared.lock().closed = true;
+        self.shared.changed.notify_all();
+    }
+}
+
+fn serve<T>(shared: &Shared<T>, work: &mut impl FnMut(T)) {
+    let mut desk = shared.lock();
+    loop {
+        if let Some(one) = desk.waiting.pop_front() {
+            desk.idle = false;
+            drop(desk);
+            work(one);
+            desk = shared.lock();
+        } else if desk.closed {
+            return;
+        } else {
+            desk.idle = true;
+            shared.changed.notify_all();
+            desk = shared
+                .changed
+                .wait(desk)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_that_hangs_holds_nobody_up_and_costs_bounded_memory() {
+        let aside = Aside::without_a_thread();
+        let put = (0..200).filter(|number| aside.put(*number, 100)).count();
+        assert_eq!(put, 100);
+        assert_eq!(aside.shared.lock().waiting.len(), 100);
+        aside.replace(7);
+        assert_eq!(aside.shared.lock().waiting, [7]);
+        aside.finish(Duration::from_millis(10));
+    }
+
+    #[test]
+    fn everything_is_worked_off_in_order_before_the_end() {
+        let (to, from) = std::sync::mpsc::channel();
+        let aside = Aside::new("test", move |number: u32| {
+            to.send(number).expect("the test listens");
+        });
+        for number in 0..100 {
+            assert!(aside.put(number, 1000));
+        }
+        aside.finish(Duration::from_secs(60));
+        drop(aside);
+        assert_eq!(
+            from.iter().collect::<Vec<_>>(),
+            (0..100).collect::<Vec<_>>()
+        );
+    }
+}
