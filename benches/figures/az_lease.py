@@ -20,7 +20,9 @@ LEASE, RENEW, RETRY = 15, 10, 5
 def blob(name):
     container, name = name.split("/", 1)
     account = os.environ["AZURE_STORAGE_CONNECTION_STRING"]
-    container = BlobServiceClient.from_connection_string(account).get_container_client(container)
+    # Azurite knows no newer version of the service.
+    service = BlobServiceClient.from_connection_string(account, api_version="2024-11-04")
+    container = service.get_container_client(container)
     try:
         container.create_container()
     except ResourceExistsError:

@@ -1,7 +1,7 @@
 //! How long a command waits for its tool: at the start, and after another's command has ended.
 
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::sys::stat::Mode;
@@ -17,36 +17,58 @@ const STARTS: usize = 40;
 const WARM_UP: usize = 3;
 const HAND_OVERS: usize = 12;
 
-/// From the tool's start to the command's first instruction, on a free lock; all tools in turn.
+/// From the tool's start to the command's first instruction, on a free lock; all tools in turn. A tool
+/// that fails once takes no further part.
 ///
 /// # Errors
-/// What failed to run.
+/// Which failed, and how.
 pub(super) fn starts(world: &World<'_>, tools: &[Tool], table: &mut Table) -> Result<(), String> {
+    let mut failed: Vec<Option<String>> = vec![None; tools.len()];
     let log = world.scene.join("beside.log");
     let mut samples = vec![Samples::default(); tools.len()];
     for round in 0..WARM_UP + STARTS {
         for turn in 0..tools.len() {
             let at = (round + turn) % tools.len();
-            let words = [world.probe.as_os_str()];
-            let mut command = tools[at].command(world, "beside-start", false, None, &words);
-            let begin = now();
-            let mut instance = Instance::start(&mut command, &log);
-            let told = instance.told()?;
-            instance.succeed()?;
-            if round >= WARM_UP {
-                samples[at].push(told - begin);
+            if failed[at].is_some() {
+                continue;
+            }
+            match start(world, &tools[at], &log) {
+                Ok(span) if round >= WARM_UP => samples[at].push(span),
+                Ok(_) => {}
+                Err(why) => {
+                    failed[at] = Some(format!("{}: {why}", tools[at].name));
+                    samples[at] = Samples::default();
+                }
             }
         }
     }
     let flock = tools.iter().position(|tool| tool.name == "flock");
     for (tool, found) in tools.iter().zip(&samples) {
         table.set(ROWS[0], tool.name, cell(found));
-        if let Some(flock) = flock {
+        if let Some(flock) = flock
+            && found.len() == STARTS
+            && samples[flock].len() == STARTS
+        {
             let ratio = found.per_run(&samples[flock]);
             table.set(ROWS[1], tool.name, format!("{:.2}", ratio.p50()));
         }
     }
-    Ok(())
+    let failed: Vec<String> = failed.into_iter().flatten().collect();
+    if failed.is_empty() {
+        Ok(())
+    } else {
+        Err(failed.join("; "))
+    }
+}
+
+fn start(world: &World<'_>, tool: &Tool, log: &Path) -> Result<f64, String> {
+    let words = [world.probe.as_os_str()];
+    let mut command = tool.command(world, "beside-start", false, None, &words);
+    let begin = now();
+    let mut instance = Instance::start(&mut command, log);
+    let told = instance.told()?;
+    instance.succeed()?;
+    Ok(told - begin)
 }
 
 /// From the last instruction of one's command to the first of the next one's, which was waiting.
