@@ -105,6 +105,8 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l ack-events
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l listen-any -d 'Let --listen take an address that other machines can reach'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l queue -d 'The queue: an Azure storage queue, by its name or its URL' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l service-bus -d 'The queue: an Azure Service Bus queue or a subscription to a topic' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l connection-string-env -d 'The environment variable with the connection string [default: AZURE_SERVICEBUS_CONNECTION_STRING]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l poison-queue -d 'Where messages are put aside [default: QUEUE-poison]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l auth -d 'Which credential to use, of those in the environment' -r -f -a "auto\t'The one that is there'
 key\t'The account\'s key'
@@ -143,6 +145,8 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l log -d 'H
 json\t'One JSON object a line'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l event-log -d 'Append every change of state to this file, as a line of JSON' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l listen -d 'Answer over HTTP at ADDR: an address and a port, or unix:/PATH' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l dead-letter-queue -d 'Work on what has been put aside: on the dead-letter queue of --service-bus'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l link-settle -d 'Settle on the link that brought the message, not by its lock token'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l create -d 'Create the queue if it is missing'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l emulator -d 'Use the well-known account of Azurite, the storage emulator, on this machine'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l once -d 'Take one message, and exit with its command\'s status'

@@ -38,7 +38,7 @@ async fn main() -> anyhow::Result<()> {
     loop {
         let taken = queue.take(1, soon()).await?;
         for message in taken {
-            let message = MessageLock::hold(message, queue.lock_time())?;
+            let message = MessageLock::hold(message)?;
             println!(
                 "{}: {}",
                 message.id(),

@@ -22,6 +22,8 @@ mod reset;
 mod roles;
 mod run;
 mod scheduled_events;
+#[cfg(feature = "service-bus")]
+mod service_bus;
 mod telling;
 mod timeline;
 mod verbs;
@@ -41,6 +43,8 @@ pub use reset::{RESET_EXAMPLES, RESET_STATUS, Reset};
 pub use roles::Roles;
 pub use run::{Contain, EXAMPLES, FOR_THE_COMMAND, Run};
 pub use scheduled_events::ScheduledEvents;
+#[cfg(feature = "service-bus")]
+pub use service_bus::{FOR_SERVICE_BUS, ServiceBus};
 pub use telling::Telling;
 pub use timeline::{TIMELINE_EXAMPLES, TIMELINE_STATUS, Timeline};
 pub use verbs::{

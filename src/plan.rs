@@ -18,6 +18,7 @@ mod once;
 mod quote;
 mod roles;
 mod scheduled_events;
+mod source;
 mod telling;
 mod work;
 
@@ -26,7 +27,10 @@ pub use elect::Telling;
 pub use quote::quoted;
 use quote::{cut, quoted_word};
 pub use roles::Roles;
-pub use work::{Encoding, Work};
+#[cfg(feature = "service-bus")]
+pub use source::ServiceBus;
+pub use source::{Encoding, Source, Storage};
+pub use work::Work;
 
 use crate::azure::Wishes;
 use crate::cli;

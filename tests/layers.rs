@@ -41,6 +41,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "exit",
             "hold",
             "lease",
+            "notify",
             "plan",
             "queue",
             "report",

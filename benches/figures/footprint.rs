@@ -134,7 +134,7 @@ fn await_quiet(pid: i32) -> Result<(), String> {
 }
 
 /// The proportional set size in MB: shared pages count by their share.
-fn pss_of(pid: i32) -> Result<f64, String> {
+pub(crate) fn pss_of(pid: i32) -> Result<f64, String> {
     let path = format!("/proc/{pid}/smaps_rollup");
     let text = std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
     let line = text.lines().find_map(|line| line.strip_prefix("Pss:"));

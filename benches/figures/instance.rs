@@ -41,7 +41,23 @@ pub(crate) enum Lock<'a> {
 
 /// `trafficcop run` on this lock, without a command yet.
 pub(crate) fn trafficcop(lock: Lock<'_>) -> Command {
+<<<<<<< HEAD
     let mut command = Command::new(programs::trafficcop());
+=======
+    let mut command = bare("run");
+    match lock {
+        Lock::File(path) => command.arg("--file").arg(path),
+        Lock::Blob(name, connection) => command
+            .env("AZURE_STORAGE_CONNECTION_STRING", connection)
+            .args(["--blob", name]),
+    };
+    command
+}
+
+/// A verb of `trafficcop`, with nothing of our environment that would speak to it.
+pub(crate) fn bare(verb: &str) -> Command {
+    let mut command = Command::new(TRAFFICCOP);
+>>>>>>> main
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy().to_uppercase();
         let ours = text.starts_with("TRAFFICCOP_") || text.starts_with("AZURE_");
@@ -49,13 +65,7 @@ pub(crate) fn trafficcop(lock: Lock<'_>) -> Command {
             command.env_remove(name);
         }
     }
-    command.arg("run");
-    match lock {
-        Lock::File(path) => command.arg("--file").arg(path),
-        Lock::Blob(name, connection) => command
-            .env("AZURE_STORAGE_CONNECTION_STRING", connection)
-            .args(["--blob", name]),
-    };
+    command.arg(verb);
     command
 }
 
@@ -136,6 +146,13 @@ impl Instance {
         self.child.try_wait().ok().flatten()
     }
 
+    /// SIGTERM, and waits for its end.
+    pub(crate) fn terminate(mut self) {
+        // It may have ended; then there is nothing to end (and it is not reaped yet).
+        let _ = kill(Pid::from_raw(self.pid()), Signal::SIGTERM);
+        let _ = self.child.wait();
+    }
+
     /// SIGKILL, to it alone.
     pub(crate) fn kill(&self) {
         // It may have ended; then there is nothing to kill (and it is not reaped yet).
@@ -168,15 +185,23 @@ pub(crate) fn await_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> R
 
 /// The guardian of a supervisor: its only child, by the name it bears in a process list.
 pub(crate) fn guardian(supervisor: i32) -> Result<i32, String> {
-    let tasks = format!("/proc/{supervisor}/task/{supervisor}/children");
-    await_for("a guardian", || {
-        let children = std::fs::read_to_string(&tasks).ok()?;
-        children
-            .split_ascii_whitespace()
-            .filter_map(|pid| pid.parse().ok())
-            .find(|pid: &i32| {
-                std::fs::read_to_string(format!("/proc/{pid}/comm"))
-                    .is_ok_and(|name| name.trim() == "tc-guardian")
-            })
-    })
+    await_for("a guardian", || guardians(supervisor).first().copied())
+}
+
+/// All guardians of a worker.
+pub(crate) fn guardians(supervisor: i32) -> Vec<i32> {
+    let mut all = children(supervisor);
+    all.retain(|pid| {
+        std::fs::read_to_string(format!("/proc/{pid}/comm"))
+            .is_ok_and(|name| name.trim() == "tc-guardian")
+    });
+    all
+}
+
+/// The children of a process's main thread.
+pub(crate) fn children(parent: i32) -> Vec<i32> {
+    let path = format!("/proc/{parent}/task/{parent}/children");
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let numbers = text.split_ascii_whitespace();
+    numbers.filter_map(|pid| pid.parse().ok()).collect()
 }

@@ -24,7 +24,10 @@ mod instance;
 mod numbers;
 mod programs;
 mod python;
+mod queue;
 mod rows;
+#[cfg(feature = "service-bus")]
+mod service_bus;
 mod start;
 mod table;
 mod tools;
@@ -100,6 +103,19 @@ fn main() {
                 .and_then(|_| fleet::figures(scene, &probe)),
         );
     }
+    if wants("work") {
+        table::print("work", with_queues(|| queue::throughput(scene)));
+        table::print("work, memory", with_queues(|| queue::memory(scene)));
+    }
+    // Ten minutes: only for those who ask for it.
+    if chosen.contains(&"soak") {
+        table::print("soak", with_queues(|| queue::soak(scene)));
+    }
+    #[cfg(feature = "service-bus")]
+    if wants("service-bus") {
+        table::print("service bus", service_bus::throughput(scene));
+        table::print("service bus, memory", service_bus::memory(scene));
+    }
     if wants("beside") {
         beside::print(&tools::World {
             scene,
@@ -120,6 +136,14 @@ fn start_azurite() -> Result<String, String> {
     // The tests' support gives up by a panic, in words of its own on stderr.
     std::panic::catch_unwind(|| azurite::connection_string(azurite::azurite().port))
         .map_err(|_| "it could not be started: see above".to_owned())
+}
+
+/// Figures on an Azurite of our own, or why there are none.
+fn with_queues<T>(measure: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    match ["node", "npm"].map(programs::version) {
+        [Some(_), Some(_)] => measure(),
+        _ => Err("node or npm is not installed here: no Azurite".to_owned()),
+    }
 }
 
 /// What the figures depend on, and what is missing.

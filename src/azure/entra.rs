@@ -36,8 +36,37 @@ use super::tokens::{Issued, Issuer, Unissued};
 use super::transport::Client;
 use crate::clock::Instant;
 
-/// Storage, of every account and in every cloud.
-const SCOPE: &str = "https://storage.azure.com/.default";
+/// What a token is for. In every cloud it is called the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Storage, of every account.
+    Storage,
+    /// Service Bus, of every namespace.
+    #[cfg(feature = "service-bus")]
+    ServiceBus,
+}
+
+impl Purpose {
+    fn scope(self) -> &'static str {
+        match self {
+            Purpose::Storage => "https://storage.azure.com/.default",
+            #[cfg(feature = "service-bus")]
+            Purpose::ServiceBus => "https://servicebus.azure.net/.default",
+        }
+    }
+
+    /// What would do instead of a token.
+    fn instead(self) -> &'static str {
+        match self {
+            Purpose::Storage => {
+                "set AZURE_STORAGE_KEY, AZURE_STORAGE_SAS_TOKEN or AZURE_STORAGE_CONNECTION_STRING"
+            }
+            #[cfg(feature = "service-bus")]
+            Purpose::ServiceBus => "set AZURE_SERVICEBUS_CONNECTION_STRING",
+        }
+    }
+}
+
 /// How long a token endpoint is waited for, and the Azure CLI, which starts a Python first.
 const LIMIT: Duration = Duration::from_secs(10);
 const CLI_LIMIT: Duration = Duration::from_secs(30);
@@ -109,6 +138,7 @@ pub(super) struct Entra {
     metadata: Option<Url>,
     client: Arc<Client>,
     picked: OnceLock<usize>,
+    purpose: Purpose,
 }
 
 impl fmt::Debug for Entra {
@@ -121,7 +151,7 @@ impl fmt::Debug for Entra {
 
 impl Entra {
     /// The ways that the environment opens, as far as `auth` allows; nothing is asked for.
-    /// `endpoint` is the storage's: by it the cloud is known where no authority is named.
+    /// `endpoint` is the service's: by it the cloud is known where no authority is named.
     ///
     /// # Errors
     /// A part that is missing or unreadable, named.
@@ -130,6 +160,7 @@ impl Entra {
         ambient: &Ambient,
         endpoint: &Url,
         client: Arc<Client>,
+        purpose: Purpose,
     ) -> Result<Entra, AccountError> {
         let managed = Source::Managed {
             client: ambient.client.clone(),
@@ -153,6 +184,7 @@ impl Entra {
             metadata,
             client,
             picked: OnceLock::new(),
+            purpose,
         })
     }
 
@@ -175,7 +207,10 @@ impl Entra {
             // It reads the federated token's file, which may lie on a mount that hangs.
             let made = tokio::task::spawn_blocking(move || credential(making, options)).await;
             let credential = made.map_err(|_| None)?.map_err(Some)?;
-            credential.get_token(&[SCOPE], None).await.map_err(Some)
+            credential
+                .get_token(&[self.purpose.scope()], None)
+                .await
+                .map_err(Some)
         };
         let mut trouble = match before(give_up_at, asked).await {
             Some(Ok(token)) => {
@@ -241,9 +276,9 @@ impl Issuer for Entra {
         });
         let told = told.collect::<Vec<_>>().join("; ");
         let more = if alone || !refused {
-            ""
+            String::new()
         } else {
-            "; or set AZURE_STORAGE_KEY, AZURE_STORAGE_SAS_TOKEN or AZURE_STORAGE_CONNECTION_STRING"
+            format!("; or {}", self.purpose.instead())
         };
         Err(Unissued {
             why: format!("no token of Entra ID, {told}{more}"),
@@ -258,6 +293,7 @@ impl Issuer for Entra {
             metadata: self.metadata.clone(),
             client,
             picked: self.picked.clone(),
+            purpose: self.purpose,
         })
     }
 }

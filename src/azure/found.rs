@@ -16,7 +16,7 @@ use super::ambient::Ambient;
 use super::choice::{Advice, Kind, Offered, Wishes, choose};
 use super::credential::Credential;
 #[cfg(feature = "entra")]
-use super::entra::Entra;
+use super::entra::{Entra, Purpose};
 use super::service_clock::ServiceClock;
 #[cfg(feature = "entra")]
 use super::tokens::Tokens;
@@ -302,7 +302,13 @@ impl Found {
             Kind::Sas => Credential::Sas(secret(self.sas)),
             #[cfg(feature = "entra")]
             Kind::Entra => {
-                let entra = Entra::new(wishes.auth, ambient, &endpoint, Arc::clone(&client))?;
+                let entra = Entra::new(
+                    wishes.auth,
+                    ambient,
+                    &endpoint,
+                    Arc::clone(&client),
+                    Purpose::Storage,
+                )?;
                 Credential::Token(Arc::new(Tokens::new(Arc::new(entra), None)))
             }
             #[cfg(not(feature = "entra"))]

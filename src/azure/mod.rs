@@ -18,6 +18,8 @@ mod errors;
 mod found;
 mod limit;
 pub mod scheduled_events;
+#[cfg(feature = "service-bus")]
+mod service_bus;
 mod service_clock;
 mod shared_key;
 #[cfg(feature = "entra")]
@@ -30,6 +32,10 @@ pub use account_error::AccountError;
 pub use choice::{Auth, Wishes};
 pub use errors::{Operation, Trouble};
 pub use limit::before;
+#[cfg(all(feature = "service-bus", feature = "entra"))]
+pub use service_bus::BusTokens;
+#[cfg(feature = "service-bus")]
+pub use service_bus::{Asked, BusCredential, ServiceBus};
 #[cfg(feature = "entra")]
 pub use tokens::Vault;
 

@@ -2,8 +2,8 @@
 //! system's own authorities.
 //!
 //! Read once, before anything starts, so that a file that will not do is refused and does not fail
-//! a renewal. Must never load the system's certificates: those are the transport's to load, with
-//! its first request.
+//! a renewal. Reading it never loads the system's certificates: those are loaded by the transport
+//! with its first request, and for Service Bus when its address has been made sense of.
 
 use std::fmt;
 use std::fs::File;
@@ -20,7 +20,7 @@ const LIMIT: u64 = 1024 * 1024;
 
 /// Additional authorities; none by default.
 #[derive(Clone, Default)]
-pub(super) struct Trust(Vec<reqwest::Certificate>);
+pub(super) struct Trust(Vec<CertificateDer<'static>>);
 
 impl Trust {
     /// Reads a file of certificates in PEM.
@@ -54,8 +54,9 @@ impl Trust {
                 ))
             };
             let der = found.map_err(|_| broken())?;
-            trust.push(reqwest::Certificate::from_der(&der).map_err(|_| broken())?);
-            authorities.add(der).map_err(|_| broken())?;
+            reqwest::Certificate::from_der(&der).map_err(|_| broken())?;
+            authorities.add(der.clone()).map_err(|_| broken())?;
+            trust.push(der);
         }
         if trust.is_empty() {
             return Err(refuse(
@@ -67,7 +68,40 @@ impl Trust {
 
     /// The certificates, for the transport.
     pub(super) fn certificates(&self) -> impl Iterator<Item = reqwest::Certificate> {
-        self.0.iter().cloned()
+        // Each was one when it was read.
+        let certificate = |der| reqwest::Certificate::from_der(der).ok();
+        self.0.iter().filter_map(move |der| certificate(der))
+    }
+
+    /// The same trust as the transport's, for a connection that speaks no HTTP. Loads the system's
+    /// authorities.
+    ///
+    /// # Errors
+    /// Where none can be had.
+    #[cfg(feature = "service-bus")]
+    pub(super) fn tls(&self) -> Result<rustls::ClientConfig, AccountError> {
+        use rustls_platform_verifier::Verifier;
+        use std::sync::Arc;
+        let refuse = |why: rustls::Error| {
+            malformed(
+                "TLS",
+                format!(
+                    "cannot be set up: {why} (install the system's CA certificates, or name a file \
+                     of them in --ca-file or SSL_CERT_FILE)"
+                ),
+            )
+        };
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let verifier =
+            Verifier::new_with_extra_roots(self.0.iter().cloned(), Arc::clone(&provider))
+                .map_err(refuse)?;
+        let config = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(refuse)?;
+        Ok(config
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(verifier))
+            .with_no_client_auth())
     }
 }
 

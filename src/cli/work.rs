@@ -9,9 +9,14 @@ use clap::{ArgAction, Args, ValueEnum};
 use super::common::path;
 use super::{Access, Contain, FOR_THE_STORE, Log, Telling, with_examples};
 
+#[cfg(feature = "service-bus")]
+const USAGE: &str = "trafficcop work --queue|--service-bus NAME|URL [OPTIONS] -- COMMAND [ARG]...";
+#[cfg(not(feature = "service-bus"))]
+const USAGE: &str = "trafficcop work --queue NAME|URL [OPTIONS] -- COMMAND [ARG]...";
+
 /// What can be said of work.
 #[derive(Clone, Debug, Args)]
-#[command(after_long_help = after_work(), override_usage = "trafficcop work --queue NAME|URL [OPTIONS] -- COMMAND [ARG]...")]
+#[command(after_long_help = after_work(), override_usage = USAGE)]
 pub struct Work {
     /// The queue: an Azure storage queue, by its name or its URL
     ///
@@ -23,6 +28,11 @@ pub struct Work {
         help_heading = "The queue"
     )]
     pub queue: Option<String>,
+
+    /// A queue on Azure Service Bus.
+    #[cfg(feature = "service-bus")]
+    #[command(flatten)]
+    pub bus: super::ServiceBus,
 
     /// Create the queue if it is missing
     #[arg(long, env = "TRAFFICCOP_CREATE", help_heading = "The queue", value_parser = BoolishValueParser::new())]
@@ -61,7 +71,8 @@ pub struct Work {
 
     /// The longest body; longer ones are put aside [default: 100M]
     ///
-    /// In bytes, or with K or M. A storage queue itself takes 64 KiB at most.
+    /// In bytes, or with K or M. A storage queue itself takes 64 KiB at most, Service Bus 256 KiB or, with
+    /// its premium tier, 100 MiB.
     #[arg(
         long,
         value_name = "SIZE",
@@ -100,7 +111,7 @@ pub struct Work {
     /// Exit 0 when there was no message for this time
     ///
     /// For jobs that are started because there are messages (KEDA, Container Apps jobs, cron). The queue
-    /// is looked at once in any case: 0s takes what there is.
+    /// is looked at once in any case (on Service Bus for 2s): 0s takes what there is.
     #[arg(
         long,
         value_name = "D",
@@ -153,7 +164,9 @@ pub struct Work {
 
     /// How often a message is tried before it is put aside [default: 5]
     ///
-    /// The queue counts, so an attempt counts too if worker and machine died in it.
+    /// The queue counts, so an attempt counts too if worker and machine died in it. A queue on Service
+    /// Bus has a number of its own (MaxDeliveryCount, 10 unless it was set), which is the default there;
+    /// a smaller one said here is what puts a message aside with the reason why it failed.
     #[arg(
         long,
         value_name = "N",
@@ -164,7 +177,8 @@ pub struct Work {
 
     /// How long a message that failed stays away, doubling up to MAX [default: 10s..5m]
     ///
-    /// A single duration does not grow.
+    /// A single duration does not grow. A queue on Service Bus cannot keep a message away: there the
+    /// worker keeps it locked for so long, and a slot with it.
     #[arg(
         long,
         value_name = "D[..MAX]",
@@ -198,7 +212,9 @@ pub struct Work {
     /// How long a message is locked for us [default: 60s]
     ///
     /// 2s to 7d; renewed for as long as its command runs, however long that is. This is what it takes
-    /// until a message comes again whose worker died with its machine.
+    /// until a message comes again whose worker died with its machine. On Service Bus it is a property
+    /// of the queue (5s to 5m), which is known by its messages; say it here if the clock of this machine
+    /// cannot be trusted.
     #[arg(
         long,
         value_name = "D",
@@ -327,7 +343,7 @@ pub const FOR_THE_MESSAGE: &[(&str, &str)] = &[
     ),
     (
         "TRAFFICCOP_MESSAGE_MAX_ATTEMPTS",
-        "how many there are (--max-attempts)",
+        "how many there are (--max-attempts), where we count them",
     ),
     (
         "TRAFFICCOP_MESSAGE_ENQUEUED_AT",
@@ -361,10 +377,10 @@ pub const FOR_THE_MESSAGE: &[(&str, &str)] = &[
 
 /// What becomes of a message.
 pub const SETTLED: &[(&str, &str)] = &[
-    ("exit 0", "it is deleted"),
+    ("exit 0", "it is deleted (on Service Bus: completed)"),
     (
         "a status of --dead-letter-exit",
-        "it is put aside, into the poison queue",
+        "it is put aside, into the poison queue (on Service Bus: dead-lettered, with reason and text)",
     ),
     (
         "any other, a signal, --timeout",
@@ -376,7 +392,7 @@ pub const SETTLED: &[(&str, &str)] = &[
     ),
     (
         "stopped by us",
-        "when a stop was requested and --grace is over: given back, visible again at once",
+        "when a stop was requested and --grace is over: given back, visible again at once (on Service Bus the attempt does not count)",
     ),
     (
         "cannot be started",
@@ -441,6 +457,11 @@ pub const WORK_EXAMPLES: &[(&str, &str)] = &[
         "No command longer than ten minutes, and every failure final but 75:",
         "trafficcop work --queue orders --timeout 10m --dead-letter-exit 1-255 -- ./handle-order",
     ),
+    #[cfg(feature = "service-bus")]
+    (
+        "A queue on Service Bus, with the machine's managed identity:",
+        "trafficcop work --service-bus contoso/orders --auth managed -- ./handle-order",
+    ),
     (
         "Try it here, with Azurite as the store:",
         "trafficcop work --emulator --queue try --create -- sh -c 'echo \"$TRAFFICCOP_MESSAGE_ID: $(cat)\"'",
@@ -453,6 +474,8 @@ fn after_work() -> String {
         &[
             ("What becomes of a message, if the command", SETTLED),
             ("The command's environment", FOR_THE_MESSAGE),
+            #[cfg(feature = "service-bus")]
+            ("Credentials for Service Bus", super::FOR_SERVICE_BUS),
             ("Credentials", FOR_THE_STORE),
             ("Exit status", WORK_STATUS),
         ],

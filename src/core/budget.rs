@@ -114,6 +114,18 @@ impl Budget {
         }
     }
 
+    /// The same, but renewed at least so often: for a lock whose length is only as good as a comparison
+    /// of two clocks.
+    #[must_use]
+    pub fn renewing_within(self, most: Option<Duration>) -> Budget {
+        let renew_every = most.map_or(self.renew_every, |most| self.renew_every.min(most));
+        Budget {
+            renew_every,
+            attempt: self.attempt.min(renew_every),
+            ..self
+        }
+    }
+
     /// From the start of one attempt to renew to the start of the next after a failure.
     #[must_use]
     pub fn retry(&self) -> Duration {
@@ -266,6 +278,23 @@ mod tests {
                 assert!(budget.renew_every <= lock * share / 100);
                 assert!(budget.renew_every + 2 * budget.attempt <= budget.term_after());
             }
+        }
+    }
+
+    #[test]
+    fn a_lock_of_doubtful_length_is_renewed_early_and_its_deadlines_stay() {
+        let whole = Budget::for_lock(secs(300), 70);
+        assert_eq!(whole.renewing_within(None), whole);
+        let early = whole.renewing_within(Some(secs(20)));
+        let t0 = Instant::ZERO + secs(1000);
+        assert_eq!(early.renew_at(t0), t0 + secs(20));
+        assert_eq!(early.term_at(t0), whole.term_at(t0));
+        assert_eq!(early.kill_at(t0), whole.kill_at(t0));
+        for lock in (5..=300).map(secs) {
+            let budget = Budget::for_lock(lock, 70);
+            let early = budget.renewing_within(Some(secs(20)));
+            assert_eq!(early.validate(), Ok(()), "{lock:?}");
+            assert_eq!(early.renew_every, budget.renew_every.min(secs(20)));
         }
     }
 

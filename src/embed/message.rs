@@ -44,9 +44,8 @@ pub struct MessageLock {
 }
 
 impl MessageLock {
-    /// Begins to hold a message that was taken just now from a queue whose locks last `lock_time`
-    /// ([`Queue::lock_time`](crate::queue::Queue::lock_time)), on a task of the current tokio runtime.
-    /// Its body must be readable: one that is not ([`Message::body`]) is to be settled by
+    /// Begins to hold a message that was taken just now, on a task of the current tokio runtime. Its
+    /// body must be readable: one that is not ([`Message::body`]) is to be settled by
     /// [`Lock::settle`](crate::queue::Lock::settle).
     ///
     /// # Errors
@@ -54,8 +53,9 @@ impl MessageLock {
     ///
     /// # Panics
     /// Outside a tokio runtime.
-    pub fn hold(message: Message, lock_time: Duration) -> Result<MessageLock, BudgetError> {
-        let budget = Budget::for_lock(lock_time, RENEW_AT);
+    pub fn hold(message: Message) -> Result<MessageLock, BudgetError> {
+        let budget =
+            Budget::for_lock(message.lock_time, RENEW_AT).renewing_within(message.first_renewal);
         budget.validate()?;
         let rules = Rules {
             budget: Some(budget),
@@ -68,7 +68,7 @@ impl MessageLock {
             once: None,
             seed: fastrand::u64(..),
         };
-        let held = Arc::new(Held::new(&message, "message", lock_time));
+        let held = Arc::new(Held::new(&message, "message"));
         // Until the task has begun: what was taken is ours.
         let deadline = Arc::new(AtomicU64::new(budget.term_at(message.t0).as_nanos()));
         let (state, watched) = watch::channel(Control::InControl {
@@ -168,7 +168,8 @@ impl MessageLock {
         self.settle(Settlement::Release).await
     }
 
-    /// It failed, and may come again after `delay`.
+    /// It failed, and may come again after `delay`, or at once where its queue cannot keep it away
+    /// ([`Queue::delays`](crate::queue::Queue::delays)).
     ///
     /// # Errors
     /// As [`MessageLock::complete`].
@@ -276,8 +277,9 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     fn held(lock: &Arc<Scripted>) -> MessageLock {
-        let message = scripted::with_lock(Arc::clone(lock));
-        MessageLock::hold(message, LOCK).unwrap()
+        let mut message = scripted::with_lock(Arc::clone(lock));
+        message.lock_time = LOCK;
+        MessageLock::hold(message).unwrap()
     }
 
     async fn await_for(what: &str, mut look: impl FnMut() -> bool) {
@@ -357,7 +359,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_lock_too_short_to_be_kept_is_refused() {
-        let message = scripted::message("id", 1, b"");
-        assert!(MessageLock::hold(message, Duration::ZERO).is_err());
+        let mut message = scripted::message("id", 1, b"");
+        message.lock_time = Duration::ZERO;
+        assert!(MessageLock::hold(message).is_err());
     }
 }

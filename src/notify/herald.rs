@@ -64,7 +64,7 @@ pub(super) struct State {
     /// What each command says that it does.
     voices: Vec<Voice>,
     owes: Owes,
-    /// When the last status was sent.
+    /// When a status was sent last, whether it arrived or not.
     told_at: Instant,
     /// The log knows that nothing can be sent.
     told: bool,
@@ -405,11 +405,12 @@ impl State {
             return;
         }
         let sent = self.socket.send(&message);
+        if status != Due::Never {
+            // Where it failed, too: a socket that is gone is not tried again without end.
+            self.told_at = now;
+        }
         if sent.is_ok() {
             self.owes = Owes::default();
-            if status != Due::Never {
-                self.told_at = now;
-            }
         }
         self.judge(sent);
     }
@@ -431,6 +432,31 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_socket_that_goes_away_is_tried_again_at_its_pace_and_no_faster() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("manager");
+        let manager = UnixDatagram::bind(&path).unwrap();
+        let variable = |name: &str| match name {
+            "NOTIFY_SOCKET" => Some(path.clone().into_os_string()),
+            "RUNTIME_DIRECTORY" => Some(place.path().into()),
+            _ => None,
+        };
+        let here = Surroundings {
+            variable: &variable,
+            pid: 7,
+        };
+        let herald = Herald::open(&here, Ready::Standby, "looking", 1).unwrap();
+        herald.works("waiting".into());
+        assert_eq!(herald.0.owes(PACE), None, "READY and STATUS were sent");
+        drop(manager);
+        herald.0.state().told_at = Instant::ZERO;
+        herald.works("working".into());
+        herald.0.try_again();
+        let wait = herald.0.owes(Duration::MAX).unwrap();
+        assert!(!wait.is_zero() && wait <= PACE, "{wait:?}");
+    }
 
     #[test]
     fn the_last_words_of_a_command_are_not_the_next_one_s() {

@@ -24,18 +24,16 @@ pub struct Surroundings<'a> {
     pub pid: u32,
 }
 
-impl Surroundings<'static> {
-    /// Those of this process.
+impl<'a> Surroundings<'a> {
+    /// Those of this process, with its environment.
     #[must_use]
-    pub fn ours() -> Surroundings<'static> {
+    pub fn ours(variable: &'a dyn Fn(&str) -> Option<OsString>) -> Surroundings<'a> {
         Surroundings {
-            variable: &|name| std::env::var_os(name),
+            variable,
             pid: std::process::id(),
         }
     }
-}
 
-impl Surroundings<'_> {
     pub(super) fn get(&self, name: &str) -> Option<OsString> {
         (self.variable)(name).filter(|value| !value.is_empty())
     }

@@ -5,7 +5,8 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{Lock, Place, Refusal, about, identity, span, status_file, telling, wishes};
+use super::source::Source;
+use super::{Lock, Place, Refusal, about, identity, span, status_file, telling};
 use crate::azure::Wishes;
 use crate::cli;
 use crate::core::Budget;
@@ -29,37 +30,18 @@ const BODY: RangeInclusive<u64> = 1..=1 << 30;
 
 const DEFAULT_LOCK_TIME: Duration = Duration::from_secs(60);
 const DEFAULT_RENEW_AT: u32 = 70;
-const DEFAULT_ATTEMPTS: u32 = 5;
+pub(super) const DEFAULT_ATTEMPTS: u32 = 5;
 const DEFAULT_RETRY_DELAY: (Duration, Duration) =
     (Duration::from_secs(10), Duration::from_secs(300));
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 const DEFAULT_KILL_AFTER: Duration = Duration::from_secs(10);
 const DEFAULT_BODY: u64 = 100 << 20;
 
-/// How messages were encoded by their sender.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Encoding {
-    /// As base64 if they can be read as that, else as text.
-    Auto,
-    /// As base64.
-    Base64,
-    /// Not at all.
-    Text,
-}
-
 /// What is to be done with the messages of a queue, and how.
 #[derive(Clone, Debug)]
 pub struct Work {
-    /// Its name or URL; the service's rules for names are the queue's to check. May hold a secret.
-    pub queue: String,
-    /// It is created if it is missing.
-    pub create: bool,
-    /// How the account and our credential are found.
-    pub wishes: Wishes,
-    /// Where messages are put aside, if not beside the queue.
-    pub poison_queue: Option<String>,
-    /// How messages were encoded.
-    pub encoding: Encoding,
+    /// Which queue.
+    pub source: Source,
     /// The longest body, in bytes.
     pub max_body: u64,
     /// How many messages are worked on at once.
@@ -78,17 +60,15 @@ pub struct Work {
     pub stop_signal: i32,
     /// What keeps a command's tree together.
     pub contain: Contain,
-    /// How often a message is tried.
-    pub max_attempts: u32,
+    /// How often a message is tried; `None`: as often as its queue gives it to us.
+    pub max_attempts: Option<u32>,
     /// How long a message that failed stays away, at first and at most.
     pub retry_delay: (Duration, Duration),
     /// Exit statuses that put a message aside.
     pub dead_letter_exit: Vec<RangeInclusive<u8>>,
     /// Exit statuses that do not.
     pub retry_exit: Vec<RangeInclusive<u8>>,
-    /// For how long a message is locked.
-    pub lock_time: Duration,
-    /// After how much of that it is renewed, in per cent.
+    /// After how much of its time a message's lock is renewed, in per cent.
     pub renew_at: u32,
     /// How long commands may go on after a stop was requested.
     pub grace: Duration,
@@ -135,15 +115,7 @@ impl Work {
                 "the command's name is empty: is a variable unset in what was typed after --?",
             ));
         }
-        let queue = match typed.queue.as_deref() {
-            None => {
-                return Err(Refusal::new(
-                    "no queue: name one with --queue NAME or its URL",
-                ));
-            }
-            Some("") => return Err(Refusal::new("--queue is empty: name a queue, or a URL")),
-            Some(queue) => queue.to_owned(),
-        };
+        let source = Source::new(&typed)?;
         let common = what_it_shares(&typed);
         // No file of the lock's own could be named twice, as with a blob.
         let lock = Lock::Blob {
@@ -180,25 +152,8 @@ impl Work {
         }
         let attempts = number("--max-attempts", typed.max_attempts.as_deref(), &ATTEMPTS)?;
         let dead_letter_exit = statuses("--dead-letter-exit", typed.dead_letter_exit.as_deref())?;
-        let (lock_time, renew_at) = lock_time(&typed)?;
         let retry_exit = statuses("--retry-exit", typed.retry_exit.as_deref())?;
         Ok(Work {
-            queue,
-            create: typed.create,
-            wishes: wishes(typed.emulator, &typed.access),
-            poison_queue: match typed.poison_queue.as_deref() {
-                Some("") => {
-                    return Err(Refusal::new(
-                        "--poison-queue is empty: name a queue, or leave it out",
-                    ));
-                }
-                name => name.map(str::to_owned),
-            },
-            encoding: match typed.encoding {
-                cli::Encoding::Auto => Encoding::Auto,
-                cli::Encoding::Base64 => Encoding::Base64,
-                cli::Encoding::Text => Encoding::Text,
-            },
             max_body: size(typed.max_body.as_deref())?,
             concurrency,
             once: typed.once,
@@ -216,12 +171,11 @@ impl Work {
                 cli::Contain::Pidns => Contain::Pidns,
                 cli::Contain::None => Contain::None,
             },
-            max_attempts: attempts.unwrap_or(DEFAULT_ATTEMPTS),
+            max_attempts: attempts.or(source.attempts()),
             retry_delay: retry_delay(typed.retry_delay.as_deref())?,
             dead_letter_exit: dead_letter_exit.unwrap_or_else(|| vec![65..=65]),
             retry_exit: retry_exit.unwrap_or_else(|| vec![75..=75]),
-            lock_time,
-            renew_at,
+            renew_at: renew_at(&typed)?,
             grace: span("--grace", typed.grace.as_deref())?.unwrap_or(DEFAULT_GRACE),
             kill_after: span("--kill-after", typed.kill_after.as_deref())?
                 .unwrap_or(DEFAULT_KILL_AFTER),
@@ -234,6 +188,7 @@ impl Work {
             status_file,
             event_log,
             command: typed.command,
+            source,
         })
     }
 }
@@ -265,7 +220,8 @@ fn what_it_shares(typed: &cli::Work) -> cli::Common {
     }
 }
 
-fn lock_time(typed: &cli::Work) -> Result<(Duration, u32), Refusal> {
+/// What a message of a storage queue is locked for.
+pub(super) fn lock_time(typed: &cli::Work) -> Result<Duration, Refusal> {
     let lock_time = span("--lock-time", typed.lock_time.as_deref())?.unwrap_or(DEFAULT_LOCK_TIME);
     if !LOCK_TIME.contains(&lock_time) {
         return Err(Refusal::new(format!(
@@ -280,14 +236,7 @@ fn lock_time(typed: &cli::Work) -> Result<(Duration, u32), Refusal> {
             lock_time.as_secs()
         )));
     }
-    let share = match typed.renew_at.as_deref() {
-        None => DEFAULT_RENEW_AT,
-        Some(text) => {
-            let share = text.strip_suffix('%').unwrap_or(text).trim().parse();
-            let share = share.ok().filter(|share| RENEW_AT.contains(share));
-            share.ok_or_else(|| Refusal::new(format!("--renew-at {text}: take 10% to 90%")))?
-        }
-    };
+    let share = renew_at(typed)?;
     let sound = Budget::for_lock(lock_time, share).validate();
     sound.map_err(|why| {
         Refusal::new(format!(
@@ -295,7 +244,16 @@ fn lock_time(typed: &cli::Work) -> Result<(Duration, u32), Refusal> {
             show(lock_time)
         ))
     })?;
-    Ok((lock_time, share))
+    Ok(lock_time)
+}
+
+fn renew_at(typed: &cli::Work) -> Result<u32, Refusal> {
+    let Some(text) = typed.renew_at.as_deref() else {
+        return Ok(DEFAULT_RENEW_AT);
+    };
+    let share = text.strip_suffix('%').unwrap_or(text).trim().parse();
+    let share = share.ok().filter(|share| RENEW_AT.contains(share));
+    share.ok_or_else(|| Refusal::new(format!("--renew-at {text}: take 10% to 90%")))
 }
 
 fn number<T>(
@@ -394,6 +352,7 @@ fn size(text: Option<&str>) -> Result<u64, Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Encoding;
 
     fn plan(line: &str) -> Result<Work, Refusal> {
         let words = ["trafficcop", "work"]
@@ -422,8 +381,12 @@ mod tests {
     #[test]
     fn what_is_not_said_is_as_documented() {
         let plan = plan("--queue orders -- job").unwrap();
-        assert_eq!((plan.lock_time, plan.renew_at), (secs(60), 70));
-        assert_eq!((plan.concurrency, plan.max_attempts), (1, 5));
+        let Source::Storage(storage) = &plan.source else {
+            panic!("{:?}", plan.source);
+        };
+        assert_eq!((storage.lock_time, plan.renew_at), (secs(60), 70));
+        assert_eq!(storage.encoding, Encoding::Auto);
+        assert_eq!((plan.concurrency, plan.max_attempts), (1, Some(5)));
         assert_eq!(plan.retry_delay, (secs(10), secs(300)));
         assert_eq!(plan.dead_letter_exit, [65..=65]);
         assert_eq!(plan.retry_exit, [75..=75]);
@@ -432,7 +395,6 @@ mod tests {
             (plan.timeout, plan.idle_exit, plan.max_messages),
             (None, None, None)
         );
-        assert_eq!(plan.encoding, Encoding::Auto);
         assert_eq!((plan.max_body, plan.in_directories), (100 << 20, false));
         assert_eq!(plan.identity, "web1-42");
         assert_eq!(plan.command, ["job"]);
@@ -446,7 +408,10 @@ mod tests {
         )
         .unwrap();
         assert_eq!((plan.concurrency, plan.max_body), (8, 64 << 10));
-        assert_eq!((plan.lock_time, plan.renew_at), (secs(2), 50));
+        let Source::Storage(storage) = &plan.source else {
+            panic!("{:?}", plan.source);
+        };
+        assert_eq!((storage.lock_time, plan.renew_at), (secs(2), 50));
         assert_eq!(plan.retry_delay, (Duration::ZERO, Duration::ZERO));
         assert_eq!(plan.dead_letter_exit, [1..=60, 65..=65]);
         assert!(plan.retry_exit.is_empty() && plan.in_directories);
@@ -468,6 +433,7 @@ mod tests {
         for (line, word) in [
             ("--queue q", "no command"),
             ("-- job", "no queue"),
+            ("--queue= -- job", "--queue is empty"),
             ("--queue q -j 0 -- job", "-j 0: take a number from 1 to 128"),
             ("--queue q -j many -- job", "-j many"),
             ("--queue q --lock-time 1s -- job", "take 2s to 7d"),
@@ -496,6 +462,72 @@ mod tests {
             assert!(
                 line_.contains(word) && !line_.contains('\n'),
                 "{line}: {line_}"
+            );
+        }
+    }
+
+    #[cfg(feature = "service-bus")]
+    #[test]
+    fn a_queue_on_service_bus_has_what_it_has_and_nothing_else() {
+        let bus = |line: &str| match plan(line).unwrap().source {
+            Source::ServiceBus(bus) => bus,
+            storage => panic!("{storage:?}"),
+        };
+        let whole = "--service-bus ns/orders --lock-time 7500ms --auth managed -- job";
+        let orders = bus(whole);
+        assert_eq!(orders.asked.entity, "ns/orders");
+        assert_eq!(orders.lock_time, Some(Duration::from_millis(7500)));
+        assert_eq!(orders.wishes.auth, crate::azure::Auth::Managed);
+        let plain = plan("--service-bus orders -- job").unwrap();
+        assert_eq!(plain.max_attempts, None, "the queue's own");
+        assert!(plain.source.puts_aside());
+        let few = plan("--service-bus orders --max-attempts 3 -- job").unwrap();
+        assert_eq!(few.max_attempts, Some(3));
+        let dead = "--service-bus orders --dead-letter-queue --connection-string-env BUS -- job";
+        let dead = plan(dead).unwrap();
+        assert!(!dead.source.puts_aside());
+        for (line, word) in [
+            ("--queue q --service-bus q -- job", "contradict"),
+            ("--service-bus= -- job", "--service-bus is empty"),
+            ("--service-bus q --create -- job", "az servicebus"),
+            (
+                "--service-bus q --emulator -- job",
+                "UseDevelopmentEmulator",
+            ),
+            (
+                "--service-bus q --poison-queue p -- job",
+                "dead-letter queue",
+            ),
+            ("--service-bus q --encoding text -- job", "bytes"),
+            ("--service-bus q --lock-time 4s -- job", "5s to 5m"),
+            ("--service-bus q --lock-time 6m -- job", "5s to 5m"),
+            ("--service-bus q --renew-at 0 -- job", "10% to 90%"),
+            ("--service-bus q -j 0 -- job", "-j 0"),
+            (
+                "--service-bus q --dead-letter-queue --max-attempts 3 -- job",
+                "--max-attempts does not go",
+            ),
+            (
+                "--service-bus q --dead-letter-queue --dead-letter-exit 3 -- job",
+                "--dead-letter-exit does not go",
+            ),
+            (
+                "--service-bus q --connection-string-env Endpoint=sb://h;SharedAccessKey=s3cret -- job",
+                "name of a variable",
+            ),
+            (
+                "--queue q --dead-letter-queue -- job",
+                "belongs to --service-bus",
+            ),
+            (
+                "--queue q --connection-string-env BUS -- job",
+                "belongs to --service-bus",
+            ),
+        ] {
+            let said = refused(line);
+            assert!(
+                said.contains(word) && !said.contains("s3cret"),
+                "{line}: {said}"
             );
         }
     }

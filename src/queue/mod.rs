@@ -5,6 +5,8 @@
 //! is tried, what its command's exit status means and when a lock is renewed is said by the driver
 //! and the core. It never knows a process.
 
+#[cfg(feature = "service-bus")]
+pub mod service_bus;
 pub mod storage;
 
 use std::sync::Arc;
@@ -21,9 +23,22 @@ pub trait Queue: Send + Sync {
     /// The queue's address for people and for `TRAFFICCOP_QUEUE`; never with a secret in it.
     fn name(&self) -> &str;
 
-    /// For how long a message that was taken is locked, from the moment before the request was sent
-    /// that took or renewed it.
+    /// For how long a message is locked as far as that is known before one was taken; what counts for
+    /// a message is its own [`Message::lock_time`].
     fn lock_time(&self) -> Duration;
+
+    /// Whether [`Queue::take`] itself waits for messages, until its `give_up_at`. Such a `take` loses
+    /// nothing when it is dropped: what has arrived by then comes with the next one. So one is always
+    /// pending while there are free slots, and is dropped and asked anew when there are more of them.
+    fn waits(&self) -> bool {
+        false
+    }
+
+    /// Whether the queue itself keeps a message away for [`Settlement::Retry`]'s delay. If not, the
+    /// driver keeps the message locked for so long, and then settles it with a delay of nothing.
+    fn delays(&self) -> bool {
+        true
+    }
 
     /// Looks at the queue (and makes what it needs, where that was asked for) before anything is
     /// taken.
@@ -38,6 +53,17 @@ pub trait Queue: Send + Sync {
     /// `Transient` if it could not be said; what an unanswered request may have taken comes back by
     /// itself when its lock has run out. `Fatal` where it may not be used any more.
     async fn take(&self, most: usize, give_up_at: Instant) -> Result<Vec<Message>, Failure>;
+
+    /// No more messages are wanted, and no `take` is pending: what has arrived and was not taken is
+    /// given back, as it was. Called once, when the worker begins to leave; what it has taken goes on.
+    async fn stop(&self, give_up_at: Instant) {
+        let _nothing_is_on_its_way = give_up_at;
+    }
+
+    /// Nothing more will be asked for: everything taken was settled, or never will be.
+    async fn close(&self, give_up_at: Instant) {
+        let _nothing_is_open = give_up_at;
+    }
 }
 
 /// Why a queue cannot be worked on.
@@ -57,9 +83,14 @@ pub struct Message {
     pub id: String,
     /// Which attempt this is, from 1.
     pub attempt: u32,
-    /// The moment before the request was sent that took it: its lock lasts at least
-    /// [`Queue::lock_time`] from here.
+    /// The moment before the request was sent that took it, or another before which its lock cannot
+    /// have begun: it lasts at least `lock_time` from here.
     pub t0: Instant,
+    /// For how long it is locked by each request that takes or renews it, as far as is known.
+    pub lock_time: Duration,
+    /// The longest time from `t0` to the first renewal, and from one to the next, where `lock_time` is
+    /// only as good as a comparison of two machines' clocks; `None`: it is known.
+    pub first_renewal: Option<Duration>,
     /// The exact bytes, or why they cannot be had: such a message is put aside.
     pub body: Result<Vec<u8>, Unreadable>,
     /// What else is known of it.
@@ -118,7 +149,7 @@ pub enum Settlement {
 /// (`give_up_at`), past which it answers `Transient`.
 #[async_trait]
 pub trait Lock: Send + Sync {
-    /// Locks it anew for [`Queue::lock_time`]. The caller has stamped the moment before the call as
+    /// Locks it anew for [`Message::lock_time`]. The caller has stamped the moment before the call as
     /// `t0`.
     ///
     /// # Errors

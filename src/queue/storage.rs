@@ -149,6 +149,8 @@ impl StorageQueue {
         Message {
             attempt: told.attempt,
             t0,
+            lock_time: self.service.lock_time,
+            first_renewal: None,
             body: self.encoding.read(&told.text, self.max_body),
             about: told.about,
             lock: Arc::new(Held::new(

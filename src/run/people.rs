@@ -69,7 +69,12 @@ impl People {
             server: None,
             prepares: plan.roles.standby.is_some() || plan.roles.on_acquire.is_some(),
             log,
-            herald: Herald::open(&Surroundings::ours(), plan.ready, "competing", 1),
+            herald: Herald::open(
+                &Surroundings::ours(&|name| std::env::var_os(name)),
+                plan.ready,
+                "competing",
+                1,
+            ),
             aside: None,
             events: Events::begin(
                 plan.event_log.clone(),
@@ -105,7 +110,10 @@ impl People {
     /// Begins to tell the service manager, if there is one, inside the runtime.
     pub(crate) fn begin(&self, vitals: Arc<Vitals>) {
         if let Some(one) = &self.herald {
-            one.begin(&Surroundings::ours(), vec![vitals]);
+            one.begin(
+                &Surroundings::ours(&|name| std::env::var_os(name)),
+                vec![vitals],
+            );
         }
     }
 

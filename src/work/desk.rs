@@ -11,6 +11,10 @@ use crate::core::retry::Chance;
 /// From one look at an empty queue to the next, at first and at most (with ±20 %).
 const LEAST: Duration = Duration::from_millis(100);
 const MOST: Duration = Duration::from_secs(30);
+/// A queue that waits for messages is listened to for so long before it counts as empty, and at once
+/// for so long at most.
+const LOOK: Duration = Duration::from_secs(2);
+const LISTEN: Duration = Duration::from_secs(60);
 /// How many messages a queue gives at once.
 const BATCH: usize = 32;
 /// How often in a row messages may refuse to be put aside before we leave.
@@ -31,6 +35,8 @@ pub struct Terms {
     pub idle_exit: Option<Duration>,
     /// How long messages may go on after a stop was asked for.
     pub grace: Duration,
+    /// A request to take waits for messages by itself, and can be withdrawn for another.
+    pub waits: bool,
 }
 
 /// Why the worker leaves.
@@ -74,7 +80,7 @@ pub enum Why {
 /// What is to be done now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Ask for at most so many messages.
+    /// Ask for at most so many messages, instead of what was asked for before.
     Take(usize),
     /// Come back at this moment, if nothing happens before.
     Wait(Instant),
@@ -93,6 +99,13 @@ pub enum Stop {
     Again,
 }
 
+/// A request to take.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    most: usize,
+    at: Instant,
+}
+
 /// See the module's text.
 #[derive(Debug)]
 pub struct Desk {
@@ -101,7 +114,7 @@ pub struct Desk {
     /// Messages that are being worked on.
     running: usize,
     /// A request to take is under way.
-    taking: bool,
+    taking: Option<Asked>,
     /// Messages whose commands were started.
     counted: u64,
     /// When the queue is looked at next.
@@ -132,7 +145,7 @@ impl Desk {
             terms,
             chance: Chance::new(seed),
             running: 0,
-            taking: false,
+            taking: None,
             counted: 0,
             look_at: now,
             wait: LEAST,
@@ -148,7 +161,7 @@ impl Desk {
 
     /// What to do now.
     pub fn next(&mut self, now: Instant) -> Next {
-        let quiet = self.running == 0 && !self.taking;
+        let quiet = self.running == 0 && self.taking.is_none();
         if let Some((why, since)) = &self.leaving {
             if quiet {
                 return Next::Leave(why.clone());
@@ -184,13 +197,29 @@ impl Desk {
         let wanted = free
             .min(BATCH)
             .min(left.map_or(BATCH, |left| usize::try_from(left).unwrap_or(BATCH)));
-        if wanted == 0 || self.taking {
+        if let Some(asked) = self.taking
+            && (!self.terms.waits || wanted <= asked.most)
+        {
+            return Next::Wait(Instant::FOREVER);
+        }
+        if wanted == 0 {
             return Next::Wait(Instant::FOREVER);
         }
         if now >= self.look_at {
             return Next::Take(wanted);
         }
         Next::Wait(self.look_at.min(idle_at))
+    }
+
+    /// Until when a queue that waits for messages is to wait for them, if it is asked now: as long as
+    /// nothing else is to be done, and never for so short that its silence would say nothing.
+    #[must_use]
+    pub fn listens_until(&self, now: Instant) -> Instant {
+        let idle_at = match self.terms.idle_exit {
+            Some(span) => self.busy_at + span,
+            None => Instant::FOREVER,
+        };
+        idle_at.min(now + LISTEN).max(now + LOOK)
     }
 
     /// How many messages may still be begun.
@@ -200,20 +229,35 @@ impl Desk {
         Some(most.saturating_sub(self.counted).saturating_sub(running))
     }
 
-    /// A request to take was sent.
-    pub fn takes(&mut self) {
-        self.taking = true;
+    /// A request to take so many was sent.
+    pub fn takes(&mut self, now: Instant, most: usize) {
+        self.taking = Some(Asked { most, at: now });
+    }
+
+    /// Whether a request to take is under way that is still wanted.
+    #[must_use]
+    pub fn is_taking(&self) -> bool {
+        self.taking.is_some()
+    }
+
+    /// The request to take was withdrawn, and brings nothing any more.
+    pub fn withdrawn(&mut self) {
+        self.taking = None;
     }
 
     /// It came back with so many messages, which are being worked on from now.
     pub fn took(&mut self, now: Instant, count: usize) {
-        self.taking = false;
+        let asked = self.taking.take();
         self.running += count;
+        // It has waited for us: there is no need to wait before it is asked again.
+        let waited = asked.is_some_and(|asked| self.terms.waits && now.since(asked.at) >= LOOK / 2);
         self.answered = true;
         self.failing = None;
         self.empty = count == 0;
         if count > 0 {
             self.busy_at = now;
+        }
+        if count > 0 || waited {
             self.wait = LEAST;
             self.look_at = now;
         } else {
@@ -224,7 +268,7 @@ impl Desk {
     /// It failed: the queue is asked again as often as if it were empty. `denied`: it will always
     /// fail, and for want of a right or not; then we leave, if it has never answered.
     pub fn took_nothing(&mut self, now: Instant, why: String, denied: Option<bool>) {
-        self.taking = false;
+        self.taking = None;
         self.empty = false;
         self.look_later(now);
         match denied {
@@ -257,6 +301,9 @@ impl Desk {
             Err(why) => {
                 self.refusals += 1;
                 self.look_later(now);
+                if self.terms.waits {
+                    self.taking = None;
+                }
                 if self.refusals >= STUCK {
                     self.leave(now, Why::CannotPutAside { why });
                 }
@@ -338,6 +385,7 @@ mod tests {
             max_messages: None,
             idle_exit: None,
             grace: secs(30),
+            waits: false,
         }
     }
 
@@ -348,7 +396,7 @@ mod tests {
     /// Takes in that the queue gave so many.
     fn take(desk: &mut Desk, now: Instant, count: usize) {
         assert!(matches!(desk.next(now), Next::Take(wanted) if wanted >= count));
-        desk.takes();
+        desk.takes(now, 4);
         assert_eq!(
             desk.next(now),
             Next::Wait(Instant::FOREVER),
@@ -445,7 +493,7 @@ mod tests {
         let left = loop {
             match idle.next(now) {
                 Next::Take(_) => {
-                    idle.takes();
+                    idle.takes(now, 4);
                     idle.took(now, 0);
                 }
                 Next::Wait(at) => now = at,
@@ -478,7 +526,7 @@ mod tests {
         let left = loop {
             match silent.next(now) {
                 Next::Take(_) => {
-                    silent.takes();
+                    silent.takes(T, 4);
                     silent.took_nothing(now, "503".into(), None);
                 }
                 Next::Wait(at) => {
@@ -496,7 +544,7 @@ mod tests {
             idle_exit: Some(secs(10)),
             ..terms()
         });
-        desk.takes();
+        desk.takes(T, 4);
         desk.took_nothing(T, "503".into(), None);
         assert!(matches!(desk.next(T), Next::Wait(at) if at > T), "later");
         take(&mut desk, T + secs(20), 0);
@@ -506,13 +554,13 @@ mod tests {
     #[test]
     fn who_may_not_take_leaves_unless_he_has() {
         let mut new = desk(terms());
-        new.takes();
+        new.takes(T, 4);
         new.took_nothing(T, "403".into(), Some(true));
         let (why, denied) = ("403".to_owned(), true);
         assert_eq!(new.next(T), Next::Leave(Why::CannotTake { why, denied }));
         let mut old = desk(terms());
         take(&mut old, T, 0);
-        old.takes();
+        old.takes(T, 4);
         old.took_nothing(T + secs(1), "403".into(), Some(true));
         assert!(matches!(old.next(T + secs(1)), Next::Wait(at) if at > T + secs(1)));
     }
@@ -535,7 +583,7 @@ mod tests {
     #[test]
     fn a_stop_while_taking_waits_for_what_it_brings() {
         let mut desk = desk(terms());
-        desk.takes();
+        desk.takes(T, 4);
         assert_eq!(desk.asked_to_stop(T, 2), Stop::Finish);
         for now in [T, T + secs(31)] {
             assert_eq!(desk.ends(now), None);
@@ -557,6 +605,98 @@ mod tests {
         assert_eq!(desk.asked_to_stop(T + ms(50), 15), Stop::Again);
         assert_eq!(desk.asked_to_stop(T + secs(1), 1), Stop::Again);
         assert_eq!(desk.asked_to_stop(T + secs(1), 2), Stop::AtOnce);
+    }
+
+    fn waiting(idle_exit: Option<Duration>) -> Desk {
+        desk(Terms {
+            idle_exit,
+            waits: true,
+            ..terms()
+        })
+    }
+
+    #[test]
+    fn a_queue_that_waits_is_asked_once_and_anew_when_more_slots_are_free() {
+        let mut desk = waiting(None);
+        assert_eq!(desk.next(T), Next::Take(4));
+        desk.takes(T, 4);
+        assert_eq!(desk.next(T + secs(50)), Next::Wait(Instant::FOREVER));
+        // One of four; three are asked for, and one more as soon as there is room for it.
+        desk.took(T + secs(50), 1);
+        assert_eq!(desk.next(T + secs(50)), Next::Take(3));
+        desk.takes(T + secs(50), 3);
+        assert_eq!(desk.next(T + secs(50)), Next::Wait(Instant::FOREVER));
+        desk.done(T + secs(51), true);
+        assert_eq!(desk.next(T + secs(51)), Next::Take(4));
+        desk.takes(T + secs(51), 4);
+        // It has waited in vain, and is asked again without a pause.
+        desk.took(T + secs(111), 0);
+        assert_eq!(desk.next(T + secs(111)), Next::Take(4));
+        // What comes back at once did not wait, and what fails did not either.
+        desk.takes(T + secs(111), 4);
+        desk.took(T + secs(111), 0);
+        assert!(matches!(desk.next(T + secs(111)), Next::Wait(at) if at > T + secs(111)));
+        desk.took_nothing(T + secs(112), "503".into(), None);
+        assert!(matches!(desk.next(T + secs(112)), Next::Wait(at) if at > T + secs(112)));
+    }
+
+    #[test]
+    fn a_queue_that_waits_is_listened_to_before_it_counts_as_empty() {
+        let mut desk = waiting(Some(Duration::ZERO));
+        let start = T + secs(9);
+        assert_eq!(desk.next(start), Next::Take(4), "a slow start");
+        assert_eq!(desk.listens_until(start), start + secs(2));
+        desk.takes(start, 4);
+        assert_eq!(desk.next(start + secs(1)), Next::Wait(Instant::FOREVER));
+        desk.took(start + secs(1), 1);
+        desk.takes(start + secs(1), 3);
+        desk.took(start + secs(3), 0);
+        assert_eq!(
+            desk.next(start + secs(3)),
+            Next::Take(3),
+            "one is being worked on"
+        );
+        desk.takes(start + secs(3), 3);
+        desk.done(start + secs(4), true);
+        assert_eq!(desk.next(start + secs(4)), Next::Take(4));
+        desk.takes(start + secs(4), 4);
+        desk.took(start + secs(6), 0);
+        assert_eq!(desk.next(start + secs(6)), Next::Leave(Why::Idle));
+
+        let mut desk = waiting(Some(secs(10)));
+        assert_eq!(desk.listens_until(T), T + secs(10));
+        assert_eq!(desk.listens_until(T + secs(9)), T + secs(11));
+        desk.takes(T, 4);
+        desk.took(T + secs(5), 0);
+        assert_eq!(desk.next(T + secs(5)), Next::Take(4), "too early");
+        desk.takes(T + secs(5), 4);
+        desk.took(T + secs(10), 0);
+        assert_eq!(desk.next(T + secs(10)), Next::Leave(Why::Idle));
+        assert_eq!(waiting(None).listens_until(T), T + secs(60));
+        assert_eq!(waiting(Some(secs(600))).listens_until(T), T + secs(60));
+    }
+
+    #[test]
+    fn a_request_that_waits_is_withdrawn_on_the_way_out() {
+        let mut desk = waiting(None);
+        desk.takes(T, 4);
+        assert_eq!(desk.asked_to_stop(T, 15), Stop::Finish);
+        assert!(desk.is_taking(), "something may still be on its way");
+        assert_eq!(desk.next(T), Next::Wait(T + secs(30)));
+        desk.withdrawn();
+        assert_eq!(desk.next(T), Next::Leave(Why::Stopped(15)));
+    }
+
+    #[test]
+    fn a_queue_that_waits_is_left_in_peace_when_messages_cannot_be_put_aside() {
+        let mut desk = waiting(None);
+        desk.takes(T, 4);
+        desk.took(T, 1);
+        desk.takes(T, 3);
+        desk.put_aside(T, Err("403".to_owned()));
+        desk.done(T, false);
+        assert!(!desk.is_taking());
+        assert!(matches!(desk.next(T), Next::Wait(at) if at > T));
     }
 
     #[test]

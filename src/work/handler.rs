@@ -21,6 +21,7 @@ use crate::clock::Instant;
 use crate::core::{Cause, Exit};
 use crate::hold::{Charge, Start};
 use crate::notify::{PRIVATE, VARIABLE};
+use crate::queue::Settlement;
 use crate::supervise::{Attendant, News, Order};
 
 /// The longest sleep between two looks at the clock: the runtime's stands still while the machine
@@ -38,6 +39,8 @@ pub(super) struct Given {
     pub(super) stop_signal: i32,
     /// From that to SIGKILL.
     pub(super) kill_after: Duration,
+    /// The queue itself keeps a message away that is to be tried again.
+    pub(super) delays: bool,
 }
 
 /// See the module's text.
@@ -105,6 +108,11 @@ impl<'a> Handler<'a> {
     /// What became of the command.
     pub(super) fn finish(self) -> Course {
         self.course
+    }
+
+    /// Whether this is for the slot to do, when the message has been kept for a while.
+    fn later(&self, settlement: &Settlement) -> bool {
+        !self.given.delays && matches!(settlement, Settlement::Retry(delay) if !delay.is_zero())
     }
 
     /// When the command has run for too long.
@@ -191,7 +199,8 @@ impl Charge for Handler<'_> {
             exit,
             timed_out: self.course.timed_out,
         });
-        self.held.decide(verdict.settlement.clone());
+        self.held
+            .decide(verdict.settlement.clone().filter(|s| !self.later(s)));
         self.course.verdict = Some(verdict);
     }
 

@@ -52,6 +52,7 @@ pub(super) const FOREIGN: &[&str] = &[
     ENQUEUED_AT,
     LOCKED_UNTIL,
     CONTENT_TYPE,
+    MAX_ATTEMPTS,
     PROPERTIES,
     DIR,
     FILE,
@@ -270,7 +271,7 @@ pub(super) fn sweep(base: &Path) {
 pub(super) fn environment(
     queue: &str,
     message: &Message,
-    max_attempts: u32,
+    max_attempts: Option<u32>,
 ) -> Vec<(OsString, OsString)> {
     let about = &message.about;
     let properties = (!about.properties.is_empty())
@@ -280,7 +281,7 @@ pub(super) fn environment(
         (QUEUE, Some(queue.to_owned())),
         (ID, Some(message.id.clone())),
         (ATTEMPT, Some(message.attempt.to_string())),
-        (MAX_ATTEMPTS, Some(max_attempts.to_string())),
+        (MAX_ATTEMPTS, max_attempts.map(|most| most.to_string())),
         (ENQUEUED_AT, about.enqueued.clone()),
         (LOCKED_UNTIL, about.locked_until.clone()),
         (CONTENT_TYPE, about.content_type.clone()),
@@ -296,12 +297,13 @@ pub(super) fn environment(
 }
 
 /// The same as a file, nothing left out.
-pub(super) fn json(queue: &str, message: &Message, max_attempts: u32) -> Vec<u8> {
+pub(super) fn json(queue: &str, message: &Message, max_attempts: Option<u32>) -> Vec<u8> {
     #[derive(Serialize)]
     struct Told<'a> {
         id: &'a str,
         attempt: u32,
-        max_attempts: u32,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        max_attempts: Option<u32>,
         queue: &'a str,
         #[serde(flatten)]
         about: &'a About,
@@ -322,7 +324,10 @@ pub(super) fn json(queue: &str, message: &Message, max_attempts: u32) -> Vec<u8>
 pub const FIELDS: &[(&str, &str)] = &[
     ("id", "the message's id: the same at every attempt"),
     ("attempt", "which attempt this is, from 1"),
-    ("max_attempts", "how many there are (--max-attempts)"),
+    (
+        "max_attempts",
+        "how many there are (--max-attempts), where we count them",
+    ),
     ("queue", "the queue's address"),
     (
         "enqueued",
@@ -428,7 +433,7 @@ mod tests {
             .about
             .properties
             .insert("a\n".into(), "1\u{7}".into());
-        let env = environment("http://q", &message, 5);
+        let env = environment("http://q", &message, Some(5));
         let text = |name: &str| {
             let found = env.iter().find(|(known, _)| known == name);
             found.map(|(_, value)| value.to_str().unwrap().to_owned())
@@ -443,7 +448,7 @@ mod tests {
         // JSON escapes what is not fit for a terminal.
         assert_eq!(text(PROPERTIES).unwrap(), r#"{"a\n":"1\u0007"}"#);
         let told: serde_json::Value =
-            serde_json::from_slice(&json("http://q", &message, 5)).unwrap();
+            serde_json::from_slice(&json("http://q", &message, Some(5))).unwrap();
         assert_eq!(told["content_type"], "text/plain\0; evil");
         assert_eq!(told["properties"]["a\n"], "1\u{7}");
         let keys: Vec<_> = told.as_object().unwrap().keys().cloned().collect();
@@ -454,7 +459,7 @@ mod tests {
             .about
             .properties
             .insert("big".into(), "x".repeat(PROPERTIES_LIMIT));
-        let env = environment("http://q", &message, 5);
+        let env = environment("http://q", &message, Some(5));
         assert!(env.iter().all(|(name, _)| name != PROPERTIES));
     }
 

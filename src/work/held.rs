@@ -57,12 +57,12 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Held {
-    /// This message of the queue with this name, whose locks last so long.
+    /// This message of the queue with this name.
     #[must_use]
-    pub fn new(message: &Message, queue: &str, lock_time: Duration) -> Held {
+    pub fn new(message: &Message, queue: &str) -> Held {
         Held {
             name: queue.to_owned(),
-            lock_time,
+            lock_time: message.lock_time,
             t0: message.t0,
             token: u64::from(message.attempt),
             lock: Arc::clone(&message.lock),
@@ -100,13 +100,24 @@ impl Held {
         self.renewals.load(Ordering::Acquire)
     }
 
+    /// The moment before the request was sent that locked it last.
+    #[must_use]
+    pub fn confirmed(&self) -> Instant {
+        Instant::from_nanos(self.confirmed.load(Ordering::Acquire))
+    }
+
+    /// It was lost before anything could be settled.
+    pub fn lose(&self, failure: Failure) {
+        *locked(&self.result) = Some(Err(failure));
+    }
+
     /// Settles it, as often as it takes and its lock (and our patience) allows.
     ///
     /// # Errors
     /// What the queue said last.
     pub async fn settle(&self, settlement: &Settlement) -> Result<(), Failure> {
         let begin = Instant::now();
-        let confirmed = Instant::from_nanos(self.confirmed.load(Ordering::Acquire));
+        let confirmed = self.confirmed();
         let patience = match settlement {
             Settlement::Release => RELEASE_PATIENCE,
             Settlement::Complete | Settlement::Retry(_) | Settlement::DeadLetter { .. } => PATIENCE,

@@ -8,16 +8,22 @@
 //! ```
 //! [`settle`] is the table of what becomes of a message, [`desk`] what the worker does next: both
 //! are pure. [`held`] makes a lease of a message's lock, so that [`crate::hold`] and the core keep
-//! it as they keep every lease. Nothing here knows which kind of queue it is, but for `open`.
+//! it as they keep every lease. Nothing here knows which kind of queue it is, but for `open`
+//! and `bus`.
 
 pub mod desk;
 pub mod handover;
 pub mod held;
 pub mod settle;
 
+mod away;
+#[cfg(feature = "service-bus")]
+mod bus;
+mod ending;
 mod handler;
 mod notary;
 mod open;
+mod preparing;
 mod resolve;
 #[cfg(test)]
 pub(crate) mod scripted;

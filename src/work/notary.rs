@@ -67,7 +67,7 @@ impl Notary {
                 },
             ),
             herald: Herald::open(
-                &Surroundings::ours(),
+                &Surroundings::ours(&|name| std::env::var_os(name)),
                 Ready::Standby,
                 "looking at the queue",
                 plan.concurrency,
@@ -91,7 +91,7 @@ impl Notary {
     /// each round to all guardians.
     pub(super) fn begin(&self, vitals: Vec<Arc<Vitals>>) {
         if let Some(herald) = &self.office().herald {
-            herald.begin(&Surroundings::ours(), vitals);
+            herald.begin(&Surroundings::ours(&|name| std::env::var_os(name)), vitals);
         }
     }
 

@@ -1,9 +1,9 @@
-//! Opens the queue of the plan. The only place here that knows which kinds there are.
+//! Opens the queue of the plan. The only place here that knows which kinds there are, with `bus`.
 
 use std::sync::Arc;
 
 use crate::azure::Account;
-use crate::plan::{self, Refusal};
+use crate::plan::{self, Refusal, Source};
 use crate::queue::Queue;
 use crate::queue::storage::{Config, Encoding, StorageQueue, Target};
 
@@ -12,24 +12,38 @@ use crate::queue::storage::{Config, Encoding, StorageQueue, Target};
 /// # Errors
 /// What speaks against its name, its address or our credentials.
 pub(super) fn open(plan: &plan::Work) -> Result<Arc<dyn Queue>, Refusal> {
-    let refuse = |why: String| Refusal::new(why);
-    let target = Target::parse(&plan.queue).map_err(|why| refuse(why.to_string()))?;
-    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    let account = Account::find_queue(&variable, &plan.wishes, target.url())
-        .map_err(|why| refuse(why.to_string()))?;
+    let max_body = usize::try_from(plan.max_body).unwrap_or(usize::MAX);
+    match &plan.source {
+        Source::Storage(source) => storage(source, max_body),
+        #[cfg(feature = "service-bus")]
+        Source::ServiceBus(source) => super::bus::open(source, max_body),
+    }
+}
+
+pub(super) fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+pub(super) fn refuse(why: impl ToString) -> Refusal {
+    Refusal::new(why.to_string())
+}
+
+fn storage(source: &plan::Storage, max_body: usize) -> Result<Arc<dyn Queue>, Refusal> {
+    let target = Target::parse(&source.queue).map_err(refuse)?;
+    let account = Account::find_queue(&variable, &source.wishes, target.url()).map_err(refuse)?;
     tracing::info!("credential: {}", account.kind());
     let queue = StorageQueue::open(Config {
         target,
         account,
-        lock_time: plan.lock_time,
-        encoding: match plan.encoding {
+        lock_time: source.lock_time,
+        encoding: match source.encoding {
             plan::Encoding::Auto => Encoding::Auto,
             plan::Encoding::Base64 => Encoding::Base64,
             plan::Encoding::Text => Encoding::Text,
         },
-        max_body: usize::try_from(plan.max_body).unwrap_or(usize::MAX),
-        poison: plan.poison_queue.clone(),
-        create: plan.create,
+        max_body,
+        poison: source.poison_queue.clone(),
+        create: source.create,
     });
-    Ok(Arc::new(queue.map_err(|why| refuse(why.to_string()))?))
+    Ok(Arc::new(queue.map_err(refuse)?))
 }

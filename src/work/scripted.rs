@@ -2,12 +2,16 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use async_trait::async_trait;
 
 use crate::clock::Instant;
 use crate::core::Failure;
 use crate::queue::{About, Lock, Message, Settlement};
+
+/// For how long a message is locked, unless a test says otherwise.
+pub(crate) const LOCK: Duration = Duration::from_secs(60);
 
 /// A lock that gives these answers, one after another, and `Ok` after the last.
 #[derive(Default)]
@@ -74,6 +78,8 @@ pub(crate) fn message(id: &str, attempt: u32, body: &[u8]) -> Message {
         id: id.into(),
         attempt,
         t0: Instant::now(),
+        lock_time: LOCK,
+        first_renewal: None,
         body: Ok(body.to_vec()),
         about: About::default(),
         lock: Arc::new(Scripted::default()),

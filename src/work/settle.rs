@@ -13,8 +13,11 @@ use crate::units;
 /// By what messages are settled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// How often a message is tried before it is put aside; at least 1.
-    pub max_attempts: u32,
+    /// How often a message is tried before it is put aside; at least 1. `None`: as often as its queue
+    /// gives it to us.
+    pub max_attempts: Option<u32>,
+    /// Whether messages can be put aside: where they have been already they cannot.
+    pub puts_aside: bool,
     /// How long a message that failed for the first time stays away; doubles with each attempt.
     pub retry_delay: Duration,
     /// The longest it stays away.
@@ -144,13 +147,20 @@ impl Rules {
     /// its command never reports.
     #[must_use]
     pub fn before_running(&self, attempt: u32) -> Option<Verdict> {
-        (attempt > self.max_attempts).then(|| {
-            let detail = format!(
-                "it was taken {attempt} times, --max-attempts is {}: the workers that had it did not live to report",
-                self.max_attempts
-            );
-            Verdict::dead_letter("TooManyAttempts", detail)
-        })
+        let most = self.max_attempts.filter(|most| attempt > *most)?;
+        let detail = format!(
+            "it was taken {attempt} times, --max-attempts is {most}: the workers that had it did not live to report"
+        );
+        Some(self.put_aside(attempt, "TooManyAttempts", detail))
+    }
+
+    /// What becomes of a message that is not to be tried again.
+    #[must_use]
+    pub fn put_aside(&self, attempt: u32, reason: &'static str, detail: String) -> Verdict {
+        if self.puts_aside {
+            return Verdict::dead_letter(reason, detail);
+        }
+        Verdict::new(Settlement::Retry(self.delay(attempt)), Some(reason))
     }
 
     /// The table.
@@ -199,7 +209,8 @@ impl Rules {
             Some(Exit::Code(status))
                 if within(&self.dead_letter_exit, status) && !within(&self.retry_exit, status) =>
             {
-                Verdict::dead_letter("CommandRejected", format!("exit status {status}"))
+                let detail = format!("exit status {status}");
+                self.put_aside(attempt, "CommandRejected", detail)
             }
             Some(Exit::Code(status)) => {
                 self.failed(attempt, "CommandFailed", &format!("exit status {status}"))
@@ -214,11 +225,9 @@ impl Rules {
     }
 
     fn failed(&self, attempt: u32, reason: &'static str, how: &str) -> Verdict {
-        if attempt >= self.max_attempts {
-            return Verdict::dead_letter(
-                reason,
-                format!("{how}, attempt {attempt} of {}", self.max_attempts),
-            );
+        if let Some(most) = self.max_attempts.filter(|most| attempt >= *most) {
+            let detail = format!("{how}, attempt {attempt} of {most}");
+            return self.put_aside(attempt, reason, detail);
         }
         Verdict::new(Settlement::Retry(self.delay(attempt)), Some(reason))
     }
@@ -242,7 +251,8 @@ mod tests {
 
     fn rules() -> Rules {
         Rules {
-            max_attempts: 5,
+            max_attempts: Some(5),
+            puts_aside: true,
             retry_delay: secs(10),
             retry_delay_max: secs(300),
             dead_letter_exit: vec![65..=65],
@@ -395,6 +405,40 @@ mod tests {
         let verdict = rules().before_running(6).unwrap();
         assert_eq!(verdict.outcome, Outcome::DeadLettered);
         assert_eq!(verdict.reason, Some("TooManyAttempts"));
+    }
+
+    #[test]
+    fn a_queue_that_counts_by_itself_is_left_to_do_so() {
+        let rules = Rules {
+            max_attempts: None,
+            ..rules()
+        };
+        assert_eq!(rules.before_running(u32::MAX), None);
+        let of = |status| {
+            let exit = Some(Exit::Code(status));
+            rules.verdict(&run(u32::MAX, &Cause::CommandEnded, exit))
+        };
+        assert_eq!(of(1).outcome, Outcome::Retried);
+        assert_eq!(of(65).outcome, Outcome::DeadLettered);
+    }
+
+    #[test]
+    fn what_was_put_aside_is_not_put_aside_again() {
+        let rules = Rules {
+            puts_aside: false,
+            ..rules()
+        };
+        for verdict in [
+            rules.before_running(6).unwrap(),
+            rules.verdict(&run(1, &Cause::CommandEnded, Some(Exit::Code(65)))),
+            rules.verdict(&run(5, &Cause::CommandEnded, Some(Exit::Code(1)))),
+            rules.put_aside(1, "TooLarge", "too large".into()),
+        ] {
+            assert_eq!(verdict.outcome, Outcome::Retried, "{verdict:?}");
+            assert!(
+                matches!(verdict.settlement, Some(Settlement::Retry(after)) if !after.is_zero())
+            );
+        }
     }
 
     #[test]

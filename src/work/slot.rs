@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use super::away;
 use super::handler::{Course, Given, Handler};
 use super::handover::{self, Handover};
 use super::held::Held;
@@ -23,17 +24,23 @@ use crate::queue::{Message, Settlement};
 use crate::report::messages::Row;
 use crate::signals::Signals;
 use crate::supervise::{Attendant, News};
+use crate::units;
 
 /// What all slots go by.
 pub(super) struct Shop {
     pub(super) queue: String,
     pub(super) rules: Rules,
-    pub(super) budget: Budget,
+    /// After how much of its time a lock is renewed, in per cent.
+    pub(super) renew_at: u32,
     pub(super) stop_signal: i32,
     pub(super) kill_after: Duration,
     /// Where messages are handed over in directories; `None`: on stdin.
     pub(super) base: Option<PathBuf>,
     pub(super) notary: Notary,
+    /// The queue itself keeps a message away that is to be tried again.
+    pub(super) delays: bool,
+    /// Turns true when the worker takes no more messages.
+    pub(super) leaving: watch::Receiver<bool>,
 }
 
 /// A guardian, and what its present message listens to.
@@ -66,10 +73,13 @@ pub(super) struct Done {
 impl Slot {
     /// Works on this message until it is done with.
     pub(super) async fn work(mut self, message: Message, shop: Arc<Shop>) -> (Slot, Done) {
-        let held = Held::new(&message, &shop.queue, shop.budget.lease);
+        let held = Held::new(&message, &shop.queue);
         let held = Arc::new(held.hurried_by(self.hurry.clone()));
         let unfit = match &message.body {
-            Err(why) => Some(Verdict::dead_letter(why.reason, why.detail.clone())),
+            Err(why) => {
+                let detail = why.detail.clone();
+                Some(shop.rules.put_aside(message.attempt, why.reason, detail))
+            }
             Ok(_) => shop.rules.before_running(message.attempt),
         };
         let done = match unfit {
@@ -81,7 +91,7 @@ impl Slot {
 
     /// Gives a message back that nothing was done with.
     pub(super) async fn give_back(mut self, message: Message, shop: Arc<Shop>) -> (Slot, Done) {
-        let held = Held::new(&message, &shop.queue, shop.budget.lease);
+        let held = Held::new(&message, &shop.queue);
         let held = held.hurried_by(self.hurry.clone());
         let verdict = Verdict::release("WorkerStopped");
         let done = self.put_aside(&message, &held, verdict, &shop).await;
@@ -96,15 +106,21 @@ impl Slot {
         verdict: Verdict,
         shop: &Shop,
     ) -> Done {
-        if let Some(settlement) = &verdict.settlement {
+        match &verdict.settlement {
+            Some(Settlement::Retry(delay)) if !shop.delays => {
+                let budget = shop.budget(message);
+                self.keep(held, &budget, *delay, shop).await;
+            }
             // Its result is kept.
-            let _ = self.meanwhile(held.settle(settlement)).await;
+            Some(settlement) => drop(self.meanwhile(held.settle(settlement)).await),
+            None => {}
         }
         self.done(&message.id, message.attempt, held, verdict, None, shop)
     }
 
     async fn run(&mut self, message: Message, held: Arc<Held>, shop: &Shop) -> Done {
         let (id, attempt) = (message.id.clone(), message.attempt);
+        let budget = shop.budget(&message);
         let env = handover::environment(&shop.queue, &message, shop.rules.max_attempts);
         let mut handover = match self.meanwhile(hand_over(message, shop)).await {
             Ok(handover) => handover,
@@ -128,8 +144,9 @@ impl Slot {
             notify_socket: shop.notary.notify_socket(self.number),
             stop_signal: shop.stop_signal,
             kill_after: shop.kill_after,
+            delays: shop.delays,
         };
-        let tenure = Tenure::new(shop.tenure(), Instant::now());
+        let tenure = Tenure::new(shop.tenure(budget), Instant::now());
         let mut clerk = shop.notary.clerk(&id, self.number);
         let mut handler = Handler::new(
             &mut self.attendant,
@@ -159,7 +176,25 @@ impl Slot {
                 timed_out: false,
             })
         });
+        if let Some(Settlement::Retry(delay)) = &verdict.settlement
+            && held.result().is_none()
+            && !shop.delays
+        {
+            let delay = *delay;
+            if !delay.is_zero() && !*shop.leaving.borrow() {
+                let span = units::show(delay);
+                let id = crate::report::plain(&id);
+                tracing::info!("message {id}: it failed; kept for {span}, then it may come again");
+            }
+            self.keep(&held, &budget, delay, shop).await;
+        }
         self.done(&id, attempt, &held, verdict, Some((&course, &ending)), shop)
+    }
+
+    /// Keeps a message away, whose queue cannot do that, by its lock; then it may come again.
+    async fn keep(&mut self, held: &Held, budget: &Budget, delay: Duration, shop: &Shop) {
+        self.meanwhile(away::keep(held, budget, delay, shop.leaving.clone()))
+            .await;
     }
 
     /// Waits for this. Meanwhile somebody has to answer whether the guardian is well.
@@ -231,10 +266,15 @@ impl Slot {
 }
 
 impl Shop {
+    /// How the time of this message's lock is divided.
+    fn budget(&self, message: &Message) -> Budget {
+        Budget::for_lock(message.lock_time, self.renew_at).renewing_within(message.first_renewal)
+    }
+
     /// What the core goes by for one message.
-    fn tenure(&self) -> core::Rules {
+    fn tenure(&self, budget: Budget) -> core::Rules {
         core::Rules {
-            budget: Some(self.budget),
+            budget: Some(budget),
             // A message that could not be begun in time is not waited for.
             poll: Some(Duration::from_millis(1)),
             wait: None,

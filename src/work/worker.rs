@@ -15,18 +15,20 @@ use nix::errno::Errno;
 use tokio::sync::{mpsc, watch};
 
 use super::desk::{Desk, Next, Stop, Terms, Why};
+use super::ending::{said, words};
 use super::handover;
 use super::notary::{DRAINING, Notary};
 use super::open::open;
+use super::preparing::{news_of, prepare};
 use super::resolve::resolve;
-use super::settle::{Outcome, Rules};
+use super::settle::Rules;
 use super::slot::{Done, Shop, Slot};
 use crate::clock::Instant;
-use crate::core::budget::{ATTEMPT, RETRY};
-use crate::core::{Budget, Exit, Failure};
-use crate::exit::{self, Leave};
+use crate::core::Failure;
+use crate::core::budget::ATTEMPT;
+use crate::exit::Leave;
 use crate::plan::{self, Refusal};
-use crate::queue::{Message, Missing, Queue};
+use crate::queue::{Message, Queue};
 use crate::report;
 use crate::run::make_room;
 #[cfg(feature = "http")]
@@ -34,8 +36,8 @@ use crate::serve;
 use crate::signals::{Asked, Signals};
 use crate::supervise::{self, Guardian, News, Program, Setup};
 
-/// How long a queue may stay silent before the first answer.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long it may take to say farewell to a queue.
+const CLOSING: Duration = Duration::from_secs(2);
 /// The longest sleep between two looks at the clock: the runtime's stands still while the machine
 /// sleeps.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
@@ -96,11 +98,13 @@ pub fn work(plan: plan::Work) -> anyhow::Result<Leave> {
     let shop = Shop {
         queue: queue.name().to_owned(),
         rules: rules(&plan),
-        budget: Budget::for_lock(queue.lock_time(), plan.renew_at),
+        renew_at: plan.renew_at,
         stop_signal: plan.stop_signal,
         kill_after: plan.kill_after,
         base,
         notary,
+        delays: queue.delays(),
+        leaving: watch::channel(false).1,
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -127,6 +131,7 @@ fn fork(plan: &plan::Work) -> Result<Vec<Guardian>, Refusal> {
 fn rules(plan: &plan::Work) -> Rules {
     Rules {
         max_attempts: plan.max_attempts,
+        puts_aside: plan.source.puts_aside(),
         retry_delay: plan.retry_delay.0,
         retry_delay_max: plan.retry_delay.1,
         dead_letter_exit: plan.dead_letter_exit.clone(),
@@ -154,11 +159,13 @@ fn server(
 async fn begin(
     plan: &plan::Work,
     queue: Arc<dyn Queue>,
-    shop: Shop,
+    mut shop: Shop,
     guardians: Vec<Guardian>,
 ) -> anyhow::Result<Leave> {
     let mut signals = Signals::listen()?;
     let (hurry, hurried) = watch::channel(false);
+    let leaving;
+    (leaving, shop.leaving) = watch::channel(false);
     let notary = shop.notary.clone();
     notary.begin(guardians.iter().map(Guardian::vitals).collect());
     let mut posts = Vec::new();
@@ -182,20 +189,23 @@ async fn begin(
                 max_messages: plan.max_messages,
                 idle_exit: plan.idle_exit,
                 grace: plan.grace,
+                waits: queue.waits(),
             };
             let mut worker = Worker {
                 desk: Desk::new(terms, plan.seed, Instant::now()),
-                queue,
+                queue: Arc::clone(&queue),
                 shop: Arc::new(shop),
                 idle,
                 running: FuturesUnordered::new(),
                 posts,
                 hurry,
+                leaving,
                 doubt: false,
                 last: None,
             };
             let why = worker.run(&mut signals).await;
             notary.stops();
+            queue.close(Instant::now() + CLOSING).await;
             join_all(worker.idle.into_iter().map(|slot| slot.attendant.dismiss())).await;
             let leave = said(&why, plan, worker.last.as_ref());
             notary.finish(&words(&why), leave);
@@ -203,6 +213,7 @@ async fn begin(
         }
         Ok(Some(signal)) => {
             notary.stops();
+            queue.close(Instant::now() + CLOSING).await;
             join_all(idle.into_iter().map(|slot| slot.attendant.dismiss())).await;
             let why = Why::Stopped(signal);
             let leave = said(&why, plan, None);
@@ -211,6 +222,7 @@ async fn begin(
         }
         Err(missing) => {
             notary.stops();
+            queue.close(Instant::now() + CLOSING).await;
             join_all(idle.into_iter().map(|slot| slot.attendant.dismiss())).await;
             let cause = missing.to_string();
             let error = anyhow::Error::from(missing);
@@ -223,78 +235,8 @@ async fn begin(
     Ok(leave)
 }
 
-/// Looks at the queue, for as long as it may take; a signal ends that.
-async fn prepare(
-    queue: &dyn Queue,
-    signals: &mut Signals,
-    idle: &mut [Slot],
-    notary: &Notary,
-) -> Result<Option<i32>, Missing> {
-    let give_up_at = Instant::now() + PATIENCE;
-    let mut told = false;
-    loop {
-        let sent = Instant::now();
-        let attempt = queue.prepare(give_up_at.min(sent + ATTEMPT));
-        tokio::select! {
-            biased;
-            signal = stop(signals) => return Ok(Some(signal)),
-            () = answer_for(idle) => {}
-            looked = attempt => match looked {
-                Ok(()) => {
-                    notary.doubts(None);
-                    return Ok(None);
-                }
-                Err(Missing::Failed(Failure::Transient { why, .. }))
-                    if Instant::now() + RETRY < give_up_at =>
-                {
-                    if !std::mem::replace(&mut told, true) {
-                        tracing::warn!("cannot reach the queue: {why}; retrying");
-                        notary.doubts(Some(format!("cannot reach the queue: {why}")));
-                    }
-                }
-                Err(missing) => return Err(missing),
-            }
-        }
-        let next = (sent + RETRY).since(Instant::now());
-        tokio::select! {
-            biased;
-            signal = stop(signals) => return Ok(Some(signal)),
-            () = answer_for(idle) => {}
-            () = tokio::time::sleep(next) => {}
-        }
-    }
-}
-
-/// What happens to the guardians of idle slots: somebody has to answer whether they are well.
-async fn news_of(idle: &mut [Slot]) -> News {
-    let news = idle.iter_mut().map(|slot| async {
-        let news = slot.attendant.news().await;
-        slot.lost |= news == News::Lost;
-        news
-    });
-    let mut news: FuturesUnordered<_> = news.collect();
-    match news.next().await {
-        Some(news) => news,
-        None => pending().await,
-    }
-}
-
-/// The same for as long as nothing can be made of it.
-async fn answer_for(idle: &mut [Slot]) {
-    loop {
-        let _ = news_of(idle).await;
-    }
-}
-
-async fn stop(signals: &mut Signals) -> i32 {
-    loop {
-        if let Asked::Stop(signal) = signals.next().await {
-            return signal;
-        }
-    }
-}
-
 type Job = Pin<Box<dyn Future<Output = (Slot, Done)>>>;
+type Stopping = Pin<Box<dyn Future<Output = ()>>>;
 type Taking = Pin<Box<dyn Future<Output = Result<Vec<Message>, Failure>>>>;
 
 /// Everything the loop has in its hands.
@@ -307,6 +249,7 @@ struct Worker {
     /// By which each slot's message hears of signals.
     posts: Vec<mpsc::UnboundedSender<Asked>>,
     hurry: watch::Sender<bool>,
+    leaving: watch::Sender<bool>,
     /// The queue did not answer as hoped, and that was told.
     doubt: bool,
     /// The last message whose command was started.
@@ -316,24 +259,43 @@ struct Worker {
 impl Worker {
     async fn run(&mut self, signals: &mut Signals) -> Why {
         let mut taking: Option<Taking> = None;
+        let mut stopping: Option<Stopping> = None;
+        let mut stopped = false;
         if self.idle.iter().any(|slot| slot.lost) {
             self.heard(&News::Lost);
         }
         loop {
             let now = Instant::now();
+            if self.queue.waits() && (self.desk.is_leaving() || !self.desk.is_taking()) {
+                taking = None;
+            }
+            if self.desk.is_leaving() && stopping.is_none() && !stopped {
+                self.leaving.send_replace(true);
+                stopping = Some(self.stop_the_queue());
+            }
             if let Some(signal) = self.desk.ends(now) {
                 tracing::info!("the grace is over: stopping what still runs");
                 self.tell(&Asked::Stop(signal));
             }
             let until = match self.desk.next(now) {
-                Next::Leave(why) => return why,
+                Next::Leave(why) => {
+                    drop(taking.take());
+                    if !stopped {
+                        let stop = stopping.take();
+                        stop.unwrap_or_else(|| self.stop_the_queue()).await;
+                    }
+                    return why;
+                }
                 Next::Take(most) => {
-                    self.desk.takes();
+                    self.desk.takes(now, most);
                     let queue = Arc::clone(&self.queue);
-                    let limit = ATTEMPT.min(queue.lock_time() / 2);
-                    taking = Some(Box::pin(async move {
-                        queue.take(most, Instant::now() + limit).await
-                    }));
+                    let until = match queue.waits() {
+                        true => self.desk.listens_until(now),
+                        false => now + ATTEMPT.min(queue.lock_time() / 2),
+                    };
+                    // The one before goes first.
+                    drop(taking.take());
+                    taking = Some(Box::pin(async move { queue.take(most, until).await }));
                     continue;
                 }
                 Next::Wait(until) => until,
@@ -342,6 +304,12 @@ impl Worker {
             let taken = async {
                 match &mut taking {
                     Some(taking) => taking.await,
+                    None => pending().await,
+                }
+            };
+            let stop = async {
+                match &mut stopping {
+                    Some(stopping) => stopping.await,
                     None => pending().await,
                 }
             };
@@ -355,10 +323,23 @@ impl Worker {
                     taking = None;
                     self.taken(taken);
                 }
+                () = stop => {
+                    stopping = None;
+                    stopped = true;
+                    if self.queue.waits() {
+                        self.desk.withdrawn();
+                    }
+                }
                 news = news_of(&mut self.idle) => self.heard(&news),
                 () = tokio::time::sleep(until.since(now).min(LONGEST_SLEEP)) => {}
             }
         }
+    }
+
+    /// Tells the queue that no more messages are wanted.
+    fn stop_the_queue(&self) -> Stopping {
+        let queue = Arc::clone(&self.queue);
+        Box::pin(async move { queue.stop(Instant::now() + ATTEMPT).await })
     }
 
     fn show(&self) {
@@ -475,175 +456,6 @@ impl Worker {
         }
         if done.ran {
             self.last = Some(done);
-        }
-    }
-}
-
-/// Why we leave, in a few words.
-fn words(why: &Why) -> String {
-    match why {
-        Why::Stopped(signal) => {
-            format!(
-                "a stop was requested by {}",
-                crate::units::signal_name(*signal)
-            )
-        }
-        Why::Idle => "there was no message for --idle-exit".into(),
-        Why::Enough => "there were as many messages as asked for".into(),
-        Why::NotStarted { errno } => format!(
-            "the command cannot be started: {}",
-            std::io::Error::from_raw_os_error(*errno)
-        ),
-        Why::GuardianLost { overlap: false } => "a guardian died or fell silent".into(),
-        Why::GuardianLost { overlap: true } => "a process of a command cannot be killed".into(),
-        Why::NoHandover { why } => format!("messages cannot be handed over here: {why}"),
-        // It says itself what cannot be done.
-        Why::CannotTake { why, denied: true } => why.clone(),
-        Why::CannotTake { why, denied: false } => format!("messages cannot be taken: {why}"),
-        Why::CannotPutAside { why } => {
-            format!("messages that are to be put aside cannot be: {why}")
-        }
-    }
-}
-
-/// How we leave, said to people.
-fn said(why: &Why, plan: &plan::Work, last: Option<&Done>) -> Leave {
-    let leave = leave(why, plan.once, last);
-    let (exit, text) = (leave.status(), words(why));
-    let event = "done";
-    match why {
-        Why::Stopped(_) | Why::Idle | Why::Enough => tracing::info!(event, exit, "{text}"),
-        Why::NotStarted { .. } => {
-            let command = plan::quoted(&plan.command);
-            tracing::error!(event, exit, "{text}: {command}");
-        }
-        Why::GuardianLost { .. }
-        | Why::NoHandover { .. }
-        | Why::CannotTake { .. }
-        | Why::CannotPutAside { .. } => {
-            tracing::error!(event, exit, "{text}");
-        }
-    }
-    leave
-}
-
-fn leave(why: &Why, once: bool, last: Option<&Done>) -> Leave {
-    match (why, last) {
-        (Why::Enough, Some(last)) if once => {
-            if last.overlap {
-                return Leave::Status(exit::OVERLAP);
-            }
-            match (last.outcome, last.exit) {
-                (Outcome::Lost | Outcome::Unconfirmed | Outcome::Unsettled, _) | (_, None) => {
-                    Leave::Status(exit::LOST)
-                }
-                (Outcome::Completed, Some(Exit::Code(status))) => Leave::Status(status),
-                // It said 0, and it did not count: it was told to end.
-                (_, Some(Exit::Code(0))) => Leave::Status(exit::LOST),
-                (_, Some(Exit::Code(status))) => Leave::Status(status),
-                (_, Some(Exit::Signal(signal))) => Leave::Signal(signal),
-            }
-        }
-        (Why::Stopped(signal), _) => Leave::Signal(*signal),
-        (Why::Idle | Why::Enough, _) => Leave::Status(0),
-        (
-            Why::NotStarted {
-                errno: libc::ENOENT,
-            },
-            _,
-        ) => Leave::Status(exit::NOT_FOUND),
-        (Why::NotStarted { .. } | Why::NoHandover { .. }, _) => Leave::Status(exit::NOT_RUNNABLE),
-        (Why::CannotTake { denied: true, .. }, _) => Leave::Status(exit::DENIED),
-        (Why::GuardianLost { overlap: false }, _) => Leave::Status(exit::LOST),
-        (Why::GuardianLost { overlap: true }, _) => Leave::Status(exit::OVERLAP),
-        (Why::CannotTake { .. } | Why::CannotPutAside { .. }, _) => {
-            Leave::Status(exit::UNAVAILABLE)
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_end_has_its_status() {
-        let done = |outcome, exit, overlap| Done {
-            ran: true,
-            exit,
-            outcome,
-            errno: None,
-            no_handover: None,
-            lost: false,
-            overlap,
-            put_aside: None,
-        };
-        let code = |status| Some(Exit::Code(status));
-        for (outcome, exit, overlap, status) in [
-            (Outcome::Completed, code(0), false, Leave::Status(0)),
-            (Outcome::Retried, code(3), false, Leave::Status(3)),
-            (Outcome::DeadLettered, code(65), false, Leave::Status(65)),
-            (
-                Outcome::Retried,
-                Some(Exit::Signal(9)),
-                false,
-                Leave::Signal(9),
-            ),
-            (Outcome::Retried, code(0), false, Leave::Status(70)),
-            (Outcome::Unconfirmed, code(0), false, Leave::Status(70)),
-            (
-                Outcome::Lost,
-                Some(Exit::Signal(9)),
-                false,
-                Leave::Status(70),
-            ),
-            (
-                Outcome::Lost,
-                Some(Exit::Signal(9)),
-                true,
-                Leave::Status(71),
-            ),
-        ] {
-            let done = done(outcome, exit, overlap);
-            assert_eq!(leave(&Why::Enough, true, Some(&done)), status);
-            assert_eq!(leave(&Why::Enough, false, Some(&done)), Leave::Status(0));
-        }
-        let why = || "403".to_owned();
-        for (cause, status) in [
-            (Why::Idle, Leave::Status(0)),
-            (Why::Stopped(15), Leave::Signal(15)),
-            (
-                Why::NotStarted {
-                    errno: libc::ENOENT,
-                },
-                Leave::Status(127),
-            ),
-            (
-                Why::NotStarted {
-                    errno: libc::EACCES,
-                },
-                Leave::Status(126),
-            ),
-            (Why::GuardianLost { overlap: false }, Leave::Status(70)),
-            (Why::GuardianLost { overlap: true }, Leave::Status(71)),
-            (Why::CannotPutAside { why: why() }, Leave::Status(69)),
-            (Why::NoHandover { why: why() }, Leave::Status(126)),
-            (
-                Why::CannotTake {
-                    why: why(),
-                    denied: true,
-                },
-                Leave::Status(77),
-            ),
-            (
-                Why::CannotTake {
-                    why: why(),
-                    denied: false,
-                },
-                Leave::Status(69),
-            ),
-        ] {
-            assert_eq!(leave(&cause, true, None), status, "{cause:?}");
         }
     }
 }

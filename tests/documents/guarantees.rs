@@ -407,6 +407,23 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
             &["no_message_is_run_twice_at_a_time_and_none_is_lost"],
         )],
     },
+    Guarantee {
+        fault: "a worker on a queue of Service Bus is SIGKILLed, stands still past the lock, is cut off, or gets its answers late, twice, for another request or never; the service refuses, or its clock is wrong",
+        happens: "the command is killed before the message's lock ends, and another worker has the message after that. A message is completed when the service has said so, and never twice at a time; where nobody knows, it is `unconfirmed` and may come again",
+        how_long: "the lock of the queue at most, until another has the message; a clock that is ahead by less than the longest lock can pass for a longer one: see `--lock-time`",
+        shown: &[(
+            "service_bus",
+            &[
+                "no_message_is_run_twice_at_a_time_and_none_is_lost",
+                "answers_that_come_late_twice_or_out_of_order_cost_no_lock",
+                "an_answer_that_comes_after_its_time_never_stands_for_the_next_one",
+                "a_message_that_arrived_while_the_worker_stood_still_is_not_run_on_an_old_lock",
+                "a_worker_that_is_killed_leaves_its_message_to_the_next_after_its_command_is_dead",
+                "a_settlement_whose_answer_is_lost_is_unconfirmed_and_never_failed",
+                "however_often_and_whenever_it_is_stopped_nothing_stays_locked_and_nothing_counts",
+            ],
+        )],
+    },
 ];
 
 /// What nothing on the machine can promise.

@@ -84,6 +84,8 @@ pub(crate) fn page_of_work() -> Vec<u8> {
     synopsis.control("SH", ["SYNOPSIS"]);
     synopsis.text([
         bold("trafficcop work --queue"),
+        roman("|"),
+        bold("--service-bus"),
         roman(" NAME|URL [OPTIONS] -- COMMAND [ARG]..."),
     ]);
     synopsis.to_writer(&mut page).expect(write);
@@ -92,7 +94,8 @@ pub(crate) fn page_of_work() -> Vec<u8> {
     let mut rest = Roff::new();
     section(&mut rest, "WHAT BECOMES OF A MESSAGE", cli::SETTLED);
     section(&mut rest, "EXIT STATUS", cli::WORK_STATUS);
-    section(&mut rest, "ENVIRONMENT", cli::FOR_THE_STORE);
+    let variables = [cli::FOR_SERVICE_BUS, cli::FOR_THE_STORE].concat();
+    section(&mut rest, "ENVIRONMENT", &variables);
     rest.control("PP", []);
     rest.text([roman("Every option can be set by a variable as well, --lock-time by TRAFFICCOP_LOCK_TIME, say; the command line wins, and an empty variable counts as unset. The command finds in its own environment:")]);
     for (name, meaning) in cli::FOR_THE_MESSAGE {

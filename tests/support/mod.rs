@@ -7,6 +7,7 @@
 
 pub(crate) mod azurite;
 pub(crate) mod blob;
+pub(crate) mod exclusive;
 pub(crate) mod instance;
 pub(crate) mod journal;
 pub(crate) mod metadata;

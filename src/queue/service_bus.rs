@@ -1,0 +1,257 @@
+//! A queue that is an Azure Service Bus queue, a subscription, or the dead letters of one.
+//!
+//! Called by the driver of `work` through [`Queue`] and [`Lock`](super::Lock). Maps what the service
+//! says to the five meanings of [`Failure`] and decides nothing.
+//!
+//! As the data goes: [`keeper`] has the one connection ([`line`](self::line) is where others find it),
+//! gives credit for as many messages as the driver wants, and lays down what comes ([`shelf`]), from
+//! where `take` hands it out; [`lock`] renews and settles; [`belief`] says how long a lock is. AMQP is
+//! behind [`engine`], spoken by [`amqp`] with its [`requests`], [`wire`] and [`errors`] (the only ones
+//! that know the library), over [`transport`] and [`tap`]. [`tokens`] prove who we are.
+//!
+//! What must never happen here: an answer counts for a request that it does not name; a message counts
+//! as settled that the service has not said to be; more messages are locked than there are free slots
+//! for; a deadline is taken from a wall clock; a message is handed out whose lock may have begun long
+//! ago.
+
+mod amqp;
+mod belief;
+mod correlation;
+mod end;
+mod engine;
+mod errors;
+mod fault;
+mod frames;
+mod guid;
+mod keeper;
+mod line;
+mod lock;
+mod requests;
+mod shelf;
+mod tap;
+mod tokens;
+mod transport;
+mod wire;
+
+pub use tokens::{CbsToken, CbsTokens, JWT, SAS, SasTokens};
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rustls::ClientConfig;
+use tokio::sync::{mpsc, oneshot};
+
+use self::amqp::Fe2o3;
+use self::belief::Belief;
+use self::fault::Fault;
+use self::keeper::{Keeper, Order};
+use self::line::Line;
+use self::lock::Shared;
+use self::shelf::Shelf;
+use super::{Message, Missing, Queue};
+use crate::azure::before;
+use crate::clock::Instant;
+use crate::core::Failure;
+
+/// Where the queue is.
+#[derive(Clone)]
+pub struct Target {
+    /// The namespace's host, as its certificate names it.
+    pub host: String,
+    /// The port: 5671 with TLS, 5672 without.
+    pub port: u16,
+    /// TLS from the first byte; plain TCP without it.
+    pub tls: Option<Arc<ClientConfig>>,
+    /// `QUEUE` or `TOPIC/Subscriptions/NAME`, with `/$DeadLetterQueue` behind it for the dead letters.
+    pub entity: String,
+}
+
+impl Target {
+    /// What tokens are for.
+    fn audience(&self) -> String {
+        format!("sb://{}/{}", self.host, self.entity)
+    }
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Target({}:{}/{})", self.host, self.port, self.entity)
+    }
+}
+
+/// What a Service Bus queue is made of.
+#[derive(Clone)]
+pub struct Config {
+    /// Where it is.
+    pub target: Target,
+    /// Its address for people, without a secret.
+    pub name: String,
+    /// What proves who we are.
+    pub tokens: Arc<dyn CbsTokens>,
+    /// For how long the queue locks a message, if the user says so: then no clock is believed.
+    pub lock_time: Option<Duration>,
+    /// The largest body that is handed over, in bytes.
+    pub max_body: usize,
+    /// Settle by dispositions on the link wherever that can be, instead of by `$management`.
+    pub link_settle: bool,
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("target", &self.target)
+            .field("name", &self.name)
+            .field("lock_time", &self.lock_time)
+            .field("max_body", &self.max_body)
+            .field("link_settle", &self.link_settle)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The queue as one worker takes from it.
+pub struct ServiceBusQueue {
+    name: String,
+    shared: Arc<Shared>,
+    shelf: Arc<Shelf>,
+    orders: mpsc::Sender<Order>,
+    /// Begins with the first call that needs a connection: only then is there a runtime.
+    keeper: Mutex<Option<Keeper>>,
+}
+
+impl ServiceBusQueue {
+    /// Makes the queue; nothing is sent.
+    #[must_use]
+    pub fn open(config: Config) -> ServiceBusQueue {
+        let shared = Arc::new(Shared {
+            line: Line::new(),
+            belief: Belief::new(config.lock_time),
+            link_settle: config.link_settle,
+        });
+        let shelf = Arc::new(Shelf::new());
+        let (orders, ordered) = mpsc::channel(4);
+        let keeper = Keeper {
+            audience: config.target.audience(),
+            engine: Box::new(Fe2o3::new(config.target, config.max_body)),
+            tokens: config.tokens,
+            shared: Arc::clone(&shared),
+            shelf: Arc::clone(&shelf),
+            orders: ordered,
+        };
+        ServiceBusQueue {
+            name: config.name,
+            shared,
+            shelf,
+            orders,
+            keeper: Mutex::new(Some(keeper)),
+        }
+    }
+
+    fn begin(&self) {
+        let mut keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(keeper) = keeper.take() {
+            tokio::spawn(keeper.run());
+        }
+    }
+
+    /// Has the keeper do something, and waits until it is done.
+    async fn order(&self, give_up_at: Instant, order: impl FnOnce(oneshot::Sender<()>) -> Order) {
+        let begun = self
+            .keeper
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_none();
+        if !begun {
+            return;
+        }
+        let (done, waiting) = oneshot::channel();
+        let ordered = async {
+            if self.orders.send(order(done)).await.is_ok() {
+                // A keeper that has ended has nothing left to do.
+                let _ = waiting.await;
+            }
+        };
+        before(give_up_at, ordered).await;
+    }
+
+    fn unreachable(&self, fault: &Fault) -> Failure {
+        fault.doubt(&format!("cannot reach {}", self.name))
+    }
+}
+
+#[async_trait]
+impl Queue for ServiceBusQueue {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn lock_time(&self) -> Duration {
+        self.shared.belief.at_first()
+    }
+
+    fn waits(&self) -> bool {
+        true
+    }
+
+    fn delays(&self) -> bool {
+        false
+    }
+
+    async fn prepare(&self, give_up_at: Instant) -> Result<(), Missing> {
+        let line = &self.shared.line;
+        let failures = line.failures();
+        self.begin();
+        match before(give_up_at, line.tried(failures)).await {
+            Some(Ok(())) => Ok(()),
+            Some(Err(fault)) => Err(fault.at_first(&self.name)),
+            None => {
+                let fault = line.trouble();
+                let late = || Fault::Unsent("no answer yet".into());
+                Err(self.unreachable(&fault.unwrap_or_else(late)).into())
+            }
+        }
+    }
+
+    async fn take(&self, most: usize, give_up_at: Instant) -> Result<Vec<Message>, Failure> {
+        self.begin();
+        let (shelf, line) = (&self.shelf, &self.shared.line);
+        let failures = line.failures();
+        shelf.want(most);
+        loop {
+            let filled = shelf.filled.notified();
+            // Nothing is awaited between here and the caller: it could be dropped there.
+            let messages = shelf.hand_out(Instant::now());
+            if !messages.is_empty() {
+                return Ok(messages);
+            }
+            let woken = async {
+                tokio::select! {
+                    biased;
+                    () = filled => Ok(()),
+                    fault = line.failing(failures) => Err(fault),
+                }
+            };
+            match before(give_up_at, woken).await {
+                Some(Ok(())) => {}
+                Some(Err(fault)) => return Err(self.unreachable(&fault)),
+                None => {
+                    return match line.trouble() {
+                        Some(fault) => Err(self.unreachable(&fault)),
+                        None => Ok(Vec::new()),
+                    };
+                }
+            }
+        }
+    }
+
+    async fn stop(&self, give_up_at: Instant) {
+        self.order(give_up_at, |done| Order::Stop(give_up_at, done))
+            .await;
+    }
+
+    async fn close(&self, give_up_at: Instant) {
+        self.order(give_up_at, |done| Order::Close(give_up_at, done))
+            .await;
+    }
+}

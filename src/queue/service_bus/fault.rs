@@ -1,0 +1,255 @@
+//! What can go wrong with the service, and which of the meanings of [`Failure`] it has.
+//!
+//! Made by the engine, read by everything else in this room.
+
+use std::time::Duration;
+
+use crate::core::Failure;
+use crate::queue::Missing;
+
+/// Microsoft's clients wait as long.
+pub(super) const BUSY: Duration = Duration::from_secs(4);
+
+/// What went wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// The service itself said no.
+    Refused {
+        /// The status of an answer to a request.
+        status: Option<i64>,
+        /// The condition, such as `amqp:not-found`; can be empty.
+        condition: String,
+        /// Its text.
+        text: String,
+    },
+    /// There was no answer, or none is to be expected any more: it may have been done.
+    Unanswered(String),
+    /// It was not done: there is no connection.
+    Unsent(String),
+    /// What is there will never do: another protocol, a certificate that nobody trusts.
+    Unfit(String),
+}
+
+impl Fault {
+    pub(super) fn refused(condition: &str, text: Option<&str>) -> Fault {
+        Fault::Refused {
+            status: None,
+            condition: condition.to_owned(),
+            text: one_line(text.unwrap_or_default()),
+        }
+    }
+
+    fn condition(&self) -> &str {
+        match self {
+            Fault::Refused { condition, .. } => condition,
+            Fault::Unanswered(_) | Fault::Unsent(_) | Fault::Unfit(_) => "",
+        }
+    }
+
+    fn status(&self) -> Option<i64> {
+        match self {
+            Fault::Refused { status, .. } => *status,
+            Fault::Unanswered(_) | Fault::Unsent(_) | Fault::Unfit(_) => None,
+        }
+    }
+
+    /// Whether it may have been done all the same.
+    pub(super) fn is_unclear(&self) -> bool {
+        match self {
+            Fault::Unanswered(_) => true,
+            // The service's own time limits, and what broke inside.
+            Fault::Refused { status, .. } => status.is_some_and(|status| {
+                status == 408 || (500..=599).contains(&status) && !self.is_busy()
+            }),
+            Fault::Unsent(_) | Fault::Unfit(_) => false,
+        }
+    }
+
+    /// The lock of a message is definitely not ours any more.
+    pub(super) fn is_lost(&self) -> bool {
+        self.status() == Some(410)
+            || matches!(
+                self.condition(),
+                "com.microsoft:message-lock-lost" | "com.microsoft:message-not-found"
+            )
+    }
+
+    pub(super) fn is_busy(&self) -> bool {
+        self.condition() == "com.microsoft:server-busy" || self.status() == Some(429)
+    }
+
+    fn is_denied(&self) -> bool {
+        self.condition() == "amqp:unauthorized-access" || matches!(self.status(), Some(401 | 403))
+    }
+
+    fn is_not_found(&self) -> bool {
+        self.condition() == "amqp:not-found" || self.status() == Some(404)
+    }
+
+    /// What it means in the middle of everything: doubt, whatever it is.
+    pub(super) fn doubt(&self, what: &str) -> Failure {
+        Failure::Transient {
+            why: format!("{what}: {}", self.why()),
+            retry_after: self.is_busy().then_some(BUSY),
+        }
+    }
+
+    /// What it means at the beginning, when the queue `name` was to be opened.
+    pub(super) fn at_first(&self, name: &str) -> Missing {
+        let fatal = |why: String, denied| Failure::Fatal { why, denied }.into();
+        match self {
+            Fault::Unfit(why) => fatal(format!("{name}: {why}"), false),
+            _ if self.is_denied() => fatal(
+                format!(
+                    "not authorised for {name}: {}: a key or identity with the right to listen \
+                     is needed (Azure Service Bus Data Receiver)",
+                    self.why()
+                ),
+                true,
+            ),
+            _ if self.is_not_found() => Missing::NoQueue(format!(
+                "no such queue {name}: {}: make it, or look at its name (a subscription is \
+                 TOPIC/Subscriptions/NAME)",
+                self.why()
+            )),
+            Fault::Refused { condition, .. } if condition == "amqp:not-allowed" => fatal(
+                format!(
+                    "{name} cannot be worked on: {}: a queue with sessions is for receivers of \
+                     sessions: use one without",
+                    self.why()
+                ),
+                false,
+            ),
+            Fault::Refused { condition, .. } if condition.ends_with(":entity-disabled") => fatal(
+                format!("{name} is disabled: {}: enable it", self.why()),
+                false,
+            ),
+            _ => self.doubt(&format!("cannot reach {name}")).into(),
+        }
+    }
+
+    /// One line for a person.
+    pub(super) fn why(&self) -> String {
+        match self {
+            Fault::Refused {
+                status,
+                condition,
+                text,
+            } => {
+                let status = status.map(|status| status.to_string());
+                let parts = [status.as_deref(), Some(condition.as_str()), Some(text)];
+                let parts = parts.into_iter().flatten().filter(|part| !part.is_empty());
+                parts.collect::<Vec<_>>().join(" ")
+            }
+            Fault::Unanswered(why) | Fault::Unsent(why) | Fault::Unfit(why) => why.clone(),
+        }
+    }
+}
+
+/// What the service says, as part of one line.
+pub(super) fn one_line(text: &str) -> String {
+    const MOST: usize = 400;
+    let line: Vec<&str> = text
+        .split(|c: char| c.is_whitespace() || c.is_control())
+        .collect();
+    let line = line.into_iter().filter(|word| !word.is_empty());
+    let line: String = line.collect::<Vec<_>>().join(" ");
+    line.chars().take(MOST).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(status: Option<i64>, condition: &str) -> Fault {
+        Fault::Refused {
+            status,
+            condition: condition.to_owned(),
+            text: "text".to_owned(),
+        }
+    }
+
+    #[test]
+    fn every_refusal_has_its_meaning() {
+        for (fault, lost, unclear, busy) in [
+            (refused(Some(410), ""), true, false, false),
+            (
+                refused(Some(410), "com.microsoft:message-lock-lost"),
+                true,
+                false,
+                false,
+            ),
+            (
+                refused(None, "com.microsoft:message-lock-lost"),
+                true,
+                false,
+                false,
+            ),
+            (
+                refused(Some(404), "com.microsoft:message-not-found"),
+                true,
+                false,
+                false,
+            ),
+            (refused(Some(404), "amqp:not-found"), false, false, false),
+            (
+                refused(Some(503), "com.microsoft:server-busy"),
+                false,
+                false,
+                true,
+            ),
+            (
+                refused(Some(500), "amqp:internal-error"),
+                false,
+                true,
+                false,
+            ),
+            (
+                refused(Some(408), "com.microsoft:timeout"),
+                false,
+                true,
+                false,
+            ),
+            (refused(Some(401), ""), false, false, false),
+            (Fault::Unanswered("x".into()), false, true, false),
+            (Fault::Unsent("x".into()), false, false, false),
+        ] {
+            assert_eq!(fault.is_lost(), lost, "{fault:?}");
+            assert_eq!(fault.is_unclear(), unclear, "{fault:?}");
+            assert_eq!(fault.is_busy(), busy, "{fault:?}");
+        }
+    }
+
+    #[test]
+    fn at_first_what_is_wrong_for_good_is_told_apart() {
+        let denied = |missing| match missing {
+            Missing::Failed(Failure::Fatal { denied, .. }) => Some(denied),
+            _ => None,
+        };
+        let at_first = |condition| refused(None, condition).at_first("sb://h/q");
+        assert_eq!(denied(at_first("amqp:unauthorized-access")), Some(true));
+        assert_eq!(denied(refused(Some(401), "").at_first("q")), Some(true));
+        assert_eq!(denied(at_first("amqp:not-allowed")), Some(false));
+        assert_eq!(
+            denied(at_first("com.microsoft:entity-disabled")),
+            Some(false)
+        );
+        assert_eq!(
+            denied(Fault::Unfit("HTTP".into()).at_first("q")),
+            Some(false)
+        );
+        assert!(matches!(at_first("amqp:not-found"), Missing::NoQueue(_)));
+        let busy = at_first("com.microsoft:server-busy");
+        let Missing::Failed(Failure::Transient { retry_after, .. }) = busy else {
+            panic!("{busy}");
+        };
+        assert_eq!(retry_after, Some(BUSY));
+    }
+
+    #[test]
+    fn what_is_told_is_one_line() {
+        let fault = Fault::refused("amqp:not-found", Some("one\r\n two\0\x1b[31m"));
+        assert_eq!(fault.why(), "amqp:not-found one two [31m");
+        assert_eq!(refused(Some(410), "c").why(), "410 c text");
+    }
+}

@@ -1,0 +1,401 @@
+//! Keeps the one connection: makes it, gives credit, takes in what comes, renews the token, and makes
+//! it anew when it has ended.
+//!
+//! One task, begun by the queue. It decides nothing about messages: what it cannot hand out it gives
+//! back as it was.
+
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::engine::{Connection, Delivery, Engine, Intake, Service};
+use super::fault::{BUSY, Fault};
+use super::lock::{Held, Shared, wall};
+use super::shelf::{Shelf, Taken};
+use super::tokens::{CbsToken, CbsTokens};
+use crate::azure::before;
+use crate::clock::Instant;
+use crate::core::Failure;
+use crate::queue::{Lock as _, Settlement};
+
+/// How long one attempt to connect may take.
+const CONNECT: Duration = Duration::from_secs(15);
+/// How long a request of our own may take.
+const REQUEST: Duration = Duration::from_secs(5);
+/// The pauses between attempts to connect, at first and at most.
+const PAUSE: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// A connection that lasted for so long was a good one.
+const GOOD: Duration = Duration::from_secs(10);
+/// From one attempt to give a message back to the next, at first.
+const REPEAT: Duration = Duration::from_millis(250);
+/// tokio's timers stand still while the machine sleeps, so the clock is looked at this often.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// What the queue asks for.
+pub(super) enum Order {
+    /// Take no more, and give back what was not handed out.
+    Stop(Instant, oneshot::Sender<()>),
+    /// End it all.
+    Close(Instant, oneshot::Sender<()>),
+}
+
+/// See the module's text.
+pub(super) struct Keeper {
+    pub(super) engine: Box<dyn Engine>,
+    pub(super) tokens: Arc<dyn CbsTokens>,
+    pub(super) audience: String,
+    pub(super) shared: Arc<Shared>,
+    pub(super) shelf: Arc<Shelf>,
+    pub(super) orders: mpsc::Receiver<Order>,
+}
+
+/// How a connection ended.
+enum Ended {
+    Closed,
+    Broken(Fault),
+}
+
+/// What wakes the keeper while there is a connection.
+enum Woke {
+    Ordered(Option<Order>),
+    Ended(Fault),
+    Came(Result<Delivery, Fault>),
+    Authorised(Result<CbsToken, Fault>),
+    Looked,
+}
+
+impl Keeper {
+    /// Until the queue is closed, or dropped.
+    pub(super) async fn run(mut self) {
+        let mut pause = Duration::ZERO;
+        loop {
+            let began = Instant::now();
+            let connected = tokio::select! {
+                biased;
+                order = self.orders.recv() => match order {
+                    Some(Order::Stop(until, done)) => {
+                        self.stop(until, done);
+                        continue;
+                    }
+                    Some(Order::Close(_, done)) => {
+                        // Whoever asked may have gone.
+                        let _ = done.send(());
+                        return;
+                    }
+                    None => return,
+                },
+                connected = connect(&*self.engine, &*self.tokens, &self.audience) => connected,
+            };
+            let fault = match connected {
+                Ok((connection, token)) => {
+                    self.shelf.forget_credit();
+                    self.shared.line.up(Arc::clone(&connection.service));
+                    match self.serve(connection, token).await {
+                        Ended::Closed => return,
+                        Ended::Broken(fault) => {
+                            tracing::debug!("the connection has ended: {}", fault.why());
+                            self.shared.line.down(fault.clone());
+                            if Instant::now().since(began) >= GOOD {
+                                pause = Duration::ZERO;
+                            }
+                            fault
+                        }
+                    }
+                }
+                Err(fault) => {
+                    tracing::debug!("cannot connect: {}", fault.why());
+                    self.shared.line.failed(fault.clone());
+                    pause = pause.max(PAUSE);
+                    fault
+                }
+            };
+            if self.rest(pause, fault.is_busy()).await {
+                return;
+            }
+            pause = (pause * 2).clamp(PAUSE, PAUSE_MAX);
+        }
+    }
+
+    /// Waits before the next attempt to connect. Whether it is all over.
+    async fn rest(&mut self, pause: Duration, busy: bool) -> bool {
+        let jitter = |of: Duration| of.mul_f64(0.5 + fastrand::f64() / 2.0);
+        let began = Instant::now();
+        let (mut soonest, mut until) = (began + jitter(pause.min(PAUSE)), began + jitter(pause));
+        if busy {
+            soonest = soonest.max(began + BUSY);
+            until = until.max(soonest);
+        }
+        loop {
+            let now = Instant::now();
+            if now >= until {
+                return false;
+            }
+            tokio::select! {
+                biased;
+                order = self.orders.recv() => match order {
+                    Some(Order::Stop(by, done)) => self.stop(by, done),
+                    Some(Order::Close(_, done)) => {
+                        let _ = done.send(());
+                        return true;
+                    }
+                    None => return true,
+                },
+                // A lock cannot wait for long.
+                () = self.shared.line.hurry.notified() => until = until.min(soonest),
+                () = tokio::time::sleep(until.since(now).min(LOOK)) => {}
+            }
+        }
+    }
+
+    /// Does what there is to do, until the connection has ended.
+    async fn serve(&mut self, connection: Connection, token: CbsToken) -> Ended {
+        let Connection {
+            service,
+            mut intake,
+        } = connection;
+        let mut renew_at = renewal(&token);
+        let mut until = token.good_until;
+        let mut authorising = None;
+        loop {
+            if let Some((count, total)) = self.shelf.missing() {
+                let at = Instant::now();
+                if let Err(fault) = intake.let_come(total).await {
+                    return Ended::Broken(fault);
+                }
+                self.shelf.gave(count, at);
+            }
+            self.shelf
+                .old()
+                .into_iter()
+                .for_each(|taken| self.refresh(taken));
+            for taken in self.shelf.surplus() {
+                self.give_back(taken, Instant::now() + REQUEST);
+            }
+            let now = Instant::now();
+            if authorising.is_none() && now >= renew_at {
+                authorising = Some(Box::pin(reauthorise(
+                    Arc::clone(&self.tokens),
+                    self.audience.clone(),
+                    Arc::clone(&service),
+                )));
+            }
+            let authorised = async {
+                match &mut authorising {
+                    Some(authorising) => authorising.await,
+                    None => pending().await,
+                }
+            };
+            let woke = tokio::select! {
+                biased;
+                order = self.orders.recv() => Woke::Ordered(order),
+                fault = service.ended() => Woke::Ended(fault),
+                came = intake.next() => Woke::Came(came),
+                authorised = authorised => Woke::Authorised(authorised),
+                () = self.shelf.changed.notified() => Woke::Looked,
+                () = tokio::time::sleep(renew_at.since(now).min(LOOK)) => Woke::Looked,
+            };
+            match woke {
+                Woke::Ordered(Some(Order::Stop(by, done))) => {
+                    let here = self.shelf.close();
+                    self.drain(&mut *intake, by, &*service).await;
+                    here.into_iter().for_each(|taken| self.give_back(taken, by));
+                    self.stop(by, done);
+                }
+                Woke::Ordered(Some(Order::Close(by, done))) => {
+                    drop(intake);
+                    service.close(by).await;
+                    let _ = done.send(());
+                    return Ended::Closed;
+                }
+                Woke::Ordered(None) => return Ended::Closed,
+                Woke::Ended(fault) | Woke::Came(Err(fault)) => return Ended::Broken(fault),
+                Woke::Came(Ok(delivery)) => self.came(delivery, &*service),
+                Woke::Authorised(Ok(token)) => {
+                    authorising = None;
+                    renew_at = renewal(&token);
+                    until = token.good_until;
+                }
+                Woke::Authorised(Err(fault)) => {
+                    authorising = None;
+                    let now = Instant::now();
+                    let left = until.since(now);
+                    tracing::warn!(
+                        "the token for {} is not renewed: {}; it is good for {} s, trying again",
+                        self.audience,
+                        fault.why(),
+                        left.as_secs()
+                    );
+                    let pause = (left / 4).clamp(PAUSE, PAUSE_MAX);
+                    renew_at = now
+                        + if fault.is_busy() {
+                            pause.max(BUSY)
+                        } else {
+                            pause
+                        };
+                }
+                Woke::Looked => {}
+            }
+        }
+    }
+
+    /// A message came.
+    fn came(&self, delivery: Delivery, service: &dyn Service) {
+        // Without credit it should not be here: how old its lock is cannot be said.
+        let t0 = self.shelf.came().unwrap_or(Instant::ZERO);
+        let Some(taken) = self.taken(delivery, t0, service) else {
+            return;
+        };
+        let now = Instant::now();
+        if let Err(taken) = self.shelf.put(taken, now) {
+            self.give_back(taken, now + REQUEST);
+        }
+    }
+
+    fn taken(&self, delivery: Delivery, t0: Instant, service: &dyn Service) -> Option<Taken> {
+        let Some(lock) = delivery.lock else {
+            tracing::warn!(
+                "message {}: it has no lock token: giving it back",
+                delivery.id
+            );
+            service.forget(delivery.ticket, &Settlement::Release);
+            return None;
+        };
+        let lock_time = self.shared.belief.of(delivery.locked_until, wall());
+        let shared = Arc::clone(&self.shared);
+        Some(Taken {
+            id: delivery.id,
+            attempt: delivery.attempt,
+            body: delivery.body,
+            about: delivery.about,
+            held: Arc::new(Held::new(shared, lock, delivery.ticket, t0, lock_time)),
+            t0,
+            lock_time,
+            renewed: false,
+        })
+    }
+
+    /// Renews the lock of a message that came too long ago to count on it.
+    fn refresh(&self, mut taken: Taken) {
+        let shelf = Arc::clone(&self.shelf);
+        tokio::spawn(async move {
+            let t0 = Instant::now();
+            let give_up_at = t0 + REQUEST.min(taken.lock_time / 2);
+            match taken.held.relock(give_up_at).await {
+                Ok(lock_time) => {
+                    taken.t0 = t0;
+                    taken.lock_time = lock_time;
+                    taken.renewed = true;
+                    let Err(taken) = shelf.renewed(taken, Instant::now()) else {
+                        return;
+                    };
+                    release(&taken, Instant::now() + REQUEST).await;
+                }
+                Err(Failure::Lost { why, .. }) => {
+                    tracing::debug!("message {}: lost before it was begun: {why}", taken.id);
+                }
+                Err(_) => release(&taken, Instant::now() + REQUEST).await,
+            }
+            shelf.done();
+        });
+    }
+
+    fn give_back(&self, taken: Taken, give_up_at: Instant) {
+        let shelf = Arc::clone(&self.shelf);
+        shelf.begin();
+        tokio::spawn(async move {
+            release(&taken, give_up_at).await;
+            shelf.done();
+        });
+    }
+
+    /// Lets nothing come any more on this connection, and gives back what came.
+    async fn drain(&self, intake: &mut dyn Intake, until: Instant, service: &dyn Service) {
+        let (came, fault) = match intake.drain(until).await {
+            Ok(came) => (came, None),
+            Err((came, fault)) => (came, Some(fault)),
+        };
+        if let Some(fault) = fault {
+            tracing::debug!("not drained: {}", fault.why());
+        }
+        for delivery in came {
+            self.came(delivery, service);
+        }
+    }
+
+    /// Gives back what is here, and says so when that is done.
+    fn stop(&self, until: Instant, done: oneshot::Sender<()>) {
+        for taken in self.shelf.close() {
+            self.give_back(taken, until);
+        }
+        let shelf = Arc::clone(&self.shelf);
+        tokio::spawn(async move {
+            shelf.settled().await;
+            // Whoever asked may have gone.
+            let _ = done.send(());
+        });
+    }
+}
+
+/// Gives a message back as it was, as well as that can be done.
+async fn release(taken: &Taken, give_up_at: Instant) {
+    let mut pause = REPEAT;
+    while let Err(failure) = taken.held.settle(&Settlement::Release, give_up_at).await {
+        tracing::debug!("message {}: not given back: {failure}", taken.id);
+        if !matches!(failure, Failure::Transient { .. }) || Instant::now() + pause >= give_up_at {
+            return;
+        }
+        tokio::time::sleep(pause).await;
+        pause *= 2;
+    }
+}
+
+/// A token, and a connection with it.
+async fn connect(
+    engine: &dyn Engine,
+    tokens: &dyn CbsTokens,
+    audience: &str,
+) -> Result<(Connection, CbsToken), Fault> {
+    let token = token(tokens, audience).await?;
+    let connection = engine.connect(&token, Instant::now() + CONNECT).await?;
+    Ok((connection, token))
+}
+
+async fn reauthorise(
+    tokens: Arc<dyn CbsTokens>,
+    audience: String,
+    service: Arc<dyn Service>,
+) -> Result<CbsToken, Fault> {
+    let token = token(&*tokens, &audience).await?;
+    service.authorise(&token, Instant::now() + REQUEST).await?;
+    Ok(token)
+}
+
+async fn token(tokens: &dyn CbsTokens, audience: &str) -> Result<CbsToken, Fault> {
+    let token = before(Instant::now() + CONNECT, tokens.token(audience)).await;
+    let late = || Err(Fault::Unsent("there is no token in time".into()));
+    match token.map_or_else(late, |token| token.map_err(|failure| untokened(&failure))) {
+        Ok(token) => Ok(token),
+        Err(fault) => Err(fault),
+    }
+}
+
+/// There is no token.
+fn untokened(failure: &Failure) -> Fault {
+    let why = failure.to_string();
+    match failure {
+        Failure::Fatal { denied: true, .. } => {
+            Fault::refused("amqp:unauthorized-access", Some(&why))
+        }
+        Failure::Fatal { denied: false, .. } => Fault::Unfit(why),
+        _ => Fault::Unsent(why),
+    }
+}
+
+/// When a token is renewed: after 80 % of what is left of it.
+fn renewal(token: &CbsToken) -> Instant {
+    let now = Instant::now();
+    now + token.good_until.since(now).mul_f64(0.8)
+}

@@ -1,0 +1,353 @@
+//! Messages and requests in AMQP's types, and back.
+//!
+//! Called by the engine alone; knows its library, and no connection.
+
+use std::collections::BTreeMap;
+
+use azure_core::time::to_rfc3339;
+use fe2o3_amqp::types::messaging::{
+    Annotations, ApplicationProperties, Body, Header, Message, MessageId, Properties,
+};
+use fe2o3_amqp::types::primitives::{Array, OrderedMap, SimpleValue, Timestamp, Uuid, Value};
+use time::OffsetDateTime;
+
+use super::engine::{Delivery, Ticket};
+use super::fault::{Fault, one_line};
+use super::guid::Guid;
+use crate::queue::{About, Settlement, Unreadable};
+
+/// The longest reason and description that the service keeps.
+const LONGEST_TEXT: usize = 4096;
+
+/// A message as it came.
+pub(super) fn delivery(
+    ticket: Ticket,
+    tag: &[u8],
+    message: Message<Body<Value>>,
+    max_body: usize,
+) -> Delivery {
+    let notes = message.message_annotations.map(|notes| notes.0);
+    let note = |key: &str| annotation(notes.as_ref(), key);
+    let lock = Guid::from_tag(tag).or_else(|| {
+        let notes = message.delivery_annotations.as_ref().map(|notes| &notes.0);
+        match annotation(notes, "x-opt-lock-token")? {
+            Value::Uuid(token) => Some(Guid::from_uuid(*token.as_inner())),
+            _ => None,
+        }
+    });
+    let header = message.header.unwrap_or_default();
+    let known = message.properties.unwrap_or_default();
+    let sequence = note("x-opt-sequence-number").and_then(number);
+    let enqueued = note("x-opt-enqueued-time").and_then(millis);
+    let locked_until = note("x-opt-locked-until").and_then(millis);
+    let id = known.message_id.as_ref().map(identifier);
+    let id = id.filter(|id| !id.is_empty());
+    let id = id.or_else(|| sequence.map(|number| number.to_string()));
+    let about = About {
+        enqueued: enqueued.and_then(moment),
+        locked_until: locked_until.and_then(moment),
+        expires: expires(&header, &known, enqueued),
+        content_type: known.content_type.as_ref().map(|kind| kind.0.clone()),
+        properties: properties(
+            &known,
+            sequence,
+            notes.as_ref(),
+            message.application_properties,
+        ),
+    };
+    Delivery {
+        ticket,
+        lock,
+        id: id.unwrap_or_default(),
+        attempt: header.delivery_count.saturating_add(1),
+        body: bytes(message.body, max_body),
+        about,
+        locked_until,
+    }
+}
+
+/// A message that cannot be read; it can be put aside.
+pub(super) fn unreadable(ticket: Ticket, tag: &[u8], why: &str) -> Delivery {
+    let lock = Guid::from_tag(tag);
+    Delivery {
+        ticket,
+        lock,
+        id: lock.map(|lock| lock.to_string()).unwrap_or_default(),
+        attempt: 1,
+        body: Err(Unreadable {
+            reason: "UnsupportedBody",
+            detail: format!("the message cannot be read: {}", one_line(why)),
+        }),
+        about: About::default(),
+        locked_until: None,
+    }
+}
+
+/// The exact bytes of a body.
+fn bytes(body: Body<Value>, most: usize) -> Result<Vec<u8>, Unreadable> {
+    let unsupported = |what: &str| {
+        Err(Unreadable {
+            reason: "UnsupportedBody",
+            detail: format!("the body is {what}, which is not bytes"),
+        })
+    };
+    let size = match &body {
+        Body::Data(parts) => parts.iter().map(|part| part.0.len()).sum(),
+        Body::Value(value) => match &value.0 {
+            Value::Binary(bytes) => bytes.len(),
+            Value::String(text) => text.len(),
+            _ => 0,
+        },
+        Body::Sequence(_) | Body::Empty => 0,
+    };
+    if size > most {
+        return Err(Unreadable {
+            reason: "TooLarge",
+            detail: format!("the body of {size} bytes is larger than the {most} allowed"),
+        });
+    }
+    match body {
+        Body::Data(parts) => {
+            let mut parts = parts.into_iter().map(|part| part.0.into_vec());
+            let mut bytes = parts.next().unwrap_or_default();
+            parts.for_each(|part| bytes.extend(part));
+            Ok(bytes)
+        }
+        Body::Value(value) => match value.0 {
+            Value::Binary(bytes) => Ok(bytes.into_vec()),
+            Value::String(text) => Ok(text.into_bytes()),
+            Value::Null => Ok(Vec::new()),
+            _ => unsupported("an AMQP value other than a string or binary"),
+        },
+        Body::Sequence(_) => unsupported("an AMQP sequence"),
+        Body::Empty => Ok(Vec::new()),
+    }
+}
+
+fn annotation<'a>(notes: Option<&'a Annotations>, key: &str) -> Option<&'a Value> {
+    let mut notes = notes?.iter();
+    let found = notes.find(|(name, _)| match name {
+        fe2o3_amqp::types::messaging::annotations::OwnedKey::Symbol(name) => name.as_str() == key,
+        _ => false,
+    });
+    found.map(|(_, value)| value)
+}
+
+fn number(value: &Value) -> Option<i64> {
+    match value {
+        Value::Long(number) => Some(*number),
+        Value::Int(number) => Some(i64::from(*number)),
+        Value::Ulong(number) => i64::try_from(*number).ok(),
+        Value::Uint(number) => Some(i64::from(*number)),
+        _ => None,
+    }
+}
+
+fn millis(value: &Value) -> Option<i64> {
+    match value {
+        Value::Timestamp(at) => Some(at.milliseconds()),
+        _ => None,
+    }
+}
+
+/// For people.
+fn moment(millis: i64) -> Option<String> {
+    let nanos = i128::from(millis) * 1_000_000;
+    let at = OffsetDateTime::from_unix_timestamp_nanos(nanos).ok()?;
+    Some(to_rfc3339(&at))
+}
+
+fn expires(header: &Header, known: &Properties, enqueued: Option<i64>) -> Option<String> {
+    let by_life = || Some(enqueued?.saturating_add(i64::from(header.ttl?)));
+    let expiry = known.absolute_expiry_time.as_ref();
+    let expiry = expiry.map(Timestamp::milliseconds);
+    moment(expiry.or_else(by_life)?)
+}
+
+fn identifier(id: &MessageId) -> String {
+    match id {
+        MessageId::Ulong(number) => number.to_string(),
+        MessageId::Uuid(uuid) => Guid::from_uuid(*uuid.as_inner()).to_string(),
+        MessageId::Binary(bytes) => hex(bytes),
+        MessageId::String(text) => text.clone(),
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Those of the sender by their names; the service's own, by Microsoft's, go first.
+fn properties(
+    known: &Properties,
+    sequence: Option<i64>,
+    notes: Option<&Annotations>,
+    sender: Option<ApplicationProperties>,
+) -> BTreeMap<String, String> {
+    let note = |key: &str| match annotation(notes, key) {
+        Some(Value::String(text)) => Some(text.clone()),
+        _ => None,
+    };
+    let ours = [
+        ("SequenceNumber", sequence.map(|number| number.to_string())),
+        (
+            "CorrelationId",
+            known.correlation_id.as_ref().map(identifier),
+        ),
+        ("Subject", known.subject.clone()),
+        ("To", known.to.clone()),
+        ("ReplyTo", known.reply_to.clone()),
+        ("SessionId", known.group_id.clone()),
+        ("ReplyToSessionId", known.reply_to_group_id.clone()),
+        ("PartitionKey", note("x-opt-partition-key")),
+        ("DeadLetterSource", note("x-opt-deadletter-source")),
+    ];
+    let ours = ours
+        .into_iter()
+        .filter_map(|(name, value)| Some((name.to_owned(), value?)));
+    let sender = sender.map(|sender| sender.0.into_inner());
+    let sender = sender.into_iter().flatten();
+    let mut all: BTreeMap<String, String> = sender
+        .filter_map(|(name, value)| Some((name, simple(&value.into())?)))
+        .collect();
+    all.extend(ours);
+    all
+}
+
+/// The value of a property as text; nothing for null.
+fn simple(value: &Value) -> Option<String> {
+    Some(match value {
+        Value::Null => return None,
+        Value::Bool(truth) => truth.to_string(),
+        Value::Ubyte(number) => number.to_string(),
+        Value::Ushort(number) => number.to_string(),
+        Value::Uint(number) => number.to_string(),
+        Value::Ulong(number) => number.to_string(),
+        Value::Byte(number) => number.to_string(),
+        Value::Short(number) => number.to_string(),
+        Value::Int(number) => number.to_string(),
+        Value::Long(number) => number.to_string(),
+        Value::Float(number) => number.to_string(),
+        Value::Double(number) => number.to_string(),
+        Value::Char(char) => char.to_string(),
+        Value::Timestamp(at) => moment(at.milliseconds())?,
+        Value::Uuid(uuid) => Guid::from_uuid(*uuid.as_inner()).to_string(),
+        Value::Binary(bytes) => hex(bytes),
+        Value::String(text) => text.clone(),
+        Value::Symbol(symbol) => symbol.0.clone(),
+        // Microsoft's clients describe types of their own, such as a moment in .NET's ticks.
+        Value::Described(described) => return simple(&described.value),
+        other => format!("{other:?}"),
+    })
+}
+
+/// The operation and the body of a request to renew a lock.
+pub(super) fn renewal(lock: Guid) -> (&'static str, Value) {
+    (
+        "com.microsoft:renew-lock",
+        map([("lock-tokens", tokens(lock))]),
+    )
+}
+
+/// The same of a request to settle; a release cannot be asked for.
+pub(super) fn settlement(lock: Guid, how: &Settlement) -> Option<(&'static str, Value)> {
+    let status = match how {
+        Settlement::Complete => "completed",
+        Settlement::Retry(_) => "abandoned",
+        Settlement::DeadLetter { .. } => "suspended",
+        Settlement::Release => return None,
+    };
+    let mut entries = vec![
+        ("disposition-status", Value::String(status.to_owned())),
+        ("lock-tokens", tokens(lock)),
+    ];
+    if let Settlement::DeadLetter { reason, detail } = how {
+        entries.push(("deadletter-reason", Value::String(cut(reason))));
+        entries.push(("deadletter-description", Value::String(cut(detail))));
+    }
+    Some(("com.microsoft:update-disposition", map(entries)))
+}
+
+fn tokens(lock: Guid) -> Value {
+    Value::Array(Array(vec![Value::Uuid(Uuid::from(lock.as_uuid()))]))
+}
+
+fn map(entries: impl IntoIterator<Item = (&'static str, Value)>) -> Value {
+    let entries = entries.into_iter();
+    let entries = entries.map(|(key, value)| (Value::String(key.to_owned()), value));
+    Value::Map(entries.collect::<OrderedMap<_, _>>())
+}
+
+/// As much of a text as the service keeps.
+pub(super) fn cut(text: &str) -> String {
+    let mut end = text.len().min(LONGEST_TEXT);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].to_owned()
+}
+
+/// What the service says to a request.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: i64,
+    pub(super) condition: String,
+    pub(super) text: String,
+    pub(super) body: Value,
+}
+
+/// An answer, and to which request.
+pub(super) fn answer(message: Message<Body<Value>>) -> Option<(String, Answer)> {
+    let id = message.properties?.correlation_id?;
+    let marks = message.application_properties?.0;
+    // `$cbs` and `$management` write the same words in two ways.
+    let mark = |one: &str, other: &str| marks.get(one).or_else(|| marks.get(other));
+    let text = |value: Option<&SimpleValue>| match value {
+        Some(SimpleValue::String(text)) => text.clone(),
+        Some(SimpleValue::Symbol(symbol)) => symbol.0.clone(),
+        _ => String::new(),
+    };
+    let status = match mark("statusCode", "status-code")? {
+        SimpleValue::Int(status) => i64::from(*status),
+        SimpleValue::Long(status) => *status,
+        SimpleValue::Uint(status) => i64::from(*status),
+        _ => return None,
+    };
+    let body = match message.body {
+        Body::Value(value) => value.0,
+        _ => Value::Null,
+    };
+    let answer = Answer {
+        status,
+        condition: text(mark("errorCondition", "error-condition")),
+        text: text(mark("statusDescription", "status-description")),
+        body,
+    };
+    Some((identifier(&id), answer))
+}
+
+impl Answer {
+    /// Whether it was done.
+    pub(super) fn result(self) -> Result<Value, Fault> {
+        if (200..300).contains(&self.status) {
+            return Ok(self.body);
+        }
+        Err(Fault::Refused {
+            status: Some(self.status),
+            condition: self.condition,
+            text: one_line(&self.text),
+        })
+    }
+}
+
+/// Until when a renewed lock lasts, in milliseconds since 1970.
+pub(super) fn expiration(body: &Value) -> Option<i64> {
+    let Value::Map(body) = body else {
+        return None;
+    };
+    match body.get(&Value::String("expirations".to_owned()))? {
+        Value::Array(all) => all.0.first().and_then(millis),
+        Value::List(all) => all.first().and_then(millis),
+        _ => None,
+    }
+}

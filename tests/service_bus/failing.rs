@@ -1,0 +1,209 @@
+//! A service that refuses, is overloaded, or is not there.
+
+use nix::sys::signal::Signal;
+use service_bus_stand_in::{Act, Fault, On};
+
+use super::*;
+
+#[test]
+fn a_wrong_key_is_said_at_once_and_not_tried_again() {
+    let stage = Stage::one("x");
+    let string = stage.broker.connection_string();
+    let wrong = string.replace("SharedAccessKey=", "SharedAccessKey=wr0ng");
+    let done = stage
+        .scene
+        .verb("work")
+        .args(["--service-bus", JOBS])
+        .env(STRING, wrong)
+        .command(["true"])
+        .finish();
+    assert_ended(&done, 77, "not authorised");
+    assert!(!done.stderr.contains("wr0ng"), "{}", done.stderr);
+    assert_eq!(stage.count(|e| matches!(e, Event::TokenPut { .. })), 1);
+    stage.assert_holds(1, 0);
+}
+
+#[test]
+fn a_right_that_is_missing_is_said_at_once() {
+    let stage = Stage::one("x");
+    let act = Act::Refuse {
+        status: 401,
+        condition: "amqp:unauthorized-access".into(),
+        text: "Unauthorized access. 'Listen' claim(s) are required to perform this operation."
+            .into(),
+    };
+    stage
+        .broker
+        .fault(Fault::new(On::Attach, act).at(JOBS).times(u32::MAX));
+    let done = stage.worker().command(["true"]).finish();
+    assert_ended(&done, 77, "Listen");
+    stage.assert_holds(1, 0);
+}
+
+#[test]
+fn a_right_that_is_taken_away_later_is_waited_for() {
+    let stage = Stage::with(SHORT);
+    let running = stage.worker().command(["true"]).start();
+    stage.put("one");
+    running.await_log("completed");
+    stage
+        .broker
+        .fault(Fault::new(On::PutToken, Act::unauthorized()).times(2));
+    stage.broker.cut();
+    running.await_log("cannot take messages");
+    stage.put("two");
+    running.await_log_times("completed", 2);
+    running.signal(Signal::SIGTERM);
+    assert_eq!(running.finish().ended, Ended::Died(Signal::SIGTERM));
+}
+
+#[test]
+fn a_queue_that_is_not_there_that_has_sessions_or_is_disabled_is_explained() {
+    let stage = Stage::one("x");
+    let done = stage.worker_on("nowhere").command(["true"]).finish();
+    assert_ended(&done, 66, "nowhere");
+    let sessions = QueueSettings {
+        sessions: true,
+        ..QueueSettings::default()
+    };
+    stage.broker.create("talks", sessions);
+    let done = stage.worker_on("talks").command(["true"]).finish();
+    assert_ended(&done, 69, "session");
+    let disabled = QueueSettings {
+        disabled: true,
+        ..QueueSettings::default()
+    };
+    stage.broker.create("asleep", disabled);
+    let done = stage.worker_on("asleep").command(["true"]).finish();
+    assert_ended(&done, 69, "disabled");
+}
+
+#[test]
+fn a_queue_that_is_disabled_for_a_while_is_waited_for() {
+    let stage = Stage::with(SHORT);
+    let running = stage.worker().command(["true"]).start();
+    stage.put("x");
+    running.await_log("completed");
+    stage.broker.disable(JOBS, true);
+    running.await_log("cannot take messages");
+    stage.broker.disable(JOBS, false);
+    stage.put("y");
+    running.await_log_times("completed", 2);
+    running.signal(Signal::SIGTERM);
+    assert_eq!(running.finish().ended, Ended::Died(Signal::SIGTERM));
+}
+
+#[test]
+fn an_overloaded_service_is_left_alone_for_four_seconds() {
+    let stage = Stage::one("x");
+    stage
+        .broker
+        .fault(Fault::new(On::Attach, Act::server_busy()).at(JOBS));
+    let begin = trafficcop::clock::Instant::now();
+    assert_ended(&stage.once(&[], "exit 0"), 0, "completed");
+    let took = trafficcop::clock::Instant::now().since(begin);
+    assert!(took >= Duration::from_secs(4), "{took:?}");
+}
+
+#[test]
+fn a_connection_that_is_cut_costs_a_running_command_nothing() {
+    let stage = Stage::with(Duration::from_secs(10));
+    stage.put("x");
+    let running = stage
+        .worker()
+        .shell("echo runs >&2; sleep 12; echo done >&2")
+        .start();
+    running.await_log("runs");
+    stage.broker.refuse_connections(true);
+    stage.broker.cut();
+    std::thread::sleep(Duration::from_secs(2));
+    stage.broker.refuse_connections(false);
+    running.await_log("completed, attempt 1");
+    // And what comes then is taken, too.
+    stage.put("y");
+    running.await_log_times("runs", 2);
+    assert_eq!(stage.count(|e| matches!(e, Event::LockExpired { .. })), 0);
+    running.signal(Signal::SIGKILL);
+}
+
+#[test]
+fn links_that_are_detached_for_idleness_are_made_anew() {
+    let settings = Settings {
+        idle_detach: Duration::from_secs(2),
+        ..Settings::default()
+    };
+    let stage = Stage::of(settings, QueueSettings::default());
+    let running = stage.worker().command(["true"]).start();
+    stage.wait("a link to be detached", |view| {
+        let forced = |entry: &service_bus_stand_in::Entry| {
+            matches!(&entry.event, Event::Detached { address, condition: Some(_) } if address == JOBS)
+        };
+        view.journal().iter().any(forced).then_some(())
+    });
+    stage.put("x");
+    running.await_log("completed, attempt 1");
+    running.signal(Signal::SIGTERM);
+    assert_eq!(running.finish().ended, Ended::Died(Signal::SIGTERM));
+}
+
+#[test]
+fn a_service_that_says_nothing_for_a_while_is_worked_on_again() {
+    let stage = Stage::with(SHORT);
+    let running = stage.worker().command(["true"]).start();
+    stage.put("x");
+    running.await_log("completed");
+    stage.broker.freeze();
+    stage.put("y");
+    std::thread::sleep(SHORT + Duration::from_secs(3));
+    stage.broker.thaw();
+    running.await_log_times("completed", 2);
+    running.signal(Signal::SIGTERM);
+    assert_eq!(running.finish().ended, Ended::Died(Signal::SIGTERM));
+    stage.assert_holds(0, 0);
+}
+
+#[test]
+fn a_service_that_is_not_there_is_given_up_after_a_while_without_a_storm() {
+    let stage = Stage::one("x");
+    stage.broker.refuse_connections(true);
+    let done = stage.worker().command(["true"]).finish();
+    assert_ended(&done, 69, "cannot reach");
+    let attempts = stage.count(|e| matches!(e, Event::Connected { .. }));
+    assert!(attempts < 60, "{attempts} connections");
+}
+
+#[test]
+fn a_server_that_is_no_broker_is_called_what_it_is() {
+    let scene = Scene::new();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("bound").port();
+    let server = std::thread::spawn(move || {
+        use std::io::{Read as _, Write as _};
+        listener.set_nonblocking(false).expect("blocking");
+        let mut served = 0;
+        while let Ok((mut stream, _)) = listener.accept() {
+            let mut bytes = [0; 1024];
+            let count = stream.read(&mut bytes).unwrap_or(0);
+            if bytes[..count].starts_with(b"bye") {
+                return served;
+            }
+            served += 1;
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n");
+        }
+        served
+    });
+    let string = format!(
+        "Endpoint=sb://127.0.0.1:{port};SharedAccessKeyName=n;SharedAccessKey=k;UseDevelopmentEmulator=true"
+    );
+    let done = scene
+        .verb("work")
+        .args(["--service-bus", JOBS])
+        .env(STRING, string)
+        .command(["true"])
+        .finish();
+    assert_ended(&done, 69, "not an AMQP server");
+    let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+    std::io::Write::write_all(&mut stream, b"bye").expect("it reads");
+    let served = server.join().expect("a server");
+    assert!(served < 40, "{served} connections");
+}

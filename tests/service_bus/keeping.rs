@@ -1,0 +1,224 @@
+//! How a lock is kept: for as long as its command runs, and no longer than anybody can be sure of.
+
+use nix::sys::signal::Signal;
+use service_bus_stand_in::{Act, Fault, On};
+
+use super::*;
+
+/// A worker with one message, whose command runs for so long.
+fn runs_for(stage: &Stage, seconds: f32) -> Finished {
+    stage.put("x");
+    stage.once(&[], &format!("sleep {seconds}"))
+}
+
+fn delivered(stage: &Stage) -> usize {
+    stage.count(|event| matches!(event, Event::Delivered { .. }))
+}
+
+fn expired(stage: &Stage) -> usize {
+    stage.count(|event| matches!(event, Event::LockExpired { .. }))
+}
+
+#[test]
+fn a_command_that_runs_for_five_lock_times_completes_once() {
+    let stage = Stage::with(SHORT);
+    let done = runs_for(&stage, 25.0);
+    assert_ended(&done, 0, "completed, attempt 1, exit 0");
+    assert_eq!(expired(&stage), 0);
+    assert_eq!(delivered(&stage), 1);
+    stage.assert_holds(0, 0);
+}
+
+#[test]
+fn a_clock_that_is_wrong_costs_no_lock() {
+    // A lock of 30 s, believed to be one of 40 s: the first renewal, and each after it, comes before
+    // 30 s are over. With the others it is believed to be shorter, or not at all.
+    std::thread::scope(|scope| {
+        for skew in [10_000, -10_000, 3_600_000, -3_600_000] {
+            scope.spawn(move || {
+                let stage = Stage::with(Duration::from_secs(30));
+                stage.broker.skew(skew);
+                let done = runs_for(&stage, if skew == 10_000 { 34.0 } else { 12.0 });
+                assert_ended(&done, 0, "completed, attempt 1, exit 0");
+                assert_eq!(expired(&stage), 0, "{skew}");
+                let warned = done.stderr.contains("clock");
+                assert_eq!(warned, skew.abs() > 10_000, "{}", done.stderr);
+            });
+        }
+    });
+}
+
+#[test]
+fn a_length_that_is_said_is_believed_before_any_clock() {
+    let stage = Stage::with(SHORT);
+    // It would be believed to be 15 s.
+    stage.broker.skew(10_000);
+    stage.put("x");
+    let done = stage.once(&["--lock-time", "5s"], "sleep 12");
+    assert_ended(&done, 0, "completed, attempt 1, exit 0");
+    assert_eq!(expired(&stage), 0);
+}
+
+#[test]
+fn answers_that_come_late_twice_or_out_of_order_cost_no_lock() {
+    let late = Duration::from_millis(1300);
+    let acts = [
+        Act::Delay(late),
+        Act::Hold(late),
+        Act::Duplicate,
+        Act::Shift,
+        Act::Uncorrelated,
+        Act::Lose,
+        Act::Ignore,
+        Act::server_busy(),
+        Act::Cut,
+        Act::CutAfter,
+        Act::Detach {
+            condition: "amqp:link:detach-forced".into(),
+        },
+    ];
+    std::thread::scope(|scope| {
+        for act in acts {
+            scope.spawn(move || {
+                // A detached link is found out by the request after the one that it swallowed: then
+                // there has to be room for a third.
+                let detached = matches!(act, Act::Detach { .. });
+                let (lock, time) = if detached { (40, 30.0) } else { (20, 22.0) };
+                let stage = Stage::with(Duration::from_secs(lock));
+                stage
+                    .broker
+                    .fault(Fault::new(On::RenewLock, act.clone()).at(JOBS));
+                let done = runs_for(&stage, time);
+                assert_ended(&done, 0, "completed, attempt 1, exit 0");
+                assert_eq!(expired(&stage), 0, "{act:?}");
+                assert!(stage.count(|event| matches!(event, Event::Renewed { .. })) > 0);
+            });
+        }
+    });
+}
+
+#[test]
+fn an_answer_that_comes_after_its_time_never_stands_for_the_next_one() {
+    let stage = Stage::with(Duration::from_secs(10));
+    stage.put("x");
+    // The first is answered when nobody waits for it any more, with yes; the second says no.
+    let late = Act::Delay(Duration::from_secs(3));
+    stage.broker.fault(Fault::new(On::RenewLock, late));
+    stage
+        .broker
+        .fault(Fault::new(On::RenewLock, Act::lock_lost()));
+    let done = stage.once(&[], "trap '' TERM; while :; do sleep 1; done");
+    assert_ended(&done, 71, "lost, attempt 1");
+    stage.scene.await_nobody();
+}
+
+#[test]
+fn a_worker_that_stood_still_past_the_lock_settles_nothing_and_its_command_is_dead_before() {
+    let stage = Stage::with(SHORT);
+    stage.put("x");
+    let frozen = stage
+        .worker()
+        .args(["--retry-delay", "0s"])
+        .shell("echo runs >&2; exec sleep 600")
+        .start();
+    frozen.await_log("runs");
+    frozen.freeze();
+    let next = stage.once(&[], "exit 0");
+    assert_ended(&next, 0, "completed, attempt 2");
+    frozen.signal(Signal::SIGCONT);
+    frozen.await_log("attempt 1");
+    frozen.signal(Signal::SIGTERM);
+    let done = frozen.finish();
+    assert!(!done.stderr.contains("completed"), "{}", done.stderr);
+    stage.assert_holds(0, 0);
+}
+
+#[test]
+fn a_message_that_arrived_while_the_worker_stood_still_is_not_run_on_an_old_lock() {
+    let stage = Stage::with(SHORT);
+    let frozen = stage
+        .worker()
+        .shell("read text; echo runs $text >&2; exec true")
+        .start();
+    frozen.await_log("takes messages");
+    // It has to stand still with its credit out: the first attempts may come before that.
+    let caught = (0..20).any(|round| {
+        std::thread::sleep(Duration::from_millis(100 * round));
+        frozen.freeze();
+        let before = delivered(&stage);
+        stage.put(&format!("number-{round}."));
+        let seen = stage.broker.wait(Duration::from_secs(2), move |view| {
+            let all = view.journal().iter().map(|entry| &entry.event);
+            let count = all
+                .filter(|event| matches!(event, Event::Delivered { .. }))
+                .count();
+            (count > before).then_some(())
+        });
+        if seen.is_none() {
+            frozen.signal(Signal::SIGCONT);
+            stage.wait("the message to be done with", |view| {
+                let counts = view.counts(JOBS);
+                (counts.ready + counts.locked == 0).then_some(())
+            });
+        }
+        seen.is_some()
+    });
+    assert!(caught, "it never stood still with its credit out");
+    let ran = frozen.stderr().matches("runs").count();
+    // Its lock ends without it, and another one works on it.
+    stage.wait("the lock to end", |view| {
+        let ended =
+            |entry: &service_bus_stand_in::Entry| matches!(entry.event, Event::LockExpired { .. });
+        view.journal().iter().any(ended).then_some(())
+    });
+    let other = stage
+        .worker()
+        .arg("--once")
+        .shell("echo mine >&2; sleep 8")
+        .start();
+    other.await_log("mine");
+    frozen.signal(Signal::SIGCONT);
+    assert_ended(&other.finish(), 0, "completed, attempt 2");
+    let log = frozen.stderr();
+    assert_eq!(log.matches("runs").count(), ran, "{log}");
+    frozen.signal(Signal::SIGTERM);
+    let _ended = frozen.finish();
+    stage.assert_holds(0, 0);
+}
+
+#[test]
+fn a_worker_that_is_killed_leaves_its_message_to_the_next_after_its_command_is_dead() {
+    let stage = Stage::with(SHORT);
+    stage.put("x");
+    let script =
+        "export TRAFFICCOP_TOKEN=$TRAFFICCOP_MESSAGE_ATTEMPT TRAFFICCOP_HOLDER=w; exec \"$@\"";
+    let journalist = |tag: &str, options: &[&str]| {
+        let shell = ["sh", "-c", script, "sh"].map(std::ffi::OsString::from);
+        let mut words = shell.to_vec();
+        words.extend(stage.scene.journalist(tag, options));
+        words
+    };
+    let first = stage
+        .worker()
+        .command(journalist("first", &["--term", "ignore"]))
+        .start();
+    stage.scene.journal.await_sign_of_life("first");
+    let second = stage
+        .worker()
+        .arg("--once")
+        .command(journalist("second", &["--beats", "5"]))
+        .start();
+    first.signal(Signal::SIGKILL);
+    assert_ended(&second.finish(), 0, "completed, attempt 2");
+    assert_eq!(stage.scene.journal.judge(), ["first", "second"]);
+    stage.assert_holds(0, 0);
+}
+
+#[test]
+fn a_command_that_does_not_read_its_message_holds_up_no_renewal() {
+    let stage = Stage::with(SHORT);
+    stage.broker.put(JOBS, Message::data(&[b'x'; 500_000]));
+    let done = stage.once(&[], "exec 0<&-; sleep 8");
+    assert_ended(&done, 0, "completed, attempt 1");
+    assert_eq!(expired(&stage), 0);
+}

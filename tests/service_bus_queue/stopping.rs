@@ -1,0 +1,154 @@
+//! Nothing stays locked behind a worker that leaves, and nothing that it did not begin is counted.
+
+use super::*;
+
+#[tokio::test]
+async fn what_was_not_handed_out_goes_back_as_it_was() {
+    let scene = Scene::locking(300);
+    assert!(
+        scene
+            .queue
+            .take(4, later(300))
+            .await
+            .expect("none")
+            .is_empty()
+    );
+    for number in 0..4_u8 {
+        scene.put(&[number]);
+    }
+    scene
+        .until(|view| (view.counts(JOBS).locked == 4).then_some(()))
+        .await;
+    scene.queue.stop(patiently()).await;
+    let left = scene.waiting(JOBS);
+    assert_eq!(scene.counts().locked, 0);
+    assert!(left.len() == 4 && left.iter().all(|message| message.failed == 0));
+    assert_eq!(
+        scene.count(|event| matches!(event, Event::Drained { .. })),
+        1
+    );
+    // None comes any more.
+    scene.put(b"later");
+    assert!(
+        scene
+            .queue
+            .take(4, later(300))
+            .await
+            .expect("none")
+            .is_empty()
+    );
+    assert_eq!(scene.counts().locked, 0);
+    scene.queue.close(patiently()).await;
+    scene
+        .until(|view| (view.connections() == 0).then_some(()))
+        .await;
+}
+
+#[tokio::test]
+async fn what_was_handed_out_goes_on_after_a_stop() {
+    let scene = Scene::locking(30);
+    scene.put(b"held");
+    let held = scene.take().await;
+    scene.queue.stop(patiently()).await;
+    renew(&held).await.expect("renewed");
+    scene.fault(On::RenewLock, Act::Cut);
+    assert_doubt(renew(&held).await);
+    renew(&held).await.expect("renewed over another connection");
+    complete(&held).await.expect("completed");
+    scene.queue.close(patiently()).await;
+    assert_doubt(renew(&held).await.or(Err(Failure::Transient {
+        why: "settled".into(),
+        retry_after: None,
+    })));
+}
+
+#[tokio::test]
+async fn a_stop_that_races_with_deliveries_leaves_nothing_locked() {
+    const ROUNDS: usize = 200;
+    let broker = broker(Settings::default(), settings(300));
+    let (mut taken, mut sent) = (0, 0);
+    for round in 0..ROUNDS {
+        let queue = ServiceBusQueue::open(config(broker.address().port()));
+        queue
+            .prepare(patiently())
+            .await
+            .expect("the queue is there");
+        let mut held = Vec::new();
+        {
+            let mut take = std::pin::pin!(queue.take(8, patiently()));
+            // Until the credit is out.
+            let pause = Duration::from_micros((round as u64 % 20) * 100);
+            let _ = tokio::time::timeout(pause, &mut take).await.map(|taken| {
+                held.extend(taken.expect("taken"));
+            });
+            for number in 0..round % 5 {
+                broker.put(JOBS, Sent::data(&[number as u8]));
+                sent += 1;
+            }
+            if held.is_empty() && round % 3 == 0 {
+                let wait = Duration::from_micros((round as u64 % 7) * 200);
+                let _ = tokio::time::timeout(wait, &mut take).await.map(|taken| {
+                    held.extend(taken.expect("taken"));
+                });
+            }
+        }
+        queue.stop(patiently()).await;
+        let locked = broker.look(|view| view.counts(JOBS).locked);
+        assert_eq!(locked, held.len(), "round {round}");
+        for message in &held {
+            complete(message).await.expect("completed");
+        }
+        taken += held.len();
+        queue.close(patiently()).await;
+    }
+    let left = broker.look(|view| view.messages(JOBS));
+    assert_eq!(broker.look(|view| view.counts(JOBS).locked), 0);
+    assert_eq!(left.len(), sent - taken);
+    assert!(
+        left.iter().all(|message| message.failed == 0),
+        "one was counted"
+    );
+    let expired = |event: &Event| matches!(event, Event::LockExpired { .. });
+    assert_eq!(broker.look(move |view| count(view, &expired)), 0);
+}
+
+/// What the process has in memory, in KiB.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/statm").expect("our own memory");
+    let pages = status.split(' ').nth(1).expect("resident pages");
+    pages.parse::<u64>().expect("a number") * 4
+}
+
+/// Run by hand: `cargo test --test service_bus_queue -- --ignored --nocapture memory`.
+#[tokio::test]
+#[ignore = "a measurement"]
+async fn memory_stays_as_it_is_over_twenty_thousand_messages() {
+    let scene = Scene::locking(300);
+    let mut figures = Vec::new();
+    let began = Instant::now();
+    for thousand in 0..20 {
+        for _ in 0..125 {
+            for number in 0..8_u8 {
+                scene.put(&[number; 100]);
+            }
+            let mut held = Vec::new();
+            while held.len() < 8 {
+                held.extend(
+                    scene
+                        .queue
+                        .take(8 - held.len(), patiently())
+                        .await
+                        .expect("taken"),
+                );
+            }
+            let settled = held.iter().map(complete);
+            for result in futures::future::join_all(settled).await {
+                result.expect("completed");
+            }
+        }
+        figures.push(resident());
+        println!("{} messages: {} KiB", (thousand + 1) * 1000, resident());
+    }
+    let rate = 20_000.0 / Instant::now().since(began).as_secs_f64();
+    println!("{rate:.0} messages/s");
+}
