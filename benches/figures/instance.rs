@@ -41,9 +41,6 @@ pub(crate) enum Lock<'a> {
 
 /// `trafficcop run` on this lock, without a command yet.
 pub(crate) fn trafficcop(lock: Lock<'_>) -> Command {
-<<<<<<< HEAD
-    let mut command = Command::new(programs::trafficcop());
-=======
     let mut command = bare("run");
     match lock {
         Lock::File(path) => command.arg("--file").arg(path),
@@ -56,8 +53,7 @@ pub(crate) fn trafficcop(lock: Lock<'_>) -> Command {
 
 /// A verb of `trafficcop`, with nothing of our environment that would speak to it.
 pub(crate) fn bare(verb: &str) -> Command {
-    let mut command = Command::new(TRAFFICCOP);
->>>>>>> main
+    let mut command = Command::new(programs::trafficcop());
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy().to_uppercase();
         let ours = text.starts_with("TRAFFICCOP_") || text.starts_with("AZURE_");
