@@ -2,6 +2,7 @@
 //! makes sense of it. Values stay as they were typed, so that what is wrong with one is said in
 //! one line and in one place, by the plan. It must never decide anything.
 
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::fmt::Write as _;
 
@@ -187,7 +188,15 @@ pub enum Verb {
 /// Two columns of text: a name and its meaning.
 type Rows<'a> = &'a [(&'a str, &'a str)];
 
+thread_local! {
+    /// What is being defined will show no help, so long texts need not be laid out.
+    static BRIEF: Cell<bool> = const { Cell::new(false) };
+}
+
 fn with_examples(examples: Rows<'_>, lists: &[(&str, Rows<'_>)]) -> String {
+    if BRIEF.get() {
+        return String::new();
+    }
     let mut text = String::from("Examples:\n");
     for (what, command) in examples {
         let _ = write!(text, "  {what}\n      {command}\n");
@@ -253,7 +262,9 @@ fn sound_run(line: &[OsString]) -> Option<Run> {
     if words.first()? != "run" {
         return None;
     }
+    BRIEF.set(true);
     let definition = Run::augment_args(clap::Command::new("run")).mut_args(with_its_variable);
+    BRIEF.set(false);
     let matches = definition.try_get_matches_from(words).ok()?;
     Run::from_arg_matches(&matches).ok()
 }

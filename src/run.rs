@@ -312,6 +312,7 @@ pub(crate) fn open(plan: &Plan) -> anyhow::Result<Result<Arc<dyn Store>, Ending>
                 Slots::of_files(config, plan.slots).map(|slots| Arc::new(looking(slots, plan)) as _)
             } else {
                 file::File::open(config).map(|store| {
+                    let store = store.competing_in_place();
                     Arc::new(match &plan.task {
                         Some(task) => store.with_task(task.clone()),
                         None => store,

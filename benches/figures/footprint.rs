@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::handover::is_waited_for;
 use crate::instance::{Instance, Lock, await_for, guardian, trafficcop_with};
 use crate::numbers::Samples;
-use crate::programs::TRAFFICCOP;
+use crate::programs;
 use crate::table::Figure;
 
 const RUNS: usize = 20;
@@ -19,11 +19,11 @@ const MB: f64 = 1e6;
 /// # Errors
 /// Where it cannot be looked at.
 pub(crate) fn size() -> Result<Vec<Figure>, String> {
-    let found = std::fs::metadata(TRAFFICCOP).map_err(|error| error.to_string())?;
+    let found = std::fs::metadata(programs::trafficcop()).map_err(|error| error.to_string())?;
     let mut samples = Samples::default();
     samples.push(found.len() as f64 / MB);
     Ok(vec![
-        Figure::new("size of the stripped binary", "MB", samples).at_most(8.0),
+        Figure::new("size of the stripped binary", "MB", samples).at_most(6.0),
     ])
 }
 

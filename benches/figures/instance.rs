@@ -13,7 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 
-use crate::programs::TRAFFICCOP;
+use crate::programs;
 
 /// For how long anything is waited for: the machine may be slow, but it must not hang.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -53,7 +53,7 @@ pub(crate) fn trafficcop(lock: Lock<'_>) -> Command {
 
 /// A verb of `trafficcop`, with nothing of our environment that would speak to it.
 pub(crate) fn bare(verb: &str) -> Command {
-    let mut command = Command::new(TRAFFICCOP);
+    let mut command = Command::new(programs::trafficcop());
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy().to_uppercase();
         let ours = text.starts_with("TRAFFICCOP_") || text.starts_with("AZURE_");

@@ -1,7 +1,8 @@
 //! The figures that the product promises, measured on the release binary: `cargo bench`.
 //!
 //! One line for each: how many runs, the median and the 95th percentile, the same of `flock(1)`
-//! measured in the same rounds where there is something to compare, and the target. Names of
+//! measured in the same rounds where there is something to compare, and the target; then the tools
+//! that people use today side by side, in Markdown, as the README has it. Names of
 //! sections after `--` choose some: `cargo bench -- start crash`. Other work on the machine counts
 //! in: a supervisor with a guardian waits for the scheduler more often than a single process, so on a
 //! busy machine the ratios grow; run the executable that `cargo bench --no-run` names, with `--bench`,
@@ -13,17 +14,24 @@
 #[path = "../../tests/support/mod.rs"]
 mod support;
 
+mod beside;
 mod crash;
+mod etcd;
+mod fleet;
 mod footprint;
 mod handover;
 mod instance;
 mod numbers;
 mod programs;
+mod python;
 mod queue;
+mod rows;
 #[cfg(feature = "service-bus")]
 mod service_bus;
 mod start;
 mod table;
+mod tools;
+mod wire;
 
 use std::process::Command;
 
@@ -48,7 +56,7 @@ fn main() {
     let directory = tempfile::tempdir().expect("a directory for the scene");
     let scene = directory.path();
     let flock = programs::version("flock");
-    let emulator = ["hand-over", "crash", "memory"]
+    let emulator = ["hand-over", "crash", "memory", "fleet", "beside"]
         .into_iter()
         .any(wants)
         .then(start_azurite);
@@ -57,7 +65,9 @@ fn main() {
     let connection = connection.as_deref();
     let peer = flock.is_some();
 
-    table::head();
+    if chosen.iter().any(|section| *section != "beside") || chosen.is_empty() {
+        table::head();
+    }
     if wants("start") {
         table::print("start", start::figures(scene, &probe, peer));
     }
@@ -85,6 +95,14 @@ fn main() {
     if wants("size") {
         table::print("size", footprint::size());
     }
+    if wants("fleet") {
+        table::print(
+            "fleet",
+            connection
+                .ok_or_else(|| "no Azurite".to_owned())
+                .and_then(|_| fleet::figures(scene, &probe)),
+        );
+    }
     if wants("work") {
         table::print("work", with_queues(|| queue::throughput(scene)));
         table::print("work, memory", with_queues(|| queue::memory(scene)));
@@ -97,6 +115,13 @@ fn main() {
     if wants("service-bus") {
         table::print("service bus", service_bus::throughput(scene));
         table::print("service bus, memory", service_bus::memory(scene));
+    }
+    if wants("beside") {
+        beside::print(&tools::World {
+            scene,
+            probe: &probe,
+            connection,
+        });
     }
     println!("all of it took {:.0} s", (instance::now() - began) / 1e3);
 }
@@ -131,7 +156,8 @@ fn say_where(flock: Option<&str>, emulator: Option<&Result<String, String>>) {
     let or_unknown = |text: Option<String>| text.unwrap_or_else(|| "unknown".to_owned());
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     println!(
-        "trafficcop {} | {} | {} processors, load {} | scene on {}",
+        "{} | trafficcop {} | {} | {} processors, load {} | scene on {}",
+        or_unknown(first_line(Command::new("date").arg("+%F"))),
         env!("CARGO_PKG_VERSION"),
         or_unknown(first_line(Command::new("uname").arg("-sr"))),
         std::thread::available_parallelism().map_or(0, usize::from),

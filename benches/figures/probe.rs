@@ -5,6 +5,10 @@
 //!
 //! - `probe` tells the time and ends.
 //! - `probe hold` tells it, waits for the end of its stdin, tells it again and ends.
+//! - `probe until FIFO` tells it, waits until somebody has opened FIFO for writing and closed it, tells
+//!   it again and ends: for tools that give their command no stdin.
+//! - `probe linger FIFO` is the same, deaf to SIGTERM.
+//! - `probe mark FIFO` writes a byte to FIFO, keeps it open for writing, and waits for a signal.
 //! - `probe tree FIFO` becomes three processes (itself, a child, a daemon of its own session) that
 //!   ignore SIGTERM, keep FIFO open for writing, and each write one byte there when they are ready.
 #![no_main]
@@ -18,6 +22,7 @@ struct TimeSpec {
 }
 
 const MONOTONIC: c_int = 1;
+const READ_ONLY: c_int = 0;
 const WRITE_ONLY: c_int = 1;
 const TERM: c_int = 15;
 const IGNORE: usize = 1;
@@ -53,6 +58,28 @@ fn hold() {
     tell();
 }
 
+fn until(fifo: *const c_char) {
+    tell();
+    let mut byte = 0_u8;
+    // SAFETY: a path that ends with NUL, and a buffer of one byte.
+    unsafe {
+        let fifo = open(fifo, READ_ONLY);
+        while read(fifo, (&raw mut byte).cast(), 1) > 0 {}
+    }
+    tell();
+}
+
+fn mark(fifo: *const c_char) -> ! {
+    // SAFETY: a path that ends with NUL, and a buffer of one byte.
+    unsafe {
+        let fifo = open(fifo, WRITE_ONLY);
+        write(fifo, c"+".as_ptr().cast(), 1);
+        loop {
+            pause();
+        }
+    }
+}
+
 fn tree(fifo: *const c_char) -> ! {
     // SAFETY: one thread, numbers, and a path that ends with NUL; the children never return.
     unsafe {
@@ -75,11 +102,17 @@ pub extern "C" fn main(count: c_int, words: *const *const c_char) -> c_int {
     match word(1).map(CStr::to_bytes) {
         None => tell(),
         Some(b"hold") => hold(),
-        Some(b"tree") => match word(2) {
-            Some(fifo) => tree(fifo.as_ptr()),
-            None => return 2,
+        Some(mode) => match (mode, word(2).map(CStr::as_ptr)) {
+            (b"tree", Some(fifo)) => tree(fifo),
+            (b"mark", Some(fifo)) => mark(fifo),
+            (b"until", Some(fifo)) => until(fifo),
+            (b"linger", Some(fifo)) => {
+                // SAFETY: takes numbers.
+                unsafe { signal(TERM, IGNORE) };
+                until(fifo);
+            }
+            _ => return 2,
         },
-        Some(_) => return 2,
     }
     // SAFETY: takes a number.
     unsafe { _exit(0) }

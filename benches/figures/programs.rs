@@ -6,8 +6,12 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The binary under measure: what a release build makes.
-pub(crate) const TRAFFICCOP: &str = env!("CARGO_BIN_EXE_trafficcop");
+/// The binary under measure: what a release build makes, or the one that `FIGURES_OF` names (an
+/// installed one, say).
+pub(crate) fn trafficcop() -> PathBuf {
+    let other = std::env::var_os("FIGURES_OF").filter(|path| !path.is_empty());
+    other.map_or_else(|| env!("CARGO_BIN_EXE_trafficcop").into(), PathBuf::from)
+}
 
 /// The probe, compiled from `probe.rs` on first use and when that has changed.
 ///

@@ -12,7 +12,7 @@ use service_bus_stand_in::{Broker, Message, QueueSettings, Settings};
 
 use crate::instance::{Instance, await_for, now};
 use crate::numbers::Samples;
-use crate::programs::TRAFFICCOP;
+use crate::programs;
 use crate::table::Figure;
 
 const QUEUE: &str = "figures";
@@ -126,7 +126,7 @@ fn filled(count: usize) -> Result<Broker, String> {
 
 /// `trafficcop work` on it, without a command yet.
 fn worker(broker: &Broker) -> Command {
-    let mut command = Command::new(TRAFFICCOP);
+    let mut command = Command::new(programs::trafficcop());
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy().to_uppercase();
         if text.starts_with("TRAFFICCOP_") || text.starts_with("AZURE_") {

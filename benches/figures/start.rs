@@ -49,7 +49,7 @@ pub(crate) fn figures(scene: &Path, probe: &Path, peer: bool) -> Result<Vec<Figu
             first,
         )
         .beside(of_peer(first_peer))
-        .at_most_times(3.0),
+        .at_most_times(1.5),
         Figure::new(
             "free file: the whole of 'run --file F -- /bin/true'",
             "ms",

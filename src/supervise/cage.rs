@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use nix::errno::Errno;
 
-use super::contain::{Cgroup, Forked, Pidns, Rehearsal, keeper};
+use super::contain::{Cgroup, Forked, Pidns, keeper};
 use super::{Contain, Refusal};
 use crate::clock::Instant;
 
@@ -35,45 +35,46 @@ pub(super) struct Space {
     told: bool,
 }
 
-/// A cage that is being made.
-#[derive(Debug)]
-pub(super) enum Making {
-    /// Nothing has to be waited for.
-    Made(Cage),
-    /// A trial is under way.
-    Tried(Rehearsal),
-}
-
-impl Making {
-    /// The cage, or why what was asked for by name is not to be had.
-    pub(super) fn conclude(self) -> Result<Cage, Refusal> {
-        match self {
-            Making::Made(cage) => Ok(cage),
-            Making::Tried(rehearsal) => Ok(rehearsal
-                .conclude()
-                .map_err(refusal("cgroup"))?
-                .map_or(Cage::None, Cage::Cgroup)),
-        }
-    }
-}
-
 fn refusal(asked: &'static str) -> impl Fn(String) -> Refusal {
     move |why| Refusal::Contain { asked, why }
 }
 
 impl Cage {
-    /// Makes what was asked for, or tries whether it can be made, before the guardian is forked;
-    /// until the end of that our children are not all our own.
-    pub(super) fn begin(asked: Contain) -> Result<Making, Refusal> {
+    /// What to fork a guardian with, and whether that has yet to stand its trial: see
+    /// [`Cage::stands_its_trial`].
+    pub(super) fn hoped_for(asked: Contain) -> Result<(Cage, bool), Refusal> {
         match asked {
-            Contain::None => Ok(Making::Made(Cage::None)),
-            Contain::Auto | Contain::Cgroup => {
-                Ok(Making::Tried(Rehearsal::begin(asked == Contain::Cgroup)))
-            }
+            Contain::Auto | Contain::Cgroup => match Cgroup::fresh() {
+                Ok(cgroup) => Ok((Cage::Cgroup(cgroup), true)),
+                Err(_) if asked == Contain::Auto => Ok((Cage::None, false)),
+                // It says what is missing.
+                Err(_) => Ok((Cage::tried(asked)?, false)),
+            },
+            Contain::None | Contain::Pidns => Ok((Cage::tried(asked)?, false)),
+        }
+    }
+
+    /// Makes what was asked for, and has tried that it works; until the end of that our children are
+    /// not all our own.
+    pub(super) fn tried(asked: Contain) -> Result<Cage, Refusal> {
+        match asked {
+            Contain::None => Ok(Cage::None),
+            Contain::Auto | Contain::Cgroup => Ok(Cgroup::prepare(asked == Contain::Cgroup)
+                .map_err(refusal("cgroup"))?
+                .map_or(Cage::None, Cage::Cgroup)),
             Contain::Pidns => {
                 Pidns::available(true).map_err(refusal("pidns"))?;
-                Ok(Making::Made(Cage::Pidns(None)))
+                Ok(Cage::Pidns(None))
             }
+        }
+    }
+
+    /// Whether it works, as far as one quick look can say so; where it says no, [`Cage::tried`] finds
+    /// out more.
+    pub(super) fn stands_its_trial(&self) -> bool {
+        match self {
+            Cage::None | Cage::Pidns(_) => true,
+            Cage::Cgroup(cgroup) => cgroup.was_seen_from_inside(),
         }
     }
 

@@ -112,6 +112,13 @@ impl ControlFile {
         ControlFile(None)
     }
 
+    /// Removes what owners that were killed have left beside it: nothing that a start waits for.
+    pub(super) fn sweep_beside(&self) {
+        if let Some(directory) = self.path().and_then(Path::parent) {
+            sweep(directory, nix::unistd::geteuid().as_raw());
+        }
+    }
+
     /// Where it is, for the command's environment.
     pub(super) fn path(&self) -> Option<&Path> {
         self.0.as_ref().map(|place| &*place.path)
@@ -170,15 +177,12 @@ fn create_in(directory: &Path) -> io::Result<Place> {
         Ok(word)
     })();
     match made {
-        Ok(word) => {
-            sweep(directory, ours);
-            Ok(Place {
-                word,
-                path,
-                file,
-                yields: false,
-            })
-        }
+        Ok(word) => Ok(Place {
+            word,
+            path,
+            file,
+            yields: false,
+        }),
         Err(error) => {
             let _ = fs::remove_file(&fresh);
             Err(error)
@@ -281,10 +285,11 @@ mod tests {
         // A child that a neighbouring test is forking at this moment has the descriptor until it
         // execs: then it is no leftover yet, and the next one sweeps it.
         let give_up_at = Instant::now() + std::time::Duration::from_secs(60);
-        let mut next = create_in(directory.path()).expect("a file");
+        let next = ControlFile(Some(create_in(directory.path()).expect("a file")));
         while left.exists() && Instant::now() < give_up_at {
-            next = create_in(directory.path()).expect("a file");
+            next.sweep_beside();
         }
+        let next = next.0.expect("still there");
         assert!(!left.exists());
         assert!(living.path.exists() && next.path.exists() && foreign.exists());
     }

@@ -9,6 +9,7 @@ use std::ffi::{CStr, OsString};
 use std::io::{self, IoSliceMut, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::panic::AssertUnwindSafe;
 use std::path::Path;
@@ -148,6 +149,8 @@ impl Guardian {
     /// # Panics
     /// Outside of a tokio runtime with time and I/O.
     pub fn attend(mut self) -> Result<Attendant, Refusal> {
+        // Done while the guardian gets ready.
+        self.control.sweep_beside();
         if let Err(refusal) = hear_ready(&self) {
             tree::signal(self.pid, libc::SIGKILL);
             let _ = nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(self.pid), None);
@@ -211,7 +214,7 @@ fn make(setup: Setup, part: Part) -> Result<Guardian, Refusal> {
     if threads != 1 {
         return Err(Refusal::Threads(threads));
     }
-    let cage = Cage::begin(setup.contain)?;
+    let (mut cage, mut untried) = Cage::hoped_for(setup.contain)?;
     let mut inheritance = Inheritance::capture();
     if part == Part::Tells {
         inheritance.foreground = Foreground::nobody_s();
@@ -229,28 +232,37 @@ fn make(setup: Setup, part: Part) -> Result<Guardian, Refusal> {
         Part::Acts => control,
         Part::Tells => control.yielding(),
     };
-    let cage = cage.conclude().inspect_err(|_| control.retire())?;
     spare_what_we_came_with();
-    let (ours, its) = UnixStream::pair().map_err(system("making a socket pair"))?;
-
-    // SAFETY: there is one thread (see above), so the child's memory is consistent; it never
-    // returns from `live`.
-    match unsafe { nix::unistd::fork() }.map_err(errno("forking"))? {
-        nix::unistd::ForkResult::Child => live(setup, inheritance, cage, control, its),
-        nix::unistd::ForkResult::Parent { child } => {
-            drop(its);
-            // Both do it, so that it is done before either relies on it.
-            let _ = nix::unistd::setpgid(child, child);
-            spare(child.as_raw());
-            Ok(Guardian {
-                pid: child.as_raw(),
-                socket: ours,
-                cage,
-                control,
-                vitals: Arc::default(),
-                foreground,
-            })
+    loop {
+        let (ours, its) = UnixStream::pair().map_err(system("making a socket pair"))?;
+        // SAFETY: there is one thread (see above), so the child's memory is consistent; it never
+        // returns from `live`.
+        match unsafe { nix::unistd::fork() }.map_err(errno("forking"))? {
+            nix::unistd::ForkResult::Child => live(setup, inheritance, cage, control, its),
+            nix::unistd::ForkResult::Parent { child } => {
+                drop(its);
+                // Both do it, so that it is done before either relies on it.
+                let _ = nix::unistd::setpgid(child, child);
+                // The trial while the guardian gets ready: mostly nothing comes of it but the word
+                // that all is well.
+                if !untried || cage.stands_its_trial() {
+                    spare(child.as_raw());
+                    return Ok(Guardian {
+                        pid: child.as_raw(),
+                        socket: ours,
+                        cage,
+                        control,
+                        vitals: Arc::default(),
+                        foreground,
+                    });
+                }
+                // It has been told nothing yet, and goes without a word.
+                tree::signal(child.as_raw(), libc::SIGKILL);
+                let _ = nix::sys::wait::waitpid(child, None);
+            }
         }
+        cage = Cage::tried(setup.contain).inspect_err(|_| control.retire())?;
+        untried = false;
     }
 }
 
@@ -270,6 +282,11 @@ fn errno(what: &'static str) -> impl Fn(Errno) -> Refusal {
 }
 
 fn threads() -> io::Result<usize> {
+    // What stat(2) says of the directory of threads: two links and one for each. It costs a tenth
+    // of reading about them, which is left for when it says something else than "one".
+    if std::fs::metadata("/proc/self/task").is_ok_and(|tasks| tasks.nlink() == 3) {
+        return Ok(1);
+    }
     let status = std::fs::read_to_string("/proc/self/status")?;
     status
         .lines()
@@ -349,10 +366,9 @@ fn live(
         keep.extend(inheritance.foreground.descriptor());
         close_ours(&keep);
         let _ = prctl::set_name(NAME);
-        let mut vigil = Vigil::begin(setup, inheritance, cage, control, socket);
+        let vigil = Vigil::begin(setup, inheritance, cage, control, socket);
         // The supervisor has been told to go on: what does not have to be there first comes now.
         rename_arguments();
-        take_precedence(vigil.inheritance());
         vigil.keep();
     }));
     // SAFETY: _exit(2) ends the process without running the exit handlers of the supervisor, whose
@@ -413,7 +429,7 @@ fn rename_arguments() {
 
 /// Whatever the system grants for being on time on a machine that is starved of processor or
 /// memory. None of it is needed, so none of it may fail.
-fn take_precedence(inheritance: &mut Inheritance) {
+pub(super) fn take_precedence(inheritance: &mut Inheritance) {
     // What is in memory stays; what is not is not fetched for that (MCL_ONFAULT): the guardian
     // remains as small as it is. Memory locks are not inherited by the command.
     let _ = nix::sys::mman::mlockall(MlockAllFlags::from_bits_retain(

@@ -22,9 +22,15 @@ use super::wire::Change;
 /// Signals 1..=64, as numbers.
 const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;
 
+/// Signals whose dispositions `guardian` changes after they were captured.
+const OURS: [i32; 2] = [libc::SIGCHLD, libc::SIGTTOU];
+
 /// What trafficcop was started with and the command shall find again.
 pub(super) struct Inheritance {
     ignored: [bool; 65],
+    /// Those that are not what the command is to find, or that we may change: the others need not
+    /// be set in the child, and these are few.
+    differs: [bool; 65],
     mask: libc::sigset_t,
     nice: i32,
     oom_score_adj: Option<Vec<u8>>,
@@ -42,7 +48,9 @@ impl Inheritance {
     /// was, so the command gets the default, as it does from `std::process::Command`.
     pub(super) fn capture() -> Inheritance {
         let mut ignored = [false; 65];
-        for (number, slot) in SIGNALS.zip(ignored.iter_mut().skip(1)) {
+        let mut differs = [false; 65];
+        let slots = ignored.iter_mut().zip(&mut differs).skip(1);
+        for (number, (ignored, differs)) in SIGNALS.zip(slots) {
             let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
             // SAFETY: with no new action sigaction(2) only writes the old one to a valid pointer;
             // where it fails (the C library's own signals) the zeros mean "default".
@@ -50,7 +58,9 @@ impl Inheritance {
                 libc::sigaction(number, ptr::null(), action.as_mut_ptr());
                 action.assume_init()
             };
-            *slot = action.sa_sigaction == libc::SIG_IGN && number != libc::SIGPIPE;
+            let found = action.sa_sigaction;
+            *ignored = found == libc::SIG_IGN && number != libc::SIGPIPE;
+            *differs = OURS.contains(&number) || (found != libc::SIG_DFL && !*ignored);
         }
         let mut mask = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
         // SAFETY: with no new mask sigprocmask(2) only writes the old one to a valid pointer.
@@ -60,6 +70,7 @@ impl Inheritance {
         };
         Inheritance {
             ignored,
+            differs,
             mask,
             nice: nice(),
             oom_score_adj: None,
@@ -97,7 +108,11 @@ impl Inheritance {
             if nice() != self.nice {
                 libc::setpriority(libc::PRIO_PROCESS, 0, self.nice);
             }
-            for (number, ignored) in SIGNALS.zip(self.ignored.iter().skip(1)) {
+            let wanted = self.ignored.iter().zip(&self.differs).skip(1);
+            for (number, (ignored, differs)) in SIGNALS.zip(wanted) {
+                if !differs {
+                    continue;
+                }
                 let mut action: libc::sigaction = std::mem::zeroed();
                 action.sa_sigaction = if *ignored {
                     libc::SIG_IGN

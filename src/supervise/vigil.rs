@@ -33,6 +33,8 @@ const UNSENT: usize = 64;
 const ROOM: usize = 16 << 10;
 /// How many children outside the main process's group are remembered as told to end.
 const TOLD: usize = 256;
+/// How long a new guardian waits for a first command before it makes itself at home, in ms.
+const SETTLE: u8 = 20;
 /// How long the longest wait for the next look at what is going away is, in ms.
 const LONGEST_LOOK: u8 = 100;
 
@@ -74,6 +76,8 @@ pub(super) struct Vigil {
     deaf: bool,
     /// How long the next look at a tree that is being killed may wait, in ms.
     patience: u8,
+    /// It has whatever the system grants for being on time.
+    settled: bool,
     over: bool,
 }
 
@@ -119,6 +123,7 @@ impl Vigil {
             told_len: 0,
             deaf: false,
             patience: 1,
+            settled: false,
             over: false,
         };
         vigil.senses.arm_wall();
@@ -126,16 +131,16 @@ impl Vigil {
         vigil
     }
 
-    /// What the command is to find again.
-    pub(super) fn inheritance(&mut self) -> &mut Inheritance {
-        &mut self.inheritance
-    }
-
     /// Lives until the supervisor wants it no more, or is dead and everything is done.
     pub(super) fn keep(mut self) {
         while !self.over {
             self.arm_deadline();
             let ready = self.wait();
+            // Not before a command that is to start at once, but before a wait that may be long.
+            if !self.settled && (ready.nothing || self.main.is_some()) {
+                self.settled = true;
+                guardian::take_precedence(&mut self.inheritance);
+            }
             // The timer goes before everything, and children before the socket: what has happened
             // cannot be undone by a frame that lay there meanwhile.
             self.happened(Event::Ticked);
@@ -194,8 +199,10 @@ impl Vigil {
             // Orphans can arrive without a signal: look again, less and less often.
             self.patience = self.patience.saturating_mul(2).min(LONGEST_LOOK);
             PollTimeout::from(self.patience)
-        } else {
+        } else if self.settled {
             PollTimeout::NONE
+        } else {
+            PollTimeout::from(if self.main.is_some() { 0 } else { SETTLE })
         };
         let senses = &self.senses;
         let mut interest = PollFlags::POLLIN;
@@ -218,9 +225,10 @@ impl Vigil {
             PollFd::new(verdict, PollFlags::POLLIN),
         ];
         match poll(&mut fds, timeout) {
-            Ok(_) => {
+            Ok(count) => {
                 let any = |fd: &PollFd<'_>| fd.any().unwrap_or(true);
                 Ready {
+                    nothing: count == 0,
                     wall: any(&fds[1]),
                     children: any(&fds[2]) || any(&fds[4]),
                     socket: any(&fds[3]),
@@ -228,6 +236,7 @@ impl Vigil {
             }
             // No memory, or interrupted: look at everything.
             Err(_) => Ready {
+                nothing: false,
                 wall: true,
                 children: true,
                 socket: true,
@@ -378,6 +387,8 @@ impl Vigil {
 
 /// What poll said, as far as anybody asks.
 struct Ready {
+    /// There was nothing for as long as it waited.
+    nothing: bool,
     wall: bool,
     children: bool,
     socket: bool,

@@ -2,6 +2,7 @@
 //! `BLESS=1 cargo test --test documents` writes the man pages and the README's guarantees anew.
 
 mod completions;
+mod figures;
 mod guarantees;
 mod man;
 mod pages;

@@ -35,6 +35,17 @@ pub(super) enum Content {
     Foreign,
 }
 
+impl Content {
+    /// The token that can be read in it.
+    pub(super) fn token(&self) -> Option<u64> {
+        match self {
+            Content::Record(record) => Some(record.token),
+            Content::Damaged(token) => *token,
+            Content::Empty | Content::Foreign => None,
+        }
+    }
+}
+
 /// The record as bytes, [`WIDTH`] of them. Texts that are too long are cut, the longest first.
 pub(super) fn encode(record: &Record) -> Vec<u8> {
     let mut record = record.clone();

@@ -22,9 +22,15 @@ pub(super) struct Mount {
 /// # Errors
 /// One line, if locks on this mount are local to the machine while the files are not.
 pub(super) fn examine(file: &fs::File) -> Result<Mount, String> {
-    let by_number = fstatfs(file)
-        .ok()
-        .and_then(|found| by_magic(found.filesystem_type().0 as u32));
+    let magic = fstatfs(file).map(|found| found.filesystem_type().0 as u32);
+    if let Ok(Some(kind)) = magic.map(local_by_magic) {
+        return Ok(Mount {
+            kind: kind.to_owned(),
+            network: false,
+            unsure: false,
+        });
+    }
+    let by_number = magic.ok().and_then(by_magic);
     let text = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let line = fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()))
         .ok()
@@ -44,6 +50,19 @@ pub(super) fn examine(file: &fs::File) -> Result<Mount, String> {
             "it is on a network mount ({kind}) whose options cannot be read: mount /proc"
         )),
     }
+}
+
+/// The name of a file system that is this machine's alone, whatever its options: no mount table
+/// has to be read for it.
+fn local_by_magic(magic: u32) -> Option<&'static str> {
+    Some(match magic {
+        0xEF53 => "ext",
+        0x5846_5342 => "xfs",
+        0x9123_683E => "btrfs",
+        0xF2F5_2010 => "f2fs",
+        0x0102_1994 => "tmpfs",
+        _ => return None,
+    })
 }
 
 /// The name of a network file system by its number, for want of a mount table.

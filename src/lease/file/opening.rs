@@ -13,7 +13,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 use super::line::{self, Content};
 use super::results;
-use crate::core::Failure;
+use crate::core::{Failure, Sight};
 use crate::lease::record::Candidate;
 
 /// Whether a heartbeat is written through the locked descriptor.
@@ -221,6 +221,20 @@ pub(super) fn read(file: &fs::File) -> io::Result<Content> {
         return Ok(Content::Foreign);
     }
     Ok(line::decode(record))
+}
+
+/// What the file tells of the holder; nothing, where it tells nothing that can be read.
+pub(super) fn sight(file: &fs::File) -> Sight {
+    let some = |text: String| (!text.is_empty()).then_some(text);
+    match read(file) {
+        Ok(Content::Record(record)) => Sight {
+            holder: some(record.holder),
+            token: Some(record.token),
+            draining: record.draining,
+            since: some(record.since),
+        },
+        _ => Sight::default(),
+    }
 }
 
 /// Opens what is there, for reading and writing, without ever waiting for the other end of a fifo.

@@ -21,7 +21,7 @@ use super::opening::{self, Config, Heartbeat, OpenError};
 use super::task::Duty;
 use super::{lock, mount, results};
 use crate::clock::Instant;
-use crate::core::{Failure, Grant, Outcome, Sight};
+use crate::core::{Failure, Grant, Outcome};
 use crate::lease::once::Ledger;
 use crate::lease::record::{Candidate, Record};
 use crate::lease::{Store, Terms};
@@ -39,6 +39,8 @@ pub struct File {
     name: String,
     lease: Option<Duration>,
     lane: Lane,
+    /// An attempt runs where it is asked for: see [`File::competing_in_place`].
+    in_place: bool,
     place: Place,
 }
 
@@ -92,6 +94,7 @@ impl File {
             name: path.display().to_string(),
             lease: beats.then_some(config.lease),
             lane: Lane::new(),
+            in_place: false,
             place: Place {
                 path,
                 create: config.create,
@@ -101,6 +104,26 @@ impl File {
                 duty: None,
             },
         })
+    }
+
+    /// Has an attempt run in the caller's thread, where that cannot wait for another machine: on a
+    /// local file system, without a heartbeat and without a task. It saves a thread, which is much
+    /// of what a start costs. For a process that has nothing else to do meanwhile: what is written
+    /// under the lock is seen to the disk. Everything that comes after the start of a command keeps
+    /// to the lane: no disk may hold up the end of a command.
+    #[must_use]
+    pub fn competing_in_place(mut self) -> File {
+        self.in_place = true;
+        self
+    }
+
+    /// Whether an attempt may be made in the caller's thread.
+    fn competes_in_place(&self) -> bool {
+        self.in_place
+            && !self.place.network
+            && self.lease.is_none()
+            && self.place.duty.is_none()
+            && self.lane.is_free()
     }
 
     pub(super) fn set_duty(&mut self, duty: Duty) {
@@ -146,9 +169,12 @@ impl Store for File {
 
     async fn acquire(&self, give_up_at: Instant) -> Result<Grant, Failure> {
         let t0 = Instant::now();
-        let won = self
-            .blocking("locking it", give_up_at, |place| place.compete())
-            .await?;
+        let won = if self.competes_in_place() {
+            self.place.compete()?
+        } else {
+            self.blocking("locking it", give_up_at, |place| place.compete())
+                .await?
+        };
         won.grip.keep();
         Ok(Grant {
             t0,
@@ -231,7 +257,7 @@ impl Place {
             }
             // Whoever had the old file has ended. Its token must not be undercut in the new one.
             if let Ok(content) = opening::read(&file) {
-                self.desk.see(token_of(&content).unwrap_or(0));
+                self.desk.see(content.token().unwrap_or(0));
             }
             tracing::warn!(path = %self.path.display(), "the lock file was replaced; competing for the new one");
             self.go_over(&mut grip)?;
@@ -305,7 +331,7 @@ impl Place {
                 tracing::warn!(path = %self.path.display(), token, "the lock record is damaged beyond reading; the fencing token goes on from the wall clock");
                 token
             }
-            readable => token_of(readable).unwrap_or(0),
+            readable => readable.token().unwrap_or(0),
         };
         let once = self.results(file)?;
         let token = self.desk.see(old).checked_add(1).ok_or(Failure::Fatal {
@@ -459,29 +485,6 @@ fn write(file: &fs::File, record: &Record) -> io::Result<()> {
         results::make_room(file, &record.once)?;
     }
     file.sync_data()
-}
-
-/// What the file tells of the holder; nothing, where it tells nothing that can be read.
-pub(super) fn sight(file: &fs::File) -> Sight {
-    let some = |text: String| (!text.is_empty()).then_some(text);
-    match opening::read(file) {
-        Ok(Content::Record(record)) => Sight {
-            holder: some(record.holder),
-            token: Some(record.token),
-            draining: record.draining,
-            since: some(record.since),
-        },
-        _ => Sight::default(),
-    }
-}
-
-/// The token that can be read in a file.
-fn token_of(content: &Content) -> Option<u64> {
-    match content {
-        Content::Record(record) => Some(record.token),
-        Content::Damaged(token) => *token,
-        Content::Empty | Content::Foreign => None,
-    }
 }
 
 #[cfg(test)]

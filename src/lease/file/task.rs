@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use super::failures::{lost, transient};
 use super::results::{self, Found};
-use super::store::{File, Place, sight};
+use super::store::{File, Place};
 use super::{line, opening};
 use crate::clock::Instant;
 use crate::core::{Failure, Outcome};
@@ -61,7 +61,7 @@ impl File {
 impl Place {
     /// What there is to say when another has the lock.
     pub(super) fn held(&self, file: &fs::File) -> Failure {
-        let held = Failure::Held(sight(file));
+        let held = Failure::Held(opening::sight(file));
         let Some(duty) = &self.duty else {
             return held;
         };

@@ -58,7 +58,10 @@ impl Cgroup {
     }
 
     /// Makes one, untried, where leftovers were swept away.
-    pub(super) fn fresh() -> Result<Cgroup, String> {
+    ///
+    /// # Errors
+    /// One line that says what is missing.
+    pub(in crate::supervise) fn fresh() -> Result<Cgroup, String> {
         let home = home()?;
         sweep(&home);
         Cgroup::make(&home)
@@ -171,6 +174,15 @@ impl Cgroup {
                 Err(io::Error::from_raw_os_error(errno))
             }
         }
+    }
+
+    /// Whether somebody was born inside and was counted there, and is gone and counted no more: the
+    /// whole trial in one step. Where it says no, a slower trial finds out why.
+    pub(in crate::supervise) fn was_seen_from_inside(&self) -> bool {
+        let mut text = [0; 128];
+        raw::look_from_inside(self.watch.as_fd(), self.events.as_fd(), &mut text)
+            .is_ok_and(|length| says(&text[..length], b"populated 1"))
+            && self.is_empty()
     }
 
     /// Where a process writes "0" to move itself inside, if it was not born there.
@@ -335,11 +347,13 @@ fn open_at(dir: &Path, file: &str, flags: OFlag) -> nix::Result<OwnedFd> {
 fn is_empty(events: &OwnedFd) -> bool {
     let mut text = [0; 128];
     match nix::sys::uio::pread(events, &mut text, 0) {
-        Ok(length) => text[..length]
-            .split(|byte| *byte == b'\n')
-            .any(|line| line == b"populated 0"),
+        Ok(length) => says(&text[..length], b"populated 0"),
         Err(e) => e == Errno::ENODEV,
     }
+}
+
+fn says(text: &[u8], what: &[u8]) -> bool {
+    text.split(|byte| *byte == b'\n').any(|line| line == what)
 }
 
 /// rmdir, deepest first.

@@ -19,4 +19,4 @@ mod rehearsal;
 pub use cgroup::Cgroup;
 pub use pidns::Pidns;
 pub use raw::Forked;
-pub(super) use rehearsal::Rehearsal;
+use rehearsal::Rehearsal;

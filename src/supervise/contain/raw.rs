@@ -78,6 +78,85 @@ impl Clone3<'_> {
     }
 }
 
+/// Has a process be born in a cgroup, look at `events` from in there, and end; gives how many bytes it
+/// has read into `text`. The process is reaped.
+///
+/// It shares our memory while we wait for it (what `vfork` does), so that nothing of ours is copied:
+/// a third of what a fork costs, and no fault on every page that is written after it. In exchange the
+/// child may touch no more than `text`: it is six instructions, and no compiler's.
+///
+/// # Errors
+/// Those of clone3(2), and of pread(2) in the child.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn look_from_inside(
+    cgroup: BorrowedFd<'_>,
+    events: BorrowedFd<'_>,
+    text: &mut [u8],
+) -> io::Result<usize> {
+    // SAFETY: a structure of integers, for which zero is a value.
+    let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
+    args.flags = (libc::CLONE_VM | libc::CLONE_VFORK) as u64 | CLONE_INTO_CGROUP;
+    args.exit_signal = libc::SIGCHLD as u64;
+    args.cgroup = u64::from(cgroup.as_raw_fd().unsigned_abs());
+    // What the child writes, and what it leaves alone where it is killed first.
+    let mut read = -i64::from(libc::ECHILD);
+    let born: i64;
+    let _quiet = Quiet::begin();
+    // SAFETY: clone3 with CLONE_VFORK holds us until the child has ended. The child runs on our stack
+    // pointer but neither pushes nor calls: it makes two system calls, by which the kernel writes to
+    // `text` (which we have borrowed for that) and the child to `read`, and ends. Its registers are its
+    // own; no signal can run a handler in it, because all are blocked.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            "test rax, rax",
+            "jnz 2f",
+            "mov edi, r12d",
+            "mov rsi, r13",
+            "mov rdx, r14",
+            "xor r10d, r10d",
+            "mov eax, {pread}",
+            "syscall",
+            "mov [r15], rax",
+            "xor edi, edi",
+            "mov eax, {exit}",
+            "syscall",
+            "ud2",
+            "2:",
+            pread = const libc::SYS_pread64,
+            exit = const libc::SYS_exit,
+            inlateout("rax") libc::SYS_clone3 => born,
+            in("rdi") &raw mut args,
+            in("rsi") size_of::<libc::clone_args>(),
+            in("r12") events.as_raw_fd(),
+            in("r13") text.as_mut_ptr(),
+            in("r14") text.len(),
+            in("r15") &raw mut read,
+            lateout("rcx") _,
+            lateout("r11") _,
+        );
+    }
+    let failed = |errno: i64| io::Error::from_raw_os_error(i32::try_from(-errno).unwrap_or(0));
+    if born < 0 {
+        return Err(failed(born));
+    }
+    reap(i32::try_from(born).unwrap_or(0));
+    usize::try_from(read).map_err(|_negative| failed(read))
+}
+
+/// Only where its six instructions are written: elsewhere a child is forked for it.
+///
+/// # Errors
+/// Always.
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) fn look_from_inside(
+    _cgroup: BorrowedFd<'_>,
+    _events: BorrowedFd<'_>,
+    _text: &mut [u8],
+) -> io::Result<usize> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
 /// `fork` itself.
 ///
 /// # Errors

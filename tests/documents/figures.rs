@@ -1,0 +1,31 @@
+//! The README's table of figures has the shape of the one that `cargo bench` prints. The figures are of
+//! one machine and one day; what is compared is not.
+
+#[path = "../../benches/figures/rows.rs"]
+mod rows;
+
+use crate::text;
+
+#[test]
+fn the_readme_s_figures_are_those_that_cargo_bench_prints() {
+    let readme = text("README.md");
+    let (_, figures) = readme.split_once("### In figures\n").expect("a heading");
+    let mut lines = figures.lines().skip_while(|line| !line.starts_with('|'));
+    let head = format!("| | {} |", rows::TOOLS.join(" | "));
+    assert_eq!(lines.next(), Some(&*head));
+    let cells = |line: &str| line.trim_matches('|').split('|').count();
+    assert_eq!(lines.next().map(cells), Some(rows::TOOLS.len() + 1));
+    let told: Vec<&str> = lines.take_while(|line| line.starts_with('|')).collect();
+    let names: Vec<&str> = told
+        .iter()
+        .map(|line| {
+            line.trim_matches('|')
+                .split('|')
+                .next()
+                .unwrap_or("")
+                .trim()
+        })
+        .collect();
+    assert_eq!(names, rows::ROWS);
+    assert!(told.iter().all(|line| cells(line) == rows::TOOLS.len() + 1));
+}
