@@ -12,6 +12,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::aside::Aside;
+use crate::report;
 
 /// What the file says. Fields that do not apply are `null`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -53,6 +54,13 @@ pub struct Status {
 }
 
 impl Status {
+    /// Who holds the lock, while another does, in one line for people: what stands in the record was
+    /// written by somebody else.
+    #[must_use]
+    pub fn holder_for_people(&self) -> Option<String> {
+        self.holder.as_deref().map(report::plain)
+    }
+
     /// Says what the instance does now.
     pub fn enter(&mut self, state: &str) {
         if self.state != state || self.since.is_empty() {
@@ -182,6 +190,14 @@ mod tests {
         assert_eq!(there["token"], 7);
         assert_eq!(there["exit"], serde_json::Value::Null);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_holder_cannot_talk_to_the_terminal_of_who_asks() {
+        let mut status = status("standby");
+        assert_eq!(status.holder_for_people(), None);
+        status.holder = Some("web1\n\u{1b}[2Jweb2".into());
+        assert_eq!(status.holder_for_people().unwrap(), "web1  [2Jweb2");
     }
 
     #[test]

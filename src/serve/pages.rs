@@ -139,7 +139,7 @@ fn leader(sight: &Sight) -> Page {
     let line = match (sight.leads(), sight.control_left()) {
         (true, Some(left)) => format!("token {token}, for {:.3} s at least", left.as_secs_f64()),
         (true, None) => format!("token {token}"),
-        (false, _) => match &sight.status.holder {
+        (false, _) => match sight.status.holder_for_people() {
             Some(holder) => format!("{}: {holder} has control", sight.status.state),
             None => sight.status.state.clone(),
         },

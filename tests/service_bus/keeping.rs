@@ -80,15 +80,11 @@ fn answers_that_come_late_twice_or_out_of_order_cost_no_lock() {
     std::thread::scope(|scope| {
         for act in acts {
             scope.spawn(move || {
-                // A detached link is found out by the request after the one that it swallowed: then
-                // there has to be room for a third.
-                let detached = matches!(act, Act::Detach { .. });
-                let (lock, time) = if detached { (40, 30.0) } else { (20, 22.0) };
-                let stage = Stage::with(Duration::from_secs(lock));
+                let stage = Stage::with(Duration::from_secs(20));
                 stage
                     .broker
                     .fault(Fault::new(On::RenewLock, act.clone()).at(JOBS));
-                let done = runs_for(&stage, time);
+                let done = runs_for(&stage, 22.0);
                 assert_ended(&done, 0, "completed, attempt 1, exit 0");
                 assert_eq!(expired(&stage), 0, "{act:?}");
                 assert!(stage.count(|event| matches!(event, Event::Renewed { .. })) > 0);

@@ -74,15 +74,24 @@ impl Line {
         }
     }
 
-    /// The connection, once there is one.
-    pub(super) async fn service(&self, give_up_at: Instant) -> Result<Arc<dyn Service>, Fault> {
+    /// The connection, once there is one, and once there is another than the one that has ended.
+    pub(super) async fn service(
+        &self,
+        ended: Option<&Arc<dyn Service>>,
+        give_up_at: Instant,
+    ) -> Result<Arc<dyn Service>, Fault> {
+        let good = |state: &State| {
+            let service = state.service.as_ref()?;
+            let is_it = ended.is_some_and(|ended| Arc::ptr_eq(ended, service));
+            (!is_it).then(|| Arc::clone(service))
+        };
         let mut state = self.state.subscribe();
-        if state.borrow().service.is_none() {
+        if good(&state.borrow()).is_none() {
             self.hurry.notify_one();
         }
-        let up = state.wait_for(|state| state.service.is_some());
+        let up = state.wait_for(|state| good(state).is_some());
         let up = before(give_up_at, up).await;
-        let service = up.and_then(|state| state.ok()?.service.clone());
+        let service = up.and_then(|state| good(&*state.ok()?));
         service.ok_or_else(|| {
             self.trouble()
                 .unwrap_or_else(|| Fault::Unsent("too late".into()))

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures::FutureExt as _;
 use time::OffsetDateTime;
 use tokio::sync::{Mutex, MutexGuard};
 
@@ -115,35 +116,56 @@ impl Held {
     }
 
     async fn service(&self, what: &str, give_up_at: Instant) -> Result<Arc<dyn Service>, Failure> {
-        let service = self.shared.line.service(give_up_at).await;
+        let service = self.shared.line.service(None, give_up_at).await;
         service.map_err(|fault| fault.doubt(what))
     }
 
-    /// Locks it anew; for how long.
+    /// The connection after this one, if the fault is that it has ended; else, or if none comes in time,
+    /// the fault.
+    async fn after(
+        &self,
+        service: &Arc<dyn Service>,
+        fault: Fault,
+        give_up_at: Instant,
+    ) -> Result<Arc<dyn Service>, Fault> {
+        if service.ended().now_or_never().is_none() {
+            return Err(fault);
+        }
+        let next = self.shared.line.service(Some(service), give_up_at).await;
+        next.map_err(|_| fault)
+    }
+
+    /// Locks it anew; for how long. Where the connection ends meanwhile it is asked for on the next one:
+    /// that it is renewed twice does no harm, and a short lock has no time for another attempt.
     pub(super) async fn relock(&self, give_up_at: Instant) -> Result<Duration, Failure> {
         const WHAT: &str = "the lock is not renewed";
         let mut state = self.turn(give_up_at).await?;
         if let Some(over) = &state.over {
             return Err(over.failure());
         }
-        let service = self.service(WHAT, give_up_at).await?;
-        let t0 = Instant::now();
-        match service.renew(self.lock, give_up_at).await {
-            Ok(until) => {
-                state.t0 = t0;
-                if until.is_some() {
-                    state.length = self.shared.belief.of(until, wall());
+        let mut service = self.service(WHAT, give_up_at).await?;
+        loop {
+            let t0 = Instant::now();
+            match service.renew(self.lock, give_up_at).await {
+                Ok(until) => {
+                    state.t0 = t0;
+                    if until.is_some() {
+                        state.length = self.shared.belief.of(until, wall());
+                    }
+                    return Ok(state.length);
                 }
-                Ok(state.length)
-            }
-            Err(fault) if fault.is_lost() => {
-                if state.settling.is_none() {
-                    let after = Instant::now().since(state.t0);
-                    self.shared.belief.ended_early(after, state.length);
+                Err(fault) if fault.is_lost() => {
+                    if state.settling.is_none() {
+                        let after = Instant::now().since(state.t0);
+                        self.shared.belief.ended_early(after, state.length);
+                    }
+                    return Err(lose(&mut state, &fault));
                 }
-                Err(lose(&mut state, &fault))
+                Err(fault) => {
+                    let next = self.after(&service, fault, give_up_at).await;
+                    service = next.map_err(|fault| fault.doubt(WHAT))?;
+                }
             }
-            Err(fault) => Err(fault.doubt(WHAT)),
         }
     }
 
@@ -206,23 +228,29 @@ impl Lock for Held {
             Some(over) => return Err(over.failure()),
             None => {}
         }
-        let service = self.service(WHAT, give_up_at).await?;
-        // Written down before it is asked for: this call can be dropped at any await.
-        let earlier = state.settling.replace(settlement.clone());
-        match self.ask(&*service, settlement, give_up_at).await {
-            Ok(()) => {
-                state.over = Some(Over::Settled(settlement.clone()));
-                Ok(())
-            }
-            Err(fault) => {
-                if !fault.is_unclear() {
-                    state.settling = earlier;
+        let mut service = self.service(WHAT, give_up_at).await?;
+        loop {
+            // Written down before it is asked for: this call can be dropped at any await.
+            let earlier = state.settling.replace(settlement.clone());
+            let fault = match self.ask(&*service, settlement, give_up_at).await {
+                Ok(()) => {
+                    state.over = Some(Over::Settled(settlement.clone()));
+                    return Ok(());
                 }
-                if fault.is_lost() {
-                    return Err(lose(&mut state, &fault));
-                }
-                Err(fault.doubt(WHAT))
+                Err(fault) => fault,
+            };
+            if !fault.is_unclear() {
+                state.settling = earlier;
             }
+            if fault.is_lost() {
+                return Err(lose(&mut state, &fault));
+            }
+            // What was not even sent is asked for on the next connection.
+            let next = match &fault {
+                Fault::Unsent(_) => self.after(&service, fault, give_up_at).await,
+                _ => Err(fault),
+            };
+            service = next.map_err(|fault| fault.doubt(WHAT))?;
         }
     }
 }
