@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
-use super::{Refusal, span, wishes};
+#[cfg(feature = "service-bus")]
+use super::span;
+use super::{Refusal, wishes};
 #[cfg(feature = "service-bus")]
 use crate::azure::Asked;
 use crate::azure::Wishes;
 use crate::cli;
+#[cfg(feature = "service-bus")]
 use crate::units::show;
 
 /// How messages were encoded by their sender.
