@@ -33,7 +33,7 @@ fn an_authority_s_file_that_will_not_do_is_refused_before_anything_starts() {
     }
     let file = stage.scene.path("private");
     std::fs::write(&file, &good).expect("a file");
-    std::fs::set_permissions(&file, Permissions::from_mode(0)).expect("ours");
+    std::fs::set_permissions(&file, Permissions::from_mode(0o000)).expect("ours");
     let run = stage.with_secret(stage.run()).bound_by_permissions();
     let run = run.env("TRAFFICCOP_CA_FILE", &file);
     let words = ["private", "cannot be read", "ermission denied"];
