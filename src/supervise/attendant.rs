@@ -161,7 +161,7 @@ impl Attendant {
         };
         self.busy = true;
         self.kill_at = order.kill_at;
-        self.pulse = Pulse::new();
+        self.pulse = Pulse::of_a_start();
         self.send(frame, &payload, order.lock.or(order.input));
     }
 
@@ -428,7 +428,10 @@ impl Attendant {
                     }
                     continue;
                 }
-                Ok(Report::Started { pid }) => News::Started { pid },
+                Ok(Report::Started { pid }) => {
+                    self.pulse.started();
+                    News::Started { pid }
+                }
                 Ok(Report::NotStarted { errno }) => {
                     self.busy = false;
                     News::NotStarted { errno }

@@ -13,6 +13,10 @@ use crate::clock::Instant;
 const EVERY: Duration = Duration::from_millis(500);
 /// How long the guardian may be silent.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How long it may be silent while it starts a command: a fork, a namespace and an exec are the
+/// kernel's work, and on a starved machine that takes seconds. What it must do in time is not put
+/// off by that: see the next.
+const PATIENCE_AT_THE_START: Duration = Duration::from_secs(10);
 /// How long it may be silent once the tree's deadline is reached: less than the margin of the
 /// shortest lease (500 ms), so that what it does not do is still done in time.
 const PATIENCE_AT_THE_END: Duration = Duration::from_millis(100);
@@ -42,6 +46,8 @@ pub struct Pulse {
     looked: Instant,
     /// How long we have listened for the answer.
     listened: Duration,
+    /// A command is being started.
+    starting: bool,
     /// The tree has to be gone very soon.
     urgent: bool,
 }
@@ -56,8 +62,23 @@ impl Pulse {
             asked: Instant::ZERO,
             looked: Instant::ZERO,
             listened: Duration::ZERO,
+            starting: false,
             urgent: false,
         }
+    }
+
+    /// The same, of a guardian that was told to start a command.
+    pub fn of_a_start() -> Pulse {
+        Pulse {
+            starting: true,
+            ..Pulse::new()
+        }
+    }
+
+    /// The command was started.
+    pub fn started(&mut self) {
+        self.starting = false;
+        self.listened = Duration::ZERO;
     }
 
     /// The deadline is reached: the guardian has to answer anew, and quickly.
@@ -93,6 +114,8 @@ impl Pulse {
         self.listened += gap;
         let patience = if self.urgent {
             PATIENCE_AT_THE_END
+        } else if self.starting {
+            PATIENCE_AT_THE_START
         } else {
             PATIENCE
         };
@@ -154,6 +177,33 @@ mod tests {
             assert_eq!(pulse.look(at(millis)), Beat::Quiet, "after {millis} ms");
         }
         assert_eq!(pulse.look(at(1050)), Beat::Silent);
+    }
+
+    #[test]
+    fn a_start_may_take_its_time_but_not_past_the_deadline() {
+        let mut pulse = Pulse::of_a_start();
+        assert_eq!(pulse.look(at(0)), Beat::Ping(1));
+        for millis in (150..5000).step_by(150) {
+            assert_eq!(pulse.look(at(millis)), Beat::Quiet, "after {millis} ms");
+        }
+        let mut late = pulse;
+        assert_eq!(late.hurry(at(5000)), Beat::Ping(2));
+        assert_eq!(late.look(at(5100)), Beat::Silent);
+        pulse.started();
+        for millis in (5100..6000).step_by(150) {
+            assert_eq!(pulse.look(at(millis)), Beat::Quiet, "after {millis} ms");
+        }
+        assert_eq!(pulse.look(at(6150)), Beat::Silent);
+    }
+
+    #[test]
+    fn a_start_is_not_waited_for_without_end() {
+        let mut pulse = Pulse::of_a_start();
+        assert_eq!(pulse.look(at(0)), Beat::Ping(1));
+        for millis in (150..9950).step_by(150) {
+            assert_eq!(pulse.look(at(millis)), Beat::Quiet, "after {millis} ms");
+        }
+        assert_eq!(pulse.look(at(10_050)), Beat::Silent);
     }
 
     #[test]

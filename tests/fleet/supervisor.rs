@@ -7,7 +7,7 @@ use std::time::Duration;
 use trafficcop::clock::Instant;
 use trafficcop::core::{Action, Event, Exit, Failure, Notice, State};
 use trafficcop::supervise::News;
-use trafficcop::supervise::pulse::Beat;
+use trafficcop::supervise::pulse::{Beat, Pulse};
 use trafficcop::supervise::wire::{Demand, FRAME, Report};
 
 use super::clock::{MILLI, SECOND, Time};
@@ -332,6 +332,7 @@ impl World {
             return self.violate(format!("#{p} starts a command beside another"));
         }
         pair.busy = true;
+        pair.pulse = Pulse::of_a_start();
         pair.kill_at = kill_at;
         pair.told_at = self.now;
         pair.told_term_at = term_at;
@@ -431,7 +432,10 @@ impl World {
                     pair.pulse.answered(seq);
                     continue;
                 }
-                Report::Started { pid } => News::Started { pid },
+                Report::Started { pid } => {
+                    pair.pulse.started();
+                    News::Started { pid }
+                }
                 Report::NotStarted { errno } => {
                     pair.busy = false;
                     News::NotStarted { errno }
