@@ -8,6 +8,7 @@
 #[cfg(feature = "service-bus")]
 pub mod service_bus;
 pub mod storage;
+mod turn;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -22,16 +22,16 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::FutureExt as _;
 use time::OffsetDateTime;
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::Mutex;
 
 use super::belief::Belief;
 use super::engine::{Service, Ticket};
 use super::fault::Fault;
 use super::guid::Guid;
 use super::line::Line;
-use crate::azure::before;
 use crate::clock::Instant;
 use crate::core::Failure;
+use crate::queue::turn::turn;
 use crate::queue::{Lock, Settlement};
 
 /// There is no sense in asking again.
@@ -106,15 +106,6 @@ impl Held {
         }
     }
 
-    /// Waits for the turn of this call.
-    async fn turn(&self, give_up_at: Instant) -> Result<MutexGuard<'_, State>, Failure> {
-        let turn = before(give_up_at, self.state.lock()).await;
-        turn.ok_or_else(|| Failure::Transient {
-            why: "the request before this one is still under way".to_owned(),
-            retry_after: None,
-        })
-    }
-
     async fn service(&self, what: &str, give_up_at: Instant) -> Result<Arc<dyn Service>, Failure> {
         let service = self.shared.line.service(None, give_up_at).await;
         service.map_err(|fault| fault.doubt(what))
@@ -139,7 +130,7 @@ impl Held {
     /// that it is renewed twice does no harm, and a short lock has no time for another attempt.
     pub(super) async fn relock(&self, give_up_at: Instant) -> Result<Duration, Failure> {
         const WHAT: &str = "the lock is not renewed";
-        let mut state = self.turn(give_up_at).await?;
+        let mut state = turn(&self.state, give_up_at).await?;
         if let Some(over) = &state.over {
             return Err(over.failure());
         }
@@ -220,7 +211,7 @@ impl Lock for Held {
 
     async fn settle(&self, settlement: &Settlement, give_up_at: Instant) -> Result<(), Failure> {
         const WHAT: &str = "the message is not settled";
-        let mut state = self.turn(give_up_at).await?;
+        let mut state = turn(&self.state, give_up_at).await?;
         match &state.over {
             Some(Over::Settled(how)) if discriminant(how) == discriminant(settlement) => {
                 return Ok(());

@@ -31,13 +31,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::Mutex;
 
 use super::LONGEST;
 use super::wire::Wire;
-use crate::azure::{Operation, Trouble, before};
+use crate::azure::{Operation, Trouble};
 use crate::clock::Instant;
 use crate::core::Failure;
+use crate::queue::turn::turn;
 use crate::queue::{Lock, Settlement};
 
 /// What all locks of a queue share.
@@ -183,15 +184,6 @@ impl Held {
         }
     }
 
-    /// Waits for the turn of this call.
-    async fn turn(&self, give_up_at: Instant) -> Result<MutexGuard<'_, State>, Failure> {
-        let turn = before(give_up_at, self.state.lock()).await;
-        turn.ok_or_else(|| Failure::Transient {
-            why: "the request before this one is still under way".to_owned(),
-            retry_after: None,
-        })
-    }
-
     /// Locks it anew, in its turn.
     async fn relock(&self, state: &mut State, give_up_at: Instant) -> Result<(), Failure> {
         let Service {
@@ -293,7 +285,7 @@ impl Held {
 #[async_trait]
 impl Lock for Held {
     async fn renew(&self, give_up_at: Instant) -> Result<(), Failure> {
-        let mut state = self.turn(give_up_at).await?;
+        let mut state = turn(&self.state, give_up_at).await?;
         match &state.over {
             Some(over) => Err(over.as_lost(Instant::now())),
             None => self.relock(&mut state, give_up_at).await,
@@ -301,7 +293,7 @@ impl Lock for Held {
     }
 
     async fn settle(&self, settlement: &Settlement, give_up_at: Instant) -> Result<(), Failure> {
-        let mut state = self.turn(give_up_at).await?;
+        let mut state = turn(&self.state, give_up_at).await?;
         match &state.over {
             Some(Over::Settled(how)) if discriminant(how) == discriminant(settlement) => {
                 return Ok(());
