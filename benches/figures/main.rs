@@ -22,6 +22,7 @@ mod footprint;
 mod handover;
 mod instance;
 mod numbers;
+mod pace;
 mod programs;
 mod python;
 mod queue;

@@ -16,6 +16,7 @@ use trafficcop::queue::{Queue, Settlement};
 use crate::footprint::pss_of;
 use crate::instance::{Instance, await_for, bare, children, guardians, now};
 use crate::numbers::Samples;
+use crate::pace;
 use crate::support::azurite::{KEY, queue_string, queues};
 use crate::support::queue::Mailbox;
 use crate::table::Figure;
@@ -46,7 +47,9 @@ pub(crate) fn throughput(scene: &Path) -> Result<Vec<Figure>, String> {
             let process = bare_processes(count.min(200))?;
             let mailbox = filled(count);
             let log = scene.join(format!("events-{slots}-{round}"));
-            let work = worked(&mailbox, slots, count, &log, scene)?;
+            let mut worker = work(&mailbox, slots);
+            worker.stderr(appended(&scene.join("log"))?);
+            let work = pace::of_worker(worker, &log, slots, count)?;
             ours.push(work);
             calls.push(bare);
             processes.push(process);
@@ -215,6 +218,12 @@ fn work(mailbox: &Mailbox, slots: usize) -> Command {
     command
 }
 
+/// The file of what the workers say, to be added to.
+fn appended(log: &Path) -> Result<File, String> {
+    let file = File::options().create(true).append(true).open(log);
+    file.map_err(|why| why.to_string())
+}
+
 /// A queue with so many messages.
 fn filled(count: usize) -> Mailbox {
     let mailbox = Mailbox::fresh();
@@ -224,49 +233,7 @@ fn filled(count: usize) -> Mailbox {
     mailbox
 }
 
-/// Milliseconds a message, from when the first was done with to the last.
-fn worked(
-    mailbox: &Mailbox,
-    slots: usize,
-    count: usize,
-    log: &Path,
-    scene: &Path,
-) -> Result<f64, String> {
-    let mut command = work(mailbox, slots);
-    command.arg("--event-log").arg(log);
-    command.args(["--max-messages", &count.to_string(), "--", "/bin/true"]);
-    let errors = File::options()
-        .create(true)
-        .append(true)
-        .open(scene.join("log"));
-    command
-        .stdin(Stdio::null())
-        .stderr(errors.map_err(|why| why.to_string())?);
-    let status = command.status().map_err(|why| why.to_string())?;
-    if !status.success() {
-        return Err(format!("work ended with {status}"));
-    }
-    let text = std::fs::read_to_string(log).map_err(|why| why.to_string())?;
-    let done: Vec<f64> = text
-        .lines()
-        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
-        .filter(|line| line["event"] == "message" && line["outcome"] == "completed")
-        .filter_map(|line| line["boottime_ns"].as_f64())
-        .map(|nanos| nanos / 1e6)
-        .collect();
-    if done.len() != count {
-        return Err(format!("{} of {count} messages were completed", done.len()));
-    }
-    Ok(pace(&done, slots))
-}
-
-/// Milliseconds a message, by when each was done with: those that were begun together with the first
-/// are not counted.
-fn pace(done: &[f64], slots: usize) -> f64 {
-    (done[done.len() - 1] - done[0]) / (done.len() - slots) as f64
-}
-
-/// The same for so many loops that take a message and delete it, with the same client.
+/// Milliseconds a message, for so many loops that take a message and delete it, with the same client.
 fn bare_loop(mailbox: &Mailbox, slots: usize, count: usize) -> Result<f64, String> {
     let string = queue_string(queues().port, KEY);
     let get = |name: &str| (name == CONNECTION).then(|| string.clone());
@@ -306,7 +273,7 @@ fn bare_loop(mailbox: &Mailbox, slots: usize, count: usize) -> Result<f64, Strin
     if failed.into_inner() || done.len() != count {
         return Err("the bare loop failed".to_owned());
     }
-    Ok(pace(&done, slots))
+    Ok(pace::of(&done, slots))
 }
 
 /// Milliseconds from fork to end of `/bin/true`, one after another.

@@ -12,6 +12,7 @@ use service_bus_stand_in::{Broker, Message, QueueSettings, Settings};
 
 use crate::instance::{Instance, await_for, now};
 use crate::numbers::Samples;
+use crate::pace;
 use crate::programs;
 use crate::table::Figure;
 
@@ -55,10 +56,11 @@ pub(crate) fn throughput(scene: &Path) -> Result<Vec<Figure>, String> {
     let mut processes = Samples::default();
     let mut theirs = Samples::default();
     let python = python();
-    for _ in 0..ROUNDS {
+    for round in 0..ROUNDS {
         processes.push(bare_processes()?);
         let broker = filled(COUNT)?;
-        ours.push(worked(&broker, COUNT, scene)?);
+        let log = scene.join(format!("bus-events-{round}"));
+        ours.push(pace::of_worker(worker(&broker), &log, SLOTS, COUNT)?);
         if let Some(python) = &python {
             let broker = filled(COUNT)?;
             let mut command = Command::new(python);
@@ -139,34 +141,6 @@ fn worker(broker: &Broker) -> Command {
         .args(["work", "--quiet", "--service-bus", QUEUE])
         .args(["-j", &SLOTS.to_string()]);
     command
-}
-
-/// Milliseconds a message, from when the first was done with to the last.
-fn worked(broker: &Broker, count: usize, scene: &Path) -> Result<f64, String> {
-    let log = scene.join(format!("bus-events-{}", now()));
-    let mut command = worker(broker);
-    command.arg("--event-log").arg(&log);
-    command.args(["--max-messages", &count.to_string(), "--", "/bin/true"]);
-    let status = command
-        .stdin(Stdio::null())
-        .status()
-        .map_err(|why| why.to_string())?;
-    if !status.success() {
-        return Err(format!("work ended with {status}"));
-    }
-    let text = std::fs::read_to_string(&log).map_err(|why| why.to_string())?;
-    let done: Vec<f64> = text
-        .lines()
-        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
-        .filter(|line| line["event"] == "message" && line["outcome"] == "completed")
-        .filter_map(|line| line["boottime_ns"].as_f64())
-        .map(|nanos| nanos / 1e6)
-        .collect();
-    if done.len() != count {
-        return Err(format!("{} of {count} messages were completed", done.len()));
-    }
-    // Those that were begun together with the first are not counted.
-    Ok((done[count - 1] - done[0]) / (count - SLOTS) as f64)
 }
 
 /// Milliseconds a process, eight at once.
