@@ -41,10 +41,7 @@ async fn what_was_handed_out_goes_on_after_a_stop() {
     renew(&held).await.expect("renewed over another connection");
     complete(&held).await.expect("completed");
     scene.queue.close(patiently()).await;
-    assert_doubt(renew(&held).await.or(Err(Failure::Transient {
-        why: "settled".into(),
-        retry_after: None,
-    })));
+    assert_lost(renew(&held).await);
 }
 
 #[tokio::test]
