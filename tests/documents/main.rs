@@ -4,6 +4,7 @@
 mod completions;
 mod figures;
 mod guarantees;
+mod making;
 mod man;
 mod pages;
 mod promises;

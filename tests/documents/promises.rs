@@ -7,7 +7,7 @@ use std::path::Path;
 use clap_mangen::roff::{Roff, bold, roman};
 
 use crate::guarantees::{FENCING, GUARANTEES, LIMITS, Shown};
-use crate::pages::inlines;
+use crate::making::{inlines, page_of, see_also};
 use crate::{fresh, guarantees, root, table, text};
 
 /// `BINARY: NAME, NAME; BINARY: NAME`
@@ -66,19 +66,9 @@ pub(crate) fn page_of_guarantees() -> Vec<u8> {
     }
     page.control("PP", []);
     page.text([roman("examples/fencing/ in the sources is such a resource, in SQLite, with the same in PostgreSQL and a way to see it work.")]);
-    page.control("SH", ["SEE ALSO"]);
-    page.text([
-        bold("trafficcop"),
-        roman("(1), "),
-        bold("trafficcop-run"),
-        roman("(1), "),
-        bold("trafficcop-check"),
-        roman("(1)"),
-    ]);
-    let mut bytes = Vec::new();
-    page.to_writer(&mut bytes)
-        .expect("a vector takes everything");
-    bytes
+    let others = ["trafficcop", "trafficcop-run", "trafficcop-check"];
+    see_also(&mut page, &others.map(|name| (name, "1")));
+    page_of(&page)
 }
 
 /// In lines as long as the README's.

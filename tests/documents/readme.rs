@@ -4,22 +4,19 @@ use std::path::Path;
 
 use trafficcop::{cli, exit};
 
-use crate::pages::{elect_definition, run_definition, work_definition};
+use crate::making::definition_of;
 use crate::verbs::VERBS;
 use crate::{definition, root, table, text};
 
 #[test]
 fn the_readme_mentions_every_flag() {
     let readme = text("README.md");
-    let (run, elect) = (run_definition(), elect_definition());
-    let work = work_definition();
+    let drivers = ["run", "elect", "work"].map(definition_of);
     let whole = definition();
     let verbs = VERBS
         .iter()
         .filter_map(|verb| whole.find_subcommand(verb.0));
-    let arguments = verbs
-        .chain([&run, &elect, &work])
-        .flat_map(clap::Command::get_arguments);
+    let arguments = verbs.chain(&drivers).flat_map(clap::Command::get_arguments);
     for arg in arguments.filter(|arg| arg.get_id() != "help" && !arg.is_hide_set()) {
         if let Some(long) = arg.get_long() {
             let told = readme

@@ -1,25 +1,12 @@
 //! The man pages of the verbs that look or intervene, and of the formats.
 
-use clap_mangen::Man;
-use clap_mangen::roff::{Roff, bold, roman};
+use clap_mangen::roff::{Roff, roman};
 use trafficcop::events::record;
 use trafficcop::{cli, report, status, timeline};
 
-use crate::definition;
-use crate::pages::{examples, inlines, section, see_also};
+use crate::making::{definition_of, examples, inlines, page, page_of, rows, section, see_also};
 
 pub(crate) fn page_of_check() -> Vec<u8> {
-    let definition = definition();
-    let check = definition.find_subcommand("check").expect("a check");
-    let check = check.clone().name("trafficcop-check");
-    let man = Man::new(check.display_name("trafficcop-check").after_long_help("")).date("");
-    let mut page = Vec::new();
-    let write = "a vector takes everything";
-    man.render_title(&mut page).expect(write);
-    man.render_name_section(&mut page).expect(write);
-    man.render_synopsis_section(&mut page).expect(write);
-    man.render_description_section(&mut page).expect(write);
-    man.render_options_section(&mut page).expect(write);
     let mut rest = Roff::new();
     section(&mut rest, "EXIT STATUS", cli::CHECK_STATUS);
     let control = cli::FOR_THE_COMMAND.iter();
@@ -29,15 +16,9 @@ pub(crate) fn page_of_check() -> Vec<u8> {
         .collect();
     section(&mut rest, "ENVIRONMENT", &control);
     examples(&mut rest, cli::CHECK_EXAMPLES);
-    rest.control("SH", ["SEE ALSO"]);
-    rest.text([
-        bold("trafficcop-run"),
-        roman("(1), "),
-        bold("trafficcop-guarantees"),
-        roman("(7)"),
-    ]);
-    rest.to_writer(&mut page).expect(write);
-    page
+    let others = [("trafficcop-run", "1"), ("trafficcop-guarantees", "7")];
+    see_also(&mut rest, &others);
+    page(definition_of("check"), None, &rest)
 }
 
 /// A verb that looks or intervenes: its name, lists of its own, its exit statuses, examples.
@@ -81,18 +62,6 @@ pub(crate) const VERBS: [Verb<'_>; 6] = [
 ];
 
 pub(crate) fn page_of_verb((verb, lists, statuses, commands): Verb<'_>) -> Vec<u8> {
-    let definition = definition();
-    let command = definition.find_subcommand(verb).expect("the verb");
-    let name: &str = format!("trafficcop-{verb}").leak();
-    let command = command.clone().name(name).display_name(name);
-    let man = Man::new(command.after_long_help("")).date("");
-    let mut page = Vec::new();
-    let write = "a vector takes everything";
-    man.render_title(&mut page).expect(write);
-    man.render_name_section(&mut page).expect(write);
-    man.render_synopsis_section(&mut page).expect(write);
-    man.render_description_section(&mut page).expect(write);
-    man.render_options_section(&mut page).expect(write);
     let mut rest = Roff::new();
     for (title, rows) in lists {
         section(&mut rest, title, rows);
@@ -100,53 +69,26 @@ pub(crate) fn page_of_verb((verb, lists, statuses, commands): Verb<'_>) -> Vec<u
     section(&mut rest, "EXIT STATUS", statuses);
     section(&mut rest, "ENVIRONMENT", cli::FOR_THE_STORE);
     examples(&mut rest, commands);
-    rest.control("SH", ["SEE ALSO"]);
-    rest.text([
-        bold("trafficcop"),
-        roman("(1), "),
-        bold("trafficcop-run"),
-        roman("(1), "),
-        bold("trafficcop-guarantees"),
-        roman("(7)"),
-    ]);
-    rest.to_writer(&mut page).expect(write);
-    page
+    see_also(
+        &mut rest,
+        &[
+            ("trafficcop", "1"),
+            ("trafficcop-run", "1"),
+            ("trafficcop-guarantees", "7"),
+        ],
+    );
+    page(definition_of(verb), None, &rest)
 }
 
 pub(crate) fn page_of_completions() -> Vec<u8> {
-    let definition = definition();
-    let command = definition.find_subcommand("completions").expect("it");
-    let command = command.clone().name("trafficcop-completions");
-    let command = command.display_name("trafficcop-completions");
-    let man = Man::new(command.after_long_help("")).date("");
-    let mut page = Vec::new();
-    let write = "a vector takes everything";
-    man.render_title(&mut page).expect(write);
-    man.render_name_section(&mut page).expect(write);
-    man.render_synopsis_section(&mut page).expect(write);
-    man.render_description_section(&mut page).expect(write);
-    man.render_options_section(&mut page).expect(write);
     let mut rest = Roff::new();
     section(&mut rest, "EXIT STATUS", cli::COMPLETIONS_STATUS);
     examples(&mut rest, cli::COMPLETIONS_EXAMPLES);
     see_also(&mut rest, &[("trafficcop", "1")]);
-    rest.to_writer(&mut page).expect(write);
-    page
+    page(definition_of("completions"), None, &rest)
 }
 
 pub(crate) fn page_of_timeline() -> Vec<u8> {
-    let definition = definition();
-    let timeline = definition.find_subcommand("timeline").expect("a timeline");
-    let timeline = timeline.clone().name("trafficcop-timeline");
-    let timeline = timeline.display_name("trafficcop-timeline");
-    let man = Man::new(timeline.after_long_help("")).date("");
-    let mut page = Vec::new();
-    let write = "a vector takes everything";
-    man.render_title(&mut page).expect(write);
-    man.render_name_section(&mut page).expect(write);
-    man.render_synopsis_section(&mut page).expect(write);
-    man.render_description_section(&mut page).expect(write);
-    man.render_options_section(&mut page).expect(write);
     let mut rest = Roff::new();
     rest.control("SH", ["WHAT IS SAID"]);
     for paragraph in TIMELINE {
@@ -156,12 +98,9 @@ pub(crate) fn page_of_timeline() -> Vec<u8> {
     section(&mut rest, "JSON", timeline::FIELDS);
     section(&mut rest, "EXIT STATUS", cli::TIMELINE_STATUS);
     examples(&mut rest, cli::TIMELINE_EXAMPLES);
-    see_also(
-        &mut rest,
-        &[("trafficcop-run", "1"), ("trafficcop-formats", "5")],
-    );
-    rest.to_writer(&mut page).expect(write);
-    page
+    let others = [("trafficcop-run", "1"), ("trafficcop-formats", "5")];
+    see_also(&mut rest, &others);
+    page(definition_of("timeline"), None, &rest)
 }
 
 /// What a reader of a timeline must know to believe it.
@@ -183,11 +122,7 @@ pub(crate) fn page_of_formats() -> Vec<u8> {
     let about = |page: &mut Roff, title: &str, text: &str, fields: &[(&str, &str)]| {
         page.control("SH", [title]);
         page.text(inlines(text));
-        for (name, meaning) in fields {
-            page.control("TP", []);
-            page.text([bold(*name)]);
-            page.text([roman(*meaning)]);
-        }
+        rows(page, fields);
     };
     about(
         &mut page,
@@ -213,12 +148,7 @@ pub(crate) fn page_of_formats() -> Vec<u8> {
         "One JSON object, replaced as a whole at every change. What does not apply is null.",
         status::FIELDS,
     );
-    see_also(
-        &mut page,
-        &[("trafficcop-run", "1"), ("trafficcop-timeline", "1")],
-    );
-    let mut bytes = Vec::new();
-    page.to_writer(&mut bytes)
-        .expect("a vector takes everything");
-    bytes
+    let others = [("trafficcop-run", "1"), ("trafficcop-timeline", "1")];
+    see_also(&mut page, &others);
+    page_of(&page)
 }
