@@ -53,8 +53,7 @@ fn a_right_that_is_taken_away_later_is_waited_for() {
     running.await_log("cannot take messages");
     stage.put("two");
     running.await_log_times("completed", 2);
-    running.signal(Signal::SIGTERM);
-    assert_eq!(running.finish().ended, Ended::Died(Signal::SIGTERM));
+    stopped_by(Signal::SIGTERM, running);
 }
 
 #[test]
@@ -89,8 +88,7 @@ fn a_queue_that_is_disabled_for_a_while_is_waited_for() {
     stage.broker.disable(JOBS, false);
     stage.put("y");
     running.await_log_times("completed", 2);
-    running.signal(Signal::SIGTERM);
-    assert_eq!(running.finish().ended, Ended::Died(Signal::SIGTERM));
+    stopped_by(Signal::SIGTERM, running);
 }
 
 #[test]
@@ -116,13 +114,14 @@ fn a_connection_that_is_cut_costs_a_running_command_nothing() {
     running.await_log("runs");
     stage.broker.refuse_connections(true);
     stage.broker.cut();
+    // So long it is out of reach.
     std::thread::sleep(Duration::from_secs(2));
     stage.broker.refuse_connections(false);
     running.await_log("completed, attempt 1");
     // And what comes then is taken, too.
     stage.put("y");
     running.await_log_times("runs", 2);
-    assert_eq!(stage.count(|e| matches!(e, Event::LockExpired { .. })), 0);
+    assert_eq!(stage.expired(), 0);
     running.signal(Signal::SIGKILL);
 }
 
@@ -142,8 +141,7 @@ fn links_that_are_detached_for_idleness_are_made_anew() {
     });
     stage.put("x");
     running.await_log("completed, attempt 1");
-    running.signal(Signal::SIGTERM);
-    assert_eq!(running.finish().ended, Ended::Died(Signal::SIGTERM));
+    stopped_by(Signal::SIGTERM, running);
 }
 
 #[test]
@@ -154,11 +152,11 @@ fn a_service_that_says_nothing_for_a_while_is_worked_on_again() {
     running.await_log("completed");
     stage.broker.freeze();
     stage.put("y");
+    // So long nothing is said: beyond the lock of what may be on its way.
     std::thread::sleep(SHORT + Duration::from_secs(3));
     stage.broker.thaw();
     running.await_log_times("completed", 2);
-    running.signal(Signal::SIGTERM);
-    assert_eq!(running.finish().ended, Ended::Died(Signal::SIGTERM));
+    stopped_by(Signal::SIGTERM, running);
     stage.assert_holds(0, 0);
 }
 

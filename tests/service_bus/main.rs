@@ -25,8 +25,9 @@ use service_bus_stand_in::{
 };
 
 use support::PATIENCE;
-use support::instance::{Ended, Finished, Run};
+use support::instance::{Finished, Instance, Run, assert_ended};
 use support::scene::Scene;
+use support::stopping::stopped_by;
 
 const STRING: &str = "AZURE_SERVICEBUS_CONNECTION_STRING";
 /// The queue of every test.
@@ -65,6 +66,13 @@ impl Stage {
     /// One message with this text, locked for long.
     fn one(text: &str) -> Stage {
         let stage = Stage::with(Duration::from_secs(60));
+        stage.put(text);
+        stage
+    }
+
+    /// One message with this text, locked for as briefly as can be.
+    fn brief(text: &str) -> Stage {
+        let stage = Stage::with(SHORT);
         stage.put(text);
         stage
     }
@@ -127,6 +135,24 @@ impl Stage {
         self.events().iter().filter(|event| is(event)).count()
     }
 
+    /// How many locks ended unsettled.
+    fn expired(&self) -> usize {
+        self.count(|event| matches!(event, Event::LockExpired { .. }))
+    }
+
+    /// How many messages were settled, whatever became of them.
+    fn settled(&self) -> usize {
+        self.count(|event| matches!(event, Event::Settled { .. }))
+    }
+
+    /// A worker with one message, whose command runs until it is killed.
+    fn deaf(&self) -> Instance {
+        let script = "trap '' TERM; echo runs >&2; while :; do sleep 1; done";
+        let running = self.worker().arg("--once").shell(script).start();
+        running.await_log("runs");
+        running
+    }
+
     /// The queue holds so many messages that can be had now, none that is locked, and there are so
     /// many dead ones.
     #[track_caller]
@@ -139,14 +165,4 @@ impl Stage {
             self.events()
         );
     }
-}
-
-#[track_caller]
-fn assert_ended(finished: &Finished, code: i32, words: &str) {
-    assert_eq!(finished.ended, Ended::Code(code), "{}", finished.stderr);
-    assert!(
-        finished.stderr.contains(words),
-        "not said: {words}\n{}",
-        finished.stderr
-    );
 }

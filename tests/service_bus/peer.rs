@@ -69,6 +69,7 @@ fn microsoft_s_client_sends_and_reads_what_was_dead_lettered() {
     workers[0].signal(Signal::SIGKILL);
     workers[1].freeze();
     stage.broker.cut();
+    // It stands still beyond its locks.
     std::thread::sleep(SHORT + Duration::from_secs(1));
     workers[1].signal(Signal::SIGCONT);
     stage.broker.cut();

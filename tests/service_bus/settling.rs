@@ -67,8 +67,7 @@ fn any_other_end_keeps_it_for_the_delay_and_abandons_it_then() {
 
 #[test]
 fn the_lock_is_renewed_through_a_delay_that_is_longer_and_a_stop_ends_the_delay() {
-    let stage = Stage::with(SHORT);
-    stage.put("x");
+    let stage = Stage::brief("x");
     let running = stage
         .worker()
         .args(["--retry-delay", "1h"])
@@ -91,7 +90,7 @@ fn the_lock_is_renewed_through_a_delay_that_is_longer_and_a_stop_ends_the_delay(
     );
     stage.assert_holds(1, 0);
     assert_eq!(stage.messages(JOBS)[0].failed, 1);
-    assert_eq!(stage.count(|e| matches!(e, Event::LockExpired { .. })), 0);
+    assert_eq!(stage.expired(), 0);
 }
 
 #[test]
@@ -167,8 +166,7 @@ fn a_timeout_is_a_failure_with_a_reason_of_its_own() {
 
 #[test]
 fn too_many_attempts_and_bodies_that_cannot_be_handed_over_are_dead_lettered_unrun() {
-    let stage = Stage::with(SHORT);
-    stage.put("x");
+    let stage = Stage::brief("x");
     stage.once(&["--retry-delay", "0s"], "exit 1");
     stage.once(&["--retry-delay", "0s"], "exit 1");
     let map = Value::Map(vec![(Value::string("a"), Value::Bool(true))]);
@@ -215,14 +213,8 @@ fn what_cannot_be_started_is_released_and_does_not_count() {
 
 #[test]
 fn a_lock_that_is_lost_ends_the_command_and_settles_nothing() {
-    let stage = Stage::with(SHORT);
-    stage.put("x");
-    let running = stage
-        .worker()
-        .arg("--once")
-        .shell("trap '' TERM; echo runs >&2; while :; do sleep 1; done")
-        .start();
-    running.await_log("runs");
+    let stage = Stage::brief("x");
+    let running = stage.deaf();
     stage
         .broker
         .fault(Fault::new(On::RenewLock, Act::lock_lost()).times(u32::MAX));
@@ -230,32 +222,25 @@ fn a_lock_that_is_lost_ends_the_command_and_settles_nothing() {
     // Nobody can know that another has not had it since.
     assert_ended(&done, 71, "lost, attempt 1");
     stage.scene.await_nobody();
-    assert_eq!(stage.count(|e| matches!(e, Event::Settled { .. })), 0);
+    assert_eq!(stage.settled(), 0);
 }
 
 #[test]
 fn a_lock_in_doubt_ends_the_command_before_its_time_and_settles_nothing() {
-    let stage = Stage::with(SHORT);
-    stage.put("x");
-    let running = stage
-        .worker()
-        .arg("--once")
-        .shell("trap '' TERM; echo runs >&2; while :; do sleep 1; done")
-        .start();
-    running.await_log("runs");
+    let stage = Stage::brief("x");
+    let running = stage.deaf();
     stage.broker.freeze();
     let done = running.finish();
     assert_ended(&done, 70, "LockInDoubt");
     stage.scene.await_nobody();
     stage.broker.thaw();
-    assert_eq!(stage.count(|e| matches!(e, Event::Settled { .. })), 0);
+    assert_eq!(stage.settled(), 0);
 }
 
 #[test]
 fn a_settlement_whose_answer_is_lost_is_unconfirmed_and_never_failed() {
     for act in [Act::Lose, Act::CutAfter] {
-        let stage = Stage::with(SHORT);
-        stage.put("x");
+        let stage = Stage::brief("x");
         // It is done, and nobody hears of it; what is asked again is told that the lock is lost.
         stage
             .broker

@@ -313,6 +313,14 @@ pub(crate) struct Finished {
     pub(crate) stderr: String,
 }
 
+/// It ended with this status, and said these words.
+#[track_caller]
+pub(crate) fn assert_ended(finished: &Finished, code: i32, words: &str) {
+    let said = &finished.stderr;
+    assert_eq!(finished.ended, Ended::Code(code), "{said}");
+    assert!(said.contains(words), "not said: {words}\n{said}");
+}
+
 /// A started instance. Killed at the latest with its scene.
 pub(crate) struct Instance {
     child: Child,

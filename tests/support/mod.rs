@@ -16,6 +16,7 @@ pub(crate) mod programs;
 pub(crate) mod proxy;
 pub(crate) mod queue;
 pub(crate) mod scene;
+pub(crate) mod stopping;
 
 use std::time::Duration;
 

@@ -15,9 +15,10 @@ mod stopping;
 mod told;
 
 use support::azurite::{KEY, queue_string, queues};
-use support::instance::{Ended, Finished, Run};
+use support::instance::{Ended, Finished, Run, assert_ended};
 use support::queue::{Letter, Mailbox};
 use support::scene::Scene;
+use support::stopping::stopped_by;
 
 const CONNECTION: &str = "AZURE_STORAGE_CONNECTION_STRING";
 
@@ -59,14 +60,4 @@ fn poisoned(mailbox: &Mailbox) -> Letter {
     assert_eq!(letters.len(), 1, "{letters:?}");
     assert_eq!(mailbox.count(), 0, "it is still here, too");
     letters.remove(0)
-}
-
-#[track_caller]
-fn assert_ended(finished: &Finished, code: i32, words: &str) {
-    assert_eq!(finished.ended, Ended::Code(code), "{}", finished.stderr);
-    assert!(
-        finished.stderr.contains(words),
-        "not said: {words}\n{}",
-        finished.stderr
-    );
 }

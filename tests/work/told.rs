@@ -186,6 +186,5 @@ fn a_worker_whose_queue_does_not_answer_is_sound_and_not_ready() {
     await_for("the queue to be asked", asked, || running.stderr());
     assert_eq!(get(&running, "/healthz").0, 200);
     assert_eq!(get(&running, "/readyz").0, 503);
-    running.signal(Signal::SIGTERM);
-    assert_eq!(running.finish().ended, Ended::Died(Signal::SIGTERM));
+    stopped_by(Signal::SIGTERM, running);
 }

@@ -1,0 +1,86 @@
+//! Workers that are asked to stop: what is done and expected alike whatever the queue. What becomes of
+//! their messages is judged by the test, which has the queue.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use super::instance::{Ended, Finished, Instance, Run};
+
+/// Asks it to stop; it dies of that signal, when it has done what it has to.
+#[track_caller]
+pub(crate) fn stopped_by(number: Signal, running: Instance) -> Finished {
+    running.signal(number);
+    let done = running.finish();
+    assert_eq!(done.ended, Ended::Died(number), "{}", done.stderr);
+    done
+}
+
+/// The same, and insists when it has heard of the first request.
+#[track_caller]
+pub(crate) fn stopped_twice_by(number: Signal, running: Instance) -> Finished {
+    running.signal(number);
+    running.await_log("asked to stop: taking no more");
+    // The same request twice within a tenth of a second is one.
+    std::thread::sleep(Duration::from_millis(150));
+    stopped_by(number, running)
+}
+
+/// This worker of one message, whose command runs for so many seconds, is stopped when it runs and
+/// something more was done: the command may finish.
+pub(crate) fn finishes_what_runs(worker: Run<'_>, seconds: u32, meanwhile: impl FnOnce()) {
+    let script = format!("echo runs >&2; sleep {seconds}");
+    let running = worker.args(["--grace", "60s"]).shell(&script).start();
+    running.await_log("runs");
+    meanwhile();
+    let done = stopped_by(Signal::SIGTERM, running);
+    let said = done.stderr;
+    assert!(said.contains("completed, attempt 1"), "{said}");
+    assert_eq!(said.matches("runs").count(), 1, "{said}");
+}
+
+/// This worker of one message is stopped, and its command runs for longer than the grace: it is asked,
+/// and the message is given back.
+pub(crate) fn is_asked_after_the_grace(worker: Run<'_>) {
+    let running = worker
+        .args(["--grace", "1s"])
+        .shell("trap 'echo asked >&2; exit 0' TERM; echo runs >&2; sleep 600 & wait")
+        .start();
+    running.await_log("runs");
+    let said = stopped_by(Signal::SIGTERM, running).stderr;
+    assert!(said.contains("asked"), "{said}");
+    assert!(said.contains("released, attempt 1"), "{said}");
+}
+
+/// This worker of one message is stopped twice, and its command hears nothing: the message is given
+/// back without waiting for any grace.
+pub(crate) fn is_ended_by_the_second_signal(worker: Run<'_>) {
+    let running = worker
+        .args(["--grace", "1h", "--kill-after", "1h"])
+        .shell("trap '' TERM INT; echo runs >&2; while :; do sleep 1; done")
+        .start();
+    running.await_log("runs");
+    let said = stopped_twice_by(Signal::SIGINT, running).stderr;
+    assert!(said.contains("released"), "{said}");
+}
+
+/// Workers are stopped one after another, each after about as long as is said for its round, of ten
+/// that come again and again; then it is judged, with what a failure is to tell.
+///
+/// `TRAFFICCOP_TEST_STOPS=200` for the long version.
+pub(crate) fn stopped_at_any_moment(
+    worker: impl Fn() -> Instance,
+    after: impl Fn(u64) -> Duration,
+    judge: impl Fn(&str),
+) {
+    let stops = std::env::var("TRAFFICCOP_TEST_STOPS");
+    let stops: u64 = stops.map_or(20, |text| text.parse().expect("a number"));
+    let mut chance = trafficcop::core::retry::Chance::new(7);
+    for round in 0..stops {
+        let running = worker();
+        running.await_log("takes messages");
+        std::thread::sleep(chance.spread(after(round % 10)));
+        let done = stopped_by(Signal::SIGTERM, running);
+        judge(&format!("round {round}\n{}", done.stderr));
+    }
+}
