@@ -145,6 +145,7 @@ fn hunt(start: impl Fn(&Scene, &str) -> Instance, limit: u64) {
             },
             || format!("{:#?}", stretches(&scene.journal.lines())),
         );
+        // Whatever the two are doing then: the pace of deaths.
         std::thread::sleep(Duration::from_millis(fastrand::u64(0..500)));
         let prey = &living[fastrand::usize(..2)];
         let at = crowd.iter().position(|(name, _)| name == prey).unwrap();

@@ -83,6 +83,7 @@ fn besiege(at: SocketAddr, size: usize, opened: &AtomicUsize, stop: &AtomicBool)
                 *place = stream;
             }
         }
+        // The pace of the crowd.
         thread::sleep(Duration::from_millis(200));
     }
 }

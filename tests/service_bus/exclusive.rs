@@ -63,10 +63,11 @@ impl Stand for OnServiceBus {
             1 => {
                 broker.refuse_connections(true);
                 broker.cut();
+                // For so long it is out of reach.
                 std::thread::sleep(soon(rng));
                 broker.refuse_connections(false);
             }
-            // Now and then beyond the lock.
+            // For so long nothing is said, now and then beyond the lock.
             2 => {
                 broker.freeze();
                 std::thread::sleep(Duration::from_millis(rng.u64(100..6000)));

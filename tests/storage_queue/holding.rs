@@ -18,6 +18,7 @@ async fn renewals_keep_a_message_from_others_far_beyond_its_first_lock() {
             if Instant::now() < t0 + Duration::from_secs(2) {
                 assert_eq!(visible, []);
             }
+            // The pace of the looks.
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }

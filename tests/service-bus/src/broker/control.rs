@@ -16,7 +16,8 @@ use crate::codec::{Message, Value};
 use super::engine::{self, Engine};
 use super::faults::Fault;
 use super::journal::Entry;
-use super::namespace::{Entity, Place, QueueSettings, path_of};
+use super::namespace::{Entity, Node, Place, QueueSettings, path_of};
+use super::session::LinkEnd;
 use super::store::{Counts, State};
 use super::{Access, Settings, wire};
 
@@ -93,6 +94,21 @@ impl View<'_> {
             state: stored.state,
         })
         .collect()
+    }
+
+    /// How many more messages the receivers of a queue, a subscription or a dead-letter queue have asked
+    /// for.
+    #[must_use]
+    pub fn credit(&self, address: &str) -> u32 {
+        let node = Node::Entity(Place::parse(address));
+        let connections = self.0.connections.values();
+        let sessions = connections.flat_map(|connection| connection.sessions.values());
+        let links = sessions.flat_map(|session| session.links.values());
+        let credit = links.map(|link| match &link.end {
+            LinkEnd::Out(out) if link.node == node => out.credit,
+            LinkEnd::Out(_) | LinkEnd::In(_) => 0,
+        });
+        credit.sum()
     }
 
     /// How many of them are in which state.

@@ -27,13 +27,16 @@ fn no_more_is_delivered_than_there_is_credit_for() {
     assert_eq!(client.message().message.body(), b"0");
     assert_eq!(client.message().message.body(), b"1");
     assert_eq!(broker.look(|view| view.counts("jobs").ready), 1);
+    assert_eq!(broker.look(|view| view.credit("jobs")), 0);
     // Credit counts from what the client knew: this grants nothing new.
     client.credit(0, 0, 2, false);
     client.credit(0, 2, 0, true);
     assert_eq!(flow(&mut client, 0).link_credit, Some(0));
     assert_eq!(broker.look(|view| view.counts("jobs").ready), 1);
-    client.credit(0, 2, 1, false);
+    client.credit(0, 2, 3, false);
     assert_eq!(client.message().message.body(), b"2");
+    assert_eq!(broker.look(|view| view.credit("jobs")), 2);
+    assert_eq!(broker.look(|view| view.credit("other")), 0);
 }
 
 #[test]
