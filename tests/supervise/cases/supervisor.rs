@@ -1,0 +1,91 @@
+//! A supervisor that dies or stops, and what its guardian does then.
+
+use super::*;
+
+pub(super) fn the_whole_family_dies_with_the_supervisor(who: Who) {
+    let mut scene = Scene::acting(who, &["family", "@/journal"]);
+    // A grace of half a second.
+    scene.start_family(Deadlines::within(FAR, FAR + 500), 3);
+    scene.entrust();
+    scene.assert_all_alive();
+    scene.signal_supervisor(libc::SIGKILL);
+    scene.deaths();
+    scene.assert_testament();
+}
+
+pub(super) fn the_guardian_survives_the_death_of_the_supervisors_group(who: Who) {
+    let mut scene = Scene::acting(who, &["family", "@/journal"]);
+    scene.start_family(Deadlines::within(FAR, FAR + 100), 3);
+    scene.entrust();
+    proc::kill(-scene.supervisor_pid(), libc::SIGKILL);
+    scene.deaths();
+    scene.assert_testament();
+}
+
+pub(super) fn a_second_guardian_does_not_hide_the_supervisors_death(who: Who) {
+    let props = Props {
+        env: vec![("SPARE_GUARDIAN", "1")],
+        ..Props::default()
+    };
+    let mut scene = Scene::acting_with(who, &["family", "@/journal"], props);
+    scene.start_family(Deadlines::within(FAR, FAR + 100), 3);
+    scene.entrust();
+    scene.signal_supervisor(libc::SIGKILL);
+    scene.deaths();
+    scene.assert_testament();
+    scene.second.as_ref().unwrap().death();
+}
+
+pub(super) fn a_will_is_carried_out_between_two_commands(who: Who) {
+    let mut scene = Scene::acting(who, &["exit", "0"]);
+    scene.start(Deadlines::none());
+    scene.news_until("TreeEmpty");
+    scene.entrust();
+    scene.signal_supervisor(libc::SIGKILL);
+    scene.assert_testament();
+}
+
+pub(super) fn a_dismissed_guardian_carries_out_no_will(who: Who) {
+    let mut scene = Scene::acting(who, &["exit", "0"]);
+    scene.entrust();
+    let testament = scene.path("testament");
+    scene.say("dismiss");
+    while scene.news() != "dismissed" {}
+    scene.guardian.death();
+    assert!(fs::metadata(testament).is_err());
+}
+
+pub(super) fn a_stopped_supervisor_cannot_keep_the_family_alive(who: Who) {
+    let mut scene = Scene::acting(who, &["family", "@/journal"]);
+    scene.start_family(Deadlines::none(), 3);
+    let deadlines = Deadlines::within(1000, 1500);
+    scene.give(deadlines);
+    scene.signal_supervisor(libc::SIGSTOP);
+    let (first, last) = scene.deaths();
+    assert!(first >= deadlines.kill_at, "killed before the deadline");
+    assert!(last < deadlines.kill_at + Duration::from_secs(20));
+    // What it says when it comes back is too late, and the guardian is not to blame.
+    let (term_at, kill_at) = Deadlines::within(FAR, FAR).words();
+    scene.say(&format!("extend {term_at} {kill_at}"));
+    scene.signal_supervisor(libc::SIGCONT);
+    let heard = scene.news_until("TreeEmpty");
+    assert!(!heard.contains(&"Lost".to_owned()), "{heard:?}");
+}
+
+pub(super) fn a_stopped_supervisor_does_not_blame_the_guardian(who: Who) {
+    let mut scene = Scene::acting(who, &["family", "@/journal"]);
+    scene.start_family(Deadlines::none(), 3);
+    for _ in 0..3 {
+        scene.signal_supervisor(libc::SIGSTOP);
+        // Longer than any patience.
+        sleep_until(Instant::now() + Duration::from_millis(1500));
+        scene.signal_supervisor(libc::SIGCONT);
+        // Two pings' time to draw a wrong conclusion.
+        sleep_until(Instant::now() + Duration::from_millis(700));
+        scene.assert_all_alive();
+    }
+    scene.say("kill");
+    scene.expect("Exited(Signal(9))");
+    scene.expect("TreeEmpty");
+    scene.assert_all_dead();
+}
