@@ -184,6 +184,8 @@ impl Attendant {
 
     /// Kills the whole tree, now.
     pub fn kill(&mut self) {
+        // Who insists does not wait for a start.
+        self.pulse.started();
         self.send(Demand::Kill, &[], None);
     }
 

@@ -75,7 +75,7 @@ impl Pulse {
         }
     }
 
-    /// The command was started.
+    /// The start counts no more: the command was started, or is to go at once.
     pub fn started(&mut self) {
         self.starting = false;
         self.listened = Duration::ZERO;

@@ -46,6 +46,7 @@ cases![
     a_dismissed_guardian_carries_out_no_will,
     the_supervisor_finishes_for_a_killed_guardian,
     the_supervisor_finishes_for_a_stopped_guardian,
+    who_insists_does_not_wait_for_a_start,
     a_second_guardian_survives_the_rescue,
     the_command_dies_with_its_guardian,
     a_stopped_supervisor_cannot_keep_the_family_alive,

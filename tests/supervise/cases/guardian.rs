@@ -21,6 +21,21 @@ pub(super) fn the_supervisor_finishes_for_a_stopped_guardian(who: Who) {
     assert!(!scene.guardian.is_alive());
 }
 
+pub(super) fn who_insists_does_not_wait_for_a_start(who: Who) {
+    let mut scene = Scene::acting(who, &["family", "@/journal"]);
+    // It is listened to from here on.
+    scene.entrust();
+    scene.signal_guardian(libc::SIGSTOP);
+    scene.start(Deadlines::none());
+    let asked = Instant::now();
+    scene.do_now("kill");
+    scene.expect("Lost");
+    // Less than a start may take.
+    assert!(Instant::now().since(asked) < Duration::from_secs(8));
+    scene.expect("TreeEmpty");
+    assert!(!scene.guardian.is_alive());
+}
+
 pub(super) fn a_second_guardian_survives_the_rescue(who: Who) {
     let props = Props {
         env: vec![("SPARE_GUARDIAN", "1")],
