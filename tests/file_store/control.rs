@@ -1,0 +1,116 @@
+//! How control is obtained, kept by whoever has the descriptor, and given back.
+
+use std::fs;
+use std::sync::Arc;
+
+use super::*;
+
+#[tokio::test]
+async fn one_holds_and_the_other_is_told_by_whom() {
+    let (_directory, path) = temporary();
+    let (a, b) = (open(&path, "a"), open(&path, "b"));
+    assert_eq!(a.terms().lease, None, "no deadline on a local file");
+    assert!(a.terms().wakes);
+    assert_eq!(a.name(), path.display().to_string());
+    assert_eq!(acquire(&a).await.token, 1);
+    let sight = held(&b).await;
+    assert_eq!(sight.holder.as_deref(), Some("a"));
+    assert_eq!((sight.token, sight.draining), (Some(1), false));
+    in_time(a.announce(late())).await.expect("to announce");
+    assert!(held(&b).await.draining);
+    release(&a).await;
+    assert!(
+        !fs::read_to_string(&path)
+            .expect("a record")
+            .contains("true")
+    );
+    assert_eq!(acquire(&b).await.token, 2);
+    assert!(!held(&a).await.draining);
+}
+
+#[tokio::test]
+async fn an_inherited_descriptor_keeps_the_lock_and_its_end_wakes_the_standby() {
+    let (_directory, path) = temporary();
+    let (a, b) = (open(&path, "a"), Arc::new(open(&path, "b")));
+    acquire(&a).await;
+    let child = heir(&a);
+    let standby = tokio::spawn({
+        let b = Arc::clone(&b);
+        async move { b.freed().await }
+    });
+    drop(a);
+    // The supervisor's descriptor is closed; that of the tree is not.
+    assert_eq!(held(&b).await.holder.as_deref(), Some("a"));
+    assert!(!standby.is_finished());
+    bury(child);
+    in_time(standby).await.expect("to be woken");
+    assert_eq!(acquire(&b).await.token, 2);
+}
+
+#[tokio::test]
+async fn a_release_frees_the_lock_though_others_have_its_descriptor_open() {
+    let (_directory, path) = temporary();
+    let (a, b) = (open(&path, "a"), open(&path, "b"));
+    acquire(&a).await;
+    let child = heir(&a);
+    release(&a).await;
+    assert_eq!(acquire(&b).await.token, 2);
+    bury(child);
+}
+
+#[tokio::test]
+async fn tokens_grow_over_a_hundred_tenures_whatever_happens_to_the_record() {
+    let (_directory, path) = temporary();
+    let mut last = 0;
+    for round in 0..100 {
+        // A store of its own each time: nothing is remembered but in the file.
+        let store = open(&path, "a");
+        // The one before is dropped, not released: a child that a neighbouring test is forking at
+        // this moment has its descriptor, and the lock, until it execs.
+        let token = stand_by(&store).await.token;
+        assert!(token > last, "round {round}: {token} after {last}");
+        last = token;
+        drop(store);
+        let mut bytes = fs::read(&path).expect("a record");
+        assert_eq!(bytes.len(), 2048);
+        match round % 5 {
+            1 => bytes.truncate(60),
+            2 => bytes[40..].fill(0),
+            3 => bytes.extend_from_slice(&[0; 100]),
+            _ => {}
+        }
+        match round {
+            70 => bytes.fill(0),
+            80 => bytes.truncate(11),
+            _ => {}
+        }
+        fs::write(&path, bytes).expect("to damage it");
+    }
+    assert!(last > 1_700_000_000_000_000, "the wall clock took over");
+}
+
+#[tokio::test]
+async fn the_release_tells_of_a_file_that_was_replaced_and_unlocks_it_all_the_same() {
+    for unlinked in [true, false] {
+        let (_directory, path) = temporary();
+        let (a, b) = (open(&path, "a"), open(&path, "b"));
+        acquire(&a).await;
+        let kept = path.with_extension("kept");
+        fs::hard_link(&path, &kept).expect("another name for it");
+        fs::remove_file(&path).expect("to remove it");
+        if !unlinked {
+            fs::write(&path, "").expect("another file");
+        }
+        let told = in_time(a.release(late())).await;
+        assert!(
+            matches!(told, Err(Failure::Lost { until: None, .. })),
+            "{told:?}"
+        );
+        // Said once.
+        release(&a).await;
+        // `b` has the old file open: it finds that free, and goes over to the new one.
+        assert_eq!(acquire(&b).await.token, 2);
+        assert_eq!(acquire(&open(&kept, "c")).await.token, 2, "unlocked");
+        release(&b).await;
+    }
+}

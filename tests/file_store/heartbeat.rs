@@ -1,0 +1,97 @@
+//! The heartbeat: when the lock is not ours any more, or in doubt.
+
+use std::fs;
+
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
+
+use super::*;
+
+#[tokio::test]
+async fn the_heartbeat_tells_when_the_lock_is_not_ours_any_more() {
+    let (_directory, path) = temporary();
+    let beating = || {
+        let mut config = config(&path, "a");
+        config.heartbeat = Heartbeat::On;
+        File::open(config).expect("a lock file")
+    };
+    let renew = async |store: &File| in_time(store.renew(late())).await;
+    let is_lost = |reply| matches!(reply, Err(Failure::Lost { until: None, .. }));
+
+    let a = beating();
+    assert_eq!(a.terms().lease, Some(Duration::from_secs(60)));
+    assert!(is_lost(renew(&a).await), "never acquired");
+    acquire(&a).await;
+    assert_eq!(renew(&a).await, Ok(()));
+
+    fs::write(&path, "").expect("to empty it");
+    assert_eq!(renew(&a).await, Ok(()), "emptied is not unlocked");
+    let healed = fs::read_to_string(&path).expect("a record");
+    assert!(healed.contains("\"holder\":\"a\"") && healed.len() == 2048);
+
+    // Somebody with the same description unlocks it.
+    let descriptor = a.descriptor().expect("a descriptor");
+    let whole = libc::flock {
+        l_type: libc::F_UNLCK as i16,
+        l_whence: 0,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    };
+    fcntl(&descriptor, FcntlArg::F_OFD_SETLK(&whole)).expect("to unlock");
+    assert!(is_lost(renew(&a).await), "unlocked");
+    release(&a).await;
+
+    acquire(&a).await;
+    let moved = path.with_extension("moved");
+    fs::rename(&path, &moved).expect("to move it");
+    assert!(is_lost(renew(&a).await), "removed");
+    fs::write(&path, "").expect("another file");
+    assert!(is_lost(renew(&a).await), "replaced");
+    fs::rename(&moved, &path).expect("to move it back");
+    assert_eq!(renew(&a).await, Ok(()));
+    release(&a).await;
+    assert!(is_lost(renew(&a).await), "given back");
+}
+
+#[tokio::test]
+async fn a_lock_is_counted_from_before_it_was_asked_for() {
+    let (_directory, path) = temporary();
+    let store = open(&path, "a");
+    let acquire = store.acquire(late());
+    tokio::pin!(acquire);
+    let mut done = None;
+    std::future::poll_fn(|context| {
+        if let std::task::Poll::Ready(grant) = acquire.as_mut().poll(context) {
+            done = Some(grant);
+        }
+        std::task::Poll::Ready(())
+    })
+    .await;
+    let asked = Instant::now();
+    let grant = match done {
+        Some(grant) => grant,
+        None => in_time(acquire).await,
+    };
+    assert!(grant.expect("control").t0 <= asked);
+}
+
+#[tokio::test]
+async fn a_heartbeat_that_cannot_be_written_is_in_doubt() {
+    let memory =
+        nix::sys::memfd::memfd_create(c"lock", nix::sys::memfd::MFdFlags::MFD_ALLOW_SEALING)
+            .expect("a file in memory");
+    let path = PathBuf::from(format!(
+        "/proc/self/fd/{}",
+        std::os::fd::AsRawFd::as_raw_fd(&memory)
+    ));
+    let mut config = config(&path, "a");
+    config.heartbeat = Heartbeat::On;
+    let store = File::open(config).expect("a lock file");
+    acquire(&store).await;
+    assert_eq!(in_time(store.renew(late())).await, Ok(()));
+    let seal = nix::fcntl::SealFlag::F_SEAL_WRITE;
+    fcntl(&memory, FcntlArg::F_ADD_SEALS(seal)).expect("to seal it");
+    let told = in_time(store.renew(late())).await;
+    assert!(matches!(told, Err(Failure::Transient { .. })), "{told:?}");
+}

@@ -1,0 +1,100 @@
+//! The file store against real files, real descriptions and real processes. Two stores in one
+//! process exclude each other like two machines would: their lock belongs to the description.
+
+mod control;
+mod heartbeat;
+mod refused;
+mod waiting;
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use tempfile::TempDir;
+use trafficcop::clock::Instant;
+use trafficcop::core::{Failure, Grant, Sight};
+use trafficcop::lease::Store;
+use trafficcop::lease::file::{Config, File, Heartbeat};
+use trafficcop::lease::record::Candidate;
+
+fn config(path: &Path, identity: &str) -> Config {
+    Config {
+        path: path.to_owned(),
+        candidate: Candidate {
+            identity: identity.to_owned(),
+            host: "here".into(),
+            pid: std::process::id(),
+            command: "./job --all".into(),
+        },
+        heartbeat: Heartbeat::Auto,
+        lease: Duration::from_secs(60),
+        create: true,
+    }
+}
+
+fn open(path: &Path, identity: &str) -> File {
+    File::open(config(path, identity)).expect("a lock file")
+}
+
+fn late() -> Instant {
+    Instant::now() + Duration::from_secs(120)
+}
+
+/// Far beyond what a loaded machine needs; a test that gets there has hung.
+async fn in_time<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(120), what)
+        .await
+        .expect("in time")
+}
+
+async fn acquire(store: &File) -> Grant {
+    in_time(store.acquire(late())).await.expect("control")
+}
+
+async fn release(store: &File) {
+    in_time(store.release(late())).await.expect("to unlock");
+}
+
+async fn held(store: &File) -> Sight {
+    match in_time(store.acquire(late())).await {
+        Err(Failure::Held(sight)) => sight,
+        other => panic!("not held: {other:?}"),
+    }
+}
+
+/// Waits until `store` can have the lock, as a standby does, and acquires it.
+async fn stand_by(store: &File) -> Grant {
+    in_time(async {
+        loop {
+            match store.acquire(late()).await {
+                Ok(grant) => return grant,
+                Err(Failure::Held(_)) => store.freed().await,
+                Err(other) => panic!("{other}"),
+            }
+        }
+    })
+    .await
+}
+
+/// A process that has `store`'s descriptor open until its standard input ends.
+fn heir(store: &File) -> Child {
+    let descriptor = store.descriptor().expect("a descriptor");
+    Command::new("sh")
+        .args(["-c", "read line"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::from(descriptor))
+        .spawn()
+        .expect("a shell")
+}
+
+fn bury(mut child: Child) {
+    drop(child.stdin.take());
+    child.wait().expect("the shell's end");
+}
+
+fn temporary() -> (TempDir, PathBuf) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("lock");
+    (directory, path)
+}

@@ -1,0 +1,135 @@
+//! Waiting for the lock: what was dropped or is not wanted any more leaves none, and a file that was
+//! replaced is seen.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::*;
+
+/// Starts what a future starts, and drops it. Tells whether it had ended by then.
+async fn poll_once(future: impl Future) -> bool {
+    tokio::pin!(future);
+    std::future::poll_fn(|context| std::task::Poll::Ready(future.as_mut().poll(context).is_ready()))
+        .await
+}
+
+#[tokio::test]
+async fn a_waiter_that_nobody_wants_any_more_leaves_no_lock() {
+    let (_directory, path) = temporary();
+    let (a, b, c) = (open(&path, "a"), open(&path, "b"), open(&path, "c"));
+    for _ in 0..50 {
+        // A waiter left behind may have the lock for a moment: it gives it up at once.
+        stand_by(&a).await;
+        poll_once(b.freed()).await;
+        release(&a).await;
+        stand_by(&c).await;
+        release(&c).await;
+        stand_by(&a).await;
+        release(&a).await;
+    }
+}
+
+#[tokio::test]
+async fn a_lock_the_waiter_got_is_given_up_by_release_and_by_drop() {
+    let (_directory, path) = temporary();
+    let (a, b) = (open(&path, "a"), open(&path, "b"));
+    acquire(&a).await;
+    release(&a).await;
+    in_time(b.freed()).await;
+    held(&a).await;
+    release(&b).await;
+    acquire(&a).await;
+    release(&a).await;
+    in_time(b.freed()).await;
+    // Somebody else has the description open, so closing it would not unlock.
+    let child = heir(&b);
+    held(&a).await;
+    drop(b);
+    acquire(&a).await;
+    bury(child);
+}
+
+#[tokio::test]
+async fn an_acquire_that_was_dropped_leaves_no_lock() {
+    let (_directory, path) = temporary();
+    let (a, b) = (open(&path, "a"), open(&path, "b"));
+    for _ in 0..50 {
+        if poll_once(a.acquire(late())).await {
+            // Its thread was faster than the one look at it: it was not dropped.
+            release(&a).await;
+        }
+        stand_by(&b).await;
+        release(&b).await;
+    }
+    let too_late = a.acquire(Instant::ZERO).await;
+    assert!(matches!(too_late, Ok(_) | Err(Failure::Transient { .. })));
+    release(&a).await;
+    acquire(&b).await;
+}
+
+#[tokio::test]
+async fn contenders_that_change_their_minds_never_hold_together() {
+    let (_directory, path) = temporary();
+    let inside = Arc::new(AtomicBool::new(false));
+    let last = Arc::new(AtomicU64::new(0));
+    let contenders: Vec<_> = (0..4)
+        .map(|number| {
+            let store = open(&path, &format!("c{number}"));
+            let (inside, last) = (Arc::clone(&inside), Arc::clone(&last));
+            tokio::spawn(async move {
+                for round in 0..30 {
+                    if round % 3 == number % 3 {
+                        poll_once(store.freed()).await;
+                    }
+                    if round % 5 == number {
+                        poll_once(store.acquire(late())).await;
+                    }
+                    let grant = stand_by(&store).await;
+                    assert!(!inside.swap(true, Ordering::SeqCst), "two hold it");
+                    let before = last.swap(grant.token, Ordering::SeqCst);
+                    assert!(before < grant.token, "{before}, then {}", grant.token);
+                    // A listener of its own, which must not disturb the tenure.
+                    poll_once(store.freed()).await;
+                    in_time(store.renew(late())).await.expect("still ours");
+                    inside.store(false, Ordering::SeqCst);
+                    release(&store).await;
+                }
+            })
+        })
+        .collect();
+    for contender in contenders {
+        in_time(contender).await.expect("no overlap");
+    }
+}
+
+#[tokio::test]
+async fn a_standby_goes_over_to_a_file_that_took_the_place_of_the_old_one() {
+    let (_directory, path) = temporary();
+    let (a, b) = (open(&path, "a"), open(&path, "b"));
+    assert_eq!(acquire(&a).await.token, 1);
+    release(&a).await;
+    assert_eq!(acquire(&a).await.token, 2);
+    fs::remove_file(&path).expect("to remove it");
+    // The old holder may still run its command: b stays behind it.
+    held(&b).await;
+    // Unlocked all the same.
+    let told = in_time(a.release(late())).await;
+    assert!(matches!(told, Err(Failure::Lost { .. })), "{told:?}");
+    in_time(b.freed()).await;
+    let c = open(&path, "c");
+    assert_eq!(
+        acquire(&c).await.token,
+        1,
+        "nothing is known of the old file"
+    );
+    assert_eq!(held(&b).await.holder.as_deref(), Some("c"));
+    release(&c).await;
+    in_time(b.freed()).await;
+    assert_eq!(acquire(&b).await.token, 3, "b has seen the old file");
+    let descriptor = fs::File::from(b.descriptor().expect("a descriptor"));
+    let (ours, there) = (descriptor.metadata(), fs::metadata(&path));
+    assert_eq!(ours.expect("ours").ino(), there.expect("there").ino());
+    held(&c).await;
+}
