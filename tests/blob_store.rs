@@ -5,6 +5,8 @@
 mod acquire;
 #[path = "blob_store/clock.rs"]
 mod clock;
+#[path = "blob_store/missing.rs"]
+mod missing;
 #[path = "blob_store/once.rs"]
 mod once;
 #[path = "blob_store/release.rs"]
@@ -15,3 +17,5 @@ mod renew;
 mod secrets;
 #[path = "blob_store/server.rs"]
 mod server;
+#[path = "blob_store/unanswered.rs"]
+mod unanswered;

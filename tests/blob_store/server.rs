@@ -10,6 +10,7 @@ use std::time::Duration;
 use azure_core::time::{OffsetDateTime, parse_rfc7231, to_rfc7231};
 use trafficcop::azure::Account;
 use trafficcop::clock::Instant;
+use trafficcop::core::Failure;
 use trafficcop::lease::blob::{Blob, Config, Target};
 use trafficcop::lease::record::Candidate;
 
@@ -287,6 +288,23 @@ impl Server {
 /// A limit that is not meant to be met.
 pub(crate) fn later() -> Instant {
     Instant::now() + Duration::from_secs(60)
+}
+
+/// Why it will never work, and whether that is for lack of a right.
+pub(crate) fn fatal(failure: &Failure) -> (&str, bool) {
+    match failure {
+        Failure::Fatal { why, denied } => (why, *denied),
+        other => panic!("not fatal: {other:?}"),
+    }
+}
+
+/// Why it is in doubt.
+#[track_caller]
+pub(crate) fn transient(failure: &Failure) -> &str {
+    match failure {
+        Failure::Transient { why, .. } => why,
+        other => panic!("not transient: {other:?}"),
+    }
 }
 
 fn serve(stream: &TcpStream, play: &Mutex<Play>) {
