@@ -7,9 +7,11 @@ mod support;
 
 mod breaking;
 mod doctor;
+mod list;
 mod look;
 mod reset;
 mod secrets;
+mod watch;
 
 use serde_json::Value;
 use support::azurite::{KEY, azurite, connection_string};
@@ -17,6 +19,12 @@ use support::instance::{Ended, Finished, Instance, Run};
 use support::scene::Scene;
 
 const STRING: &str = "AZURE_STORAGE_CONNECTION_STRING";
+
+/// What is told of a lock in JSON.
+const FIELDS: [&str; 13] = [
+    "command", "flaw", "held", "holder", "host", "lock", "name", "once", "pid", "seconds", "since",
+    "state", "token",
+];
 
 /// Where a lock lies, as arguments and environment.
 #[derive(Clone)]
@@ -59,6 +67,22 @@ impl Place {
         let instance = run.args(["--grace", "60s"]).shell(script).start();
         instance.await_log("in control");
         instance
+    }
+
+    /// The same, with a command that is deaf to SIGTERM by now.
+    fn hold_stubbornly(&self, scene: &Scene) -> Instance {
+        let deaf = scene.path("deaf");
+        let script = format!(
+            "trap '' TERM; : >'{}'; while :; do sleep 0.05; done",
+            deaf.display()
+        );
+        let holder = self.hold(scene, "web1", &script);
+        support::await_for(
+            "the command to be deaf",
+            || deaf.exists().then_some(()),
+            String::new,
+        );
+        holder
     }
 
     /// What `status --json` says.
