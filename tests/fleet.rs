@@ -11,10 +11,16 @@ mod adapter;
 mod adversary;
 #[path = "fleet/clock.rs"]
 mod clock;
+#[path = "fleet/deeds.rs"]
+mod deeds;
+#[path = "fleet/desk.rs"]
+mod desk;
 #[path = "fleet/guardian.rs"]
 mod guardian;
 #[path = "fleet/judge.rs"]
 mod judge;
+#[path = "fleet/network.rs"]
+mod network;
 #[path = "fleet/pair.rs"]
 mod pair;
 #[path = "fleet/store.rs"]

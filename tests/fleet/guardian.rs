@@ -8,8 +8,8 @@ use trafficcop::core::Exit;
 use trafficcop::supervise::watch::{Event, Step};
 use trafficcop::supervise::wire::{Demand, FRAME, Report};
 
-use super::adapter::execute_will;
 use super::clock::{MILLI, SECOND, Time};
+use super::desk::execute_will;
 use super::pair::{Life, Tree};
 use super::world::{From, Happening, World};
 

@@ -15,8 +15,9 @@ use trafficcop::supervise::News;
 use trafficcop::supervise::pulse::Pulse;
 use trafficcop::supervise::watch::Watch;
 
-use super::adapter::{Adapter, Desk};
+use super::adapter::Adapter;
 use super::clock::Time;
+use super::desk::Desk;
 use super::store::Id;
 
 /// A process, as signals leave it.

@@ -1,0 +1,162 @@
+//! What the adversary's deeds do to the processes, the machines and the store.
+
+use trafficcop::clock::Instant;
+use trafficcop::core::Cordon;
+
+use super::adversary::{Act, Deed, Weather, Who};
+use super::clock::{MILLI, Time};
+use super::pair::{Life, Word};
+use super::world::{Happening, World};
+
+impl World {
+    /// Does what stands there in the schedule.
+    pub(crate) fn act(&mut self, at: usize) {
+        let Act { deed, .. } = self.schedule.acts[at];
+        self.say(|| format!("ADVERSARY: {deed:?}"));
+        let kind = match deed {
+            Deed::Net(_, weather, _) => match weather {
+                Weather::Slow(_) => "slow network",
+                Weather::LosesRequests => "lost requests",
+                Weather::LosesReplies => "lost replies",
+                Weather::Twice(_) => "doubled requests",
+                Weather::Answers(..) => "error answers",
+                Weather::DoesAndDenies => "done and denied",
+                Weather::Frozen => "frozen store",
+            },
+            Deed::Stop(_, Who::Supervisor, _) => "STOP supervisor",
+            Deed::Stop(_, Who::Guardian, _) => "STOP guardian",
+            Deed::Stop(_, Who::Both, _) => "STOP both",
+            Deed::Kill(_, Who::Supervisor) => "KILL supervisor",
+            Deed::Kill(_, Who::Guardian) => "KILL guardian",
+            Deed::Kill(_, Who::Both) => "KILL both",
+            Deed::Suspend(..) => "suspend",
+            Deed::Break(_) => "break",
+            Deed::Delete => "delete",
+            Deed::Signal(..) => "stop signal",
+            Deed::WallJump(_) => "wall clock jump",
+            Deed::Cordon(..) => "cordon",
+        };
+        *self.tally.faults.entry(kind).or_default() += 1;
+        let store_now = self.store_clock.at(self.now);
+        match deed {
+            Deed::Net(..) => {}
+            Deed::Stop(machine, who, span) => {
+                let until = self.now + span;
+                for p in self.of_machine(machine) {
+                    let pair = &mut self.pairs[p];
+                    if who != Who::Guardian {
+                        stop(&mut pair.supervisor, until);
+                    }
+                    if who != Who::Supervisor {
+                        stop(&mut pair.guardian, until);
+                        if span >= 900 * MILLI {
+                            pair.guardian_hurt = true;
+                        }
+                        // The supervisor feels a pulse twice a second.
+                        let at = self.now + self.rng.u64(0..500) * MILLI;
+                        let slept = self.machines[machine].slept;
+                        self.plan(at, Happening::Supervisor(p, slept));
+                    }
+                    self.plan(until, Happening::Continue(p, who));
+                }
+            }
+            Deed::Kill(machine, who) => {
+                for p in self.of_machine(machine) {
+                    if who != Who::Guardian {
+                        self.supervisor_dies(p);
+                    }
+                    if who != Who::Supervisor {
+                        self.pairs[p].guardian_hurt = true;
+                        self.guardian_dies(p);
+                    }
+                }
+            }
+            Deed::Suspend(machine, span) => {
+                let until = self.now + span;
+                let it = &mut self.machines[machine];
+                it.until = it.until.max(until);
+                it.suspended.get_or_insert(self.now);
+                self.plan(until, Happening::Resume(machine));
+            }
+            Deed::Break(period) => {
+                if let Some(id) = self.store.protects(store_now)
+                    && let Some(period) = period
+                {
+                    self.broken.push((id, period.is_zero(), self.now));
+                }
+                self.store.break_lease(store_now, period);
+                self.lease_changed();
+            }
+            Deed::Delete => {
+                if let Some(id) = self.store.protects(store_now) {
+                    self.broken.push((id, true, self.now));
+                }
+                self.store.delete();
+                self.lease_changed();
+            }
+            Deed::Signal(machine, signal) => {
+                for p in self.of_machine(machine) {
+                    self.pairs[p].signals.push_back(Word::Stop(signal));
+                    self.pairs[p].stop_asked = true;
+                    self.wake_supervisor(p);
+                }
+            }
+            Deed::Cordon(machine, before, span) => {
+                let it = &mut self.machines[machine];
+                let before = before.map_or(Instant::FOREVER, |before| {
+                    it.clock.at(self.now.saturating_add(before))
+                });
+                let why = "a reboot".to_owned();
+                let number = at as u64;
+                it.cordon = Some((number, Cordon { why, before }));
+                self.announce_later(machine);
+                if let Some(span) = span {
+                    self.plan(self.now + span, Happening::Lifted(machine, number));
+                }
+            }
+            Deed::WallJump(machine) => {
+                for p in self.of_machine(machine) {
+                    self.pairs[p].wall_jumped = true;
+                    self.wake_both(p);
+                }
+            }
+        }
+    }
+
+    // --- cordons ---
+
+    pub(crate) fn lifted(&mut self, machine: usize, number: u64) {
+        let it = &mut self.machines[machine];
+        if it.cordon.as_ref().is_some_and(|(last, _)| *last == number) {
+            it.cordon = None;
+            self.say(|| format!("machine {machine} is cordoned no more"));
+            self.announce_later(machine);
+        }
+    }
+
+    /// The platform is asked now and then, and does not always answer.
+    pub(crate) fn announce_later(&mut self, machine: usize) {
+        let at = self.now + self.rng.u64(0..6000) * MILLI;
+        self.plan(at, Happening::Announced(machine));
+    }
+
+    pub(crate) fn announced(&mut self, machine: usize) {
+        let cordon = self.machines[machine].cordon.clone();
+        let cordon = cordon.map(|(_, cordon)| cordon);
+        for p in self.of_machine(machine) {
+            let pair = &mut self.pairs[p];
+            if std::mem::replace(&mut pair.cordon_sent, cordon.is_some()) || cordon.is_some() {
+                pair.signals.push_back(Word::Cordon(cordon.clone()));
+                self.wake_supervisor(p);
+            }
+        }
+    }
+}
+
+fn stop(life: &mut Life, until: Time) {
+    *life = match *life {
+        Life::Runs => Life::Stopped(until),
+        Life::Stopped(before) => Life::Stopped(before.max(until)),
+        Life::Dead => Life::Dead,
+    };
+}

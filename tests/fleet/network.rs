@@ -1,0 +1,118 @@
+//! The network between the machines and the store: how long a message is on its way, and what the
+//! weather of the schedule does to it.
+
+use super::adversary::{Deed, Weather};
+use super::clock::{MILLI, Time};
+use super::store::Reply;
+use super::world::{From, Happening, World};
+
+impl World {
+    fn weather(&self, machine: usize) -> impl Iterator<Item = (Weather, Time)> + '_ {
+        let now = self.now;
+        self.schedule
+            .acts
+            .iter()
+            .filter_map(move |act| match act.deed {
+                Deed::Net(whom, weather, span)
+                    if whom.is_none_or(|whom| whom == machine)
+                        && (act.at..act.at + span).contains(&now) =>
+                {
+                    Some((weather, act.at + span))
+                }
+                _ => None,
+            })
+    }
+
+    /// How long a message is on its way.
+    pub(crate) fn travel(&mut self, machine: usize) -> Time {
+        let mut span = self.rng.u64(1..25) * MILLI;
+        let slow = self
+            .weather(machine)
+            .filter_map(|(weather, _)| match weather {
+                Weather::Slow(longest) => Some(longest),
+                _ => None,
+            });
+        if let Some(longest) = slow.max() {
+            span += self.rng.u64(0..=longest);
+        }
+        span
+    }
+
+    /// Sends what the calls of a process have put on its desk.
+    pub(crate) fn send(&mut self, pair: usize, from: From) {
+        let desk = match from {
+            From::Supervisor => &self.pairs[pair].desk,
+            From::Guardian => &self.pairs[pair].last_desk,
+        };
+        if desk.out.borrow().is_empty() {
+            return;
+        }
+        let requests = desk.out.take();
+        let machine = self.pairs[pair].machine;
+        for (slot, request) in requests {
+            let mut arrives = self.now + self.travel(machine);
+            let (mut lost, mut denied, mut dropped) = (false, false, false);
+            let mut again = None;
+            let weathers: Vec<_> = self.weather(machine).collect();
+            for (weather, until) in weathers {
+                if self.rng.u8(0..5) == 0 {
+                    continue;
+                }
+                match weather {
+                    Weather::Slow(_) => {}
+                    Weather::LosesRequests => dropped = true,
+                    Weather::LosesReplies => lost = true,
+                    Weather::Twice(longest) => again = Some(self.rng.u64(0..=longest)),
+                    Weather::DoesAndDenies => denied = true,
+                    Weather::Frozen => arrives = arrives.max(until + self.rng.u64(0..20) * MILLI),
+                    Weather::Answers(status, wish) => {
+                        dropped = true;
+                        let retry_after = wish.map(std::time::Duration::from_secs);
+                        let reply = Reply::Error {
+                            status,
+                            retry_after,
+                        };
+                        self.plan(
+                            arrives,
+                            Happening::Answered {
+                                pair,
+                                from,
+                                slot,
+                                reply,
+                            },
+                        );
+                    }
+                }
+            }
+            if dropped {
+                continue;
+            }
+            self.plan(
+                arrives,
+                Happening::Arrives {
+                    pair,
+                    from,
+                    slot,
+                    request,
+                    lost,
+                    denied,
+                },
+            );
+            if let Some(later) = again {
+                let lost = true;
+                let at = arrives + later;
+                self.plan(
+                    at,
+                    Happening::Arrives {
+                        pair,
+                        from,
+                        slot,
+                        request,
+                        lost,
+                        denied,
+                    },
+                );
+            }
+        }
+    }
+}
