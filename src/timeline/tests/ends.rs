@@ -1,0 +1,132 @@
+//! When a tenure ended: as it was said, or as it must have been.
+
+use super::*;
+
+#[test]
+fn a_hand_over_is_two_tenures_and_the_gap_between_them() {
+    let (mut one, mut two) = pair();
+    one.tenure(10, 50, 1).word(51, Word::Done);
+    // Woken before the first had a chance to say that it had let go.
+    two.tenure(60, 90, 2);
+    let timeline = told(&[&one, &two]);
+    let lock = only(&timeline);
+    assert_eq!(tokens(&timeline), [1, 2]);
+    assert_eq!(lock.tenures[0].cause.as_deref(), Some("stopped by SIGTERM"));
+    assert_eq!(lock.tenures[0].drains.len(), 1);
+    assert_eq!(lock.gaps.len(), 1);
+    assert_eq!(lock.gaps[0].to - lock.gaps[0].from, 900_000_000);
+    assert!(!lock.gaps[0].at_least && !timeline.has_overlap());
+    assert!(
+        text(&timeline).ends_with("no overlap\n"),
+        "{}",
+        text(&timeline)
+    );
+}
+
+#[test]
+fn who_was_killed_is_over_by_its_deadline_or_by_the_next_one_s_beginning() {
+    let killed = || {
+        let mut one = Pen::new("web1", "a");
+        one.holds(10, 1)
+            .starts(10, 590)
+            .word(20, Word::CommandStarted);
+        one
+    };
+    let end = |timeline: &Timeline| only(timeline).tenures[0].end.clone();
+    let at = |tenths: i64| BOOTED + tenths * 100_000_000;
+    let alone = told(&[&killed()]);
+    let unseen = |by, known_by| End::Unseen {
+        by: Some(by),
+        known_by,
+    };
+    assert_eq!(end(&alone), unseen(at(590), model::KnownBy::Deadline));
+    assert!(
+        text(&alone).contains("at the latest at its deadline"),
+        "{}",
+        text(&alone)
+    );
+    // Its guardian gave the lease back early.
+    let mut two = Pen::new("web2", "a");
+    two.tenure(40, 90, 2);
+    let timeline = told(&[&killed(), &two]);
+    assert_eq!(end(&timeline), unseen(at(40), model::KnownBy::Next));
+    let lock = only(&timeline);
+    assert!(lock.gaps.is_empty() && lock.overlaps.is_empty());
+    assert!(text(&timeline).ends_with("no overlap; 1 end not seen\n"));
+    // It ran out.
+    let mut two = Pen::new("web2", "a");
+    two.tenure(620, 700, 2);
+    let timeline = told(&[&killed(), &two]);
+    assert_eq!(end(&timeline), unseen(at(590), model::KnownBy::Deadline));
+    let [gap] = &only(&timeline).gaps[..] else {
+        panic!("{timeline:?}")
+    };
+    assert!(gap.at_least && gap.from == at(590) && gap.to == at(620));
+    // It was not dead at all.
+    let mut one = killed();
+    one.word(60, Word::Doubt);
+    let mut two = Pen::new("web2", "a");
+    two.tenure(40, 90, 2);
+    assert!(told(&[&one, &two]).has_overlap());
+}
+
+#[test]
+fn a_lock_without_a_deadline_says_so_where_an_end_was_not_seen() {
+    let mut one = Pen::new("web1", "a");
+    one.holds(10, 1).word(10, Word::Starting);
+    let timeline = told(&[&one]);
+    assert!(
+        text(&timeline).contains("ended unseen, or goes on"),
+        "{}",
+        text(&timeline)
+    );
+    // The same process went on.
+    one.word(80, Word::Standby);
+    let timeline = told(&[&one]);
+    assert!(text(&timeline).contains("lines that say how are missing"));
+}
+
+#[test]
+fn a_renewal_moves_the_deadline() {
+    let mut one = Pen::new("web1", "a");
+    one.holds(10, 1).starts(10, 590);
+    one.says(200, Word::Renewed, |record| {
+        record.deadline_ns = Some(79 * SECOND);
+    });
+    assert_eq!(
+        only(&told(&[&one])).tenures[0].deadline,
+        Some(BOOTED + 79 * SECOND as i64)
+    );
+}
+
+#[test]
+fn restarts_within_a_tenure_are_one_tenure() {
+    let (mut one, mut two) = pair();
+    one.holds(10, 1)
+        .word(10, Word::Starting)
+        .word(20, Word::TreeEmpty)
+        .word(20, Word::Resting)
+        .word(30, Word::Restarting)
+        .word(30, Word::Starting)
+        .word(50, Word::TreeEmpty)
+        .word(51, Word::Released);
+    two.tenure(40, 90, 2);
+    let timeline = told(&[&one, &two]);
+    assert_eq!(tokens(&timeline), [1, 2]);
+    assert!(timeline.has_overlap(), "the second run of its command");
+}
+
+#[test]
+fn slots_are_locks_of_their_own() {
+    let (mut one, mut two) = pair();
+    one.word(1, Word::Competing);
+    one.common.lock = "file:/x.0".into();
+    one.tenure(10, 50, 1);
+    two.word(1, Word::Competing);
+    two.common.lock = "file:/x.1".into();
+    two.tenure(20, 60, 1);
+    let timeline = told(&[&one, &two]);
+    let names: Vec<_> = timeline.locks.iter().map(|lock| &*lock.name).collect();
+    assert_eq!(names, ["file:/x.0", "file:/x.1"]);
+    assert!(!timeline.has_overlap());
+}

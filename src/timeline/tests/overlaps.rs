@@ -1,0 +1,115 @@
+//! What is an overlap, and what is not.
+
+use super::*;
+
+#[test]
+fn a_successor_that_speaks_before_its_predecessor_has_said_released_is_no_overlap() {
+    let (mut one, mut two) = pair();
+    one.holds(10, 1)
+        .word(10, Word::Starting)
+        .word(50, Word::TreeEmpty)
+        .word(55, Word::Released);
+    two.tenure(52, 90, 2);
+    let timeline = told(&[&one, &two]);
+    assert!(!timeline.has_overlap(), "{}", text(&timeline));
+    assert!(only(&timeline).gaps.is_empty());
+}
+
+#[test]
+fn two_at_the_same_time_are_an_overlap_as_long_as_both_lived() {
+    let (mut one, mut two) = pair();
+    one.tenure(10, 50, 1);
+    two.tenure(49, 90, 2);
+    let timeline = told(&[&one, &two]);
+    let [overlap] = &only(&timeline).overlaps[..] else {
+        panic!("{timeline:?}")
+    };
+    assert_eq!(overlap.of, (0, 1));
+    assert_eq!(overlap.to - overlap.from, 100_000_000);
+    // On one machine even less than the skew counts.
+    assert!(!overlap.within_skew && timeline.has_overlap());
+    assert!(text(&timeline).contains("OVERLAP  web1@host-of-a and web2@host-of-a both"));
+}
+
+#[test]
+fn one_within_another_s_time_is_an_overlap_even_if_it_ran_nothing() {
+    let (mut one, mut two) = pair();
+    one.tenure(10, 90, 1);
+    two.holds(40, 2)
+        .word(40, Word::NotStarted)
+        .word(41, Word::Released);
+    assert!(told(&[&one, &two]).has_overlap());
+}
+
+#[test]
+fn one_long_tenure_overlaps_with_each_that_began_within_it() {
+    let (mut one, mut two) = pair();
+    one.tenure(10, 200, 1);
+    two.tenure(20, 40, 2).tenure(60, 80, 3);
+    assert_eq!(only(&told(&[&one, &two])).overlaps.len(), 2);
+}
+
+#[test]
+fn between_machines_what_the_clocks_may_differ_by_proves_nothing() {
+    for (begin, within) in [(49, true), (48, false)] {
+        let mut one = Pen::new("web1", "a");
+        let mut two = Pen::new("web2", "b");
+        one.tenure(10, 50, 1);
+        two.tenure(begin, 90, 2);
+        let timeline = told(&[&one, &two]);
+        assert_eq!(only(&timeline).overlaps[0].within_skew, within);
+        assert_eq!(timeline.has_overlap(), !within);
+        assert_eq!(text(&timeline).contains("OVERLAP"), !within);
+    }
+}
+
+#[test]
+fn a_clock_that_was_set_changes_nothing_on_its_machine() {
+    // Put back by an hour between the two: by the wall clock the second comes first.
+    let (mut one, mut two) = pair();
+    one.tenure(10, 50, 1).word(52, Word::Done);
+    one.common.run = 8;
+    two.off = -3600;
+    two.tenure(60, 90, 2);
+    let timeline = told(&[&one, &two]);
+    assert_eq!(tokens(&timeline), [1, 2]);
+    let lock = only(&timeline);
+    assert_eq!(lock.gaps[0].to - lock.gaps[0].from, 900_000_000);
+    assert!(
+        timeline.notes[0].contains("was set 1 time, by -3600.000 s"),
+        "{:?}",
+        timeline.notes
+    );
+    // And in the midst of a tenure.
+    let (mut one, mut two) = pair();
+    one.holds(10, 1).word(10, Word::Starting);
+    one.off = 7;
+    one.word(50, Word::TreeEmpty).word(51, Word::Released);
+    two.off = 7;
+    two.tenure(60, 90, 2);
+    let timeline = told(&[&one, &two]);
+    assert!(!timeline.has_overlap() && tokens(&timeline) == [1, 2]);
+}
+
+#[test]
+fn one_that_cannot_exclude_an_overlap_itself_is_believed() {
+    let (mut one, mut two) = pair();
+    one.holds(10, 1)
+        .word(10, Word::Starting)
+        .word(30, Word::Lost)
+        .word(40, Word::TreeEmpty);
+    one.says(41, Word::Done, |record| record.overlap = Some(true));
+    two.tenure(60, 90, 2);
+    let timeline = told(&[&one, &two]);
+    assert!(timeline.has_overlap() && only(&timeline).overlaps.is_empty());
+    assert!(
+        text(&timeline).contains("OVERLAP NOT EXCLUDED"),
+        "{}",
+        text(&timeline)
+    );
+    // After the lease had been left to run out, too.
+    let mut one = Pen::new("web1", "a");
+    one.tenure(10, 50, 1);
+    one.says(60, Word::Overlap, |record| record.overlap = Some(true));
+    assert!(told(&[&one]).has_overlap());
+}
