@@ -431,23 +431,31 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
-    #[test]
-    fn a_socket_that_goes_away_is_tried_again_at_its_pace_and_no_faster() {
-        let place = tempfile::tempdir().unwrap();
-        let path = place.path().join("manager");
+    /// A service manager's socket in this place, and a herald that tells it.
+    fn heard_in(place: &Path, ready: Ready, word: &str) -> (UnixDatagram, Herald) {
+        let path = place.join("manager");
         let manager = UnixDatagram::bind(&path).unwrap();
         let variable = |name: &str| match name {
             "NOTIFY_SOCKET" => Some(path.clone().into_os_string()),
-            "RUNTIME_DIRECTORY" => Some(place.path().into()),
+            "RUNTIME_DIRECTORY" => Some(place.into()),
             _ => None,
         };
         let here = Surroundings {
             variable: &variable,
             pid: 7,
         };
-        let herald = Herald::open(&here, Ready::Standby, "looking", 1).unwrap();
+        let herald = Herald::open(&here, ready, word, 1).unwrap();
+        (manager, herald)
+    }
+
+    #[test]
+    fn a_socket_that_goes_away_is_tried_again_at_its_pace_and_no_faster() {
+        let place = tempfile::tempdir().unwrap();
+        let (manager, herald) = heard_in(place.path(), Ready::Standby, "looking");
         herald.works("waiting".into());
         assert_eq!(herald.0.owes(PACE), None, "READY and STATUS were sent");
         drop(manager);
@@ -461,20 +469,7 @@ mod tests {
     #[test]
     fn the_last_words_of_a_command_are_not_the_next_one_s() {
         let place = tempfile::tempdir().unwrap();
-        let (manager, path) = {
-            let path = place.path().join("manager");
-            (UnixDatagram::bind(&path).unwrap(), path)
-        };
-        let variable = |name: &str| match name {
-            "NOTIFY_SOCKET" => Some(path.clone().into_os_string()),
-            "RUNTIME_DIRECTORY" => Some(place.path().into()),
-            _ => None,
-        };
-        let here = Surroundings {
-            variable: &variable,
-            pid: 7,
-        };
-        let herald = Herald::open(&here, Ready::Command, "competing", 1).unwrap();
+        let (manager, herald) = heard_in(place.path(), Ready::Command, "competing");
         let socket = herald.for_the_command(0).unwrap();
         let command = UnixDatagram::unbound().unwrap();
         command.send_to(b"READY=1\nSTATUS=done", &socket).unwrap();

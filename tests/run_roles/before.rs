@@ -5,6 +5,15 @@ use support::azurite::{azurite, connection_string};
 use support::blob::Blob;
 use support::proxy::{Mode, Proxy};
 
+/// The second instance has control after the first and is stopped: nothing of them overlapped.
+fn second_follows(scene: &Scene, mut second: Instance) {
+    scene.journal.await_tag(What::Beat, "second");
+    second.signal(Signal::SIGTERM);
+    second.wait();
+    scene.await_nobody();
+    assert_eq!(judge(scene), ["first", "second"]);
+}
+
 #[test]
 fn a_killed_supervisor_s_hook_is_gone_before_another_has_control() {
     let scene = Scene::new();
@@ -13,15 +22,11 @@ fn a_killed_supervisor_s_hook_is_gone_before_another_has_control() {
         .args(["--grace", "2s"])
         .start();
     scene.journal.await_tag(What::Beat, "first/hook/daemon");
-    let mut second = on_file(&scene, "second").start();
+    let second = on_file(&scene, "second").start();
     second.await_log("standing by");
     first.signal(Signal::SIGKILL);
     first.wait();
-    scene.journal.await_tag(What::Beat, "second");
-    second.signal(Signal::SIGTERM);
-    second.wait();
-    scene.await_nobody();
-    assert_eq!(judge(&scene), ["first", "second"]);
+    second_follows(&scene, second);
     assert_eq!(starts(&scene.journal, "first"), 0);
 }
 
@@ -33,7 +38,7 @@ fn a_killed_guardian_s_hook_is_gone_before_another_has_control() {
         .args(on_lost(&scene, "first"))
         .start();
     scene.journal.await_tag(What::Beat, "first/hook/daemon");
-    let mut second = on_file(&scene, "second").start();
+    let second = on_file(&scene, "second").start();
     second.await_log("standing by");
     let [guardian, _aftermath] = &guardians(&scene, &first)[..] else {
         panic!("two guardians");
@@ -45,11 +50,7 @@ fn a_killed_guardian_s_hook_is_gone_before_another_has_control() {
         await_text(&scene, "first.lost"),
         format!("standby 1 {cause}")
     );
-    scene.journal.await_tag(What::Beat, "second");
-    second.signal(Signal::SIGTERM);
-    second.wait();
-    scene.await_nobody();
-    assert_eq!(judge(&scene), ["first", "second"]);
+    second_follows(&scene, second);
 }
 
 #[test]
@@ -59,15 +60,11 @@ fn a_silent_guardian_s_hook_is_gone_before_another_has_control() {
         .args(hook(&scene, "first", "--term ignore --children 2"))
         .start();
     scene.journal.await_tag(What::Beat, "first/hook/child");
-    let mut second = on_file(&scene, "second").start();
+    let second = on_file(&scene, "second").start();
     second.await_log("standing by");
     kill(Pid::from_raw(first.guardian()), Signal::SIGSTOP).unwrap();
     assert_eq!(first.wait(), Ended::Code(70), "{}", first.stderr());
-    scene.journal.await_tag(What::Beat, "second");
-    second.signal(Signal::SIGTERM);
-    second.wait();
-    scene.await_nobody();
-    assert_eq!(judge(&scene), ["first", "second"]);
+    second_follows(&scene, second);
 }
 
 #[test]

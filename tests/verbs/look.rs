@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use super::{FIELDS, Place, refused, said};
+use super::{Place, assert_whole, refused, said};
 use crate::support::azurite::{azurite, connection_string_with_key};
 use crate::support::blob::{Blob, sas_for};
 use crate::support::instance::Ended;
@@ -20,13 +20,7 @@ fn a_tenure_as_status_tells_it(scene: &Scene, place: &Place) {
         (&before["state"], &before["holder"]),
         (&json!("missing"), &Value::Null)
     );
-    let fields: Vec<&str> = before
-        .as_object()
-        .unwrap()
-        .keys()
-        .map(String::as_str)
-        .collect();
-    assert_eq!(fields, FIELDS);
+    assert_whole(&before);
 
     let mut holder = place.hold_stubbornly(scene);
     let held = place.status(scene);

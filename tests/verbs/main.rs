@@ -109,6 +109,13 @@ fn json(finished: &Finished) -> Value {
     serde_json::from_str(&finished.stdout).unwrap_or_else(|why| panic!("{why}: {finished:?}"))
 }
 
+/// This has the fields of a lock, each and no other.
+#[track_caller]
+fn assert_whole(lock: &Value) {
+    let fields = lock.as_object().expect("an object").keys();
+    assert!(fields.eq(FIELDS), "{lock}");
+}
+
 /// It ended with this status and said all of this on stdout, and no secret anywhere.
 fn said(finished: &Finished, status: i32, words: &[&str]) {
     assert_eq!(finished.ended, Ended::Code(status), "{finished:?}");
