@@ -185,7 +185,10 @@ pub fn notice(notice: &Notice, now: Instant) {
         Notice::StandingBy(sight) => {
             held::held().end();
             (line.token, line.left) = (sight.token, None);
+            // What is said goes above the line, so it is said first.
+            say(line);
             live::stand_by(sight, now);
+            return;
         }
         Notice::Draining(_) => {
             line.text.extend(line.left.map(words::until_the_kill));
