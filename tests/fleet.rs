@@ -11,12 +11,18 @@ mod adapter;
 mod adversary;
 #[path = "fleet/clock.rs"]
 mod clock;
+#[path = "fleet/crowd.rs"]
+mod crowd;
+#[path = "fleet/crowded.rs"]
+mod crowded;
 #[path = "fleet/guardian.rs"]
 mod guardian;
 #[path = "fleet/judge.rs"]
 mod judge;
 #[path = "fleet/pair.rs"]
 mod pair;
+#[path = "fleet/service.rs"]
+mod service;
 #[path = "fleet/store.rs"]
 mod store;
 #[path = "fleet/supervisor.rs"]
