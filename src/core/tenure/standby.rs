@@ -18,6 +18,8 @@ const FAST_LANE: u32 = 8;
 
 /// Nobody needs to be faster than that; who polls faster goes on at that pace.
 const FASTEST_LANE: Duration = Duration::from_millis(250);
+/// Nor slower, however seldom they poll: even a thousand stay within a blob's 500 requests a second.
+const SLOWEST_LANE: Duration = Duration::from_secs(2);
 
 /// How long before the end of the wait the last look begins: what an answer may take. Not a pace,
 /// so it does not grow with the poll.
@@ -222,7 +224,8 @@ impl Acquiring {
 
 /// From one look to the next while the holder drains.
 fn lane(poll: Duration) -> Duration {
-    (poll / FAST_LANE).max(FASTEST_LANE).min(poll)
+    let lane = (poll / FAST_LANE).clamp(FASTEST_LANE, SLOWEST_LANE);
+    lane.min(poll)
 }
 
 /// Pulls the next look before the end of the wait, if it would come too late to count.
