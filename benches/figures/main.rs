@@ -24,6 +24,7 @@ mod footprint;
 mod handover;
 mod instance;
 mod numbers;
+mod profile;
 mod programs;
 mod python;
 mod queue;
@@ -76,6 +77,9 @@ fn main() {
     }
     if wants("start") {
         table::print("start", start::figures(scene, &probe, peer));
+    }
+    if wants("profile") {
+        table::print("profile", profile::figures(scene, &probe));
     }
     if wants("hand-over") {
         table::print(
