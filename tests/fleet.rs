@@ -11,6 +11,10 @@ mod adapter;
 mod adversary;
 #[path = "fleet/clock.rs"]
 mod clock;
+#[path = "fleet/crowd.rs"]
+mod crowd;
+#[path = "fleet/crowded.rs"]
+mod crowded;
 #[path = "fleet/deeds.rs"]
 mod deeds;
 #[path = "fleet/desk.rs"]
@@ -23,6 +27,8 @@ mod judge;
 mod network;
 #[path = "fleet/pair.rs"]
 mod pair;
+#[path = "fleet/service.rs"]
+mod service;
 #[path = "fleet/store.rs"]
 mod store;
 #[path = "fleet/supervisor.rs"]

@@ -2,7 +2,8 @@
 //!
 //! One line for each: how many runs, the median and the 95th percentile, the same of `flock(1)`
 //! measured in the same rounds where there is something to compare, and the target; then the tools
-//! that people use today side by side, in Markdown, as the README has it. Names of
+//! that people use today side by side, and what many standbys cost (simulated), in Markdown, as the
+//! README has it. Names of
 //! sections after `--` choose some: `cargo bench -- start crash`. Other work on the machine counts
 //! in: a supervisor with a guardian waits for the scheduler more often than a single process, so on a
 //! busy machine the ratios grow; run the executable that `cargo bench --no-run` names, with `--bench`,
@@ -16,6 +17,7 @@ mod support;
 
 mod beside;
 mod crash;
+mod crowd;
 mod etcd;
 mod fleet;
 mod footprint;
@@ -23,6 +25,7 @@ mod handover;
 mod instance;
 mod numbers;
 mod pace;
+mod profile;
 mod programs;
 mod python;
 mod queue;
@@ -52,6 +55,10 @@ fn main() {
         .collect();
     let wants = |section: &str| chosen.is_empty() || chosen.contains(&section);
     let began = instance::now();
+    if chosen == ["crowd"] {
+        // Virtual time: no need of anything that the others measure with.
+        return crowd::print();
+    }
 
     let probe = programs::probe();
     let directory = tempfile::tempdir().expect("a directory for the scene");
@@ -71,6 +78,9 @@ fn main() {
     }
     if wants("start") {
         table::print("start", start::figures(scene, &probe, peer));
+    }
+    if wants("profile") {
+        table::print("profile", profile::figures(scene, &probe));
     }
     if wants("hand-over") {
         table::print(
@@ -123,6 +133,9 @@ fn main() {
             probe: &probe,
             connection,
         });
+    }
+    if wants("crowd") {
+        crowd::print();
     }
     println!("all of it took {:.0} s", (instance::now() - began) / 1e3);
 }

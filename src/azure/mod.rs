@@ -17,6 +17,7 @@ mod entra;
 mod errors;
 mod found;
 mod limit;
+mod runtime;
 pub mod scheduled_events;
 #[cfg(feature = "service-bus")]
 mod service_bus;

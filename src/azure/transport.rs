@@ -14,6 +14,7 @@ use azure_core::error::{Error, ErrorKind, Result};
 use azure_core::http::headers::{HeaderName, HeaderValue, Headers};
 use azure_core::http::{AsyncRawResponse, Body, HttpClient, Method, Request};
 
+use super::runtime;
 use super::trust::Trust;
 
 /// A connection that takes longer is given up, so that the renewal still has time for another.
@@ -64,7 +65,10 @@ impl Client {
 
     fn client(&self) -> Result<&reqwest::Client> {
         self.built
-            .get_or_init(|| build(self))
+            .get_or_init(|| {
+                runtime::install();
+                build(self)
+            })
             .as_ref()
             .map_err(|why| Error::with_message(ErrorKind::Other, why.clone()))
     }

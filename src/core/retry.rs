@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::budget::RETRY;
 use crate::clock::Instant;
 
-/// However long a service asks us to wait: it is not waited longer than this.
+/// However long a service asks us to wait: it is not waited longer than this (and a spread).
 const RETRY_AFTER_CAP: Duration = Duration::from_secs(30);
 
 /// A small source of chance (splitmix64). Good enough to spread polls, and for nothing else.
@@ -37,9 +37,19 @@ impl Chance {
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
+    /// Somewhere within `base` ±20 %: the rest of a span that began at a moment of its own. Where
+    /// many wait from one moment on, this spreads them as if they had waited for ever, at once; a
+    /// `spread` would have them come together again and again, less so each time.
+    pub fn rest_of(&mut self, base: Duration) -> Duration {
+        let per_mille = 1 + u128::from(self.next() % 1000);
+        let nanos = self.spread(base).as_nanos() * per_mille / 1000;
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
     /// When to begin the next attempt after one that was sent at `sent` failed at `now`: every
-    /// 2 s ±20 % from start to start, later if the service `asked` for it, but not because of its
-    /// wish later than `latest`. The answer may lie in the past: then at once.
+    /// 2 s ±20 % from start to start, later if the service `asked` for it (by up to a fifth of its
+    /// wish more, because it asked the others, too), but not because of its wish later than
+    /// `latest`. The answer may lie in the past: then at once.
     pub fn again_at(
         &mut self,
         sent: Instant,
@@ -60,9 +70,11 @@ impl Chance {
         latest: Instant,
     ) -> Instant {
         let ours = sent + self.spread(pace);
-        asked.map_or(ours, |span| {
-            ours.max((now + span.min(RETRY_AFTER_CAP)).min(latest))
-        })
+        let Some(wish) = asked.map(|span| span.min(RETRY_AFTER_CAP)) else {
+            return ours;
+        };
+        let wish = wish + self.rest_of(wish / 6);
+        ours.max((now + wish).min(latest))
     }
 }
 
@@ -107,13 +119,39 @@ mod tests {
     #[test]
     fn a_service_that_asks_for_time_gets_it() {
         let at = Chance::new(3).again_at(T, T, Some(secs(7)), Instant::FOREVER);
-        assert_eq!(at, T + secs(7));
+        assert!(at >= T + secs(7) && at <= T + secs(7) * 6 / 5, "{at:?}");
+    }
+
+    #[test]
+    fn those_whom_a_service_asked_for_the_same_time_do_not_come_back_in_step() {
+        let wish = |seed| Chance::new(seed).again_at(T, T, Some(secs(10)), Instant::FOREVER);
+        let (first, last) = (0..500).map(wish).fold((Instant::FOREVER, T), |ends, at| {
+            (ends.0.min(at), ends.1.max(at))
+        });
+        assert!(first >= T + secs(10) && first <= T + Duration::from_millis(10_100));
+        assert!(last >= T + Duration::from_millis(11_700) && last <= T + secs(12));
+    }
+
+    #[test]
+    fn the_rest_of_a_span_is_as_likely_to_be_short_as_long() {
+        let mut chance = Chance::new(7);
+        let spans: Vec<_> = (0..10_000).map(|_| chance.rest_of(secs(10))).collect();
+        let below = |n| spans.iter().filter(|span| **span < secs(n)).count();
+        assert!(
+            spans
+                .iter()
+                .all(|span| !span.is_zero() && *span <= secs(12))
+        );
+        for second in 1..=8 {
+            let here = below(second) - below(second - 1);
+            assert!((900..1130).contains(&here), "{here} in second {second}");
+        }
     }
 
     #[test]
     fn a_service_that_asks_for_an_hour_gets_thirty_seconds() {
         let at = Chance::new(3).again_at(T, T, Some(secs(3600)), Instant::FOREVER);
-        assert_eq!(at, T + secs(30));
+        assert!(at >= T + secs(30) && at <= T + secs(36), "{at:?}");
     }
 
     #[test]

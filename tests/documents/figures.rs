@@ -6,15 +6,15 @@ mod rows;
 
 use crate::text;
 
-#[test]
-fn the_readme_s_figures_are_those_that_cargo_bench_prints() {
+/// The readme has a table with these names, and a cell for each.
+fn has_table(after: &str, columns: &[&str], rows: &[&str]) {
     let readme = text("README.md");
-    let (_, figures) = readme.split_once("### In figures\n").expect("a heading");
+    let (_, figures) = readme.split_once(after).expect("what goes before");
     let mut lines = figures.lines().skip_while(|line| !line.starts_with('|'));
-    let head = format!("| | {} |", rows::TOOLS.join(" | "));
+    let head = format!("| | {} |", columns.join(" | "));
     assert_eq!(lines.next(), Some(&*head));
     let cells = |line: &str| line.trim_matches('|').split('|').count();
-    assert_eq!(lines.next().map(cells), Some(rows::TOOLS.len() + 1));
+    assert_eq!(lines.next().map(cells), Some(columns.len() + 1));
     let told: Vec<&str> = lines.take_while(|line| line.starts_with('|')).collect();
     let names: Vec<&str> = told
         .iter()
@@ -26,6 +26,12 @@ fn the_readme_s_figures_are_those_that_cargo_bench_prints() {
                 .trim()
         })
         .collect();
-    assert_eq!(names, rows::ROWS);
-    assert!(told.iter().all(|line| cells(line) == rows::TOOLS.len() + 1));
+    assert_eq!(names, rows);
+    assert!(told.iter().all(|line| cells(line) == columns.len() + 1));
+}
+
+#[test]
+fn the_readme_s_figures_are_those_that_cargo_bench_prints() {
+    has_table("### In figures\n", &rows::TOOLS, &rows::ROWS);
+    has_table("table is simulated", &rows::CROWDS, &rows::CROWD_ROWS);
 }

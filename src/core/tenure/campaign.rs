@@ -241,6 +241,13 @@ impl Campaign {
         self.doubt.as_deref()
     }
 
+    /// Whether the next look comes at the pace of the one before: nothing was seen before the
+    /// first, and a drain changes it.
+    pub(super) fn keeps_the_pace(&self, sight: &Sight) -> bool {
+        let before = self.seen.as_ref();
+        before.is_some_and(|seen| seen.draining == sight.draining)
+    }
+
     /// Somebody else holds the lock; said when it is news.
     pub(super) fn sees(&mut self, turn: &mut Turn, sight: Sight) {
         if self.seen.as_ref() != Some(&sight) {

@@ -12,10 +12,17 @@ use crate::clock::Instant;
 use crate::core::budget::{ATTEMPT, RETRY};
 use crate::core::{Action, Cause, Event, Failure, Grant, Sight};
 
-/// From one look to the next while the holder drains.
-const FAST_LANE: Duration = Duration::from_millis(250);
+/// While the holder drains, a standby looks so much more often than it polls: one number, `--poll`,
+/// says what many standbys cost together, then too. No standby can know how many there are.
+const FAST_LANE: u32 = 8;
 
-/// How long before the end of the wait the last look begins.
+/// Nobody needs to be faster than that; who polls faster goes on at that pace.
+const FASTEST_LANE: Duration = Duration::from_millis(250);
+/// Nor slower, however seldom they poll: even a thousand stay within a blob's 500 requests a second.
+const SLOWEST_LANE: Duration = Duration::from_secs(2);
+
+/// How long before the end of the wait the last look begins: what an answer may take. Not a pace,
+/// so it does not grow with the poll.
 const LAST_LOOK: Duration = Duration::from_millis(250);
 
 /// The store may wake us in vain; not more often than this.
@@ -173,9 +180,15 @@ impl Acquiring {
         let next_at = match campaign.rules.poll {
             _ if self.freed => after_freed(campaign, turn.now),
             Some(poll) => {
-                let base = if sight.draining { FAST_LANE } else { poll };
-                let next_at = turn.now + campaign.chance.spread(base.min(poll));
-                last_look(campaign, turn.now, next_at)
+                let pace = if sight.draining { lane(poll) } else { poll };
+                // Machines that were started by one clock, or have seen one drain end, would
+                // look together from now on.
+                let wait = if campaign.keeps_the_pace(&sight) {
+                    campaign.chance.spread(pace)
+                } else {
+                    campaign.chance.rest_of(pace)
+                };
+                last_look(campaign, turn.now, turn.now + wait)
             }
             None => Instant::FOREVER,
         };
@@ -207,6 +220,12 @@ impl Acquiring {
         let next_at = last_look(campaign, turn.now, next_at);
         Standby::until(next_at).look(campaign, turn)
     }
+}
+
+/// From one look to the next while the holder drains.
+fn lane(poll: Duration) -> Duration {
+    let lane = (poll / FAST_LANE).clamp(FASTEST_LANE, SLOWEST_LANE);
+    lane.min(poll)
 }
 
 /// Pulls the next look before the end of the wait, if it would come too late to count.

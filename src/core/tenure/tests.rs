@@ -5,6 +5,7 @@ mod cordon;
 mod endings;
 mod habits;
 mod once;
+mod pace;
 mod properties;
 mod roles;
 mod table;

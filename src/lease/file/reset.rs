@@ -49,7 +49,6 @@ fn forget(
     if opening::open_to_look(path)?.is_none() {
         return Ok(Forgotten::Nothing);
     }
-    // Closed, it is unlocked: nobody else has this description.
     let file = opening::open(path, false)?;
     mount::examine(&file).map_err(|why| Failure::Fatal {
         why: format!("{}: {why}", path.display()),
@@ -61,7 +60,20 @@ fn forget(
         Ok(false) => return Ok(Forgotten::Held),
         Err(errno) => return Err(failure(path, "locking it", errno)),
     }
-    if opening::is_replaced(path, &file) {
+    let done = forget_in(&file, path, errands, shown);
+    // Not left to its closing: a process that is just being started may have a copy of it. An error
+    // is the closing's to make good.
+    let _ = lock::unlock(&file);
+    done
+}
+
+fn forget_in(
+    file: &fs::File,
+    path: &Path,
+    errands: &Errands,
+    shown: &Ledger,
+) -> Result<Forgotten, Failure> {
+    if opening::is_replaced(path, file) {
         return Ok(Forgotten::Changed);
     }
     let failed = |what: &'static str| {
@@ -70,15 +82,15 @@ fn forget(
             failure(path, what, errno)
         }
     };
-    if opening::read(&file).map_err(failed("reading it"))? == Content::Foreign {
+    if opening::read(file).map_err(failed("reading it"))? == Content::Foreign {
         return Err(opening::foreign(path).into());
     }
-    let mut ledger = match results::read(&file).map_err(failed("reading it"))? {
+    let mut ledger = match results::read(file).map_err(failed("reading it"))? {
         Found::Nothing => return Ok(Forgotten::Nothing),
         Found::Results { ledger, .. } if errands.are_same(shown, &ledger) => ledger,
         Found::Results { .. } => return Ok(Forgotten::Changed),
         Found::Damaged if *errands == Errands::All => {
-            write(&file, &Ledger::EMPTY).map_err(failed("writing its results"))?;
+            write(file, &Ledger::EMPTY).map_err(failed("writing its results"))?;
             return Ok(Forgotten::Done);
         }
         Found::Damaged => return Ok(Forgotten::Changed),
@@ -86,7 +98,7 @@ fn forget(
     if !errands.leave(&mut ledger) {
         return Ok(Forgotten::Nothing);
     }
-    write(&file, &ledger).map_err(failed("writing its results"))?;
+    write(file, &ledger).map_err(failed("writing its results"))?;
     Ok(Forgotten::Done)
 }
 

@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -39,8 +40,8 @@ pub struct File {
     name: String,
     lease: Option<Duration>,
     lane: Lane,
-    /// An attempt runs where it is asked for: see [`File::competing_in_place`].
-    in_place: bool,
+    /// The next attempt runs where it is asked for: see [`File::competing_in_place`].
+    in_place: AtomicBool,
     place: Place,
 }
 
@@ -94,7 +95,7 @@ impl File {
             name: path.display().to_string(),
             lease: beats.then_some(config.lease),
             lane: Lane::new(),
-            in_place: false,
+            in_place: AtomicBool::new(false),
             place: Place {
                 path,
                 create: config.create,
@@ -106,24 +107,23 @@ impl File {
         })
     }
 
-    /// Has an attempt run in the caller's thread, where that cannot wait for another machine: on a
-    /// local file system, without a heartbeat and without a task. It saves a thread, which is much
-    /// of what a start costs. For a process that has nothing else to do meanwhile: what is written
-    /// under the lock is seen to the disk. Everything that comes after the start of a command keeps
-    /// to the lane: no disk may hold up the end of a command.
+    /// Has the first attempt run in the caller's thread, where that cannot wait for another machine:
+    /// on a local file system, without a heartbeat and without a task. It saves a thread, which is
+    /// much of what a start costs. For a process that has nothing else to do yet: what is written
+    /// under the lock is seen to the disk. Everything after the first attempt keeps to the lane: no
+    /// disk may hold up the end of a command, and a standby's may run by then.
     #[must_use]
     pub fn competing_in_place(mut self) -> File {
-        self.in_place = true;
+        self.in_place = AtomicBool::new(true);
         self
     }
 
-    /// Whether an attempt may be made in the caller's thread.
-    fn competes_in_place(&self) -> bool {
-        self.in_place
+    /// Whether this attempt, once asked for, may be made in the caller's thread.
+    fn begins_in_place(&self) -> bool {
+        self.in_place.swap(false, Ordering::Relaxed)
             && !self.place.network
             && self.lease.is_none()
             && self.place.duty.is_none()
-            && self.lane.is_free()
     }
 
     pub(super) fn set_duty(&mut self, duty: Duty) {
@@ -169,7 +169,7 @@ impl Store for File {
 
     async fn acquire(&self, give_up_at: Instant) -> Result<Grant, Failure> {
         let t0 = Instant::now();
-        let won = if self.competes_in_place() {
+        let won = if self.begins_in_place() {
             self.place.compete()?
         } else {
             self.blocking("locking it", give_up_at, |place| place.compete())
@@ -491,19 +491,22 @@ fn write(file: &fs::File, record: &Record) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn an_error_of_the_heartbeat_is_a_loss_only_where_a_server_can_take_the_lock() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let candidate = Candidate {
+    fn candidate() -> Candidate {
+        Candidate {
             identity: "a".into(),
             host: "h".into(),
             pid: 1,
             command: String::new(),
-        };
+        }
+    }
+
+    #[test]
+    fn an_error_of_the_heartbeat_is_a_loss_only_where_a_server_can_take_the_lock() {
+        let directory = tempfile::tempdir().expect("a directory");
         let mut place = Place {
             path: directory.path().join("lock"),
             create: true,
-            candidate,
+            candidate: candidate(),
             network: true,
             desk: Arc::new(Desk::new(tempfile::tempfile().expect("a file"))),
             duty: None,
@@ -517,5 +520,29 @@ mod tests {
         }
         place.network = false;
         assert!(!lost(place.beat_failure(Errno::EIO)));
+    }
+
+    #[test]
+    fn only_the_first_attempt_is_made_where_it_is_asked_for() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let config = |name| Config {
+            path: directory.path().join(name),
+            candidate: candidate(),
+            heartbeat: Heartbeat::Auto,
+            lease: Duration::from_secs(15),
+            create: true,
+        };
+        let usual = File::open(config("usual")).expect("opened");
+        assert!(!usual.begins_in_place());
+        let file = File::open(config("lock")).expect("opened");
+        let file = file.competing_in_place();
+        assert!(file.begins_in_place());
+        assert!(!file.begins_in_place());
+        let beating = Config {
+            heartbeat: Heartbeat::On,
+            ..config("beating")
+        };
+        let beating = File::open(beating).expect("opened").competing_in_place();
+        assert!(!beating.begins_in_place(), "it has a deadline to keep");
     }
 }

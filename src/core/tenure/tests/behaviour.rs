@@ -17,20 +17,11 @@ fn a_standby_polls_with_a_spread_and_says_once_whom_it_is_behind() {
     let notice = Action::Report(Notice::StandingBy(Sight::default()));
     assert_eq!(actions, [notice, Action::StandBy]);
     let wake = tenure.wake_at();
-    assert!(wake >= BEGIN + ms(1600) && wake <= BEGIN + ms(2400));
+    assert!(wake > BEGIN && wake <= BEGIN + ms(2400));
     assert!(acquires(&tenure.step(wake, Event::Ticked)));
     assert_eq!(tenure.step(wake, refused(held())), [], "no noise per poll");
-}
-
-#[test]
-fn a_standby_behind_a_draining_holder_takes_the_fast_lane() {
-    let mut tenure = acquiring(rules());
-    let sight = Sight {
-        draining: true,
-        ..Sight::default()
-    };
-    tenure.step(BEGIN, refused(Failure::Held(sight)));
-    assert!(tenure.wake_at() <= BEGIN + ms(300));
+    let next = tenure.wake_at();
+    assert!(next >= wake + ms(1600) && next <= wake + ms(2400));
 }
 
 #[test]
@@ -152,7 +143,7 @@ fn a_retry_after_is_honoured_while_standing_by() {
         retry_after: Some(secs(20)),
     };
     tenure.step(now, refused(busy));
-    assert_eq!(tenure.wake_at(), now + secs(20));
+    assert!(tenure.wake_at() >= now + secs(20) && tenure.wake_at() <= now + secs(24));
 }
 
 #[test]

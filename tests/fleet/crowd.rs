@@ -1,0 +1,490 @@
+//! Many standbys on one lock, in virtual time: the real state machine of each, the requests that
+//! `src/lease/blob` makes for it, and the model of a leased blob. Nothing fails here but what is
+//! made to; how long a hand-over takes is told here, and what was asked of the service by that.
+//!
+//! Used by the fleet's tests and by `cargo bench -- crowd`. Decides nothing about figures.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use trafficcop::clock::Instant;
+use trafficcop::core::{
+    Action, Budget, Cause, Event, Exit, Failure, Grant, Habits, IfLost, Notice, Rules, Sight,
+    Tenure,
+};
+
+use super::clock::{MILLI, SECOND, Time, nanos};
+use super::service::{Service, at};
+use super::store::{Code, Id, LeaseState, Record, Reply, Request};
+
+const LEASE: Duration = Duration::from_secs(60);
+const TERM: i32 = 15;
+/// What was stopped or has crashed is started again after so long, and stands by.
+const AWAY: Time = SECOND;
+
+/// What a crowd is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    pub(crate) standbys: usize,
+    pub(crate) poll: Duration,
+    /// How long a command takes to end when it is asked to.
+    pub(crate) drain: Duration,
+    /// All are started within this span.
+    pub(crate) started_within: Duration,
+    /// The service refuses what exceeds its target, with these words for when to come back.
+    pub(crate) throttles: Option<Option<Duration>>,
+    pub(crate) seed: u64,
+}
+
+/// What a request is sent for, with what the answer is to be judged by.
+#[derive(Clone, Copy, Debug)]
+enum Errand {
+    Look,
+    Create,
+    Acquire {
+        known: Option<u64>,
+    },
+    Read,
+    Sign {
+        token: u64,
+    },
+    Renew {
+        t0: Instant,
+    },
+    Announce,
+    Release,
+    /// To give back what no life of ours knows of any more.
+    Will {
+        id: Id,
+    },
+}
+
+/// What happens at its moment.
+enum Due {
+    Join,
+    Wake { armed: u64 },
+    Tell(Event),
+    Send(Errand, Request),
+    Arrive(Errand, Request),
+    Return(Errand, Reply),
+}
+
+struct Member {
+    /// What belongs to an earlier life is none of this one's.
+    life: u64,
+    tenure: Tenure,
+    /// The last wake-up that was set; the others are void.
+    armed: u64,
+    /// The lease id of this series of attempts, and of what came of it.
+    id: Id,
+    give_up_at: Instant,
+    t0: Instant,
+    record: Option<Record>,
+    /// It was told that another has control.
+    waits: bool,
+    /// The command lives.
+    runs: bool,
+}
+
+/// The simulation; see the file's text.
+pub(crate) struct Crowd {
+    plan: Plan,
+    now: Time,
+    dues: BTreeMap<(Time, u64), (usize, u64, Due)>,
+    made: u64,
+    members: Vec<Member>,
+    pub(crate) service: Service,
+    chance: fastrand::Rng,
+    /// How many commands were started, and when the last one was.
+    controlled: (usize, Time),
+    gave_up: usize,
+}
+
+impl Crowd {
+    /// All of them are about to be started, and there is no blob yet.
+    pub(crate) fn new(plan: Plan) -> Crowd {
+        let mut chance = fastrand::Rng::with_seed(plan.seed);
+        let mut crowd = Crowd {
+            members: (0..=plan.standbys)
+                .map(|_| Member::new(plan, 0, 0, chance.u64(..)))
+                .collect(),
+            plan,
+            now: 0,
+            dues: BTreeMap::new(),
+            made: 0,
+            service: Service::new(LEASE, plan.throttles),
+            chance,
+            controlled: (0, 0),
+            gave_up: 0,
+        };
+        for who in 0..crowd.members.len() {
+            let when = crowd.chance.u64(..nanos(plan.started_within));
+            crowd.due(when, who, Due::Join);
+        }
+        crowd
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        self.now
+    }
+
+    /// How many instances gave up although nobody had asked them to stop.
+    pub(crate) fn gave_up(&self) -> usize {
+        self.gave_up
+    }
+
+    /// How many have been told that another has control.
+    pub(crate) fn standing_by(&self) -> usize {
+        self.members.iter().filter(|member| member.waits).count()
+    }
+
+    pub(crate) fn run_until(&mut self, until: Time) {
+        while let Some(entry) = self.dues.first_entry() {
+            if entry.key().0 > until {
+                break;
+            }
+            let ((now, _), (who, life, due)) = entry.remove_entry();
+            self.now = now;
+            self.happen(who, life, due);
+        }
+        self.now = until;
+    }
+
+    /// For three polls, in which everybody looks twice at least.
+    pub(crate) fn settle(&mut self) {
+        self.run_until(self.now + 3 * nanos(self.plan.poll));
+    }
+
+    /// Until another command runs than now: for how long nobody had the lock before it.
+    ///
+    /// # Panics
+    /// If none does for an hour.
+    fn run_until_control(&mut self) -> Duration {
+        let (tenures, limit) = (self.controlled.0, self.now + 3600 * SECOND);
+        while self.controlled.0 == tenures {
+            assert!(self.now < limit, "nobody gets control");
+            self.run_until(self.now + MILLI);
+        }
+        Duration::from_nanos(self.controlled.1 - self.service.freed())
+    }
+
+    /// The holder is asked to stop, and another gets control: how long that took from the release.
+    pub(crate) fn hand_over(&mut self) -> Duration {
+        let holder = self.holder();
+        self.tell(holder, Event::StopAsked(TERM));
+        self.run_until_control()
+    }
+
+    /// The holder's supervisor is killed; its guardian ends the tree and gives the lease back.
+    pub(crate) fn crash(&mut self) -> Duration {
+        let holder = self.holder();
+        let id = self.members[holder].id;
+        let will = Due::Send(Errand::Will { id }, Request::Release { id });
+        self.due(self.now + 20 * MILLI, holder, will);
+        self.leave(holder);
+        self.run_until_control()
+    }
+
+    /// The holder's whole machine dies: the lease runs out.
+    pub(crate) fn power_off(&mut self) -> Duration {
+        let holder = self.holder();
+        self.service.is_left_to_run_out();
+        self.leave(holder);
+        self.run_until_control()
+    }
+
+    fn holder(&self) -> usize {
+        let runs = self.members.iter().position(|member| member.runs);
+        runs.expect("somebody is in control")
+    }
+
+    /// It is gone, and comes back as somebody new.
+    fn leave(&mut self, who: usize) {
+        let life = self.members[who].life + 1;
+        let (now, seed) = (self.now + AWAY, self.chance.u64(..));
+        self.members[who] = Member::new(self.plan, life, now, seed);
+        self.due(now, who, Due::Join);
+    }
+
+    fn due(&mut self, when: Time, who: usize, due: Due) {
+        self.made += 1;
+        let life = self.members[who].life;
+        self.dues.insert((when, self.made), (who, life, due));
+    }
+
+    fn send(&mut self, who: usize, errand: Errand, request: Request) {
+        let there = self.latency();
+        self.due(self.now + there, who, Due::Arrive(errand, request));
+    }
+
+    /// One way, in one data centre.
+    fn latency(&mut self) -> Time {
+        self.chance.u64(MILLI..5 * MILLI)
+    }
+
+    fn happen(&mut self, who: usize, life: u64, due: Due) {
+        let mine = life == self.members[who].life;
+        match due {
+            Due::Join if mine => {
+                self.members[who].id = self.chance.u64(..);
+                self.tell(who, Event::Ticked);
+            }
+            Due::Wake { armed } if mine && armed == self.members[who].armed => {
+                self.tell(who, Event::Ticked);
+            }
+            Due::Tell(event) if mine => self.tell(who, event),
+            Due::Send(errand, request) if mine || matches!(errand, Errand::Will { .. }) => {
+                self.send(who, errand, request);
+            }
+            Due::Arrive(errand, request) => {
+                let reply = self.service.handle(self.now, request);
+                let back = self.latency();
+                self.made += 1;
+                let due = (who, life, Due::Return(errand, reply));
+                self.dues.insert((self.now + back, self.made), due);
+            }
+            Due::Return(errand @ Errand::Will { id }, Reply::Error { retry_after, .. }) => {
+                let pause = Duration::from_millis(250).max(retry_after.unwrap_or_default());
+                let release = Due::Send(errand, Request::Release { id });
+                self.due(self.now + nanos(pause), who, release);
+            }
+            Due::Return(errand, reply) if mine => self.returned(who, errand, reply),
+            Due::Join | Due::Wake { .. } | Due::Tell(_) | Due::Send(..) | Due::Return(..) => {}
+        }
+    }
+
+    /// What `hold` does.
+    fn tell(&mut self, who: usize, event: Event) {
+        if matches!(event, Event::TreeEmpty { .. }) {
+            self.members[who].runs = false;
+        }
+        let now = at(self.now);
+        if event != Event::Ticked {
+            let actions = self.members[who].tenure.step(now, Event::Ticked);
+            self.act(who, actions);
+        }
+        let actions = self.members[who].tenure.step(now, event);
+        self.act(who, actions);
+        let member = &mut self.members[who];
+        if let Some(ending) = member.tenure.ending() {
+            self.gave_up += usize::from(ending.cause != Cause::Stopped(TERM));
+            return self.leave(who);
+        }
+        member.armed += 1;
+        let (wake_at, armed) = (member.tenure.wake_at(), member.armed);
+        if wake_at < Instant::FOREVER {
+            self.due(nanos(wake_at.since(at(0))), who, Due::Wake { armed });
+        }
+    }
+
+    fn act(&mut self, who: usize, actions: Vec<Action>) {
+        let id = self.members[who].id;
+        for action in actions {
+            match action {
+                Action::Acquire { give_up_at } => {
+                    self.members[who].give_up_at = give_up_at;
+                    self.send(who, Errand::Look, Request::Look { lease: None });
+                }
+                Action::Renew { .. } => {
+                    let t0 = at(self.now);
+                    self.send(who, Errand::Renew { t0 }, Request::Renew { id });
+                }
+                Action::Start { .. } => {
+                    let others = self.members.iter().filter(|member| member.runs).count();
+                    assert_eq!(others, 0, "two commands ran at once");
+                    self.members[who].runs = true;
+                    self.members[who].waits = false;
+                    self.controlled = (self.controlled.0 + 1, self.now);
+                    self.due(self.now, who, Due::Tell(Event::Started { pid: 1 }));
+                }
+                Action::Drain { .. } => self.ends(who, self.plan.drain),
+                Action::Kill => self.ends(who, Duration::ZERO),
+                Action::Announce => {
+                    let record = self.members[who].record.expect("who drains had control");
+                    let (etag, draining) = (None, true);
+                    let record = Record { draining, ..record };
+                    self.send(who, Errand::Announce, Request::Set { id, etag, record });
+                }
+                Action::Release { .. } => self.send(who, Errand::Release, Request::Release { id }),
+                Action::Report(Notice::StandingBy(_)) => self.members[who].waits = true,
+                Action::Extend { .. }
+                | Action::Abandon
+                | Action::StandBy
+                | Action::TenureOver { .. }
+                | Action::Report(_) => {}
+                Action::Withdraw { .. } | Action::Record { .. } => {
+                    unreachable!("only a holder is stopped, and it has no task: {action:?}")
+                }
+            }
+        }
+    }
+
+    fn ends(&mut self, who: usize, after: Duration) {
+        let when = self.now + nanos(after);
+        self.due(when, who, Due::Tell(Event::Exited(Exit::Code(0))));
+        self.due(when, who, Due::Tell(Event::TreeEmpty { at: at(when) }));
+    }
+
+    /// An answer came: the steps of `src/lease/blob/acquire.rs`, and what follows from the others.
+    fn returned(&mut self, who: usize, errand: Errand, reply: Reply) {
+        let id = self.members[who].id;
+        match (errand, reply) {
+            (Errand::Look, Reply::View { lease, record, .. }) if lease != LeaseState::Free => {
+                self.refuse(
+                    who,
+                    Failure::Held(record.map_or_else(Sight::default, sight)),
+                );
+            }
+            (Errand::Look, Reply::View { etag, record, .. }) => {
+                self.members[who].record = record;
+                self.acquire(who, Some(etag));
+            }
+            (Errand::Look, Reply::Refused(Code::BlobNotFound)) => {
+                self.send(who, Errand::Create, Request::Create);
+            }
+            (Errand::Create, Reply::Etag(etag)) => self.acquire(who, Some(etag)),
+            (Errand::Create, Reply::Refused(_)) => self.acquire(who, None),
+            (Errand::Acquire { known }, Reply::Etag(etag)) if known == Some(etag) => {
+                let record = self.members[who].record;
+                self.sign(who, etag, record);
+            }
+            (Errand::Acquire { .. }, Reply::Etag(_)) => {
+                self.send(who, Errand::Read, Request::Look { lease: Some(id) });
+            }
+            (Errand::Acquire { .. }, Reply::Refused(_)) => {
+                self.members[who].record = None;
+                self.refuse(who, Failure::Held(Sight::default()));
+            }
+            (Errand::Read, Reply::View { etag, record, .. }) => self.sign(who, etag, record),
+            (Errand::Sign { token }, Reply::Done) => {
+                let t0 = self.members[who].t0;
+                let (failed, grant) = (0, Event::Acquired);
+                self.tell(who, grant(Ok(Grant { t0, token, failed })));
+            }
+            (Errand::Renew { t0 }, reply) => {
+                let reply = match reply {
+                    Reply::Done => Ok(()),
+                    Reply::Refused(_) => Err(lost()),
+                    other => Err(doubt(other)),
+                };
+                self.tell(who, Event::Renewed { t0, reply });
+            }
+            (Errand::Release, Reply::Done) => {
+                self.members[who].id = self.chance.u64(..);
+                self.tell(who, Event::Released(Ok(())));
+            }
+            (Errand::Announce | Errand::Will { .. }, _) => {}
+            (Errand::Release, Reply::Refused(_)) => {
+                self.members[who].id = self.chance.u64(..);
+                self.tell(who, Event::Released(Err(lost())));
+            }
+            // What is done under the lease is done again after a moment.
+            (Errand::Release, Reply::Error { retry_after, .. }) => {
+                let pause = Duration::from_millis(250).max(retry_after.unwrap_or_default());
+                let due = Due::Send(errand, Request::Release { id });
+                self.due(self.now + nanos(pause), who, due);
+            }
+            (Errand::Read | Errand::Sign { .. }, Reply::Error { retry_after, .. }) => {
+                let pause = Duration::from_millis(300).max(retry_after.unwrap_or_default());
+                let stop_at = self.members[who].give_up_at - Duration::from_secs(1);
+                if at(self.now) + pause < stop_at {
+                    let look = Request::Look { lease: Some(id) };
+                    self.due(self.now + nanos(pause), who, Due::Send(Errand::Read, look));
+                } else {
+                    // Given back, once and in the background: it would run out else.
+                    self.send(who, Errand::Will { id }, Request::Release { id });
+                    self.members[who].id = self.chance.u64(..);
+                    self.refuse(who, doubt(reply));
+                }
+            }
+            (Errand::Look | Errand::Create | Errand::Acquire { .. }, Reply::Error { .. }) => {
+                self.refuse(who, doubt(reply));
+            }
+            (errand, reply) => unreachable!("{errand:?} was answered by {reply:?}"),
+        }
+    }
+
+    fn acquire(&mut self, who: usize, known: Option<u64>) {
+        self.members[who].t0 = at(self.now);
+        let id = self.members[who].id;
+        self.send(who, Errand::Acquire { known }, Request::Acquire { id });
+    }
+
+    fn sign(&mut self, who: usize, etag: u64, before: Option<Record>) {
+        let id = self.members[who].id;
+        let token = before.map_or(0, |record| record.token) + 1;
+        let record = Record {
+            token,
+            holder: who,
+            series: id,
+            draining: false,
+        };
+        self.members[who].record = Some(record);
+        let etag = Some(etag);
+        self.send(
+            who,
+            Errand::Sign { token },
+            Request::Set { id, etag, record },
+        );
+    }
+
+    fn refuse(&mut self, who: usize, failure: Failure) {
+        self.tell(who, Event::Acquired(Err(failure)));
+    }
+}
+
+impl Member {
+    fn new(plan: Plan, life: u64, now: Time, seed: u64) -> Member {
+        let rules = Rules {
+            budget: Some(Budget::for_lease(LEASE)),
+            poll: Some(plan.poll),
+            wait: None,
+            grace: plan.drain + Duration::from_secs(1),
+            stop_signal: TERM,
+            if_lost: IfLost::Compete,
+            habits: Habits::default(),
+            once: None,
+            seed,
+        };
+        Member {
+            life,
+            tenure: Tenure::new(rules, at(now)),
+            armed: 0,
+            id: seed,
+            give_up_at: Instant::FOREVER,
+            t0: Instant::ZERO,
+            record: None,
+            waits: false,
+            runs: false,
+        }
+    }
+}
+
+/// What a record tells a standby.
+fn sight(record: Record) -> Sight {
+    Sight {
+        holder: Some(record.holder.to_string()),
+        token: Some(record.token),
+        draining: record.draining,
+        since: None,
+    }
+}
+
+fn lost() -> Failure {
+    Failure::Lost {
+        until: None,
+        why: String::new(),
+    }
+}
+
+/// The service said nothing about the lease.
+fn doubt(reply: Reply) -> Failure {
+    let retry_after = match reply {
+        Reply::Error { retry_after, .. } => retry_after,
+        _ => None,
+    };
+    Failure::Transient {
+        why: format!("{reply:?}"),
+        retry_after,
+    }
+}

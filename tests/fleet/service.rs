@@ -1,0 +1,110 @@
+//! The service as a crowd sees it: the model of a leased blob, which counts what is asked of it and
+//! can refuse what is too much. Used by the crowd; knows no instance.
+
+use std::time::Duration;
+
+use trafficcop::clock::Instant;
+
+use super::clock::{SECOND, Time};
+use super::store::{Reply, Request, Store};
+
+/// What one blob is meant to take, in requests a second.
+pub(crate) const TARGET: usize = 500;
+
+/// A moment of the simulation, as every machine's clock shows it.
+pub(crate) fn at(time: Time) -> Instant {
+    Instant::from_nanos(1_000 * SECOND + time)
+}
+
+pub(crate) struct Service {
+    store: Store,
+    /// What exceeds [`TARGET`] is refused, with these words for when to come back.
+    throttles: Option<Option<Duration>>,
+    /// What it would take at once, as of a moment.
+    room: (f64, Time),
+    arrived: Vec<Time>,
+    refused: usize,
+    /// When the lock last became free.
+    freed: Time,
+}
+
+impl Service {
+    /// Without a blob yet.
+    pub(crate) fn new(lease: Duration, throttles: Option<Option<Duration>>) -> Service {
+        Service {
+            store: Store::new(lease, false),
+            throttles,
+            room: (TARGET as f64, 0),
+            arrived: Vec::new(),
+            refused: 0,
+            freed: 0,
+        }
+    }
+
+    /// A request arrives. Those come in the order of their times.
+    pub(crate) fn handle(&mut self, now: Time, request: Request) -> Reply {
+        self.arrived.push(now);
+        if let Some(retry_after) = self.throttles
+            && !self.has_room(now)
+        {
+            self.refused += 1;
+            return Reply::Error {
+                status: 503,
+                retry_after,
+            };
+        }
+        let kept = self.store.protects(at(now)).is_some();
+        let reply = self.store.handle(at(now), request);
+        if kept && self.store.protects(at(now)).is_none() {
+            self.freed = now;
+        }
+        reply
+    }
+
+    fn has_room(&mut self, now: Time) -> bool {
+        let target = TARGET as f64;
+        let gone = (now - self.room.1) as f64 / SECOND as f64;
+        let room = (self.room.0 + gone * target).min(target);
+        let fits = room >= 1.0;
+        self.room = (if fits { room - 1.0 } else { room }, now);
+        fits
+    }
+
+    /// The holder will not be heard of again: the lock becomes free when the lease ends.
+    pub(crate) fn is_left_to_run_out(&mut self) {
+        let ends = self.store.ends().expect("somebody has the lease");
+        self.freed = ends.as_nanos() - at(0).as_nanos();
+    }
+
+    pub(crate) fn freed(&self) -> Time {
+        self.freed
+    }
+
+    /// Requests that arrived from one moment to another.
+    pub(crate) fn asked(&self, from: Time, to: Time) -> usize {
+        self.between(from, to).len()
+    }
+
+    /// The most of them within any stretch of this length.
+    pub(crate) fn busiest(&self, from: Time, to: Time, stretch: Time) -> usize {
+        let times = self.between(from, to);
+        let mut last = 0;
+        let stretches = times.iter().enumerate().map(|(first, begin)| {
+            while times.get(last).is_some_and(|at| at - begin < stretch) {
+                last += 1;
+            }
+            last - first
+        });
+        stretches.max().unwrap_or(0)
+    }
+
+    fn between(&self, from: Time, to: Time) -> &[Time] {
+        let before = |time| self.arrived.partition_point(|at| *at < time);
+        &self.arrived[before(from)..before(to)]
+    }
+
+    /// How many requests were refused so far because there were too many.
+    pub(crate) fn refused(&self) -> usize {
+        self.refused
+    }
+}
