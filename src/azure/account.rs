@@ -141,6 +141,12 @@ impl Account {
         found.finish(wishes, &Ambient::read(&env), trust)
     }
 
+    /// Whether the credential opens one blob and nothing beside it.
+    #[must_use]
+    pub fn is_for_one_blob(&self) -> bool {
+        self.credential.is_for_one_blob()
+    }
+
     /// What the credential is, for the log.
     #[must_use]
     pub fn kind(&self) -> &'static str {

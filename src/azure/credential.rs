@@ -40,6 +40,15 @@ impl Credential {
         }
     }
 
+    /// Whether it opens one blob and nothing beside it: a SAS of the service's, not of the account's.
+    pub(super) fn is_for_one_blob(&self) -> bool {
+        let Credential::Sas(sas) = self else {
+            return false;
+        };
+        let mut pairs = url::form_urlencoded::parse(sas.secret().as_bytes());
+        pairs.any(|(name, value)| name == "sr" && value == "b")
+    }
+
     /// Sees to it that there is what requests are to bear; for how long a token is good.
     #[cfg_attr(
         not(feature = "entra"),

@@ -33,9 +33,27 @@ pub(crate) fn sas_for(permissions: &str) -> String {
 pub(crate) fn account_sas(service: char, permissions: &str) -> String {
     let expiry = "2199-01-01T00:00:00Z";
     let text = format!("{ACCOUNT}\n{permissions}\n{service}\nsco\n\n{expiry}\n\n\n{VERSION}\n\n");
-    let signature = hmac_sha256(&text, &Secret::new(KEY)).expect("a good key");
-    let escaped: String = url::form_urlencoded::byte_serialize(signature.as_bytes()).collect();
-    format!("sv={VERSION}&ss={service}&srt=sco&sp={permissions}&se={expiry}&sig={escaped}")
+    format!(
+        "sv={VERSION}&ss={service}&srt=sco&sp={permissions}&se={expiry}&sig={}",
+        signature(&text)
+    )
+}
+
+/// A SAS for this blob (`CONTAINER/NAME`) and these permissions, and nothing beside it.
+#[must_use]
+pub(crate) fn sas_of_one(blob: &str, permissions: &str) -> String {
+    let expiry = "2199-01-01T00:00:00Z";
+    let resource = format!("/blob/{ACCOUNT}/{blob}");
+    let text = format!("{permissions}\n\n{expiry}\n{resource}\n\n\n\n{VERSION}\nb\n\n\n\n\n\n\n");
+    format!(
+        "sv={VERSION}&sr=b&sp={permissions}&se={expiry}&sig={}",
+        signature(&text)
+    )
+}
+
+fn signature(text: &str) -> String {
+    let signature = hmac_sha256(text, &Secret::new(KEY)).expect("a good key");
+    url::form_urlencoded::byte_serialize(signature.as_bytes()).collect()
 }
 
 /// What the store answered.

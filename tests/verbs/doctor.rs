@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::{Place, STRING, json, no_secret, said};
 use crate::support::azurite::{KEY, azurite, connection_string_with_key};
-use crate::support::blob::{Blob, sas_for};
-use crate::support::instance::{Ended, Finished, Run};
+use crate::support::blob::{Blob, sas_for, sas_of_one};
+use crate::support::instance::{Ended, Finished, Run, assert_ended};
 use crate::support::proxy::{Call, Fate, Mode, Proxy};
 use crate::support::scene::Scene;
 
@@ -148,13 +148,17 @@ fn credentials_that_do_not_do() {
     assert!(of(&told, "reach").1.contains("web page"), "{told:#}");
 }
 
-fn with_sas<'a>(scene: &'a Scene, name: &str, permissions: &str) -> Run<'a> {
+fn bearing<'a>(scene: &'a Scene, verb: &str, name: &str, sas: &str) -> Run<'a> {
     let url = format!(
         "http://127.0.0.1:{}/devstoreaccount1/{name}",
         azurite().port
     );
-    let run = scene.verb("doctor").args(["--blob", &url]);
-    run.env("AZURE_STORAGE_SAS_TOKEN", sas_for(permissions))
+    let run = scene.verb(verb).args(["--blob", &url]);
+    run.env("AZURE_STORAGE_SAS_TOKEN", sas)
+}
+
+fn with_sas<'a>(scene: &'a Scene, name: &str, permissions: &str) -> Run<'a> {
+    bearing(scene, "doctor", name, &sas_for(permissions))
 }
 
 #[test]
@@ -171,6 +175,26 @@ fn a_sas_that_may_only_read() {
     let told = examined(with_sas(&scene, "doctor-sas/one", "r"), &wanted);
     assert!(of(&told, "create").1.contains("rcw"), "{told:#}");
     assert_eq!(blob.all_in_its_container(), ["one"]);
+}
+
+#[test]
+fn a_sas_for_the_lock_alone_is_no_fault() {
+    let scene = Scene::new();
+    let name = "doctor-sas-b/one";
+    let blob = Blob::named(name);
+    blob.create(&[]);
+    let its = sas_of_one(name, "rcw");
+    let wanted = [
+        ("reach", "ok"),
+        ("read", "ok"),
+        ("permissions", "warn"),
+        ("create", "none"),
+    ];
+    examined(bearing(&scene, "doctor", name, &its), &wanted);
+    assert_eq!(blob.all_in_its_container(), ["one"]);
+    // Nothing is missing, indeed.
+    let run = bearing(&scene, "run", name, &its).args(["--", "true"]);
+    assert_ended(&run.finish(), 0, "");
 }
 
 #[test]

@@ -69,7 +69,15 @@ pub(super) async fn examine(
         return;
     }
     let mut around = reached;
-    permissions(findings, &probe, budget, &mut around).await;
+    if account.is_for_one_blob() {
+        findings.add(Check::warn(
+            "permissions",
+            "the SAS is for this blob alone, so nothing can be tried on one beside it",
+            "run needs read, create and write (sp=rcw)",
+        ));
+    } else {
+        permissions(findings, &probe, budget, &mut around).await;
+    }
     surroundings(findings, &probe, around, account).await;
 }
 
