@@ -72,6 +72,27 @@ pub const TABLE: &[(&str, &str)] = &[
     ("127", "the command was not found"),
 ];
 
+/// Why nothing is started: one line. It stands for exit status 64.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{line}")]
+pub struct Refusal {
+    line: String,
+}
+
+impl Refusal {
+    /// A refusal in these words: what, why, and what to do.
+    #[must_use]
+    pub fn new(line: impl Into<String>) -> Refusal {
+        Refusal { line: line.into() }
+    }
+
+    /// The exit status it stands for.
+    #[must_use]
+    pub fn status(&self) -> u8 {
+        USAGE
+    }
+}
+
 /// How to leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leave {
@@ -127,7 +148,7 @@ impl Leave {
     /// usage, everything else is the machine's refusal.
     #[must_use]
     pub fn of_error(error: &anyhow::Error) -> Leave {
-        if error.is::<crate::plan::Refusal>() {
+        if error.is::<Refusal>() {
             return Leave::Status(USAGE);
         }
         if let Some(Missing::NoQueue(_)) = error.downcast_ref() {
@@ -306,7 +327,7 @@ mod tests {
         };
         let failed = Missing::Failed(failure);
         assert_eq!(Leave::of_error(&failed.into()), Leave::Status(77));
-        let refusal = crate::plan::Refusal::new("no lock");
+        let refusal = Refusal::new("no lock");
         let wrapped = anyhow::Error::new(refusal).context("run");
         assert_eq!(Leave::of_error(&wrapped), Leave::Status(64));
     }

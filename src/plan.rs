@@ -34,6 +34,7 @@ use crate::azure::Wishes;
 use crate::cli;
 use crate::core::{Budget, IfLost, Rules};
 use crate::exit;
+pub use crate::exit::Refusal;
 use crate::lease::file::Heartbeat;
 use crate::lease::record::{COMMAND_LIMIT, Candidate};
 use crate::notify::Ready;
@@ -56,27 +57,6 @@ const SLOTS: u32 = 1000;
 pub(crate) const DEFAULT_LEASE: Duration = Duration::from_secs(60);
 const DEFAULT_POLL: Duration = Duration::from_secs(2);
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);
-
-/// Why nothing is started: one line. It stands for exit status 64.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{line}")]
-pub struct Refusal {
-    line: String,
-}
-
-impl Refusal {
-    /// A refusal in these words: what, why, and what to do.
-    #[must_use]
-    pub fn new(line: impl Into<String>) -> Refusal {
-        Refusal { line: line.into() }
-    }
-
-    /// The exit status it stands for.
-    #[must_use]
-    pub fn status(&self) -> u8 {
-        exit::USAGE
-    }
-}
 
 /// Where we are: what the plan must know and does not find out for itself.
 #[derive(Clone, Debug)]

@@ -72,7 +72,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ),
     ("deadline", &["clock", "supervise"]),
     ("check", &["cli", "deadline", "exit", "plan", "report"]),
-    ("exit", &["core", "plan", "queue"]),
+    ("exit", &["core", "queue"]),
     ("cli", &["exit", "plan"]),
     ("events", &["aside", "clock", "core", "report", "supervise"]),
     (

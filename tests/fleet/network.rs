@@ -87,31 +87,17 @@ impl World {
             if dropped {
                 continue;
             }
-            self.plan(
-                arrives,
-                Happening::Arrives {
-                    pair,
-                    from,
-                    slot,
-                    request,
-                    lost,
-                    denied,
-                },
-            );
+            let arrival = |lost| Happening::Arrives {
+                pair,
+                from,
+                slot,
+                request,
+                lost,
+                denied,
+            };
+            self.plan(arrives, arrival(lost));
             if let Some(later) = again {
-                let lost = true;
-                let at = arrives + later;
-                self.plan(
-                    at,
-                    Happening::Arrives {
-                        pair,
-                        from,
-                        slot,
-                        request,
-                        lost,
-                        denied,
-                    },
-                );
+                self.plan(arrives + later, arrival(true));
             }
         }
     }
