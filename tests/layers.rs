@@ -73,7 +73,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("deadline", &["clock", "supervise"]),
     ("check", &["cli", "deadline", "exit", "plan", "report"]),
     ("exit", &["core", "queue"]),
-    ("cli", &["exit", "plan"]),
+    ("cli", &["exit"]),
     ("events", &["aside", "clock", "core", "report", "supervise"]),
     (
         "timeline",
