@@ -2,8 +2,9 @@
 //! how many calls there are until the command.
 //!
 //! `strace` stops the process at those calls alone (a filter of the kernel's lets all others pass),
-//! which costs some 0.05 ms each: the phases are for comparison with each other and with another
-//! binary (`FIGURES_OF`); what a start takes is measured by [`super::start`].
+//! which costs some 0.05 ms each, and more where a process is forked, because it attaches to that one
+//! first. So the phases are for comparison with each other and with another binary (`FIGURES_OF`), and
+//! those that wait for the guardian are overstated; what a start takes is measured by [`super::start`].
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
