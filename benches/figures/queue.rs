@@ -25,6 +25,9 @@ const CONNECTION: &str = "AZURE_STORAGE_CONNECTION_STRING";
 const ROUNDS: usize = 5;
 /// Slots whose memory is measured.
 const MANY: usize = 64;
+/// From one message of the soak to the next: each is put over a connection of its own, and the ports
+/// of one machine are used up by some 230 in a second (14 000 wait a minute for their end).
+const PACE: Duration = Duration::from_millis(10);
 /// The most messages that wait in the soak's queue.
 const BACKLOG: u32 = 200;
 /// The longest text of a message.
@@ -135,6 +138,8 @@ pub(crate) fn soak(scene: &Path) -> Result<Vec<Figure>, String> {
         if mailbox.count() > BACKLOG {
             std::thread::sleep(Duration::from_millis(50));
         }
+        let due = PACE * u32::try_from(count).unwrap_or(u32::MAX);
+        std::thread::sleep(due.saturating_sub(begin.elapsed()));
         for _ in 0..20 {
             // As many short ones as long ones, each unlike the others.
             let most = 1 << rng.usize(0..=LONGEST.ilog2() as usize);
