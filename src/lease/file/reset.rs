@@ -54,16 +54,27 @@ fn forget(
         why: format!("{}: {why}", path.display()),
         denied: false,
     })?;
-    match lock::try_exclusive(&file) {
+    forget_alone(&file, path, errands, shown, force)
+}
+
+/// Under the lock of this description, which is free again afterwards.
+fn forget_alone(
+    file: &fs::File,
+    path: &Path,
+    errands: &Errands,
+    shown: &Ledger,
+    force: bool,
+) -> Result<Forgotten, Failure> {
+    match lock::try_exclusive(file) {
         Ok(true) => {}
         Ok(false) if force => {}
         Ok(false) => return Ok(Forgotten::Held),
         Err(errno) => return Err(failure(path, "locking it", errno)),
     }
-    let done = forget_in(&file, path, errands, shown);
+    let done = forget_in(file, path, errands, shown);
     // Not left to its closing: a process that is just being started may have a copy of it. An error
     // is the closing's to make good.
-    let _ = lock::unlock(&file);
+    let _ = lock::unlock(file);
     done
 }
 
@@ -196,6 +207,20 @@ mod tests {
         // The holder has its lock still.
         let other = opening::open_existing(&path).unwrap();
         assert_eq!(lock::try_exclusive(&other), Ok(false));
+    }
+
+    #[test]
+    fn the_lock_is_free_afterwards_though_somebody_has_a_copy_of_the_descriptor() {
+        let (_dir, path) = file_with(&known(TWO));
+        let file = opening::open_existing(&path).unwrap();
+        let copy = file.try_clone().unwrap();
+        let a = Errands::Of("a".into());
+        let done = forget_alone(&file, &path, &a, &known(TWO), false);
+        assert_eq!(done, Ok(Forgotten::Done));
+        drop(file);
+        let other = opening::open_existing(&path).unwrap();
+        assert_eq!(lock::try_exclusive(&other), Ok(true));
+        drop(copy);
     }
 
     #[test]
