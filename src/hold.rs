@@ -117,8 +117,9 @@ pub async fn hold(
     };
     scene.tell(Event::Ticked);
     loop {
-        if let Some(ending) = scene.tenure.ending() {
-            return ending.clone();
+        if let Some(ending) = scene.tenure.ending().cloned() {
+            scene.store.leave(Instant::now() + FAREWELL).await;
+            return ending;
         }
         // A lock that wakes its waiters is only waited for while the core would take it: who is
         // handed a lock and does not want it yet keeps everybody else out.
@@ -329,6 +330,8 @@ impl Scene<'_> {
 
 /// How long the announcement of a drain may take; nothing waits for it.
 const ANNOUNCE: Duration = Duration::from_secs(5);
+/// How long a farewell to those who wait may keep us.
+const FAREWELL: Duration = Duration::from_millis(300);
 /// How long an acquire that was given up may take to be undone.
 const UNDO: Duration = Duration::from_secs(2);
 

@@ -296,6 +296,7 @@ pub(crate) fn open(plan: &Plan) -> anyhow::Result<Result<Arc<dyn Store>, Ending>
                 let store = blob::Blob::open(config)?;
                 Arc::new(match &plan.task {
                     Some(task) => store.with_task(task.clone()),
+                    None if plan.hot_standby => store.with_hot_standby(),
                     None => store,
                 })
             }))

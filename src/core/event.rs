@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use super::duty::Duty;
 use super::once::{Outcome, Verdict};
 use crate::clock::Instant;
 
@@ -29,7 +30,7 @@ impl Exit {
 }
 
 /// What a store tells about a lock that somebody else holds; all of it is for people, but for
-/// `draining`, which makes a standby look more often.
+/// `draining` and `duty`, which say how often a standby looks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sight {
     /// The holder's identity, if its record tells one.
@@ -40,6 +41,8 @@ pub struct Sight {
     pub draining: bool,
     /// Since when, by the holder's own wall clock (RFC 3339), if its record tells it.
     pub since: Option<String>,
+    /// Which part of the looking is ours.
+    pub duty: Duty,
 }
 
 /// Control, as a store granted it.

@@ -28,6 +28,7 @@ mod campaign;
 mod control;
 mod draining;
 mod holding;
+mod pace;
 mod recording;
 mod releasing;
 mod resting;

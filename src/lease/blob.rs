@@ -13,6 +13,7 @@
 //! have no case.
 
 mod acquire;
+mod hot;
 mod inspect;
 mod notes;
 mod probe;
@@ -36,6 +37,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use self::hot::Sibling;
 use self::wire::{LeaseState, Wire};
 use super::once::{Errand, Task};
 use super::record::{Candidate, Record};
@@ -89,6 +91,10 @@ pub struct Blob {
     create: bool,
     page_blob: Option<u64>,
     task: Option<Task>,
+    /// Where it lies, and whose it is.
+    place: (Target, Account),
+    /// By which the standbys agree on who looks most often.
+    sibling: Option<Sibling>,
     state: Mutex<State>,
     /// Announcements and results are written one after the other.
     writing: tokio::sync::Mutex<()>,
@@ -176,6 +182,8 @@ impl Blob {
             create: config.create,
             page_blob: config.page_blob,
             task: None,
+            place: (config.target, config.account),
+            sibling: None,
             state: Mutex::default(),
             writing: tokio::sync::Mutex::default(),
         })
@@ -314,7 +322,28 @@ impl Store for Blob {
     }
 
     async fn acquire(&self, give_up_at: Instant) -> Result<Grant, Failure> {
-        self.compete(give_up_at).await
+        let reply = self.compete(give_up_at).await;
+        let Some(sibling) = &self.sibling else {
+            return reply;
+        };
+        match reply {
+            // Another has control, so there is time for it.
+            Err(Failure::Held(mut sight)) => {
+                sight.duty = sibling.duty(sight.draining, give_up_at).await;
+                Err(Failure::Held(sight))
+            }
+            Ok(grant) => {
+                sibling.give_back();
+                Ok(grant)
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+
+    async fn leave(&self, give_up_at: Instant) {
+        if let Some(sibling) = &self.sibling {
+            sibling.leave(give_up_at).await;
+        }
     }
 
     async fn renew(&self, give_up_at: Instant) -> Result<(), Failure> {

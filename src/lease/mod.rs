@@ -104,6 +104,10 @@ pub trait Store: Send + Sync {
     /// Any, for the log only.
     async fn announce(&self, give_up_at: Instant) -> Result<(), Failure>;
 
+    /// We compete no more, whatever we were among those who wait: said to them as far as that can
+    /// be done by then.
+    async fn leave(&self, _give_up_at: Instant) {}
+
     /// Resolves when the lock can be had now, for a store that [`Terms::wakes`]; else never.
     async fn freed(&self);
 

@@ -255,9 +255,8 @@ impl Slots {
         let all = self.count() <= LOOKS && !names.is_empty();
         Sight {
             holder: all.then(|| names.join(", ")),
-            token: None,
             draining,
-            since: None,
+            ..Sight::default()
         }
     }
 

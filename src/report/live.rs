@@ -219,8 +219,8 @@ mod tests {
         let sight = Sight {
             holder: Some("web1".into()),
             token: Some(7),
-            draining: false,
             since: Some("2026-01-02T10:03:12Z".into()),
+            ..Sight::default()
         };
         let next = now + Duration::from_millis(1500);
         let said = words(&standing(sight.clone(), next), now, "2026-01-02T11:00:00Z");

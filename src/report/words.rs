@@ -323,7 +323,7 @@ mod tests {
             holder: Some("web2-9".into()),
             token: Some(7),
             draining: true,
-            since: None,
+            ..Sight::default()
         };
         let (_, text) = of_notice(&Notice::StandingBy(sight), Instant::ZERO);
         assert_eq!(

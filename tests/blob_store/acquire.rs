@@ -83,7 +83,7 @@ async fn what_another_holds_is_only_looked_at() {
             holder: Some("höst".into()),
             token: Some(3),
             draining: true,
-            since: None,
+            ..Sight::default()
         };
         assert_eq!(said, Failure::Held(sight));
         server.played();

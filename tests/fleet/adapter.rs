@@ -352,6 +352,6 @@ fn sight(record: Option<Record>) -> Sight {
         holder: None,
         token: record.map(|record| record.token),
         draining: record.is_some_and(|record| record.draining),
-        since: None,
+        ..Sight::default()
     }
 }

@@ -11,7 +11,7 @@ use super::{Phase, Releasing, Rules};
 use crate::clock::Instant;
 use crate::core::budget::RETRY;
 use crate::core::retry::Chance;
-use crate::core::{Action, Cause, Cordon, Ending, Event, Notice, Sight};
+use crate::core::{Action, Cause, Cordon, Duty, Ending, Event, Notice, Sight};
 
 /// How long a store without a lease time may stay silent before the first contact.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -97,6 +97,8 @@ pub(super) struct Campaign {
     /// An unanswered attempt to acquire may have obtained the lease.
     ambiguous: bool,
     seen: Option<Sight>,
+    /// Which part of the looking was ours when the lock was last seen.
+    duty: Duty,
     doubt: Option<String>,
     stop: Option<(i32, Instant)>,
     /// This machine must not have control.
@@ -119,6 +121,7 @@ impl Campaign {
             standing: false,
             ambiguous: false,
             seen: None,
+            duty: Duty::Unshared,
             doubt: None,
             stop: None,
             cordon: None,
@@ -242,14 +245,21 @@ impl Campaign {
     }
 
     /// Whether the next look comes at the pace of the one before: nothing was seen before the
-    /// first, and a drain changes it.
+    /// first, and a drain changes it, and so does being the hot standby or not.
     pub(super) fn keeps_the_pace(&self, sight: &Sight) -> bool {
         let before = self.seen.as_ref();
-        before.is_some_and(|seen| seen.draining == sight.draining)
+        before.is_some_and(|seen| seen.draining == sight.draining) && self.duty == sight.duty
+    }
+
+    /// Which part of the looking is ours.
+    pub(super) fn duty(&self) -> Duty {
+        self.duty
     }
 
     /// Somebody else holds the lock; said when it is news.
-    pub(super) fn sees(&mut self, turn: &mut Turn, sight: Sight) {
+    pub(super) fn sees(&mut self, turn: &mut Turn, mut sight: Sight) {
+        // Which of the standbys looks most often is nobody's news.
+        self.duty = std::mem::take(&mut sight.duty);
         if self.seen.as_ref() != Some(&sight) {
             turn.report(Notice::StandingBy(sight.clone()));
             self.seen = Some(sight);
@@ -268,6 +278,7 @@ impl Campaign {
         self.controlled = true;
         self.standing = false;
         self.seen = None;
+        self.duty = Duty::Unshared;
     }
 
     /// Takes in what an event says of cordons, whatever else it means.

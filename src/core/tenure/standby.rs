@@ -7,19 +7,10 @@ use std::time::Duration;
 
 use super::campaign::{Campaign, Turn};
 use super::control::Control;
-use super::{Confirming, Holding, Phase, Releasing};
+use super::{Confirming, Holding, Phase, Releasing, pace};
 use crate::clock::Instant;
 use crate::core::budget::{ATTEMPT, RETRY};
 use crate::core::{Action, Cause, Event, Failure, Grant, Sight};
-
-/// While the holder drains, a standby looks so much more often than it polls: one number, `--poll`,
-/// says what many standbys cost together, then too. No standby can know how many there are.
-const FAST_LANE: u32 = 8;
-
-/// Nobody needs to be faster than that; who polls faster goes on at that pace.
-const FASTEST_LANE: Duration = Duration::from_millis(250);
-/// Nor slower, however seldom they poll: even a thousand stay within a blob's 500 requests a second.
-const SLOWEST_LANE: Duration = Duration::from_secs(2);
 
 /// How long before the end of the wait the last look begins: what an answer may take. Not a pace,
 /// so it does not grow with the poll.
@@ -180,7 +171,11 @@ impl Acquiring {
         let next_at = match campaign.rules.poll {
             _ if self.freed => after_freed(campaign, turn.now),
             Some(poll) => {
-                let pace = if sight.draining { lane(poll) } else { poll };
+                let pace = if sight.draining {
+                    pace::lane(poll, sight.duty)
+                } else {
+                    pace::poll(poll, sight.duty)
+                };
                 // Machines that were started by one clock, or have seen one drain end, would
                 // look together from now on.
                 let wait = if campaign.keeps_the_pace(&sight) {
@@ -209,8 +204,10 @@ impl Acquiring {
             .chance
             .again_at(self.sent, turn.now, retry_after, Instant::FOREVER);
         let next_at = if campaign.contacted() {
-            // Whoever polls slowly for the money's sake does not ask faster in an outage.
+            // Whoever polls slowly, for the money's sake or because another is hot, does not ask
+            // faster in an outage.
             let poll = campaign.rules.poll.unwrap_or(RETRY);
+            let poll = pace::poll(poll, campaign.duty());
             again.max(self.sent + campaign.chance.spread(poll))
         } else if turn.now >= campaign.patience_ends() {
             return campaign.leave(turn, Cause::Store { why, denied: false });
@@ -220,12 +217,6 @@ impl Acquiring {
         let next_at = last_look(campaign, turn.now, next_at);
         Standby::until(next_at).look(campaign, turn)
     }
-}
-
-/// From one look to the next while the holder drains.
-fn lane(poll: Duration) -> Duration {
-    let lane = (poll / FAST_LANE).clamp(FASTEST_LANE, SLOWEST_LANE);
-    lane.min(poll)
 }
 
 /// Pulls the next look before the end of the wait, if it would come too late to count.

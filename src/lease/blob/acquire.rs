@@ -15,7 +15,7 @@ use super::wire::{LeaseState, View};
 use super::{Blob, Held, Spent, is_gone};
 use crate::azure::{Operation, Trouble};
 use crate::clock::Instant;
-use crate::core::{Failure, Grant, Sight};
+use crate::core::{Duty, Failure, Grant, Sight};
 use crate::lease::record::Record;
 
 /// After so long a request that was never answered is no longer on its way.
@@ -167,8 +167,18 @@ impl Blob {
         })
     }
 
-    /// A token that cannot be read cannot be raised either.
+    /// A token that cannot be read cannot be raised either, and a sibling's lease is not control.
     fn check(&self, notes: &Notes) -> Result<(), Failure> {
+        if notes::is_sibling(notes) {
+            return Err(Failure::Fatal {
+                why: format!(
+                    "{} is no lock: by its lease the standbys of another lock tell which of them \
+                     looks most often (metadata trafficcop_standby_of): choose another name",
+                    self.name
+                ),
+                denied: false,
+            });
+        }
         match &notes.broken_token {
             Some(token) => Err(Failure::Fatal {
                 why: format!(
@@ -352,5 +362,6 @@ fn sight(notes: &Notes) -> Sight {
         token: Some(record.token).filter(|token| *token > 0),
         draining: record.draining,
         since: Some(record.since.clone()).filter(|since| !since.is_empty()),
+        duty: Duty::Unshared,
     }
 }

@@ -17,6 +17,8 @@ const SINCE: &str = "trafficcop_since";
 const COMMAND: &str = "trafficcop_command";
 const DRAINING: &str = "trafficcop_draining";
 const ONCE: &str = "trafficcop_once";
+/// What the sibling bears by which the standbys of a lock know who is the hot one.
+const STANDBY_OF: &str = "trafficcop_standby_of";
 const OURS: [&str; 7] = [TOKEN, HOLDER, HOST, PID, SINCE, COMMAND, DRAINING];
 
 /// A blob's metadata, read.
@@ -80,6 +82,17 @@ fn ledger(key: &str, value: &str) -> Option<Ledger> {
 /// Whether this is where results stand.
 pub(super) fn is_once(key: &str) -> bool {
     key.eq_ignore_ascii_case(ONCE)
+}
+
+/// What the sibling of a lock is made with.
+pub(super) fn of_sibling(lock: &str) -> HashMap<String, String> {
+    HashMap::from([(STANDBY_OF.to_owned(), encode(lock))])
+}
+
+/// Whether the blob is the sibling of a lock, and not a lock.
+pub(super) fn is_sibling(notes: &Notes) -> bool {
+    let marked = |key: &String| key.eq_ignore_ascii_case(STANDBY_OF);
+    notes.record.is_none() && notes.others.keys().any(marked)
 }
 
 /// Whether a blob takes all of it: the service has 8 KiB for names and values together.

@@ -163,15 +163,33 @@ impl Wire {
         page_blob: Option<u64>,
         give_up_at: Instant,
     ) -> Result<Option<String>, Trouble> {
+        self.create_with(None, page_blob, give_up_at).await
+    }
+
+    /// The same, with these metadata from the first.
+    pub(super) async fn create_with(
+        &self,
+        metadata: Option<HashMap<String, String>>,
+        page_blob: Option<u64>,
+        give_up_at: Instant,
+    ) -> Result<Option<String>, Trouble> {
         match page_blob {
             Some(size) => {
-                let options = PageBlobClientCreateOptions::default().if_not_exists();
+                let options = PageBlobClientCreateOptions {
+                    metadata,
+                    ..Default::default()
+                }
+                .if_not_exists();
                 let client = self.blob.page_blob_client();
                 let answer = limited(give_up_at, client.create(size, Some(options))).await?;
                 Ok(header(answer.headers(), "etag").map(str::to_owned))
             }
             None => {
-                let options = BlockBlobClientUploadOptions::default().if_not_exists();
+                let options = BlockBlobClientUploadOptions {
+                    metadata,
+                    ..Default::default()
+                }
+                .if_not_exists();
                 let client = self.blob.block_blob_client();
                 let nothing = RequestContent::from(Vec::new());
                 let answer = limited(give_up_at, client.upload(nothing, Some(options))).await?;

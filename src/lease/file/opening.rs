@@ -232,6 +232,7 @@ pub(super) fn sight(file: &fs::File) -> Sight {
             token: Some(record.token),
             draining: record.draining,
             since: some(record.since),
+            ..Sight::default()
         },
         _ => Sight::default(),
     }
