@@ -5,6 +5,8 @@
 mod acquire;
 #[path = "blob_store/clock.rs"]
 mod clock;
+#[path = "blob_store/hot.rs"]
+mod hot;
 #[path = "blob_store/missing.rs"]
 mod missing;
 #[path = "blob_store/once.rs"]

@@ -4,15 +4,20 @@
 //!
 //! Used by the fleet's tests and by `cargo bench -- crowd`. Decides nothing about figures.
 
+#[path = "sibling.rs"]
+mod sibling;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use trafficcop::clock::Instant;
+use trafficcop::core::duty::{Question, TERM as SIBLING_LEASE};
 use trafficcop::core::{
     Action, Budget, Cause, Event, Exit, Failure, Grant, Habits, IfLost, Notice, Rules, Sight,
     Tenure,
 };
 
+use self::sibling::Share;
 use super::clock::{MILLI, SECOND, Time, nanos};
 use super::service::{Service, at};
 use super::store::{Code, Id, LeaseState, Record, Reply, Request};
@@ -33,6 +38,8 @@ pub(crate) struct Plan {
     pub(crate) started_within: Duration,
     /// The service refuses what exceeds its target, with these words for when to come back.
     pub(crate) throttles: Option<Option<Duration>>,
+    /// The service lets nobody have a sibling of the lock.
+    pub(crate) refuses_sibling: bool,
     pub(crate) seed: u64,
 }
 
@@ -53,6 +60,9 @@ enum Errand {
     },
     Announce,
     Release,
+    Sibling(Question),
+    /// To give the sibling's lease back, in the background.
+    GiveBack,
     /// To give back what no life of ours knows of any more.
     Will {
         id: Id,
@@ -80,6 +90,7 @@ struct Member {
     give_up_at: Instant,
     t0: Instant,
     record: Option<Record>,
+    share: Option<Share>,
     /// It was told that another has control.
     waits: bool,
     /// The command lives.
@@ -94,6 +105,8 @@ pub(crate) struct Crowd {
     made: u64,
     members: Vec<Member>,
     pub(crate) service: Service,
+    /// The blob by which the standbys share the looking.
+    pub(crate) sibling: Service,
     chance: fastrand::Rng,
     /// How many commands were started, and when the last one was.
     controlled: (usize, Time),
@@ -113,6 +126,7 @@ impl Crowd {
             dues: BTreeMap::new(),
             made: 0,
             service: Service::new(LEASE, plan.throttles),
+            sibling: Service::new(SIBLING_LEASE, plan.throttles),
             chance,
             controlled: (0, 0),
             gave_up: 0,
@@ -150,9 +164,9 @@ impl Crowd {
         self.now = until;
     }
 
-    /// For three polls, in which everybody looks twice at least.
+    /// For so long that everybody looks twice at least.
     pub(crate) fn settle(&mut self) {
-        self.run_until(self.now + 3 * nanos(self.plan.poll));
+        self.run_until(self.now + 3 * nanos(self.slowest()));
     }
 
     /// Until another command runs than now: for how long nobody had the lock before it.
@@ -177,12 +191,16 @@ impl Crowd {
 
     /// The holder's supervisor is killed; its guardian ends the tree and gives the lease back.
     pub(crate) fn crash(&mut self) -> Duration {
+        self.loses_the_supervisor(AWAY);
+        self.run_until_control()
+    }
+
+    fn loses_the_supervisor(&mut self, away: Time) {
         let holder = self.holder();
         let id = self.members[holder].id;
         let will = Due::Send(Errand::Will { id }, Request::Release { id });
         self.due(self.now + 20 * MILLI, holder, will);
-        self.leave(holder);
-        self.run_until_control()
+        self.leave_for(holder, away);
     }
 
     /// The holder's whole machine dies: the lease runs out.
@@ -200,8 +218,12 @@ impl Crowd {
 
     /// It is gone, and comes back as somebody new.
     fn leave(&mut self, who: usize) {
+        self.leave_for(who, AWAY);
+    }
+
+    fn leave_for(&mut self, who: usize, away: Time) {
         let life = self.members[who].life + 1;
-        let (now, seed) = (self.now + AWAY, self.chance.u64(..));
+        let (now, seed) = (self.now + away, self.chance.u64(..));
         self.members[who] = Member::new(self.plan, life, now, seed);
         self.due(now, who, Due::Join);
     }
@@ -237,7 +259,11 @@ impl Crowd {
                 self.send(who, errand, request);
             }
             Due::Arrive(errand, request) => {
-                let reply = self.service.handle(self.now, request);
+                let service = match errand {
+                    Errand::Sibling(_) | Errand::GiveBack => &mut self.sibling,
+                    _ => &mut self.service,
+                };
+                let reply = service.handle(self.now, request);
                 let back = self.latency();
                 self.made += 1;
                 let due = (who, life, Due::Return(errand, reply));
@@ -330,10 +356,7 @@ impl Crowd {
         let id = self.members[who].id;
         match (errand, reply) {
             (Errand::Look, Reply::View { lease, record, .. }) if lease != LeaseState::Free => {
-                self.refuse(
-                    who,
-                    Failure::Held(record.map_or_else(Sight::default, sight)),
-                );
+                self.held(who, record.map_or_else(Sight::default, sight));
             }
             (Errand::Look, Reply::View { etag, record, .. }) => {
                 self.members[who].record = record;
@@ -353,12 +376,13 @@ impl Crowd {
             }
             (Errand::Acquire { .. }, Reply::Refused(_)) => {
                 self.members[who].record = None;
-                self.refuse(who, Failure::Held(Sight::default()));
+                self.held(who, Sight::default());
             }
             (Errand::Read, Reply::View { etag, record, .. }) => self.sign(who, etag, record),
             (Errand::Sign { token }, Reply::Done) => {
                 let t0 = self.members[who].t0;
                 let (failed, grant) = (0, Event::Acquired);
+                self.gives_back(who);
                 self.tell(who, grant(Ok(Grant { t0, token, failed })));
             }
             (Errand::Renew { t0 }, reply) => {
@@ -373,7 +397,8 @@ impl Crowd {
                 self.members[who].id = self.chance.u64(..);
                 self.tell(who, Event::Released(Ok(())));
             }
-            (Errand::Announce | Errand::Will { .. }, _) => {}
+            (Errand::Announce | Errand::Will { .. } | Errand::GiveBack, _) => {}
+            (Errand::Sibling(question), reply) => self.heard(who, question, reply),
             (Errand::Release, Reply::Refused(_)) => {
                 self.members[who].id = self.chance.u64(..);
                 self.tell(who, Event::Released(Err(lost())));
@@ -454,6 +479,7 @@ impl Member {
             give_up_at: Instant::FOREVER,
             t0: Instant::ZERO,
             record: None,
+            share: Share::of(plan, seed ^ 1),
             waits: false,
             runs: false,
         }
@@ -466,7 +492,7 @@ fn sight(record: Record) -> Sight {
         holder: Some(record.holder.to_string()),
         token: Some(record.token),
         draining: record.draining,
-        since: None,
+        ..Sight::default()
     }
 }
 
