@@ -12,6 +12,7 @@ mod announced;
 mod blob;
 mod clock;
 mod hand_over;
+mod hot;
 mod lost_reply;
 mod others;
 mod outage;

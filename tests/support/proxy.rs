@@ -82,6 +82,8 @@ pub(crate) enum Fate {
 pub(crate) struct Seen {
     /// What it asked for.
     pub(crate) call: Call,
+    /// Of what: the path, as it stands there.
+    pub(crate) path: String,
     /// When it had arrived: nanoseconds of CLOCK_BOOTTIME.
     pub(crate) at: u64,
     /// The lease id it bore or proposed, if any.
@@ -365,6 +367,11 @@ impl Message {
         to.write_all(&bytes)
     }
 
+    fn path(&self) -> &str {
+        let target = self.head.split(' ').nth(1).unwrap_or_default();
+        target.split('?').next().unwrap_or_default()
+    }
+
     /// The pop receipt in its query, as it stands there.
     fn receipt(&self) -> Option<String> {
         let (_, rest) = self.head.lines().next()?.split_once("popreceipt=")?;
@@ -575,6 +582,7 @@ fn note(shared: &Shared, call: Call, request: &Message) -> usize {
     let mut state = shared.lock();
     state.log.push(Seen {
         call,
+        path: request.path().to_owned(),
         at: Instant::now().as_nanos(),
         lease_id: id.map(Into::into),
         receipt: request.receipt(),

@@ -15,6 +15,9 @@ fn the_locks_of_a_container_by_prefix_and_nothing_else() {
     Blob::named("listing/jobs/a")
         .create(&[("trafficcop_token", "41"), ("trafficcop_holder", "web3")]);
     Blob::named("listing/jobs/letter").create(&[("owner", "somebody")]);
+    // By this the standbys of a lock agree on who looks; that is somebody's lock.
+    Blob::named("listing/jobs/c.standby").create(&[("trafficcop_standby_of", "jobs/c")]);
+    Blob::named("listing/lock.standby").create(&[("trafficcop_token", "1")]);
     Blob::named("listing/other").create(&[("trafficcop_token", "seven")]);
     let list = |name: &str| Place::blob(name).verb(&scene, "list");
     let all = list("listing").finish();
@@ -26,11 +29,13 @@ fn the_locks_of_a_container_by_prefix_and_nothing_else() {
             "HOLDER",
             "listing/jobs/a",
             "listing/jobs/b",
+            "listing/lock.standby",
             "listing/other",
             "web7",
         ],
     );
     assert!(!all.stdout.contains("letter"), "{}", all.stdout);
+    assert!(!all.stdout.contains("c.standby"), "{}", all.stdout);
     let row = |name: &str| -> Vec<String> {
         let row = all
             .stdout
