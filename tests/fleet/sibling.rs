@@ -6,7 +6,7 @@ use std::time::Duration;
 use trafficcop::core::duty::{Heard, Move, Question, Roster, WARM_POLL};
 use trafficcop::core::{Duty, Failure, Sight};
 
-use super::super::clock::{MILLI, SECOND, nanos};
+use super::super::clock::SECOND;
 use super::super::service::at;
 use super::super::store::{Code, Id, LeaseState, Reply, Request};
 use super::{Crowd, Errand, Plan};
@@ -123,14 +123,5 @@ impl Crowd {
             let id = std::mem::replace(&mut share.id, new);
             self.send(who, Errand::GiveBack, Request::Release { id });
         }
-    }
-
-    /// Until somebody is hot, or an hour has passed: how long that took.
-    pub(crate) fn run_until_hot(&mut self) -> Duration {
-        let from = self.now;
-        while self.hot_and_warm().0 == 0 && self.now < from + nanos(Duration::from_secs(3600)) {
-            self.run_until(self.now + MILLI);
-        }
-        Duration::from_nanos(self.now - from)
     }
 }
