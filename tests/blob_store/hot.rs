@@ -159,7 +159,8 @@ async fn whoever_comes_to_control_or_leaves_gives_the_sibling_back_once() {
     let blob = standby(&server);
     assert_eq!(duty(&blob.acquire(later()).await), Duty::Hot);
     blob.acquire(later()).await.expect("control");
-    // In the background: nothing waits for it.
+    // In the background: nothing waits for it, and on this runtime it has not even been sent yet.
+    assert_eq!(server.seen().len(), 6);
     await_played(&server, 7).await;
     blob.leave(later()).await;
     assert_eq!(beside(&server), ["look", "acquire", "release"]);

@@ -1,7 +1,10 @@
 //! One of the standbys, the hot one, looks for all: who is, what becomes of it, and what is asked
 //! of the lock's sibling.
 
+use std::time::Duration;
+
 use nix::sys::signal::Signal;
+use trafficcop::clock::Instant;
 
 use super::{STRANGER, Stage, TERM};
 use crate::support::azurite::azurite;
@@ -122,4 +125,21 @@ fn where_the_sibling_is_refused_the_standby_looks_at_its_poll_and_asks_no_more()
         .collect();
     assert_eq!(beside, [Call::Look, Call::Create]);
     assert_eq!(sibling(&stage).look(), None);
+}
+
+#[test]
+fn a_sibling_that_hangs_does_not_hold_up_a_stop() {
+    let stage = Stage::new("hot-hangs");
+    stage.blob.create(&[]);
+    stage.blob.acquire(STRANGER, 60);
+    let proxy = Proxy::before(azurite().port);
+    proxy.next(Call::Create, Fate::Swallow);
+    let mut one = stage.instance(proxy.port, "one", &[], &[]);
+    proxy.await_seen("the sibling to be made", |seen| seen.call == Call::Create);
+    let asked = Instant::now();
+    one.signal(Signal::SIGTERM);
+    assert_eq!(one.wait(), TERM, "{}", one.stderr());
+    // As long as an exchange may take else; the rest of a second is what it is.
+    let took = Instant::now().since(asked);
+    assert!(took < Duration::from_secs(5), "{took:?}");
 }
