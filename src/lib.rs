@@ -28,6 +28,7 @@
 //! - [`roles`] decides what one guardian runs after another: standby command, hook, command.
 //! - [`run`] drives `hold` for the command line; [`plan`] is the validated configuration, `cli` what
 //!   was typed, [`exit`] how we end, [`report`] everything a person reads.
+//! - `procfs` reads files of /proc at once, for what happens before a command starts.
 //! - [`events`] is the log for those who ask afterwards, [`timeline`] answers them.
 
 pub mod announce;
@@ -46,6 +47,7 @@ pub mod hold;
 pub mod lease;
 pub mod notify;
 pub mod plan;
+mod procfs;
 pub mod queue;
 pub mod report;
 pub mod roles;

@@ -1,16 +1,29 @@
 //! Parse, plan, run, leave. The guardian is forked inside `run`, so no thread may exist before it.
 
-use std::process::ExitCode;
+#![no_main]
 
-use trafficcop::{announce, check, cli, elect, exit, plan, report, run, timeline, verbs, work};
+use std::ffi::{OsString, c_char, c_int};
 
-fn main() -> ExitCode {
-    let typed = match cli::parse(std::env::args_os()) {
+use trafficcop::exit::{self, Leave};
+use trafficcop::{
+    announce, check, cli, elect, plan, report, run, supervise, timeline, verbs, work,
+};
+
+/// What the C library calls, without Rust's own start between: see [`supervise::begin`].
+#[unsafe(no_mangle)]
+extern "C" fn main(count: c_int, words: *const *const c_char) -> c_int {
+    // SAFETY: they come from the C library as they are, and nothing was started yet.
+    let words = unsafe { supervise::begin(count, words) };
+    perform(words).go()
+}
+
+fn perform(words: Vec<OsString>) -> Leave {
+    let typed = match cli::parse(words) {
         Ok(typed) => typed,
         Err(error) => {
             // Nothing can be done where even this cannot be written.
             let _closed = error.print();
-            return ExitCode::from(if error.use_stderr() { exit::USAGE } else { 0 });
+            return Leave::Status(if error.use_stderr() { exit::USAGE } else { 0 });
         }
     };
     let (format, volume) = match &typed.verb {
@@ -53,10 +66,10 @@ fn main() -> ExitCode {
         cli::Verb::Timeline(typed) => timeline::timeline(&typed),
     };
     match ended {
-        Ok(leave) => leave.go(),
+        Ok(leave) => leave,
         Err(error) => {
             report::failure(&error);
-            exit::Leave::of_error(&error).go()
+            Leave::of_error(&error)
         }
     }
 }

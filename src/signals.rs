@@ -15,6 +15,7 @@ use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::sync::oneshot;
 
 use crate::core::Cordon;
+use crate::procfs;
 
 /// Signals that ask for a stop.
 const STOP: [Signal; 4] = [
@@ -176,7 +177,7 @@ fn bit(which: Signal) -> u64 {
 
 /// The set of signals that are ignored right now, as the kernel tells it; none where /proc is missing.
 fn inherited_ignored() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let status = procfs::text("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
         .unwrap_or(0)

@@ -11,10 +11,11 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("units", &[]),
     ("core", &["clock"]),
     ("azure", &["clock", "core"]),
-    ("lease", &["azure", "clock", "core"]),
+    ("lease", &["azure", "clock", "core", "procfs"]),
     ("queue", &["azure", "clock", "core"]),
-    ("supervise", &["clock", "core"]),
-    ("signals", &["core"]),
+    ("supervise", &["clock", "core", "procfs"]),
+    ("procfs", &[]),
+    ("signals", &["core", "procfs"]),
     ("notify", &["clock", "core", "report", "supervise"]),
     ("roles", &["clock", "core", "supervise"]),
     ("hold", &["clock", "core", "lease", "signals", "supervise"]),
@@ -193,7 +194,8 @@ const WORDS: &[(&[&str], &[&str], &str)] = &[
     ),
     (
         &["unsafe {", "unsafe fn", "unsafe impl"],
-        &["supervise"],
+        // The one line that the C library enters by.
+        &["supervise", "main"],
         "unsafe stays in its room",
     ),
 ];

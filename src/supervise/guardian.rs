@@ -31,6 +31,7 @@ use super::vigil::Vigil;
 use super::vitals::Vitals;
 use super::wire::{FRAME, Report};
 use super::{Contain, Setup, tree};
+use crate::procfs;
 
 /// What a process list shows: not the product's name, so that a `pkill` by that name leaves the
 /// one process alone that has to clean up after it.
@@ -287,7 +288,7 @@ fn threads() -> io::Result<usize> {
     if std::fs::metadata("/proc/self/task").is_ok_and(|tasks| tasks.nlink() == 3) {
         return Ok(1);
     }
-    let status = std::fs::read_to_string("/proc/self/status")?;
+    let status = procfs::text("/proc/self/status")?;
     status
         .lines()
         .find_map(|line| line.strip_prefix("Threads:"))
@@ -401,7 +402,7 @@ fn close_ours(keep: &[RawFd]) {
 
 /// Overwrites the command line that `ps` and `pkill -f` see.
 fn rename_arguments() {
-    let Ok(stat) = std::fs::read_to_string("/proc/self/stat") else {
+    let Ok(stat) = procfs::text("/proc/self/stat") else {
         return;
     };
     let Some((_, rest)) = stat.rsplit_once(')') else {

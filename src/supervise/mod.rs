@@ -9,6 +9,7 @@
 
 // The hidden ones are open for the simulated fleet (tests/fleet.rs); they are no interface.
 mod attendant;
+mod begin;
 mod cage;
 pub mod contain;
 mod control;
@@ -30,6 +31,7 @@ pub mod wire;
 mod words;
 
 pub use attendant::Attendant;
+pub use begin::begin;
 pub use control::View;
 pub use estate::Estate;
 pub use guardian::{Guardian, Refusal, fork, fork_for_a_teller};

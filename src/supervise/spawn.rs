@@ -13,6 +13,7 @@ use std::ptr;
 use nix::errno::Errno;
 
 use super::Program;
+use super::begin::pipe_was_ignored;
 use super::cage::Cage;
 use super::contain::Forked;
 use super::sockets::{Address, Sockets};
@@ -43,9 +44,8 @@ pub(super) struct Inheritance {
 impl Inheritance {
     /// Reads what is in force now. To be called before anything of ours changes it.
     ///
-    /// An ignored signal stays ignored (that is what `nohup` is), a blocked one blocked. The one
-    /// exception is SIGPIPE: Rust's runtime sets it to "ignore" before `main`, over whatever there
-    /// was, so the command gets the default, as it does from `std::process::Command`.
+    /// An ignored signal stays ignored (that is what `nohup` is), a blocked one blocked. SIGPIPE is
+    /// ignored by ourselves: see [`begin`](super::begin).
     pub(super) fn capture() -> Inheritance {
         let mut ignored = [false; 65];
         let mut differs = [false; 65];
@@ -59,7 +59,8 @@ impl Inheritance {
                 action.assume_init()
             };
             let found = action.sa_sigaction;
-            *ignored = found == libc::SIG_IGN && number != libc::SIGPIPE;
+            let by_us = number == libc::SIGPIPE && !pipe_was_ignored();
+            *ignored = found == libc::SIG_IGN && !by_us;
             *differs = OURS.contains(&number) || (found != libc::SIG_DFL && !*ignored);
         }
         let mut mask = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();

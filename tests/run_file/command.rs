@@ -1,6 +1,7 @@
 //! What the command gets from us, and what we make of its end.
 
 use std::fs::File;
+use std::process::Command;
 
 use nix::sys::signal::Signal;
 
@@ -207,22 +208,32 @@ fn the_command_is_told_its_token_the_lock_and_who_holds_it() {
 #[test]
 fn the_command_gets_the_state_we_were_started_with_and_nothing_of_ours() {
     let scene = Scene::new();
-    let state = |words: &[&str]| {
-        let finished = scene
-            .run_on_file()
-            .ignoring(Signal::SIGUSR2)
+    let ignoring = |also: &[Signal], words: &[&str]| {
+        let run = scene.run_on_file().ignoring(Signal::SIGUSR2);
+        let finished = (also.iter())
+            .fold(run, |run, signal| run.ignoring(*signal))
             .current_dir(scene.directory())
             .command(words)
             .finish();
         assert_eq!(finished.ended, Ended::Code(0), "{}", finished.stderr);
         finished.stdout
     };
-    for line in state(&["grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status"]).lines() {
-        let (name, set) = line.split_once(":\t").unwrap();
-        // The two after the 31st are the C library's own; cargo leaves them ignored.
-        let set = u64::from_str_radix(set, 16).unwrap() & ((1 << 31) - 1);
-        let usr2 = 1 << (Signal::SIGUSR2 as i32 - 1);
-        assert_eq!(set, if name == "SigIgn" { usr2 } else { 0 }, "{line}");
+    let state = |words: &[&str]| ignoring(&[], words);
+    let bit = |signal: Signal| 1_u64 << (signal as i32 - 1);
+    let usr2 = bit(Signal::SIGUSR2);
+    // A broken pipe is no death for trafficcop; what it is for the command, its starter decides.
+    for (also, ignored) in [
+        (&[][..], usr2),
+        (&[Signal::SIGPIPE], usr2 | bit(Signal::SIGPIPE)),
+    ] {
+        let shown = ignoring(also, &["grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status"]);
+        assert_eq!(shown.lines().count(), 2, "{shown}");
+        for line in shown.lines() {
+            let (name, set) = line.split_once(":\t").unwrap();
+            // The two after the 31st are the C library's own; cargo leaves them ignored.
+            let set = u64::from_str_radix(set, 16).unwrap() & ((1 << 31) - 1);
+            assert_eq!(set, if name == "SigIgn" { ignored } else { 0 }, "{line}");
+        }
     }
     let directory = scene.directory().canonicalize().unwrap();
     assert_eq!(state(&["pwd", "-P"]).trim(), directory.to_str().unwrap());
@@ -239,5 +250,27 @@ fn the_command_gets_the_state_we_were_started_with_and_nothing_of_ours() {
             number <= 2 || target.starts_with("/proc/") || lock.to_str() == Some(target),
             "leaked: {line}"
         );
+    }
+}
+
+#[test]
+fn closed_descriptors_become_empty_ones_and_nothing_of_ours() {
+    let scene = Scene::new();
+    let closed = "exec \"$@\" 0<&- 2>&-";
+    let output = Command::new("sh")
+        .args(["-c", closed, "sh", env!("CARGO_BIN_EXE_trafficcop"), "run"])
+        .arg("--file")
+        .arg(scene.lock())
+        .args(["--", "ls", "-l", "/proc/self/fd"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{:?}", output.status);
+    let shown = String::from_utf8(output.stdout).unwrap();
+    for number in [0, 2] {
+        let target = shown.lines().find_map(|line| {
+            let (left, target) = line.split_once(" -> ")?;
+            (left.ends_with(&format!(" {number}"))).then_some(target)
+        });
+        assert_eq!(target, Some("/dev/null"), "{shown}");
     }
 }

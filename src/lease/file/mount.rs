@@ -6,6 +6,8 @@ use std::os::fd::AsRawFd;
 
 use nix::sys::statfs::fstatfs;
 
+use crate::procfs;
+
 /// What was found.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Mount {
@@ -31,7 +33,7 @@ pub(super) fn examine(file: &fs::File) -> Result<Mount, String> {
         });
     }
     let by_number = magic.ok().and_then(by_magic);
-    let text = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let text = procfs::text("/proc/self/mountinfo").unwrap_or_default();
     let line = fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()))
         .ok()
         .and_then(|info| {

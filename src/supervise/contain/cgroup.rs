@@ -19,6 +19,7 @@ use nix::unistd::mkdir;
 
 use super::Rehearsal;
 use super::raw::{self, Clone3, Forked};
+use crate::procfs;
 
 /// What our cgroups are called: this, the supervisor's pid, a dot and a number.
 const PREFIX: &str = "trafficcop-";
@@ -244,7 +245,7 @@ impl Drop for Cgroup {
 
 /// The directory of our own cgroup.
 fn home() -> Result<PathBuf, String> {
-    let read = |path: &str| fs::read_to_string(path).map_err(|e| format!("{path}: {e}"));
+    let read = |path: &str| procfs::text(path).map_err(|e| format!("{path}: {e}"));
     find_home(&read("/proc/self/cgroup")?, &read("/proc/self/mountinfo")?)
 }
 

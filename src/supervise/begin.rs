@@ -1,0 +1,51 @@
+//! What a process begins with, in place of Rust's own start. That one looks for the guard page of a
+//! stack that nobody of ours overflows, which is a tenth of a millisecond of reading /proc, and it
+//! ignores SIGPIPE over whatever there was: the command is to find it as we did.
+//!
+//! Called by `main`, first of all and once. Must never print, and never fail: there is nobody to
+//! tell yet.
+
+use std::ffi::{CStr, OsStr, OsString, c_char, c_int};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// SIGPIPE was ignored when we were started, and not by us.
+static PIPE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
+
+/// Makes the process what the rest of us expects (descriptors 0 to 2 are open, a write into a
+/// closed pipe is an error and no death), and says with which words it was started.
+///
+/// # Safety
+/// `words` are the `count` strings that the C library gives `main`, and there is one thread.
+#[must_use]
+pub unsafe fn begin(count: c_int, words: *const *const c_char) -> Vec<OsString> {
+    open_the_first_three();
+    // SAFETY: numbers only; "ignore" runs no code of ours.
+    let before = unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+    PIPE_WAS_IGNORED.store(before == libc::SIG_IGN, Ordering::Relaxed);
+    (0..usize::try_from(count).unwrap_or(0))
+        .map(|number| {
+            // SAFETY: the caller vouches for `count` strings that end with NUL and stay.
+            let word = unsafe { CStr::from_ptr(*words.add(number)) };
+            OsStr::from_bytes(word.to_bytes()).to_owned()
+        })
+        .collect()
+}
+
+/// Whether whoever started us ignores SIGPIPE, as a service manager does for its services. Never
+/// where Rust's own start was before us (in a program that embeds us): it leaves nothing to see.
+pub(super) fn pipe_was_ignored() -> bool {
+    PIPE_WAS_IGNORED.load(Ordering::Relaxed)
+}
+
+/// What is opened next must not become somebody's stdin, stdout or stderr.
+fn open_the_first_three() {
+    for number in 0..3 {
+        // SAFETY: numbers, and a constant path. The lowest free number is the one that is closed.
+        unsafe {
+            if libc::fcntl(number, libc::F_GETFD) < 0 {
+                libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+            }
+        }
+    }
+}
