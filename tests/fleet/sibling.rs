@@ -98,7 +98,13 @@ impl Crowd {
             _ if self.plan.refuses_sibling => Heard::Refused,
             (_, Reply::Error { .. }) => Heard::Silence,
             (_, Reply::Refused(Code::BlobNotFound)) => Heard::Missing,
-            (Question::Look, Reply::View { lease, .. }) if lease == LeaseState::Free => Heard::Free,
+            (
+                Question::Look,
+                Reply::View {
+                    lease: LeaseState::Free,
+                    ..
+                },
+            ) => Heard::Free,
             (Question::Look, Reply::View { .. }) => Heard::Taken,
             (Question::Create, Reply::Etag(_)) => Heard::Made,
             (Question::Create, _) => Heard::There,
