@@ -6,11 +6,12 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use trafficcop::clock::Instant;
 
-use super::{STRANGER, Stage, TERM};
+use super::{KILL, STRANGER, Stage, TERM};
 use crate::support::azurite::azurite;
 use crate::support::blob::Blob;
-use crate::support::instance::Ended;
+use crate::support::instance::{Ended, Instance};
 use crate::support::journal::What;
+use crate::support::processes::await_stopped;
 use crate::support::proxy::{Call, Fate, Proxy, Seen};
 
 fn sibling(stage: &Stage) -> Blob {
@@ -142,4 +143,58 @@ fn a_sibling_that_hangs_does_not_hold_up_a_stop() {
     // As long as an exchange may take else; the rest of a second is what it is.
     let took = Instant::now().since(asked);
     assert!(took < Duration::from_secs(5), "{took:?}");
+}
+
+/// The holder, the hot standby and a warm one, each behind a proxy of its own but for the first.
+fn trio(stage: &Stage) -> (Instance, (Instance, Proxy), (Instance, Proxy)) {
+    let first = stage.instance(azurite().port, "first", &[], &[]);
+    stage.scene.journal.await_tag(What::Beat, "first");
+    let standby = |name| {
+        let proxy = Proxy::before(azurite().port);
+        let one = stage.instance(proxy.port, name, &[], &[]);
+        one.await_log("standing by: first is in control");
+        (one, proxy)
+    };
+    let hot = standby("second");
+    hot.1.await_seen("the second to be hot", became_hot);
+    let warm = standby("third");
+    (warm.1).await_seen("the third to see that another is hot", is_beside);
+    (first, hot, warm)
+}
+
+#[test]
+fn a_hot_standby_that_stands_still_is_passed_over_and_harms_nobody_when_it_goes_on() {
+    let stage = Stage::new("hot-stands-still");
+    let (mut first, (mut second, _two), (mut third, _three)) = trio(&stage);
+    second.signal(Signal::SIGSTOP);
+    await_stopped(second.pid());
+    stage.let_end("first");
+    assert_eq!(first.wait(), Ended::Code(0), "{}", first.stderr());
+    let journal = &stage.scene.journal;
+    journal.await_tag(What::Beat, "third");
+    second.signal(Signal::SIGCONT);
+    second.await_log("standing by: third is in control");
+    stage.let_end("third");
+    assert_eq!(third.wait(), Ended::Code(0), "{}", third.stderr());
+    journal.await_tag(What::Beat, "second");
+    stage.let_end("second");
+    assert_eq!(second.wait(), Ended::Code(0), "{}", second.stderr());
+    assert_eq!(journal.judge(), ["first", "third", "second"]);
+    stage.scene.await_nobody();
+}
+
+#[test]
+fn a_hot_standby_that_is_killed_is_followed_by_a_warm_one() {
+    let stage = Stage::new("hot-killed");
+    let (mut first, (mut second, _two), (mut third, three)) = trio(&stage);
+    second.signal(Signal::SIGKILL);
+    assert_eq!(second.wait(), KILL);
+    // When the lease on the sibling has run out, which nobody gives back.
+    three.await_seen("the third to be hot", became_hot);
+    stage.let_end("first");
+    assert_eq!(first.wait(), Ended::Code(0), "{}", first.stderr());
+    stage.scene.journal.await_tag(What::Beat, "third");
+    stage.let_end("third");
+    assert_eq!(third.wait(), Ended::Code(0), "{}", third.stderr());
+    stage.scene.await_nobody();
 }
