@@ -17,13 +17,17 @@ use crate::table::Figure;
 const RUNS: usize = 40;
 
 /// The calls at which `strace` stops us.
-const STOPS: &str =
-    "trace=execve,sigaltstack,uname,mkdir,clone,clone3,epoll_create1,fdatasync,sendmsg";
+const STOPS: &str = "trace=execve,munmap,uname,mkdir,clone,clone3,epoll_create1,fdatasync,sendmsg";
 
 /// A phase, and the call whose beginning ends it: by the supervisor itself, or by another of ours.
 const PHASES: [(&str, By, &str); 7] = [
-    ("exec, the loader, the libraries", By::Us, "sigaltstack"),
-    ("defining and reading the arguments", By::Us, "uname"),
+    // The loader unmaps what it found the libraries by, and that is its last call.
+    ("exec, the loader, the libraries", By::Us, "munmap"),
+    (
+        "what comes before main, defining and reading the arguments",
+        By::Us,
+        "uname",
+    ),
     (
         "the plan, the lock file, the place for a cgroup",
         By::Us,
@@ -41,7 +45,8 @@ const PHASES: [(&str, By, &str); 7] = [
     ),
     (
         "hearing signals, the lock, until the token is written",
-        By::Us,
+        // By a thread, once.
+        By::Any,
         "fdatasync",
     ),
     (
@@ -61,6 +66,7 @@ const LAST: (&str, By, &str) = (
 enum By {
     Us,
     Another,
+    Any,
 }
 
 /// A call: when it began in ms, by whom, which.
@@ -85,7 +91,7 @@ pub(crate) fn figures(scene: &Path, probe: &Path) -> Result<Vec<Figure>, String>
         let mut rest = calls.iter();
         let mut from = rest.next().ok_or("strace saw nothing")?.at;
         for ((what, by, name), spans) in PHASES.iter().chain([&LAST]).zip(&mut spans) {
-            let end = rest.find(|call| call.by == *by && call.name == *name);
+            let end = rest.find(|call| (*by == By::Any || call.by == *by) && call.name == *name);
             let end = end.ok_or_else(|| format!("the end of '{what}' ({name}) was not seen"))?;
             spans.push(end.at - from);
             from = end.at;
