@@ -2,8 +2,7 @@
 //! stack that nobody of ours overflows, which is a tenth of a millisecond of reading /proc, and it
 //! ignores SIGPIPE over whatever there was: the command is to find it as we did.
 //!
-//! Called by `main`, first of all and once. Must never print, and never fail: there is nobody to
-//! tell yet.
+//! Called by `main`, first of all and once. Must never print: there is nobody to tell yet.
 
 use std::ffi::{CStr, OsStr, OsString, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
@@ -38,13 +37,16 @@ pub(super) fn pipe_was_ignored() -> bool {
     PIPE_WAS_IGNORED.load(Ordering::Relaxed)
 }
 
-/// What is opened next must not become somebody's stdin, stdout or stderr.
+/// What is opened next must not become somebody's stdin, stdout or stderr: the log would be written
+/// into the lock's record. Where there is nothing to put there instead, that is the end.
 fn open_the_first_three() {
     for number in 0..3 {
         // SAFETY: numbers, and a constant path. The lowest free number is the one that is closed.
         unsafe {
-            if libc::fcntl(number, libc::F_GETFD) < 0 {
-                libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+            if libc::fcntl(number, libc::F_GETFD) < 0
+                && libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) < 0
+            {
+                libc::abort();
             }
         }
     }

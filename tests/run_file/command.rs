@@ -274,3 +274,18 @@ fn closed_descriptors_become_empty_ones_and_nothing_of_ours() {
         assert_eq!(target, Some("/dev/null"), "{shown}");
     }
 }
+
+#[test]
+fn closed_descriptors_that_nothing_can_be_put_on_are_the_end_before_the_lock_is_opened() {
+    let scene = Scene::new();
+    let bare = "mount -t tmpfs none /dev && exec \"$@\" 2<&-";
+    let status = Command::new("unshare")
+        .args(["--mount", "sh", "-c", bare, "sh"])
+        .args([env!("CARGO_BIN_EXE_trafficcop"), "run", "--file"])
+        .arg(scene.lock())
+        .args(["--", "true"])
+        .status()
+        .unwrap();
+    assert_eq!(Ended::from(status), Ended::Died(Signal::SIGABRT));
+    assert!(!scene.lock().exists(), "the log would be written into it");
+}
