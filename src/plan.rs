@@ -221,8 +221,12 @@ impl Plan {
                 command: cut(&quoted(&typed.command), COMMAND_LIMIT).to_owned(),
             },
             // Where that saves anything, and what is waited for is control: who looks once does not
-            // wait, and whoever waits for a task's result wants it as soon as it is there.
-            hot_standby: poll < WARM_POLL && rules.wait != Some(Duration::ZERO) && task.is_none(),
+            // wait, whoever waits for a task's result wants it as soon as it is there, and a slot is one
+            // of several looks.
+            hot_standby: poll < WARM_POLL
+                && rules.wait != Some(Duration::ZERO)
+                && task.is_none()
+                && slots == 1,
             lock,
             slots,
             rules,

@@ -17,6 +17,9 @@ pub const ATTEMPT: Duration = Duration::from_secs(5);
 /// From the start of one attempt to the start of the next after a failure (with ±20 %).
 pub const RETRY: Duration = Duration::from_secs(2);
 
+/// After so long a request that was never answered is no longer on its way.
+pub const LATE: Duration = Duration::from_secs(5);
+
 /// Two clocks, each off by 1 % in opposite directions, part by a fiftieth of the lease.
 const DRIFT: u32 = 50;
 

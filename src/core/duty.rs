@@ -9,6 +9,7 @@
 
 use std::time::Duration;
 
+use super::budget::LATE;
 use crate::clock::Instant;
 
 /// From one look of a warm standby to the next. 500 of them on a blob are to stay below a tenth of
@@ -26,9 +27,6 @@ const QUIET: Duration = Duration::from_secs(12);
 
 /// And one that has refused for so long: it can have been for a key that was being turned.
 const REFUSED: Duration = Duration::from_secs(3600);
-
-/// After that long an acquire that was never answered is no longer on its way.
-const LATE: Duration = Duration::from_secs(5);
 
 /// What a standby knows of who looks how often.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

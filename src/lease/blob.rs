@@ -86,13 +86,8 @@ pub struct Blob {
     wire: Wire,
     clock: Arc<ServiceClock>,
     seconds: i32,
-    lease: Duration,
-    candidate: Candidate,
-    create: bool,
-    page_blob: Option<u64>,
+    config: Config,
     task: Option<Task>,
-    /// Where it lies, and whose it is.
-    place: (Target, Account),
     /// By which the standbys agree on who looks most often.
     sibling: Option<Sibling>,
     state: Mutex<State>,
@@ -177,12 +172,8 @@ impl Blob {
             wire,
             clock: config.account.service_clock(),
             seconds,
-            lease: config.lease,
-            candidate: config.candidate,
-            create: config.create,
-            page_blob: config.page_blob,
+            config,
             task: None,
-            place: (config.target, config.account),
             sibling: None,
             state: Mutex::default(),
             writing: tokio::sync::Mutex::default(),
@@ -236,7 +227,9 @@ impl Blob {
             Err(trouble) => return Err(trouble),
         };
         // In whole seconds and "approximate"; never longer than a lease.
-        let rest = rest.min(self.lease).checked_sub(Duration::from_secs(1));
+        let rest = rest
+            .min(self.config.lease)
+            .checked_sub(Duration::from_secs(1));
         Ok(rest.map(|rest| asked + rest))
     }
 
@@ -308,6 +301,31 @@ fn is_gone(trouble: &Trouble) -> bool {
     )
 }
 
+/// The blob is there, and what we would have made of it is another's by now.
+fn is_there(trouble: &Trouble) -> bool {
+    matches!(
+        trouble.code(),
+        Some(
+            "BlobAlreadyExists"
+                | "LeaseIdMissing"
+                | "ConditionNotMet"
+                | "UnauthorizedBlobOverwrite"
+        )
+    )
+}
+
+/// Another has the lease, or it is being broken.
+fn is_taken(trouble: &Trouble) -> bool {
+    matches!(
+        trouble.code(),
+        Some(
+            "LeaseAlreadyPresent"
+                | "LeaseIsBreakingAndCannotBeAcquired"
+                | "LeaseIsBrokenAndCannotBeRenewed"
+        )
+    )
+}
+
 #[async_trait]
 impl Store for Blob {
     fn name(&self) -> &str {
@@ -316,7 +334,7 @@ impl Store for Blob {
 
     fn terms(&self) -> Terms {
         Terms {
-            lease: Some(self.lease),
+            lease: Some(self.config.lease),
             wakes: false,
         }
     }

@@ -40,14 +40,6 @@ fn beside(server: &Server) -> Vec<String> {
     beside.map(|request| request.op).collect()
 }
 
-async fn await_played(server: &Server, requests: usize) {
-    let limit = Instant::now() + Duration::from_secs(60);
-    while server.seen().len() < requests && Instant::now() < limit {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    server.played();
-}
-
 #[tokio::test]
 async fn the_first_standby_makes_the_sibling_and_is_hot_without_asking_each_time() {
     let server = Server::start(vec![
@@ -161,7 +153,8 @@ async fn whoever_comes_to_control_or_leaves_gives_the_sibling_back_once() {
     blob.acquire(later()).await.expect("control");
     // In the background: nothing waits for it, and on this runtime it has not even been sent yet.
     assert_eq!(server.seen().len(), 6);
-    await_played(&server, 7).await;
+    server.comes("release").await;
+    server.played();
     blob.leave(later()).await;
     assert_eq!(beside(&server), ["look", "acquire", "release"]);
     let id = server.of("acquire")[0]

@@ -244,6 +244,15 @@ impl Server {
         self.seen().into_iter().filter(|r| r.op == op).collect()
     }
 
+    /// Waits until there is one of this kind.
+    pub(crate) async fn comes(&self, op: &str) {
+        let limit = Instant::now() + Duration::from_secs(60);
+        while self.of(op).is_empty() {
+            assert!(Instant::now() < limit, "no {op} came: {:#?}", self.seen());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
     /// The script was played to its end, and nothing else came.
     #[track_caller]
     pub(crate) fn played(&self) {

@@ -1,8 +1,6 @@
 //! An attempt that was not answered, or not as it should be: it may have done its work, and is asked for
 //! again or undone.
 
-use std::time::Duration;
-
 use trafficcop::clock::Instant;
 use trafficcop::lease::Store;
 
@@ -65,15 +63,9 @@ async fn an_acquire_that_is_dropped_in_flight_is_undone_by_release() {
         ("release", done()),
     ]);
     let blob = server.blob();
-    let acquire = blob.acquire(later());
-    let sent = async {
-        while server.of("acquire").is_empty() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
     tokio::select! {
-        said = acquire => panic!("answered: {said:?}"),
-        () = sent => {}
+        said = blob.acquire(later()) => panic!("answered: {said:?}"),
+        () = server.comes("acquire") => {}
     }
     blob.release(later()).await.expect("undone");
     server.played();

@@ -12,14 +12,12 @@ use azure_core::time::{OffsetDateTime, to_rfc3339};
 
 use super::notes::{self, Notes};
 use super::wire::{LeaseState, View};
-use super::{Blob, Held, Spent, is_gone};
+use super::{Blob, Held, Spent, is_gone, is_taken, is_there};
 use crate::azure::{Operation, Trouble};
 use crate::clock::Instant;
+use crate::core::budget::LATE;
 use crate::core::{Duty, Failure, Grant, Sight};
 use crate::lease::record::Record;
-
-/// After so long a request that was never answered is no longer on its way.
-const LATE: Duration = Duration::from_secs(5);
 
 impl Blob {
     /// See [`Store::acquire`](crate::lease::Store::acquire).
@@ -95,7 +93,7 @@ impl Blob {
     /// An acquire of this series was sent, and what it obtained (however late) may still last.
     fn may_be_ours(&self) -> bool {
         let perhaps = self.state().perhaps;
-        perhaps.is_some_and(|sent| Instant::now() < sent + self.lease + LATE)
+        perhaps.is_some_and(|sent| Instant::now() < sent + self.config.lease + LATE)
     }
 
     async fn look_or_create(&self, give_up_at: Instant) -> Result<View, Failure> {
@@ -111,7 +109,7 @@ impl Blob {
             Some("ContainerNotFound") => "container",
             _ => return Err(self.failure(&trouble, Operation::Look)),
         };
-        if !self.create {
+        if !self.config.create {
             return Err(Failure::Fatal {
                 why: format!(
                     "the {missing} of {} does not exist: create it, or leave --no-create out",
@@ -146,16 +144,12 @@ impl Blob {
                     }
                 }
             }
-            match self.wire.create_blob(self.page_blob, give_up_at).await {
+            let page_blob = self.config.page_blob;
+            match self.wire.create_blob(page_blob, None, give_up_at).await {
                 Ok(etag) => return Ok(etag),
+                // Another was faster, and perhaps holds it already.
+                Err(trouble) if is_there(&trouble) => return Ok(None),
                 Err(trouble) => match trouble.code() {
-                    // Another was faster, and perhaps holds it already.
-                    Some(
-                        "BlobAlreadyExists"
-                        | "LeaseIdMissing"
-                        | "ConditionNotMet"
-                        | "UnauthorizedBlobOverwrite",
-                    ) => return Ok(None),
                     Some("ContainerNotFound") if !container_missing => container_missing = true,
                     _ => return Err(self.failure(&trouble, Operation::CreateBlob)),
                 },
@@ -199,19 +193,15 @@ impl Blob {
     }
 
     fn not_acquired(&self, trouble: &Trouble, view: &View) -> Failure {
+        if is_taken(trouble) {
+            self.prove(Operation::Acquire);
+            // Whoever was faster has not told us his name yet.
+            return Failure::Held(match view.lease {
+                LeaseState::Free => Sight::default(),
+                LeaseState::Leased | LeaseState::Breaking => sight(&view.notes),
+            });
+        }
         match trouble.code() {
-            Some(
-                "LeaseAlreadyPresent"
-                | "LeaseIsBreakingAndCannotBeAcquired"
-                | "LeaseIsBrokenAndCannotBeRenewed",
-            ) => {
-                self.prove(Operation::Acquire);
-                // Whoever was faster has not told us his name yet.
-                Failure::Held(match view.lease {
-                    LeaseState::Free => Sight::default(),
-                    LeaseState::Leased | LeaseState::Breaking => sight(&view.notes),
-                })
-            }
             Some("BlobNotFound" | "ContainerNotFound") => Failure::Transient {
                 why: "the blob was deleted while we acquired it".to_owned(),
                 retry_after: None,
@@ -269,11 +259,11 @@ impl Blob {
                 etag: None,
                 record: Record {
                     token,
-                    holder: self.candidate.identity.clone(),
-                    host: self.candidate.host.clone(),
-                    pid: self.candidate.pid,
+                    holder: self.config.candidate.identity.clone(),
+                    host: self.config.candidate.host.clone(),
+                    pid: self.config.candidate.pid,
                     since: since.clone(),
-                    command: self.candidate.command.clone(),
+                    command: self.config.candidate.command.clone(),
                     draining: false,
                     once: once.unwrap_or_default(),
                 },

@@ -12,8 +12,8 @@ use std::time::Duration;
 use azure_core::Uuid;
 
 use super::wire::{LeaseState, Wire};
-use super::{Blob, Target, connect, notes};
-use crate::azure::{Account, Trouble};
+use super::{Blob, Config, connect, is_taken, is_there, notes};
+use crate::azure::Trouble;
 use crate::clock::Instant;
 use crate::core::Duty;
 use crate::core::duty::{Heard, Move, Question, Roster, TERM};
@@ -27,10 +27,8 @@ const LIMIT: Duration = Duration::from_secs(1);
 /// The sibling as one instance sees it. Nothing is sent, nor a client made, before it is asked.
 pub(super) struct Sibling {
     lock: String,
-    target: Target,
-    account: Account,
-    creates: bool,
-    page_blob: Option<u64>,
+    /// The lock's, but for the target.
+    config: Config,
     wire: OnceLock<Option<Arc<Wire>>>,
     state: Mutex<State>,
 }
@@ -51,18 +49,18 @@ impl Blob {
     /// blob), and as soon as the service refuses, each looks for itself.
     #[must_use]
     pub fn with_hot_standby(mut self) -> Blob {
-        let (target, account) = &self.place;
-        let beside = target.with_suffix(SUFFIX).ok();
-        let allowed = !account.is_for_one_blob();
+        let config = &self.config;
+        let beside = config.target.with_suffix(SUFFIX).ok();
+        let allowed = !config.account.is_for_one_blob();
         self.sibling = beside.filter(|_| allowed).map(|beside| Sibling {
-            lock: target.name().to_owned(),
-            target: beside,
-            account: account.clone(),
-            creates: self.create,
-            page_blob: self.page_blob,
+            lock: config.target.name().to_owned(),
+            config: Config {
+                target: beside,
+                ..config.clone()
+            },
             wire: OnceLock::new(),
             state: Mutex::new(State {
-                roster: Roster::new(self.create),
+                roster: Roster::new(config.create),
                 id: None,
                 told: false,
             }),
@@ -102,10 +100,8 @@ impl Sibling {
             },
             Question::Create => {
                 let metadata = notes::of_sibling(&self.lock);
-                match wire
-                    .create_with(Some(metadata), self.page_blob, limit)
-                    .await
-                {
+                let page_blob = self.config.page_blob;
+                match wire.create_blob(page_blob, Some(metadata), limit).await {
                     Ok(_) => return Heard::Made,
                     Err(trouble) => trouble,
                 }
@@ -120,7 +116,7 @@ impl Sibling {
             }
         };
         let heard = meaning(&trouble, question);
-        if heard == Heard::Refused || heard == Heard::Missing && !self.creates {
+        if heard == Heard::Refused || heard == Heard::Missing && !self.config.create {
             self.tell_off(&trouble.why());
         }
         heard
@@ -162,7 +158,7 @@ impl Sibling {
 
     fn wire(&self) -> Option<Arc<Wire>> {
         let wire = self.wire.get_or_init(|| {
-            let connected = connect(&self.target, &self.account);
+            let connected = connect(&self.config.target, &self.config.account);
             connected.ok().map(|(_, wire)| Arc::new(wire))
         });
         wire.clone()
@@ -172,7 +168,7 @@ impl Sibling {
         if !std::mem::replace(&mut self.state().told, true) {
             tracing::debug!(
                 "no hot standby by {}, each looks for itself: {why}",
-                self.target.title()
+                self.config.target.title()
             );
         }
     }
@@ -184,15 +180,14 @@ fn meaning(trouble: &Trouble, question: Question) -> Heard {
         Some("BlobNotFound") => return Heard::Missing,
         // Gone with the lock: what becomes of that is not decided here.
         Some("ContainerNotFound" | "ContainerBeingDeleted") => return Heard::Silence,
-        Some("LeaseAlreadyPresent" | "LeaseIsBreakingAndCannotBeAcquired") => return Heard::Taken,
-        // Another was faster, and what it made is looked at before it is leased.
-        Some(
-            "BlobAlreadyExists"
-            | "LeaseIdMissing"
-            | "ConditionNotMet"
-            | "UnauthorizedBlobOverwrite",
-        ) if question == Question::Create => return Heard::There,
         _ => {}
+    }
+    if is_taken(trouble) {
+        return Heard::Taken;
+    }
+    // Another was faster, and what it made is looked at before it is leased.
+    if question == Question::Create && is_there(trouble) {
+        return Heard::There;
     }
     // 401 is what a token that has just ended gets.
     let passing = matches!(

@@ -57,7 +57,9 @@ impl Blob {
         }
         let ledger = &held.record.once;
         state.errand.begin(task, ledger);
-        if ledger.has_room(task, &self.candidate.identity, |ledger| fits(held, ledger)) {
+        if ledger.has_room(task, &self.config.candidate.identity, |ledger| {
+            fits(held, ledger)
+        }) {
             return Ok(());
         }
         Err(self.fatal(
@@ -141,7 +143,7 @@ impl Blob {
             (state.errand.slot(), state.errand.stamp())
         };
         let mut ledger = std::mem::take(&mut next.record.once);
-        let (token, by) = (next.record.token, &self.candidate.identity);
+        let (token, by) = (next.record.token, &self.config.candidate.identity);
         ledger.note(task, slot, outcome, token, by, &at);
         match ledger.fit(task, |ledger| fits(next, ledger)) {
             Ok(forgotten) => tell_forgotten(&forgotten),

@@ -157,20 +157,11 @@ impl Wire {
         }
     }
 
-    /// Creates the blob unless it exists; its ETag if we did.
+    /// Creates the blob unless it exists, with these metadata from the first; its ETag if we did.
     pub(super) async fn create_blob(
         &self,
         page_blob: Option<u64>,
-        give_up_at: Instant,
-    ) -> Result<Option<String>, Trouble> {
-        self.create_with(None, page_blob, give_up_at).await
-    }
-
-    /// The same, with these metadata from the first.
-    pub(super) async fn create_with(
-        &self,
         metadata: Option<HashMap<String, String>>,
-        page_blob: Option<u64>,
         give_up_at: Instant,
     ) -> Result<Option<String>, Trouble> {
         match page_blob {
