@@ -43,6 +43,9 @@ pub struct Sight {
     pub since: Option<String>,
     /// Which part of the looking is ours.
     pub duty: Duty,
+    /// When the lock may be had if nothing is heard of its holder until then, as far as the store
+    /// knows that by our own clock: the next look comes no later.
+    pub expires: Option<Instant>,
 }
 
 /// Control, as a store granted it.

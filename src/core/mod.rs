@@ -8,6 +8,7 @@ pub mod budget;
 pub mod duty;
 pub mod event;
 pub mod habits;
+pub mod observed;
 pub mod once;
 pub mod retry;
 pub mod tenure;
@@ -18,5 +19,6 @@ pub use event::{
     Action, Cause, Cordon, Ending, Event, Exit, Failed, Failure, Grant, Notice, Sight, Unfit,
 };
 pub use habits::{After, Habits, Restart};
+pub use observed::Observed;
 pub use once::{OnFailure, Once, Outcome, Verdict};
 pub use tenure::{IfLost, Rules, State, Tenure};

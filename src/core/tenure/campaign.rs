@@ -258,8 +258,9 @@ impl Campaign {
 
     /// Somebody else holds the lock; said when it is news.
     pub(super) fn sees(&mut self, turn: &mut Turn, mut sight: Sight) {
-        // Which of the standbys looks most often is nobody's news.
+        // Which of the standbys looks most often is nobody's news, and neither is each renewal.
         self.duty = std::mem::take(&mut sight.duty);
+        sight.expires = None;
         if self.seen.as_ref() != Some(&sight) {
             turn.report(Notice::StandingBy(sight.clone()));
             self.seen = Some(sight);

@@ -183,7 +183,9 @@ impl Acquiring {
                 } else {
                     campaign.chance.rest_of(pace)
                 };
-                last_look(campaign, turn.now, turn.now + wait)
+                let due = sight.expires.filter(|due| *due > turn.now);
+                let next_at = (turn.now + wait).min(due.unwrap_or(Instant::FOREVER));
+                last_look(campaign, turn.now, next_at)
             }
             None => Instant::FOREVER,
         };

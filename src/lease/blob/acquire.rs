@@ -16,7 +16,7 @@ use super::{Blob, Held, Spent, is_gone, is_taken, is_there};
 use crate::azure::{Operation, Trouble};
 use crate::clock::Instant;
 use crate::core::budget::LATE;
-use crate::core::{Duty, Failure, Grant, Sight};
+use crate::core::{Failure, Grant, Sight};
 use crate::lease::record::Record;
 
 impl Blob {
@@ -352,6 +352,6 @@ fn sight(notes: &Notes) -> Sight {
         token: Some(record.token).filter(|token| *token > 0),
         draining: record.draining,
         since: Some(record.since.clone()).filter(|since| !since.is_empty()),
-        duty: Duty::Unshared,
+        ..Sight::default()
     }
 }

@@ -179,3 +179,30 @@ fn who_of_the_standbys_is_hot_is_no_news() {
         assert_eq!(tenure.step(now, refused(sight(duty))), []);
     }
 }
+
+#[test]
+fn a_standby_looks_when_the_lock_may_be_had_if_that_is_before_its_poll() {
+    let expires = |span| Sight {
+        expires: Some(BEGIN + span),
+        ..Sight::default()
+    };
+    for seed in 0..50 {
+        let mut tenure = acquiring(Rules {
+            poll: Some(secs(8)),
+            seed,
+            ..rules()
+        });
+        tenure.step(BEGIN, refused(Failure::Held(Sight::default())));
+        let now = tenure.wake_at();
+        let due = now + ms(700);
+        tenure.step(now, Event::Ticked);
+        let actions = tenure.step(now, refused(Failure::Held(expires(due.since(BEGIN)))));
+        assert_eq!(tenure.wake_at(), due);
+        let standing_by = |action: &Action| matches!(action, Action::Report(Notice::StandingBy(_)));
+        assert!(!actions.iter().any(standing_by), "no news");
+        // What is over says nothing about the next look.
+        tenure.step(due, Event::Ticked);
+        tenure.step(due, refused(Failure::Held(expires(due.since(BEGIN)))));
+        assert!(tenure.wake_at() > due + secs(6));
+    }
+}
