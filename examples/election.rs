@@ -68,8 +68,6 @@ fn config(path: PathBuf) -> file::Config {
             pid,
             command: "election".into(),
         },
-        heartbeat: file::Heartbeat::Auto,
-        lease: Duration::from_secs(60),
         create: true,
     }
 }

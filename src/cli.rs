@@ -31,7 +31,7 @@ mod work;
 
 pub use access::{Access, Auth};
 pub use check::{CHECK_EXAMPLES, CHECK_STATUS, Check};
-pub use common::{Common, FOR_THE_STORE, Heartbeat, IfLost, Log};
+pub use common::{Common, FOR_THE_STORE, IfLost, Log};
 pub use completions::{COMPLETIONS_EXAMPLES, COMPLETIONS_STATUS, Completions};
 pub use elect::{Announce, ELECT_EXAMPLES, ELECT_STATUS, Elect, FIELDS};
 pub use habits::{Habits, Restart};

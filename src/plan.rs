@@ -36,7 +36,6 @@ use crate::core::duty::WARM_POLL;
 use crate::core::{Budget, IfLost, Rules};
 use crate::exit;
 pub use crate::exit::Refusal;
-use crate::lease::file::Heartbeat;
 use crate::lease::record::{COMMAND_LIMIT, Candidate};
 use crate::notify::Ready;
 use crate::report::{Format, Volume};
@@ -101,8 +100,8 @@ pub enum Lock {
     File {
         /// Its path.
         path: PathBuf,
-        /// When the lock is proved.
-        heartbeat: Heartbeat,
+        /// It is kept as on a drive that machines share, whatever it lies on.
+        shared: bool,
     },
 }
 
@@ -132,8 +131,8 @@ pub struct Plan {
     pub lock: Lock,
     /// How many may have control at the same time; with more than one, `lock` is the name of all.
     pub slots: u32,
-    /// What the instance goes by. A budget is always there; on a file whose lock needs no
-    /// heartbeat it has no meaning, and whoever knows the store's terms takes it out.
+    /// What the instance goes by. A budget is always there; on a file of a local disk
+    /// it has no meaning, and whoever knows the store's terms takes it out.
     pub rules: Rules,
     /// The standbys of a blob may have one of them look at the lock for all.
     pub hot_standby: bool,
@@ -266,6 +265,11 @@ fn lock(typed: &cli::Common) -> Result<Lock, Refusal> {
         ))),
         None => Ok(()),
     };
+    if typed.heartbeat.is_some() {
+        return Err(Refusal::new(
+            "--heartbeat is gone: a lock on a shared drive is a lease now, renewed in any case, and one on a local disk needs no proof: leave it out (or unset TRAFFICCOP_HEARTBEAT)",
+        ));
+    }
     match (&typed.blob, &typed.file) {
         (None, None) => Err(Refusal::new(
             "no lock: name one with --blob CONTAINER/NAME or --file PATH",
@@ -276,7 +280,7 @@ fn lock(typed: &cli::Common) -> Result<Lock, Refusal> {
             file.display()
         ))),
         (Some(target), None) => {
-            strangers("on a blob", &[("--heartbeat", typed.heartbeat.is_some())])?;
+            strangers("on a blob", &[("--shared", typed.shared)])?;
             if target.is_empty() {
                 return Err(Refusal::new(
                     "--blob is empty: name a CONTAINER/NAME or a URL",
@@ -307,27 +311,12 @@ fn lock(typed: &cli::Common) -> Result<Lock, Refusal> {
                     ("--page-blob", typed.page_blob.is_some()),
                 ],
             )?;
-            let heartbeat = match typed.heartbeat {
-                None | Some(cli::Heartbeat::Auto) => Heartbeat::Auto,
-                Some(cli::Heartbeat::On) => Heartbeat::On,
-                Some(cli::Heartbeat::Off) => Heartbeat::Off,
-            };
-            if heartbeat == Heartbeat::Off {
-                strangers(
-                    "without a heartbeat, which lasts as long as its file is open",
-                    &[
-                        ("--lease", typed.lease.is_some()),
-                        ("--grace-on-loss", typed.grace_on_loss.is_some()),
-                        ("--margin", typed.margin.is_some()),
-                    ],
-                )?;
-            }
             if path.as_os_str().is_empty() {
                 return Err(Refusal::new("--file is empty: name a path"));
             }
             Ok(Lock::File {
                 path: path.clone(),
-                heartbeat,
+                shared: typed.shared,
             })
         }
     }

@@ -10,6 +10,7 @@ mod people;
 mod vault;
 
 use std::ffi::OsStr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,18 +20,21 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::azure::Account;
 use crate::clock::Instant;
+use crate::core::observed::{LONGEST_LEASE, SHORTEST_LEASE};
 use crate::core::{Cause, Ending, Rules, Tenure};
 use crate::exit::Leave;
 use crate::hold::hold;
-use crate::lease::slots::Slots;
-use crate::lease::{self, Store, blob, file};
+use crate::lease::shared_file::{self, SharedFile};
+use crate::lease::slots::{self, Slots};
+use crate::lease::{self, SharedMemory, Store, blob, file};
 use crate::plan::{Lock, Plan, Refusal};
 use crate::report;
 use crate::roles::Cast;
 #[cfg(feature = "http")]
 use crate::serve;
 use crate::signals::Signals;
-use crate::supervise::{self, Guardian, Program, Setup};
+use crate::supervise::{self, Estate, Guardian, Program, Setup};
+use crate::units::show;
 use aftermath::Aftermath;
 pub(crate) use company::Company;
 use company::{Means, NOBODY, Numbers};
@@ -303,12 +307,17 @@ pub(crate) fn open(plan: &Plan) -> anyhow::Result<Result<Arc<dyn Store>, Ending>
                 })
             }))
         }
-        Lock::File { path, heartbeat } => {
+        Lock::File { path, shared } => {
+            let first = match plan.slots {
+                1 => path.clone(),
+                _ => slots::path_of(path, 0),
+            };
+            if *shared || file::is_shared(&first) {
+                return Ok(Ok(open_shared(plan, path)?));
+            }
             let config = file::Config {
                 path: path.clone(),
                 candidate: plan.candidate.clone(),
-                heartbeat: *heartbeat,
-                lease: plan.lease,
                 create: true,
             };
             let opened: Result<Arc<dyn Store>, _> = if plan.slots > 1 {
@@ -324,5 +333,67 @@ pub(crate) fn open(plan: &Plan) -> anyhow::Result<Result<Arc<dyn Store>, Ending>
             };
             Ok(opened.map_err(|why| Ending::of_store(why.to_string(), why.denied)))
         }
+    }
+}
+
+/// The store of a lock on a shared drive. The drive is not asked anything yet: it may hang.
+fn open_shared(plan: &Plan, path: &Path) -> anyhow::Result<Arc<dyn Store>> {
+    let leases = SHORTEST_LEASE..=LONGEST_LEASE;
+    if !leases.contains(&plan.lease) {
+        return Err(Refusal::new(format!(
+            "--lease {}: on a shared drive a lease lasts 10s to 60s: take {}",
+            show(plan.lease),
+            show(plan.lease.clamp(SHORTEST_LEASE, LONGEST_LEASE)),
+        ))
+        .into());
+    }
+    let mount = lease::mount::of(path);
+    if mount.is_unproven() {
+        tracing::warn!(
+            path = %path.display(),
+            "whether two machines that make one directory on this {} mount are told apart cannot be seen from here: 'trafficcop doctor' tries it",
+            mount.kind
+        );
+    }
+    if mount.is_slow_to_tell() {
+        tracing::warn!(
+            path = %path.display(),
+            "this {} mount (nocto) shows late what others do: nothing overlaps, but a hand-over can take a minute",
+            mount.kind
+        );
+    }
+    let memory = match Estate::new() {
+        Ok(memory) => Some(shared_file::prepare_release(Arc::new(ReleaseMemory(memory)))),
+        Err(why) => {
+            tracing::warn!(
+                "the guardian cannot be told what to release ({why}): should we die, the lease runs out"
+            );
+            None
+        }
+    };
+    let config = shared_file::Config {
+        path: path.to_owned(),
+        candidate: plan.candidate.clone(),
+        lease: plan.lease,
+        task: plan.task.clone(),
+        memory,
+    };
+    Ok(if plan.slots > 1 {
+        Arc::new(looking(Slots::of_shared_files(config, plan.slots)?, plan))
+    } else {
+        Arc::new(SharedFile::open(config)?)
+    })
+}
+
+/// Memory that the guardian, which is forked later, has too.
+struct ReleaseMemory(Estate);
+
+impl SharedMemory for ReleaseMemory {
+    fn put(&self, bytes: &[u8]) {
+        self.0.put(bytes);
+    }
+
+    fn take(&self) -> Option<Vec<u8>> {
+        self.0.take()
     }
 }

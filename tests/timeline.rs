@@ -170,7 +170,7 @@ fn a_chaotic_run_on_a_file_comes_to_tenures_in_order_without_an_overlap() {
 fn a_tenure_is_told_step_by_step_with_its_deadline() {
     let scene = Scene::new();
     let log = scene.path("events");
-    let options = ["--heartbeat", "on", "--lease", "12s", "-v", "--log", "json"];
+    let options = ["--shared", "--lease", "12s", "-v", "--log", "json"];
     let mut one = instance(&scene, "one", &log, &options);
     one.await_log("\"event\":\"renewed\"");
     one.signal(Signal::SIGTERM);

@@ -28,7 +28,9 @@ pub struct Common {
     /// The lock: an exclusive lock on this file, on a local disk or a shared drive
     ///
     /// The file is created if it is missing and never deleted. All instances must name the same
-    /// file. On a network drive a heartbeat through the locked descriptor notices a lost lock.
+    /// file. On this machine's own disk it is the kernel's lock; on a drive that machines share (NFS,
+    /// SMB, whatever is not known to be local; see --shared) it is a lease, kept in the directory
+    /// PATH.versions.
     #[arg(
         long,
         value_name = "PATH",
@@ -79,7 +81,7 @@ pub struct Common {
 
     /// How often a standby looks at the lock (±20 %) [default: 2s]
     ///
-    /// For --blob, --slots and network drives; a file's lock wakes its waiter by itself otherwise.
+    /// For --blob, --slots and shared drives; a local file's lock wakes its waiter by itself otherwise.
     /// Of several standbys on a blob one, the hot standby, looks this often, and ten times a second
     /// while the holder drains; the others look every 12s (1.5s). Who is hot has the lease on the
     /// blob NAME.standby, which is made if it may be. Without it, with 12s or more, and with --once
@@ -96,10 +98,9 @@ pub struct Common {
 
     /// How long the store keeps the lock for a holder it does not hear of [default: 60s]
     ///
-    /// 15s to 60s for --blob. This is what a fail-over costs after the death of a whole machine;
+    /// 15s to 60s for --blob, 10s to 60s on a shared drive; without a meaning on a local disk. This is what a fail-over costs after the death of a whole machine;
     /// the death of the command or of trafficcop alone costs nothing of it. It is renewed every
-    /// third of it. On a network drive it must be shorter than the file server's own lease
-    /// (90 seconds on Linux unless configured).
+    /// third of it.
     #[arg(
         long,
         value_name = "D",
@@ -163,17 +164,16 @@ pub struct Common {
     #[arg(long, value_name = "SIZE", env = "TRAFFICCOP_PAGE_BLOB", num_args = 0..=1, require_equals = true, default_missing_value = "512", help_heading = "With --blob")]
     pub page_blob: Option<String>,
 
-    /// Prove again and again that the file's lock is still ours [default: auto]
+    /// Keep the lock as on a drive that machines share, whatever the file lies on
     ///
-    /// auto does so on network drives, where a lock can be lost without a word.
-    #[arg(
-        long,
-        value_name = "WHEN",
-        env = "TRAFFICCOP_HEARTBEAT",
-        value_enum,
-        help_heading = "With --file"
-    )]
-    pub heartbeat: Option<Heartbeat>,
+    /// It is not needed on NFS, SMB and others that are not known to be local, nor where the file
+    /// says so itself: an instance on the server's own disk obeys that.
+    #[arg(long, env = "TRAFFICCOP_SHARED", help_heading = "With --file", value_parser = BoolishValueParser::new())]
+    pub shared: bool,
+
+    /// What is refused in words: a lock on a shared drive is a lease now, and needs no proof.
+    #[arg(long, value_name = "WHEN", env = "TRAFFICCOP_HEARTBEAT", hide = true)]
+    pub heartbeat: Option<String>,
 
     /// How this instance is called in the log and in the lock's record [default: HOST-PID]
     #[arg(
@@ -222,17 +222,6 @@ pub enum IfLost {
     Compete,
     /// Exit 70 (or 71 if an overlap cannot be excluded)
     Exit,
-}
-
-/// When a file's lock is proved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Heartbeat {
-    /// On network drives
-    Auto,
-    /// Always
-    On,
-    /// Never
-    Off,
 }
 
 /// How the log is written.

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use crate::clock::Instant;
 
-/// The number of a version; the first is 1.
+/// The number of a version. The first that anybody makes is 1; 0 comes with the chain, and is nobody's.
 pub type Version = u64;
 
 /// The shortest lease of a chain: two attempts to renew have to fit in.
@@ -167,7 +167,8 @@ impl Observed {
     #[must_use]
     pub fn next(&self, now: Instant) -> Next {
         let after = |version: Version| version.checked_add(1).map_or(Next::Exhausted, Next::Make);
-        if let Some(own) = self.own {
+        let ahead = |own: &Own| self.seen.is_none_or(|seen| seen.version <= own.version);
+        if let Some(own) = self.own.filter(ahead) {
             // An attempt of ours succeeded that nobody waited for any more; nothing runs under it.
             return after(own.version);
         }
@@ -221,12 +222,21 @@ impl Observed {
         self.seen = None;
     }
 
-    /// We released, or leave what we have to run out: nothing is ours any more, and whatever
-    /// another finds of it is waited for like anybody's. `nonce`: that of the next tenure.
+    /// Our last version says that the lock is free: nothing is ours any more. `nonce`: that of the
+    /// next tenure.
+    pub fn released(&mut self, nonce: u128, now: Instant) {
+        self.end(self.claim(true), nonce, now);
+    }
+
+    /// What we have is left to run out: it is waited for like anybody's. `nonce`: that of the next
+    /// tenure.
     pub fn renounce(&mut self, nonce: u128, now: Instant) {
+        self.end(self.claim(false), nonce, now);
+    }
+
+    fn end(&mut self, claim: Claim, nonce: u128, now: Instant) {
         if let Some(own) = self.own.take() {
-            let claim = Some(self.claim(false));
-            self.saw(own.version, claim, now);
+            self.saw(own.version, Some(claim), now);
         }
         self.nonce = nonce;
     }
@@ -335,6 +345,18 @@ mod tests {
         chain.renounce(3, at(2_000));
         assert_eq!(chain.next(at(2_000)), Next::Wait(at(17_000)));
         assert_eq!(chain.claim(false).nonce, 3);
+        chain.made(8, at(17_000));
+        chain.released(4, at(18_000));
+        assert_eq!(chain.next(at(18_000)), Next::Make(9));
+    }
+
+    #[test]
+    fn what_was_obtained_and_overtaken_is_not_followed() {
+        let mut chain = Observed::new(1, D);
+        chain.made(7, at(0));
+        chain.saw(8, held(2), at(1));
+        assert_eq!(chain.next(at(1)), Next::Wait(at(15_001)));
+        assert_eq!(chain.next(at(15_001)), Next::Make(9));
     }
 
     #[test]

@@ -26,7 +26,8 @@ mod wire;
 pub use inspect::{Broken, Inspector};
 pub use probe::{Probe, Surroundings};
 pub use target::{Target, TargetError};
-pub use will::{execute_will, prepare_will};
+pub(super) use will::execute_will;
+pub use will::prepare_will;
 
 use std::collections::BTreeMap;
 use std::future::pending;

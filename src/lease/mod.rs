@@ -6,12 +6,12 @@
 pub mod blob;
 pub mod file;
 pub mod inspect;
+pub mod mount;
 pub mod once;
 pub mod record;
+pub mod shared_file;
 pub mod slots;
 
-/// What the guardian calls after the supervisor's death: see [`Store::will`].
-pub use blob::execute_will;
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -20,6 +20,24 @@ use async_trait::async_trait;
 
 use crate::clock::Instant;
 use crate::core::{Failure, Grant, Outcome};
+
+/// What the guardian calls after the supervisor's death: see [`Store::will`].
+pub fn execute_will(will: &[u8]) {
+    if shared_file::is_release(will) {
+        shared_file::execute_release();
+    } else {
+        blob::execute_will(will);
+    }
+}
+
+/// Memory that the supervisor shares with the guardian that was forked from it. What it bears
+/// stands there whole, whenever its writer dies.
+pub trait SharedMemory: Send + Sync {
+    /// Replaces what it bears.
+    fn put(&self, bytes: &[u8]);
+    /// What it bears, if anything was put there.
+    fn take(&self) -> Option<Vec<u8>>;
+}
 
 /// What the core must know of a store before it makes its rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,8 +80,8 @@ pub trait Store: Send + Sync {
     /// remembered, and undone by the next `release` or recognised by the next `acquire`).
     async fn acquire(&self, give_up_at: Instant) -> Result<Grant, Failure>;
 
-    /// Renews the lease we have (or beats the heart of a file's lock). The caller has stamped the
-    /// moment before the call as `t0`.
+    /// Renews the lease we have. The caller has stamped the moment before the call as `t0`; a store
+    /// whose lock has no lease is never asked.
     ///
     /// # Errors
     /// `Lost` if it is definitely not ours any more; `Transient` for everything that is doubt.

@@ -12,14 +12,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
+use std::io;
 use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 
 use super::file::lane::Lane;
-use super::{Store, Terms, blob, file};
+use super::mount::beside;
+use super::{Store, Terms, blob, file, shared_file};
 use crate::clock::Instant;
 use crate::core::{Failure, Grant, Sight};
 
@@ -70,9 +73,7 @@ impl Slots {
     /// If that file cannot serve as a lock.
     pub fn of_files(config: file::Config, count: u32) -> Result<Slots, file::OpenError> {
         let beside = move |slot: u32| {
-            let mut path = config.path.clone().into_os_string();
-            path.push(format!(".{slot}"));
-            let path = path.into();
+            let path = path_of(&config.path, slot);
             let config = config.clone();
             file::File::open(file::Config { path, ..config })
         };
@@ -85,6 +86,26 @@ impl Slots {
                 why: error.why,
                 denied: error.denied,
             }),
+        };
+        Ok(Slots::over(count, first, store, Arc::new(open)))
+    }
+
+    /// The same on a shared drive, which is not asked anything yet.
+    ///
+    /// # Errors
+    /// Where there is no working directory to a relative path.
+    pub fn of_shared_files(config: shared_file::Config, count: u32) -> io::Result<Slots> {
+        let beside = move |slot: u32| {
+            shared_file::SharedFile::open(shared_file::Config {
+                path: path_of(&config.path, slot),
+                ..config.clone()
+            })
+        };
+        let first = fastrand::u32(0..count);
+        let store = Arc::new(beside(first)?);
+        let open = move |slot| match beside(slot) {
+            Ok(store) => Ok(Arc::new(store) as Arc<dyn Store>),
+            Err(error) => Err(transient(error.to_string())),
         };
         Ok(Slots::over(count, first, store, Arc::new(open)))
     }
@@ -256,6 +277,7 @@ impl Slots {
         Sight {
             holder: all.then(|| names.join(", ")),
             draining,
+            expires: state.sights.values().filter_map(|one| one.expires).min(),
             ..Sight::default()
         }
     }
@@ -365,6 +387,12 @@ impl Store for Slots {
         }
     }
 
+    async fn leave(&self, give_up_at: Instant) {
+        let stores: Vec<_> = self.state().stores.values().cloned().collect();
+        let leave = stores.iter().map(|store| store.leave(give_up_at));
+        futures::future::join_all(leave).await;
+    }
+
     async fn freed(&self) {
         pending().await
     }
@@ -376,6 +404,12 @@ impl Store for Slots {
     fn will(&self) -> Option<Vec<u8>> {
         self.held()?.will()
     }
+}
+
+/// The path of a slot.
+#[must_use]
+pub fn path_of(base: &Path, slot: u32) -> PathBuf {
+    beside(base, format!(".{slot}"))
 }
 
 /// Nothing is ours of it any more, and nobody has to be asked again.

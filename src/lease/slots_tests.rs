@@ -286,8 +286,6 @@ fn instances_begin_at_different_slots() {
                 pid: 1,
                 command: String::new(),
             },
-            heartbeat: file::Heartbeat::Auto,
-            lease: Duration::from_secs(60),
             create: true,
         };
         let slots = Slots::of_files(config, 8).unwrap();

@@ -181,8 +181,8 @@ fn what_cannot_be_is_refused_in_one_line_that_helps() {
             &["--page-blob", "--no-create"],
         ),
         (
-            "--blob c/a --heartbeat on job",
-            &["--heartbeat", "on a blob"],
+            "--blob c/a --shared job",
+            &["--shared", "on a blob"],
         ),
         ("--blob c/a --poll 0 job", &["--poll 0s", "100ms"]),
         ("--blob c/a --poll 2h job", &["--poll 2h", "1h"]),
@@ -190,8 +190,8 @@ fn what_cannot_be_is_refused_in_one_line_that_helps() {
         ("--file x --no-create job", &["--no-create", "on a file"]),
         ("--file x --page-blob job", &["--page-blob", "on a file"]),
         (
-            "--file x --heartbeat off --lease 30s job",
-            &["--lease", "without a heartbeat"],
+            "--file x --heartbeat on job",
+            &["--heartbeat is gone", "leave it out"],
         ),
         (
             "--file x -n -w 3 job",

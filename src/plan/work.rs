@@ -211,6 +211,7 @@ fn what_it_shares(typed: &cli::Work) -> cli::Common {
         access: typed.access.clone(),
         no_create: false,
         page_blob: None,
+        shared: false,
         heartbeat: None,
         identity: typed.identity.clone(),
         status_file: typed.status_file.clone(),

@@ -6,6 +6,7 @@
 mod blob;
 mod file;
 mod machine;
+mod shared_file;
 
 use std::time::Duration;
 

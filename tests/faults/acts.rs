@@ -102,8 +102,7 @@ pub(crate) fn stop_supervisor(stage: &mut Stage, name: &str, token: u64) {
     stage.stop(pid);
     match stage.lock {
         Lock::File => stage.await_life(name, now() + 2 * SECOND),
-        Lock::Heartbeat => stage.await_no_tree_of(name),
-        Lock::Blob => {
+        Lock::Shared | Lock::Blob => {
             // For longer than a beat, so that whatever lives on beside it is seen to.
             let (_, next) = stage.await_tenure_after(token);
             stage.await_life(&next, now() + SECOND / 5);
@@ -121,12 +120,9 @@ fn stop_both(row: &Row, stage: &mut Stage) {
     let (supervisor, guardian) = (stage.supervisor("a"), stage.guardian("a"));
     stage.stop(supervisor);
     stage.stop(guardian);
-    match (row.lock, row.contain) {
-        (Lock::File, _) => stage.await_life("a", now() + 2 * SECOND),
-        // The namespace's init acts alone.
-        (Lock::Heartbeat, Contain::Pidns) => stage.await_no_tree_of("a"),
-        (Lock::Heartbeat, _) => stage.await_life("a", now() + 12 * SECOND),
-        (Lock::Blob, _) => drop(stage.await_tenure_after(stage.first)),
+    match row.lock {
+        Lock::File => stage.await_life("a", now() + 2 * SECOND),
+        Lock::Shared | Lock::Blob => drop(stage.await_tenure_after(stage.first)),
     }
     // In this order, so that the guardian is not found silent.
     signal(guardian, Signal::SIGCONT);

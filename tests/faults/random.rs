@@ -149,7 +149,7 @@ pub(crate) fn play(made: &Made, seed: u64, gate: &Gate) -> Verdict {
         made.contain,
         match made.lock {
             Lock::Blob => "15s",
-            Lock::File | Lock::Heartbeat => "12s",
+            Lock::File | Lock::Shared => "12s",
         },
     );
     let mut touched = BTreeSet::new();

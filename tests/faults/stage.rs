@@ -89,11 +89,12 @@ impl Stage {
         let mut run = self.scene.run();
         run = match self.lock {
             Lock::File => run.arg("--file").arg(self.scene.lock()),
-            Lock::Heartbeat => run.arg("--file").arg(self.scene.lock()).args([
-                "--heartbeat",
-                "on",
+            Lock::Shared => run.arg("--file").arg(self.scene.lock()).args([
+                "--shared",
                 "--lease",
                 self.lease,
+                "--poll",
+                "1s",
             ]),
             Lock::Blob => {
                 let proxy = self.proxies.get(name);

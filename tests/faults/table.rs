@@ -110,8 +110,8 @@ const OF_THE_FILE: [Fault; 3] = [Replace, Unlink, ReplaceAndCome];
 pub(crate) enum Lock {
     /// A local file: no deadline.
     File,
-    /// A file whose lock is proved again and again, as on a network drive.
-    Heartbeat,
+    /// A file as on a drive that machines share: a lease on a chain of versions.
+    Shared,
     /// A lease on a blob.
     Blob,
 }
@@ -137,7 +137,7 @@ pub(crate) enum Contain {
     Pidns,
 }
 
-pub(crate) const LOCKS: [Lock; 3] = [Lock::File, Lock::Heartbeat, Lock::Blob];
+pub(crate) const LOCKS: [Lock; 3] = [Lock::File, Lock::Shared, Lock::Blob];
 pub(crate) const SHAPES: [Shape; 4] =
     [Shape::Plain, Shape::Stubborn, Shape::Daemon, Shape::Forking];
 pub(crate) const CONTAINS: [Contain; 3] = [Contain::None, Contain::Cgroup, Contain::Pidns];
@@ -203,9 +203,9 @@ impl Row {
     pub(crate) fn effect(&self) -> Effect {
         let has_deadline = self.lock != Lock::File;
         match self.fault {
-            StopSupervisor | StopBoth | Replace | Unlink | ReplaceAndCome if !has_deadline => {
-                Effect::Untouched
-            }
+            StopSupervisor | StopBoth if !has_deadline => Effect::Untouched,
+            // The truth of a shared lock is in its versions, not in the file at its path.
+            Replace | Unlink | ReplaceAndCome => Effect::Untouched,
             fault if HARMLESS.contains(&fault) => Effect::Untouched,
             _ => Effect::Lost,
         }
@@ -215,14 +215,15 @@ impl Row {
     pub(crate) fn may_overlap(&self) -> bool {
         let on_its_own = self.contain == Contain::Pidns;
         match self.fault {
-            BreakNow | Delete | ReplaceAndCome => true,
+            BreakNow | Delete => true,
+            ReplaceAndCome => self.lock == Lock::File,
             // The lock file's descriptor is shared by all who have not closed it.
             KillBoth => match self.shape {
                 Shape::Plain => false,
                 Shape::Daemon => !on_its_own,
-                Shape::Stubborn | Shape::Forking => !on_its_own && self.lock == Lock::Blob,
+                Shape::Stubborn | Shape::Forking => !on_its_own && self.lock != Lock::File,
             },
-            StopBoth => !on_its_own && self.lock == Lock::Blob,
+            StopBoth => !on_its_own && self.lock != Lock::File,
             _ => false,
         }
     }
@@ -241,7 +242,7 @@ impl Row {
     /// outlast, which get more room for that.
     pub(crate) fn lease(&self) -> &'static str {
         match self.lock {
-            Lock::File | Lock::Heartbeat => "12s",
+            Lock::File | Lock::Shared => "12s",
             Lock::Blob if HARMLESS.contains(&self.fault) => "30s",
             Lock::Blob => "15s",
         }
@@ -254,11 +255,11 @@ pub(crate) fn rows() -> Vec<Row> {
     for fault in OF_THE_STORE.into_iter().chain(HARMLESS) {
         kinds.push((fault, Lock::Blob));
     }
-    for lock in [Lock::Blob, Lock::Heartbeat, Lock::File] {
+    for lock in [Lock::Blob, Lock::Shared, Lock::File] {
         kinds.extend(OF_PROCESSES.map(|fault| (fault, lock)));
     }
     for fault in OF_THE_FILE {
-        kinds.push((fault, Lock::Heartbeat));
+        kinds.push((fault, Lock::Shared));
         kinds.push((fault, Lock::File));
     }
     let mut rows = Vec::new();

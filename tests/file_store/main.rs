@@ -2,7 +2,7 @@
 //! process exclude each other like two machines would: their lock belongs to the description.
 
 mod control;
-mod heartbeat;
+mod confirm;
 mod refused;
 mod waiting;
 
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use trafficcop::clock::Instant;
 use trafficcop::core::{Failure, Grant, Sight};
 use trafficcop::lease::Store;
-use trafficcop::lease::file::{Config, File, Heartbeat};
+use trafficcop::lease::file::{Config, File};
 use trafficcop::lease::record::Candidate;
 
 fn config(path: &Path, identity: &str) -> Config {
@@ -27,8 +27,6 @@ fn config(path: &Path, identity: &str) -> Config {
             pid: std::process::id(),
             command: "./job --all".into(),
         },
-        heartbeat: Heartbeat::Auto,
-        lease: Duration::from_secs(60),
         create: true,
     }
 }

@@ -33,7 +33,7 @@ fn a_life_is_counted() {
         failed.display(),
         deaf(&scene, "one")
     );
-    let options = ["--heartbeat", "on", "--lease", "12s", "--grace", "1h"];
+    let options = ["--shared", "--lease", "12s", "--grace", "1h"];
     let restarts = ["--restart", "on-failure"];
     let (mut one, at) = instance(&scene, "one", &[&options[..], &restarts].concat(), &script);
     await_status(at, "the second start", |status| {
@@ -108,7 +108,7 @@ fn a_life_is_counted() {
 #[test]
 fn a_loss_is_counted_and_who_lost_stands_by() {
     let scene = Scene::new();
-    let options = ["--heartbeat", "on", "--lease", "12s"];
+    let options = ["--shared", "--lease", "12s"];
     let (one, at_one) = instance(&scene, "one", &options, &deaf(&scene, "one"));
     await_deaf(&scene, "one");
     await_leader(at_one);
@@ -168,7 +168,7 @@ fn metrics_in(text: &str) -> BTreeSet<String> {
 #[test]
 fn the_examples_ask_for_what_there_is() {
     let scene = Scene::new();
-    let options = ["--heartbeat", "on", "--lease", "12s"];
+    let options = ["--shared", "--lease", "12s"];
     let (_one, at) = instance(&scene, "one", &options, &lasting(&scene, "one"));
     await_leader(at);
     get(at, "/leader");

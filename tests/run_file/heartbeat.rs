@@ -39,7 +39,7 @@ fn with_a_heartbeat_a_stopped_supervisor_s_tree_is_dead_in_time_and_it_competes_
     let mut one = instance(
         &scene,
         "one",
-        &["--heartbeat", "on", "--lease", "12s"],
+        &["--shared", "--lease", "12s"],
         &A_TREE,
     );
     scene.journal.await_tag(What::Beat, "one/daemon");
@@ -97,7 +97,7 @@ fn a_heartbeat_that_succeeds_keeps_the_command_for_longer_than_a_lease() {
     let mut one = instance(
         &scene,
         "one",
-        &["--heartbeat", "on", "--lease", "12s"],
+        &["--shared", "--lease", "12s"],
         &["--term", "60000:9"],
     );
     let start = scene.journal.await_tag(What::Start, "one");

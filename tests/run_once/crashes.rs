@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use trafficcop::clock::Instant;
 use trafficcop::core::{Exit, Failure, Outcome};
 use trafficcop::lease::Store;
-use trafficcop::lease::file::{Config, File, Heartbeat};
+use trafficcop::lease::file::{Config, File};
 use trafficcop::lease::once::Task;
 use trafficcop::lease::record::Candidate;
 
@@ -204,8 +204,6 @@ fn store(stage: &Stage) -> File {
             pid: std::process::id(),
             command: String::new(),
         },
-        heartbeat: Heartbeat::Auto,
-        lease: Duration::from_secs(60),
         create: true,
     };
     let task = Task {

@@ -39,7 +39,7 @@ pub fn prepare_will(account: Account) {
 
 /// Releases the lease named in `will`. Takes ten seconds at most; whatever goes wrong, the lease
 /// runs out by itself.
-pub fn execute_will(will: &[u8]) {
+pub(in crate::lease) fn execute_will(will: &[u8]) {
     if let Some(account) = PREPARED.get() {
         execute_with(account, will);
     }

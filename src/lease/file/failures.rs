@@ -8,24 +8,39 @@ use nix::errno::Errno;
 
 use crate::core::Failure;
 
-pub(super) fn transient(why: String) -> Failure {
+pub(in crate::lease) fn transient(why: String) -> Failure {
     Failure::Transient {
         why,
         retry_after: None,
     }
 }
 
-pub(super) fn lost(path: &Path, why: &str) -> Failure {
+pub(in crate::lease) fn lost(path: &Path, why: &str) -> Failure {
     Failure::Lost {
         until: None,
         why: format!("{}: {why}", path.display()),
     }
 }
 
-pub(super) fn errno_of(error: &io::Error) -> Errno {
+pub(in crate::lease) fn errno_of(error: &io::Error) -> Errno {
     Errno::from_raw(error.raw_os_error().unwrap_or(0))
 }
 
-pub(super) fn is_errno(error: &io::Error, errno: Errno) -> bool {
+pub(in crate::lease) fn is_errno(error: &io::Error, errno: Errno) -> bool {
     error.raw_os_error() == Some(errno as i32)
+}
+
+/// Whether an error may be gone the next time, rather than mean that it will never work.
+pub(in crate::lease) fn is_passing(errno: Errno) -> bool {
+    use Errno as E;
+    matches!(
+        errno,
+        E::EMFILE | E::ENFILE | E::ENOMEM | E::EIO | E::EINTR | E::EAGAIN | E::EBUSY | E::ENOLCK
+    ) || matches!(
+        errno,
+        E::ETIMEDOUT | E::EHOSTDOWN | E::EHOSTUNREACH | E::ENETDOWN | E::ENETUNREACH | E::ESTALE
+    ) || matches!(
+        errno,
+        E::ECONNREFUSED | E::ECONNRESET | E::ECONNABORTED | E::ENOTCONN | E::EREMOTEIO
+    )
 }

@@ -13,12 +13,13 @@ use nix::errno::Errno;
 use super::lane::{Lane, Stalled};
 use super::line::Content;
 use super::results::{self, Found};
-use super::{lock, mount, opening};
+use super::{lock, opening};
 use crate::clock::Instant;
 use crate::core::Failure;
 use crate::lease::inspect::{LockState, Sighting, UNREAD};
 use crate::lease::once::Ledger;
 use crate::lease::record::Record;
+use crate::lease::{mount, shared_file};
 
 /// How often a file is read again that changed hands while it was read.
 const READS: usize = 4;
@@ -115,6 +116,9 @@ fn seen(path: &Path, file: &fs::File) -> Result<Option<Sighting>, Failure> {
     for _ in 0..READS {
         content = opening::read(file).map_err(unreadable)?;
         found = results::read(file).map_err(unreadable)?;
+        if content == Content::Shared {
+            return shared_file::look(path).map(Some);
+        }
         // The record belongs to the lock only if both were seen as they are.
         let now = locked()?;
         if now == held {
@@ -128,7 +132,7 @@ fn seen(path: &Path, file: &fs::File) -> Result<Option<Sighting>, Failure> {
         LockState::Free
     };
     let (record, flaw) = match content {
-        Content::Foreign => return Ok(None),
+        Content::Foreign | Content::Shared => return Ok(None),
         Content::Empty => (None, None),
         Content::Record(record) => (Some(record), None),
         Content::Damaged(token) => {
@@ -141,7 +145,11 @@ fn seen(path: &Path, file: &fs::File) -> Result<Option<Sighting>, Failure> {
     };
     let unread = found == Found::Damaged;
     let flaw = flaw.or(unread.then(|| UNREAD.to_owned()));
-    let flaw = mount::examine(file).err().or(flaw);
+    let flaw = flaw.or_else(|| {
+        mount::of(path)
+            .shared
+            .then(|| "a lock of the kernel's on a shared drive, where it keeps nobody out".to_owned())
+    });
     let once = found.into_ledger();
     let record = match (record, once == Ledger::EMPTY) {
         (record, true) => record,

@@ -37,6 +37,11 @@ impl Lane {
         Lane(Arc::new(Semaphore::new(1)))
     }
 
+    /// Whether no job is under way.
+    pub(in crate::lease) fn is_idle(&self) -> bool {
+        self.0.available_permits() > 0
+    }
+
     /// Runs `job` when the job before it has ended. If this future is dropped the job goes on,
     /// and its result is dropped.
     pub(in crate::lease) async fn run<T: Send + 'static>(

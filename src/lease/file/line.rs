@@ -2,9 +2,8 @@
 //! first. Called by `store` and `opening`.
 //!
 //! The width makes every record overwrite the one before it completely and in one write, inside
-//! one page; a write that was torn by a crash leaves a token that is the old or the new one. The
-//! heartbeat writes the newline at the end once more: it can never change a record, not even when
-//! a write that hung is carried out after another has control.
+//! one page; a write that was torn by a crash leaves a token that is the old or the new one. Who
+//! asks for the time writes the newline at the end once more: it can never change a record.
 //!
 //! A damaged record must not make the token go back: whatever number can still be read behind
 //! "token" counts, and where there is none the wall clock takes its place, which is greater than
@@ -12,6 +11,7 @@
 //! destroy a script.
 
 use crate::lease::record::Record;
+use crate::lease::shared_file::FIRST_LINE;
 
 /// The length of every record with its newline, in bytes; less than a page.
 pub(super) const WIDTH: usize = 2048;
@@ -24,13 +24,15 @@ const DIGITS: usize = 20;
 
 /// What stands in a file.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Content {
+pub(in crate::lease) enum Content {
     /// Nothing yet.
     Empty,
     /// A record.
     Record(Record),
     /// What is left of a record; the greatest token that can still be read in it.
     Damaged(Option<u64>),
+    /// The hint of a lock that is a chain of versions: see [`crate::lease::shared_file`].
+    Shared,
     /// Something that we did not write.
     Foreign,
 }
@@ -41,7 +43,7 @@ impl Content {
         match self {
             Content::Record(record) => Some(record.token),
             Content::Damaged(token) => *token,
-            Content::Empty | Content::Foreign => None,
+            Content::Empty | Content::Shared | Content::Foreign => None,
         }
     }
 }
@@ -76,6 +78,15 @@ pub(super) fn encode(record: &Record) -> Vec<u8> {
 
 /// Makes out what `bytes` are.
 pub(super) fn decode(bytes: &[u8]) -> Content {
+    if bytes.starts_with(FIRST_LINE) {
+        return Content::Shared;
+    }
+    decode_record(bytes)
+}
+
+/// The same, as it was before there was another protocol: versions of then must take its hint for a
+/// stranger's.
+pub(in crate::lease) fn decode_record(bytes: &[u8]) -> Content {
     if bytes.is_empty() {
         return Content::Empty;
     }
@@ -169,7 +180,7 @@ mod tests {
                 Content::Empty => assert_eq!(cut, 0),
                 Content::Damaged(token) => assert!(token.is_none_or(|t| t == 100), "{cut}"),
                 Content::Record(record) => assert_eq!(record.token, 100),
-                Content::Foreign => panic!("cut to {cut}"),
+                Content::Foreign | Content::Shared => panic!("cut to {cut}"),
             }
         }
     }

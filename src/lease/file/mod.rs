@@ -1,4 +1,5 @@
-//! The file store: an exclusive lock on a file, on this machine or on a shared drive.
+//! The lock on a file of this machine's own disk: the kernel's. (A drive that machines share is
+//! [`shared_file`](super::shared_file)'s.)
 //!
 //! The lock is an open-file-description lock (`F_OFD_SETLK`) on the whole file. It belongs to the
 //! open file description, not to a process: supervisor, guardian and command share it, and the
@@ -6,9 +7,8 @@
 //!
 //! | file | purpose |
 //! |---|---|
-//! | `store` | [`File`]: the trait, and the steps of acquire, beat and release |
+//! | `store` | [`File`]: the trait, and the steps of acquire and release |
 //! | `opening` | [`Config`], [`OpenError`]: opening and creating the file, what is refused and why |
-//! | `mount` | whether the file is on a network mount, and whether its locks reach other machines |
 //! | `line` | the record as bytes in the file, and what to make of damaged ones |
 //! | `results` | the results of tasks that are to be done once, behind the record |
 //! | `task` | such a task: looking for its result, the server's time, writing the result down |
@@ -25,12 +25,11 @@
 //! run his command), and go over to the new file only when the old one is free.
 
 mod desk;
-mod failures;
+pub(super) mod failures;
 mod inspect;
 pub(super) mod lane;
-mod line;
+pub(super) mod line;
 mod lock;
-mod mount;
 mod opening;
 mod probe;
 mod reset;
@@ -39,6 +38,13 @@ mod store;
 mod task;
 
 pub use inspect::Inspector;
-pub use opening::{Config, Heartbeat, OpenError};
-pub use probe::{Mount, Probe, Subject};
+pub use opening::{Config, OpenError};
+pub use probe::{Probe, Subject};
 pub use store::File;
+
+/// Whether the lock at this path is one of a shared drive: because it lies on one, or because it says
+/// so itself (on the server's own disk). What lies on a shared drive is not asked.
+#[must_use]
+pub fn is_shared(path: &std::path::Path) -> bool {
+    super::mount::of(path).shared || opening::is_shared(path)
+}

@@ -3,30 +3,19 @@
 //! truncate, rename or unlink, and never block on what is not a file.
 
 use std::fs::{self, OpenOptions};
-use std::io;
+use std::io::{self, Read as _};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
+use super::failures::is_passing;
 use super::line::{self, Content};
 use super::results;
 use crate::core::{Failure, Sight};
 use crate::lease::record::Candidate;
-
-/// Whether a heartbeat is written through the locked descriptor.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Heartbeat {
-    /// On a network mount, where a lock can be lost; not on a local one, where it cannot.
-    #[default]
-    Auto,
-    /// Always.
-    On,
-    /// Never: a lost lock goes unnoticed.
-    Off,
-}
+use crate::lease::{mount, shared_file};
 
 /// How to compete for a file's lock.
 #[derive(Clone, Debug)]
@@ -35,10 +24,6 @@ pub struct Config {
     pub path: PathBuf,
     /// Who competes.
     pub candidate: Candidate,
-    /// Whether the lock has to be confirmed.
-    pub heartbeat: Heartbeat,
-    /// For how long a heartbeat confirms the lock.
-    pub lease: Duration,
     /// The file is created if it is missing.
     pub create: bool,
 }
@@ -114,21 +99,6 @@ impl From<OpenError> for Failure {
     }
 }
 
-/// Whether an error may be gone the next time, rather than mean that it will never work.
-pub(super) fn is_passing(errno: Errno) -> bool {
-    use Errno as E;
-    matches!(
-        errno,
-        E::EMFILE | E::ENFILE | E::ENOMEM | E::EIO | E::EINTR | E::EAGAIN | E::EBUSY | E::ENOLCK
-    ) || matches!(
-        errno,
-        E::ETIMEDOUT | E::EHOSTDOWN | E::EHOSTUNREACH | E::ENETDOWN | E::ENETUNREACH | E::ESTALE
-    ) || matches!(
-        errno,
-        E::ECONNREFUSED | E::ECONNRESET | E::ECONNABORTED | E::ENOTCONN | E::EREMOTEIO
-    )
-}
-
 /// Opens the lock file, creating it if that is allowed and needed.
 pub(super) fn open(path: &Path, create: bool) -> Result<fs::File, OpenError> {
     // Looked at before it is opened: opening a device can do things.
@@ -163,10 +133,11 @@ pub(super) fn open(path: &Path, create: bool) -> Result<fs::File, OpenError> {
         }
     }
     // Unreadable (a mandatory lock of another's) is fine here: it is read again under the lock.
-    if read(&file).is_ok_and(|content| content == Content::Foreign) {
-        return Err(foreign(path));
+    match read(&file) {
+        Ok(Content::Foreign) => Err(foreign(path)),
+        Ok(Content::Shared) => Err(shared(path)),
+        Ok(Content::Empty | Content::Record(_) | Content::Damaged(_)) | Err(_) => Ok(file),
     }
-    Ok(file)
 }
 
 /// Opens what is there, for reading only; `None` if there is nothing, in a directory that is there.
@@ -196,6 +167,29 @@ pub(super) fn foreign(path: &Path) -> OpenError {
         path,
         "it holds something that is not a lock record: name another file, or empty this one",
     )
+}
+
+/// The refusal of a lock that is a chain of versions.
+pub(super) fn shared(path: &Path) -> OpenError {
+    OpenError::refused(
+        path,
+        "it is a lock of a shared drive, which the kernel's locks do not keep: name it with --shared, or name another file",
+    )
+}
+
+/// Whether the path bears a lock of a shared drive, or has its versions beside it: then others may
+/// have it by those.
+pub(super) fn is_shared(path: &Path) -> bool {
+    let begins = |mut file: fs::File| {
+        let mut bytes = [0; shared_file::FIRST_LINE.len()];
+        file.read_exact(&mut bytes).is_ok() && bytes == *shared_file::FIRST_LINE
+    };
+    open_to_look(path).ok().flatten().is_some_and(begins) || has_versions(path)
+}
+
+/// Whether there is a directory of versions beside the path.
+pub(super) fn has_versions(path: &Path) -> bool {
+    mount::beside(path, shared_file::VERSIONS).is_dir()
 }
 
 /// What stands in the file.

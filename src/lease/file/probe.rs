@@ -13,19 +13,8 @@ use std::time::Duration;
 use time::OffsetDateTime;
 
 use super::line::{self, Content};
-use super::{lock, mount, opening};
+use super::{lock, opening};
 use crate::clock::Instant;
-
-/// What a mount says of itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mount {
-    /// The file system's name.
-    pub kind: String,
-    /// Other machines have it too.
-    pub network: bool,
-    /// Whether its locks reach them cannot be seen from here.
-    pub unsure: bool,
-}
 
 /// The lock's own file, opened as an instance would open it.
 pub struct Subject(fs::File);
@@ -53,17 +42,10 @@ impl Subject {
             Ok(Content::Empty) => Ok("none yet".to_owned()),
             Ok(Content::Damaged(Some(token))) => Err(format!("damaged, token {token} or so")),
             Ok(Content::Damaged(None)) => Err("damaged beyond reading".to_owned()),
+            Ok(Content::Shared) => Err("of a shared drive".to_owned()),
             Ok(Content::Foreign) => Err("something else".to_owned()),
             Err(error) => Err(error.to_string()),
         }
-    }
-
-    /// What it lies on.
-    ///
-    /// # Errors
-    /// One line, where its locks are local to this machine and its files are not.
-    pub fn mount(&self) -> Result<Mount, String> {
-        examine(&self.0)
     }
 }
 
@@ -92,14 +74,6 @@ impl Probe {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
-    }
-
-    /// What it lies on.
-    ///
-    /// # Errors
-    /// See [`Subject::mount`].
-    pub fn mount(&self) -> Result<Mount, String> {
-        examine(&self.file)
     }
 
     /// Locks it, and tells whether a second descriptor of this process finds it locked.
@@ -166,15 +140,6 @@ impl Drop for Probe {
     }
 }
 
-fn examine(file: &fs::File) -> Result<Mount, String> {
-    let found = mount::examine(file)?;
-    Ok(Mount {
-        kind: found.kind,
-        network: found.network,
-        unsure: found.unsure,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -187,7 +152,6 @@ mod tests {
         assert!(probe.excludes().unwrap());
         assert_eq!(probe.writes(3).unwrap().len(), 3);
         assert!(probe.clock().unwrap().abs() < time::Duration::minutes(1));
-        assert!(!probe.mount().unwrap().kind.is_empty());
         drop(probe);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }

@@ -10,14 +10,16 @@ use std::path::Path;
 
 use nix::errno::Errno;
 
+use super::failures::is_passing;
 use super::inspect::Inspector;
 use super::line::Content;
 use super::results::{self, Found};
-use super::{lock, mount, opening};
+use super::{lock, opening};
 use crate::clock::Instant;
 use crate::core::Failure;
 use crate::lease::inspect::{Errands, Forgotten};
 use crate::lease::once::Ledger;
+use crate::lease::shared_file;
 
 impl Inspector {
     /// Forgets these results, if they are still what was `shown`, and nobody has the lock; with
@@ -49,11 +51,10 @@ fn forget(
     if opening::open_to_look(path)?.is_none() {
         return Ok(Forgotten::Nothing);
     }
+    if opening::is_shared(path) {
+        return shared_file::forget(path, errands, shown, force);
+    }
     let file = opening::open(path, false)?;
-    mount::examine(&file).map_err(|why| Failure::Fatal {
-        why: format!("{}: {why}", path.display()),
-        denied: false,
-    })?;
     forget_alone(&file, path, errands, shown, force)
 }
 
@@ -121,7 +122,7 @@ fn write(file: &fs::File, ledger: &Ledger) -> io::Result<()> {
 
 fn failure(path: &Path, what: &str, errno: Errno) -> Failure {
     let why = format!("{}: {what}: {}", path.display(), errno.desc());
-    if opening::is_passing(errno) {
+    if is_passing(errno) {
         return super::failures::transient(why);
     }
     Failure::Fatal {

@@ -1,4 +1,4 @@
-//! [`File`]: the steps of acquiring, confirming and giving back a file's lock, and what each of
+//! [`File`]: the steps of acquiring and giving back a file's lock, and what each of
 //! their errors means. Called through [`Store`]. It must never take an error for "held by
 //! another", nor hold the lock of a file that is no longer the one at the path.
 
@@ -9,18 +9,17 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use nix::errno::Errno;
 
 use super::desk::{Desk, Grip};
-use super::failures::{errno_of, is_errno, lost, transient};
+use super::failures::{errno_of, is_errno, is_passing, lost, transient};
 use super::lane::{Lane, Stalled};
 use super::line::{self, Content};
-use super::opening::{self, Config, Heartbeat, OpenError};
+use super::opening::{self, Config, OpenError};
 use super::task::Duty;
-use super::{lock, mount, results};
+use super::{lock, results};
 use crate::clock::Instant;
 use crate::core::{Failure, Grant, Outcome};
 use crate::lease::once::Ledger;
@@ -38,7 +37,6 @@ const REPLACED: &str = "the lock file was removed or replaced, so another can lo
 /// have keep the lock until the last of them is gone.
 pub struct File {
     name: String,
-    lease: Option<Duration>,
     lane: Lane,
     /// The next attempt runs where it is asked for: see [`File::competing_in_place`].
     in_place: AtomicBool,
@@ -51,7 +49,6 @@ pub(super) struct Place {
     pub(super) path: PathBuf,
     create: bool,
     pub(super) candidate: Candidate,
-    pub(super) network: bool,
     pub(super) desk: Arc<Desk>,
     /// The task that is to be done once.
     pub(super) duty: Option<Arc<Duty>>,
@@ -71,44 +68,28 @@ impl File {
     ///
     /// # Errors
     /// If the file cannot serve as a lock: it cannot be opened for reading and writing, is not a
-    /// regular file, holds something else, or lies on a mount whose locks are local.
+    /// regular file, or holds something else.
     pub fn open(config: Config) -> Result<File, OpenError> {
         // The command may start elsewhere, and the path is looked at again and again.
         let path = std::path::absolute(&config.path).map_err(|error| {
             OpenError::refused(&config.path, &format!("cannot be made absolute: {error}"))
         })?;
         let file = opening::open(&path, config.create)?;
-        let mount = mount::examine(&file).map_err(|why| OpenError::refused(&path, &why))?;
-        if mount.unsure {
-            tracing::warn!(
-                path = %path.display(),
-                "whether locks on this {} mount reach other machines cannot be seen from here",
-                mount.kind
-            );
-        }
-        let beats = match config.heartbeat {
-            Heartbeat::Auto => mount.network,
-            Heartbeat::On => true,
-            Heartbeat::Off => false,
-        };
         Ok(File {
             name: path.display().to_string(),
-            lease: beats.then_some(config.lease),
             lane: Lane::new(),
             in_place: AtomicBool::new(false),
             place: Place {
                 path,
                 create: config.create,
                 candidate: config.candidate,
-                network: mount.network,
                 desk: Arc::new(Desk::new(file)),
                 duty: None,
             },
         })
     }
 
-    /// Has the first attempt run in the caller's thread, where that cannot wait for another machine:
-    /// on a local file system, without a heartbeat and without a task. It saves a thread, which is
+    /// Has the first attempt run in the caller's thread, unless there is a task. It saves a thread, which is
     /// much of what a start costs. For a process that has nothing else to do yet: what is written
     /// under the lock is seen to the disk. Everything after the first attempt keeps to the lane: no
     /// disk may hold up the end of a command, and a standby's may run by then.
@@ -120,10 +101,7 @@ impl File {
 
     /// Whether this attempt, once asked for, may be made in the caller's thread.
     fn begins_in_place(&self) -> bool {
-        self.in_place.swap(false, Ordering::Relaxed)
-            && !self.place.network
-            && self.lease.is_none()
-            && self.place.duty.is_none()
+        self.in_place.swap(false, Ordering::Relaxed) && self.place.duty.is_none()
     }
 
     pub(super) fn set_duty(&mut self, duty: Duty) {
@@ -162,8 +140,8 @@ impl Store for File {
 
     fn terms(&self) -> Terms {
         Terms {
-            lease: self.lease,
-            wakes: !self.place.network,
+            lease: None,
+            wakes: true,
         }
     }
 
@@ -184,7 +162,7 @@ impl Store for File {
     }
 
     async fn renew(&self, give_up_at: Instant) -> Result<(), Failure> {
-        self.blocking("the heartbeat", give_up_at, |place| place.beat())
+        self.blocking("looking at it", give_up_at, |place| place.confirm())
             .await
     }
 
@@ -210,10 +188,6 @@ impl Store for File {
     }
 
     async fn freed(&self) {
-        if self.place.network {
-            // The kernel's wait for a lock on a server polls, and can outlast what we know.
-            return std::future::pending().await;
-        }
         self.place.desk.freed().await;
     }
 
@@ -288,7 +262,6 @@ impl Place {
     /// our description finds it locked.
     fn is_at_path(&self, file: &fs::File) -> Result<bool, Failure> {
         let failed = |error: io::Error| self.io_failure("looking at it again", &error);
-        // Opened, not only looked at: that makes a network file system ask its server.
         let other = match opening::open_existing(&self.path) {
             Ok(other) => other,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -324,6 +297,12 @@ impl Place {
                     denied: false,
                 });
             }
+            Content::Shared => {
+                return Err(Failure::Fatal {
+                    why: opening::shared(&self.path).why,
+                    denied: false,
+                });
+            }
             Content::Damaged(None) => {
                 // Microseconds: no tenure is as short, so the clock stays ahead of the count.
                 let micros = time::OffsetDateTime::now_utc().unix_timestamp_nanos() / 1000;
@@ -346,6 +325,14 @@ impl Place {
             ..Record::begun(&self.candidate, token)
         };
         write(file, &record).map_err(|error| self.write_failure("writing its record", &error))?;
+        // Whoever has this path by the versions of a shared drive made their directory before it looked
+        // for our record: one of the two sees the other.
+        if opening::has_versions(&self.path) {
+            return Err(Failure::Fatal {
+                why: opening::shared(&self.path).why,
+                denied: false,
+            });
+        }
         let failed = self.begin_duty(file, &record.once)?;
         self.desk.set_record(record);
         Ok((token, failed))
@@ -365,22 +352,11 @@ impl Place {
         }
     }
 
-    /// Confirms that the lock is still ours: writes through the locked descriptor, which fails
-    /// when a server has taken the lock away, and looks whether it is still the file at the path.
-    pub(super) fn beat(&self) -> Result<(), Failure> {
-        let Some((file, record)) = self.desk.tenure() else {
+    /// Confirms that what we have locked is the file at the path.
+    pub(super) fn confirm(&self) -> Result<(), Failure> {
+        let Some((file, _)) = self.desk.tenure() else {
             return Err(lost(&self.path, "its lock is not ours"));
         };
-        let written = file.metadata().and_then(|found| {
-            if found.len() == line::WIDTH as u64 || found.len() > line::READ_LIMIT as u64 {
-                file.write_all_at(b"\n", line::WIDTH as u64 - 1)?;
-                file.sync_data()
-            } else {
-                // Somebody emptied it; its record must be back before the next tenure reads it.
-                write(&file, &record)
-            }
-        });
-        written.map_err(|error| self.beat_failure(errno_of(&error)))?;
         let failed = |error: io::Error| self.io_failure("looking at it again", &error);
         let ours = file.metadata().map_err(failed)?;
         let other = match opening::open_existing(&self.path) {
@@ -408,18 +384,6 @@ impl Place {
         }
     }
 
-    /// What an error of the write through the locked descriptor means.
-    fn beat_failure(&self, errno: Errno) -> Failure {
-        let why = format!("the heartbeat failed: {}", errno.desc());
-        match errno {
-            Errno::ESTALE | Errno::ENOLCK | Errno::EBADF => lost(&self.path, &why),
-            // So the kernel says that a server has taken the lock away. A local disk that fails
-            // takes no lock away.
-            Errno::EIO if self.network => lost(&self.path, &why),
-            _ => transient(format!("{}: {why}", self.path.display())),
-        }
-    }
-
     /// Writes that the holder drains.
     fn announce(&self) -> Result<(), Failure> {
         let Some((file, mut record)) = self.desk.tenure() else {
@@ -433,7 +397,7 @@ impl Place {
     }
 
     /// Unlocks, whoever of us has locked it and for whatever reason. After a tenure it tells of a
-    /// file that was replaced meanwhile, which nobody looks for without a heartbeat.
+    /// file that was replaced meanwhile, which nobody looks for before.
     fn give_back(&self) -> Result<(), Failure> {
         let tenure = self.desk.tenure();
         // Before it is unlocked: what becomes of it later is another's concern.
@@ -463,7 +427,7 @@ impl Place {
     /// What an error means that is not about a lock we have.
     fn failure(&self, what: &str, errno: Errno) -> Failure {
         let why = format!("{}: {what}: {}", self.path.display(), errno.desc());
-        if opening::is_passing(errno) {
+        if is_passing(errno) {
             return transient(why);
         }
         Failure::Fatal {

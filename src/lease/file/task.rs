@@ -1,8 +1,8 @@
 //! A task that is to be done once, on a file: its result behind the record, its time from the file
-//! server's clock.
+//! system's clock.
 //!
 //! Called by `store` in the lane, while it competes and when a run has ended. The clock is the
-//! modification time that the server gives to a write of ours: the newline at the end of the
+//! modification time that the file system gives to a write of ours: the newline at the end of the
 //! record, which is always the same byte and so harms nobody, whoever has the lock. A result counts
 //! when it was written, and the lock and the file at the path were still ours after that.
 
@@ -75,7 +75,7 @@ impl Place {
             }
             // Not everybody lets us write where another has a lock; then we learn it under our own.
             if let Err(error) = self.ask_the_time(duty, file) {
-                tracing::debug!(%error, "the file server's clock cannot be asked without the lock");
+                tracing::debug!(%error, "the file system's clock cannot be asked without the lock");
             }
         }
         let Ok(Found::Results { ledger, .. }) = results::read(file) else {
@@ -172,28 +172,18 @@ impl Place {
         self.desk.set_record(record);
         // Nobody finds what was written into a file that is not at the path any more, and a lock
         // that was lost meanwhile is somebody else's.
-        self.beat()
+        self.confirm()
     }
 
-    /// Has the file server tell its time.
+    /// Has the file system tell its time.
     fn ask_the_time(&self, duty: &Duty, file: &fs::File) -> io::Result<()> {
         let found = file.metadata()?;
         if found.len() < line::WIDTH as u64 {
             return Err(io::Error::other("it has no record yet"));
         }
         file.write_all_at(b"\n", line::WIDTH as u64 - 1)?;
-        if self.network {
-            file.sync_data()?;
-        }
         let asked = Instant::now();
-        // Opened anew: so a network file system asks its server instead of its memory.
-        let other = opening::open_existing(&self.path)?.metadata()?;
-        let said = if opening::is_same(&found, &other) {
-            other
-        } else {
-            file.metadata()?
-        };
-        let said = u64::try_from(said.mtime()).unwrap_or(0);
+        let said = u64::try_from(file.metadata()?.mtime()).unwrap_or(0);
         duty.errand().hear(&duty.task, said, asked);
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What `run` needs of a file: that it can be opened, that locks there exclude other descriptors and
+//! What `run` needs of a file on this machine's own disk: that it can be opened, that locks there exclude other descriptors and
 //! other processes, and what a write costs.
 //!
 //! Called by `doctor`. The work is done in a thread of its own, because a file system can hang; then
@@ -13,10 +13,11 @@ use std::time::Duration;
 use nix::errno::Errno;
 use time::OffsetDateTime;
 
-use super::{Check, Findings, Verdict, attempt_limit, brief, percentiles};
+use super::{Check, Findings, attempt_limit, brief, percentiles, shared_file};
 use crate::clock::Instant;
 use crate::core::Budget;
-use crate::lease::file::{Inspector, Mount, Probe, Subject};
+use crate::lease::file::{self, Inspector, Probe, Subject};
+use crate::lease::mount;
 use crate::units::show;
 use crate::verbs::place;
 use crate::verbs::told::Told;
@@ -25,6 +26,8 @@ use crate::verbs::told::Told;
 pub(super) const NOT_LOCKED: u8 = 3;
 /// For how long a file system may say nothing.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// The same for a drive that machines share: who asks because something hangs wants an answer.
+const SHARED_PATIENCE: Duration = Duration::from_secs(8);
 /// How many writes are timed.
 const SAMPLES: usize = 10;
 
@@ -32,20 +35,33 @@ const SAMPLES: usize = 10;
 pub(super) fn examine(findings: &mut Findings, path: &Path, budget: &Budget) {
     let (to, from) = channel();
     let (path, budget) = (path.to_owned(), *budget);
+    let mount = mount::of(&path);
+    let shared = mount.shared || file::is_shared(&path);
+    findings.add(match shared {
+        true => shared_file::of_mount(&mount),
+        false => Check::ok("mount", format!("{}, on this machine only", mount.kind)),
+    });
+    let patience = if shared { SHARED_PATIENCE } else { PATIENCE };
     let started = std::thread::Builder::new()
         .name("doctor".into())
-        .spawn(move || work(&path, &budget, &to));
+        .spawn(move || {
+            if shared {
+                shared_file::work(&path, &budget, &to);
+            } else {
+                work(&path, &budget, &to);
+            }
+        });
     if let Err(why) = started {
         return findings.add(Check::fail("thread", why.to_string(), "raise the limit"));
     }
     loop {
-        match from.recv_timeout(PATIENCE) {
+        match from.recv_timeout(patience) {
             Ok(check) => findings.add(check),
             Err(RecvTimeoutError::Disconnected) => return,
             Err(RecvTimeoutError::Timeout) => {
                 return findings.add(Check::fail(
                     "hang",
-                    format!("the file system has not answered for {}", show(PATIENCE)),
+                    format!("the file system has not answered for {}", show(patience)),
                     "is its server there? (see dmesg)",
                 ));
             }
@@ -79,11 +95,6 @@ fn work(path: &Path, budget: &Budget, to: &Sender<Check>) {
     }
     let suffix = format!(".trafficcop-doctor-{:08x}", fastrand::u32(..));
     let probe = Probe::beside(path, &suffix);
-    let mount = match (&probe, &subject) {
-        (Ok(probe), _) => Some(probe.mount()),
-        (Err(_), Some(subject)) => Some(subject.mount()),
-        (Err(_), None) => None,
-    };
     let mut probe = match probe {
         Ok(probe) => {
             say(Check::ok("directory", "a file beside the lock can be made"));
@@ -108,46 +119,23 @@ fn work(path: &Path, budget: &Budget, to: &Sender<Check>) {
             None
         }
     };
-    let network = mount.as_ref().map(|mount| match mount {
-        Ok(mount) => mount.network,
-        // So network that its locks do not even leave this machine.
-        Err(_) => true,
-    });
-    if let Some(mount) = mount {
-        say(of_mount(mount));
-    }
     if let Some(probe) = &mut probe {
         say(descriptors(probe));
         say(processes(probe));
-        say(writes(probe, budget, network == Some(true)));
+        say(writes(probe, budget));
         say(clock(probe));
-    }
-    match network {
-        Some(true) => say(Check::ok(
-            "heartbeat",
-            format!(
-                "is used here (a network mount): --lease {} must be shorter than the file server's \
-                 own lease (90 seconds on Linux unless configured)",
-                show(budget.lease)
-            ),
-        )),
-        Some(false) => say(Check::ok(
-            "heartbeat",
-            "not needed on a local file system: the lock lasts as long as its holder",
-        )),
-        None => {}
     }
 }
 
 /// The kernel's words, without its number.
-fn words(error: &io::Error) -> String {
+pub(super) fn words(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(number) => Errno::from_raw(number).desc().to_owned(),
         None => error.to_string(),
     }
 }
 
-fn lock(path: &Path) -> Check {
+pub(super) fn lock(path: &Path) -> Check {
     let seen = Inspector::new(path)
         .map_err(anyhow::Error::from)
         .and_then(|lock| {
@@ -157,24 +145,6 @@ fn lock(path: &Path) -> Check {
     match seen {
         Ok(seen) => Check::ok("lock", Told::of(&seen, OffsetDateTime::now_utc()).line()),
         Err(why) => Check::fail("lock", format!("{why:#}"), ""),
-    }
-}
-
-fn of_mount(mount: Result<Mount, String>) -> Check {
-    const NAME: &str = "mount";
-    match mount {
-        Ok(mount) if mount.unsure => Check::warn(
-            NAME,
-            format!("{}, shared with other machines", mount.kind),
-            "whether its locks reach them cannot be seen from here: run doctor's --file on two \
-             machines, one of them under 'trafficcop run', and see that it is held",
-        ),
-        Ok(mount) if mount.network => Check::ok(
-            NAME,
-            format!("{}, whose locks reach other machines", mount.kind),
-        ),
-        Ok(mount) => Check::ok(NAME, format!("{}, on this machine only", mount.kind)),
-        Err(why) => Check::fail(NAME, why, ""),
     }
 }
 
@@ -226,7 +196,7 @@ fn processes(probe: &Probe) -> Check {
     }
 }
 
-fn writes(probe: &Probe, budget: &Budget, network: bool) -> Check {
+fn writes(probe: &Probe, budget: &Budget) -> Check {
     const NAME: &str = "sync";
     let samples = match probe.writes(SAMPLES) {
         Ok(samples) => samples,
@@ -244,24 +214,10 @@ fn writes(probe: &Probe, budget: &Budget, network: bool) -> Check {
         brief(p50),
         brief(p99)
     );
-    let limit = attempt_limit(budget);
-    let verdict = match network {
-        true if p50 * 2 >= limit => Verdict::Fail,
-        _ if p99 * 4 >= limit => Verdict::Warn,
-        _ => return Check::ok(NAME, found),
-    };
-    Check {
-        verdict,
-        ..Check::warn(
-            NAME,
-            found,
-            format!(
-                "slow: a heartbeat may take {} with --lease {}, and each tenure begins with one",
-                brief(limit),
-                show(budget.lease)
-            ),
-        )
+    if p99 * 4 < attempt_limit(budget) {
+        return Check::ok(NAME, found);
     }
+    Check::warn(NAME, found, "slow: each tenure begins with one")
 }
 
 fn clock(probe: &mut Probe) -> Check {

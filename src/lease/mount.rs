@@ -1,0 +1,261 @@
+//! What a path lies on: a disk of this machine alone, or a drive that machines share.
+//!
+//! Called before a lock on a file is opened, and by `doctor`. The kernel's locks are trusted on
+//! file systems that are known to be this machine's alone; everything else is taken for shared.
+//! It must never ask a shared drive anything: its server may be gone, and who asks hangs.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Component, Path, PathBuf};
+
+use crate::procfs;
+
+/// How many symbolic links are followed before a path is taken for what it says (the kernel's 40).
+const LINKS: usize = 40;
+
+/// File systems whose files no other machine can have, and whose locks the kernel keeps itself.
+const LOCAL: &[&str] = &[
+    "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "jfs", "reiserfs", "nilfs2",
+    "tmpfs", "ramfs", "rootfs", "devtmpfs", "overlay", "fuseblk", "ntfs3", "vfat", "exfat",
+    "hfsplus", "ufs", "udf", "iso9660", "squashfs", "erofs", "hugetlbfs",
+];
+
+/// What was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount {
+    /// The file system's name.
+    pub kind: String,
+    /// Other machines may have the same files.
+    pub shared: bool,
+    /// The mount's options, those of the server's side included.
+    pub options: String,
+    /// Where it is mounted.
+    pub at: PathBuf,
+}
+
+impl Mount {
+    /// Whether nobody knows if two who make one directory here are told apart: a program of
+    /// somebody's stands between us and the store.
+    #[must_use]
+    pub fn is_unproven(&self) -> bool {
+        self.kind == "fuse" || self.kind.starts_with("fuse.")
+    }
+
+    /// Whether news of other machines can come very late here: an NFS mount that does not ask its
+    /// server when a file is opened.
+    #[must_use]
+    pub fn is_slow_to_tell(&self) -> bool {
+        self.kind.starts_with("nfs") && self.options.split(',').any(|option| option == "nocto")
+    }
+}
+
+/// What `path` lies on, or would lie on if it were made. Symbolic links are followed as far as that
+/// needs no shared drive; one that lies on a shared drive is taken to stay there.
+#[must_use]
+pub fn of(path: &Path) -> Mount {
+    let table = procfs::text("/proc/self/mountinfo").unwrap_or_default();
+    let mounts = parse(table.as_bytes());
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    find(&mounts, &absolute, &|path| std::fs::read_link(path).ok()).unwrap_or_else(|| Mount {
+        // Without a mount table nothing is known, so nothing is trusted.
+        kind: "unknown".to_owned(),
+        shared: true,
+        options: String::new(),
+        at: PathBuf::from("/"),
+    })
+}
+
+/// Walks down `path` from the root, and stops at the first shared mount.
+fn find(
+    mounts: &[Mount],
+    path: &Path,
+    read_link: &dyn Fn(&Path) -> Option<PathBuf>,
+) -> Option<Mount> {
+    let parts = |path: &Path| -> Vec<OsString> {
+        let parts = path.components().rev().filter_map(|part| match part {
+            Component::Normal(name) => Some(name.to_owned()),
+            Component::ParentDir => Some("..".into()),
+            Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
+        });
+        parts.collect()
+    };
+    let mut ahead = parts(path);
+    let mut here = PathBuf::from("/");
+    let mut links = 0;
+    loop {
+        let mount = mounts.iter().rfind(|mount| mount.at == here);
+        if let Some(mount) = mount.filter(|mount| mount.shared) {
+            // Where a mount is listed no link can be, so one further down is reached without a
+            // question: a temporary file system of a machine whose root is on a server, say.
+            let Some(inner) = below(mounts, &here, &ahead) else {
+                return Some(mount.clone());
+            };
+            ahead.truncate(ahead.len() - (depth(&inner) - depth(&here)));
+            here = inner;
+            continue;
+        }
+        let Some(name) = ahead.pop() else { break };
+        if name == ".." {
+            here.pop();
+            continue;
+        }
+        let next = here.join(&name);
+        // A mount point is no link, and asking what it is may be asking a server.
+        let mounted = mounts.iter().any(|mount| mount.at == next);
+        match (!mounted && links < LINKS).then(|| read_link(&next)).flatten() {
+            Some(target) => {
+                links += 1;
+                if target.is_absolute() {
+                    here = PathBuf::from("/");
+                }
+                ahead.extend(parts(&target));
+            }
+            None => here = next,
+        }
+    }
+    let of_these = mounts.iter().filter(|mount| here.starts_with(&mount.at));
+    // Of two at one place the later one hides the other, and of equals the last is taken.
+    of_these.max_by_key(|mount| depth(&mount.at)).cloned()
+}
+
+/// The deepest mount point on the way from `here` through what is `ahead` (the last part first).
+fn below(mounts: &[Mount], here: &Path, ahead: &[OsString]) -> Option<PathBuf> {
+    let mut whole = here.to_owned();
+    whole.extend(ahead.iter().rev().take_while(|part| *part != ".."));
+    let points = mounts.iter().map(|mount| &mount.at);
+    let inner = points.filter(|at| whole.starts_with(at) && at.starts_with(here) && *at != here);
+    inner.max_by_key(|at| depth(at)).cloned()
+}
+
+fn depth(path: &Path) -> usize {
+    path.components().count()
+}
+
+/// The mount table: `id parent dev root point options [tags] - type source super-options`.
+fn parse(table: &[u8]) -> Vec<Mount> {
+    let line = |line: &[u8]| {
+        let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
+        let dash = fields.iter().position(|field| *field == b"-")?;
+        let kind = String::from_utf8_lossy(fields.get(dash + 1)?).into_owned();
+        let here = String::from_utf8_lossy(fields.get(5)?);
+        let there = fields.get(dash + 3).copied().unwrap_or_default();
+        Some(Mount {
+            shared: !LOCAL.contains(&kind.as_str()),
+            options: format!("{here},{}", String::from_utf8_lossy(there)),
+            at: unescaped(fields.get(4)?),
+            kind,
+        })
+    };
+    table.split(|byte| *byte == b'\n').filter_map(line).collect()
+}
+
+/// The kernel writes blanks, line ends and backslashes of a path as three octal digits.
+fn unescaped(text: &[u8]) -> PathBuf {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((byte, after)) = rest.split_first() {
+        let digits = after.get(..3).filter(|_| *byte == b'\\');
+        let code = digits.and_then(|digits| {
+            let digits = std::str::from_utf8(digits).ok()?;
+            u8::from_str_radix(digits, 8).ok()
+        });
+        match code {
+            Some(code) => {
+                bytes.push(code);
+                rest = &after[3..];
+            }
+            None => {
+                bytes.push(*byte);
+                rest = after;
+            }
+        }
+    }
+    PathBuf::from(OsString::from_vec(bytes))
+}
+
+/// The path beside `path` whose name goes on with `suffix`.
+#[must_use]
+pub(super) fn beside(path: &Path, suffix: impl AsRef<OsStr>) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(OsStr::from_bytes(name.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &str = "\
+22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw
+23 22 0:20 / /proc rw - proc proc rw
+30 22 0:50 / /mnt/share rw,noatime shared:1 - nfs4 server:/x rw,vers=4.2,hard
+31 22 0:51 / /mnt/my\\040smb rw - cifs //server/x rw,vers=3.1.1
+32 22 0:52 / /tmp rw - tmpfs tmpfs rw
+33 32 0:53 / /tmp/blob rw - fuse.blobfuse2 blobfuse2 rw
+34 30 8:2 / /mnt/share/local rw - xfs /dev/sdb rw
+35 22 0:54 / /mnt/over rw - ext4 /dev/sdc rw
+36 22 0:55 / /mnt/over rw - nfs server:/y rw,nocto
+";
+
+    fn found(path: &str, links: &[(&str, &str)]) -> Mount {
+        let mounts = parse(TABLE.as_bytes());
+        let read_link = |path: &Path| {
+            assert!(
+                path.starts_with("/mnt/share/local")
+                    || !path.starts_with("/mnt/share") && !path.starts_with("/mnt/my smb"),
+                "a shared drive was asked for {path:?}"
+            );
+            let link = links.iter().find(|(from, _)| Path::new(from) == path);
+            link.map(|(_, to)| PathBuf::from(to))
+        };
+        find(&mounts, Path::new(path), &read_link).expect("a mount")
+    }
+
+    #[test]
+    fn what_is_known_to_be_local_is_local_and_all_else_is_shared() {
+        for (path, kind, shared) in [
+            ("/srv/lock", "ext4", false),
+            ("/tmp/a/lock", "tmpfs", false),
+            ("/mnt/share/lock", "nfs4", true),
+            ("/mnt/sharelock", "ext4", false),
+            ("/mnt/my smb/a/lock", "cifs", true),
+            ("/tmp/blob/lock", "fuse.blobfuse2", true),
+            ("/tmp/blob/../lock", "fuse.blobfuse2", true),
+            ("/mnt/over/lock", "nfs", true),
+            ("/proc/lock", "proc", true),
+            ("/mnt/share/local/lock", "xfs", false),
+            ("/mnt/share/local/../lock", "nfs4", true),
+            ("/mnt/share/a/../local/lock", "nfs4", true),
+        ] {
+            let mount = found(path, &[]);
+            assert_eq!((mount.kind.as_str(), mount.shared), (kind, shared), "{path}");
+        }
+        assert!(found("/tmp/blob/lock", &[]).is_unproven());
+        assert!(found("/mnt/over/lock", &[]).is_slow_to_tell());
+        assert!(!found("/mnt/share/lock", &[]).is_slow_to_tell());
+    }
+
+    #[test]
+    fn links_are_followed_without_asking_a_shared_drive() {
+        let links = [
+            ("/locks", "/mnt/share/locks"),
+            ("/srv/x", "../locks/y"),
+            ("/srv/round", "round"),
+        ];
+        for (path, shared) in [
+            ("/locks/a", true),
+            ("/srv/x/a", true),
+            ("/srv/round/a", false),
+            ("/srv/a", false),
+        ] {
+            assert_eq!(found(path, &links).shared, shared, "{path}");
+        }
+    }
+
+    #[test]
+    fn the_directory_for_temporary_files_here_is_found() {
+        let directory = tempfile::tempdir().unwrap();
+        let mount = of(&directory.path().join("lock"));
+        assert!(!mount.kind.is_empty() && mount.kind != "unknown");
+    }
+}

@@ -1,0 +1,279 @@
+//! Looks at a lock on a shared drive without competing for it, breaks it, and forgets results of
+//! tasks that are to be done once.
+//!
+//! Called by the verbs, in a thread that may hang with the drive. Who looks makes and writes nothing.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::record::{State, VersionRecord};
+use super::refusal;
+use super::share::{Hint, Made, Share};
+use crate::core::Failure;
+use crate::core::observed::{LONGEST_LEASE, Version};
+use crate::lease::inspect::{Errands, Forgotten, LockState, Sighting, UNREAD};
+use crate::lease::once::Ledger;
+use crate::lease::record::Record;
+
+/// What became of a lock that was to be broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Broken {
+    /// Others can have control after so long.
+    Within(Duration),
+    /// Nobody had it.
+    Free,
+    /// It is not as it was shown: nothing was broken.
+    Changed,
+}
+
+/// The greatest version, and its record.
+fn last(share: &Share) -> Result<(Version, Option<VersionRecord>), Failure> {
+    let failed =
+        |what: &str, error| refusal::of(share.path(), share.versions(), what, &error);
+    let hint = match share.hint().map_err(|error| failed("reading it", error))? {
+        Hint::Record(record) => Some(*record),
+        Hint::Missing | Hint::Empty | Hint::Unread => None,
+        Hint::Stranger => return Err(refusal::stranger(share.path())),
+    };
+    let mut version = match &hint {
+        Some(record) => record.version,
+        None => match share.list() {
+            Ok(versions) => versions.last().copied().unwrap_or(0),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => 0,
+            Err(error) => return Err(failed("reading its versions", error)),
+        },
+    };
+    while let Some(next) = version.checked_add(1) {
+        let exists = share.exists(next);
+        if !exists.map_err(|error| failed("reading its versions", error))? {
+            break;
+        }
+        version = next;
+    }
+    let record = hint.filter(|record| record.version == version);
+    Ok((version, record.or_else(|| share.record(version))))
+}
+
+/// Looks.
+pub(in crate::lease) fn look(path: &Path) -> Result<Sighting, Failure> {
+    let (version, record) = last(&Share::new(path))?;
+    let unread = record.as_ref().is_some_and(|record| record.unread);
+    let flaw = match &record {
+        None if version > 0 => Some(format!(
+            "version {version} has no record that can be read: it is held for {} s from when it was seen",
+            LONGEST_LEASE.as_secs()
+        )),
+        _ => unread.then(|| UNREAD.to_owned()),
+    };
+    let free = version == 0 || record.as_ref().is_some_and(|record| record.state == State::Released);
+    Ok(Sighting {
+        name: path.display().to_string(),
+        lock: path.display().to_string(),
+        state: if free { LockState::Free } else { LockState::Held },
+        record: record.map(|record| record.record),
+        flaw,
+        unread,
+        version: Some(version.to_string()),
+    })
+}
+
+/// Ends the tenure that was shown (`seen`: its [`Sighting::version`] may have gone on, its token not):
+/// others can have control after `period`, or without one when its own lease would be over. The
+/// holder learns of it with its next renewal. `by` is named in the record.
+///
+/// # Errors
+/// As looking; `Transient` where it is not known whether it is broken.
+pub fn break_lock(
+    path: &Path,
+    seen: &Record,
+    period: Option<Duration>,
+    by: &str,
+) -> Result<Broken, Failure> {
+    let share = Share::new(path);
+    let (version, record) = last(&share)?;
+    let Some(held) = record.filter(|held| held.state != State::Released) else {
+        return Ok(match version {
+            0 => Broken::Free,
+            _ if share.record(version).is_some() => Broken::Free,
+            _ => Broken::Changed,
+        });
+    };
+    if held.record.token != seen.token {
+        return Ok(Broken::Changed);
+    }
+    let after = period.unwrap_or(held.lease);
+    let record = VersionRecord {
+        version: version.saturating_add(1),
+        state: match after.is_zero() {
+            true => State::Released,
+            false => State::Held,
+        },
+        nonce: fastrand::u128(..),
+        lease: if after.is_zero() { held.lease } else { after },
+        record: Record {
+            holder: by.to_owned(),
+            command: String::new(),
+            draining: false,
+            ..held.record
+        },
+        unread: held.unread,
+    };
+    if !put(&share, &record)? {
+        return Ok(Broken::Changed);
+    }
+    // The holder may have gone on while there was no record that said whose this version is.
+    let again = share.exists(record.version.saturating_add(1));
+    Ok(match again {
+        Ok(true) => Broken::Changed,
+        Ok(false) | Err(_) => Broken::Within(after),
+    })
+}
+
+/// Forgets these results, if they are still what was `shown`, and nobody has the lock.
+pub(in crate::lease) fn forget(
+    path: &Path,
+    errands: &Errands,
+    shown: &Ledger,
+    force: bool,
+) -> Result<Forgotten, Failure> {
+    let share = Share::new(path);
+    let (version, record) = last(&share)?;
+    if version == 0 {
+        return Ok(Forgotten::Nothing);
+    }
+    let Some(mut free) = record.filter(|record| record.state == State::Released) else {
+        if force {
+            return Err(Failure::Fatal {
+                why: format!(
+                    "{}: its holder carries the results along, so they cannot be forgotten under it: end it first",
+                    path.display()
+                ),
+                denied: false,
+            });
+        }
+        return Ok(Forgotten::Held);
+    };
+    let all = *errands == Errands::All;
+    if !errands.are_same(shown, &free.record.once) || (free.unread && !all) {
+        return Ok(Forgotten::Changed);
+    }
+    if !errands.leave(&mut free.record.once) && !(all && free.unread) {
+        return Ok(Forgotten::Nothing);
+    }
+    let record = VersionRecord {
+        version: version.saturating_add(1),
+        nonce: fastrand::u128(..),
+        unread: false,
+        ..free
+    };
+    Ok(match put(&share, &record)? {
+        true => Forgotten::Done,
+        false => Forgotten::Changed,
+    })
+}
+
+/// Makes this version, and writes what it says; `false`: somebody was first.
+fn put(share: &Share, record: &VersionRecord) -> Result<bool, Failure> {
+    let failed = |what: &str, error| refusal::of(share.path(), share.versions(), what, &error);
+    let made = share.make(record.version);
+    if made.map_err(|error| failed("making its next version", error))? == Made::Exists {
+        return Ok(false);
+    }
+    let written = share.write_record(record);
+    let hinted = share.write_hint(record);
+    match written {
+        // Whoever finds the hint first finds the same.
+        Err(error) if hinted.is_err() => Err(failed("writing its record", error)),
+        _ => Ok(true),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lock(record: &VersionRecord) -> (tempfile::TempDir, std::path::PathBuf, Share) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let share = Share::new(&path);
+        share.make_hint().unwrap();
+        share.begin().unwrap();
+        assert!(put(&share, record).unwrap());
+        (dir, path, share)
+    }
+
+    fn record(state: State, once: &str) -> VersionRecord {
+        VersionRecord {
+            version: 1,
+            state,
+            nonce: 1,
+            lease: Duration::from_secs(15),
+            record: Record {
+                token: 1,
+                holder: "a".into(),
+                once: Ledger::parse(once).unwrap_or_default(),
+                ..Record::default()
+            },
+            unread: false,
+        }
+    }
+
+    const ONE: &str = r#"[{"key":"a","over":{"exit":0,"token":6,"by":"b","at":"c"}}]"#;
+
+    #[test]
+    fn a_look_makes_nothing_and_says_what_the_last_version_says() {
+        let (_dir, path, share) = lock(&record(State::Held, ""));
+        assert_eq!(look(&path).unwrap().state, LockState::Held);
+        share.make(2).unwrap();
+        let seen = look(&path).unwrap();
+        assert_eq!((seen.state, seen.record), (LockState::Held, None));
+        assert!(seen.flaw.is_some());
+        share.make(3).unwrap();
+        share
+            .write_record(&VersionRecord {
+                version: 3,
+                ..record(State::Released, "")
+            })
+            .unwrap();
+        assert_eq!(look(&path).unwrap().state, LockState::Free);
+        assert_eq!(share.list().unwrap(), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn breaking_ends_the_tenure_that_was_shown_and_no_other() {
+        let (_dir, path, share) = lock(&record(State::Held, ONE));
+        let seen = look(&path).unwrap().record.unwrap();
+        let other = Record {
+            token: 9,
+            ..seen.clone()
+        };
+        assert_eq!(break_lock(&path, &other, None, "me"), Ok(Broken::Changed));
+        let lease = Duration::from_secs(15);
+        assert_eq!(break_lock(&path, &seen, None, "me"), Ok(Broken::Within(lease)));
+        let broken = share.record(2).unwrap();
+        assert_eq!((broken.state, broken.record.holder.as_str()), (State::Held, "me"));
+        assert_ne!(broken.nonce, 1);
+        let now = Some(Duration::ZERO);
+        assert_eq!(break_lock(&path, &seen, now, "me"), Ok(Broken::Within(Duration::ZERO)));
+        let broken = share.record(3).unwrap();
+        assert_eq!(broken.state, State::Released);
+        assert_eq!(broken.record.once, Ledger::parse(ONE).unwrap());
+        assert_eq!(break_lock(&path, &seen, now, "me"), Ok(Broken::Free));
+    }
+
+    #[test]
+    fn results_are_forgotten_while_nobody_has_it_and_if_they_are_what_was_shown() {
+        let shown = Ledger::parse(ONE).unwrap();
+        let a = Errands::Of("a".into());
+        let (_dir, path, share) = lock(&record(State::Held, ONE));
+        assert_eq!(forget(&path, &a, &shown, false), Ok(Forgotten::Held));
+        assert!(forget(&path, &a, &shown, true).is_err());
+        let (_dir, path, free) = lock(&record(State::Released, ONE));
+        assert_eq!(forget(&path, &a, &Ledger::EMPTY, false), Ok(Forgotten::Changed));
+        assert_eq!(forget(&path, &a, &shown, false), Ok(Forgotten::Done));
+        assert_eq!(free.record(2).unwrap().record.once, Ledger::EMPTY);
+        let empty = Ledger::EMPTY;
+        assert_eq!(forget(&path, &a, &empty, false), Ok(Forgotten::Nothing));
+        assert_eq!(share.list().unwrap(), [0, 1]);
+    }
+}

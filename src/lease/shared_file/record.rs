@@ -1,0 +1,254 @@
+//! The record of a version as bytes: in the version's own file, and in the lock's path as the hint.
+//!
+//! ```text
+//! trafficcop shared lock 1          which protocol is spoken here
+//! {"version":41,"state":"held",…}   the record, one line of JSON
+//! 9f3c…                             its check
+//! ```
+//! Called by `share`. The hint is padded to a fixed width: whoever rewrites it leaves nothing of
+//! what stood there before. It must look like nothing of ours to a trafficcop that locks files by
+//! the kernel (that one goes by `"token":` and a number, which never stands here), and must never
+//! take bytes for a record that are not whole.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::core::observed::{Claim, Version};
+use crate::lease::once::Ledger;
+use crate::lease::record::Record;
+
+/// The first line of a lock's path, and of every record.
+pub(in crate::lease) const FIRST_LINE: &[u8] = b"trafficcop shared lock 1\n";
+
+/// The length of the hint, in bytes. A record is never longer.
+pub(super) const WIDTH: usize = 8192;
+
+/// What a version means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum State {
+    /// Its maker has control.
+    Held,
+    /// It has control, and will soon give it back.
+    Draining,
+    /// It has nothing any more.
+    Released,
+}
+
+/// The record of a version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct VersionRecord {
+    pub(super) version: Version,
+    pub(super) state: State,
+    /// Whose tenure.
+    pub(super) nonce: u128,
+    pub(super) lease: Duration,
+    /// Who and since when, the fencing token, and the results of tasks that are to be done once.
+    pub(super) record: Record,
+    /// There were results that could not be read, and nobody has forgotten them yet.
+    pub(super) unread: bool,
+}
+
+/// How it is written.
+#[derive(Serialize, Deserialize)]
+struct Line {
+    version: Version,
+    state: State,
+    nonce: String,
+    lease_ms: u64,
+    /// The fencing token: the version that began the tenure.
+    tenure: u64,
+    holder: String,
+    host: String,
+    pid: u32,
+    since: String,
+    command: String,
+    /// JSON in JSON: its own `"token":` does not look like one in here.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    once: String,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    unread: bool,
+}
+
+impl VersionRecord {
+    /// What others' decisions depend on.
+    pub(super) fn claim(&self) -> Claim {
+        Claim {
+            nonce: self.nonce,
+            lease: self.lease,
+            released: self.state == State::Released,
+        }
+    }
+
+    /// As bytes, at most [`WIDTH`]. Texts that are too long are cut, the longest first.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut line = Line {
+            version: self.version,
+            state: self.state,
+            nonce: format!("{:032x}", self.nonce),
+            lease_ms: u64::try_from(self.lease.as_millis()).unwrap_or(u64::MAX),
+            tenure: self.record.token,
+            holder: self.record.holder.clone(),
+            host: self.record.host.clone(),
+            pid: self.record.pid,
+            since: self.record.since.clone(),
+            command: self.record.command.clone(),
+            once: self.record.once.text(),
+            unread: self.unread,
+        };
+        loop {
+            let text = serde_json::to_string(&line).unwrap_or_default();
+            let bytes = [
+                FIRST_LINE,
+                text.as_bytes(),
+                b"\n",
+                check(text.as_bytes()).as_bytes(),
+                b"\n",
+            ]
+            .concat();
+            if bytes.len() <= WIDTH {
+                return bytes;
+            }
+            let texts = [&mut line.command, &mut line.holder, &mut line.host];
+            if let Some(longest) = texts.into_iter().max_by_key(|text| text.len()) {
+                longest.truncate(longest.floor_char_boundary(longest.len() * 3 / 4));
+            }
+        }
+    }
+
+    /// As the hint: the same, with blanks up to the width.
+    pub(super) fn encode_hint(&self) -> Vec<u8> {
+        padded(self.encode())
+    }
+
+    /// Reads what [`VersionRecord::encode`] wrote, whatever follows it; `None` if it is not that.
+    pub(super) fn decode(bytes: &[u8]) -> Option<VersionRecord> {
+        let mut lines = bytes.strip_prefix(FIRST_LINE)?.split(|byte| *byte == b'\n');
+        let (text, said) = (lines.next()?, lines.next()?);
+        if check(text).as_bytes() != said {
+            return None;
+        }
+        let line: Line = serde_json::from_slice(text).ok()?;
+        let once = match line.once.as_str() {
+            "" => Some(Ledger::EMPTY),
+            once => Ledger::parse(once),
+        };
+        Some(VersionRecord {
+            version: line.version,
+            state: line.state,
+            nonce: u128::from_str_radix(&line.nonce, 16).ok()?,
+            lease: Duration::from_millis(line.lease_ms),
+            unread: line.unread || once.is_none(),
+            record: Record {
+                token: line.tenure,
+                holder: line.holder,
+                host: line.host,
+                pid: line.pid,
+                since: line.since,
+                command: line.command,
+                draining: line.state == State::Draining,
+                once: once.unwrap_or_default(),
+            },
+        })
+    }
+}
+
+/// Whether results find room in a record.
+pub(super) fn fits(ledger: &Ledger) -> bool {
+    ledger.text().len() <= crate::lease::once::ROOM
+}
+
+/// The hint before there is any version.
+pub(super) fn first_hint() -> Vec<u8> {
+    padded(FIRST_LINE.to_vec())
+}
+
+fn padded(mut bytes: Vec<u8>) -> Vec<u8> {
+    bytes.resize(WIDTH - 1, b' ');
+    bytes.push(b'\n');
+    bytes
+}
+
+/// FNV-1a, 64 bits: tells a torn record from a whole one, and nothing more is asked of it.
+pub(super) fn check(bytes: &[u8]) -> String {
+    let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    format!("{hash:016x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(version: Version) -> VersionRecord {
+        VersionRecord {
+            version,
+            state: State::Held,
+            nonce: 0xfeed,
+            lease: Duration::from_secs(15),
+            unread: false,
+            record: Record {
+                token: 7,
+                holder: "web1-7".into(),
+                host: "web1".into(),
+                pid: 7,
+                since: "2026-01-01T00:00:00Z".into(),
+                command: "echo '\"token\": 5,'".into(),
+                draining: false,
+                once: Ledger::parse(
+                    r#"[{"key":"a","over":{"exit":0,"token":6,"by":"b","at":"c"}}]"#,
+                )
+                .expect("results"),
+            },
+        }
+    }
+
+    #[test]
+    fn a_record_comes_back_alone_and_as_a_hint() {
+        let record = record(u64::MAX);
+        assert_eq!(VersionRecord::decode(&record.encode()), Some(record.clone()));
+        let hint = record.encode_hint();
+        assert_eq!(hint.len(), WIDTH);
+        assert_eq!(VersionRecord::decode(&hint), Some(record));
+        assert_eq!(VersionRecord::decode(&first_hint()), None);
+    }
+
+    #[test]
+    fn texts_of_any_length_keep_the_width() {
+        let mut long = record(1);
+        long.record.holder = "é\u{1}".repeat(4000);
+        long.record.command = "\"".repeat(5000);
+        assert!(long.encode().len() <= WIDTH);
+        assert_eq!(VersionRecord::decode(&long.encode()).unwrap().version, 1);
+    }
+
+    #[test]
+    fn whatever_is_torn_or_changed_is_no_record() {
+        let (old, new) = (record(41).encode_hint(), record(42).encode_hint());
+        for cut in 0..WIDTH {
+            let torn = [&new[..cut], &old[cut..]].concat();
+            let read = VersionRecord::decode(&torn).map(|record| record.version);
+            assert!(matches!(read, None | Some(41 | 42)), "cut at {cut}");
+            let read = VersionRecord::decode(&new[..cut]).map(|record| record.version);
+            assert!(matches!(read, None | Some(42)), "cut to {cut}");
+        }
+        let text = record(1).encode();
+        for at in FIRST_LINE.len()..text.len() - 18 {
+            let mut changed = text.clone();
+            changed[at] ^= 1;
+            assert_eq!(VersionRecord::decode(&changed), None, "at {at}");
+        }
+    }
+
+    #[test]
+    fn a_trafficcop_that_locks_by_the_kernel_takes_it_for_a_stranger_s() {
+        use crate::lease::file::line::{Content, decode_record};
+        for bytes in [record(41).encode(), record(41).encode_hint(), first_hint()] {
+            for end in [bytes.len(), bytes.len().min(2048), 30] {
+                assert_eq!(decode_record(&bytes[..end]), Content::Foreign);
+            }
+        }
+    }
+}

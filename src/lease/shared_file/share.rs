@@ -1,0 +1,386 @@
+//! The requests to the drive, and nothing but them: the versions, their records, the hint.
+//!
+//! Called by `store`, `notes`, `release`, `inspect` and `probe`, always where hanging is allowed: in
+//! a thread that nobody waits for past its time, or in a guardian whose work is done. Nothing stays
+//! open between two calls, nothing is locked. It decides nothing, and must never remove the lock's
+//! path, rename anything, or say that a version was made which was there before.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, open, openat};
+use nix::sys::stat::{Mode, fstatat};
+
+use super::record::{self, FIRST_LINE, VersionRecord, WIDTH};
+use crate::core::observed::Version;
+use crate::lease::mount::beside;
+
+/// What the directory of versions is called, after the lock's path.
+pub(in crate::lease) const VERSIONS: &str = ".versions";
+/// What a version's record is called in its directory.
+const RECORD: &str = "record";
+/// What whoever made the version after it makes in it, to see that it is there.
+const NEXT: &str = "next";
+/// The digits of a version's name: those of the greatest number.
+const DIGITS: usize = 20;
+
+/// The drive's answer to the question of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Made {
+    /// We made it.
+    Made,
+    /// It exists.
+    Exists,
+}
+
+/// What stands at the lock's path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Hint {
+    /// Nothing is there.
+    Missing,
+    /// A file with nothing in it.
+    Empty,
+    /// Our first line, and no record that could be read.
+    Unread,
+    /// The record that its maker wrote last, as far as we are told.
+    Record(Box<VersionRecord>),
+    /// Something else: a lock of the kernel's, or of another program.
+    Stranger,
+}
+
+/// A lock's place on the drive.
+#[derive(Clone, Debug)]
+pub(super) struct Share {
+    path: PathBuf,
+    versions: PathBuf,
+}
+
+impl Share {
+    /// `path` is absolute. Nothing is asked.
+    pub(super) fn new(path: &Path) -> Share {
+        Share {
+            path: path.to_owned(),
+            versions: beside(path, VERSIONS),
+        }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The directory of the versions.
+    pub(super) fn versions(&self) -> &Path {
+        &self.versions
+    }
+
+    fn version(&self, version: Version) -> PathBuf {
+        self.versions.join(name(version))
+    }
+
+    /// Reads the hint. An open asks the server where a cache of names would answer by itself.
+    pub(super) fn hint(&self) -> io::Result<Hint> {
+        match fs::metadata(&self.path) {
+            // Looked at before it is opened: opening a device can do things.
+            Ok(found) if !found.is_file() => return Err(not_a_file(&found)),
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Hint::Missing),
+            Err(error) => return Err(error),
+        }
+        let file = match quietly().read(true).open(&self.path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Hint::Missing),
+            Err(error) => return Err(error),
+        };
+        let bytes = whole(file)?;
+        if bytes.is_empty() {
+            return Ok(Hint::Empty);
+        }
+        if let Some(record) = VersionRecord::decode(&bytes) {
+            return Ok(Hint::Record(Box::new(record)));
+        }
+        // Nothing but zeros: a write of ours that a crash of the server has torn.
+        let blank = bytes.iter().all(|byte| *byte == 0);
+        if bytes.starts_with(FIRST_LINE) || FIRST_LINE.starts_with(&bytes) || blank {
+            return Ok(Hint::Unread);
+        }
+        Ok(Hint::Stranger)
+    }
+
+    /// Makes the lock's path, with the first line alone; it may be there already.
+    pub(super) fn make_hint(&self) -> io::Result<()> {
+        let made = quietly().write(true).create_new(true).open(&self.path);
+        match made {
+            Ok(file) => file.write_all_at(&record::first_hint(), 0),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes the first line into a file with nothing in it.
+    pub(super) fn begin_hint(&self) -> io::Result<()> {
+        let file = quietly().write(true).open(&self.path)?;
+        file.write_all_at(&record::first_hint(), 0)
+    }
+
+    /// Rewrites the hint in place. It is never created here: whoever removed it meant that.
+    pub(super) fn write_hint(&self, record: &VersionRecord) -> io::Result<()> {
+        let file = quietly().write(true).open(&self.path)?;
+        file.write_all_at(&record.encode_hint(), 0)
+        // Closing it sends it to the server.
+    }
+
+    /// Whether what stands where the versions are kept can be that. No link: whoever can make one
+    /// here could have us speak to another chain than others do.
+    pub(super) fn examine(&self) -> io::Result<()> {
+        match fs::symlink_metadata(&self.versions) {
+            Ok(found) if !found.is_dir() => Err(Errno::ENOTDIR.into()),
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Begins a chain: puts a directory that was prepared beside it, with version 0 in it, where the
+    /// versions are kept. Only where nothing is: two who begin at once begin one chain, and none
+    /// begins again where versions have been.
+    pub(super) fn begin(&self) -> io::Result<Made> {
+        let prepared = beside(&self.versions, format!(".{:016x}", fastrand::u64(..)));
+        let make = |path: &Path| fs::DirBuilder::new().mode(0o777).create(path);
+        make(&prepared)?;
+        let begun = make(&prepared.join(name(0))).and_then(|()| fs::rename(&prepared, &self.versions));
+        let Err(error) = begun else {
+            return Ok(Made::Made);
+        };
+        let _ = fs::remove_dir(prepared.join(name(0)));
+        let _ = fs::remove_dir(&prepared);
+        let there = self.list().is_ok_and(|versions| !versions.is_empty());
+        if there { Ok(Made::Exists) } else { Err(error) }
+    }
+
+    /// Makes a version: the one question that no cache answers.
+    pub(super) fn make(&self, version: Version) -> io::Result<Made> {
+        match fs::DirBuilder::new().mode(0o777).create(self.version(version)) {
+            Ok(()) => Ok(Made::Made),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(Made::Exists),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether a version is there, by the server's word: something is made in it. It may be made
+    /// already; where the version is not, nothing is, and a name that only our cache knows is refused.
+    pub(super) fn is_there(&self, version: Version) -> io::Result<bool> {
+        let made = || fs::create_dir(self.version(version).join(NEXT));
+        let missing = |error: &io::Error| {
+            error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESTALE)
+        };
+        match made() {
+            // A cache that does not know the name yet says the same, until the directory is opened.
+            Err(error) if missing(&error) && self.exists(version)? => match made() {
+                Err(error) if missing(&error) => Ok(false),
+                again => there(again),
+            },
+            Err(error) if missing(&error) => Ok(false),
+            made => there(made),
+        }
+    }
+
+    /// Whether a version is there, as far as the directory shows it. The directory is opened first:
+    /// where opening asks the server, what is remembered of names is given up if it changed.
+    pub(super) fn exists(&self, version: Version) -> io::Result<bool> {
+        let found = directory(&self.versions)
+            .and_then(|versions| fstatat(versions, name(version).as_str(), AtFlags::empty()));
+        match found {
+            Ok(_) => Ok(true),
+            Err(Errno::ENOENT) => Ok(false),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Whether a version bears a record, readable or not; answered where opening it is not (a server
+    /// that has just been restarted).
+    pub(super) fn has_record(&self, version: Version) -> bool {
+        let found = directory(&self.version(version))
+            .and_then(|version| fstatat(version, RECORD, AtFlags::empty()));
+        found.is_ok_and(|found| found.st_size > 0)
+    }
+
+    /// The record of a version, if there is one that can be read.
+    pub(super) fn record(&self, version: Version) -> Option<VersionRecord> {
+        let read = || -> io::Result<Vec<u8>> {
+            let version = directory(&self.version(version))?;
+            let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
+            whole(File::from(openat(version, RECORD, flags, Mode::empty())?))
+        };
+        let record = VersionRecord::decode(&read().ok()?)?;
+        (record.version == version).then_some(record)
+    }
+
+    /// Writes the record of a version that we made, and sees it to the disk.
+    pub(super) fn write_record(&self, record: &VersionRecord) -> io::Result<()> {
+        let path = self.version(record.version).join(RECORD);
+        let mut file = quietly().write(true).create_new(true).open(path)?;
+        file.write_all(&record.encode())?;
+        file.sync_data()
+    }
+
+    /// The versions that are there, in order.
+    pub(super) fn list(&self) -> io::Result<Vec<Version>> {
+        let mut found: Vec<Version> = fs::read_dir(&self.versions)?
+            .filter_map(|entry| number(&entry.ok()?.file_name().into_encoded_bytes()))
+            .collect();
+        found.sort_unstable();
+        Ok(found)
+    }
+
+    /// Removes a version with its record.
+    pub(super) fn remove(&self, version: Version) -> io::Result<()> {
+        let path = self.version(version);
+        match fs::remove_file(path.join(RECORD)) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        match fs::remove_dir(path.join(NEXT)) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        fs::remove_dir(path)
+    }
+
+    /// When a version was made, by the server's clock.
+    pub(super) fn made_at(&self, version: Version) -> io::Result<SystemTime> {
+        fs::metadata(self.version(version))?.modified()
+    }
+
+    /// The server's time: that of a directory made for this, which is removed again.
+    pub(super) fn time(&self) -> io::Result<SystemTime> {
+        let path = self.versions.join(format!("time.{:08x}", fastrand::u32(..)));
+        fs::create_dir(&path)?;
+        let time = fs::metadata(&path).and_then(|made| made.modified());
+        fs::remove_dir(&path)?;
+        time
+    }
+}
+
+/// The name of a version.
+fn name(version: Version) -> String {
+    format!("{version:0DIGITS$}")
+}
+
+/// The version of a name.
+fn number(name: &[u8]) -> Option<Version> {
+    let digits = name.len() == DIGITS && name.iter().all(u8::is_ascii_digit);
+    let text = std::str::from_utf8(name).ok().filter(|_| digits)?;
+    text.parse().ok()
+}
+
+fn there(made: io::Result<()>) -> io::Result<bool> {
+    match made {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(true),
+    }
+}
+
+fn directory(path: &Path) -> nix::Result<OwnedFd> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
+    open(path, flags, Mode::empty())
+}
+
+/// Options that wait for nobody at the other end of a fifo and make no terminal ours.
+fn quietly() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+    options
+}
+
+/// All of a file, as far as anything of ours can be in it.
+fn whole(file: File) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(WIDTH);
+    file.take(WIDTH as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn not_a_file(found: &fs::Metadata) -> io::Error {
+    if found.is_dir() {
+        Errno::EISDIR.into()
+    } else {
+        io::Error::new(ErrorKind::InvalidInput, "it is not a regular file")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_twenty_digits_and_no_other_name_is_a_version() {
+        assert_eq!(name(41), "00000000000000000041");
+        assert_eq!(number(name(u64::MAX).as_bytes()), Some(u64::MAX));
+        for other in [
+            "41",
+            "99999999999999999999",
+            "+0000000000000000041",
+            "time.00000000",
+        ] {
+            assert_eq!(number(other.as_bytes()), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn of_two_who_make_a_version_one_is_told_that_it_exists() {
+        let dir = tempfile::tempdir().unwrap();
+        let share = Share::new(&dir.path().join("lock"));
+        assert_eq!(share.begin().unwrap(), Made::Made);
+        assert_eq!(share.begin().unwrap(), Made::Exists);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left");
+        assert!(share.is_there(0).unwrap() && share.is_there(0).unwrap());
+        assert!(!share.exists(1).unwrap() && !share.is_there(1).unwrap());
+        assert_eq!(share.make(1).unwrap(), Made::Made);
+        assert_eq!(share.make(1).unwrap(), Made::Exists);
+        assert!(share.exists(1).unwrap() && !share.has_record(1));
+        assert_eq!(share.list().unwrap(), [0, 1]);
+        let age = SystemTime::now().duration_since(share.made_at(1).unwrap());
+        assert!(age.is_ok_and(|age| age.as_secs() < 60));
+        assert!(share.time().is_ok());
+        share.remove(0).unwrap();
+        share.remove(1).unwrap();
+        assert!(share.list().unwrap().is_empty());
+        // A directory with nothing in it is none.
+        assert_eq!(share.begin().unwrap(), Made::Made);
+    }
+
+    #[test]
+    fn what_stands_at_the_path_is_told_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let share = Share::new(&path);
+        assert_eq!(share.hint().unwrap(), Hint::Missing);
+        fs::write(&path, "").unwrap();
+        assert_eq!(share.hint().unwrap(), Hint::Empty);
+        share.begin_hint().unwrap();
+        assert_eq!(share.hint().unwrap(), Hint::Unread);
+        for (bytes, hint) in [
+            (&b"{\"token\":7}"[..], Hint::Stranger),
+            (b"#!/bin/sh\n", Hint::Stranger),
+            (b"traffic", Hint::Unread),
+            (&[0; 100], Hint::Unread),
+            (b"trafficcop shared lock 2\n{}", Hint::Stranger),
+        ] {
+            fs::write(&path, bytes).unwrap();
+            assert_eq!(share.hint().unwrap(), hint);
+        }
+        fs::remove_file(&path).unwrap();
+        share.make_hint().unwrap();
+        share.make_hint().unwrap();
+        assert_eq!(share.hint().unwrap(), Hint::Unread);
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        assert!(share.hint().is_err());
+        let fifo = dir.path().join("fifo");
+        nix::unistd::mkfifo(&fifo, Mode::S_IRWXU).unwrap();
+        assert!(Share::new(&fifo).hint().is_err());
+    }
+}

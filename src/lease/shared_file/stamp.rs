@@ -1,0 +1,159 @@
+//! What an instance that waited and ended leaves to the next one on the same machine: which version
+//! it saw last, and since when.
+//!
+//! Whoever looks once (`-n`, a line of cron) never watches for a whole lease. Without this nobody of
+//! ten machines that look once a minute would ever run again after a holder died with its machine.
+//! The stamp is our own clock's, in the same boot, so it is worth what it would be had one process
+//! gone on. It lies on this machine, where only this user can write. Called by `store`. It must
+//! never believe a stamp of another boot, another clock or another user.
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::record;
+use crate::clock::Instant;
+use crate::core::observed::Version;
+use crate::procfs;
+
+/// The stamp of this version of the lock at `path`, if one was left that can be believed.
+pub(super) fn find(path: &Path, version: Version) -> Option<Instant> {
+    find_in(&directory()?, path, version)
+}
+
+fn find_in(directory: &Path, path: &Path, version: Version) -> Option<Instant> {
+    let mut options = OpenOptions::new();
+    options
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    let mut file = options.open(directory.join(name(path))).ok()?;
+    let found = file.metadata().ok()?;
+    let ours = found.is_file() && is_private(&found) && found.len() < 4096;
+    let mut text = String::new();
+    ours.then(|| file.read_to_string(&mut text))?.ok()?;
+    let mut words = text.split('\n');
+    let same = words.next()? == clock()?
+        && words.next()? == path.display().to_string()
+        && words.next()?.parse() == Ok(version);
+    let stamp = words.next().filter(|_| same)?.parse().ok()?;
+    let stamp = Instant::from_nanos(stamp);
+    (stamp <= Instant::now()).then_some(stamp)
+}
+
+/// Leaves a stamp. Where that cannot be done, or not so soon, the next instance waits a whole lease.
+pub(super) fn leave(path: &Path, version: Version, stamp: Instant, within: Duration) {
+    let path = path.to_owned();
+    let (done, wait) = std::sync::mpsc::channel();
+    let started = std::thread::Builder::new()
+        .name("lock-stamp".into())
+        .spawn(move || {
+            if let Some(directory) = directory() {
+                leave_in(&directory, &path, version, stamp);
+            }
+            let _ = done.send(());
+        });
+    if started.is_ok() {
+        let _ = wait.recv_timeout(within);
+    }
+}
+
+fn leave_in(directory: &Path, path: &Path, version: Version, stamp: Instant) -> Option<()> {
+    let text = format!(
+        "{}\n{}\n{version}\n{}\n",
+        clock()?,
+        path.display(),
+        stamp.as_nanos()
+    );
+    let whole = directory.join(name(path));
+    let part = directory.join(format!("{}.{:08x}", name(path), fastrand::u32(..)));
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(0o600);
+    let written = options
+        .open(&part)
+        .and_then(|mut file| file.write_all(text.as_bytes()))
+        .and_then(|()| fs::rename(&part, whole));
+    if written.is_err() {
+        let _ = fs::remove_file(part);
+    }
+    written.ok()
+}
+
+/// Which clock stamps are of: this boot's, as processes of our time namespace see it.
+fn clock() -> Option<String> {
+    let boot = procfs::text("/proc/sys/kernel/random/boot_id").ok()?;
+    let namespace = fs::read_link("/proc/self/ns/time").unwrap_or_default();
+    Some(format!("{} {}", boot.trim(), namespace.display()))
+}
+
+fn name(path: &Path) -> String {
+    let bytes = path.as_os_str().as_encoded_bytes();
+    format!("{}.seen", record::check(bytes))
+}
+
+/// A directory that is this user's alone and does not outlast the boot.
+fn directory() -> Option<PathBuf> {
+    let uid = nix::unistd::geteuid().as_raw();
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let runtime = runtime.filter(|path| path.is_absolute());
+    let places = [
+        (uid == 0).then(|| PathBuf::from("/run/trafficcop")),
+        runtime.map(|runtime| runtime.join("trafficcop")),
+        Some(PathBuf::from(format!("/tmp/trafficcop-{uid}"))),
+    ];
+    places.into_iter().flatten().find(|place| {
+        let _ = DirBuilder::new().mode(0o700).create(place);
+        fs::symlink_metadata(place).is_ok_and(|found| found.is_dir() && is_private(&found))
+    })
+}
+
+fn is_private(found: &fs::Metadata) -> bool {
+    found.uid() == nix::unistd::geteuid().as_raw() && found.mode() & 0o022 == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stamp_is_found_for_its_lock_and_version_and_for_no_other() {
+        let place = tempfile::tempdir().unwrap();
+        let lock = Path::new("/mnt/share/lock");
+        let stamp = Instant::now();
+        assert_eq!(find_in(place.path(), lock, 7), None);
+        leave_in(place.path(), lock, 7, stamp).unwrap();
+        assert_eq!(find_in(place.path(), lock, 7), Some(stamp));
+        assert_eq!(find_in(place.path(), lock, 8), None);
+        assert_eq!(find_in(place.path(), Path::new("/mnt/other"), 7), None);
+        leave_in(place.path(), lock, 8, stamp).unwrap();
+        assert_eq!(find_in(place.path(), lock, 8), Some(stamp));
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_others_could_have_written_or_another_clock_is_not_believed() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let place = tempfile::tempdir().unwrap();
+        let lock = Path::new("/mnt/share/lock");
+        let file = place.path().join(name(lock));
+        leave_in(place.path(), lock, 7, Instant::now()).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
+        assert_eq!(find_in(place.path(), lock, 7), None, "anybody's");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        assert!(find_in(place.path(), lock, 7).is_some());
+        let text = fs::read_to_string(&file).unwrap();
+        fs::write(&file, text.replacen('-', "", 1)).unwrap();
+        assert_eq!(find_in(place.path(), lock, 7), None, "another boot");
+        let hour = Duration::from_secs(3600);
+        leave_in(place.path(), lock, 7, Instant::now() + hour).unwrap();
+        assert_eq!(find_in(place.path(), lock, 7), None, "from the future");
+        for bytes in [&b""[..], b"\n\n\n", &[0xff; 5000]] {
+            fs::write(&file, bytes).unwrap();
+            assert_eq!(find_in(place.path(), lock, 7), None);
+        }
+        fs::remove_file(&file).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", &file).unwrap();
+        assert_eq!(find_in(place.path(), lock, 7), None, "a link");
+    }
+}

@@ -1,0 +1,116 @@
+//! A task that is to be done once, on a shared drive: its result goes through the versions, its time
+//! is the server's clock.
+//!
+//! Called by `store` in the lane, while it competes and when a run has ended. A result counts when it
+//! stands in a version of ours on the server's disk; every version after it carries it on. The
+//! clock is that of a directory made for the purpose.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use super::record::fits;
+use super::store::{Chain, Look};
+use crate::clock::Instant;
+use crate::core::{Failure, Outcome, Verdict};
+use crate::lease::once::{Errand, Ledger, NoRoom, Task, tell_forgotten};
+use crate::lease::record::Record;
+
+/// The task of one instance, and what it knows of the time.
+pub(super) struct Clock {
+    task: Task,
+    errand: Mutex<Errand>,
+}
+
+impl Clock {
+    pub(super) fn new(task: Task) -> Clock {
+        Clock {
+            task,
+            errand: Mutex::default(),
+        }
+    }
+
+    fn errand(&self) -> MutexGuard<'_, Errand> {
+        self.errand.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// See [`Store::period`](crate::lease::Store::period).
+    pub(super) fn period(&self) -> Option<String> {
+        self.errand().slot_text(&self.task)
+    }
+}
+
+impl Chain {
+    /// Whether the task is over, by the last record that can be read.
+    pub(super) fn is_over(&self, look: &Look) -> Result<Option<Verdict>, Failure> {
+        let Some(clock) = &self.clock else {
+            return Ok(None);
+        };
+        if clock.task.per.is_some() && !clock.errand().has_heard() {
+            self.ask_the_time(clock)?;
+        }
+        let carried = self.carried(look);
+        Ok(clock.errand().verdict(&clock.task, &carried.once))
+    }
+
+    /// Control is ours, and nothing runs yet: there is room for the result, and it is known which
+    /// slot the run belongs to; how often it failed in it before.
+    pub(super) fn begin_task(&self, ledger: &Ledger, unread: bool) -> Result<u32, Failure> {
+        let Some(clock) = &self.clock else {
+            return Ok(0);
+        };
+        if unread {
+            return Err(self.fatal(
+                "its results cannot be read, so nobody knows what has been done: 'trafficcop reset --all' has everything done anew",
+            ));
+        }
+        if !ledger.has_room(&clock.task, &self.candidate.identity, fits) {
+            return Err(self.no_room());
+        }
+        if clock.task.per.is_some() {
+            self.ask_the_time(clock)?;
+        }
+        Ok(clock.errand().begin(&clock.task, ledger))
+    }
+
+    /// Notes in `record` what the run came to; not twice.
+    pub(super) fn note(&self, record: &mut Record, outcome: &Outcome) -> Result<(), Failure> {
+        let Some(clock) = &self.clock else {
+            return Err(self.fatal("there is no task to record"));
+        };
+        if record.once.bears(&clock.task, record.token) {
+            return Ok(());
+        }
+        let (slot, at) = {
+            let errand = clock.errand();
+            (errand.slot(), errand.stamp())
+        };
+        let by = &self.candidate.identity;
+        record
+            .once
+            .note(&clock.task, slot, outcome, record.token, by, &at);
+        match record.once.fit(&clock.task, fits) {
+            Ok(forgotten) => {
+                tell_forgotten(&forgotten);
+                Ok(())
+            }
+            Err(NoRoom) => Err(self.no_room()),
+        }
+    }
+
+    fn ask_the_time(&self, clock: &Clock) -> Result<(), Failure> {
+        let said = self.share.time();
+        let said = said.map_err(|error| self.failure("asking the server's time", &error))?;
+        let asked = Instant::now();
+        let seconds = said
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .map_or(0, |since| since.as_secs());
+        clock.errand().hear(&clock.task, seconds, asked);
+        Ok(())
+    }
+
+    fn no_room(&self) -> Failure {
+        self.fatal(
+            "the result of --once has no room in it: take a shorter --once-key or --identity",
+        )
+    }
+}

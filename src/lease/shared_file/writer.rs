@@ -1,0 +1,276 @@
+//! Writes records and hints behind the making of versions, and removes versions that are old.
+//!
+//! Called by `store` after every version that was made. Control does not depend on it: a server that
+//! has just been restarted makes versions at once, and opens no file for a minute. So it has a
+//! thread of its own, which ends when there is nothing to write; a newer record takes the place of
+//! one that still waits. It must never write a record for a version that another made.
+
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use super::record::VersionRecord;
+use super::share::Share;
+use crate::clock::Instant;
+use crate::core::observed::Version;
+
+/// A version may be removed when so much later a newer one was made, by the server's clock.
+const KEPT_FOR: Duration = Duration::from_secs(3600);
+/// So many of the last versions stay, however old they are.
+const KEPT: usize = 64;
+/// How many are removed at once.
+const REMOVED: usize = 128;
+/// From one removal to the next, in versions.
+const PACE: u64 = 32;
+
+/// What became of a record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Written {
+    /// It stands in its version, on the server's disk.
+    pub(super) record: bool,
+    /// It stands in the hint.
+    pub(super) hint: bool,
+}
+
+/// The writer of one lock.
+#[derive(Clone)]
+pub(super) struct Writer(Arc<Shared>);
+
+struct Shared {
+    share: Share,
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    /// What is to be written next.
+    waiting: Option<VersionRecord>,
+    /// A thread is at it.
+    running: bool,
+    /// The last version that was dealt with, and how that went.
+    done: Option<(Version, Written)>,
+    /// Trouble was told and has not ended.
+    told: bool,
+    /// A greater version than any of ours was found in the directory.
+    surpassed: Option<Version>,
+    /// The version after which old ones are looked for again.
+    removal: Version,
+}
+
+impl Writer {
+    pub(super) fn new(share: Share) -> Writer {
+        Writer(Arc::new(Shared {
+            share,
+            queue: Mutex::default(),
+            changed: Condvar::new(),
+        }))
+    }
+
+    /// Has this written as soon as what is under way is done.
+    pub(super) fn put(&self, record: VersionRecord) {
+        let mut queue = self.0.queue();
+        queue.waiting = Some(record);
+        if queue.running {
+            return;
+        }
+        let shared = Arc::clone(&self.0);
+        let started = thread::Builder::new()
+            .name("lock-record".into())
+            .spawn(move || shared.work());
+        match started {
+            Ok(_) => queue.running = true,
+            // The version is made, and the next one brings its record again.
+            Err(error) => tracing::debug!(%error, "no thread to write the lock's record"),
+        }
+    }
+
+    /// What became of the record of this version, or of one after it, if that is known in time.
+    pub(super) fn outcome(&self, version: Version, give_up_at: Instant) -> Option<Written> {
+        let mut queue = self.0.queue();
+        loop {
+            if let Some((_, written)) = queue.done.filter(|(done, _)| *done >= version) {
+                return Some(written);
+            }
+            let left = give_up_at.since(Instant::now());
+            if left.is_zero() || !queue.running {
+                return None;
+            }
+            // In short naps: this wait's clock stands still in a suspend.
+            let nap = left.min(Duration::from_millis(500));
+            let waited = self.0.changed.wait_timeout(queue, nap);
+            queue = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// A greater version than ours that was found where ours should be the greatest.
+    pub(super) fn surpassed(&self) -> Option<Version> {
+        self.0.queue().surpassed.take()
+    }
+}
+
+impl Shared {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn work(&self) {
+        loop {
+            let (record, removal) = {
+                let mut queue = self.queue();
+                let Some(record) = queue.waiting.take() else {
+                    queue.running = false;
+                    self.changed.notify_all();
+                    return;
+                };
+                let due = record.version >= queue.removal;
+                if due {
+                    queue.removal = record.version.saturating_add(PACE);
+                }
+                (record, due)
+            };
+            let version = record.version;
+            let wrote = self.share.write_record(&record);
+            // Not over a newer one that another of our threads has written, as far as we know.
+            let hinted = self.share.write_hint(&record);
+            {
+                let mut queue = self.queue();
+                self.tell(&mut queue, wrote.as_ref().err().or(hinted.as_ref().err()));
+                let written = Written {
+                    record: wrote.is_ok(),
+                    hint: hinted.is_ok(),
+                };
+                queue.done = Some((version, written));
+                self.changed.notify_all();
+            }
+            if removal && wrote.is_ok() {
+                self.remove_old(version);
+            }
+        }
+    }
+
+    /// Said once until it goes well again.
+    fn tell(&self, queue: &mut Queue, error: Option<&io::Error>) {
+        let Some(error) = error else {
+            queue.told = false;
+            return;
+        };
+        if !std::mem::replace(&mut queue.told, true) {
+            let path = self.share.path().display();
+            tracing::warn!(
+                %error,
+                "{path}: what we make of it cannot be written ({error}); control is not touched by that, but standbys learn late of what we do"
+            );
+        }
+    }
+
+    /// Removes what is older than an hour, oldest first. Whoever comes with a view as old as that
+    /// finds that the version before its own is gone, and withdraws. It ends with the first that was
+    /// not removed for certain: none may be gone while one before it is there.
+    fn remove_old(&self, ours: Version) {
+        let Ok(versions) = self.share.list() else {
+            return;
+        };
+        if let Some(greatest) = versions.last().filter(|greatest| **greatest > ours) {
+            self.queue().surpassed.get_or_insert(*greatest);
+            return;
+        }
+        let Ok(now) = self.share.made_at(ours) else {
+            return;
+        };
+        let old = versions.len().saturating_sub(KEPT);
+        for version in versions[..old].iter().take(REMOVED) {
+            let made = self.share.made_at(*version);
+            let age = made.ok().and_then(|made| now.duration_since(made).ok());
+            if age.is_none_or(|age| age < KEPT_FOR) || self.share.remove(*version).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::time::SystemTime;
+
+    use super::super::record::State;
+    use super::super::share::Made;
+    use super::*;
+    use crate::lease::record::Record;
+
+    fn record(version: Version) -> VersionRecord {
+        VersionRecord {
+            version,
+            state: State::Held,
+            nonce: 1,
+            lease: Duration::from_secs(15),
+            record: Record::default(),
+            unread: false,
+        }
+    }
+
+    fn lock() -> (tempfile::TempDir, Share) {
+        let dir = tempfile::tempdir().unwrap();
+        let share = Share::new(&dir.path().join("lock"));
+        share.make_hint().unwrap();
+        share.begin().unwrap();
+        (dir, share)
+    }
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(60)
+    }
+
+    #[test]
+    fn a_record_is_written_to_its_version_and_to_the_hint() {
+        let (_dir, share) = lock();
+        let writer = Writer::new(share.clone());
+        assert_eq!(writer.outcome(1, soon()), None, "nothing is under way");
+        assert_eq!(share.make(1).unwrap(), Made::Made);
+        writer.put(record(1));
+        let both = Written {
+            record: true,
+            hint: true,
+        };
+        assert_eq!(writer.outcome(1, soon()), Some(both));
+        assert_eq!(share.record(1), Some(record(1)));
+        // Of a version that is another's nothing is written over.
+        writer.put(VersionRecord {
+            nonce: 2,
+            ..record(1)
+        });
+        while writer.0.queue().running {
+            thread::yield_now();
+        }
+        assert_eq!(share.record(1), Some(record(1)));
+    }
+
+    #[test]
+    fn old_versions_are_removed_oldest_first_but_not_the_last_64() {
+        let (_dir, share) = lock();
+        let old = SystemTime::now() - Duration::from_secs(3700);
+        for version in 0..=100 {
+            share.make(version).unwrap();
+            share.is_there(version).unwrap();
+            if version <= 90 {
+                let name = share.versions().join(format!("{version:020}"));
+                File::open(name).unwrap().set_modified(old).unwrap();
+            }
+        }
+        let writer = Writer::new(share.clone());
+        writer.0.remove_old(100);
+        let left = share.list().unwrap();
+        assert_eq!((left[0], left.len()), (37, 64));
+        // What is not an hour old stays, and with it all that is younger.
+        for version in 101..=180 {
+            share.make(version).unwrap();
+        }
+        writer.0.remove_old(180);
+        assert_eq!(share.list().unwrap()[0], 91);
+        share.make(181).unwrap();
+        writer.0.remove_old(180);
+        assert_eq!(writer.surpassed(), Some(181));
+    }
+}
