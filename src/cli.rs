@@ -150,7 +150,7 @@ pub enum Verb {
     ///
     /// Says what will happen to its holder, and asks before. The holder learns of it with its next
     /// renewal, stops its command, and competes again (unless it runs with --if-lost exit). If the
-    /// record changes while you think, nothing is broken. A lock on a file cannot be broken.
+    /// record changes while you think, nothing is broken. A lock on a local file is the kernel's and cannot be broken.
     Break(Break),
 
     /// Forget that a task is done

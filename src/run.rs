@@ -363,7 +363,9 @@ fn open_shared(plan: &Plan, path: &Path) -> anyhow::Result<Arc<dyn Store>> {
         );
     }
     let memory = match Estate::new() {
-        Ok(memory) => Some(shared_file::prepare_release(Arc::new(ReleaseMemory(memory)))),
+        Ok(memory) => Some(shared_file::prepare_release(Arc::new(ReleaseMemory(
+            memory,
+        )))),
         Err(why) => {
             tracing::warn!(
                 "the guardian cannot be told what to release ({why}): should we die, the lease runs out"

@@ -23,7 +23,7 @@ mod task;
 mod will;
 mod wire;
 
-pub use inspect::{Broken, Inspector};
+pub use inspect::Inspector;
 pub use probe::{Probe, Surroundings};
 pub use target::{Target, TargetError};
 pub(super) use will::execute_will;

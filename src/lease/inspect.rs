@@ -4,6 +4,8 @@
 //! renew or write anything: a lock that is looked at must not notice. Only what is said to
 //! [`Errands`] is written, under the lock itself.
 
+use std::time::Duration;
+
 use super::once::Ledger;
 use super::record::Record;
 
@@ -43,6 +45,17 @@ pub struct Sighting {
     pub unread: bool,
     /// Changes when the record does (a blob's ETag).
     pub version: Option<String>,
+}
+
+/// How a break went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Broken {
+    /// The lease keeps others out for so long still.
+    Within(Duration),
+    /// Nobody has a lease.
+    Free,
+    /// It is not as it was shown: look again.
+    Changed,
 }
 
 /// Which results of tasks that are to be done once are to be forgotten.

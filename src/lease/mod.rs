@@ -12,7 +12,6 @@ pub mod record;
 pub mod shared_file;
 pub mod slots;
 
-
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 

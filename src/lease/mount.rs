@@ -15,9 +15,33 @@ const LINKS: usize = 40;
 
 /// File systems whose files no other machine can have, and whose locks the kernel keeps itself.
 const LOCAL: &[&str] = &[
-    "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "jfs", "reiserfs", "nilfs2",
-    "tmpfs", "ramfs", "rootfs", "devtmpfs", "overlay", "fuseblk", "ntfs3", "vfat", "exfat",
-    "hfsplus", "ufs", "udf", "iso9660", "squashfs", "erofs", "hugetlbfs",
+    "ext2",
+    "ext3",
+    "ext4",
+    "xfs",
+    "btrfs",
+    "zfs",
+    "f2fs",
+    "bcachefs",
+    "jfs",
+    "reiserfs",
+    "nilfs2",
+    "tmpfs",
+    "ramfs",
+    "rootfs",
+    "devtmpfs",
+    "overlay",
+    "fuseblk",
+    "ntfs3",
+    "vfat",
+    "exfat",
+    "hfsplus",
+    "ufs",
+    "udf",
+    "iso9660",
+    "squashfs",
+    "erofs",
+    "hugetlbfs",
 ];
 
 /// What was found.
@@ -102,7 +126,10 @@ fn find(
         let next = here.join(&name);
         // A mount point is no link, and asking what it is may be asking a server.
         let mounted = mounts.iter().any(|mount| mount.at == next);
-        match (!mounted && links < LINKS).then(|| read_link(&next)).flatten() {
+        match (!mounted && links < LINKS)
+            .then(|| read_link(&next))
+            .flatten()
+        {
             Some(target) => {
                 links += 1;
                 if target.is_absolute() {
@@ -146,7 +173,10 @@ fn parse(table: &[u8]) -> Vec<Mount> {
             kind,
         })
     };
-    table.split(|byte| *byte == b'\n').filter_map(line).collect()
+    table
+        .split(|byte| *byte == b'\n')
+        .filter_map(line)
+        .collect()
 }
 
 /// The kernel writes blanks, line ends and backslashes of a path as three octal digits.
@@ -228,7 +258,11 @@ mod tests {
             ("/mnt/share/a/../local/lock", "nfs4", true),
         ] {
             let mount = found(path, &[]);
-            assert_eq!((mount.kind.as_str(), mount.shared), (kind, shared), "{path}");
+            assert_eq!(
+                (mount.kind.as_str(), mount.shared),
+                (kind, shared),
+                "{path}"
+            );
         }
         assert!(found("/tmp/blob/lock", &[]).is_unproven());
         assert!(found("/mnt/over/lock", &[]).is_slow_to_tell());

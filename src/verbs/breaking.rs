@@ -10,10 +10,11 @@ use super::told::Told;
 use crate::cli;
 use crate::clock::Instant;
 use crate::core::Failure;
+use crate::core::observed::{LONGEST_LEASE, SHORTEST_LEASE};
 use crate::exit::{self, Leave};
-use crate::lease::blob::{Broken, Inspector};
-use crate::lease::inspect::{LockState, Sighting};
-use crate::plan::Refusal;
+use crate::lease::inspect::{Broken, LockState, Sighting};
+use crate::lease::{blob, file};
+use crate::plan::{self, Refusal};
 use crate::report;
 
 /// How long the request may take.
@@ -33,10 +34,12 @@ pub fn break_lease(typed: &cli::Break) -> anyhow::Result<Leave> {
     let place = Place::of(&typed.lock)?;
     let seen = run(async { Ok(place.look_patiently().await?) })?;
     let told = Told::of(&seen, OffsetDateTime::now_utc());
-    let blob = match &place {
-        Place::Blob(blob) => blob,
-        Place::File(_) => return Err(of_file(&told).into()),
-    };
+    if let Place::File(file) = &place {
+        if !file.is_shared() {
+            return Err(of_file(&told).into());
+        }
+        refuse_short(period)?;
+    }
     if told.held != Some(true) {
         let nothing = format!("{}: {}: nothing to break\n", told.lock, told.words());
         return answer(&nothing, Leave::Status(exit::NOT_BROKEN));
@@ -60,7 +63,11 @@ pub fn break_lease(typed: &cli::Break) -> anyhow::Result<Leave> {
             }
         }
     }
-    match run(async { Ok(attempt(blob, seen, period).await?) })? {
+    let broken = match &place {
+        Place::Blob(blob) => run(async { Ok(attempt(blob, seen, period).await?) })?,
+        Place::File(file) => run(async { Ok(on_drive(file, &seen, period).await?) })?,
+    };
+    match broken {
         Broken::Within(rest) if rest.is_zero() => {
             answer("broken: others can have control now\n", Leave::Status(0))
         }
@@ -95,9 +102,43 @@ fn period(typed: Option<&str>) -> Result<Option<u8>, Refusal> {
     }
 }
 
+/// Whoever watches a lease on a shared drive knows no shorter one.
+fn refuse_short(period: Option<u8>) -> Result<(), Refusal> {
+    let spans = SHORTEST_LEASE..=LONGEST_LEASE;
+    match period {
+        Some(seconds) if seconds > 0 && !spans.contains(&Duration::from_secs(seconds.into())) => {
+            Err(Refusal::new(format!(
+                "--period {seconds}: on a shared drive take 0, or 10 to {LONGEST} seconds"
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The same on a shared drive.
+async fn on_drive(
+    file: &file::Inspector,
+    seen: &Sighting,
+    period: Option<u8>,
+) -> Result<Broken, Failure> {
+    let here = plan::Place::here();
+    let by = format!("{}-{} (break)", here.host, here.pid);
+    let record = seen.record.clone().unwrap_or_default();
+    let period = period.map(|seconds| Duration::from_secs(seconds.into()));
+    let mut broken = Broken::Changed;
+    for _ in 0..LOOKS {
+        let limit = Instant::now() + LIMIT;
+        broken = file.break_lease(&record, period, &by, limit).await?;
+        if broken != Broken::Changed {
+            break;
+        }
+    }
+    Ok(broken)
+}
+
 /// Breaks the lease of the tenure that was shown, and no other.
 pub(super) async fn attempt(
-    blob: &Inspector,
+    blob: &blob::Inspector,
     mut seen: Sighting,
     period: Option<u8>,
 ) -> Result<Broken, Failure> {
@@ -157,7 +198,7 @@ fn of_file(told: &Told) -> Refusal {
         _ => "end its holder".to_owned(),
     };
     Refusal::new(format!(
-        "{lock}: a lock on a file is the kernel's and cannot be broken: {}, or find out with 'fuser -v' \
+        "{lock}: a lock on a local file is the kernel's and cannot be broken: {}, or find out with 'fuser -v' \
          which processes have the file open; its record names {}",
         report::plain(&who),
         told.who().unwrap_or_else(|| "nobody".to_owned())

@@ -2,7 +2,6 @@
 //!
 //! Called by the verbs. Only [`Inspector::break_lease`] changes anything, and only that lease.
 
-use std::time::Duration;
 
 use super::notes::{self, Notes};
 use super::wire::{LeaseState, Wire};
@@ -10,7 +9,7 @@ use super::{OpenError, Target};
 use crate::azure::{Account, Operation, Trouble};
 use crate::clock::Instant;
 use crate::core::Failure;
-use crate::lease::inspect::{LockState, Sighting, UNREAD};
+use crate::lease::inspect::{Broken, LockState, Sighting, UNREAD};
 
 /// A blob (or, for a listing, a container and a prefix), to be looked at.
 pub struct Inspector {
@@ -18,17 +17,6 @@ pub struct Inspector {
     pub(super) address: String,
     endpoint: url::Url,
     pub(super) wire: Wire,
-}
-
-/// How a break went.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Broken {
-    /// The lease keeps others out for so long still.
-    Within(Duration),
-    /// Nobody has a lease.
-    Free,
-    /// Its record was written meanwhile: look again.
-    Changed,
 }
 
 impl Inspector {

@@ -7,6 +7,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::errno::Errno;
 
@@ -16,7 +17,7 @@ use super::results::{self, Found};
 use super::{lock, opening};
 use crate::clock::Instant;
 use crate::core::Failure;
-use crate::lease::inspect::{LockState, Sighting, UNREAD};
+use crate::lease::inspect::{Broken, LockState, Sighting, UNREAD};
 use crate::lease::once::Ledger;
 use crate::lease::record::Record;
 use crate::lease::{mount, shared_file};
@@ -64,6 +65,31 @@ impl Inspector {
     /// As [`Inspector::look`].
     pub async fn list(&self, give_up_at: Instant) -> Result<Vec<Sighting>, Failure> {
         self.blocking(give_up_at, |path| list(&path)).await
+    }
+
+    /// Whether the lock is one of a shared drive, and so a lease; else it is the kernel's.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        super::is_shared(&self.path)
+    }
+
+    /// Ends the tenure that was shown, on a shared drive: others can have control after `period` (10 to
+    /// 60 s, or at once), or without one after its own lease. `by` is named in the record.
+    ///
+    /// # Errors
+    /// As [`Inspector::look`]. After `Transient` it may be broken or not.
+    pub async fn break_lease(
+        &self,
+        seen: &Record,
+        period: Option<Duration>,
+        by: &str,
+        give_up_at: Instant,
+    ) -> Result<Broken, Failure> {
+        let (seen, by) = (seen.clone(), by.to_owned());
+        self.blocking(give_up_at, move |path| {
+            shared_file::break_lock(&path, &seen, period, &by)
+        })
+        .await
     }
 
     pub(super) async fn blocking<T: Send + 'static>(
@@ -146,9 +172,9 @@ fn seen(path: &Path, file: &fs::File) -> Result<Option<Sighting>, Failure> {
     let unread = found == Found::Damaged;
     let flaw = flaw.or(unread.then(|| UNREAD.to_owned()));
     let flaw = flaw.or_else(|| {
-        mount::of(path)
-            .shared
-            .then(|| "a lock of the kernel's on a shared drive, where it keeps nobody out".to_owned())
+        mount::of(path).shared.then(|| {
+            "a lock of the kernel's on a shared drive, where it keeps nobody out".to_owned()
+        })
     });
     let once = found.into_ledger();
     let record = match (record, once == Ledger::EMPTY) {

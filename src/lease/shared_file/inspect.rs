@@ -11,25 +11,13 @@ use super::refusal;
 use super::share::{Hint, Made, Share};
 use crate::core::Failure;
 use crate::core::observed::{LONGEST_LEASE, Version};
-use crate::lease::inspect::{Errands, Forgotten, LockState, Sighting, UNREAD};
+use crate::lease::inspect::{Broken, Errands, Forgotten, LockState, Sighting, UNREAD};
 use crate::lease::once::Ledger;
 use crate::lease::record::Record;
 
-/// What became of a lock that was to be broken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Broken {
-    /// Others can have control after so long.
-    Within(Duration),
-    /// Nobody had it.
-    Free,
-    /// It is not as it was shown: nothing was broken.
-    Changed,
-}
-
 /// The greatest version, and its record.
 fn last(share: &Share) -> Result<(Version, Option<VersionRecord>), Failure> {
-    let failed =
-        |what: &str, error| refusal::of(share.path(), share.versions(), what, &error);
+    let failed = |what: &str, error| refusal::of(share.path(), share.versions(), what, &error);
     let hint = match share.hint().map_err(|error| failed("reading it", error))? {
         Hint::Record(record) => Some(*record),
         Hint::Missing | Hint::Empty | Hint::Unread => None,
@@ -65,11 +53,18 @@ pub(in crate::lease) fn look(path: &Path) -> Result<Sighting, Failure> {
         )),
         _ => unread.then(|| UNREAD.to_owned()),
     };
-    let free = version == 0 || record.as_ref().is_some_and(|record| record.state == State::Released);
+    let free = version == 0
+        || record
+            .as_ref()
+            .is_some_and(|record| record.state == State::Released);
     Ok(Sighting {
         name: path.display().to_string(),
         lock: path.display().to_string(),
-        state: if free { LockState::Free } else { LockState::Held },
+        state: if free {
+            LockState::Free
+        } else {
+            LockState::Held
+        },
         record: record.map(|record| record.record),
         flaw,
         unread,
@@ -77,13 +72,8 @@ pub(in crate::lease) fn look(path: &Path) -> Result<Sighting, Failure> {
     })
 }
 
-/// Ends the tenure that was shown (`seen`: its [`Sighting::version`] may have gone on, its token not):
-/// others can have control after `period`, or without one when its own lease would be over. The
-/// holder learns of it with its next renewal. `by` is named in the record.
-///
-/// # Errors
-/// As looking; `Transient` where it is not known whether it is broken.
-pub fn break_lock(
+/// See [`Inspector::break_lease`](crate::lease::file::Inspector::break_lease).
+pub(in crate::lease) fn break_lock(
     path: &Path,
     seen: &Record,
     period: Option<Duration>,
@@ -249,12 +239,21 @@ mod tests {
         };
         assert_eq!(break_lock(&path, &other, None, "me"), Ok(Broken::Changed));
         let lease = Duration::from_secs(15);
-        assert_eq!(break_lock(&path, &seen, None, "me"), Ok(Broken::Within(lease)));
+        assert_eq!(
+            break_lock(&path, &seen, None, "me"),
+            Ok(Broken::Within(lease))
+        );
         let broken = share.record(2).unwrap();
-        assert_eq!((broken.state, broken.record.holder.as_str()), (State::Held, "me"));
+        assert_eq!(
+            (broken.state, broken.record.holder.as_str()),
+            (State::Held, "me")
+        );
         assert_ne!(broken.nonce, 1);
         let now = Some(Duration::ZERO);
-        assert_eq!(break_lock(&path, &seen, now, "me"), Ok(Broken::Within(Duration::ZERO)));
+        assert_eq!(
+            break_lock(&path, &seen, now, "me"),
+            Ok(Broken::Within(Duration::ZERO))
+        );
         let broken = share.record(3).unwrap();
         assert_eq!(broken.state, State::Released);
         assert_eq!(broken.record.once, Ledger::parse(ONE).unwrap());
@@ -269,7 +268,10 @@ mod tests {
         assert_eq!(forget(&path, &a, &shown, false), Ok(Forgotten::Held));
         assert!(forget(&path, &a, &shown, true).is_err());
         let (_dir, path, free) = lock(&record(State::Released, ONE));
-        assert_eq!(forget(&path, &a, &Ledger::EMPTY, false), Ok(Forgotten::Changed));
+        assert_eq!(
+            forget(&path, &a, &Ledger::EMPTY, false),
+            Ok(Forgotten::Changed)
+        );
         assert_eq!(forget(&path, &a, &shown, false), Ok(Forgotten::Done));
         assert_eq!(free.record(2).unwrap().record.once, Ledger::EMPTY);
         let empty = Ledger::EMPTY;

@@ -42,8 +42,7 @@ use super::SharedMemory;
 use super::once::Task;
 use super::record::Candidate;
 
-pub use inspect::{Broken, break_lock};
-pub(super) use inspect::{forget, look};
+pub(super) use inspect::{break_lock, forget, look};
 pub use probe::{Race, race, round_trips};
 pub(super) use record::FIRST_LINE;
 pub use release::prepare_release;

@@ -208,7 +208,10 @@ mod tests {
     #[test]
     fn a_record_comes_back_alone_and_as_a_hint() {
         let record = record(u64::MAX);
-        assert_eq!(VersionRecord::decode(&record.encode()), Some(record.clone()));
+        assert_eq!(
+            VersionRecord::decode(&record.encode()),
+            Some(record.clone())
+        );
         let hint = record.encode_hint();
         assert_eq!(hint.len(), WIDTH);
         assert_eq!(VersionRecord::decode(&hint), Some(record));

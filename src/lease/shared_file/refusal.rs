@@ -15,7 +15,9 @@ use crate::lease::file::failures::{errno_of, is_passing, transient};
 pub(super) fn of(path: &Path, versions: &Path, what: &str, error: &io::Error) -> Failure {
     let errno = errno_of(error);
     let (at, there) = (path.display(), versions.display());
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let parent = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty());
     let why = match errno {
         _ if error.kind() == ErrorKind::InvalidInput => {
             format!("{at}: it is not a regular file: name one")

@@ -151,7 +151,8 @@ impl Share {
         let prepared = beside(&self.versions, format!(".{:016x}", fastrand::u64(..)));
         let make = |path: &Path| fs::DirBuilder::new().mode(0o777).create(path);
         make(&prepared)?;
-        let begun = make(&prepared.join(name(0))).and_then(|()| fs::rename(&prepared, &self.versions));
+        let begun =
+            make(&prepared.join(name(0))).and_then(|()| fs::rename(&prepared, &self.versions));
         let Err(error) = begun else {
             return Ok(Made::Made);
         };
@@ -163,7 +164,10 @@ impl Share {
 
     /// Makes a version: the one question that no cache answers.
     pub(super) fn make(&self, version: Version) -> io::Result<Made> {
-        match fs::DirBuilder::new().mode(0o777).create(self.version(version)) {
+        match fs::DirBuilder::new()
+            .mode(0o777)
+            .create(self.version(version))
+        {
             Ok(()) => Ok(Made::Made),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(Made::Exists),
             Err(error) => Err(error),
@@ -257,7 +261,9 @@ impl Share {
 
     /// The server's time: that of a directory made for this, which is removed again.
     pub(super) fn time(&self) -> io::Result<SystemTime> {
-        let path = self.versions.join(format!("time.{:08x}", fastrand::u32(..)));
+        let path = self
+            .versions
+            .join(format!("time.{:08x}", fastrand::u32(..)));
         fs::create_dir(&path)?;
         let time = fs::metadata(&path).and_then(|made| made.modified());
         fs::remove_dir(&path)?;
@@ -335,7 +341,11 @@ mod tests {
         let share = Share::new(&dir.path().join("lock"));
         assert_eq!(share.begin().unwrap(), Made::Made);
         assert_eq!(share.begin().unwrap(), Made::Exists);
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left");
+        assert_eq!(
+            fs::read_dir(dir.path()).unwrap().count(),
+            1,
+            "nothing is left"
+        );
         assert!(share.is_there(0).unwrap() && share.is_there(0).unwrap());
         assert!(!share.exists(1).unwrap() && !share.is_there(1).unwrap());
         assert_eq!(share.make(1).unwrap(), Made::Made);

@@ -306,7 +306,9 @@ impl Chain {
         let device = self.device();
         self.state().device = device;
         // Two of them: an ancient view that died here may have left one that means nothing.
-        let before = version.checked_sub(2).map(|before| self.share.is_there(before));
+        let before = version
+            .checked_sub(2)
+            .map(|before| self.share.is_there(before));
         let before = before.unwrap_or(Ok(true));
         if !before.map_err(|error| self.doubt("confirming it", &error))? {
             return Err(self.withdraw(version));
@@ -404,10 +406,7 @@ impl Chain {
                         .then(|| self.share.record(version))
                         .flatten();
                     let claim = record.as_ref().map(VersionRecord::claim);
-                    let meaning = self
-                        .state()
-                        .observed
-                        .exists(version, claim, Instant::now());
+                    let meaning = self.state().observed.exists(version, claim, Instant::now());
                     match meaning {
                         // Its lease counts from an attempt of which we heard nothing: the next one's
                         // counts from now.
@@ -473,7 +472,11 @@ impl Chain {
         };
         match self.step() {
             Ok(version) => {
-                let tenure = if had { tenure } else { self.of_before(tenure, version) };
+                let tenure = if had {
+                    tenure
+                } else {
+                    self.of_before(tenure, version)
+                };
                 self.write(version, true, &tenure);
                 let written = self.writer.outcome(version, give_up_at);
                 let mut state = self.state();
@@ -583,11 +586,7 @@ impl Chain {
         }
         self.ready.store(true, Ordering::Relaxed);
         let record = hint.filter(|record| record.version == version);
-        let record = record.or_else(|| {
-            (version > 0)
-                .then(|| self.share.record(version))
-                .flatten()
-        });
+        let record = record.or_else(|| (version > 0).then(|| self.share.record(version)).flatten());
         Ok(Look { version, record })
     }
 
@@ -628,7 +627,8 @@ impl Chain {
 
     /// The greatest version of the whole directory; the directory is made if there never was one.
     fn greatest(&self, hint: Option<&VersionRecord>) -> Result<Version, Failure> {
-        let known = self.state().observed.version() > 0 || hint.is_some_and(|hint| hint.version > 0);
+        let known =
+            self.state().observed.version() > 0 || hint.is_some_and(|hint| hint.version > 0);
         let failed = |what: &str, error| self.failure(what, &error);
         let versions = match self.share.list() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
@@ -644,7 +644,12 @@ impl Chain {
         match begun.map_err(|error| failed("making the directory of its versions", error))? {
             Made::Made => Ok(0),
             // Somebody was first; what he makes is seen with the next look.
-            Made::Exists => Ok(self.share.list().ok().and_then(|all| all.last().copied()).unwrap_or(0)),
+            Made::Exists => Ok(self
+                .share
+                .list()
+                .ok()
+                .and_then(|all| all.last().copied())
+                .unwrap_or(0)),
         }
     }
 
