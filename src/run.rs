@@ -379,6 +379,7 @@ fn open_shared(plan: &Plan, path: &Path) -> anyhow::Result<Arc<dyn Store>> {
         lease: plan.lease,
         task: plan.task.clone(),
         memory,
+        runtime: std::env::var_os("XDG_RUNTIME_DIR").map(Into::into),
     };
     Ok(if plan.slots > 1 {
         Arc::new(looking(Slots::of_shared_files(config, plan.slots)?, plan))

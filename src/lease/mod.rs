@@ -9,8 +9,11 @@ pub mod inspect;
 pub mod mount;
 pub mod once;
 pub mod record;
+mod release;
 pub mod shared_file;
 pub mod slots;
+
+pub use release::execute_will;
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -19,15 +22,6 @@ use async_trait::async_trait;
 
 use crate::clock::Instant;
 use crate::core::{Failure, Grant, Outcome};
-
-/// What the guardian calls after the supervisor's death: see [`Store::will`].
-pub fn execute_will(will: &[u8]) {
-    if shared_file::is_release(will) {
-        shared_file::execute_release();
-    } else {
-        blob::execute_will(will);
-    }
-}
 
 /// Memory that the supervisor shares with the guardian that was forked from it. What it bears
 /// stands there whole, whenever its writer dies.

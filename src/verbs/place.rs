@@ -22,6 +22,9 @@ const LOOK: Duration = Duration::from_secs(5);
 const TRIES: usize = 3;
 /// Between two of those.
 const PAUSE: Duration = Duration::from_millis(500);
+/// How long all of it may take on a file, whose drive may hang: who asks because something hangs wants
+/// an answer.
+const FILE: Duration = Duration::from_secs(8);
 /// How long a listing may take.
 const LISTING: Duration = Duration::from_secs(120);
 
@@ -144,6 +147,10 @@ impl Place {
 
     /// Looks again where nothing is known.
     pub(super) async fn look_patiently(&self) -> Result<Sighting, Failure> {
+        if let Place::File(file) = self {
+            // What hangs is not asked a second time: it would wait behind the first.
+            return file.look(Instant::now() + FILE).await;
+        }
         for _ in 1..TRIES {
             match self.look().await {
                 Err(Failure::Transient { .. }) => tokio::time::sleep(PAUSE).await,
@@ -155,10 +162,9 @@ impl Place {
 
     /// All locks of the place.
     pub(super) async fn list(&self) -> Result<Vec<Sighting>, Failure> {
-        let give_up_at = Instant::now() + LISTING;
         match self {
-            Place::Blob(blob) => blob.list(give_up_at).await,
-            Place::File(file) => file.list(give_up_at).await,
+            Place::Blob(blob) => blob.list(Instant::now() + LISTING).await,
+            Place::File(file) => file.list(Instant::now() + FILE).await,
         }
     }
 }

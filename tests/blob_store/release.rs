@@ -5,7 +5,8 @@ use std::time::Duration;
 use trafficcop::clock::Instant;
 use trafficcop::core::Failure;
 use trafficcop::lease::Store;
-use trafficcop::lease::blob::{execute_will, prepare_will};
+use trafficcop::lease::blob::prepare_will;
+use trafficcop::lease::execute_will;
 
 use super::renew::in_control;
 use super::server::*;

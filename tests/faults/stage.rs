@@ -89,13 +89,10 @@ impl Stage {
         let mut run = self.scene.run();
         run = match self.lock {
             Lock::File => run.arg("--file").arg(self.scene.lock()),
-            Lock::Shared => run.arg("--file").arg(self.scene.lock()).args([
-                "--shared",
-                "--lease",
-                self.lease,
-                "--poll",
-                "1s",
-            ]),
+            Lock::Shared => run
+                .arg("--file")
+                .arg(self.scene.lock())
+                .args(["--shared", "--lease", self.lease, "--poll", "1s"]),
             Lock::Blob => {
                 let proxy = self.proxies.get(name);
                 let port = proxy.map_or_else(|| azurite().port, |proxy| proxy.port);

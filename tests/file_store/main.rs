@@ -1,8 +1,8 @@
 //! The file store against real files, real descriptions and real processes. Two stores in one
 //! process exclude each other like two machines would: their lock belongs to the description.
 
-mod control;
 mod confirm;
+mod control;
 mod refused;
 mod waiting;
 

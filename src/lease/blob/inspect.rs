@@ -2,7 +2,6 @@
 //!
 //! Called by the verbs. Only [`Inspector::break_lease`] changes anything, and only that lease.
 
-
 use super::notes::{self, Notes};
 use super::wire::{LeaseState, Wire};
 use super::{OpenError, Target};

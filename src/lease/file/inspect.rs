@@ -22,6 +22,9 @@ use crate::lease::once::Ledger;
 use crate::lease::record::Record;
 use crate::lease::{mount, shared_file};
 
+/// The flaw of a lock of the kernel's on a drive that machines share.
+pub const KERNEL_ON_SHARED: &str =
+    "a lock of the kernel's on a shared drive, where it keeps nobody out: 'run' refuses it";
 /// How often a file is read again that changed hands while it was read.
 const READS: usize = 4;
 
@@ -172,9 +175,8 @@ fn seen(path: &Path, file: &fs::File) -> Result<Option<Sighting>, Failure> {
     let unread = found == Found::Damaged;
     let flaw = flaw.or(unread.then(|| UNREAD.to_owned()));
     let flaw = flaw.or_else(|| {
-        mount::of(path).shared.then(|| {
-            "a lock of the kernel's on a shared drive, where it keeps nobody out".to_owned()
-        })
+        let shared = mount::of(path).shared;
+        shared.then(|| KERNEL_ON_SHARED.to_owned())
     });
     let once = found.into_ledger();
     let record = match (record, once == Ledger::EMPTY) {

@@ -42,6 +42,15 @@ impl Lane {
         self.0.available_permits() > 0
     }
 
+    /// Whether no job is under way, now or by then.
+    pub(in crate::lease) async fn is_idle_by(&self, limit: Instant) -> bool {
+        tokio::select! {
+            biased;
+            permit = self.0.acquire() => permit.is_ok(),
+            () = until(limit) => false,
+        }
+    }
+
     /// Runs `job` when the job before it has ended. If this future is dropped the job goes on,
     /// and its result is dropped.
     pub(in crate::lease) async fn run<T: Send + 'static>(

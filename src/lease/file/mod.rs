@@ -37,14 +37,7 @@ mod results;
 mod store;
 mod task;
 
-pub use inspect::Inspector;
-pub use opening::{Config, OpenError};
+pub use inspect::{Inspector, KERNEL_ON_SHARED};
+pub use opening::{Config, OpenError, is_shared};
 pub use probe::{Probe, Subject};
 pub use store::File;
-
-/// Whether the lock at this path is one of a shared drive: because it lies on one, or because it says
-/// so itself (on the server's own disk). What lies on a shared drive is not asked.
-#[must_use]
-pub fn is_shared(path: &std::path::Path) -> bool {
-    super::mount::of(path).shared || opening::is_shared(path)
-}

@@ -177,9 +177,16 @@ pub(super) fn shared(path: &Path) -> OpenError {
     )
 }
 
+/// Whether the lock at this path is one of a shared drive: because it lies on one, or because it says
+/// so itself (on the server's own disk). What lies on a shared drive is not asked.
+#[must_use]
+pub fn is_shared(path: &Path) -> bool {
+    mount::of(path).shared || bears_versions(path)
+}
+
 /// Whether the path bears a lock of a shared drive, or has its versions beside it: then others may
 /// have it by those.
-pub(super) fn is_shared(path: &Path) -> bool {
+pub(super) fn bears_versions(path: &Path) -> bool {
     let begins = |mut file: fs::File| {
         let mut bytes = [0; shared_file::FIRST_LINE.len()];
         file.read_exact(&mut bytes).is_ok() && bytes == *shared_file::FIRST_LINE

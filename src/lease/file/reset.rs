@@ -51,7 +51,7 @@ fn forget(
     if opening::open_to_look(path)?.is_none() {
         return Ok(Forgotten::Nothing);
     }
-    if opening::is_shared(path) {
+    if opening::bears_versions(path) {
         return shared_file::forget(path, errands, shown, force);
     }
     let file = opening::open(path, false)?;

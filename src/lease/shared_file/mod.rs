@@ -4,11 +4,13 @@
 //! closed, on NFSv3 it is forgotten when the server's lock daemon restarts, on NFSv4 a server's grace
 //! period stops who only wants to prove it. What every shared drive keeps is that of two who make
 //! one directory, one is told that it exists; no cache answers that. So the truth is a chain of
-//! directories, `PATH.versions/V`, and [`Observed`](crate::core::Observed) says who may make the next.
+//! directories, `PATH.versions/V` (with the record of V in `V-1/next`), and [`Observed`](crate::core::Observed) says who may make the next.
 //!
 //! | file | purpose |
 //! |---|---|
-//! | `store` | [`SharedFile`]: the trait, and the steps of acquire, renew and release |
+//! | `store` | [`SharedFile`]: the trait |
+//! | `chain` | the steps of acquire, renew and release |
+//! | `look` | what is seen of a lock at each attempt |
 //! | `share` | the requests to the drive |
 //! | `record` | the record of a version as bytes, and the hint at the lock's path |
 //! | `writer` | records, hints and the removal of old versions, behind the making of new ones |
@@ -23,7 +25,9 @@
 //! command: a server that is gone keeps no process from ending. The lock's path is never removed,
 //! renamed or locked.
 
+mod chain;
 mod inspect;
+mod look;
 mod probe;
 mod record;
 mod refusal;
@@ -64,4 +68,7 @@ pub struct Config {
     /// Where the guardian finds what to release (see [`prepare_release`]); without it the lease
     /// runs out after our death.
     pub memory: Option<Arc<dyn SharedMemory>>,
+    /// A directory of this user's that does not outlast the boot (`XDG_RUNTIME_DIR`), if there is one:
+    /// what was seen of the lock is left there for the next instance on this machine.
+    pub runtime: Option<PathBuf>,
 }

@@ -6,11 +6,11 @@
 //! path, rename anything, or say that a version was made which was there before.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::io::{self, ErrorKind, Read as _};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, open, openat};
@@ -22,9 +22,11 @@ use crate::lease::mount::beside;
 
 /// What the directory of versions is called, after the lock's path.
 pub(in crate::lease) const VERSIONS: &str = ".versions";
-/// What a version's record is called in its directory.
+/// What a version's record is called. It lies in `NEXT` of the version before it.
 const RECORD: &str = "record";
-/// What whoever made the version after it makes in it, to see that it is there.
+/// What whoever made the version after it makes in it, to see that it is there; that version's record
+/// goes in here. Not into the version itself: a create that the server holds back (its grace period)
+/// keeps the directory locked in our own kernel, and there the next renewal makes its `NEXT`.
 const NEXT: &str = "next";
 /// The digits of a version's name: those of the greatest number.
 const DIGITS: usize = 20;
@@ -82,6 +84,11 @@ impl Share {
         self.versions.join(name(version))
     }
 
+    /// The directory of a version's record. Version 0 has none.
+    fn record_place(&self, version: Version) -> PathBuf {
+        self.version(version.saturating_sub(1)).join(NEXT)
+    }
+
     /// Reads the hint. An open asks the server where a cache of names would answer by itself.
     pub(super) fn hint(&self) -> io::Result<Hint> {
         match fs::metadata(&self.path) {
@@ -91,7 +98,7 @@ impl Share {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Hint::Missing),
             Err(error) => return Err(error),
         }
-        let file = match quietly().read(true).open(&self.path) {
+        let file = match open_hint(&self.path) {
             Ok(file) => file,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Hint::Missing),
             Err(error) => return Err(error),
@@ -129,9 +136,7 @@ impl Share {
 
     /// Rewrites the hint in place. It is never created here: whoever removed it meant that.
     pub(super) fn write_hint(&self, record: &VersionRecord) -> io::Result<()> {
-        let file = quietly().write(true).open(&self.path)?;
-        file.write_all_at(&record.encode_hint(), 0)
-        // Closing it sends it to the server.
+        put(&self.path, false, &record.encode_hint())
     }
 
     /// Whether what stands where the versions are kept can be that. No link: whoever can make one
@@ -207,17 +212,17 @@ impl Share {
     /// Whether a version bears a record, readable or not; answered where opening it is not (a server
     /// that has just been restarted).
     pub(super) fn has_record(&self, version: Version) -> bool {
-        let found = directory(&self.version(version))
-            .and_then(|version| fstatat(version, RECORD, AtFlags::empty()));
+        let found = directory(&self.record_place(version))
+            .and_then(|place| fstatat(place, RECORD, AtFlags::empty()));
         found.is_ok_and(|found| found.st_size > 0)
     }
 
     /// The record of a version, if there is one that can be read.
     pub(super) fn record(&self, version: Version) -> Option<VersionRecord> {
         let read = || -> io::Result<Vec<u8>> {
-            let version = directory(&self.version(version))?;
+            let place = directory(&self.record_place(version))?;
             let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
-            whole(File::from(openat(version, RECORD, flags, Mode::empty())?))
+            whole(File::from(openat(place, RECORD, flags, Mode::empty())?))
         };
         let record = VersionRecord::decode(&read().ok()?)?;
         (record.version == version).then_some(record)
@@ -225,10 +230,16 @@ impl Share {
 
     /// Writes the record of a version that we made, and sees it to the disk.
     pub(super) fn write_record(&self, record: &VersionRecord) -> io::Result<()> {
-        let path = self.version(record.version).join(RECORD);
-        let mut file = quietly().write(true).create_new(true).open(path)?;
-        file.write_all(&record.encode())?;
-        file.sync_data()
+        let place = self.record_place(record.version);
+        let put = || put(&place.join(RECORD), true, &record.encode());
+        match put() {
+            // Who only breaks or gives back has not looked whether the version before is there.
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                there(fs::create_dir(&place))?;
+                put()
+            }
+            put => put,
+        }
     }
 
     /// The versions that are there, in order.
@@ -240,35 +251,39 @@ impl Share {
         Ok(found)
     }
 
-    /// Removes a version with its record.
+    /// Removes a version, with the record of the one after it.
     pub(super) fn remove(&self, version: Version) -> io::Result<()> {
         let path = self.version(version);
-        match fs::remove_file(path.join(RECORD)) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        match fs::remove_dir(path.join(NEXT)) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            _ => {}
+        let next = path.join(NEXT);
+        for removed in [fs::remove_file(next.join(RECORD)), fs::remove_dir(next)] {
+            match removed {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
         }
         fs::remove_dir(path)
     }
 
-    /// When a version was made, by the server's clock.
-    pub(super) fn made_at(&self, version: Version) -> io::Result<SystemTime> {
-        fs::metadata(self.version(version))?.modified()
+    /// When a version was made, or something in it, by the server's clock: since 1970.
+    pub(super) fn made_at(&self, version: Version) -> io::Result<Duration> {
+        fs::metadata(self.version(version)).map(|made| modified(&made))
     }
 
-    /// The server's time: that of a directory made for this, which is removed again.
-    pub(super) fn time(&self) -> io::Result<SystemTime> {
+    /// The server's time, since 1970: that of a directory made for this, which is removed again.
+    pub(super) fn time(&self) -> io::Result<Duration> {
         let path = self
             .versions
             .join(format!("time.{:08x}", fastrand::u32(..)));
         fs::create_dir(&path)?;
-        let time = fs::metadata(&path).and_then(|made| made.modified());
+        let time = fs::metadata(&path).map(|made| modified(&made));
         fs::remove_dir(&path)?;
         time
     }
+}
+
+fn modified(found: &fs::Metadata) -> Duration {
+    let seconds = u64::try_from(found.mtime()).unwrap_or(0);
+    Duration::new(seconds, u32::try_from(found.mtime_nsec()).unwrap_or(0))
 }
 
 /// The name of a version.
@@ -300,6 +315,42 @@ fn quietly() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
     options
+}
+
+/// Writes a file from its beginning, and sees it to the disk. Where that can be, past the cache of
+/// pages: what is not written yet of those keeps a process from ending while the server is gone.
+fn put(path: &Path, new: bool, bytes: &[u8]) -> io::Result<()> {
+    let write = |flags: i32, new: bool| -> io::Result<()> {
+        let mut options = OpenOptions::new();
+        options
+            .write(true)
+            .create_new(new)
+            .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY | flags);
+        let file = options.open(path)?;
+        file.write_all_at(bytes, 0)?;
+        file.sync_data()
+    };
+    match write(libc::O_DIRECT, new) {
+        // A disk of this machine wants its own alignment. The file is made by then, and is ours.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            write(0, new && !path.try_exists().unwrap_or(false))
+        }
+        written => written,
+    }
+}
+
+/// Opens the hint to read it. For writing too, where that may be: an NFS server gives who only reads
+/// a promise that nobody writes, and has to take that back, from a machine that may be gone, before the
+/// holder's next hint.
+fn open_hint(path: &Path) -> io::Result<File> {
+    let refused = |error: &io::Error| {
+        let errno = error.raw_os_error();
+        matches!(errno, Some(libc::EACCES | libc::EPERM | libc::EROFS))
+    };
+    match quietly().read(true).write(true).open(path) {
+        Err(error) if refused(&error) => quietly().read(true).open(path),
+        opened => opened,
+    }
 }
 
 /// All of a file, as far as anything of ours can be in it.
@@ -352,9 +403,8 @@ mod tests {
         assert_eq!(share.make(1).unwrap(), Made::Exists);
         assert!(share.exists(1).unwrap() && !share.has_record(1));
         assert_eq!(share.list().unwrap(), [0, 1]);
-        let age = SystemTime::now().duration_since(share.made_at(1).unwrap());
-        assert!(age.is_ok_and(|age| age.as_secs() < 60));
-        assert!(share.time().is_ok());
+        let age = share.time().unwrap().checked_sub(share.made_at(1).unwrap());
+        assert!(age.is_some_and(|age| age.as_secs() < 60));
         share.remove(0).unwrap();
         share.remove(1).unwrap();
         assert!(share.list().unwrap().is_empty());

@@ -19,8 +19,8 @@ use crate::core::observed::Version;
 use crate::procfs;
 
 /// The stamp of this version of the lock at `path`, if one was left that can be believed.
-pub(super) fn find(path: &Path, version: Version) -> Option<Instant> {
-    find_in(&directory()?, path, version)
+pub(super) fn find(runtime: &Option<PathBuf>, path: &Path, version: Version) -> Option<Instant> {
+    find_in(&directory(runtime.as_deref())?, path, version)
 }
 
 fn find_in(directory: &Path, path: &Path, version: Version) -> Option<Instant> {
@@ -43,13 +43,19 @@ fn find_in(directory: &Path, path: &Path, version: Version) -> Option<Instant> {
 }
 
 /// Leaves a stamp. Where that cannot be done, or not so soon, the next instance waits a whole lease.
-pub(super) fn leave(path: &Path, version: Version, stamp: Instant, within: Duration) {
-    let path = path.to_owned();
+pub(super) fn leave(
+    runtime: &Option<PathBuf>,
+    path: &Path,
+    version: Version,
+    stamp: Instant,
+    within: Duration,
+) {
+    let (runtime, path) = (runtime.clone(), path.to_owned());
     let (done, wait) = std::sync::mpsc::channel();
     let started = std::thread::Builder::new()
         .name("lock-stamp".into())
         .spawn(move || {
-            if let Some(directory) = directory() {
+            if let Some(directory) = directory(runtime.as_deref()) {
                 leave_in(&directory, &path, version, stamp);
             }
             let _ = done.send(());
@@ -93,9 +99,8 @@ fn name(path: &Path) -> String {
 }
 
 /// A directory that is this user's alone and does not outlast the boot.
-fn directory() -> Option<PathBuf> {
+fn directory(runtime: Option<&Path>) -> Option<PathBuf> {
     let uid = nix::unistd::geteuid().as_raw();
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let runtime = runtime.filter(|path| path.is_absolute());
     let places = [
         (uid == 0).then(|| PathBuf::from("/run/trafficcop")),

@@ -6,10 +6,10 @@
 //! clock is that of a directory made for the purpose.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
 
+use super::chain::Chain;
+use super::look::Look;
 use super::record::fits;
-use super::store::{Chain, Look};
 use crate::clock::Instant;
 use crate::core::{Failure, Outcome, Verdict};
 use crate::lease::once::{Errand, Ledger, NoRoom, Task, tell_forgotten};
@@ -101,10 +101,7 @@ impl Chain {
         let said = self.share.time();
         let said = said.map_err(|error| self.failure("asking the server's time", &error))?;
         let asked = Instant::now();
-        let seconds = said
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .map_or(0, |since| since.as_secs());
-        clock.errand().hear(&clock.task, seconds, asked);
+        clock.errand().hear(&clock.task, said.as_secs(), asked);
         Ok(())
     }
 

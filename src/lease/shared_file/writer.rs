@@ -1,8 +1,8 @@
 //! Writes records and hints behind the making of versions, and removes versions that are old.
 //!
 //! Called by `store` after every version that was made. Control does not depend on it: a server that
-//! has just been restarted makes versions at once, and opens no file for a minute. So it has a
-//! thread of its own, which ends when there is nothing to write; a newer record takes the place of
+//! has just been restarted makes versions at once, and opens no file for a minute. So it has
+//! threads of its own, which end when there is nothing to write; a newer record takes the place of
 //! one that still waits. It must never write a record for a version that another made.
 
 use std::io;
@@ -27,10 +27,19 @@ const PACE: u64 = 32;
 /// What became of a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Written {
-    /// It stands in its version, on the server's disk.
+    /// It, or that of a later version, stands in its place, on the server's disk.
     pub(super) record: bool,
-    /// It stands in the hint.
+    /// So does the hint.
     pub(super) hint: bool,
+}
+
+/// What is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// The record itself.
+    Record,
+    /// Whatever others can see it by.
+    Either,
 }
 
 /// The writer of one lock.
@@ -43,20 +52,57 @@ struct Shared {
     changed: Condvar,
 }
 
+/// What is written where.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Target {
+    Record,
+    Hint,
+}
+
+/// Records and hints have a queue and a thread each: a hint can have to wait until the server has heard
+/// of everybody who read it, and one of those may be gone.
 #[derive(Default)]
 struct Queue {
-    /// What is to be written next.
-    waiting: Option<VersionRecord>,
-    /// A thread is at it.
-    running: bool,
-    /// The last version that was dealt with, and how that went.
-    done: Option<(Version, Written)>,
-    /// Trouble was told and has not ended.
-    told: bool,
+    record: Pending,
+    hint: Pending,
     /// A greater version than any of ours was found in the directory.
     surpassed: Option<Version>,
     /// The version after which old ones are looked for again.
     removal: Version,
+}
+
+#[derive(Default)]
+struct Pending {
+    /// What is to be written next.
+    next: Option<VersionRecord>,
+    /// A thread is at it.
+    running: bool,
+    /// The last version that was dealt with, and whether it was written.
+    done: Option<(Version, bool)>,
+    /// Trouble was told and has not ended.
+    told: bool,
+}
+
+impl Pending {
+    /// Whether the record of this version, or of one after it, was written; `None`: not known yet.
+    fn outcome(&self, version: Version) -> Option<bool> {
+        let (_, written) = self.done.filter(|(done, _)| *done >= version)?;
+        Some(written)
+    }
+
+    /// Nothing is known of this version, and something is still under way.
+    fn is_open(&self, version: Version) -> bool {
+        self.running && self.outcome(version).is_none()
+    }
+}
+
+impl Queue {
+    fn pending(&mut self, target: Target) -> &mut Pending {
+        match target {
+            Target::Record => &mut self.record,
+            Target::Hint => &mut self.hint,
+        }
+    }
 }
 
 impl Writer {
@@ -69,33 +115,45 @@ impl Writer {
     }
 
     /// Has this written as soon as what is under way is done.
-    pub(super) fn put(&self, record: VersionRecord) {
-        let mut queue = self.0.queue();
-        queue.waiting = Some(record);
-        if queue.running {
-            return;
-        }
-        let shared = Arc::clone(&self.0);
-        let started = thread::Builder::new()
-            .name("lock-record".into())
-            .spawn(move || shared.work());
-        match started {
-            Ok(_) => queue.running = true,
-            // The version is made, and the next one brings its record again.
-            Err(error) => tracing::debug!(%error, "no thread to write the lock's record"),
+    pub(super) fn put(&self, record: &VersionRecord) {
+        for (target, name) in [(Target::Record, "lock-record"), (Target::Hint, "lock-hint")] {
+            let mut queue = self.0.queue();
+            let pending = queue.pending(target);
+            pending.next = Some(record.clone());
+            if pending.running {
+                continue;
+            }
+            let shared = Arc::clone(&self.0);
+            let started = thread::Builder::new()
+                .name(name.into())
+                .spawn(move || shared.work(target));
+            match started {
+                Ok(_) => pending.running = true,
+                // The version is made, and the next one brings its record again.
+                Err(error) => tracing::debug!(%error, "no thread to write the lock's record"),
+            }
         }
     }
 
-    /// What became of the record of this version, or of one after it, if that is known in time.
-    pub(super) fn outcome(&self, version: Version, give_up_at: Instant) -> Option<Written> {
+    /// What became of the record of this version: waits until what is wanted is there, or will not be,
+    /// or the time is up.
+    pub(super) fn outcome(&self, version: Version, give_up_at: Instant, wanted: Wanted) -> Written {
         let mut queue = self.0.queue();
         loop {
-            if let Some((_, written)) = queue.done.filter(|(done, _)| *done >= version) {
-                return Some(written);
-            }
+            let written = Written {
+                record: queue.record.outcome(version) == Some(true),
+                hint: queue.hint.outcome(version) == Some(true),
+            };
+            let (enough, open) = match wanted {
+                Wanted::Record => (written.record, queue.record.is_open(version)),
+                Wanted::Either => (
+                    written.record || written.hint,
+                    queue.record.is_open(version) || queue.hint.is_open(version),
+                ),
+            };
             let left = give_up_at.since(Instant::now());
-            if left.is_zero() || !queue.running {
-                return None;
+            if enough || !open || left.is_zero() {
+                return written;
             }
             // In short naps: this wait's clock stands still in a suspend.
             let nap = left.min(Duration::from_millis(500));
@@ -115,48 +173,47 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn work(&self) {
+    fn work(&self, target: Target) {
         loop {
             let (record, removal) = {
                 let mut queue = self.queue();
-                let Some(record) = queue.waiting.take() else {
-                    queue.running = false;
+                let pending = queue.pending(target);
+                let Some(record) = pending.next.take() else {
+                    pending.running = false;
                     self.changed.notify_all();
                     return;
                 };
-                let due = record.version >= queue.removal;
+                let due = target == Target::Record && record.version >= queue.removal;
                 if due {
                     queue.removal = record.version.saturating_add(PACE);
                 }
                 (record, due)
             };
             let version = record.version;
-            let wrote = self.share.write_record(&record);
-            // Not over a newer one that another of our threads has written, as far as we know.
-            let hinted = self.share.write_hint(&record);
+            let written = match target {
+                Target::Record => self.share.write_record(&record),
+                Target::Hint => self.share.write_hint(&record),
+            };
             {
                 let mut queue = self.queue();
-                self.tell(&mut queue, wrote.as_ref().err().or(hinted.as_ref().err()));
-                let written = Written {
-                    record: wrote.is_ok(),
-                    hint: hinted.is_ok(),
-                };
-                queue.done = Some((version, written));
+                let pending = queue.pending(target);
+                self.tell(pending, written.as_ref().err());
+                pending.done = Some((version, written.is_ok()));
                 self.changed.notify_all();
             }
-            if removal && wrote.is_ok() {
+            if removal && written.is_ok() {
                 self.remove_old(version);
             }
         }
     }
 
     /// Said once until it goes well again.
-    fn tell(&self, queue: &mut Queue, error: Option<&io::Error>) {
+    fn tell(&self, pending: &mut Pending, error: Option<&io::Error>) {
         let Some(error) = error else {
-            queue.told = false;
+            pending.told = false;
             return;
         };
-        if !std::mem::replace(&mut queue.told, true) {
+        if !std::mem::replace(&mut pending.told, true) {
             let path = self.share.path().display();
             tracing::warn!(
                 %error,
@@ -182,7 +239,7 @@ impl Shared {
         let old = versions.len().saturating_sub(KEPT);
         for version in versions[..old].iter().take(REMOVED) {
             let made = self.share.made_at(*version);
-            let age = made.ok().and_then(|made| now.duration_since(made).ok());
+            let age = made.ok().and_then(|made| now.checked_sub(made));
             if age.is_none_or(|age| age < KEPT_FOR) || self.share.remove(*version).is_err() {
                 return;
             }
@@ -192,8 +249,8 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::File;
-    use std::time::SystemTime;
+    use nix::sys::stat::{UtimensatFlags, utimensat};
+    use nix::sys::time::TimeSpec;
 
     use super::super::record::State;
     use super::super::share::Made;
@@ -224,39 +281,42 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_written_to_its_version_and_to_the_hint() {
+    fn a_record_is_written_to_its_place_and_to_the_hint() {
         let (_dir, share) = lock();
         let writer = Writer::new(share.clone());
-        assert_eq!(writer.outcome(1, soon()), None, "nothing is under way");
+        let nothing = Written::default();
+        assert_eq!(writer.outcome(1, soon(), Wanted::Either), nothing);
         assert_eq!(share.make(1).unwrap(), Made::Made);
-        writer.put(record(1));
-        let both = Written {
-            record: true,
-            hint: true,
-        };
-        assert_eq!(writer.outcome(1, soon()), Some(both));
+        writer.put(&record(1));
+        assert!(writer.outcome(1, soon(), Wanted::Record).record);
         assert_eq!(share.record(1), Some(record(1)));
         // Of a version that is another's nothing is written over.
-        writer.put(VersionRecord {
+        let other = VersionRecord {
             nonce: 2,
             ..record(1)
-        });
-        while writer.0.queue().running {
-            thread::yield_now();
-        }
+        };
+        assert!(share.write_record(&other).is_err());
         assert_eq!(share.record(1), Some(record(1)));
+        // A hint that cannot be written keeps no record from being written.
+        std::fs::remove_file(share.path()).unwrap();
+        share.make(2).unwrap();
+        writer.put(&record(2));
+        assert!(writer.outcome(2, soon(), Wanted::Either).record);
+        assert_eq!(share.record(2), Some(record(2)));
     }
 
     #[test]
     fn old_versions_are_removed_oldest_first_but_not_the_last_64() {
         let (_dir, share) = lock();
-        let old = SystemTime::now() - Duration::from_secs(3700);
         for version in 0..=100 {
             share.make(version).unwrap();
             share.is_there(version).unwrap();
             if version <= 90 {
                 let name = share.versions().join(format!("{version:020}"));
-                File::open(name).unwrap().set_modified(old).unwrap();
+                let old = share.made_at(version).unwrap() - Duration::from_secs(3700);
+                let old = TimeSpec::from_duration(old);
+                let flags = UtimensatFlags::FollowSymlink;
+                utimensat(nix::fcntl::AT_FDCWD, &name, &old, &old, flags).unwrap();
             }
         }
         let writer = Writer::new(share.clone());

@@ -139,10 +139,15 @@ pub(super) fn lock(path: &Path) -> Check {
     let seen = Inspector::new(path)
         .map_err(anyhow::Error::from)
         .and_then(|lock| {
-            let limit = Instant::now() + PATIENCE;
+            let limit = Instant::now() + SHARED_PATIENCE;
             place::run(async { Ok(lock.look(limit).await?) })
         });
     match seen {
+        Ok(seen) if seen.flaw.as_deref() == Some(file::KERNEL_ON_SHARED) => Check::fail(
+            "lock",
+            file::KERNEL_ON_SHARED,
+            "end what holds it and remove the file, or name another",
+        ),
         Ok(seen) => Check::ok("lock", Told::of(&seen, OffsetDateTime::now_utc()).line()),
         Err(why) => Check::fail("lock", format!("{why:#}"), ""),
     }

@@ -1,0 +1,473 @@
+//! [`Chain`]: the steps of taking a lock over, going on with it and giving it back, and what each of
+//! their errors means.
+//!
+//! Called by `store` in the lane, one step at a time; a step whose caller has given up goes on, and
+//! what it obtained is known to the next. It must never take anything but the drive's own "made" for
+//! control, nor make anything after a version of which it is not known whether it has one before it.
+
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use nix::errno::Errno;
+
+use super::Config;
+use super::look::{Carried, Look, sight};
+use super::record::{State, VersionRecord};
+use super::refusal;
+use super::release;
+use super::share::{Hint, Made, Share};
+use super::stamp;
+use super::task::Clock;
+use super::writer::{Wanted, Writer};
+use crate::clock::Instant;
+use crate::core::observed::{Exists, Next, Version};
+use crate::core::{Failure, Observed, Outcome};
+use crate::lease::SharedMemory;
+use crate::lease::file::failures::{errno_of, is_passing, lost, transient};
+use crate::lease::record::{Candidate, Record};
+
+/// How many versions of our own a renewal steps over whose answers were lost.
+const STEPS: usize = 4;
+/// How far a version of another must be ahead to mean that our whole view is old: what is closer
+/// is met by the next renewal.
+const FAR_AHEAD: Version = 32;
+
+/// What the threads of the lane work on.
+pub(super) struct Chain {
+    pub(super) share: Share,
+    pub(super) candidate: Candidate,
+    pub(super) lease: Duration,
+    pub(super) clock: Option<Clock>,
+    writer: Writer,
+    /// Where the guardian finds what to release.
+    pub(super) memory: Option<Arc<dyn SharedMemory>>,
+    /// The path and the directory were seen to be what they should be.
+    pub(super) ready: AtomicBool,
+    /// Where stamps are left: a directory of this user's, of this boot.
+    pub(super) runtime: Option<PathBuf>,
+    state: Mutex<Progress>,
+}
+
+/// What one instance knows of the lock, and has of it.
+pub(super) struct Progress {
+    pub(super) observed: Observed,
+    /// The tenure that was granted.
+    pub(super) tenure: Option<Tenure>,
+    /// The version that the hint spoke of when it was found to be none.
+    pub(super) mistrusted: Option<Version>,
+    /// What we made while it is not known yet whether the version before it is there, and when.
+    unconfirmed: Option<(Version, Instant)>,
+    /// The version that says that the lock is free, while nobody can read that yet.
+    unwritten: Option<Version>,
+    /// A stamp of an earlier process was looked for.
+    remembered: bool,
+    /// The file system that the lock was found on.
+    device: Option<u64>,
+}
+
+/// A tenure: what its versions say.
+#[derive(Clone)]
+pub(super) struct Tenure {
+    pub(super) record: Record,
+    unread: bool,
+}
+
+/// An attempt that succeeded.
+pub(super) struct Won {
+    pub(super) t0: Instant,
+    pub(super) tenure: Tenure,
+    pub(super) failed: u32,
+}
+
+impl Chain {
+    /// Nothing is asked of the drive.
+    pub(super) fn new(config: Config) -> io::Result<Chain> {
+        let share = Share::new(&std::path::absolute(&config.path)?);
+        Ok(Chain {
+            writer: Writer::new(share.clone()),
+            share,
+            candidate: config.candidate,
+            lease: config.lease,
+            clock: config.task.map(Clock::new),
+            memory: config.memory,
+            runtime: config.runtime,
+            ready: AtomicBool::new(false),
+            state: Mutex::new(Progress {
+                observed: Observed::new(fresh_nonce(), config.lease),
+                tenure: None,
+                mistrusted: None,
+                unconfirmed: None,
+                unwritten: None,
+                remembered: false,
+                device: None,
+            }),
+        })
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, Progress> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn has_nothing(&self) -> bool {
+        let state = self.state();
+        state.observed.own().is_none() && state.unconfirmed.is_none() && state.unwritten.is_none()
+    }
+
+    /// Looks at the lock, and takes it over if it may be.
+    pub(super) fn compete(&self) -> Result<Won, Failure> {
+        {
+            let mut state = self.state();
+            state.unwritten = None;
+            if state.tenure.take().is_some() {
+                // Left to run out. Whatever it was, it is waited for as others wait for it.
+                state.observed.renounce(fresh_nonce(), Instant::now());
+            }
+        }
+        self.confirm()?;
+        let look = self.look_for_record()?;
+        if let Some(over) = self.is_over(&look)? {
+            return Err(Failure::Over(over));
+        }
+        let now = Instant::now();
+        let next = {
+            let mut state = self.state();
+            let claim = look.record.as_ref().map(VersionRecord::claim);
+            state.observed.saw(look.version, claim, now);
+            if !std::mem::replace(&mut state.remembered, true)
+                && let Some(stamp) = stamp::find(&self.runtime, self.share.path(), look.version)
+            {
+                state.observed.remember(look.version, stamp);
+            }
+            state.observed.next(now)
+        };
+        match next {
+            Next::Make(version) => self.take_over(version, &look),
+            Next::Wait(due) => Err(Failure::Held(sight(look.record.as_ref(), Some(due)))),
+            Next::Exhausted => Err(self.fatal(
+                "its version, and with it the fencing token, is the greatest there is: name another file",
+            )),
+        }
+    }
+
+    fn take_over(&self, version: Version, look: &Look) -> Result<Won, Failure> {
+        let t0 = Instant::now();
+        match self.share.make(version) {
+            Ok(Made::Made) => self.state().unconfirmed = Some((version, t0)),
+            Ok(Made::Exists) => {
+                let record = self.share.record(version);
+                let claim = record.as_ref().map(VersionRecord::claim);
+                let now = Instant::now();
+                let mut state = self.state();
+                state.observed.saw(version, claim, now);
+                let due = match state.observed.next(now) {
+                    Next::Wait(due) => Some(due),
+                    Next::Make(_) | Next::Exhausted => None,
+                };
+                return Err(Failure::Held(sight(record.as_ref(), due)));
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound && look.version > 0 => {
+                return Err(refusal::removed(&self.share));
+            }
+            Err(error) => return Err(self.failure("taking it over", &error)),
+        }
+        let device = self.device();
+        self.state().device = device;
+        // Two of them: an ancient view that died here may have left one that means nothing.
+        let before = version
+            .checked_sub(2)
+            .map(|before| self.share.is_there(before));
+        let before = before.unwrap_or(Ok(true));
+        if !before.map_err(|error| self.doubt("confirming it", &error))? {
+            return Err(self.withdraw(version));
+        }
+        self.confirm()?;
+        // Whoever has this lock on the server's own disk looks for our directory, and we for its record.
+        match self.share.hint() {
+            Ok(Hint::Record(_) | Hint::Unread | Hint::Missing | Hint::Empty) => {}
+            Ok(Hint::Stranger) => return Err(refusal::stranger(self.share.path())),
+            Err(error) => return Err(self.failure("reading it again", &error)),
+        }
+        let Carried { once, unread } = self.carried(look);
+        let failed = self.begin_task(&once, unread)?;
+        let tenure = Tenure {
+            record: Record {
+                once,
+                ..Record::begun(&self.candidate, version)
+            },
+            unread,
+        };
+        self.write(version, false, &tenure);
+        Ok(Won { t0, tenure, failed })
+    }
+
+    /// Whether the version before the one we made is there: else our view was older than what is
+    /// kept, or somebody removed it all, and what we made means nothing. Nothing is ours, and nothing
+    /// is made after it, before that is known.
+    fn confirm(&self) -> Result<(), Failure> {
+        let Some((version, t0)) = self.state().unconfirmed else {
+            return Ok(());
+        };
+        let there = self.share.is_there(version.saturating_sub(1));
+        if !there.map_err(|error| self.doubt("confirming it", &error))? {
+            return Err(self.withdraw(version));
+        }
+        let mut state = self.state();
+        state.unconfirmed = None;
+        state.observed.made(version, t0);
+        Ok(())
+    }
+
+    /// What we made has nothing before it.
+    fn withdraw(&self, version: Version) -> Failure {
+        let _ = self.share.remove(version);
+        let mut state = self.state();
+        state.mistrusted = version.checked_sub(1);
+        state.unconfirmed = None;
+        state.observed.is_ancient();
+        lost(
+            self.share.path(),
+            "its versions have been removed, or go on from others than we know",
+        )
+    }
+
+    /// Makes the version after our last: renews, and announces a drain.
+    pub(super) fn go_on(&self, drains: bool) -> Result<(), Failure> {
+        let tenure = {
+            let mut state = self.state();
+            let Some(tenure) = &mut state.tenure else {
+                return Err(lost(self.share.path(), "it is not ours"));
+            };
+            tenure.record.draining |= drains;
+            tenure.clone()
+        };
+        let version = self.step()?;
+        self.write(version, false, &tenure);
+        Ok(())
+    }
+
+    /// Makes the version after our last, and those after it that turn out to be ours.
+    fn step(&self) -> Result<Version, Failure> {
+        self.confirm()?;
+        for _ in 0..STEPS {
+            let own = self.state().observed.own();
+            let surpassed = self.writer.surpassed().unwrap_or(0);
+            let Some(version) = own
+                .filter(|own| surpassed <= own.saturating_add(FAR_AHEAD))
+                .and_then(|own| own.checked_add(1))
+            else {
+                self.state().observed.is_ancient();
+                return Err(lost(self.share.path(), "it is not ours any more"));
+            };
+            let t0 = Instant::now();
+            match self.share.make(version) {
+                Ok(Made::Made) => {
+                    self.state().unconfirmed = Some((version, t0));
+                    self.confirm()?;
+                    return Ok(version);
+                }
+                Ok(Made::Exists) => {
+                    // Without opening anything where there is nothing to open.
+                    let record = self
+                        .share
+                        .has_record(version)
+                        .then(|| self.share.record(version))
+                        .flatten();
+                    let claim = record.as_ref().map(VersionRecord::claim);
+                    let meaning = self.state().observed.exists(version, claim, Instant::now());
+                    match meaning {
+                        // Its lease counts from an attempt of which we heard nothing: the next one's
+                        // counts from now.
+                        Exists::Ours => {
+                            let there = self.share.is_there(version - 1);
+                            if !there.map_err(|error| self.doubt("confirming it", &error))? {
+                                return Err(self.withdraw(version));
+                            }
+                        }
+                        Exists::Lost => {
+                            let who = record.map(|record| record.record.holder);
+                            let who = who.filter(|who| !who.is_empty());
+                            let who = who.as_deref().unwrap_or("another");
+                            return Err(lost(self.share.path(), &format!("held by {who}")));
+                        }
+                        Exists::Unknown => {
+                            return Err(transient(format!(
+                                "{}: version {version} exists, and its record cannot be read",
+                                self.share.path().display()
+                            )));
+                        }
+                    }
+                }
+                Err(error) if self.is_removed(&error) => {
+                    self.state().observed.is_ancient();
+                    return Err(lost(self.share.path(), "its versions have been removed"));
+                }
+                Err(error) => return Err(self.doubt("making its next version", &error)),
+            }
+        }
+        Err(transient(format!(
+            "{}: the answers to {STEPS} versions of ours were lost",
+            self.share.path().display()
+        )))
+    }
+
+    /// The directory of the versions is gone, and not the drive with it.
+    fn is_removed(&self, error: &io::Error) -> bool {
+        let known = self.state().device;
+        error.kind() == io::ErrorKind::NotFound && known.is_some() && self.device() == known
+    }
+
+    /// Which file system the lock lies on now.
+    fn device(&self) -> Option<u64> {
+        let directory = self.share.path().parent()?;
+        Some(directory.metadata().ok()?.dev())
+    }
+
+    pub(super) fn release(&self, give_up_at: Instant) -> Result<(), Failure> {
+        let unwritten = self.state().unwritten;
+        let version = match unwritten {
+            Some(version) => version,
+            None if self.has_nothing() => {
+                self.state().tenure = None;
+                return Ok(());
+            }
+            None => match self.give_back() {
+                Ok(version) => version,
+                Err(Failure::Lost { .. }) if self.state().tenure.is_none() => return Ok(()),
+                Err(failure) => {
+                    if let Failure::Lost { .. } = failure {
+                        self.state().tenure = None;
+                    }
+                    return Err(failure);
+                }
+            },
+        };
+        let written = self.writer.outcome(version, give_up_at, Wanted::Either);
+        if written.record || written.hint {
+            self.state().unwritten = None;
+            return Ok(());
+        }
+        Err(transient(format!(
+            "{}: that it is free could not be written",
+            self.share.path().display()
+        )))
+    }
+
+    /// Makes the version that says that the lock is free.
+    fn give_back(&self) -> Result<Version, Failure> {
+        let granted = self.state().tenure.clone();
+        let version = self.step()?;
+        let tenure = match granted {
+            Some(tenure) => tenure,
+            // What an attempt obtained that nobody waited for.
+            None => self.of_before(version),
+        };
+        self.write(version, true, &tenure);
+        let mut state = self.state();
+        state.tenure = None;
+        state.unwritten = Some(version);
+        state.observed.released(fresh_nonce(), Instant::now());
+        Ok(version)
+    }
+
+    /// A tenure that was never granted: results of tasks go on through it.
+    fn of_before(&self, version: Version) -> Tenure {
+        let Carried { once, unread } = self.carried(&Look {
+            version: version - 1,
+            record: self.share.record(version - 1),
+        });
+        Tenure {
+            unread,
+            record: Record {
+                once,
+                ..Record::begun(&self.candidate, version - 1)
+            },
+        }
+    }
+
+    /// Records what the run of a task came to.
+    pub(super) fn record(&self, outcome: &Outcome, give_up_at: Instant) -> Result<(), Failure> {
+        let Some(mut tenure) = self.state().tenure.clone() else {
+            return Err(lost(self.share.path(), "it is not ours"));
+        };
+        self.note(&mut tenure.record, outcome)?;
+        let version = self.step()?;
+        if let Some(ours) = &mut self.state().tenure {
+            // Every version from here on bears it.
+            ours.record.once = tenure.record.once.clone();
+        }
+        self.write(version, false, &tenure);
+        if self
+            .writer
+            .outcome(version, give_up_at, Wanted::Record)
+            .record
+        {
+            return Ok(());
+        }
+        Err(transient(format!(
+            "{}: writing the result: no answer in time, or no room",
+            self.share.path().display()
+        )))
+    }
+
+    /// Has the record of a version of ours written, and the guardian know of it.
+    fn write(&self, version: Version, released: bool, tenure: &Tenure) {
+        let (claim, own) = {
+            let progress = self.state();
+            (progress.observed.claim(false), progress.observed.own())
+        };
+        let record = VersionRecord {
+            version,
+            state: match tenure.record.draining {
+                _ if released => State::Released,
+                true => State::Draining,
+                false => State::Held,
+            },
+            nonce: claim.nonce,
+            lease: claim.lease,
+            record: tenure.record.clone(),
+            unread: tenure.unread,
+        };
+        if let Some(memory) = &self.memory
+            && !released
+            && own == Some(version)
+        {
+            memory.put(&release::note(self.share.path(), &record));
+        }
+        self.writer.put(&record);
+    }
+
+    /// What an error means before there is a tenure.
+    pub(super) fn failure(&self, what: &str, error: &io::Error) -> Failure {
+        refusal::of(self.share.path(), self.share.versions(), what, error)
+    }
+
+    pub(super) fn fatal(&self, why: &str) -> Failure {
+        Failure::Fatal {
+            why: format!("{}: {why}", self.share.path().display()),
+            denied: false,
+        }
+    }
+
+    /// What an error means in a tenure: whatever it is, the lease runs.
+    fn doubt(&self, what: &str, error: &io::Error) -> Failure {
+        let errno = errno_of(error);
+        let advice = match errno {
+            Errno::ENOSPC | Errno::EDQUOT => ": make room",
+            _ if is_passing(errno) => "",
+            _ => ": see what has changed there",
+        };
+        transient(format!(
+            "{}: {what}: {error}{advice}",
+            self.share.path().display()
+        ))
+    }
+}
+
+/// Another one for each tenure.
+fn fresh_nonce() -> u128 {
+    fastrand::u128(..)
+}

@@ -1,0 +1,191 @@
+//! Looking: the hint first, then whether the version after it is there, and on from it.
+//!
+//! Called by `chain` at each attempt to get control. What it finds may be stale; it decides nothing.
+
+use std::io;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::chain::Chain;
+use super::record::{State, VersionRecord};
+use super::refusal;
+use super::share::{Hint, Made};
+use crate::clock::Instant;
+use crate::core::observed::Version;
+use crate::core::{Failure, Sight};
+use crate::lease::once::Ledger;
+
+/// How many versions one look walks forward before it reads the whole directory.
+const WALK: usize = 16;
+/// Whoever makes the path or a version writes into it at once; who finds nothing there waits so often
+/// and so long.
+const MOMENT: Duration = Duration::from_millis(50);
+const MOMENTS: usize = 10;
+
+/// What a look showed.
+pub(super) struct Look {
+    pub(super) version: Version,
+    /// The record of that version, if it can be read.
+    pub(super) record: Option<VersionRecord>,
+}
+
+/// What is carried along.
+#[derive(Default)]
+pub(super) struct Carried {
+    pub(super) once: Ledger,
+    /// There may be more than could be read.
+    pub(super) unread: bool,
+}
+
+impl Chain {
+    /// Looks; at a version that is new to us for a moment longer if its record is not there yet, which
+    /// follows it by one write: it may well say that the lock is free.
+    pub(super) fn look_for_record(&self) -> Result<Look, Failure> {
+        let known = self.state().observed.version();
+        let mut look = self.look()?;
+        for _ in 0..MOMENTS {
+            if look.record.is_some() || look.version <= known {
+                break;
+            }
+            std::thread::sleep(MOMENT);
+            look = self.look()?;
+        }
+        Ok(look)
+    }
+
+    /// Looks: the hint first, then whether the version after it is there, and on from it.
+    pub(super) fn look(&self) -> Result<Look, Failure> {
+        let hint = self.hint()?;
+        let known = self.state().observed.version();
+        let hinted = hint.as_ref().map_or(0, |record| record.version);
+        let mut version = known.max(hinted);
+        if version == 0 {
+            version = self.greatest(hint.as_ref())?;
+        }
+        let mut steps = 0;
+        while let Some(next) = version.checked_add(1) {
+            let exists = self.share.exists(next);
+            if !exists.map_err(|error| self.failure("reading its versions", &error))? {
+                break;
+            }
+            version = next;
+            steps += 1;
+            if steps == WALK {
+                version = version.max(self.greatest(hint.as_ref())?);
+            }
+        }
+        self.ready.store(true, Ordering::Relaxed);
+        let record = hint.filter(|record| record.version == version);
+        let record = record.or_else(|| (version > 0).then(|| self.share.record(version)).flatten());
+        Ok(Look { version, record })
+    }
+
+    /// The hint's record. Where nothing is there it is made.
+    fn hint(&self) -> Result<Option<VersionRecord>, Failure> {
+        let failed = |error: io::Error| self.failure("reading it", &error);
+        let mut hint = self.share.hint().map_err(failed)?;
+        if !self.ready.load(Ordering::Relaxed) {
+            let examined = self.share.examine();
+            examined.map_err(|error| self.failure("looking at its versions", &error))?;
+            if hint == Hint::Missing {
+                let made = self.share.make_hint();
+                made.map_err(|error| self.failure("making it", &error))?;
+                hint = self.share.hint().map_err(failed)?;
+            }
+            for _ in 0..MOMENTS {
+                if hint != Hint::Empty {
+                    break;
+                }
+                std::thread::sleep(MOMENT);
+                hint = self.share.hint().map_err(failed)?;
+            }
+            if hint == Hint::Empty {
+                let begun = self.share.begin_hint();
+                begun.map_err(|error| self.failure("writing its first line", &error))?;
+                hint = Hint::Unread;
+            }
+        }
+        match hint {
+            Hint::Stranger => Err(refusal::stranger(self.share.path())),
+            Hint::Record(record) => {
+                let mistrusted = self.state().mistrusted;
+                Ok(Some(*record).filter(|record| mistrusted != Some(record.version)))
+            }
+            Hint::Missing | Hint::Empty | Hint::Unread => Ok(None),
+        }
+    }
+
+    /// The greatest version of the whole directory; the directory is made if there never was one.
+    fn greatest(&self, hint: Option<&VersionRecord>) -> Result<Version, Failure> {
+        let known =
+            self.state().observed.version() > 0 || hint.is_some_and(|hint| hint.version > 0);
+        let failed = |what: &str, error| self.failure(what, &error);
+        let versions = match self.share.list() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            listed => listed.map_err(|error| failed("reading its versions", error))?,
+        };
+        if let Some(greatest) = versions.last() {
+            return Ok(*greatest);
+        }
+        if known {
+            return Err(refusal::removed(&self.share));
+        }
+        let begun = self.share.begin();
+        match begun.map_err(|error| failed("making the directory of its versions", error))? {
+            Made::Made => Ok(0),
+            // Somebody was first; what he makes is seen with the next look.
+            Made::Exists => Ok(self
+                .share
+                .list()
+                .ok()
+                .and_then(|all| all.last().copied())
+                .unwrap_or(0)),
+        }
+    }
+
+    /// What is carried along from tenure to tenure, by the last record that can be read.
+    pub(super) fn carried(&self, look: &Look) -> Carried {
+        let mut unread = false;
+        let mut next = look.version;
+        let mut record = look.record.clone();
+        while next > 0 && record.is_none() {
+            record = self.share.record(next);
+            // One that is there and cannot be read may have borne a result.
+            unread |= record.is_none() && self.share.has_record(next);
+            next -= 1;
+            if record.is_none() && !self.share.exists(next).unwrap_or(false) {
+                unread = true;
+                break;
+            }
+        }
+        match record {
+            Some(record) => Carried {
+                unread: unread || record.unread,
+                once: record.record.once,
+            },
+            None => Carried {
+                unread,
+                once: Ledger::EMPTY,
+            },
+        }
+    }
+}
+
+/// What people, and the pace of those who wait, are told of a version.
+pub(super) fn sight(record: Option<&VersionRecord>, due: Option<Instant>) -> Sight {
+    let some = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+    let Some(record) = record else {
+        return Sight {
+            expires: due,
+            ..Sight::default()
+        };
+    };
+    Sight {
+        holder: some(&record.record.holder),
+        token: Some(record.record.token),
+        draining: record.state == State::Draining,
+        since: some(&record.record.since),
+        expires: due,
+        ..Sight::default()
+    }
+}
