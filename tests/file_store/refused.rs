@@ -127,7 +127,7 @@ async fn a_full_disk_means_not_acquired_and_nothing_stays_locked() {
     );
     fs::remove_file(&ballast).expect("to make room");
     assert_eq!(acquire(&b).await.token, 1);
-    // A holder whose disk is full goes on: its heartbeat needs no room.
+    // A holder whose disk is full goes on: it needs no room.
     fs::write(&ballast, [1; 16384]).expect_err("a full disk");
     in_time(b.renew(late())).await.expect("still ours");
 }

@@ -8,8 +8,8 @@ mod support;
 
 mod command;
 mod hand_over;
-mod heartbeat;
 mod operated;
+mod standing_still;
 mod waiting;
 
 use std::fs::File;

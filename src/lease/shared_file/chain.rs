@@ -19,7 +19,7 @@ use super::look::{Carried, Look, sight};
 use super::record::{State, VersionRecord};
 use super::refusal;
 use super::release;
-use super::share::{Hint, Made, Share};
+use super::share::{Made, Share};
 use super::stamp;
 use super::task::Clock;
 use super::writer::{Wanted, Writer};
@@ -63,6 +63,8 @@ pub(super) struct Progress {
     unconfirmed: Option<(Version, Instant)>,
     /// The version that says that the lock is free, while nobody can read that yet.
     unwritten: Option<Version>,
+    /// The record that was read last.
+    pub(super) last: Option<VersionRecord>,
     /// A stamp of an earlier process was looked for.
     remembered: bool,
     /// The file system that the lock was found on.
@@ -102,6 +104,7 @@ impl Chain {
                 mistrusted: None,
                 unconfirmed: None,
                 unwritten: None,
+                last: None,
                 remembered: false,
                 device: None,
             }),
@@ -185,12 +188,6 @@ impl Chain {
             return Err(self.withdraw(version));
         }
         self.confirm()?;
-        // Whoever has this lock on the server's own disk looks for our directory, and we for its record.
-        match self.share.hint() {
-            Ok(Hint::Record(_) | Hint::Unread | Hint::Missing | Hint::Empty) => {}
-            Ok(Hint::Stranger) => return Err(refusal::stranger(self.share.path())),
-            Err(error) => return Err(self.failure("reading it again", &error)),
-        }
         let Carried { once, unread } = self.carried(look);
         let failed = self.begin_task(&once, unread)?;
         let tenure = Tenure {

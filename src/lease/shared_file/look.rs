@@ -1,4 +1,4 @@
-//! Looking: the hint first, then whether the version after it is there, and on from it.
+//! Looking: which version is the last, and what its record says.
 //!
 //! Called by `chain` at each attempt to get control. What it finds may be stale; it decides nothing.
 
@@ -53,15 +53,13 @@ impl Chain {
         Ok(look)
     }
 
-    /// Looks: the hint first, then whether the version after it is there, and on from it.
+    /// Looks: whether the version after the last one that we know is there, and on from it.
     pub(super) fn look(&self) -> Result<Look, Failure> {
-        let hint = self.hint()?;
         let known = self.state().observed.version();
-        let hinted = hint.as_ref().map_or(0, |record| record.version);
-        let mut version = known.max(hinted);
-        if version == 0 {
-            version = self.greatest(hint.as_ref())?;
-        }
+        let (mut version, hint) = match known {
+            0 => self.first_look()?,
+            known => (known, None),
+        };
         let mut steps = 0;
         while let Some(next) = version.checked_add(1) {
             let exists = self.share.exists(next);
@@ -71,13 +69,38 @@ impl Chain {
             version = next;
             steps += 1;
             if steps == WALK {
-                version = version.max(self.greatest(hint.as_ref())?);
+                version = version.max(self.greatest(true)?);
             }
         }
         self.ready.store(true, Ordering::Relaxed);
-        let record = hint.filter(|record| record.version == version);
-        let record = record.or_else(|| (version > 0).then(|| self.share.record(version)).flatten());
+        let last = {
+            let mut state = self.state();
+            // Stamped before anything is read: what opens a file can hang behind a machine that is gone.
+            state.observed.saw(version, None, Instant::now());
+            state.last.take()
+        };
+        let of_this = |record: &VersionRecord| record.version == version;
+        let record = hint.or(last).filter(of_this);
+        let record = record.or_else(|| {
+            let read = || match self.share.hint() {
+                Ok(Hint::Record(record)) => Some(*record).filter(of_this),
+                _ => None,
+            };
+            (version > 0).then(|| self.share.record(version).or_else(read))?
+        });
+        self.state().last.clone_from(&record);
         Ok(Look { version, record })
+    }
+
+    /// The first look: what stands at the path says which protocol is spoken there, and saves reading the
+    /// whole directory. Later ones do without it: whoever is gone can hold up those who open it.
+    fn first_look(&self) -> Result<(Version, Option<VersionRecord>), Failure> {
+        let hint = self.hint()?;
+        match hint.as_ref().map_or(0, |record| record.version) {
+            // A hint that was found to lie still says that there were versions.
+            0 => Ok((self.greatest(self.state().mistrusted.is_some())?, None)),
+            hinted => Ok((hinted, hint)),
+        }
     }
 
     /// The hint's record. Where nothing is there it is made.
@@ -115,10 +138,8 @@ impl Chain {
         }
     }
 
-    /// The greatest version of the whole directory; the directory is made if there never was one.
-    fn greatest(&self, hint: Option<&VersionRecord>) -> Result<Version, Failure> {
-        let known =
-            self.state().observed.version() > 0 || hint.is_some_and(|hint| hint.version > 0);
+    /// The greatest version of the whole directory; the directory is made if none is `known` to have been.
+    fn greatest(&self, known: bool) -> Result<Version, Failure> {
         let failed = |what: &str, error| self.failure(what, &error);
         let versions = match self.share.list() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
@@ -131,7 +152,15 @@ impl Chain {
             return Err(refusal::removed(&self.share));
         }
         let begun = self.share.begin();
-        match begun.map_err(|error| failed("making the directory of its versions", error))? {
+        let begun = begun.map_err(|error| failed("making the directory of its versions", error))?;
+        // Whoever has this path by a lock of the kernel's looks for our directory, and we, from now on,
+        // for its record: one of the two sees the other.
+        match self.share.hint() {
+            Ok(Hint::Stranger) => return Err(refusal::stranger(self.share.path())),
+            Ok(_) => {}
+            Err(error) => return Err(failed("reading it again", error)),
+        }
+        match begun {
             Made::Made => Ok(0),
             // Somebody was first; what he makes is seen with the next look.
             Made::Exists => Ok(self

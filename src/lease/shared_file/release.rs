@@ -8,6 +8,8 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
+use nix::sys::signal::{SigSet, Signal};
+
 use super::record::{State, VersionRecord};
 use super::share::{Made, Share};
 use crate::lease::SharedMemory;
@@ -42,7 +44,10 @@ pub(in crate::lease) fn execute() {
     let Some((path, last)) = note.as_deref().and_then(read) else {
         return;
     };
-    // A drive that hangs must not keep the guardian: the alarm ends it, wherever it waits.
+    // A drive that hangs must not keep the guardian: the alarm ends it, wherever it waits. It is blocked
+    // here, as other signals are that the guardian reads.
+    let alarm: SigSet = [Signal::SIGALRM].into_iter().collect();
+    let _ = alarm.thread_unblock();
     nix::unistd::alarm::set(LIMIT);
     give_back(&Share::new(&path), last);
     nix::unistd::alarm::cancel();

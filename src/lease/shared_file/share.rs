@@ -89,7 +89,7 @@ impl Share {
         self.version(version.saturating_sub(1)).join(NEXT)
     }
 
-    /// Reads the hint. An open asks the server where a cache of names would answer by itself.
+    /// Reads the hint.
     pub(super) fn hint(&self) -> io::Result<Hint> {
         match fs::metadata(&self.path) {
             // Looked at before it is opened: opening a device can do things.
@@ -98,7 +98,7 @@ impl Share {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Hint::Missing),
             Err(error) => return Err(error),
         }
-        let file = match open_hint(&self.path) {
+        let file = match quietly().read(true).open(&self.path) {
             Ok(file) => file,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Hint::Missing),
             Err(error) => return Err(error),
@@ -336,20 +336,6 @@ fn put(path: &Path, new: bool, bytes: &[u8]) -> io::Result<()> {
             write(0, new && !path.try_exists().unwrap_or(false))
         }
         written => written,
-    }
-}
-
-/// Opens the hint to read it. For writing too, where that may be: an NFS server gives who only reads
-/// a promise that nobody writes, and has to take that back, from a machine that may be gone, before the
-/// holder's next hint.
-fn open_hint(path: &Path) -> io::Result<File> {
-    let refused = |error: &io::Error| {
-        let errno = error.raw_os_error();
-        matches!(errno, Some(libc::EACCES | libc::EPERM | libc::EROFS))
-    };
-    match quietly().read(true).write(true).open(path) {
-        Err(error) if refused(&error) => quietly().read(true).open(path),
-        opened => opened,
     }
 }
 
