@@ -58,9 +58,7 @@ managed\t'A token of Entra ID by the machine\'s managed identity'
 cli\t'A token of Entra ID of whoever is logged in with the Azure CLI'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l ca-file -d 'Trust the certificates in this file (PEM) too, besides the system\'s' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l page-blob -d 'Create a page blob of SIZE bytes (K, M, G, T) instead of an empty block blob' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l heartbeat -d 'Prove again and again that the file\'s lock is still ours [default: auto]' -r -f -a "auto\t'On network drives'
-on\t'Always'
-off\t'Never'"
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l heartbeat -d 'What is refused in words: a lock on a shared drive is a lease now, and needs no proof' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l identity -d 'How this instance is called in the log and in the lock\'s record [default: HOST-PID]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l status-file -d 'Keep a JSON file with the present state, replaced at every change' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l log -d 'How the log on stderr is written' -r -f -a "text\t'One plain line for each change of state'
@@ -97,6 +95,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l listen -d 
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -s n -l no-wait -d 'Give up at once (exit 75) if another has control'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l emulator -d 'Use the well-known account of Azurite, the storage emulator, on this machine'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l no-create -d 'Create neither container nor blob; refuse if one is missing'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l shared -d 'Keep the lock as on a drive that machines share, whatever the file lies on'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -s v -l verbose -d 'Log each renewal of the lease, too, and what is tried on the way'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -s q -l quiet -d 'Log only warnings and errors'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l once -d 'Run the command once for all: whoever comes later, or waited meanwhile, exits 0 without running it'
@@ -259,9 +258,7 @@ managed\t'A token of Entra ID by the machine\'s managed identity'
 cli\t'A token of Entra ID of whoever is logged in with the Azure CLI'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l ca-file -d 'Trust the certificates in this file (PEM) too, besides the system\'s' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l page-blob -d 'Create a page blob of SIZE bytes (K, M, G, T) instead of an empty block blob' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l heartbeat -d 'Prove again and again that the file\'s lock is still ours [default: auto]' -r -f -a "auto\t'On network drives'
-on\t'Always'
-off\t'Never'"
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l heartbeat -d 'What is refused in words: a lock on a shared drive is a lease now, and needs no proof' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l identity -d 'How this instance is called in the log and in the lock\'s record [default: HOST-PID]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l status-file -d 'Keep a JSON file with the present state, replaced at every change' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l log -d 'How the log on stderr is written' -r -f -a "text\t'One plain line for each change of state'
@@ -282,6 +279,7 @@ exit\t'Exit 70 (or 71 if an overlap cannot be excluded)'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -s n -l no-wait -d 'Give up at once (exit 75) if another has control'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l emulator -d 'Use the well-known account of Azurite, the storage emulator, on this machine'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l no-create -d 'Create neither container nor blob; refuse if one is missing'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l shared -d 'Keep the lock as on a drive that machines share, whatever the file lies on'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -s v -l verbose -d 'Log each renewal of the lease, too, and what is tried on the way'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -s q -l quiet -d 'Log only warnings and errors'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l json -d 'Print one JSON object a line'
