@@ -84,6 +84,7 @@ fn a_command_finds_itself_in_control_from_its_first_moment() {
     assert_eq!((remaining, file), ("18446744073", "444 8"));
     assert!(!Path::new(path).exists(), "{path} was left behind");
 
+    let scene = Scene::new();
     let leased = scene.run_on_file().args(LEASE).shell(&script).finish();
     assert_eq!(leased.ended, Ended::Code(0), "{}", leased.stderr);
     let remaining: u64 = leased.stdout.lines().next().unwrap().parse().unwrap();

@@ -120,7 +120,7 @@ fn flags_that_belong_to_the_other_kind_of_lock() {
         &["--heartbeat", "on"],
         &["--heartbeat is gone", "leave it out"],
     );
-    bad_usage(&["--shared", "--lease", "70s"], &["--lease", "take 1m"]);
+    bad_usage(&["--shared", "--lease", "70s"], &["--lease", "take 60s"]);
     bad_usage_on_blob(
         &["--blob", "locks/one", "--no-create", "--page-blob"],
         &["--no-create"],

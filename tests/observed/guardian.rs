@@ -73,7 +73,10 @@ impl World {
             self.term(p);
         }
         let instance = &self.instances[p];
-        let (term_at, end) = (instance.term_at, instance.kill_at.min(instance.end_of_grace));
+        let (term_at, end) = (
+            instance.term_at,
+            instance.kill_at.min(instance.end_of_grace),
+        );
         if now >= end {
             return self.kill_command(p);
         }
@@ -142,7 +145,10 @@ impl World {
 
     pub(crate) fn command_dies(&mut self, p: usize, generation: u64, exit: Exit) {
         let instance = &mut self.instances[p];
-        if instance.command.is_none_or(|command| command.generation != generation) {
+        if instance
+            .command
+            .is_none_or(|command| command.generation != generation)
+        {
             return;
         }
         instance.command = None;

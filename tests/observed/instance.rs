@@ -71,7 +71,9 @@ pub(crate) enum Wanted {
     Acquire,
     /// Its answer is of no use any more, but what it obtained is to be undone.
     Withdrawn,
-    Renew { t0: Instant },
+    Renew {
+        t0: Instant,
+    },
     Release,
     Announce,
 }

@@ -42,7 +42,10 @@ impl Weather {
 impl Reply {
     /// What was only read may be answered late; what was done is done again.
     pub(crate) fn may_differ_when_repeated(&self) -> bool {
-        matches!(self, Reply::Made | Reply::Exists | Reply::Missing | Reply::Done)
+        matches!(
+            self,
+            Reply::Made | Reply::Exists | Reply::Missing | Reply::Done
+        )
     }
 }
 
@@ -89,11 +92,14 @@ impl World {
             Some((Weather::Errors, _)) => {
                 let told = self.now + self.rng.u64(1..5000) * MILLI;
                 let epoch = self.share.epoch;
-                self.plan(told, Happening::Answered(wire, request, Reply::Error, epoch));
+                self.plan(
+                    told,
+                    Happening::Answered(wire, request, Reply::Error, epoch),
+                );
                 match self.rng.u8(0..3) {
                     0 => return,
                     1 => (soon, Mode::Nobody),
-                    _ => (soon + self.rng.u64(0..30_000) * MILLI, Mode::Nobody),
+                    _ => (soon + self.rng.u64(0..20_000) * MILLI, Mode::Nobody),
                 }
             }
         };

@@ -47,6 +47,8 @@ pub(crate) enum Mutation {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Protocol {
     pub(crate) check: Check,
+    /// Whoever takes over looks for the one before that, too.
+    pub(crate) looks_twice: bool,
     /// A version counts as made only when the one before it was found.
     pub(crate) checked_first: bool,
     /// The version before the first is installed with the directory and removed like any other; else
@@ -70,6 +72,7 @@ impl Protocol {
     /// older than what is kept come up in schedules of minutes.
     pub(crate) const MEANT: Protocol = Protocol {
         check: Check::ByMakingInside,
+        looks_twice: true,
         checked_first: true,
         first_is_removed: true,
         removed: 12,
@@ -79,20 +82,4 @@ impl Protocol {
         mutation: None,
         focus: None,
     };
-
-    /// As it was drawn first.
-    pub(crate) const DRAWN: Protocol = Protocol {
-        check: Check::ByMaking,
-        checked_first: false,
-        first_is_removed: false,
-        ..Protocol::MEANT
-    };
-
-    /// With a mistake.
-    pub(crate) const fn with(mutation: Mutation) -> Protocol {
-        Protocol {
-            mutation: Some(mutation),
-            ..Protocol::MEANT
-        }
-    }
 }

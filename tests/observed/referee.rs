@@ -53,7 +53,11 @@ impl World {
 
     /// Somebody runs.
     pub(crate) fn judge_liveness(&mut self) {
-        if self.instances.iter().all(|instance| instance.command.is_none()) {
+        if self
+            .instances
+            .iter()
+            .all(|instance| instance.command.is_none())
+        {
             self.violate("nobody runs though the adversary has rested".to_owned());
         }
     }
@@ -106,7 +110,10 @@ impl World {
             let (from, until) = match act.deed {
                 Deed::Net(whom, _, span) if whom.is_none_or(|m| m == instance.machine) => {
                     // What was sent late in it can be late by as much.
-                    (act.at.saturating_sub(200 * MILLI), act.at + span + slowness(act.deed))
+                    (
+                        act.at.saturating_sub(200 * MILLI),
+                        act.at + span + slowness(act.deed),
+                    )
                 }
                 Deed::Stop(m, span) | Deed::Suspend(m, span, _) if m == instance.machine => {
                     (act.at, act.at + span + 300 * MILLI)

@@ -81,12 +81,14 @@ pub(crate) struct Schedule {
 }
 
 /// The longest delay of a single message.
-pub(crate) const LONGEST: Time = 30 * SECOND;
+pub(crate) const LONGEST: Time = 20 * SECOND;
 
 impl Schedule {
     pub(crate) fn of(seed: u64, protocol: Protocol) -> Schedule {
         let mut rng = Rng::with_seed(seed ^ 0x0B5E_27ED_0000_0000);
-        let machines = rng.choice([2, 2, 2, 3, 3, 4, 5]).expect("a choice");
+        let machines = rng
+            .choice([1, 2, 2, 2, 2, 2, 3, 3, 4, 5])
+            .expect("a choice");
         let drift = rng.choice([0, 1000, 10_000, 10_000]).expect("a choice");
         let ppm = (0..machines)
             .map(|_| rng.choice([-1, 0, 1]).expect("a choice") * drift)
@@ -120,7 +122,7 @@ impl Schedule {
             protocol,
             ppm,
             leases,
-            poll: Duration::from_secs(rng.choice([1, 3, 9]).expect("a choice")),
+            poll: Duration::from_secs(rng.choice([1, 5, 10, 10, 10, 10, 10]).expect("a choice")),
             least_margins: rng.bool(),
             deaf: rng.choice([0, 30, 100]).expect("a choice"),
             lives: (rng.u8(0..4) == 0).then(|| rng.u64(1..40) * SECOND),
@@ -167,7 +169,12 @@ fn deed(rng: &mut Rng, machines: usize) -> Deed {
         }
         38..48 => Deed::Stop(machine, span(rng, 60)),
         48..62 => {
-            let who = [Who::Supervisor, Who::Supervisor, Who::Guardian, Who::Machine];
+            let who = [
+                Who::Supervisor,
+                Who::Supervisor,
+                Who::Guardian,
+                Who::Machine,
+            ];
             Deed::Kill(machine, rng.choice(who).expect("a choice"))
         }
         62..70 => Deed::Suspend(machine, span(rng, 60), span(rng, 60)),
@@ -187,12 +194,16 @@ fn pattern(rng: &mut Rng, kind: u8, machines: usize) -> Vec<Act> {
     match kind {
         // A view that is older than what is kept; and the network is not what it was, either.
         0 => {
-            let gone = rng.u64(60..400) * SECOND;
-            let back = rng.u64(5..200) * SECOND;
+            let gone = rng.u64(60..200) * SECOND;
+            let back = rng.u64(5..120) * SECOND;
             let at = rng.u64(300..6000) * MILLI;
             let mut acts = vec![act(at, Deed::Suspend(machine, gone, back))];
             if rng.bool() {
-                let weather = [Weather::Slow(6 * SECOND), Weather::LosesAnswers, Weather::Errors];
+                let weather = [
+                    Weather::Slow(6 * SECOND),
+                    Weather::LosesAnswers,
+                    Weather::Errors,
+                ];
                 let weather = rng.choice(weather).expect("a choice");
                 let late = rng.u64(0..8000) * MILLI;
                 let net = Deed::Net(Some(machine), weather, span(rng, 20));
@@ -206,16 +217,28 @@ fn pattern(rng: &mut Rng, kind: u8, machines: usize) -> Vec<Act> {
         }
         // The holder loses answers, then dies; its heir may have seen any of it.
         1 => vec![
-            act(at, Deed::Net(Some(machine), Weather::LosesAnswers, span(rng, 20))),
-            act(at + rng.u64(0..12_000) * MILLI, Deed::Kill(machine, Who::Supervisor)),
+            act(
+                at,
+                Deed::Net(Some(machine), Weather::LosesAnswers, span(rng, 20)),
+            ),
+            act(
+                at + rng.u64(0..12_000) * MILLI,
+                Deed::Kill(machine, Who::Supervisor),
+            ),
         ],
         // The server comes back while a machine has just been given control.
         2 => vec![
             act(at, Deed::Kill(machine, Who::Machine)),
-            act(at + rng.u64(8..70) * SECOND, Deed::RestartServer(rng.bool())),
+            act(
+                at + rng.u64(8..70) * SECOND,
+                Deed::RestartServer(rng.bool()),
+            ),
         ],
         // The way is slow from the beginning.
-        3 => vec![act(0, Deed::Net(None, Weather::Slow(8 * SECOND), 20 * SECOND))],
+        3 => vec![act(
+            0,
+            Deed::Net(None, Weather::Slow(8 * SECOND), 20 * SECOND),
+        )],
         // Answers come late, or are errors; then nothing comes any more.
         4 | 5 => {
             let weather = if kind == 4 {
@@ -231,7 +254,22 @@ fn pattern(rng: &mut Rng, kind: u8, machines: usize) -> Vec<Act> {
             ]
         }
         // A holder is cut off.
-        6 => vec![act(at, Deed::Net(Some(machine), Weather::Frozen, 75 * SECOND))],
+        6 => vec![act(
+            at,
+            Deed::Net(Some(machine), Weather::Frozen, 75 * SECOND),
+        )],
+        // A holder comes back when another has taken over, whose record is not written yet.
+        7 => vec![
+            act(at, Deed::RestartServer(true)),
+            act(
+                at + rng.u64(0..20_000) * MILLI,
+                Deed::Net(
+                    Some(machine),
+                    Weather::Errors,
+                    rng.u64(6000..25_000) * MILLI,
+                ),
+            ),
+        ],
         _ => Vec::new(),
     }
 }

@@ -71,6 +71,8 @@ pub(crate) struct Share {
     pub(crate) grace_until: Time,
     /// The greatest version that was ever made.
     pub(crate) greatest: Version,
+    /// How often a version was made that is less than that.
+    pub(crate) ancient: u64,
 }
 
 impl Share {
@@ -130,6 +132,7 @@ impl Share {
             maker,
             record: None,
         });
+        self.ancient += u64::from(version < self.greatest);
         self.greatest = self.greatest.max(version);
         Reply::Made
     }

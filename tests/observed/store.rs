@@ -29,7 +29,7 @@ pub(crate) struct Desk {
 }
 
 impl Desk {
-    async fn ask(&self, request: Request) -> Reply {
+    pub(crate) async fn ask(&self, request: Request) -> Reply {
         *self.out.borrow_mut() = Some(request);
         poll_fn(|_| match self.reply.borrow_mut().take() {
             Some(reply) => Poll::Ready(reply),
@@ -109,11 +109,11 @@ impl Progress {
 }
 
 impl Store {
-    fn now(&self) -> Instant {
+    pub(crate) fn now(&self) -> Instant {
         self.desk.now.get()
     }
 
-    fn is(&self, mutation: Mutation) -> bool {
+    pub(crate) fn is(&self, mutation: Mutation) -> bool {
         self.protocol.mutation == Some(mutation)
     }
 
@@ -166,7 +166,11 @@ impl Store {
         let now = self.now();
         {
             let mut state = self.state.borrow_mut();
-            let stamp = if self.is(Mutation::StampBefore) { before } else { now };
+            let stamp = if self.is(Mutation::StampBefore) {
+                before
+            } else {
+                now
+            };
             state.observed.saw(version, self.believed(claim), stamp);
             if !std::mem::replace(&mut state.remembered, true)
                 && let Some((seen, stamp)) = self.stamps.get()
@@ -202,7 +206,11 @@ impl Store {
         if let Some((_, claim)) = hint.filter(|(hinted, _)| *hinted == version) {
             return Ok((version, Some(claim)));
         }
-        let claim = if version > 0 { self.read(version).await? } else { None };
+        let claim = if version > 0 {
+            self.read(version).await?
+        } else {
+            None
+        };
         Ok((version, claim))
     }
 
@@ -266,6 +274,17 @@ impl Store {
         if self.is(Mutation::T0After) {
             t0 = self.now();
         }
+        if version >= 2 && self.protocol.looks_twice && !self.is(Mutation::NoPredecessor) {
+            // Two of them: an ancient view that died here may have left one that means nothing.
+            self.state.borrow_mut().unchecked = Some((version, t0));
+            match self.desk.ask(Request::MakeInside(version - 2)).await {
+                Reply::Missing => {
+                    return Err(self.withdraw(version).await);
+                }
+                Reply::Error => return Err(transient("confirming it")),
+                _ => {}
+            }
+        }
         self.made(version, t0).await?;
         self.state.borrow_mut().tenure = true;
         self.write(version, false);
@@ -323,18 +342,24 @@ impl Store {
             return Ok(());
         }
         // The later one first: what is left in between must not look like a chain.
-        self.desk.ask(Request::Remove(version)).await;
+        let withdrawn = self.withdraw(version).await;
         if self.protocol.check == Check::ByMaking {
             self.desk.ask(Request::Remove(before)).await;
         }
+        Err(withdrawn)
+    }
+
+    /// What was made has nothing before it.
+    async fn withdraw(&self, version: Version) -> Failure {
+        self.desk.ask(Request::Remove(version)).await;
         let mut state = self.state.borrow_mut();
         state.unchecked = None;
         state.observed.is_ancient();
-        Err(lost("its versions have been removed"))
+        lost("its versions have been removed")
     }
 
     /// Makes the version after our last, and those after it that turn out to be ours.
-    async fn step(&self) -> Result<Version, Failure> {
+    pub(crate) async fn step(&self) -> Result<Version, Failure> {
         self.check_what_was_made().await?;
         for _ in 0..STEPS {
             let Some(own) = self.state.borrow().observed.own() else {
@@ -436,73 +461,5 @@ impl Store {
         let mut records = self.records.borrow_mut();
         records.clear();
         records.push_back((version, claim));
-    }
-
-    /// The writer's thread: one record and its hint; then, now and then, what is old is removed.
-    pub(crate) async fn write_behind(self) {
-        loop {
-            let Some((version, claim)) = self.records.borrow_mut().pop_front() else {
-                return;
-            };
-            let wrote = self.desk.ask(Request::Record(version, claim)).await;
-            self.desk.ask(Request::WriteHint(version, claim)).await;
-            if wrote == Reply::Done {
-                self.written.set(self.written.get().max(version));
-            }
-            if version >= self.removal.get() {
-                self.removal.set(version + self.protocol.kept / 2);
-                self.remove_old(version).await;
-            }
-        }
-    }
-
-    /// Removes what is old: oldest first, never the last of them, and nothing after a failure.
-    async fn remove_old(&self, ours: Version) {
-        let Reply::List(mut list) = self.desk.ask(Request::List).await else {
-            return;
-        };
-        let now = match list.last() {
-            Some((greatest, made)) if *greatest == ours => *made,
-            _ => return,
-        };
-        let kept = usize::try_from(self.protocol.kept).expect("a few");
-        list.truncate(list.len().saturating_sub(kept));
-        if !self.protocol.first_is_removed {
-            list.retain(|(version, _)| *version > 1);
-        }
-        list.retain(|(_, made)| *made + self.protocol.kept_for <= now);
-        if self.is(Mutation::CleaningNewestFirst) {
-            list.reverse();
-        }
-        for (version, _) in list.into_iter().take(self.protocol.removed) {
-            if self.desk.ask(Request::Remove(version)).await == Reply::Error {
-                return;
-            }
-        }
-    }
-
-    /// The guardian's, when supervisor and command are gone.
-    pub(crate) async fn release_orphan(self) {
-        loop {
-            match self.step().await {
-                Ok(version) => {
-                    let claim = self.state.borrow().observed.claim(true);
-                    self.desk.ask(Request::Record(version, claim)).await;
-                    self.desk.ask(Request::WriteHint(version, claim)).await;
-                    return;
-                }
-                Err(Failure::Transient { .. }) => {}
-                Err(_) => return,
-            }
-            let again = self.now() + Duration::from_secs(1);
-            poll_fn(|_| {
-                if self.now() >= again {
-                    Poll::Ready(())
-                } else {
-                    Poll::Pending
-                }
-            })
-            .await;
-        }
     }
 }

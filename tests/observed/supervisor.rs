@@ -93,7 +93,12 @@ impl World {
         let actions = instance.tenure.step(now, event);
         let after = *instance.tenure.state();
         if before != after {
-            self.say(|| format!("#{p}: {before:?} -> {after:?} at {}", heard.unwrap_or_default()));
+            self.say(|| {
+                format!(
+                    "#{p}: {before:?} -> {after:?} at {}",
+                    heard.unwrap_or_default()
+                )
+            });
         }
         for action in actions {
             self.act_on(p, now, action, after);
@@ -257,8 +262,8 @@ impl World {
         let event = match (wanted, answer) {
             (Wanted::Withdrawn, _) => return self.want(p, now, Wanted::Release, now + UNDO),
             (Wanted::Renew { t0 }, Answer::Renewed(reply)) => {
-                let late = instance.store.protocol.mutation
-                    == Some(super::protocol::Mutation::T0After);
+                let late =
+                    instance.store.protocol.mutation == Some(super::protocol::Mutation::T0After);
                 Event::Renewed {
                     t0: if late { now } else { t0 },
                     reply,

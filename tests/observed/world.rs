@@ -37,7 +37,7 @@ pub(crate) enum Happening {
     Judgement,
 }
 
-struct Entry(Time, u64, Happening);
+struct Entry(Time, u64, Box<Happening>);
 
 impl PartialEq for Entry {
     fn eq(&self, other: &Entry) -> bool {
@@ -75,7 +75,8 @@ pub(crate) struct Tally {
     pub(crate) handovers: u64,
     pub(crate) versions: u64,
     pub(crate) stops: u64,
-    pub(crate) withdrawn: u64,
+    /// Versions that were made behind the greatest, from a view older than what is kept.
+    pub(crate) ancient: u64,
     pub(crate) faults: std::collections::BTreeMap<&'static str, u64>,
 }
 
@@ -159,7 +160,7 @@ impl World {
     pub(crate) fn plan(&mut self, at: Time, what: Happening) {
         if at != Time::MAX {
             self.sequence += 1;
-            let entry = Entry(at.max(self.now), self.sequence, what);
+            let entry = Entry(at.max(self.now), self.sequence, Box::new(what));
             self.queue.push(Reverse(entry));
         }
     }
@@ -189,12 +190,13 @@ impl World {
             if self.tally.events > 1_000_000 {
                 self.violate("the schedule does not end".to_owned());
             }
-            self.happen(what);
+            self.happen(*what);
             if self.over || self.violation.is_some() {
                 break;
             }
         }
         self.tally.versions = self.share.greatest;
+        self.tally.ancient = self.share.ancient;
     }
 
     /// Puts off what happens to a process that stands still.
@@ -232,6 +234,9 @@ impl World {
             }
             Happening::Act(at) => self.act(at),
             Happening::Continue(p) => {
+                if self.defers(self.instances[p].machine, &what) {
+                    return;
+                }
                 self.instances[p].stopped = false;
                 self.say(|| format!("#{p} goes on"));
                 for lane in [Lane::Worker, Lane::Writer] {
@@ -263,7 +268,11 @@ impl World {
     }
 
     fn begin(&mut self, m: usize) {
-        if self.instances.iter().any(|i| i.machine == m && i.competes()) {
+        if self
+            .instances
+            .iter()
+            .any(|i| i.machine == m && i.competes())
+        {
             return;
         }
         if self.machines[m].suspended.is_some() {
@@ -296,7 +305,8 @@ impl World {
             protocol: self.schedule.protocol,
         };
         let now = self.machines[m].clock.at(self.now);
-        self.instances.push(Instance::new(seat, Tenure::new(rules, now)));
+        self.instances
+            .push(Instance::new(seat, Tenure::new(rules, now)));
         self.say(|| format!("#{p} begins on machine {m}, lease {lease:?}"));
         self.supervise(p);
     }

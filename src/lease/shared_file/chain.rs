@@ -59,8 +59,8 @@ pub(super) struct Progress {
     pub(super) tenure: Option<Tenure>,
     /// The version that the hint spoke of when it was found to be none.
     pub(super) mistrusted: Option<Version>,
-    /// What we made while it is not known yet whether the version before it is there, and when.
-    unconfirmed: Option<(Version, Instant)>,
+    /// Nothing is made after it before it is confirmed.
+    unconfirmed: Option<Unconfirmed>,
     /// The version that says that the lock is free, while nobody can read that yet.
     unwritten: Option<Version>,
     /// The record that was read last.
@@ -76,6 +76,16 @@ pub(super) struct Progress {
 pub(super) struct Tenure {
     pub(super) record: Record,
     unread: bool,
+}
+
+/// A version that we made, and of which it is not known whether those before it are there.
+#[derive(Clone, Copy)]
+struct Unconfirmed {
+    version: Version,
+    /// Just before the request was sent that made it.
+    t0: Instant,
+    /// The one before it was another's.
+    takes_over: bool,
 }
 
 /// An attempt that succeeded.
@@ -159,7 +169,13 @@ impl Chain {
     fn take_over(&self, version: Version, look: &Look) -> Result<Won, Failure> {
         let t0 = Instant::now();
         match self.share.make(version) {
-            Ok(Made::Made) => self.state().unconfirmed = Some((version, t0)),
+            Ok(Made::Made) => {
+                self.state().unconfirmed = Some(Unconfirmed {
+                    version,
+                    t0,
+                    takes_over: true,
+                });
+            }
             Ok(Made::Exists) => {
                 let record = self.share.record(version);
                 let claim = record.as_ref().map(VersionRecord::claim);
@@ -179,14 +195,6 @@ impl Chain {
         }
         let device = self.device();
         self.state().device = device;
-        // Two of them: an ancient view that died here may have left one that means nothing.
-        let before = version
-            .checked_sub(2)
-            .map(|before| self.share.is_there(before));
-        let before = before.unwrap_or(Ok(true));
-        if !before.map_err(|error| self.doubt("confirming it", &error))? {
-            return Err(self.withdraw(version));
-        }
         self.confirm()?;
         let Carried { once, unread } = self.carried(look);
         let failed = self.begin_task(&once, unread)?;
@@ -205,16 +213,22 @@ impl Chain {
     /// kept, or somebody removed it all, and what we made means nothing. Nothing is ours, and nothing
     /// is made after it, before that is known.
     fn confirm(&self) -> Result<(), Failure> {
-        let Some((version, t0)) = self.state().unconfirmed else {
+        let Some(made) = self.state().unconfirmed else {
             return Ok(());
         };
-        let there = self.share.is_there(version.saturating_sub(1));
-        if !there.map_err(|error| self.doubt("confirming it", &error))? {
-            return Err(self.withdraw(version));
+        let version = made.version;
+        // Two of them where it was another's: an ancient view that died here may have left one that
+        // means nothing.
+        let span = if made.takes_over { 2 } else { 1 };
+        for before in version.saturating_sub(span)..version {
+            let there = self.share.is_there(before);
+            if !there.map_err(|error| self.doubt("confirming it", &error))? {
+                return Err(self.withdraw(version));
+            }
         }
         let mut state = self.state();
         state.unconfirmed = None;
-        state.observed.made(version, t0);
+        state.observed.made(version, made.t0);
         Ok(())
     }
 
@@ -262,7 +276,11 @@ impl Chain {
             let t0 = Instant::now();
             match self.share.make(version) {
                 Ok(Made::Made) => {
-                    self.state().unconfirmed = Some((version, t0));
+                    self.state().unconfirmed = Some(Unconfirmed {
+                        version,
+                        t0,
+                        takes_over: false,
+                    });
                     self.confirm()?;
                     return Ok(version);
                 }

@@ -1,0 +1,129 @@
+//! What the two processes of the search know: the real [`Observed`], each that there can be once.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use trafficcop::clock::Instant;
+use trafficcop::core::Observed;
+use trafficcop::core::observed::{Claim, Exists, Next, Version};
+
+use super::protocol::Mutation;
+
+/// One step of time: as long as a margin, which makes the search coarse and strict.
+const TICK: Duration = Duration::from_secs(10);
+/// The leases of the two.
+pub(crate) const LEASES: [u8; 2] = [2, 3];
+/// Between the SIGKILL and the end of the lease.
+pub(crate) const MARGIN: u8 = 1;
+
+pub(crate) fn at(tick: u8) -> Instant {
+    Instant::ZERO + Duration::from_secs(10_000) + TICK * u32::from(tick)
+}
+
+pub(crate) fn ticks_of(version: Version) -> u8 {
+    u8::try_from(version).expect("few versions")
+}
+
+/// What a memory is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Told {
+    New(u8, u8),
+    Saw(u8, Option<(u8, u8, bool)>, u8),
+    Made(u8, u8),
+    Exists(u8, Option<(u8, u8, bool)>, u8),
+    Renounced(u8, u8, u8),
+    Released(u8, u8, u8),
+}
+
+/// All memories there are: the real ones, each once.
+pub(crate) struct Memories {
+    pub(crate) all: Vec<Observed>,
+    pub(crate) by_text: HashMap<String, u16>,
+    pub(crate) known: HashMap<(u16, Told), (u16, Option<Exists>)>,
+    pub(crate) mutation: Option<Mutation>,
+}
+
+pub(crate) fn nonce(process: u8, number: u8) -> u128 {
+    u128::from(process) << 8 | u128::from(number) | 0x1000
+}
+
+impl Memories {
+    /// None yet; who has them makes this mistake.
+    pub(crate) fn new(mutation: Option<Mutation>) -> Memories {
+        Memories {
+            all: Vec::new(),
+            by_text: HashMap::new(),
+            known: HashMap::new(),
+            mutation,
+        }
+    }
+
+    fn lease(process: u8) -> Duration {
+        TICK * u32::from(LEASES[usize::from(process)])
+    }
+
+    fn claim(&self, whose: u8, claim: Option<(u8, u8, bool)>) -> Option<Claim> {
+        let Some((process, number, released)) = claim else {
+            let released = self.mutation == Some(Mutation::UnreadIsReleased);
+            let known = self.mutation == Some(Mutation::UnreadForKnownLease);
+            return (released || known).then(|| Claim {
+                nonce: 0,
+                lease: TICK * u32::from(LEASES[0]),
+                released,
+            });
+        };
+        let own = self.mutation == Some(Mutation::OwnLease);
+        Some(Claim {
+            nonce: nonce(process, number),
+            lease: Memories::lease(if own { whose } else { process }),
+            released,
+        })
+    }
+
+    pub(crate) fn tell(&mut self, whose: u8, memory: u16, told: Told) -> (u16, Option<Exists>) {
+        if let Some(known) = self.known.get(&(memory, told)) {
+            return *known;
+        }
+        let mut one = match told {
+            Told::New(process, number) => {
+                Observed::new(nonce(process, number), Memories::lease(process))
+            }
+            _ => self.all[usize::from(memory)].clone(),
+        };
+        let mut answer = None;
+        match told {
+            Told::New(..) => {}
+            Told::Saw(version, claim, tick) => {
+                one.saw(Version::from(version), self.claim(whose, claim), at(tick));
+            }
+            Told::Made(version, tick) => one.made(Version::from(version), at(tick)),
+            Told::Exists(version, claim, tick) => {
+                let claim = claim.and_then(|claim| self.claim(whose, Some(claim)));
+                answer = Some(one.exists(Version::from(version), claim, at(tick)));
+            }
+            Told::Renounced(p, number, tick) => one.renounce(nonce(p, number), at(tick)),
+            Told::Released(p, number, tick) => one.released(nonce(p, number), at(tick)),
+        }
+        let text = format!("{one:?}");
+        let next = u16::try_from(self.all.len()).expect("not so many memories");
+        let id = *self.by_text.entry(text).or_insert(next);
+        if id == next {
+            self.all.push(one);
+        }
+        self.known.insert((memory, told), (id, answer));
+        (id, answer)
+    }
+
+    pub(crate) fn own(&self, memory: u16) -> Option<u8> {
+        self.all[usize::from(memory)].own().map(ticks_of)
+    }
+
+    /// Which version may be made at this moment.
+    pub(crate) fn next(&self, memory: u16, tick: u8) -> Option<u8> {
+        let early = u8::from(self.mutation == Some(Mutation::EarlyTakeOver)) * MARGIN;
+        match self.all[usize::from(memory)].next(at(tick + early)) {
+            Next::Make(version) => Some(ticks_of(version)),
+            Next::Wait(_) | Next::Exhausted => None,
+        }
+    }
+}

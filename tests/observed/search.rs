@@ -1,0 +1,435 @@
+//! An exhaustive search, breadth first: two instances with the real [`Observed`], one share, and every
+//! order of what can happen to a bound of time and versions. Steps take as long as they like; a
+//! request arrives at any time after it was sent, or never; its answer comes at any time, is lost, or
+//! says of our own version that it exists; records are written late or never; supervisors die, and
+//! their guardians release. Clocks run at one pace: how far they may part is the fleet's to show.
+//!
+//! A command lives to the very end of its lease: all of the margin is used up by its dying.
+
+use std::collections::HashSet;
+
+use trafficcop::core::observed::Exists;
+
+use super::memories::{LEASES, MARGIN, Memories, Told, ticks_of};
+use super::protocol::Mutation;
+use super::states::{Call, Kind, Made, Process, Quickly, Record, Run, Stage, State, claim, make};
+
+/// How often one process can begin anew: each time by another number.
+const LAST_NUMBER: u8 = 3;
+
+/// How far the search goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bound {
+    pub(crate) ticks: u8,
+    pub(crate) versions: u8,
+    /// So many answers are lost, calls given up and supervisors killed in one history.
+    pub(crate) faults: u8,
+}
+
+/// What a search came to.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) states: usize,
+    pub(crate) depth: usize,
+    /// The way to two commands at once, if there is one.
+    pub(crate) overlap: Option<Vec<String>>,
+}
+
+struct Search {
+    bound: Bound,
+    memories: Memories,
+    reached: Vec<State>,
+}
+
+/// Searches to the bound, or to the first overlap.
+pub(crate) fn search(bound: Bound, mutation: Option<Mutation>) -> Found {
+    let mut search = Search {
+        bound,
+        memories: Memories::new(mutation),
+        reached: Vec::new(),
+    };
+    let fresh = |search: &mut Search, p: u8| Process {
+        memory: search.memories.tell(p, 0, Told::New(p, 0)).0,
+        ..Process::default()
+    };
+    let first = State {
+        tick: 0,
+        latest: 0,
+        faults: 0,
+        made: [Made::default(); 6],
+        processes: [fresh(&mut search, 0), fresh(&mut search, 1)],
+    };
+    let mut seen: HashSet<[u64; 3], Quickly> = HashSet::default();
+    let mut all = vec![(first, usize::MAX)];
+    seen.insert(first.key());
+    let (mut from, mut depth) = (0, 0);
+    while from < all.len() {
+        let level = all.len();
+        for at in from..level {
+            let state = all[at].0;
+            if state
+                .processes
+                .iter()
+                .all(|process| process.run != Run::Idle)
+            {
+                return Found {
+                    states: all.len(),
+                    depth,
+                    overlap: Some(way(&all, at)),
+                };
+            }
+            search.successors(state);
+            for next in search.reached.drain(..).map(State::tidied) {
+                if seen.insert(next.key()) {
+                    all.push((next, at));
+                }
+            }
+        }
+        from = level;
+        depth += 1;
+    }
+    Found {
+        states: all.len(),
+        depth,
+        overlap: None,
+    }
+}
+
+fn way(all: &[(State, usize)], mut at: usize) -> Vec<String> {
+    let mut way = Vec::new();
+    while at != usize::MAX {
+        way.push(format!("{:?}", all[at].0));
+        at = all[at].1;
+    }
+    way.reverse();
+    way
+}
+
+impl Search {
+    fn is(&self, mutation: Mutation) -> bool {
+        self.memories.mutation == Some(mutation)
+    }
+
+    fn tell(&mut self, p: usize, state: &mut State, told: Told) -> Option<Exists> {
+        let process = &mut state.processes[p];
+        let whose = u8::try_from(p).expect("two");
+        let (memory, answer) = self.memories.tell(whose, process.memory, told);
+        process.memory = memory;
+        answer
+    }
+
+    fn successors(&mut self, state: State) {
+        for p in 0..2 {
+            self.looks(state, p);
+            self.begins(state, p);
+            self.travels(state, p);
+            self.is_answered(state, p);
+            self.ends(state, p);
+        }
+        if state.tick < self.bound.ticks {
+            let mut state = state;
+            state.tick += 1;
+            for (p, process) in state.processes.iter_mut().enumerate() {
+                let end = process.t0 + LEASES[p];
+                if process.run != Run::Idle && state.tick >= end {
+                    process.run = Run::Idle;
+                } else if process.run == Run::Runs && state.tick >= end - MARGIN {
+                    process.run = Run::Dies;
+                }
+            }
+            self.reached.push(state);
+        }
+    }
+
+    /// Sees any version from the one it has seen to the last, with its record or without.
+    fn looks(&mut self, state: State, p: usize) {
+        let process = state.processes[p];
+        if process.call.kind != Kind::None || process.run != Run::Idle || process.orphaned {
+            return;
+        }
+        let known = ticks_of(self.memories.all[usize::from(process.memory)].version());
+        for version in known..=state.latest {
+            for read in [false, true] {
+                let mut state = state;
+                let Some(claim) = claim(&state, version, read) else {
+                    continue;
+                };
+                if state.processes[p].tenure && !self.renumber(&mut state, p, false) {
+                    continue;
+                }
+                let early = u8::from(self.is(Mutation::StampBefore)) * 2;
+                if version > 0 {
+                    let stamp = state.tick.saturating_sub(early);
+                    self.tell(p, &mut state, Told::Saw(version, claim, stamp));
+                }
+                let process = &mut state.processes[p];
+                if let Some(version) = self.memories.next(process.memory, state.tick)
+                    && version <= self.bound.versions
+                {
+                    process.call = Call {
+                        kind: Kind::Take,
+                        version,
+                        sent: state.tick,
+                        began: state.tick,
+                        ..Call::default()
+                    };
+                }
+                self.reached.push(state);
+            }
+        }
+    }
+
+    /// A tenure is over: what comes next is another's number.
+    fn renumber(&mut self, state: &mut State, p: usize, released: bool) -> bool {
+        let process = &mut state.processes[p];
+        if process.number == LAST_NUMBER {
+            return false;
+        }
+        process.number += 1;
+        process.tenure = false;
+        let (whose, number) = (u8::try_from(p).expect("two"), process.number);
+        let told = if released {
+            Told::Released(whose, number, state.tick)
+        } else {
+            Told::Renounced(whose, number, state.tick)
+        };
+        self.tell(p, state, told);
+        true
+    }
+
+    /// Renews, or releases what is over.
+    fn begins(&mut self, state: State, p: usize) {
+        let mut state = state;
+        let process = &mut state.processes[p];
+        if process.call.kind != Kind::None || !process.tenure {
+            return;
+        }
+        let kind = match process.run {
+            Run::Runs => Kind::Renew,
+            Run::Idle => Kind::Release,
+            Run::Dies => return,
+        };
+        let Some(version) = self.memories.own(process.memory).map(|own| own + 1) else {
+            return;
+        };
+        if version > self.bound.versions || process.orphaned && kind == Kind::Renew {
+            return;
+        }
+        process.call = Call {
+            kind,
+            version,
+            sent: state.tick,
+            began: state.tick,
+            ..Call::default()
+        };
+        self.reached.push(state);
+    }
+
+    /// A request arrives, or does not; and so does one that nobody waits for.
+    fn travels(&mut self, state: State, p: usize) {
+        let process = state.processes[p];
+        if process.late > 0 {
+            let mut state = state;
+            make(&mut state, p, process.late);
+            state.processes[p].late = 0;
+            self.reached.push(state);
+        }
+        if process.call.kind == Kind::None || process.call.stage != Stage::Sent {
+            return;
+        }
+        let mut arrived = state;
+        let stage = make(&mut arrived, p, process.call.version);
+        arrived.processes[p].call.stage = stage;
+        self.reached.push(arrived);
+        let Some(faults) = self.one_more(&state) else {
+            return;
+        };
+        arrived.faults = faults;
+        if stage == Stage::Made {
+            // The answer is lost, and it is asked again.
+            arrived.processes[p].call.stage = Stage::Exists;
+            self.reached.push(arrived);
+            // Or the mount gives up.
+            arrived.processes[p].call = Call::default();
+            self.reached.push(arrived);
+        }
+        if process.late == 0 {
+            let mut gone = state;
+            gone.faults = faults;
+            gone.processes[p].call = Call::default();
+            gone.processes[p].late = process.call.version;
+            self.reached.push(gone);
+        }
+    }
+
+    /// The count of faults with one more, if the bound allows it.
+    fn one_more(&self, state: &State) -> Option<u8> {
+        (state.faults < self.bound.faults).then_some(state.faults + 1)
+    }
+
+    fn is_answered(&mut self, state: State, p: usize) {
+        let call = state.processes[p].call;
+        if call.kind == Kind::None {
+            return;
+        }
+        let made = call.stage == Stage::Made
+            || call.stage == Stage::Exists && self.is(Mutation::ExistsIsSuccess);
+        if made {
+            let mut state = state;
+            let sent = if self.is(Mutation::T0After) {
+                state.tick
+            } else {
+                call.sent
+            };
+            self.tell(p, &mut state, Told::Made(call.version, sent));
+            if let Some(faults) = self.one_more(&state) {
+                // Nobody waited for it any more.
+                let mut state = State { faults, ..state };
+                let process = &mut state.processes[p];
+                process.call = Call::default();
+                if call.kind != Kind::Take {
+                    process.writes = call.version;
+                    process.writes_released = call.kind == Kind::Release;
+                }
+                self.reached.push(state);
+            }
+            return self.succeeds(state, p, call, call.version);
+        }
+        if call.stage != Stage::Exists {
+            return;
+        }
+        for read in [false, true] {
+            let mut state = state;
+            let Some(claim) = claim(&state, call.version, read) else {
+                continue;
+            };
+            if call.kind == Kind::Take {
+                let told = Told::Saw(call.version, claim, state.tick);
+                self.tell(p, &mut state, told);
+                state.processes[p].call = Call::default();
+                self.reached.push(state);
+                continue;
+            }
+            let told = Told::Exists(call.version, claim, state.tick);
+            match self.tell(p, &mut state, told) {
+                Some(Exists::Ours) if self.is(Mutation::OursCounts) => {
+                    self.succeeds(state, p, call, call.version);
+                }
+                Some(Exists::Ours) if call.version < self.bound.versions => {
+                    state.processes[p].call = Call {
+                        version: call.version + 1,
+                        sent: state.tick,
+                        stage: Stage::Sent,
+                        ..call
+                    };
+                    self.reached.push(state);
+                }
+                Some(Exists::Lost) => {
+                    let process = &mut state.processes[p];
+                    if process.run == Run::Runs {
+                        process.run = Run::Dies;
+                    }
+                    process.call = Call::default();
+                    self.reached.push(state);
+                }
+                _ => {
+                    state.processes[p].call = Call::default();
+                    self.reached.push(state);
+                }
+            }
+        }
+    }
+
+    /// A version was made for a call.
+    fn succeeds(&mut self, mut state: State, p: usize, call: Call, version: u8) {
+        let tick = state.tick;
+        let process = &mut state.processes[p];
+        process.call = Call::default();
+        let began = if self.is(Mutation::T0After) {
+            tick
+        } else {
+            call.began
+        };
+        match call.kind {
+            Kind::None => return,
+            Kind::Take => {
+                process.tenure = true;
+                process.t0 = began;
+                if tick < began + LEASES[p] - MARGIN {
+                    process.run = Run::Runs;
+                }
+            }
+            Kind::Renew => {
+                // What succeeds after the SIGKILL spares nobody.
+                if process.run == Run::Runs {
+                    process.t0 = began;
+                }
+            }
+            Kind::Release => {
+                (process.writes, process.writes_released) = (version, true);
+                if self.renumber(&mut state, p, true) {
+                    self.reached.push(state);
+                }
+                return;
+            }
+        }
+        let process = &mut state.processes[p];
+        (process.writes, process.writes_released) = (version, false);
+        self.reached.push(state);
+    }
+
+    /// A record is written, a command ends, a supervisor dies, its guardian leaves.
+    fn ends(&mut self, state: State, p: usize) {
+        let process = state.processes[p];
+        if process.writes > 0 {
+            let mut state = state;
+            let made = &mut state.made[usize::from(process.writes)];
+            if made.record == Record::None {
+                made.record = if process.writes_released {
+                    Record::Released
+                } else {
+                    Record::Held
+                };
+            }
+            state.processes[p].writes = 0;
+            self.reached.push(state);
+        }
+        // What is being killed lives as long as it can.
+        if process.run == Run::Runs {
+            let mut state = state;
+            state.processes[p].run = Run::Idle;
+            self.reached.push(state);
+        }
+        if !process.orphaned
+            && process.tenure
+            && let Some(faults) = self.one_more(&state)
+        {
+            let mut state = State { faults, ..state };
+            let process = &mut state.processes[p];
+            process.orphaned = true;
+            if process.run == Run::Runs {
+                process.run = Run::Dies;
+            }
+            if process.call.kind != Kind::None && process.call.stage == Stage::Sent {
+                process.late = process.call.version;
+            }
+            process.call = Call::default();
+            process.writes = 0;
+            self.reached.push(state);
+        }
+        if process.orphaned && process.run == Run::Idle && process.number < LAST_NUMBER {
+            let mut state = state;
+            let number = process.number + 1;
+            let whose = u8::try_from(p).expect("two");
+            state.processes[p] = Process {
+                number,
+                late: process.late,
+                writes: process.writes,
+                writes_released: process.writes_released,
+                ..Process::default()
+            };
+            self.tell(p, &mut state, Told::New(whose, number));
+            self.reached.push(state);
+        }
+    }
+}

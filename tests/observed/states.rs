@@ -1,0 +1,182 @@
+//! The states of the search: two processes and what is on the share, small enough to be compared in
+//! a few words.
+
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// How a version's record stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Record {
+    #[default]
+    None,
+    Held,
+    Released,
+}
+
+/// A version that was made: by which process, under which of its numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Made {
+    pub(crate) by: u8,
+    pub(crate) number: u8,
+    pub(crate) record: Record,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Run {
+    /// Nothing runs.
+    #[default]
+    Idle,
+    Runs,
+    /// It is being killed, and lives.
+    Dies,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Kind {
+    #[default]
+    None,
+    Take,
+    Renew,
+    Release,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Stage {
+    #[default]
+    Sent,
+    /// The answer is on its way.
+    Made,
+    Exists,
+}
+
+/// The call of a worker thread: it makes this version.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Call {
+    pub(crate) kind: Kind,
+    pub(crate) stage: Stage,
+    pub(crate) version: u8,
+    /// Just before the request was sent, and before the whole call.
+    pub(crate) sent: u8,
+    pub(crate) began: u8,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Process {
+    /// Which of all the memories it has.
+    pub(crate) memory: u16,
+    pub(crate) number: u8,
+    pub(crate) run: Run,
+    pub(crate) t0: u8,
+    pub(crate) tenure: bool,
+    /// The supervisor is dead; the guardian is there.
+    pub(crate) orphaned: bool,
+    pub(crate) call: Call,
+    /// A request of a thread that is gone, still on its way; 0: none.
+    pub(crate) late: u8,
+    /// A record that is to be written; 0: none.
+    pub(crate) writes: u8,
+    pub(crate) writes_released: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct State {
+    pub(crate) tick: u8,
+    pub(crate) latest: u8,
+    pub(crate) faults: u8,
+    pub(crate) made: [Made; 6],
+    pub(crate) processes: [Process; 2],
+}
+
+impl State {
+    /// Without what is of no consequence any more.
+    pub(crate) fn tidied(mut self) -> State {
+        for process in &mut self.processes {
+            if process.run == Run::Idle {
+                process.t0 = 0;
+            }
+            process.writes_released &= process.writes > 0;
+        }
+        self
+    }
+
+    /// All of it in a few words, which are quick to compare.
+    pub(crate) fn key(&self) -> [u64; 3] {
+        let mut share = u64::from(self.tick) << 3 | u64::from(self.latest);
+        share = share << 4 | u64::from(self.faults);
+        for made in self.made {
+            let bits = u64::from(made.by) | u64::from(made.number) << 1 | (made.record as u64) << 3;
+            share = share << 5 | bits;
+        }
+        let of = |p: &Process| {
+            let mut key = u64::from(p.memory);
+            for (bits, value) in [
+                (2, u64::from(p.number)),
+                (2, p.run as u64),
+                (5, u64::from(p.t0)),
+                (1, u64::from(p.tenure)),
+                (1, u64::from(p.orphaned)),
+                (2, p.call.kind as u64),
+                (2, p.call.stage as u64),
+                (3, u64::from(p.call.version)),
+                (5, u64::from(p.call.sent)),
+                (5, u64::from(p.call.began)),
+                (3, u64::from(p.late)),
+                (3, u64::from(p.writes)),
+                (1, u64::from(p.writes_released)),
+            ] {
+                key = key << bits | value;
+            }
+            key
+        };
+        [share, of(&self.processes[0]), of(&self.processes[1])]
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Quick(u64);
+
+impl Hasher for Quick {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.write_u64(u64::from_le_bytes(word));
+        }
+    }
+    fn write_u64(&mut self, word: u64) {
+        self.0 = (self.0.rotate_left(26) ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
+    fn write_usize(&mut self, _: usize) {}
+}
+
+pub(crate) type Quickly = BuildHasherDefault<Quick>;
+
+/// Makes a version, for a process under its present number.
+pub(crate) fn make(state: &mut State, p: usize, version: u8) -> Stage {
+    if version <= state.latest {
+        return Stage::Exists;
+    }
+    state.latest = version;
+    state.made[usize::from(version)] = Made {
+        by: u8::try_from(p).expect("two"),
+        number: state.processes[p].number,
+        record: Record::None,
+    };
+    Stage::Made
+}
+
+/// The record of a version, as it can be read (`read`) or not; `None` where it was not written.
+#[expect(
+    clippy::option_option,
+    reason = "there is none to read, and there is none that is read"
+)]
+pub(crate) fn claim(state: &State, version: u8, read: bool) -> Option<Option<(u8, u8, bool)>> {
+    let made = state.made[usize::from(version)];
+    match (made.record, read) {
+        (_, false) => Some(None),
+        (Record::None, true) => None,
+        (record, true) => Some(Some((made.by, made.number, record == Record::Released))),
+    }
+}
