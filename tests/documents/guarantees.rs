@@ -566,15 +566,13 @@ pub(crate) const LIMITS: &[Limit] = &[
     Limit {
         what: "a shared drive: nothing but the protocol keeps others out. A stranger's program, an operator who removes `PATH.versions` while somebody runs, or a trafficcop of before the versions (it locks the file by the kernel) are not bound by it",
         answer: "the holder notices with its next renewal and kills its tree; an older trafficcop refuses the file, and this one refuses a file that bears the kernel's lock. Remove both, and only when nobody runs. Azure Files (SMB and NFS) was not tried on the real service",
-        shown: &[
-            (
-                "shared_file",
-                &[
-                    "the_removal_of_the_versions_ends_a_tenure_and_is_refused_until_the_path_is_removed",
-                    "the_other_protocol_at_one_path_is_refused_by_both",
-                ],
-            ),
-        ],
+        shown: &[(
+            "shared_file",
+            &[
+                "the_removal_of_the_versions_ends_a_tenure_and_is_refused_until_the_path_is_removed",
+                "the_other_protocol_at_one_path_is_refused_by_both",
+            ],
+        )],
     },
     Limit {
         what: "`work`: a message comes again that was handled: its worker died before it could say so, or an answer of the queue was lost",

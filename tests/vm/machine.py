@@ -20,7 +20,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 class Machine:
     """One QEMU process and the connection to its agent."""
 
-    def __init__(self, name, memory=1024, cpus=2):
+    def __init__(self, name, memory=1024, cpus=1):
         self.name, self.dir, self.memory, self.cpus = name, f"{W}/run/{name}", memory, cpus
         os.makedirs(self.dir, exist_ok=True)
         self.socket, self.waiting, self.count, self.lock = None, {}, 0, threading.Lock()
@@ -116,7 +116,7 @@ def job(name, cmd, limit=900):
     Attached(name).sh(f"mkdir -p /run/tc/jobs; cat >/run/tc/jobs/{k}.sh <<'XEOF'\n{cmd}\nXEOF\nsetsid nohup bash -c 'bash /run/tc/jobs/{k}.sh >/run/tc/jobs/{k}.out 2>&1; echo $? >/run/tc/jobs/{k}.rc' >/dev/null 2>&1 &")
     end = time.time() + limit
     while True:
-        time.sleep(4)
+        time.sleep(6)
         out = Attached(name).sh(f"cat /run/tc/jobs/{k}.rc 2>/dev/null && cat /run/tc/jobs/{k}.out")
         if not out and time.time() > end:
             out = "-1\n(did not end)\n" + Attached(name).sh(f"cat /run/tc/jobs/{k}.out")
@@ -132,7 +132,7 @@ def boot(name):
     with open(f"{machine.dir}/mux.log", "w") as log:
         subprocess.Popen([sys.executable, f"{HERE}/mux.py", name], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
     while not os.path.exists(f"{machine.dir}/mux"):
-        if time.time() > began + 300:
+        if time.time() > began + 900:
             sys.exit(f"{name} does not come up: see {machine.dir}")
         time.sleep(0.5)
     print(Attached(name).sh("mkdir -p /opt/tc && tar xf /dev/vdb -C /opt/tc && uname -r"), end="")

@@ -10,7 +10,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import machine
 
 vm = machine.Machine(sys.argv[1])
-vm.connect(240)
+vm.connect(900)
 with open(f"{vm.dir}/mux.pid", "w") as f:
     f.write(str(os.getpid()))
 listener = socket.socket(socket.AF_UNIX)

@@ -9,6 +9,7 @@
 #   vm.sh systemd [SCENARIO..]     the examples as units
 #   vm.sh all                      the four of them at the same time, each in a machine of its own
 #   vm.sh figures                  the R lines of all logs as a table
+#   vm.sh reload VM                another payload into a running machine
 #   vm.sh boot VM | stop VM | sh VM COMMAND
 set -eu
 here=$(cd "$(dirname "$0")" && pwd); export W=${W:-${TMPDIR:-/tmp}/trafficcop-vm}; mkdir -p "$W/logs"; cd "$here"
@@ -24,11 +25,11 @@ run() { # VM PROGRAM SCENARIO...: one after the other, output appended to the lo
   done
 }
 # what is the same on all three drives
-common=("race" "news" "start" "handover exit" "handover term" "handover kill9" "handover guardian 3" "handover both 3" "drain" "cut" "cut 100 '--lease 60s' '-b 20 -T' 1" "exit70" "stop_while_cut"
-  "stop_while_cut '-b 20 -I -T'" "verbs" "writer" "machine_dies" "restart 0" "restart 4 '--lease 15s'" "restart 3 '--lease 15s' 30 no link 3" "restart 20 '--lease 60s' 60 no service"
-  "restart 20 '--lease 60s' 60 no link" "long_restart" "server_disk" "two_protocols" "paused")
-nfs=("up 20 20" "${common[@]}" "restart 0 '--lease 15s' 60 yes service 3" "restart 0 '--lease 15s' 40 no lockd 3" "operations" "up 90 90" "restart 0 '--lease 60s' 110 no service" "restart 0 '--lease 60s' 110 yes service" "restart 0 '--lease 15s' 110 yes service")
-smb=("up" "${common[@]}" "restart 0 '--lease 15s' 40 no child 3" "restart 0 '--lease 15s' 40 no reset 3")
+common=("race" "news" "start" "handover exit 3" "handover term 3" "handover kill9 3" "handover guardian 3" "handover both 3" "drain" "cut" "cut 90 '--lease 60s' '-b 20 -T' 1" "exit70" "stop_while_cut"
+  "stop_while_cut '-b 20 -I -T'" "verbs" "writer" "machine_dies" "restart 0 '--lease 15s' 25 no service 3" "restart 3 '--lease 15s' 25 no link 3" "restart 20 '--lease 60s' 50 no service" "restart 20 '--lease 60s' 50 no link"
+  "long_restart" "server_disk" "two_protocols" "paused")
+nfs=("up 20 20" "${common[@]}" "restart 0 '--lease 15s' 40 yes service 3" "restart 0 '--lease 15s' 25 no lockd 3" "operations" "up 90 90" "restart 0 '--lease 60s' 110 no service" "restart 0 '--lease 15s' 60 yes service 3")
+smb=("up" "${common[@]}" "restart 0 '--lease 15s' 25 no child 3" "restart 0 '--lease 15s' 25 no reset 3")
 units=(basics drain kills ready sockets sandbox timer work journald shared kills_shared)
 case ${1:-} in
 build)
@@ -37,7 +38,10 @@ build)
   ./build_image.sh ;;
 payload)
   rm -rf "$W/payload"; mkdir -p "$W/payload/examples"; cp "$here"/guest/*.py "$W/payload/"; gcc -O2 -static -o "$W/payload/probe" "$here/probe.c"
-  cp "$2" "$W/payload/trafficcop"; [ -z "${3:-}" ] || cp "$3" "$W/payload/older"; cp -r "$here/../../examples/." "$W/payload/examples/"; tar cf "$W/payload.tar" -C "$W/payload" . ;;
+  cp "$2" "$W/payload/trafficcop"; [ -z "${3:-}" ] || cp "$3" "$W/payload/older"; cp -r "$here/../../examples/." "$W/payload/examples/"; tar cf "$W/payload.new" -C "$W/payload" .
+  truncate -s 64M "$W/payload.new"; [ -e "$W/payload.tar" ] || truncate -s 64M "$W/payload.tar"
+  dd if="$W/payload.new" of="$W/payload.tar" bs=1M conv=notrunc status=none ;; # in place: a running machine sees it
+reload) python3 machine.py sh "$2" 'sync; echo 3 >/proc/sys/vm/drop_caches; blockdev --flushbufs /dev/vdb; rm -f /opt/tc/trafficcop; tar xf /dev/vdb -C /opt/tc; sha256sum /opt/tc/trafficcop' ;;
 boot) python3 machine.py boot "$2" ;;
 nfs4 | nfs3) up "$1"; d=$1; shift; [ $# -gt 0 ] || set -- "${nfs[@]}"; run "$d" "scenarios.py $d" "$@" ;;
 smb) up smb; shift; [ $# -gt 0 ] || set -- "${smb[@]}"; run smb "scenarios.py smb" "$@" ;;
@@ -46,5 +50,5 @@ all) for d in nfs4 nfs3 smb systemd; do ./vm.sh $d & done; wait; ./vm.sh figures
 figures) echo '| drive | scenario | judged | figures | overlap, s | survivors |'; echo '|---|---|---|---|---|---|'; for f in "$W"/logs/*.log; do grep -h '^R ' "$f" | sed 's/^R \(.*\)$/| \1 |/' || true; done ;;
 sh) python3 machine.py sh "$2" "$3" ;;
 stop) python3 machine.py stop "$2" ;;
-*) sed -n '2,14p' "$0" ;;
+*) sed -n '2,15p' "$0" ;;
 esac

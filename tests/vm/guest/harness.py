@@ -67,6 +67,8 @@ class Client:
             f.write(str(p.pid))
         v, w = "v" + self.name, "w" + self.name
         sh(f"ip link del {v} 2>/dev/null; ip link add {v} type veth peer name {w} && ip link set {w} netns {p.pid} && ip addr add {self.server}/24 dev {v} && ip link set {v} up", True)
+        # nothing under /run is shared either, as between machines
+        self.sh("mkdir -p /mnt/run; mount -t tmpfs none /mnt/run; mkdir -p /mnt/run/tc /mnt/run/rpcbind /mnt/run/lock; chmod 777 /mnt/run/rpcbind; mount --bind /run/tc /mnt/run/tc; mount --rbind /mnt/run /run; mount -t tmpfs none /tmp", True)
         self.sh(f"echo host{self.name} >/proc/sys/kernel/hostname; ip link set lo up; ip addr add {self.ip}/24 dev {w}; ip link set {w} up", True)
 
     def enter(self):
@@ -83,7 +85,7 @@ class Client:
 
     def cut(self):
         """Drops everything between this client and the server, both ways."""
-        sh(f"nft list table inet {TABLE} >/dev/null 2>&1 || nft 'add table inet {TABLE}; add chain inet {TABLE} i {{ type filter hook input priority 0; }}; add chain inet {TABLE} o {{ type filter hook output priority 0; }}'; nft add rule inet {TABLE} i iifname v{self.name} drop; nft add rule inet {TABLE} o oifname v{self.name} drop", True)
+        sh(f"nft 'add rule inet {TABLE} i iifname v{self.name} drop; add rule inet {TABLE} o oifname v{self.name} drop'", True)
 
     def processes(self, names="trafficcop|tc-guardian|probe"):
         """Ids of our processes in this client's namespaces."""
@@ -91,18 +93,21 @@ class Client:
 
 
 def in_namespace(of, names):
+    """Ids of the processes of these names in the network namespace of a process."""
     mine, out = os.readlink(f"/proc/{of}/ns/net"), []
-    for p in sh(f"pgrep '{names}'").split():
+    for p in filter(str.isdigit, os.listdir("/proc")):
         try:
-            if os.readlink(f"/proc/{p}/ns/net") == mine:
-                out.append(int(p))
+            with open(f"/proc/{p}/comm") as f:
+                if re.search(names, f.read()) and os.readlink(f"/proc/{p}/ns/net") == mine:
+                    out.append(int(p))
         except OSError:
             pass
     return out
 
 
 def heal():
-    sh(f"nft delete table inet {TABLE} 2>/dev/null")
+    """Nobody is cut off."""
+    sh(f"nft 'add table inet {TABLE}; add chain inet {TABLE} i {{ type filter hook input priority 0; }}; add chain inet {TABLE} o {{ type filter hook output priority 0; }}; flush table inet {TABLE}'", True)
 
 
 class Instance:
@@ -135,8 +140,8 @@ class Instance:
         return "\n".join(line for t, line in list(self.lines) if t >= since)
 
     def guardian(self):
-        out = sh(f"ps -o pid= --ppid {self.p.pid}").split()
-        return int(out[0]) if out else None
+        with open(f"/proc/{self.p.pid}/task/{self.p.pid}/children") as f:
+            return int(f.read().split()[0])
 
     def kill(self, s):
         try:
@@ -149,7 +154,7 @@ class Instance:
         return self.rc
 
 
-def until(cond, limit, step=0.02):
+def until(cond, limit, step=0.05):
     end = time.time() + limit
     while time.time() < end:
         if r := cond():
@@ -160,12 +165,20 @@ def until(cond, limit, step=0.02):
 
 # ---------------------------------------------------------------- the journal
 
+_read = {"lives": {}, "offset": 0}
+
+
 def lives():
+    """All processes of the journal; only what is new in it is read."""
     try:
-        text = open(JOURNAL).read()
+        with open(JOURNAL) as f:
+            f.seek(_read["offset"])
+            text = f.read()
     except FileNotFoundError:
-        return {}
-    return judge.feed({}, text[:text.rfind("\n") + 1])
+        return _read["lives"]
+    whole = text[:text.rfind("\n") + 1]
+    _read["offset"] += len(whole)
+    return judge.feed(_read["lives"], whole)
 
 
 def mains(name=None):
@@ -196,16 +209,20 @@ def wait_next(since, limit, other_than=None):
 
 
 def stuck(names="trafficcop|guardian|probe|dd"):
-    """Threads that hang in the kernel, and where."""
+    """Threads of our processes that hang in the kernel, and where."""
     out = []
-    for line in sh("ps -eLo pid,tid,stat,comm").splitlines()[1:]:
-        pid, tid, st, comm = line.split(None, 3)
-        if re.search(names, comm) and ("D" in st or "Z" in st):
-            try:
-                stack = " < ".join(q.split()[1].split("+")[0] for q in open(f"/proc/{pid}/task/{tid}/stack").read().splitlines()[:12])
-            except OSError as e:
-                stack = str(e)
-            out.append(f"      {comm} pid {pid} tid {tid} {st}: {stack}")
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if not re.search(names, open(f"/proc/{pid}/comm").read()):
+                continue
+            for tid in os.listdir(f"/proc/{pid}/task"):
+                stat = open(f"/proc/{pid}/task/{tid}/stat").read()
+                comm, state = stat.split("(", 1)[1].rsplit(")", 1)
+                stack = [q.split()[1].split("+")[0] for q in open(f"/proc/{pid}/task/{tid}/stack").read().splitlines()]
+                if state.split()[0] in "DZX" or any("nfs" in f or "rpc" in f or "cifs" in f or "smb" in f for f in stack):
+                    out.append(f"      pid {pid} tid {tid} {comm} {state.split()[0]}: {' < '.join(stack[:14])}")
+        except OSError:
+            pass
     return "\n".join(out)
 
 
@@ -228,6 +245,7 @@ def fresh(clients):
     except FileNotFoundError:
         pass
     sh(f"touch {JOURNAL}; chmod 666 {JOURNAL}")
+    _read.update(lives={}, offset=0)
 
 
 def end_all(clients, limit=40):
@@ -240,7 +258,7 @@ def end_all(clients, limit=40):
     for i in Instance.all:
         i.wait(max(0.1, end - time.time()))
     late = [i.name for i in Instance.all if i.rc is None]
-    until(lambda: not any(c.processes() for c in clients), 3)
+    until(lambda: not any(c.processes() for c in clients), 10, 0.3)
     left = sum(len(c.processes()) for c in clients)
     if left:
         print(f"    left over ({late} did not end):\n" + sh("ps -eo pid,ppid,stat,args | grep -E 'trafficcop|guardian|probe' | grep -v grep"))

@@ -1,0 +1,201 @@
+//! A drive that machines share, for tests: one tree on a server, and clients that each mount it, of
+//! which every one can be cut off, failed and left with old news.
+//!
+//! It needs `/dev/fuse` and the right to mount; where it cannot be had, tests that need it say so and pass.
+//! All is mounted in a mount namespace of the test's own thread, and is gone with it, whatever
+//! becomes of the test.
+
+mod client;
+mod switchboard;
+mod tree;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use fuser::{BackgroundSession, Config, MountOption};
+use nix::libc;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::await_for;
+use client::Client;
+pub(crate) use switchboard::{ALWAYS, Fate, Op, Switchboard};
+use tree::Tree;
+
+/// What an NFSv4 server holds back in its grace period.
+pub(crate) const OPENS: [Op; 4] = [Op::Open, Op::Create, Op::Rename, Op::Rmdir];
+
+/// The server.
+pub(crate) struct Drive {
+    tree: Arc<Mutex<Tree>>,
+}
+
+/// One client's mount of it.
+pub(crate) struct View {
+    client: Client,
+    session: Option<BackgroundSession>,
+    point: TempDir,
+}
+
+/// `None` after saying why, where no file system can be mounted.
+fn or_said<T>(what: &str, done: Result<T, impl std::fmt::Display>) -> Option<T> {
+    done.map_err(|why| eprintln!("cannot run here: {what}: {why}"))
+        .ok()
+}
+
+impl Drive {
+    /// An empty drive, in a mount namespace of the calling thread. `None`, and a word, where that
+    /// cannot be had.
+    pub(crate) fn new() -> Option<Drive> {
+        let nothing = None::<&str>;
+        or_said("opening /dev/fuse", std::fs::File::open("/dev/fuse"))?;
+        or_said("a mount namespace", unshare(CloneFlags::CLONE_NEWNS))?;
+        let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+        let done = mount(nothing, "/", nothing, private, nothing);
+        or_said("mounts of its own", done)?;
+        Some(Drive {
+            tree: Arc::new(Mutex::new(Tree::new())),
+        })
+    }
+
+    /// One more client.
+    pub(crate) fn mount(&self) -> View {
+        let point = tempfile::tempdir().expect("a directory");
+        let client = Client::new(Arc::clone(&self.tree));
+        let mut config = Config::default();
+        config.mount_options = vec![MountOption::FSName("server:/share".into())];
+        let session = fuser::spawn_mount(client.clone(), point.path(), &config);
+        client.switchboard.spare_the_dying();
+        View {
+            client,
+            session: Some(session.expect("to mount it")),
+            point,
+        }
+    }
+
+    fn tree(&self) -> MutexGuard<'_, Tree> {
+        self.tree.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The versions of this lock, in order, as the server has them.
+    pub(crate) fn versions(&self, lock: &str) -> Vec<u64> {
+        let tree = self.tree();
+        let names = tree.find(&format!("{lock}.versions"));
+        let names = names.and_then(|number| tree.names(number).ok());
+        let names = names.into_iter().flatten();
+        names
+            .filter_map(|(name, _)| name.to_str()?.parse().ok())
+            .collect()
+    }
+
+    /// The greatest version of this lock; 0: none.
+    pub(crate) fn greatest(&self, lock: &str) -> u64 {
+        self.versions(lock).last().copied().unwrap_or(0)
+    }
+
+    /// The record of a version of this lock.
+    pub(crate) fn record(&self, lock: &str, version: u64) -> Option<Value> {
+        let tree = self.tree();
+        let before = version.checked_sub(1)?;
+        let file = tree.find(&format!("{lock}.versions/{before:020}/next/record"))?;
+        let bytes = tree.read(file, 0, u32::MAX).ok()?;
+        serde_json::from_slice(bytes.split(|byte| *byte == b'\n').nth(1)?).ok()
+    }
+
+    /// Waits for a version of this lock after this one, and returns it.
+    pub(crate) fn await_version_after(&self, lock: &str, version: u64) -> u64 {
+        await_for(
+            &format!("a version after {version}"),
+            || Some(self.greatest(lock)).filter(|greatest| *greatest > version),
+            || format!("{:?}", self.versions(lock)),
+        )
+    }
+
+    /// Waits for a version of this lock after those there are, with its record, and returns it.
+    pub(crate) fn await_renewal(&self, lock: &str) -> u64 {
+        let before = self.greatest(lock);
+        await_for(
+            &format!("a record after version {before}"),
+            || {
+                let greatest = self.await_version_after(lock, before);
+                self.record(lock, greatest).map(|_| greatest)
+            },
+            || format!("{:?}", self.versions(lock)),
+        )
+    }
+
+    /// Makes a version with nothing in it, as somebody does who dies in the act.
+    pub(crate) fn make_version(&self, lock: &str, version: u64) {
+        let mut tree = self.tree();
+        let versions = tree.find(&format!("{lock}.versions")).expect("versions");
+        let name = format!("{version:020}");
+        tree.make_directory(versions, name.as_ref(), 0o777)
+            .expect("a version");
+    }
+
+    /// Makes a version seem so old.
+    pub(crate) fn age(&self, lock: &str, version: u64, by: Duration) {
+        let mut tree = self.tree();
+        if let Some(number) = tree.find(&format!("{lock}.versions/{version:020}")) {
+            tree.age(number, by);
+        }
+    }
+}
+
+impl View {
+    /// A path on the drive, as this client has it.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.point.path().join(name)
+    }
+
+    /// Where it is mounted.
+    pub(crate) fn point(&self) -> &Path {
+        self.point.path()
+    }
+
+    /// All requests of this client hang until it is healed.
+    pub(crate) fn hang(&self) {
+        self.set(&[], Fate::Hang);
+    }
+
+    /// Requests of these kinds come to this until it is healed.
+    pub(crate) fn set(&self, ops: &[Op], fate: Fate) {
+        self.switchboard().set(ops, None, fate, ALWAYS);
+    }
+
+    pub(crate) fn switchboard(&self) -> &Switchboard {
+        &self.client.switchboard
+    }
+
+    /// All goes well from now on, and what hung goes on.
+    pub(crate) fn heal(&self) {
+        self.switchboard().heal();
+    }
+
+    /// Waits until so many requests have been caught by what was set.
+    pub(crate) fn await_caught(&self, count: usize) {
+        await_for(
+            "a request",
+            || (self.switchboard().caught() >= count).then_some(()),
+            String::new,
+        );
+    }
+
+    /// From now on this client asks the server anew only after so long, but where it changes something.
+    pub(crate) fn remember_for(&self, lasts: Duration) {
+        self.client.remember_for(lasts);
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        self.switchboard()
+            .set(&[], None, Fate::Fail(libc::EIO), ALWAYS);
+        let _ = umount2(self.point.path(), MntFlags::MNT_DETACH);
+        self.heal();
+        drop(self.session.take());
+    }
+}

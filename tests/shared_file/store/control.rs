@@ -1,0 +1,182 @@
+//! How control is obtained, kept, given back and lost.
+
+use super::*;
+use trafficcop::core::{Exit, Outcome};
+
+#[tokio::test]
+async fn one_holds_and_the_other_is_told_by_whom_and_for_how_long() {
+    let (_directory, path) = temporary();
+    let (a, b) = (open(&path, "a"), open(&path, "b"));
+    assert_eq!(a.terms().lease, Some(LEASE));
+    assert!(!a.terms().wakes && a.descriptor().is_none());
+    assert_eq!(a.name(), path.display().to_string());
+    let before = Instant::now();
+    let grant = acquire(&a).await;
+    assert_eq!(grant.token, 1);
+    assert!(grant.t0 >= before && grant.t0 <= Instant::now());
+    await_record(&path, 1);
+    let looked = Instant::now();
+    let sight = held(&b).await;
+    assert_eq!(sight.holder.as_deref(), Some("a"));
+    assert_eq!((sight.token, sight.draining), (Some(1), false));
+    let expires = sight.expires.expect("a moment");
+    assert!(expires >= looked + LEASE && expires <= Instant::now() + LEASE);
+    // Every renewal is news, and begins the lease anew.
+    renew(&a).await;
+    await_record(&path, 2);
+    assert!(held(&b).await.expires.expect("a moment") > expires);
+    in_time(a.announce(late())).await.expect("to announce");
+    await_record(&path, 3);
+    assert!(held(&b).await.draining);
+    release(&a).await;
+    assert_eq!(acquire(&b).await.token, 5);
+    await_record(&path, 5);
+    assert_eq!(held(&a).await.token, Some(5));
+    release(&b).await;
+    assert_eq!(acquire(&a).await.token, 7);
+    release(&a).await;
+}
+
+#[tokio::test]
+async fn what_is_released_twice_or_was_never_had_changes_nothing() {
+    let (_directory, path) = temporary();
+    let (a, b) = (open(&path, "a"), open(&path, "b"));
+    release(&a).await;
+    assert!(!path.exists());
+    acquire(&a).await;
+    await_record(&path, 1);
+    held(&b).await;
+    release(&b).await;
+    renew(&a).await;
+    release(&a).await;
+    let made = list(&path);
+    release(&a).await;
+    assert_eq!(list(&path), made);
+    assert_lost(&in_time(a.renew(late())).await.expect_err("not ours"));
+}
+
+#[tokio::test]
+async fn a_version_of_another_ends_a_tenure() {
+    let (_directory, path) = temporary();
+    let a = open(&path, "a");
+    acquire(&a).await;
+    Written::new(2, "held").put(&path);
+    let lost = in_time(a.renew(late())).await.expect_err("not ours");
+    assert_lost(&lost);
+    assert!(lost.to_string().contains("held by hand"), "{lost}");
+    // And whoever gives it back gives nothing back.
+    let lost = in_time(a.release(late())).await;
+    assert!(
+        matches!(lost, Ok(()) | Err(Failure::Lost { .. })),
+        "{lost:?}"
+    );
+    assert_eq!(list(&path), [0, 1, 2]);
+    assert_eq!(held(&a).await.holder.as_deref(), Some("hand"));
+}
+
+#[tokio::test]
+async fn a_version_of_ours_whose_answer_was_lost_is_stepped_over() {
+    let (_directory, path) = temporary();
+    let a = open(&path, "a");
+    acquire(&a).await;
+    fs::create_dir(version_of(&path, 2)).expect("a version");
+    renew(&a).await;
+    await_record(&path, 3);
+    assert_eq!(held(&open(&path, "b")).await.holder.as_deref(), Some("a"));
+}
+
+#[tokio::test]
+async fn the_removal_of_the_versions_ends_a_tenure_and_is_refused_until_the_path_is_removed() {
+    let (_directory, path) = temporary();
+    let (a, b) = (open(&path, "a"), open(&path, "b"));
+    acquire(&a).await;
+    release(&a).await;
+    acquire(&b).await;
+    release(&b).await;
+    acquire(&a).await;
+    fs::remove_dir_all(versions_of(&path)).expect("to remove them");
+    assert_lost(&in_time(a.renew(late())).await.expect_err("nothing is ours"));
+    // The last that the path speaks of.
+    Written::new(5, "released").put_hint(&path);
+    for store in [&open(&path, "c"), &b] {
+        let refused = refusal(store).await;
+        let words = "its versions have been removed";
+        assert!(refused.to_string().contains(words), "{refused:?}");
+    }
+    assert!(
+        !versions_of(&path).exists(),
+        "nobody begins anew by himself"
+    );
+    fs::remove_file(&path).expect("to remove it");
+    assert_eq!(acquire(&open(&path, "c")).await.token, 1);
+}
+
+#[tokio::test]
+async fn the_removal_of_the_path_costs_nothing_and_it_comes_back() {
+    let (_directory, path) = temporary();
+    let a = open(&path, "a");
+    acquire(&a).await;
+    await_record(&path, 1);
+    fs::remove_file(&path).expect("to remove it");
+    renew(&a).await;
+    await_record(&path, 2);
+    let b = open(&path, "b");
+    assert_eq!(held(&b).await.holder.as_deref(), Some("a"));
+    assert!(path.exists());
+    renew(&a).await;
+    release(&a).await;
+    assert_eq!(acquire(&b).await.token, 5);
+}
+
+fn task() -> Option<Task> {
+    Some(Task {
+        key: "once".into(),
+        per: None,
+    })
+}
+
+#[tokio::test]
+async fn the_result_of_a_task_goes_through_tenures_without_one_and_versions_without_a_record() {
+    let (_directory, path) = temporary();
+    let a = open_with(&path, "a", task());
+    acquire(&a).await;
+    let done = Outcome {
+        exit: Exit::Code(0),
+        over: true,
+    };
+    in_time(a.record(done.clone(), late()))
+        .await
+        .expect("to record");
+    // Asked again, as after a lost answer.
+    in_time(a.record(done, late())).await.expect("to record");
+    renew(&a).await;
+    release(&a).await;
+    let b = open(&path, "b");
+    acquire(&b).await;
+    renew(&b).await;
+    release(&b).await;
+    let over = |failure: Failure| match failure {
+        Failure::Over(verdict) => (verdict.holder, verdict.token, verdict.status),
+        other => panic!("not over: {other:?}"),
+    };
+    let c = open_with(&path, "c", task());
+    assert_eq!(over(refusal(&c).await), ("a".into(), 1, 0));
+    let greatest = list(&path).pop().expect("a version");
+    fs::create_dir(version_of(&path, greatest + 1)).expect("a version");
+    let d = open_with(&path, "d", task());
+    assert_eq!(over(refusal(&d).await), ("a".into(), 1, 0));
+}
+
+#[tokio::test]
+async fn results_that_may_be_torn_have_nobody_run_a_task_again() {
+    let (_directory, path) = temporary();
+    acquire(&open(&path, "a")).await;
+    await_record(&path, 1);
+    // A record that cannot be read, then one that can and bears nothing.
+    put(&path, 2, b"torn");
+    put(&path, 3, b"torn");
+    fs::remove_dir_all(version_of(&path, 0)).expect("to remove it");
+    fs::write(&path, "trafficcop shared lock 1\n").expect("a hint");
+    let b = open_with(&path, "b", task());
+    assert!(matches!(refusal(&b).await, Failure::Held(_)));
+}
