@@ -85,8 +85,9 @@ class Smb:
     def mount(self, c):
         return c.sh(f"mkdir -p /mnt/smb; mountpoint -q /mnt/smb || mount -t cifs //{c.server}/share /mnt/smb -o username=root,password=tc,{self.options}")
 
-    stop_service = "systemctl stop smbd"
-    start_service = "systemctl start smbd"
+    # As for NFS: without the seconds that the service manager takes here.
+    stop_service = "pkill -x smbd; for i in $(seq 30); do pgrep -x smbd >/dev/null || break; sleep 0.1; done; pkill -KILL -x smbd"
+    start_service = "smbd -D"
 
 
 DRIVE = None
