@@ -57,6 +57,16 @@ pub enum Refusal {
         /// One line: what is missing.
         why: String,
     },
+    /// What /proc shows is not what we live in, so nothing of a command could be found there.
+    #[error(
+        "cannot watch over the command's processes: /proc is another PID namespace's, there this process is {seen}, and it is {pid}: mount this namespace's own over it (mount -t proc proc /proc; unshare --mount-proc)"
+    )]
+    Proc {
+        /// What /proc calls us.
+        seen: String,
+        /// What we are.
+        pid: u32,
+    },
     /// The kernel refused.
     #[error("cannot set up the guardian: {what}: {why}")]
     System {
@@ -65,6 +75,17 @@ pub enum Refusal {
         /// What the kernel said.
         why: io::Error,
     },
+}
+
+impl Refusal {
+    /// Whether what was asked for is the reason, and not the machine.
+    #[must_use]
+    pub fn is_of_the_settings(&self) -> bool {
+        match self {
+            Refusal::NoCommand | Refusal::Nul | Refusal::Contain { .. } => true,
+            Refusal::Threads(_) | Refusal::Proc { .. } | Refusal::System { .. } => false,
+        }
+    }
 }
 
 /// Children of this process that are not a command's tree: what an attendant that kills a dead
@@ -215,6 +236,11 @@ fn make(setup: Setup, part: Part) -> Result<Guardian, Refusal> {
     if threads != 1 {
         return Err(Refusal::Threads(threads));
     }
+    // Containment or not: what is left of a command is looked for there.
+    tree::proc_is_ours().map_err(|seen| Refusal::Proc {
+        seen,
+        pid: std::process::id(),
+    })?;
     let (mut cage, mut untried) = Cage::hoped_for(setup.contain)?;
     let mut inheritance = Inheritance::capture();
     if part == Part::Tells {

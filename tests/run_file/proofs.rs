@@ -1,0 +1,82 @@
+//! Nothing is believed that can be proved: what is not known to be gone keeps the lock, and what cannot
+//! be proved here is not begun.
+
+use std::process::{Command, Output, Stdio};
+
+use nix::unistd::geteuid;
+
+use crate::support::processes::MARK;
+use crate::support::programs::trafficcop;
+use crate::support::scene::Scene;
+
+/// A script as process 1 of a PID namespace of its own; `None`, and said, where there is none to be had.
+fn in_another_namespace(scene: &Scene, options: &[&str], script: &str) -> Option<Output> {
+    let start = |script: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--kill-child"]);
+        if !geteuid().is_root() {
+            command.arg("--map-root-user");
+        }
+        command.args(options).args(["sh", "-c", script]);
+        command.env(MARK, scene.directory()).stdin(Stdio::null());
+        command.output()
+    };
+    match start("exit 0") {
+        Ok(tried) if tried.status.success() => Some(start(script).expect("it was tried")),
+        tried => {
+            println!("NOT TESTED on this machine: no namespace: {tried:?}");
+            None
+        }
+    }
+}
+
+#[test]
+fn where_proc_shows_other_processes_than_ours_nothing_is_started() {
+    let scene = Scene::new();
+    let (program, lock) = (trafficcop(), scene.lock().display().to_string());
+    let begun = scene.path("begun").display().to_string();
+    for contain in ["auto", "none", "cgroup", "pidns"] {
+        let script = format!(
+            "'{program}' run --contain {contain} --file '{lock}' -- touch '{begun}'; echo $?"
+        );
+        let Some(output) = in_another_namespace(&scene, &[], &script) else {
+            return;
+        };
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.stdout, b"69\n", "--contain {contain}: {said}");
+        assert!(said.contains("/proc is another PID namespace's"), "{said}");
+        assert!(said.contains("mount -t proc proc /proc"), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(!scene.path("begun").exists(), "--contain {contain}");
+    }
+}
+
+/// The guardian dies when the /proc that it was started with is gone, and the one below shows others:
+/// whether a daemon of the command lives can be asked of the kernel alone.
+#[test]
+fn a_list_of_strangers_is_not_taken_for_an_empty_tree() {
+    let scene = Scene::new();
+    let (program, lock) = (trafficcop(), scene.lock().display().to_string());
+    let at = scene.directory().display().to_string();
+    // Its number shall be one that outside nobody of importance has: process 1 and 2 have children.
+    let script = format!(
+        r#"cd '{at}'
+        daemon='setsid sh -c "echo > daemon; exec sleep 600" > daemon.log 2>&1 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&- &'
+        for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do true & done
+        '{program}' run --contain none --file '{lock}' -- sh -c "$daemon exec sleep 600" &
+        supervisor=$!
+        until test -e daemon; do sleep 0.01; done
+        guardian=$(cat /proc/$supervisor/task/$supervisor/children)
+        umount -l /proc
+        kill -9 $guardian
+        wait $supervisor
+        echo $?"#
+    );
+    let Some(output) = in_another_namespace(&scene, &["--mount-proc"], &script) else {
+        return;
+    };
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.stdout, b"71\n", "{said}");
+    assert!(!said.contains("gave the lock back"), "{said}");
+    assert!(said.contains("cannot be killed"), "{said}");
+}
