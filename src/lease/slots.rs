@@ -12,6 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -369,8 +370,8 @@ impl Store for Slots {
         pending().await
     }
 
-    fn descriptor(&self) -> Option<OwnedFd> {
-        self.held()?.descriptor()
+    fn descriptor(&self) -> io::Result<Option<OwnedFd>> {
+        self.held().map_or(Ok(None), |held| held.descriptor())
     }
 
     fn will(&self) -> Option<Vec<u8>> {

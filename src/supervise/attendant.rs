@@ -165,6 +165,12 @@ impl Attendant {
         self.send(frame, &payload, order.lock.or(order.input));
     }
 
+    /// An order that could not be made, for this error number: [`News::NotStarted`] follows as if it
+    /// had been given.
+    pub fn refuse(&mut self, errno: i32) {
+        self.inbox.push_back(News::NotStarted { errno });
+    }
+
     /// Tells new deadlines; they hold whether later or earlier than before. Too late when the tree
     /// is being killed already.
     pub fn extend(&mut self, term_at: Instant, kill_at: Instant) {
@@ -382,6 +388,14 @@ impl Attendant {
                 }
                 Ok(()) | Err(Errno::EINTR) => {}
                 // Full, or closed: reading will tell which.
+                Err(Errno::EAGAIN | Errno::EPIPE | Errno::ECONNRESET) => return,
+                // The kernel does not pass its descriptor on (too many are on their way): nothing is
+                // started without.
+                Err(errno) if parcel.has_descriptor() => {
+                    self.outgoing.pop_front();
+                    self.busy = false;
+                    self.refuse(errno as i32);
+                }
                 Err(_) => return,
             }
         }

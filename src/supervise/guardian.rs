@@ -489,7 +489,8 @@ fn schedule(policy: libc::c_int, priority: libc::c_int) {
     unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const priority) };
 }
 
-/// Receives bytes, and a descriptor that came along with them.
+/// Receives bytes, and a descriptor that came along with them; none, where we could not have it (the
+/// limit of open files): the frame says whether there was one.
 pub(super) fn receive(
     socket: RawFd,
     buffer: &mut [u8],
@@ -499,7 +500,7 @@ pub(super) fn receive(
     let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
     let message = recvmsg::<()>(socket, &mut parts, Some(rights), flags)?;
     let mut passed = None;
-    for control in message.cmsgs()? {
+    for control in message.cmsgs().into_iter().flatten() {
         if let ControlMessageOwned::ScmRights(descriptors) = control {
             for descriptor in descriptors {
                 // SAFETY: the kernel has just made this descriptor for us alone.

@@ -30,7 +30,7 @@ async fn the_heartbeat_tells_when_the_lock_is_not_ours_any_more() {
     assert!(healed.contains("\"holder\":\"a\"") && healed.len() == 2048);
 
     // Somebody with the same description unlocks it.
-    let descriptor = a.descriptor().expect("a descriptor");
+    let descriptor = a.descriptor().expect("duplicated").expect("a lock");
     let whole = libc::flock {
         l_type: libc::F_UNLCK as i16,
         l_whence: 0,

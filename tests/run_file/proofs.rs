@@ -3,8 +3,11 @@
 
 use std::process::{Command, Output, Stdio};
 
+use nix::sys::resource::Resource;
 use nix::unistd::geteuid;
 
+use crate::support::await_for;
+use crate::support::instance::assert_ended;
 use crate::support::processes::MARK;
 use crate::support::programs::trafficcop;
 use crate::support::scene::Scene;
@@ -79,4 +82,50 @@ fn a_list_of_strangers_is_not_taken_for_an_empty_tree() {
     assert_eq!(output.stdout, b"71\n", "{said}");
     assert!(!said.contains("gave the lock back"), "{said}");
     assert!(said.contains("cannot be killed"), "{said}");
+}
+
+/// Sets the limit of open files of another process.
+fn limit_files(pid: i32, most: u64) {
+    let limit = nix::libc::rlimit {
+        rlim_cur: most,
+        rlim_max: most,
+    };
+    let which = Resource::RLIMIT_NOFILE as u32;
+    // SAFETY: a valid limit to be read; nothing is written back.
+    let done = unsafe { nix::libc::prlimit(pid, which, &raw const limit, std::ptr::null_mut()) };
+    assert_eq!(done, 0, "the limit of {pid}");
+}
+
+#[test]
+fn without_a_duplicate_of_the_lock_s_descriptor_the_command_is_not_started() {
+    for guardian_s in [false, true] {
+        let scene = Scene::new();
+        let (hook, go) = (scene.path("hook"), scene.path("go"));
+        let script = format!(
+            "touch '{}'; until test -e '{}'; do sleep 0.01; done",
+            hook.display(),
+            go.display()
+        );
+        let one = scene
+            .run_on_file()
+            .args(["--contain", "none", "--on-acquire", &script])
+            .journalist("one", &[])
+            .start();
+        await_for("the hook", || hook.exists().then_some(()), || one.stderr());
+        // The hook had the lock's descriptor; there is none to be had for the command.
+        limit_files(
+            if guardian_s {
+                one.guardian()
+            } else {
+                one.pid()
+            },
+            4,
+        );
+        std::fs::write(&go, "").unwrap();
+        let one = one.finish();
+        assert_ended(&one, 126, "Too many open files");
+        assert!(one.stderr.contains("raise the limit of open files"));
+        assert!(one.stderr.contains("gave the lock back"), "{}", one.stderr);
+        assert!(scene.journal.lines().is_empty(), "{}", scene.journal);
+    }
 }

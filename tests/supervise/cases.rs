@@ -57,6 +57,7 @@ cases![
     a_polite_daemon_that_was_left_behind_is_drained,
     a_deaf_family_that_was_left_behind_is_killed,
     the_lock_lives_as_long_as_the_tree,
+    without_what_is_to_be_kept_open_nothing_is_started,
     a_stopped_command_is_told_of_and_resumed,
     both_killed_at_once,
     a_stopped_guardian_and_a_killed_supervisor,

@@ -150,8 +150,10 @@ fn obey(attendant: &mut Attendant, line: &str) {
             term_at: at(term_at),
             kill_at: at(kill_at),
             stop_signal: libc::SIGTERM,
-            lock: (lock != "-").then(|| locked(lock)),
-            input: None,
+            lock: (lock != "-" && !lock.starts_with("stdin:")).then(|| locked(lock)),
+            input: lock
+                .strip_prefix("stdin:")
+                .map(|path| File::open(path).unwrap().into()),
             will: Vec::new(),
         }),
         ["entrust", ref words @ ..] => attendant.entrust(words.join(" ").as_bytes()),
@@ -160,6 +162,7 @@ fn obey(attendant: &mut Attendant, line: &str) {
         ["kill"] => attendant.kill(),
         ["signal", number] => attendant.signal(number.parse().unwrap()),
         ["resume"] => attendant.resume(),
+        ["limit", pid, most] => proc::limit_files(pid.parse().unwrap(), most.parse().unwrap()),
         _ => panic!("what is {line:?}?"),
     }
 }

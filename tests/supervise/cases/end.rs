@@ -136,3 +136,34 @@ pub(super) fn the_lock_lives_as_long_as_the_tree(who: Who) {
     scene.guardian.death();
     assert!(is_free());
 }
+
+/// The guardian has no room for the descriptor that is handed to it: the lock's, or a message.
+pub(super) fn without_what_is_to_be_kept_open_nothing_is_started(who: Who) {
+    let mut scene = Scene::acting(who, &["deaf", "@/journal"]);
+    let lock = scene.path("lock");
+    fs::write(&lock, "").unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+    fs::set_permissions(&lock, mode).unwrap();
+    // It has made itself at home by then.
+    scene.start(Deadlines::none());
+    scene.expect("Started");
+    scene.meet(1);
+    scene.say("kill");
+    scene.news_until("TreeEmpty");
+    scene.forget();
+    let guardian = scene.guardian.kin.pid;
+    scene.do_now(&format!("limit {guardian} 0"));
+    for handed in [lock.clone(), format!("stdin:{lock}")] {
+        scene.start_with(Deadlines::none(), &handed, "");
+        let news = scene.news();
+        assert_eq!(news, format!("NotStarted {{ errno: {} }}", libc::EMFILE));
+    }
+    let file = fs::File::options().write(true).open(&lock).unwrap();
+    proc::wait_for("the lock", || proc::try_lock(&file).then_some(()));
+    drop(file);
+    // It is as well as before.
+    scene.do_now(&format!("limit {guardian} 256"));
+    scene.start_with(Deadlines::none(), &lock, "");
+    scene.expect("Started");
+    scene.dismiss();
+}
