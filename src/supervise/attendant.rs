@@ -42,11 +42,14 @@ enum State {
     Well,
     /// The guardian was killed, and we do its work.
     Lost(Rescue),
+    /// So it is, and the tree cannot be killed; that was said, and nothing more will come.
+    Stuck(Rescue),
     /// Nothing more will come.
     Over,
 }
 
 /// The killing of a dead guardian's tree.
+#[derive(Clone, Copy)]
 struct Rescue {
     looked: Instant,
     /// How long it has been tried, pauses of ours left out.
@@ -66,7 +69,10 @@ pub struct Attendant {
     busy: bool,
     /// When the guardian kills on its own, as it was told last.
     kill_at: Instant,
+    /// The guardian said that the tree cannot be killed.
     stuck: bool,
+    /// The present or last tree has a lock, which lives as long as somebody keeps its descriptor.
+    locked: bool,
     pulse: Pulse,
     vitals: Arc<Vitals>,
     /// The latest question of `vitals` that went to the guardian.
@@ -93,6 +99,7 @@ impl Attendant {
             busy: false,
             kill_at: Instant::FOREVER,
             stuck: false,
+            locked: false,
             pulse: Pulse::new(),
             vitals,
             carried: 0,
@@ -160,6 +167,7 @@ impl Attendant {
             input: order.input.is_some(),
         };
         self.busy = true;
+        self.locked = order.lock.is_some();
         self.kill_at = order.kill_at;
         self.pulse = Pulse::of_a_start();
         self.send(frame, &payload, order.lock.or(order.input));
@@ -230,38 +238,58 @@ impl Attendant {
             match &mut self.state {
                 State::Well => self.wait().await,
                 State::Lost(rescue) => {
-                    if tree_is_empty(self.pid, &self.cage, rescue) {
+                    if rescue.is_done(self.pid, &self.cage) {
                         self.control.retire();
                         self.state = State::Over;
                         self.inbox.push_back(News::TreeEmpty { at: Instant::now() });
                     } else if rescue.tried >= watch::STUCK_AFTER {
-                        self.state = State::Over;
+                        self.state = State::Stuck(*rescue);
                         self.inbox.push_back(News::TreeStuck);
                     } else {
-                        let wait = rescue.wait;
-                        rescue.wait = (wait * 2).min(GAP / 2);
-                        sleep(wait).await;
+                        rescue.nap().await;
                     }
                 }
-                State::Over => pending().await,
+                State::Stuck(_) | State::Over => pending().await,
             }
         }
     }
 
     /// Ends the guardian, which should have nothing to guard (what it has is killed first), and
     /// reaps it. The last will is not carried out.
+    ///
+    /// Whoever is the last to keep the lock of a tree that cannot be killed stays as long as that
+    /// lives: the guardian, or, where that is dead, we.
     pub async fn dismiss(mut self) {
         if self.busy {
             self.kill();
-            while self.busy && !matches!(self.state, State::Over) {
+            while self.busy && matches!(self.state, State::Well) {
                 self.news().await;
             }
         }
         while matches!(self.state, State::Lost(_)) {
             self.news().await;
         }
-        if matches!(self.state, State::Over) {
-            return;
+        match &mut self.state {
+            State::Well if self.stuck => {
+                // It finds itself alone, and goes when nothing of the tree is left.
+                let guardian = self.pid;
+                tracing::warn!(
+                    guardian,
+                    "the guardian (process {guardian}) stays until the last process of the command has ended"
+                );
+                return;
+            }
+            State::Well | State::Lost(_) => {}
+            State::Stuck(rescue) if self.locked => {
+                tracing::warn!(
+                    "without a guardian it is for us to keep the lock: waiting for the last process of the command to end"
+                );
+                while !rescue.is_done(self.pid, &self.cage) {
+                    rescue.nap().await;
+                }
+                return self.control.retire();
+            }
+            State::Stuck(_) | State::Over => return,
         }
         self.send(Demand::Dismiss, &[], None);
         // Told by the kernel, where it can tell: a nap would be most of the life of a short command.
@@ -485,21 +513,31 @@ async fn ended(process: Option<&AsyncFd<OwnedFd>>) {
     }
 }
 
-/// One round of killing what a dead guardian left: it and all orphans are children of ours.
-fn tree_is_empty(guardian: i32, cage: &Cage, rescue: &mut Rescue) -> bool {
-    let now = Instant::now();
-    rescue.tried += now.since(rescue.looked).min(GAP);
-    rescue.looked = now;
-    cage.kill();
-    if rescue.tried >= GAP && tree::is_child(guardian) {
-        // Killed and still not dead: it is stuck in the kernel, and its children have not come to
-        // us. It can reap none of them any more, so their ids are theirs.
-        for child in tree::children_of(guardian) {
-            tree::signal(child, libc::SIGKILL);
+impl Rescue {
+    /// One round of killing what a dead guardian left (it and all orphans are children of ours), and
+    /// whether nothing of it is left.
+    fn is_done(&mut self, guardian: i32, cage: &Cage) -> bool {
+        let now = Instant::now();
+        self.tried += now.since(self.looked).min(GAP);
+        self.looked = now;
+        cage.kill();
+        if self.tried >= GAP && tree::is_child(guardian) {
+            // Killed and still not dead: it is stuck in the kernel, and its children have not come to
+            // us. It can reap none of them any more, so their ids are theirs.
+            for child in tree::children_of(guardian) {
+                tree::signal(child, libc::SIGKILL);
+            }
         }
+        let mut spared = guardian::spared();
+        let me = i32::try_from(std::process::id()).unwrap_or(0);
+        spared.extend(cage.keepers(&tree::children_of(me)));
+        tree::sweep(&spared) && cage.is_empty()
     }
-    let mut spared = guardian::spared();
-    let me = i32::try_from(std::process::id()).unwrap_or(0);
-    spared.extend(cage.keepers(&tree::children_of(me)));
-    tree::sweep(&spared) && cage.is_empty()
+
+    /// Waits for the next round: longer and longer.
+    async fn nap(&mut self) {
+        let wait = self.wait;
+        self.wait = (wait * 2).min(GAP / 2);
+        sleep(wait).await;
+    }
 }

@@ -57,6 +57,8 @@ cases![
     a_polite_daemon_that_was_left_behind_is_drained,
     a_deaf_family_that_was_left_behind_is_killed,
     the_lock_lives_as_long_as_the_tree,
+    a_tree_that_may_not_be_signalled_keeps_its_guardian_and_the_lock,
+    a_tree_that_may_not_be_signalled_keeps_the_supervisor_of_a_dead_guardian,
     without_what_is_to_be_kept_open_nothing_is_started,
     a_stopped_command_is_told_of_and_resumed,
     both_killed_at_once,
