@@ -269,6 +269,10 @@ pub(super) fn sweep(spare: &[i32]) -> bool {
             signal(child, libc::SIGKILL);
             reaped |= reap(child);
         }
+        // Whoever has ended needs no list to be found.
+        while let Some(child) = any_ended().filter(|child| !spare.contains(child)) {
+            reaped |= reap(child);
+        }
         if !reaped {
             return none_but(spare, &listed);
         }

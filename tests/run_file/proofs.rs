@@ -64,22 +64,24 @@ fn a_list_of_strangers_is_not_taken_for_an_empty_tree() {
     // Its number shall be one that outside nobody of importance has: process 1 and 2 have children.
     let script = format!(
         r#"cd '{at}'
-        daemon='setsid sh -c "echo > daemon; exec sleep 600" > daemon.log 2>&1 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&- &'
+        daemon='setsid sh -c "echo \$\$ > pid; mv pid daemon; exec sleep 600" > daemon.log 2>&1 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&- &'
         for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do true & done
-        '{program}' run --contain none --file '{lock}' -- sh -c "$daemon exec sleep 600" &
+        '{program}' run --contain none --file '{lock}' -- sh -c "$daemon exec sleep 600" 2> log &
         supervisor=$!
         until test -e daemon; do sleep 0.01; done
         guardian=$(cat /proc/$supervisor/task/$supervisor/children)
         umount -l /proc
         kill -9 $guardian
+        until grep -q "for us to keep the lock" log; do sleep 0.01; done
+        kill -9 $(cat daemon)
         wait $supervisor
         echo $?"#
     );
     let Some(output) = in_another_namespace(&scene, &["--mount-proc"], &script) else {
         return;
     };
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.stdout, b"71\n", "{said}");
+    let said = std::fs::read_to_string(scene.path("log")).unwrap_or_default();
+    assert_eq!(output.stdout, b"71\n", "{said}{output:?}");
     assert!(!said.contains("gave the lock back"), "{said}");
     assert!(said.contains("cannot be killed"), "{said}");
 }
