@@ -57,7 +57,7 @@ pub fn run(plan: Plan) -> anyhow::Result<Leave> {
             return Ok(leave);
         }
     };
-    let guardians = Guardians::fork(&plan)?;
+    let guardians = Guardians::fork(&plan, &rules(&plan, &*store))?;
     let guardian = &guardians.first;
     if plan.slots > 1 {
         make_room();
@@ -108,7 +108,7 @@ impl Guardians {
         }
     }
 
-    fn fork(plan: &Plan) -> anyhow::Result<Guardians> {
+    fn fork(plan: &Plan, rules: &Rules) -> anyhow::Result<Guardians> {
         let mut programs = vec![Program::command(plan.command.clone())];
         let mut add = |script: Option<&OsStr>| {
             script.map_or(NOBODY, |script| {
@@ -124,10 +124,10 @@ impl Guardians {
             let guardian = supervise::fork(Setup {
                 programs,
                 contain: plan.contain,
-                grace: plan
-                    .rules
+                // Of a lock that has no deadline the supervisor's death ends nothing: it is a stop.
+                grace: rules
                     .budget
-                    .map_or(plan.rules.grace, |budget| budget.grace_on_loss),
+                    .map_or(rules.grace, |budget| budget.grace_on_loss),
                 afterlife: lease::execute_will,
             });
             guardian.map_err(no_guardian)

@@ -4,10 +4,14 @@
 use std::process::{Command, Output, Stdio};
 
 use nix::sys::resource::Resource;
+use nix::sys::signal::Signal;
 use nix::unistd::geteuid;
+use trafficcop::clock::Instant;
 
+use super::{A_TREE, instance};
 use crate::support::await_for;
 use crate::support::instance::assert_ended;
+use crate::support::journal::What;
 use crate::support::processes::MARK;
 use crate::support::programs::trafficcop;
 use crate::support::scene::Scene;
@@ -130,4 +134,18 @@ fn without_a_duplicate_of_the_lock_s_descriptor_the_command_is_not_started() {
         assert!(one.stderr.contains("gave the lock back"), "{}", one.stderr);
         assert!(scene.journal.lines().is_empty(), "{}", scene.journal);
     }
+}
+
+#[test]
+fn on_a_local_file_a_dead_supervisor_s_command_has_the_grace_of_a_stop() {
+    let scene = Scene::new();
+    let mut one = instance(&scene, "one", &["--grace", "1s"], &A_TREE);
+    scene.journal.await_tag(What::Beat, "one/daemon");
+    let killed = Instant::now();
+    one.signal(Signal::SIGKILL);
+    one.wait();
+    scene.await_nobody();
+    let took = Instant::now().since(killed);
+    // And not --grace-on-loss, which a lock without a deadline has no use for: 10 s.
+    assert!((1..6).contains(&took.as_secs()), "{took:?}");
 }
