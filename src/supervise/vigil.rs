@@ -349,6 +349,9 @@ impl Vigil {
         lock: Option<OwnedFd>,
         input: Option<OwnedFd>,
     ) -> Result<i32, Errno> {
+        if self.in_control {
+            self.cage.sweep()?;
+        }
         let programs = &self.setup.programs;
         let program = programs.get(usize::from(program)).ok_or(Errno::EINVAL)?;
         let mut image = Image::prepare(program, changes, self.inheritance.sockets)?;

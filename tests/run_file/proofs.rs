@@ -1,18 +1,19 @@
 //! Nothing is believed that can be proved: what is not known to be gone keeps the lock, and what cannot
 //! be proved here is not begun.
 
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 use nix::sys::resource::Resource;
-use nix::sys::signal::Signal;
-use nix::unistd::geteuid;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, geteuid};
 use trafficcop::clock::Instant;
 
-use super::{A_TREE, instance};
+use super::{A_TREE, instance, let_end};
 use crate::support::await_for;
-use crate::support::instance::assert_ended;
+use crate::support::instance::{Ended, assert_ended};
 use crate::support::journal::What;
-use crate::support::processes::MARK;
+use crate::support::processes::{MARK, await_stopped};
 use crate::support::programs::trafficcop;
 use crate::support::scene::Scene;
 
@@ -148,4 +149,52 @@ fn on_a_local_file_a_dead_supervisor_s_command_has_the_grace_of_a_stop() {
     let took = Instant::now().since(killed);
     // And not --grace-on-loss, which a lock without a deadline has no use for: 10 s.
     assert!((1..6).contains(&took.as_secs()), "{took:?}");
+}
+
+/// Where the version 2 hierarchy of cgroups is.
+fn cgroups() -> Option<PathBuf> {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let line = mounts.lines().find(|line| line.contains(" - cgroup2 "))?;
+    Some(line.split(' ').nth(4)?.into())
+}
+
+/// Both processes of the holder die beside a standby of the same machine: what is left in the holder's
+/// cgroup ends before the standby's command starts, and its cgroup is removed.
+#[test]
+fn a_standby_ends_what_a_dead_holder_left_before_its_own_command_starts() {
+    let scene = Scene::new();
+    let contained = ["--contain", "cgroup"];
+    let tried = scene
+        .run_on_file()
+        .args(contained)
+        .command(["true"])
+        .finish();
+    if tried.ended != Ended::Code(0) {
+        println!("NOT TESTED on this machine: {}", tried.stderr);
+        return;
+    }
+    let mut one = instance(&scene, "one", &contained, &["--term", "ignore", "--daemon"]);
+    let daemon = scene.journal.await_tag(What::Beat, "one/daemon");
+    let place = std::fs::read_to_string(format!("/proc/{}/cgroup", daemon.pid)).unwrap();
+    let place = place.lines().find_map(|line| line.strip_prefix("0::/"));
+    let place = cgroups().unwrap().join(place.unwrap());
+    assert!(place.exists(), "{}", place.display());
+    let two = instance(&scene, "two", &contained, &[]);
+    two.await_log("standing by");
+    let guardian = one.guardian();
+    one.freeze();
+    let send = |signal| kill(Pid::from_raw(guardian), signal).unwrap();
+    send(Signal::SIGSTOP);
+    await_stopped(guardian);
+    send(Signal::SIGKILL);
+    one.signal(Signal::SIGKILL);
+    one.wait();
+    scene.journal.await_sign_of_life("two");
+    assert!(!place.exists(), "{} is left", place.display());
+    let_end(&scene, "two");
+    let two = two.finish();
+    assert_eq!(two.ended, Ended::Code(0), "{}", two.stderr);
+    // No beat of the first's daemon lies in the second's tenure.
+    assert_eq!(scene.journal.judge(), ["one", "two"]);
+    scene.await_nobody();
 }
