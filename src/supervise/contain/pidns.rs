@@ -45,6 +45,7 @@ pub struct Pidns {
     control: OwnedFd,
     /// Ourselves, for the main process to see whether we live: in there it has no parent to ask for.
     guardian: OwnedFd,
+    /// Its second number is the main process, as it is seen outside.
     deadline: Page,
     /// There is a user namespace to be joined too, and this is our capability bounding set: a user
     /// namespace begins with a full one.
@@ -92,6 +93,7 @@ impl Pidns {
             flags,
             exit_signal: libc::SIGCHLD,
             pidfd: Some(&mut pidfd),
+            parent_tid: None,
             cgroup: None,
         };
         // SAFETY: the child makes system calls only.
@@ -212,6 +214,7 @@ impl Pidns {
         setns(&self.pidfd, kinds)?;
         let wanted = Clone3 {
             flags: libc::CLONE_PARENT as u64,
+            parent_tid: Some(self.deadline.pid()),
             ..Clone3::default()
         };
         // SAFETY: passed on to the caller.
@@ -295,6 +298,27 @@ impl Pidns {
             Ok(file) => read(&file, &mut [0; 16]) == Ok(0),
             Err(_) => self.is_over(),
         }
+    }
+
+    /// Whether nothing in the namespace lives but its init, of a guardian that is dead. Its main process
+    /// is another's child then: it may never be reaped, and so long the namespace does not end.
+    pub(super) fn holds_only_the_dead(&self) -> bool {
+        let is_dead = match self.deadline.pid().load(Ordering::Acquire) {
+            0 => true,
+            pid => match raw::pidfd_open(pid) {
+                // Readable when it has ended, reaped or not.
+                Ok(pidfd) => raw::poll(pidfd.as_fd(), libc::POLLIN, 0),
+                Err(e) => e.raw_os_error() == Some(libc::ESRCH),
+            },
+        };
+        // In this order: what loses its parent by the main process's end is init's child before that
+        // is seen.
+        is_dead && self.is_empty()
+    }
+
+    /// Readable when the guardian is dead.
+    pub(super) fn guardian(&self) -> BorrowedFd<'_> {
+        self.guardian.as_fd()
     }
 
     /// Whether init is dead, and so the namespace empty.

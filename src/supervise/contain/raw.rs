@@ -6,6 +6,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::AtomicI32;
 
 /// The C library's crate has it in a type that is too small for it (clone(2), Linux 5.7).
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
@@ -28,6 +29,8 @@ pub(super) struct Clone3<'a> {
     pub(super) exit_signal: i32,
     /// Where the child's pidfd is to go (close-on-exec).
     pub(super) pidfd: Option<&'a mut Option<OwnedFd>>,
+    /// Where the kernel writes the child's pid, as we see it, before the child does anything.
+    pub(super) parent_tid: Option<&'a AtomicI32>,
     /// The directory of the cgroup that the child is born in, if not in ours.
     pub(super) cgroup: Option<BorrowedFd<'a>>,
 }
@@ -50,6 +53,10 @@ impl Clone3<'_> {
         if self.pidfd.is_some() {
             args.flags |= libc::CLONE_PIDFD as u64;
             args.pidfd = (&raw mut pidfd) as u64;
+        }
+        if let Some(place) = self.parent_tid {
+            args.flags |= libc::CLONE_PARENT_SETTID as u64;
+            args.parent_tid = place.as_ptr() as u64;
         }
         if let Some(cgroup) = &self.cgroup {
             args.flags |= CLONE_INTO_CGROUP;
@@ -212,6 +219,17 @@ pub(super) fn poll(fd: BorrowedFd<'_>, events: i16, timeout: i32) -> bool {
     };
     // SAFETY: one entry, which outlives the call.
     unsafe { libc::poll(&raw mut entry, 1, timeout) > 0 }
+}
+
+/// Waits until one of the two is readable (or hung up); false, where it was interrupted.
+pub(super) fn poll_two(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> bool {
+    let mut entries = [one, other].map(|fd| libc::pollfd {
+        fd: fd.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    });
+    // SAFETY: two entries, which outlive the call.
+    unsafe { libc::poll(entries.as_mut_ptr(), 2, -1) > 0 }
 }
 
 /// Waits for a child to end and reaps it. One that somebody else reaps (an ignored SIGCHLD) counts
