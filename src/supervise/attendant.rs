@@ -24,9 +24,10 @@ use super::cage::Cage;
 use super::control::{self, ControlFile};
 use super::parcel::Parcel;
 use super::pulse::{Beat, Pulse};
+use super::rescue::Rescue;
 use super::vitals::Vitals;
 use super::wire::{Demand, FRAME, PAYLOAD_MAX, Report};
-use super::{News, Order, guardian, tree, watch};
+use super::{News, Order, guardian, tree};
 use crate::clock::Instant;
 
 /// How long a dismissed guardian may take.
@@ -34,8 +35,6 @@ const DISMISSAL: Duration = Duration::from_secs(1);
 /// How often we look whether it has gone, where the kernel does not tell, and whether it can be
 /// told more.
 const NAP: Duration = Duration::from_millis(2);
-/// Longer gaps between two looks are pauses of ours and count no more than this.
-const GAP: Duration = Duration::from_millis(100);
 
 enum State {
     /// The guardian is there.
@@ -46,15 +45,6 @@ enum State {
     Stuck(Rescue),
     /// Nothing more will come.
     Over,
-}
-
-/// The killing of a dead guardian's tree.
-#[derive(Clone, Copy)]
-struct Rescue {
-    looked: Instant,
-    /// How long it has been tried, pauses of ours left out.
-    tried: Duration,
-    wait: Duration,
 }
 
 /// The supervisor's side of a guardian. Dropped, it is to the guardian as if the supervisor had
@@ -242,7 +232,7 @@ impl Attendant {
                         self.control.retire();
                         self.state = State::Over;
                         self.inbox.push_back(News::TreeEmpty { at: Instant::now() });
-                    } else if rescue.tried >= watch::STUCK_AFTER {
+                    } else if rescue.is_stuck() {
                         self.state = State::Stuck(*rescue);
                         self.inbox.push_back(News::TreeStuck);
                     } else {
@@ -376,11 +366,7 @@ impl Attendant {
         self.busy = false;
         self.outgoing.clear();
         self.control.set(Instant::ZERO);
-        self.state = State::Lost(Rescue {
-            looked: Instant::now(),
-            tried: Duration::ZERO,
-            wait: Duration::from_millis(1),
-        });
+        self.state = State::Lost(Rescue::begin());
         self.inbox.push_back(News::Lost);
     }
 
@@ -510,34 +496,5 @@ async fn ended(process: Option<&AsyncFd<OwnedFd>>) {
         // An error is for the nap to make good.
         Some(process) if process.readable().await.is_ok() => {}
         _ => pending().await,
-    }
-}
-
-impl Rescue {
-    /// One round of killing what a dead guardian left (it and all orphans are children of ours), and
-    /// whether nothing of it is left.
-    fn is_done(&mut self, guardian: i32, cage: &Cage) -> bool {
-        let now = Instant::now();
-        self.tried += now.since(self.looked).min(GAP);
-        self.looked = now;
-        cage.kill();
-        if self.tried >= GAP && tree::is_child(guardian) {
-            // Killed and still not dead: it is stuck in the kernel, and its children have not come to
-            // us. It can reap none of them any more, so their ids are theirs.
-            for child in tree::children_of(guardian) {
-                tree::signal(child, libc::SIGKILL);
-            }
-        }
-        let mut spared = guardian::spared();
-        let me = i32::try_from(std::process::id()).unwrap_or(0);
-        spared.extend(cage.keepers(&tree::children_of(me)));
-        tree::sweep(&spared) && cage.is_empty()
-    }
-
-    /// Waits for the next round: longer and longer.
-    async fn nap(&mut self) {
-        let wait = self.wait;
-        self.wait = (wait * 2).min(GAP / 2);
-        sleep(wait).await;
     }
 }

@@ -30,63 +30,12 @@ use super::tty::Foreground;
 use super::vigil::Vigil;
 use super::vitals::Vitals;
 use super::wire::{FRAME, Report};
-use super::{Contain, Setup, tree};
+use super::{Contain, Refusal, Setup, tree};
 use crate::procfs;
 
 /// What a process list shows: not the product's name, so that a `pkill` by that name leaves the
 /// one process alone that has to clean up after it.
 const NAME: &CStr = c"tc-guardian";
-
-/// Why there is no guardian: what was asked for cannot be had.
-#[derive(Debug, thiserror::Error)]
-pub enum Refusal {
-    /// There is no command.
-    #[error("no command was given")]
-    NoCommand,
-    /// A word of the command holds a NUL byte.
-    #[error("the command holds a NUL byte")]
-    Nul,
-    /// A guardian is forked, and that is only sound while there is one thread.
-    #[error("a guardian cannot be forked from a process of {0} threads")]
-    Threads(usize),
-    /// A kind of containment was asked for by name and is not to be had here.
-    #[error("--contain={asked} cannot be had: {why}")]
-    Contain {
-        /// The name of it.
-        asked: &'static str,
-        /// One line: what is missing.
-        why: String,
-    },
-    /// What /proc shows is not what we live in, so nothing of a command could be found there.
-    #[error(
-        "cannot watch over the command's processes: /proc is another PID namespace's, there this process is {seen}, and it is {pid}: mount this namespace's own over it (mount -t proc proc /proc; unshare --mount-proc)"
-    )]
-    Proc {
-        /// What /proc calls us.
-        seen: String,
-        /// What we are.
-        pid: u32,
-    },
-    /// The kernel refused.
-    #[error("cannot set up the guardian: {what}: {why}")]
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// What the kernel said.
-        why: io::Error,
-    },
-}
-
-impl Refusal {
-    /// Whether what was asked for is the reason, and not the machine.
-    #[must_use]
-    pub fn is_of_the_settings(&self) -> bool {
-        match self {
-            Refusal::NoCommand | Refusal::Nul | Refusal::Contain { .. } => true,
-            Refusal::Threads(_) | Refusal::Proc { .. } | Refusal::System { .. } => false,
-        }
-    }
-}
 
 /// Children of this process that are not a command's tree: what an attendant that kills a dead
 /// guardian's tree has to spare.

@@ -112,7 +112,7 @@ impl Pidns {
                     control,
                     guardian,
                     deadline,
-                    user: user.then(bounding_set),
+                    user: user.then(raw::bounding_set),
                 };
                 match namespace.greeting() {
                     Ok(()) => Ok(namespace),
@@ -245,7 +245,7 @@ impl Pidns {
             None::<&str>,
         )?;
         if let Some(bounding) = self.user {
-            for capability in capabilities().filter(|bit| bounding & (1 << bit) == 0) {
+            for capability in raw::capabilities().filter(|bit| bounding & (1 << bit) == 0) {
                 // SAFETY: integers only.
                 unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
             }
@@ -300,8 +300,7 @@ impl Pidns {
         }
     }
 
-    /// Whether nothing in the namespace lives but its init, of a guardian that is dead. Its main process
-    /// is another's child then: it may never be reaped, and so long the namespace does not end.
+    /// Whether only init lives, of a dead guardian: nobody may ever reap the main process then.
     pub(super) fn holds_only_the_dead(&self) -> bool {
         let is_dead = match self.deadline.pid().load(Ordering::Acquire) {
             0 => true,
@@ -311,8 +310,7 @@ impl Pidns {
                 Err(e) => e.raw_os_error() == Some(libc::ESRCH),
             },
         };
-        // In this order: what loses its parent by the main process's end is init's child before that
-        // is seen.
+        // In this order: what that leaves behind is init's child before its end is seen.
         is_dead && self.is_empty()
     }
 
@@ -338,20 +336,6 @@ impl Pidns {
     pub fn pidfd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
-}
-
-/// The capabilities that this kernel knows.
-fn capabilities() -> impl Iterator<Item = u64> {
-    // SAFETY: integers only.
-    (0..64).take_while(|bit| unsafe { libc::prctl(libc::PR_CAPBSET_READ, *bit, 0, 0, 0) } >= 0)
-}
-
-fn bounding_set() -> u64 {
-    // SAFETY: integers only.
-    let has = |bit: &u64| unsafe { libc::prctl(libc::PR_CAPBSET_READ, *bit, 0, 0, 0) } == 1;
-    capabilities()
-        .filter(has)
-        .fold(0, |set, bit| set | 1 << bit)
 }
 
 /// What midwife and main process tell the guardian.

@@ -297,6 +297,21 @@ impl Drop for Quiet {
     }
 }
 
+/// The capabilities that this kernel knows.
+pub(super) fn capabilities() -> impl Iterator<Item = u64> {
+    // SAFETY: integers only.
+    (0..64).take_while(|bit| unsafe { libc::prctl(libc::PR_CAPBSET_READ, *bit, 0, 0, 0) } >= 0)
+}
+
+/// Those that we, and whoever we become, can have.
+pub(super) fn bounding_set() -> u64 {
+    // SAFETY: integers only.
+    let has = |bit: &u64| unsafe { libc::prctl(libc::PR_CAPBSET_READ, *bit, 0, 0, 0) } == 1;
+    capabilities()
+        .filter(has)
+        .fold(0, |set, bit| set | 1 << bit)
+}
+
 /// Ends this process without a destructor or a hook.
 pub(super) fn exit(status: i32) -> ! {
     // SAFETY: always allowed.
