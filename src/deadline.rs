@@ -1,8 +1,9 @@
 //! "Am I still in control?", asked from inside a command: [`Deadline`].
 //!
 //! Used by programs that run under `trafficcop run`, and by `trafficcop check` for scripts. An
-//! answer costs a read of memory and of the clock, and no system call. It must never say yes where
-//! another instance could have been given control.
+//! answer costs a read of memory and of the clock, and, where that would say yes, one system call:
+//! whether whoever wrote it lives. It must never say yes where another instance could have been given
+//! control.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -106,6 +107,16 @@ mod tests {
         let file = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(file.path(), value.to_ne_bytes()).expect("written");
         let deadline = Deadline::open(file.path()).expect("a control file");
+        assert!(!deadline.in_control(), "nobody is there who wrote it");
+        let whole = libc::flock {
+            l_type: libc::F_WRLCK as libc::c_short,
+            l_whence: libc::SEEK_SET as libc::c_short,
+            l_start: 0,
+            l_len: 0,
+            l_pid: 0,
+        };
+        let lock = nix::fcntl::FcntlArg::F_OFD_SETLK(&whole);
+        nix::fcntl::fcntl(&file, lock).expect("locked");
         assert_eq!(deadline.in_control(), !deadline.remaining().is_zero());
         deadline.remaining()
     }

@@ -56,7 +56,7 @@ pub const TABLE: &[(&str, &str)] = &[
     ),
     (
         "69",
-        "the store was out of reach, or refused to work, before anything could start",
+        "the store was out of reach or refused to work, or the machine did (a guardian cannot be had, /proc is another PID namespace's), before anything could start",
     ),
     (
         "70",

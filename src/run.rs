@@ -61,7 +61,7 @@ pub fn run(plan: Plan) -> anyhow::Result<Leave> {
             return Ok(leave);
         }
     };
-    let guardians = Guardians::fork(&plan)?;
+    let guardians = Guardians::fork(&plan, &rules(&plan, &*store))?;
     let guardian = &guardians.first;
     if plan.slots > 1 {
         make_room();
@@ -112,7 +112,7 @@ impl Guardians {
         }
     }
 
-    fn fork(plan: &Plan) -> Result<Guardians, Refusal> {
+    fn fork(plan: &Plan, rules: &Rules) -> anyhow::Result<Guardians> {
         let mut programs = vec![Program::command(plan.command.clone())];
         let mut add = |script: Option<&OsStr>| {
             script.map_or(NOBODY, |script| {
@@ -128,13 +128,13 @@ impl Guardians {
             let guardian = supervise::fork(Setup {
                 programs,
                 contain: plan.contain,
-                grace: plan
-                    .rules
+                // Of a lock that has no deadline the supervisor's death ends nothing: it is a stop.
+                grace: rules
                     .budget
-                    .map_or(plan.rules.grace, |budget| budget.grace_on_loss),
+                    .map_or(rules.grace, |budget| budget.grace_on_loss),
                 afterlife: lease::execute_will,
             });
-            guardian.map_err(|refusal| Refusal::new(refusal.to_string()))
+            guardian.map_err(no_guardian)
         };
         let on_lost = plan.roles.on_lost.as_deref().map(Program::script);
         Ok(Guardians {
@@ -142,6 +142,15 @@ impl Guardians {
             numbers,
             second: on_lost.map(|script| fork(vec![script])).transpose()?,
         })
+    }
+}
+
+/// Why there is no guardian, with the exit status that it stands for.
+pub(crate) fn no_guardian(refusal: supervise::Refusal) -> anyhow::Error {
+    if refusal.is_of_the_settings() {
+        Refusal::new(refusal.to_string()).into()
+    } else {
+        refusal.into()
     }
 }
 
@@ -207,15 +216,12 @@ pub(crate) fn company(
     plan: &Plan,
     store: &Arc<dyn Store>,
     guardians: Guardians,
-) -> Result<Company, Refusal> {
-    let attend = |guardian: Guardian| {
-        let attended = guardian.attend();
-        attended.map_err(|refusal| Refusal::new(refusal.to_string()))
-    };
+) -> anyhow::Result<Company> {
+    let attend = |guardian: Guardian| guardian.attend().map_err(no_guardian);
     let guardian = guardians.first;
     let aftermath = guardians
         .second
-        .map(|guardian| Ok::<_, Refusal>(Aftermath::new(attend(guardian)?, plan.rules.grace)));
+        .map(|guardian| anyhow::Ok(Aftermath::new(attend(guardian)?, plan.rules.grace)));
     Ok(Company::new(Means {
         on_terminal: guardian.has_terminal(),
         attendant: attend(guardian)?,

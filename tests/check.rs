@@ -327,3 +327,30 @@ fn the_examples_stop_by_themselves_when_control_is_lost() {
         scene.await_nobody();
     }
 }
+
+#[test]
+fn what_the_dead_have_written_is_no_control() {
+    let scene = Scene::new();
+    let (mut one, path) = instance(&scene, &["--contain", "none"], &[]);
+    let deadline = Deadline::open(&path).unwrap();
+    assert!(deadline.in_control() && status(&path) == Some(0));
+    let guardian = one.guardian();
+    one.freeze();
+    send(guardian, Signal::SIGSTOP);
+    await_stopped(guardian);
+    send(guardian, Signal::SIGKILL);
+    one.signal(Signal::SIGKILL);
+    one.wait();
+    scene.await_nobody();
+    assert_eq!(word(&path), u64::MAX, "nobody was left to take it back");
+    assert_eq!(status(&path), Some(1));
+    assert!(!deadline.in_control(), "open since it was true");
+    // The next one sweeps it, and says so to whoever has it mapped.
+    let mapped = std::fs::File::open(&path).unwrap();
+    let next = scene.run_on_file().command(["true"]).finish();
+    assert_eq!(next.ended, Ended::Code(0), "{}", next.stderr);
+    assert!(!path.exists());
+    let mut left = [1; 8];
+    std::os::unix::fs::FileExt::read_exact_at(&mapped, &mut left, 0).unwrap();
+    assert_eq!(left, [0; 8]);
+}

@@ -31,6 +31,7 @@ pub use will::prepare_will;
 
 use std::collections::BTreeMap;
 use std::future::pending;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -464,8 +465,8 @@ impl Store for Blob {
         pending().await
     }
 
-    fn descriptor(&self) -> Option<OwnedFd> {
-        None
+    fn descriptor(&self) -> io::Result<Option<OwnedFd>> {
+        Ok(None)
     }
 
     fn will(&self) -> Option<Vec<u8>> {

@@ -15,6 +15,7 @@ pub mod slots;
 
 pub use release::execute_will;
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -123,9 +124,13 @@ pub trait Store: Send + Sync {
     async fn freed(&self);
 
     /// The descriptor that guardian and command must keep open, so that the lock lives as long as
-    /// anything of the tree. A duplicate that shares the lock; ask again after every successful
-    /// `acquire`, because a store may have had to open its file anew.
-    fn descriptor(&self) -> Option<OwnedFd>;
+    /// anything of the tree; `None`, if the lock does not hang on one. A duplicate that shares the
+    /// lock; ask again after every successful `acquire`, because a store may have had to open its
+    /// file anew.
+    ///
+    /// # Errors
+    /// Those of dup(2). Nothing may be started without it then.
+    fn descriptor(&self) -> io::Result<Option<OwnedFd>>;
 
     /// What the guardian needs to give the lease we have back after our death (see
     /// [`execute_will`]); `None` where the kernel does that by itself. At most 2048 bytes, no

@@ -397,8 +397,8 @@ impl Store for Slots {
         pending().await
     }
 
-    fn descriptor(&self) -> Option<OwnedFd> {
-        self.held()?.descriptor()
+    fn descriptor(&self) -> io::Result<Option<OwnedFd>> {
+        self.held().map_or(Ok(None), |held| held.descriptor())
     }
 
     fn will(&self) -> Option<Vec<u8>> {

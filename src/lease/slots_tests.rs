@@ -120,8 +120,8 @@ impl Store for Lock {
 
     async fn freed(&self) {}
 
-    fn descriptor(&self) -> Option<OwnedFd> {
-        None
+    fn descriptor(&self) -> io::Result<Option<OwnedFd>> {
+        Ok(None)
     }
 
     fn will(&self) -> Option<Vec<u8>> {

@@ -248,6 +248,12 @@ fn not_started(errno: i32, command: &str) -> String {
         libc::ENOENT => "check the name and PATH, and the interpreter if it is a script",
         libc::EACCES => "make it executable, or check whether the file system forbids it",
         libc::ENOEXEC => "a script needs a first line like #!/bin/sh",
+        libc::EBUSY => {
+            "nothing was run: perhaps something that a dead instance left here cannot be killed (ps shows state D)"
+        }
+        libc::EMFILE | libc::ENFILE => {
+            "nothing was run: raise the limit of open files (ulimit -n, or LimitNOFILE= in the unit)"
+        }
         _ => "nothing was run",
     };
     let error = nix::errno::Errno::from_raw(errno).desc();

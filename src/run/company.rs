@@ -198,6 +198,15 @@ impl Company {
                 will: Vec::new(),
             },
             Role::OnAcquire | Role::Command => {
+                // Without what keeps the lock nothing is begun: it would run on beside the next holder
+                // once supervisor and guardian are gone.
+                let lock = match means.store.descriptor() {
+                    Ok(lock) => lock,
+                    Err(error) => {
+                        let errno = error.raw_os_error().unwrap_or(libc::EIO);
+                        return means.attendant.refuse(errno);
+                    }
+                };
                 let mut env = self.tenure.clone();
                 env.extend(pairs(&[("TRAFFICCOP_ROLE", "holder")]));
                 let is_command = role == Role::Command;
@@ -217,7 +226,7 @@ impl Company {
                     } else {
                         libc::SIGTERM
                     },
-                    lock: means.store.descriptor(),
+                    lock,
                     input: None,
                     will: means.store.will().unwrap_or_default(),
                 }

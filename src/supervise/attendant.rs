@@ -24,9 +24,10 @@ use super::cage::Cage;
 use super::control::{self, ControlFile};
 use super::parcel::Parcel;
 use super::pulse::{Beat, Pulse};
+use super::rescue::Rescue;
 use super::vitals::Vitals;
 use super::wire::{Demand, FRAME, PAYLOAD_MAX, Report};
-use super::{News, Order, guardian, tree, watch};
+use super::{News, Order, guardian, tree};
 use crate::clock::Instant;
 
 /// How long a dismissed guardian may take.
@@ -34,24 +35,16 @@ const DISMISSAL: Duration = Duration::from_secs(1);
 /// How often we look whether it has gone, where the kernel does not tell, and whether it can be
 /// told more.
 const NAP: Duration = Duration::from_millis(2);
-/// Longer gaps between two looks are pauses of ours and count no more than this.
-const GAP: Duration = Duration::from_millis(100);
 
 enum State {
     /// The guardian is there.
     Well,
     /// The guardian was killed, and we do its work.
     Lost(Rescue),
+    /// So it is, and the tree cannot be killed; that was said, and nothing more will come.
+    Stuck(Rescue),
     /// Nothing more will come.
     Over,
-}
-
-/// The killing of a dead guardian's tree.
-struct Rescue {
-    looked: Instant,
-    /// How long it has been tried, pauses of ours left out.
-    tried: Duration,
-    wait: Duration,
 }
 
 /// The supervisor's side of a guardian. Dropped, it is to the guardian as if the supervisor had
@@ -66,7 +59,10 @@ pub struct Attendant {
     busy: bool,
     /// When the guardian kills on its own, as it was told last.
     kill_at: Instant,
+    /// The guardian said that the tree cannot be killed.
     stuck: bool,
+    /// The present or last tree has a lock, which lives as long as somebody keeps its descriptor.
+    locked: bool,
     pulse: Pulse,
     vitals: Arc<Vitals>,
     /// The latest question of `vitals` that went to the guardian.
@@ -93,6 +89,7 @@ impl Attendant {
             busy: false,
             kill_at: Instant::FOREVER,
             stuck: false,
+            locked: false,
             pulse: Pulse::new(),
             vitals,
             carried: 0,
@@ -160,9 +157,16 @@ impl Attendant {
             input: order.input.is_some(),
         };
         self.busy = true;
+        self.locked = order.lock.is_some();
         self.kill_at = order.kill_at;
         self.pulse = Pulse::of_a_start();
         self.send(frame, &payload, order.lock.or(order.input));
+    }
+
+    /// An order that could not be made, for this error number: [`News::NotStarted`] follows as if it
+    /// had been given.
+    pub fn refuse(&mut self, errno: i32) {
+        self.inbox.push_back(News::NotStarted { errno });
     }
 
     /// Tells new deadlines; they hold whether later or earlier than before. Too late when the tree
@@ -224,38 +228,58 @@ impl Attendant {
             match &mut self.state {
                 State::Well => self.wait().await,
                 State::Lost(rescue) => {
-                    if tree_is_empty(self.pid, &self.cage, rescue) {
+                    if rescue.is_done(self.pid, &self.cage) {
                         self.control.retire();
                         self.state = State::Over;
                         self.inbox.push_back(News::TreeEmpty { at: Instant::now() });
-                    } else if rescue.tried >= watch::STUCK_AFTER {
-                        self.state = State::Over;
+                    } else if rescue.is_stuck() {
+                        self.state = State::Stuck(*rescue);
                         self.inbox.push_back(News::TreeStuck);
                     } else {
-                        let wait = rescue.wait;
-                        rescue.wait = (wait * 2).min(GAP / 2);
-                        sleep(wait).await;
+                        rescue.nap().await;
                     }
                 }
-                State::Over => pending().await,
+                State::Stuck(_) | State::Over => pending().await,
             }
         }
     }
 
     /// Ends the guardian, which should have nothing to guard (what it has is killed first), and
     /// reaps it. The last will is not carried out.
+    ///
+    /// Whoever is the last to keep the lock of a tree that cannot be killed stays as long as that
+    /// lives: the guardian, or, where that is dead, we.
     pub async fn dismiss(mut self) {
         if self.busy {
             self.kill();
-            while self.busy && !matches!(self.state, State::Over) {
+            while self.busy && matches!(self.state, State::Well) {
                 self.news().await;
             }
         }
         while matches!(self.state, State::Lost(_)) {
             self.news().await;
         }
-        if matches!(self.state, State::Over) {
-            return;
+        match &mut self.state {
+            State::Well if self.stuck => {
+                // It finds itself alone, and goes when nothing of the tree is left.
+                let guardian = self.pid;
+                tracing::warn!(
+                    guardian,
+                    "the guardian (process {guardian}) stays until the last process of the command has ended"
+                );
+                return;
+            }
+            State::Well | State::Lost(_) => {}
+            State::Stuck(rescue) if self.locked => {
+                tracing::warn!(
+                    "without a guardian it is for us to keep the lock: waiting for the last process of the command to end"
+                );
+                while !rescue.is_done(self.pid, &self.cage) {
+                    rescue.nap().await;
+                }
+                return self.control.retire();
+            }
+            State::Stuck(_) | State::Over => return,
         }
         self.send(Demand::Dismiss, &[], None);
         // Told by the kernel, where it can tell: a nap would be most of the life of a short command.
@@ -342,11 +366,7 @@ impl Attendant {
         self.busy = false;
         self.outgoing.clear();
         self.control.set(Instant::ZERO);
-        self.state = State::Lost(Rescue {
-            looked: Instant::now(),
-            tried: Duration::ZERO,
-            wait: Duration::from_millis(1),
-        });
+        self.state = State::Lost(Rescue::begin());
         self.inbox.push_back(News::Lost);
     }
 
@@ -382,6 +402,14 @@ impl Attendant {
                 }
                 Ok(()) | Err(Errno::EINTR) => {}
                 // Full, or closed: reading will tell which.
+                Err(Errno::EAGAIN | Errno::EPIPE | Errno::ECONNRESET) => return,
+                // The kernel does not pass its descriptor on (too many are on their way): nothing is
+                // started without.
+                Err(errno) if parcel.has_descriptor() => {
+                    self.outgoing.pop_front();
+                    self.busy = false;
+                    self.refuse(errno as i32);
+                }
                 Err(_) => return,
             }
         }
@@ -469,23 +497,4 @@ async fn ended(process: Option<&AsyncFd<OwnedFd>>) {
         Some(process) if process.readable().await.is_ok() => {}
         _ => pending().await,
     }
-}
-
-/// One round of killing what a dead guardian left: it and all orphans are children of ours.
-fn tree_is_empty(guardian: i32, cage: &Cage, rescue: &mut Rescue) -> bool {
-    let now = Instant::now();
-    rescue.tried += now.since(rescue.looked).min(GAP);
-    rescue.looked = now;
-    cage.kill();
-    if rescue.tried >= GAP && tree::is_child(guardian) {
-        // Killed and still not dead: it is stuck in the kernel, and its children have not come to
-        // us. It can reap none of them any more, so their ids are theirs.
-        for child in tree::children_of(guardian) {
-            tree::signal(child, libc::SIGKILL);
-        }
-    }
-    let mut spared = guardian::spared();
-    let me = i32::try_from(std::process::id()).unwrap_or(0);
-    spared.extend(cage.keepers(&tree::children_of(me)));
-    tree::sweep(&spared) && cage.is_empty()
 }

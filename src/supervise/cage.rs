@@ -87,6 +87,16 @@ impl Cage {
         }
     }
 
+    /// Before a command has control: ends what instances that have died meanwhile left beside us. While
+    /// something of that cannot be killed, nothing is started.
+    pub(super) fn sweep(&self) -> Result<(), Errno> {
+        match self {
+            Cage::None | Cage::Pidns(_) => Ok(()),
+            Cage::Cgroup(cgroup) if cgroup.sweep_beside() => Ok(()),
+            Cage::Cgroup(_) => Err(Errno::EBUSY),
+        }
+    }
+
     /// Makes it ready for one command.
     pub(super) fn open(
         &mut self,

@@ -8,14 +8,14 @@
 //!
 //! It is a native-endian `u64`: nanoseconds of CLOCK_BOOTTIME, 0 without control, `u64::MAX` for a
 //! lock that has no deadline. While it lives its owner has it locked; one that nobody has locked is
-//! left over from owners that were killed, and swept by the next.
+//! left over from owners that were killed: it says nothing any more, and is swept by the next.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::num::NonZeroUsize;
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -203,15 +203,36 @@ fn sweep(directory: &Path, ours: u32) {
             .metadata()
             .is_ok_and(|found| found.is_file() && found.uid() == ours);
         if is_ours && File::open(entry.path()).is_ok_and(|file| is_unused(&file)) {
+            // For whoever has it open, or mapped.
+            let _ = unsay(&entry.path());
             let _ = fs::remove_file(entry.path());
         }
     }
 }
 
+/// Writes "not in control" where nobody else will any more.
+fn unsay(path: &Path) -> io::Result<()> {
+    fs::set_permissions(path, fs::Permissions::from_mode(0o644))?;
+    let file = OpenOptions::new()
+        .write(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(path)?;
+    file.write_all_at(&0_u64.to_ne_bytes(), 0)
+}
+
 fn is_unused(file: &File) -> bool {
+    holder(file) == Some(false)
+}
+
+fn is_in_use(file: &File) -> bool {
+    holder(file) == Some(true)
+}
+
+/// Whether somebody else has it locked, if that can be told.
+fn holder(file: &File) -> Option<bool> {
     let mut request = whole();
-    fcntl(file, FcntlArg::F_OFD_GETLK(&mut request)).is_ok()
-        && libc::c_int::from(request.l_type) == libc::F_UNLCK
+    fcntl(file, FcntlArg::F_OFD_GETLK(&mut request)).ok()?;
+    Some(libc::c_int::from(request.l_type) != libc::F_UNLCK)
 }
 
 fn whole() -> libc::flock {
@@ -226,7 +247,11 @@ fn whole() -> libc::flock {
 
 /// A control file as its readers have it. It stays readable when the file is removed.
 #[derive(Debug)]
-pub struct View(Word);
+pub struct View {
+    word: Word,
+    /// Tells whether whoever writes there lives.
+    file: File,
+}
 
 impl View {
     /// Maps the file at this path.
@@ -242,13 +267,19 @@ impl View {
         if !found.is_file() || found.len() != LENGTH.get() as u64 {
             return Err(io::Error::other("it is not a file of eight bytes"));
         }
-        Ok(View(Word::map(&file, ProtFlags::PROT_READ)?))
+        let word = Word::map(&file, ProtFlags::PROT_READ)?;
+        Ok(View { word, file })
     }
 
-    /// Until when the command may believe in its control; [`Instant::ZERO`] if it may not.
+    /// Until when the command may believe in its control; [`Instant::ZERO`] if it may not. What was
+    /// written by those who are dead holds no more: nobody would have taken it back.
     #[must_use]
     pub fn until(&self) -> Instant {
-        Instant::from_nanos(self.0.atomic().load(Ordering::Acquire))
+        let until = Instant::from_nanos(self.word.atomic().load(Ordering::Acquire));
+        if until == Instant::ZERO || !is_in_use(&self.file) {
+            return Instant::ZERO;
+        }
+        until
     }
 }
 
@@ -279,6 +310,10 @@ mod tests {
         let living = create_in(directory.path()).expect("a file");
         let dead = create_in(directory.path()).expect("a file");
         let left = dead.path.clone();
+        dead.word.atomic().store(u64::MAX, Ordering::Release);
+        let view = View::open(&left).expect("a control file");
+        let mapped = Word::map(&File::open(&left).expect("there"), ProtFlags::PROT_READ);
+        assert_eq!(view.until(), Instant::FOREVER);
         drop(dead);
         let foreign = directory.path().join("something.else");
         fs::write(&foreign, "x").expect("written");
@@ -291,6 +326,9 @@ mod tests {
         }
         let next = next.0.expect("still there");
         assert!(!left.exists());
+        assert_eq!(view.until(), Instant::ZERO, "whoever wrote it is dead");
+        let word = mapped.expect("mapped").atomic().load(Ordering::Acquire);
+        assert_eq!(word, 0, "written by whoever swept it");
         assert!(living.path.exists() && next.path.exists() && foreign.exists());
     }
 

@@ -30,42 +30,12 @@ use super::tty::Foreground;
 use super::vigil::Vigil;
 use super::vitals::Vitals;
 use super::wire::{FRAME, Report};
-use super::{Contain, Setup, tree};
+use super::{Contain, Refusal, Setup, tree};
 use crate::procfs;
 
 /// What a process list shows: not the product's name, so that a `pkill` by that name leaves the
 /// one process alone that has to clean up after it.
 const NAME: &CStr = c"tc-guardian";
-
-/// Why there is no guardian: what was asked for cannot be had.
-#[derive(Debug, thiserror::Error)]
-pub enum Refusal {
-    /// There is no command.
-    #[error("no command was given")]
-    NoCommand,
-    /// A word of the command holds a NUL byte.
-    #[error("the command holds a NUL byte")]
-    Nul,
-    /// A guardian is forked, and that is only sound while there is one thread.
-    #[error("a guardian cannot be forked from a process of {0} threads")]
-    Threads(usize),
-    /// A kind of containment was asked for by name and is not to be had here.
-    #[error("--contain={asked} cannot be had: {why}")]
-    Contain {
-        /// The name of it.
-        asked: &'static str,
-        /// One line: what is missing.
-        why: String,
-    },
-    /// The kernel refused.
-    #[error("cannot set up the guardian: {what}: {why}")]
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// What the kernel said.
-        why: io::Error,
-    },
-}
 
 /// Children of this process that are not a command's tree: what an attendant that kills a dead
 /// guardian's tree has to spare.
@@ -215,6 +185,11 @@ fn make(setup: Setup, part: Part) -> Result<Guardian, Refusal> {
     if threads != 1 {
         return Err(Refusal::Threads(threads));
     }
+    // Containment or not: what is left of a command is looked for there.
+    tree::proc_is_ours().map_err(|seen| Refusal::Proc {
+        seen,
+        pid: std::process::id(),
+    })?;
     let (mut cage, mut untried) = Cage::hoped_for(setup.contain)?;
     let mut inheritance = Inheritance::capture();
     if part == Part::Tells {
@@ -463,7 +438,8 @@ fn schedule(policy: libc::c_int, priority: libc::c_int) {
     unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const priority) };
 }
 
-/// Receives bytes, and a descriptor that came along with them.
+/// Receives bytes, and a descriptor that came along with them; none, where we could not have it (the
+/// limit of open files): the frame says whether there was one.
 pub(super) fn receive(
     socket: RawFd,
     buffer: &mut [u8],
@@ -473,7 +449,7 @@ pub(super) fn receive(
     let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
     let message = recvmsg::<()>(socket, &mut parts, Some(rights), flags)?;
     let mut passed = None;
-    for control in message.cmsgs()? {
+    for control in message.cmsgs().into_iter().flatten() {
         if let ControlMessageOwned::ScmRights(descriptors) = control {
             for descriptor in descriptors {
                 // SAFETY: the kernel has just made this descriptor for us alone.

@@ -18,6 +18,7 @@ mod guardian;
 mod parcel;
 #[doc(hidden)]
 pub mod pulse;
+mod rescue;
 mod sockets;
 mod spawn;
 mod tree;
@@ -34,7 +35,7 @@ pub use attendant::Attendant;
 pub use begin::begin;
 pub use control::View;
 pub use estate::Estate;
-pub use guardian::{Guardian, Refusal, fork, fork_for_a_teller};
+pub use guardian::{Guardian, fork, fork_for_a_teller};
 pub use tty::stop_ourselves;
 pub use vitals::{Vitals, all_answer};
-pub use words::{Contain, News, Order, Program, Setup};
+pub use words::{Contain, News, Order, Program, Refusal, Setup};

@@ -28,6 +28,11 @@ impl Parcel {
         self.sent == self.bytes.len()
     }
 
+    /// Whether its descriptor is still to go, and so all of it.
+    pub(super) fn has_descriptor(&self) -> bool {
+        self.lock.is_some()
+    }
+
     /// Sends as much as goes.
     pub(super) fn send(&mut self, socket: i32) -> nix::Result<()> {
         let parts = [IoSlice::new(&self.bytes[self.sent..])];

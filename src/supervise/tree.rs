@@ -6,6 +6,8 @@
 //!
 //! Only direct children that have not been reaped are ever signalled, by id or as members of the
 //! group whose leader has not been reaped: such an id cannot have been given to another process.
+//! What /proc shows helps to find them and proves nothing: it may be another PID namespace's, and
+//! its lists are no snapshots. That none is left is said by waitid(2) alone.
 //! Nothing here may allocate where the kernel has `/proc/<pid>/task/<tid>/children`: the guardian
 //! has to work when there is no memory left.
 
@@ -82,6 +84,20 @@ pub(super) fn end_of(pid: i32) -> Option<AsyncFd<OwnedFd>> {
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     // SAFETY: an owned descriptor stays open, and the same, for as long as it is not dropped.
     unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.ok()
+}
+
+/// Whether /proc shows the PID namespace that we live in; if not, what it calls us. A process that was
+/// put into a new namespace still sees the /proc of the old one until somebody mounts another: the ids
+/// there are other processes' in here.
+///
+/// # Errors
+/// The name it has for us, or why there is none.
+pub(super) fn proc_is_ours() -> Result<(), String> {
+    match std::fs::read_link("/proc/self") {
+        Ok(name) if name.as_os_str() == &*std::process::id().to_string() => Ok(()),
+        Ok(name) => Err(name.display().to_string()),
+        Err(error) => Err(format!("nothing ({error})")),
+    }
 }
 
 /// Whether this process has no children at all, neither living nor to be reaped.
@@ -214,9 +230,13 @@ fn parent_of(pid: i32) -> Option<i32> {
     rest.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
-/// The direct children of a process, which may have many threads. Allocates: for the supervisor.
+/// The direct children of a process, which may have many threads; none where /proc is not ours.
+/// Allocates: for the supervisor.
 pub(super) fn children_of(pid: i32) -> Vec<i32> {
     let mut found = Vec::new();
+    if proc_is_ours().is_err() {
+        return found;
+    }
     let mut listed = false;
     if let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) {
         for thread in threads.flatten() {
@@ -233,33 +253,46 @@ pub(super) fn children_of(pid: i32) -> Vec<i32> {
 }
 
 /// Kills and reaps every direct child of this process but those that `spare` names, over and over
-/// while that makes headway: what loses its parent comes to us. Tells whether none is left.
-/// Allocates: for the supervisor.
+/// while that makes headway: what loses its parent comes to us. Tells whether none is left, by the
+/// kernel's word. Allocates: for the supervisor.
 pub(super) fn sweep(spare: &[i32]) -> bool {
     let me = i32::try_from(std::process::id()).unwrap_or(0);
     // Bounded, so that a storm of forks cannot keep the supervisor from everything else.
     for _ in 0..64 {
-        let mut left = 0_usize;
         let mut reaped = false;
-        for child in children_of(me) {
-            if spare.contains(&child) {
+        let listed = children_of(me);
+        for &child in &listed {
+            // A list that is not about us names strangers.
+            if spare.contains(&child) || !is_child(child) {
                 continue;
             }
             signal(child, libc::SIGKILL);
-            if reap(child) {
-                reaped = true;
-            } else {
-                left += 1;
-            }
+            reaped |= reap(child);
         }
-        if left == 0 && !reaped {
-            return true;
+        // Whoever has ended needs no list to be found.
+        while let Some(child) = any_ended().filter(|child| !spare.contains(child)) {
+            reaped |= reap(child);
         }
         if !reaped {
-            return false;
+            return none_but(spare, &listed);
         }
     }
     false
+}
+
+/// Whether this process has no children but those that `spare` names. Where it has none at all, the
+/// kernel says so. Where it has some of those, it says of each that is asked for whether it is a child,
+/// and never that these are all: then the list has to do, and is believed if it names each of them.
+fn none_but(spare: &[i32], listed: &[i32]) -> bool {
+    if is_childless() {
+        return true;
+    }
+    let spared: Vec<i32> = spare.iter().copied().filter(|pid| is_child(*pid)).collect();
+    let known = |pid: &i32| spared.contains(pid);
+    !spared.is_empty()
+        && spared.iter().all(|pid| listed.contains(pid))
+        && any_ended().is_none_or(|pid| known(&pid))
+        && listed.iter().all(|pid| known(pid) || !is_child(*pid))
 }
 
 #[cfg(test)]
@@ -289,6 +322,19 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(by_parent && listed);
+    }
+
+    #[test]
+    fn a_list_that_does_not_name_the_children_we_have_says_nothing() {
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        let (nobody, stranger) = (none_but(&[], &[]), none_but(&[], &[1, 2]));
+        let other_list = none_but(&[pid], &[]) || none_but(&[pid], &[1, 2]);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!nobody && !stranger, "there is a child that is not spared");
+        assert!(!other_list, "it does not name the one we have");
+        assert!(proc_is_ours().is_ok());
     }
 
     #[test]

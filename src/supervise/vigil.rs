@@ -309,15 +309,21 @@ impl Vigil {
         self.will.clear();
         self.will
             .extend_from_slice(&self.received[will_at..will_at + will as usize]);
-        let passed = self.passed.take();
-        let (lock, input) = match passed {
-            Some(passed) if input => (None, Some(passed)),
-            passed => (passed.filter(|_| lock), None),
+        let handed = match (self.passed.take(), lock, input) {
+            (_, false, false) => Ok((None, None)),
+            (Some(passed), true, _) => Ok((Some(passed), None)),
+            (Some(passed), false, true) => Ok((None, Some(passed))),
+            // It was sent, and we could not have it. A lock that nobody keeps, or a message that is
+            // not there, is worse than a command that is not started.
+            (None, ..) => Err(Errno::EMFILE),
         };
         self.in_control = in_control;
         // The command may ask at once.
         self.show_control(kill_at);
-        match self.fork_command(program, (term_at, kill_at), changes, lock, input) {
+        let forked = handed.and_then(|(lock, input)| {
+            self.fork_command(program, (term_at, kill_at), changes, lock, input)
+        });
+        match forked {
             Ok(pid) => self.happened(Event::Forked {
                 term_at,
                 kill_at,
@@ -343,6 +349,9 @@ impl Vigil {
         lock: Option<OwnedFd>,
         input: Option<OwnedFd>,
     ) -> Result<i32, Errno> {
+        if self.in_control {
+            self.cage.sweep()?;
+        }
         let programs = &self.setup.programs;
         let program = programs.get(usize::from(program)).ok_or(Errno::EINVAL)?;
         let mut image = Image::prepare(program, changes, self.inheritance.sockets)?;

@@ -3,6 +3,7 @@
 //! Used by everybody who supervises, and by the rooms beside this one. Nothing here does anything.
 
 use std::ffi::{OsStr, OsString};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -85,6 +86,57 @@ pub struct Setup {
     /// and the tree is empty. It may allocate, build a runtime and take its time; then the
     /// guardian exits.
     pub afterlife: fn(&[u8]),
+}
+
+/// Why there is no guardian: what was asked for cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// There is no command.
+    #[error("no command was given")]
+    NoCommand,
+    /// A word of the command holds a NUL byte.
+    #[error("the command holds a NUL byte")]
+    Nul,
+    /// A guardian is forked, and that is only sound while there is one thread.
+    #[error("a guardian cannot be forked from a process of {0} threads")]
+    Threads(usize),
+    /// A kind of containment was asked for by name and is not to be had here.
+    #[error("--contain={asked} cannot be had: {why}")]
+    Contain {
+        /// The name of it.
+        asked: &'static str,
+        /// One line: what is missing.
+        why: String,
+    },
+    /// What /proc shows is not what we live in, so nothing of a command could be found there.
+    #[error(
+        "cannot watch over the command's processes: /proc is another PID namespace's, there this process is {seen}, and it is {pid}: mount this namespace's own over it (mount -t proc proc /proc; unshare --mount-proc)"
+    )]
+    Proc {
+        /// What /proc calls us.
+        seen: String,
+        /// What we are.
+        pid: u32,
+    },
+    /// The kernel refused.
+    #[error("cannot set up the guardian: {what}: {why}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the kernel said.
+        why: io::Error,
+    },
+}
+
+impl Refusal {
+    /// Whether what was asked for is the reason, and not the machine.
+    #[must_use]
+    pub fn is_of_the_settings(&self) -> bool {
+        match self {
+            Refusal::NoCommand | Refusal::Nul | Refusal::Contain { .. } => true,
+            Refusal::Threads(_) | Refusal::Proc { .. } | Refusal::System { .. } => false,
+        }
+    }
 }
 
 /// One command to run, under deadlines.

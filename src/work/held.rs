@@ -4,6 +4,7 @@
 //! whoever has it ([`Held::decide`]), after the last process of the command is gone; until then it
 //! means "as it was". It must never settle anything twice, or a message whose lock is in doubt.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -239,8 +240,8 @@ impl Store for Held {
         std::future::pending().await
     }
 
-    fn descriptor(&self) -> Option<OwnedFd> {
-        None
+    fn descriptor(&self) -> io::Result<Option<OwnedFd>> {
+        Ok(None)
     }
 
     /// The lock of a worker that died runs out by itself; its guardian has killed the command by then.

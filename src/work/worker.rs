@@ -30,7 +30,7 @@ use crate::exit::Leave;
 use crate::plan::{self, Refusal};
 use crate::queue::{Message, Queue};
 use crate::report;
-use crate::run::make_room;
+use crate::run::{make_room, no_guardian};
 #[cfg(feature = "http")]
 use crate::serve;
 use crate::signals::{Asked, Signals};
@@ -115,7 +115,7 @@ pub fn work(plan: plan::Work) -> anyhow::Result<Leave> {
     leave
 }
 
-fn fork(plan: &plan::Work) -> Result<Vec<Guardian>, Refusal> {
+fn fork(plan: &plan::Work) -> anyhow::Result<Vec<Guardian>> {
     let fork = |_| {
         let guardian = supervise::fork(Setup {
             programs: vec![Program::handler(plan.command.clone())],
@@ -123,7 +123,7 @@ fn fork(plan: &plan::Work) -> Result<Vec<Guardian>, Refusal> {
             grace: plan.kill_after,
             afterlife: |_| {},
         });
-        guardian.map_err(|refusal| Refusal::new(refusal.to_string()))
+        guardian.map_err(no_guardian)
     };
     (0..plan.concurrency).map(fork).collect()
 }

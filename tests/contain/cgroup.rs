@@ -194,6 +194,23 @@ fn what_dead_instances_left_is_swept_away_and_the_living_are_spared() {
     other.remove().expect("removed");
 }
 
+/// In a container every supervisor can be process 1, and there always is one.
+#[test]
+fn a_leftover_is_known_by_its_lock_and_not_by_the_pid_in_its_name() {
+    let Some(ours) = cgroup_or_say_so() else {
+        return;
+    };
+    let home = ours.path().parent().expect("the cgroup we are in");
+    let left = home.join("trafficcop-12345.1.0");
+    fs::create_dir(&left).expect("made");
+    let other = cgroup_or_say_so().expect("there was one before");
+    assert!(!left.exists(), "nobody watches over it");
+    assert!(ours.path().exists() && other.path() != ours.path());
+    for made in [ours, other] {
+        made.remove().expect("removed");
+    }
+}
+
 #[test]
 #[ignore = "a role"]
 fn role_cgroup_left() {

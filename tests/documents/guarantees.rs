@@ -509,7 +509,7 @@ pub(crate) const LIMITS: &[Limit] = &[
     },
     Limit {
         what: "supervisor *and* guardian are SIGKILLed at once: the command dies with them, what it forked or daemonised lives on",
-        answer: "not with `--contain pidns`: the kernel kills all of it. With `cgroup` the next instance on that machine ends the leftovers; a systemd unit (`KillMode=mixed`) does so at once. Else the fencing token",
+        answer: "not with `--contain pidns`: the kernel kills all of it. With `cgroup` the next instance on that machine ends the leftovers before its command starts, be it a new one or one that stands by there; a systemd unit (`KillMode=mixed`) does so at once. Else the fencing token",
         shown: &[
             ("faults", &["KillBoth"]),
             ("supervise", &["both_killed_at_once"]),
@@ -517,7 +517,22 @@ pub(crate) const LIMITS: &[Limit] = &[
                 "contain",
                 &["what_dead_instances_left_is_swept_away_and_the_living_are_spared"],
             ),
+            (
+                "run_file",
+                &["a_standby_ends_what_a_dead_holder_left_before_its_own_command_starts"],
+            ),
         ],
+    },
+    Limit {
+        what: "the command becomes another user's (`sudo`, a setuid-root program) under a trafficcop without privilege and without a cgroup: it may not be signalled, and the kernel clears the death signal (PDEATHSIG) of a program whose credentials change, so it outlives its guardian",
+        answer: "a cgroup (`--contain cgroup`, with `Delegate=yes` in the unit) or `--contain pidns`, in which it can be killed; or run trafficcop itself by `sudo`. What cannot be killed is said (71) and never given up by us: the guardian, or where that was killed the supervisor, stays until the last of it has ended, and keeps a local file's lock. A lease runs out meanwhile: the fencing token",
+        shown: &[(
+            "supervise",
+            &[
+                "a_tree_that_may_not_be_signalled_keeps_its_guardian_and_the_lock",
+                "a_tree_that_may_not_be_signalled_keeps_the_supervisor_of_a_dead_guardian",
+            ],
+        )],
     },
     Limit {
         what: "the whole machine is frozen past the lease (a paused VM): after the thaw the command may run until the guardian is scheduled",

@@ -77,7 +77,7 @@ async fn stand_by(store: &File) -> Grant {
 
 /// A process that has `store`'s descriptor open until its standard input ends.
 fn heir(store: &File) -> Child {
-    let descriptor = store.descriptor().expect("a descriptor");
+    let descriptor = store.descriptor().expect("duplicated").expect("a lock");
     Command::new("sh")
         .args(["-c", "read line"])
         .stdin(Stdio::piped())

@@ -9,6 +9,7 @@ mod support;
 mod command;
 mod hand_over;
 mod operated;
+mod proofs;
 mod standing_still;
 mod waiting;
 

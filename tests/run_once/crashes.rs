@@ -229,7 +229,7 @@ async fn after_the_record_and_before_the_release_nobody_runs_it_again_on_a_file(
     ours.record(SUCCESS, late).await.expect("recorded");
     // As after a crash at this very moment, the lock is not given back; who looks, knows.
     stage.assert_done_by("ourselves");
-    drop(ours.descriptor());
+    drop(ours.descriptor().expect("duplicated"));
     ours.release(late).await.expect("released");
     let two = waiting.finish();
     assert_eq!(two.ended, DONE, "{}", two.stderr);

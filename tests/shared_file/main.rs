@@ -91,12 +91,6 @@ fn await_life(scene: &Scene, tag: &str, since: Instant, span: Duration) {
     assert_ne!(last.what, What::Term, "stopped\n{}", scene.journal);
 }
 
-/// Waits until this moment has passed: what is tested is that nothing happens before it.
-fn await_moment(at: Instant) {
-    let what = "a moment to pass";
-    support::await_for(what, || (Instant::now() >= at).then_some(()), String::new);
-}
-
 /// Kills both processes of an instance, as a machine does that dies.
 fn kill_both(mut one: Instance) {
     for pid in [one.guardian(), one.pid()] {
@@ -116,7 +110,7 @@ fn terminate(mut one: Instance) -> String {
 fn last_before(scene: &Scene, tag: &str, at: u64) -> Line {
     let lines = scene.journal.lines().into_iter();
     let of_it = |line: &Line| line.command() == tag && line.at < at;
-    lines.filter(of_it).last().expect("a line")
+    lines.rev().find(of_it).expect("a line")
 }
 
 /// Nobody asked this command to end.

@@ -174,6 +174,26 @@ pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T 
     }
 }
 
+/// In the supervisor: so many descriptors may this process of ours have from now on.
+pub(crate) fn limit_files(pid: i32, most: u64) {
+    let (_, hard) =
+        nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).unwrap();
+    let limit = libc::rlimit {
+        rlim_cur: most,
+        rlim_max: hard,
+    };
+    // SAFETY: a valid limit to be read; nothing is written back.
+    let done = unsafe {
+        libc::prlimit(
+            pid,
+            libc::RLIMIT_NOFILE,
+            &raw const limit,
+            std::ptr::null_mut(),
+        )
+    };
+    assert_eq!(done, 0, "the limit of {pid}");
+}
+
 /// Takes the lock that belongs to the open file description, if it is free.
 pub(crate) fn try_lock(file: &fs::File) -> bool {
     let whole = libc::flock {

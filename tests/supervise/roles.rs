@@ -150,8 +150,10 @@ fn obey(attendant: &mut Attendant, line: &str) {
             term_at: at(term_at),
             kill_at: at(kill_at),
             stop_signal: libc::SIGTERM,
-            lock: (lock != "-").then(|| locked(lock)),
-            input: None,
+            lock: (lock != "-" && !lock.starts_with("stdin:")).then(|| locked(lock)),
+            input: lock
+                .strip_prefix("stdin:")
+                .map(|path| File::open(path).unwrap().into()),
             will: Vec::new(),
         }),
         ["entrust", ref words @ ..] => attendant.entrust(words.join(" ").as_bytes()),
@@ -160,11 +162,18 @@ fn obey(attendant: &mut Attendant, line: &str) {
         ["kill"] => attendant.kill(),
         ["signal", number] => attendant.signal(number.parse().unwrap()),
         ["resume"] => attendant.resume(),
+        ["limit", pid, most] => proc::limit_files(pid.parse().unwrap(), most.parse().unwrap()),
         _ => panic!("what is {line:?}?"),
     }
 }
 
+/// After "kept:" the supervisor has a duplicate of its own, as a store has.
 fn locked(path: &str) -> OwnedFd {
+    if let Some(path) = path.strip_prefix("kept:") {
+        let file = locked(path);
+        std::mem::forget(file.try_clone().unwrap());
+        return file;
+    }
     let file = File::options().write(true).open(path).unwrap();
     assert!(proc::try_lock(&file), "the lock is free before");
     file.into()
@@ -184,6 +193,7 @@ pub(crate) fn act(words: &[String]) {
             be_deaf();
             stay(journal, "main");
         }
+        ["as-root", journal] => as_root(journal),
         ["family", journal] => {
             be_deaf();
             family(journal);
@@ -223,6 +233,19 @@ fn be_deaf() {
         // SAFETY: "ignore" runs no code.
         unsafe { signal(number, SigHandler::SigIgn) }.unwrap();
     }
+}
+
+/// What sudo does: it is root with all its ids, so that nobody else may signal it and no parent's death
+/// does, and it keeps no descriptor.
+fn as_root(journal: &str) {
+    let (user, group) = (nix::unistd::Uid::from_raw(0), nix::unistd::Gid::from_raw(0));
+    nix::unistd::setresgid(group, group, group).unwrap();
+    nix::unistd::setresuid(user, user, user).unwrap();
+    for fd in 0..64 {
+        // SAFETY: nothing in this process uses a descriptor it has not opened after this.
+        unsafe { libc::close(fd) };
+    }
+    stay(journal, "main");
 }
 
 fn child(body: impl FnOnce()) {

@@ -191,14 +191,8 @@ impl Store for File {
         self.place.desk.freed().await;
     }
 
-    fn descriptor(&self) -> Option<OwnedFd> {
-        match self.place.desk.file().try_clone() {
-            Ok(file) => Some(file.into()),
-            Err(error) => {
-                tracing::warn!(%error, "the lock's descriptor cannot be duplicated");
-                None
-            }
-        }
+    fn descriptor(&self) -> io::Result<Option<OwnedFd>> {
+        Ok(Some(self.place.desk.file().try_clone()?.into()))
     }
 
     fn will(&self) -> Option<Vec<u8>> {

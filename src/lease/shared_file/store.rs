@@ -4,6 +4,7 @@
 //! drive where something else could be late.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -153,8 +154,8 @@ impl Store for SharedFile {
         std::future::pending().await
     }
 
-    fn descriptor(&self) -> Option<std::os::fd::OwnedFd> {
-        None
+    fn descriptor(&self) -> io::Result<Option<OwnedFd>> {
+        Ok(None)
     }
 
     fn will(&self) -> Option<Vec<u8>> {

@@ -9,8 +9,10 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
@@ -19,10 +21,18 @@ use nix::unistd::mkdir;
 
 use super::Rehearsal;
 use super::raw::{self, Clone3, Forked};
+use crate::clock::Instant;
 use crate::procfs;
 
-/// What our cgroups are called: this, the supervisor's pid, a dot and a number.
+/// What our cgroups are called: this and three numbers with dots between them: the PID namespace, the
+/// supervisor's pid in there, and which of its cgroups.
 const PREFIX: &str = "trafficcop-";
+/// How often we try to make one that is not swept away by another before we have locked it.
+const TRIES: usize = 16;
+/// How long a start of an instance waits for what dead ones left to die.
+const AT_THE_START: Duration = Duration::from_secs(1);
+/// How long a start of a command waits for that: less than the supervisor's patience with its guardian.
+const BEFORE_A_COMMAND: Duration = Duration::from_secs(5);
 
 /// A cgroup that only the command's tree lives in.
 #[derive(Debug)]
@@ -64,20 +74,33 @@ impl Cgroup {
     /// One line that says what is missing.
     pub(in crate::supervise) fn fresh() -> Result<Cgroup, String> {
         let home = home()?;
-        sweep(&home);
+        // What does not die in this time is met again before a command is started.
+        let _ = sweep(&home, AT_THE_START);
         Cgroup::make(&home)
+    }
+
+    /// Ends and removes what instances that died since have left beside this one. Whether nothing of
+    /// them lives.
+    pub(in crate::supervise) fn sweep_beside(&self) -> bool {
+        let home = self.path.parent();
+        home.is_none_or(|home| sweep(home, BEFORE_A_COMMAND))
     }
 
     fn make(home: &Path) -> Result<Cgroup, String> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
+        // Two supervisors can have the same pid, each in a namespace of its own.
+        let space = fs::metadata("/proc/self/ns/pid").map_or(0, |space| space.ino());
+        let mut tries = 0;
         loop {
             let number = COUNT.fetch_add(1, Ordering::Relaxed);
-            let path = home.join(format!("{PREFIX}{}.{number}", std::process::id()));
+            let name = format!("{PREFIX}{space}.{}.{number}", std::process::id());
+            let path = home.join(name);
             match mkdir(&path, Mode::from_bits_truncate(0o755)) {
                 Ok(()) => {}
                 Err(Errno::EEXIST) => continue,
                 Err(e) => return Err(format!("cannot make {}: {}", path.display(), e.desc())),
             }
+            tries += 1;
             let open = |file: &str, flags: OFlag| {
                 open_at(&path, file, flags).map_err(|e| match e {
                     Errno::ENOENT if file == "cgroup.kill" => {
@@ -88,7 +111,10 @@ impl Cgroup {
             };
             let opened = (|| {
                 let dir = open(".", OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
-                lock(&dir);
+                // Where directories of this file system cannot be locked, nobody sweeps.
+                if lock(&dir) == Err(Errno::EWOULDBLOCK) {
+                    return Err(format!("{}: another sweeps it away", path.display()));
+                }
                 let kill = open("cgroup.kill", OFlag::O_WRONLY)?;
                 let events = open("cgroup.events", OFlag::O_RDONLY)?;
                 let procs = open("cgroup.procs", OFlag::O_WRONLY)?;
@@ -97,7 +123,11 @@ impl Cgroup {
             let (dir, kill, events, procs) = match opened {
                 Ok(opened) => opened,
                 Err(why) => {
-                    let _ = fs::remove_dir(&path);
+                    // Whoever swept before we had locked it took it for a leftover.
+                    let swept = fs::remove_dir(&path).is_err() && !path.exists();
+                    if swept && tries < TRIES {
+                        continue;
+                    }
                     return Err(why);
                 }
             };
@@ -299,46 +329,63 @@ fn unescape(field: &str) -> String {
 }
 
 /// Marks a cgroup as watched over for as long as we, or a fork of ours, hold this descriptor open.
-/// Where directories of the cgroup file system cannot be locked, the pid in the name remains.
-fn lock(dir: &OwnedFd) -> bool {
+fn lock(dir: &OwnedFd) -> nix::Result<()> {
     // SAFETY: takes two integers.
-    unsafe { libc::flock(dir.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
+    let done = unsafe { libc::flock(dir.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
+    Errno::result(done).map(drop)
 }
 
-/// Ends and removes the cgroups that dead instances left beside ours.
+/// Ends and removes the cgroups that dead instances left beside ours; whether nothing of them lives.
 ///
-/// One is dead when nobody holds its lock (neither supervisor nor guardian, in whatever PID
-/// namespace) and no process has the pid of its name. Whoever makes one at this moment has not
-/// locked it yet, but lives.
-fn sweep(home: &Path) {
+/// One is dead when nobody holds its lock: neither supervisor nor guardian, in whatever PID namespace.
+/// What a pid means is another thing in each. Whoever makes one at this moment and has not locked it
+/// yet makes another.
+fn sweep(home: &Path, patience: Duration) -> bool {
+    let until = Instant::now() + patience;
+    let mut all = true;
     for path in subdirectories(home).unwrap_or_default() {
         let name = path.file_name().and_then(|name| name.to_str());
-        let Some(pid) = name
-            .and_then(|name| name.strip_prefix(PREFIX))
-            .and_then(|rest| rest.split_once('.'))
-            .and_then(|(pid, _)| pid.parse::<i32>().ok())
-            .filter(|pid| *pid > 0)
-        else {
+        if !name.is_some_and(is_ours) {
             continue;
-        };
-        // SAFETY: signal 0 only asks.
-        let gone = unsafe { libc::kill(pid, 0) } < 0 && Errno::last() == Errno::ESRCH;
+        }
         let Ok(dir) = open_at(&path, ".", OFlag::O_DIRECTORY | OFlag::O_RDONLY) else {
             continue;
         };
-        if !gone || !lock(&dir) {
+        if lock(&dir).is_err() {
             continue;
         }
         if let Ok(events) = open_at(&path, "cgroup.events", OFlag::O_RDONLY)
             && !is_empty(&events)
             && let Ok(kill) = open_at(&path, "cgroup.kill", OFlag::O_WRONLY)
-            && nix::unistd::write(&kill, b"1").is_ok()
         {
-            // Reading has armed the event; what cannot die in this time is left to the next sweep.
-            raw::poll(events.as_fd(), libc::POLLPRI, 1000);
+            let _ = nix::unistd::write(&kill, b"1");
+            while !is_empty(&events) {
+                let left = until.since(Instant::now()).as_millis();
+                if left == 0 {
+                    all = false;
+                    break;
+                }
+                // Reading has armed the event.
+                let wait = i32::try_from(left).unwrap_or(i32::MAX);
+                raw::poll(events.as_fd(), libc::POLLPRI, wait);
+            }
         }
         let _ = remove(&path);
     }
+    all
+}
+
+/// Whether one of our kind has given a cgroup this name: nobody else's is touched.
+fn is_ours(name: &str) -> bool {
+    let numbers = name.strip_prefix(PREFIX).map(|rest| rest.split('.'));
+    numbers.is_some_and(|numbers| {
+        let mut count = 0;
+        let digits = |number: &str| {
+            count += 1;
+            !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+        };
+        numbers.into_iter().all(digits) && count == 3
+    })
 }
 
 fn open_at(dir: &Path, file: &str, flags: OFlag) -> nix::Result<OwnedFd> {
@@ -423,6 +470,24 @@ mod tests {
         );
         assert!(find_home("0::/ab\n", bound).is_err());
         assert!(find_home("0::/../x\n", HYBRID).is_err());
+    }
+
+    #[test]
+    fn only_what_we_have_named_is_swept() {
+        for ours in ["trafficcop-4026531836.7.0", "trafficcop-0.1.12"] {
+            assert!(is_ours(ours), "{ours}");
+        }
+        for other in [
+            "trafficcop-web.service",
+            "trafficcop-1.service",
+            "trafficcop-",
+            "trafficcop-1..2",
+            "trafficcop-1.2",
+            "trafficcop-1.2.3.4",
+            "other-1.2.3",
+        ] {
+            assert!(!is_ours(other), "{other}");
+        }
     }
 
     #[test]

@@ -1,18 +1,26 @@
-//! A number in memory that two processes share, for the deadline that guardian and init go by.
+//! Two numbers in memory that the processes round a PID namespace share: the deadline that guardian and
+//! init go by, and the main process's id, which outlives the guardian here.
 //!
-//! Used by the PID namespace alone. It knows nothing of what the number means.
+//! Used by the PID namespace alone. It knows nothing of what the numbers mean.
 
 use std::io;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::clock::Instant;
 
-/// One number in memory that guardian and init share.
+/// How they lie in memory; all zero is a value.
+#[repr(C)]
+struct Layout {
+    at: AtomicU64,
+    pid: AtomicI32,
+}
+
+/// Memory that guardian, init and keeper share.
 #[derive(Debug)]
-pub(super) struct Page(NonNull<AtomicU64>);
+pub(super) struct Page(NonNull<Layout>);
 
 impl Page {
     const LENGTH: std::num::NonZeroUsize = std::num::NonZeroUsize::new(4096).unwrap();
@@ -32,9 +40,18 @@ impl Page {
         Ok(page)
     }
 
-    pub(super) fn cell(&self) -> &AtomicU64 {
-        // SAFETY: mapped, aligned, and zero is a value; both processes only use it as an atomic.
+    fn layout(&self) -> &Layout {
+        // SAFETY: mapped, aligned, and zero is a value; all processes only use it as atomics.
         unsafe { self.0.as_ref() }
+    }
+
+    pub(super) fn cell(&self) -> &AtomicU64 {
+        &self.layout().at
+    }
+
+    /// 0 until somebody was born.
+    pub(super) fn pid(&self) -> &AtomicI32 {
+        &self.layout().pid
     }
 }
 

@@ -45,6 +45,7 @@ pub struct Pidns {
     control: OwnedFd,
     /// Ourselves, for the main process to see whether we live: in there it has no parent to ask for.
     guardian: OwnedFd,
+    /// Its second number is the main process, as it is seen outside.
     deadline: Page,
     /// There is a user namespace to be joined too, and this is our capability bounding set: a user
     /// namespace begins with a full one.
@@ -92,6 +93,7 @@ impl Pidns {
             flags,
             exit_signal: libc::SIGCHLD,
             pidfd: Some(&mut pidfd),
+            parent_tid: None,
             cgroup: None,
         };
         // SAFETY: the child makes system calls only.
@@ -110,7 +112,7 @@ impl Pidns {
                     control,
                     guardian,
                     deadline,
-                    user: user.then(bounding_set),
+                    user: user.then(raw::bounding_set),
                 };
                 match namespace.greeting() {
                     Ok(()) => Ok(namespace),
@@ -212,6 +214,7 @@ impl Pidns {
         setns(&self.pidfd, kinds)?;
         let wanted = Clone3 {
             flags: libc::CLONE_PARENT as u64,
+            parent_tid: Some(self.deadline.pid()),
             ..Clone3::default()
         };
         // SAFETY: passed on to the caller.
@@ -242,7 +245,7 @@ impl Pidns {
             None::<&str>,
         )?;
         if let Some(bounding) = self.user {
-            for capability in capabilities().filter(|bit| bounding & (1 << bit) == 0) {
+            for capability in raw::capabilities().filter(|bit| bounding & (1 << bit) == 0) {
                 // SAFETY: integers only.
                 unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
             }
@@ -297,6 +300,25 @@ impl Pidns {
         }
     }
 
+    /// Whether only init lives, of a dead guardian: nobody may ever reap the main process then.
+    pub(super) fn holds_only_the_dead(&self) -> bool {
+        let is_dead = match self.deadline.pid().load(Ordering::Acquire) {
+            0 => true,
+            pid => match raw::pidfd_open(pid) {
+                // Readable when it has ended, reaped or not.
+                Ok(pidfd) => raw::poll(pidfd.as_fd(), libc::POLLIN, 0),
+                Err(e) => e.raw_os_error() == Some(libc::ESRCH),
+            },
+        };
+        // In this order: what that leaves behind is init's child before its end is seen.
+        is_dead && self.is_empty()
+    }
+
+    /// Readable when the guardian is dead.
+    pub(super) fn guardian(&self) -> BorrowedFd<'_> {
+        self.guardian.as_fd()
+    }
+
     /// Whether init is dead, and so the namespace empty.
     #[must_use]
     pub fn is_over(&self) -> bool {
@@ -314,20 +336,6 @@ impl Pidns {
     pub fn pidfd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
-}
-
-/// The capabilities that this kernel knows.
-fn capabilities() -> impl Iterator<Item = u64> {
-    // SAFETY: integers only.
-    (0..64).take_while(|bit| unsafe { libc::prctl(libc::PR_CAPBSET_READ, *bit, 0, 0, 0) } >= 0)
-}
-
-fn bounding_set() -> u64 {
-    // SAFETY: integers only.
-    let has = |bit: &u64| unsafe { libc::prctl(libc::PR_CAPBSET_READ, *bit, 0, 0, 0) } == 1;
-    capabilities()
-        .filter(has)
-        .fold(0, |set, bit| set | 1 << bit)
 }
 
 /// What midwife and main process tell the guardian.

@@ -6,6 +6,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::AtomicI32;
 
 /// The C library's crate has it in a type that is too small for it (clone(2), Linux 5.7).
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
@@ -28,6 +29,8 @@ pub(super) struct Clone3<'a> {
     pub(super) exit_signal: i32,
     /// Where the child's pidfd is to go (close-on-exec).
     pub(super) pidfd: Option<&'a mut Option<OwnedFd>>,
+    /// Where the kernel writes the child's pid, as we see it, before the child does anything.
+    pub(super) parent_tid: Option<&'a AtomicI32>,
     /// The directory of the cgroup that the child is born in, if not in ours.
     pub(super) cgroup: Option<BorrowedFd<'a>>,
 }
@@ -50,6 +53,10 @@ impl Clone3<'_> {
         if self.pidfd.is_some() {
             args.flags |= libc::CLONE_PIDFD as u64;
             args.pidfd = (&raw mut pidfd) as u64;
+        }
+        if let Some(place) = self.parent_tid {
+            args.flags |= libc::CLONE_PARENT_SETTID as u64;
+            args.parent_tid = place.as_ptr() as u64;
         }
         if let Some(cgroup) = &self.cgroup {
             args.flags |= CLONE_INTO_CGROUP;
@@ -214,6 +221,17 @@ pub(super) fn poll(fd: BorrowedFd<'_>, events: i16, timeout: i32) -> bool {
     unsafe { libc::poll(&raw mut entry, 1, timeout) > 0 }
 }
 
+/// Waits until one of the two is readable (or hung up); false, where it was interrupted.
+pub(super) fn poll_two(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> bool {
+    let mut entries = [one, other].map(|fd| libc::pollfd {
+        fd: fd.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    });
+    // SAFETY: two entries, which outlive the call.
+    unsafe { libc::poll(entries.as_mut_ptr(), 2, -1) > 0 }
+}
+
 /// Waits for a child to end and reaps it. One that somebody else reaps (an ignored SIGCHLD) counts
 /// as reaped.
 pub(super) fn reap(pid: i32) -> Option<i32> {
@@ -277,6 +295,21 @@ impl Drop for Quiet {
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut());
         }
     }
+}
+
+/// The capabilities that this kernel knows.
+pub(super) fn capabilities() -> impl Iterator<Item = u64> {
+    // SAFETY: integers only.
+    (0..64).take_while(|bit| unsafe { libc::prctl(libc::PR_CAPBSET_READ, *bit, 0, 0, 0) } >= 0)
+}
+
+/// Those that we, and whoever we become, can have.
+pub(super) fn bounding_set() -> u64 {
+    // SAFETY: integers only.
+    let has = |bit: &u64| unsafe { libc::prctl(libc::PR_CAPBSET_READ, *bit, 0, 0, 0) } == 1;
+    capabilities()
+        .filter(has)
+        .fold(0, |set, bit| set | 1 << bit)
 }
 
 /// Ends this process without a destructor or a hook.

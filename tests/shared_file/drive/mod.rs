@@ -9,7 +9,7 @@ mod client;
 mod switchboard;
 mod tree;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -126,34 +126,12 @@ impl Drive {
             || format!("{:?}", self.versions(lock)),
         )
     }
-
-    /// Makes a version with nothing in it, as somebody does who dies in the act.
-    pub(crate) fn make_version(&self, lock: &str, version: u64) {
-        let mut tree = self.tree();
-        let versions = tree.find(&format!("{lock}.versions")).expect("versions");
-        let name = format!("{version:020}");
-        tree.make_directory(versions, name.as_ref(), 0o777)
-            .expect("a version");
-    }
-
-    /// Makes a version seem so old.
-    pub(crate) fn age(&self, lock: &str, version: u64, by: Duration) {
-        let mut tree = self.tree();
-        if let Some(number) = tree.find(&format!("{lock}.versions/{version:020}")) {
-            tree.age(number, by);
-        }
-    }
 }
 
 impl View {
     /// A path on the drive, as this client has it.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.point.path().join(name)
-    }
-
-    /// Where it is mounted.
-    pub(crate) fn point(&self) -> &Path {
-        self.point.path()
     }
 
     /// All requests of this client hang until it is healed.

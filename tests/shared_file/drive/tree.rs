@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use fuser::{FileAttr, FileType, INodeNo};
 use nix::libc;
@@ -194,13 +194,6 @@ impl Tree {
     pub(crate) fn resize(&mut self, number: u64, size: u64) -> Answer<()> {
         self.bytes(number)?.resize(size as usize, 0);
         Ok(())
-    }
-
-    /// Makes it as old as this.
-    pub(crate) fn age(&mut self, number: u64, by: Duration) {
-        if let Some(node) = self.nodes.get_mut(&number) {
-            node.modified = SystemTime::now() - by;
-        }
     }
 }
 

@@ -144,9 +144,7 @@ async fn the_result_of_a_task_goes_through_tenures_without_one_and_versions_with
         exit: Exit::Code(0),
         over: true,
     };
-    in_time(a.record(done.clone(), late()))
-        .await
-        .expect("to record");
+    in_time(a.record(done, late())).await.expect("to record");
     // Asked again, as after a lost answer.
     in_time(a.record(done, late())).await.expect("to record");
     renew(&a).await;
@@ -165,18 +163,4 @@ async fn the_result_of_a_task_goes_through_tenures_without_one_and_versions_with
     fs::create_dir(version_of(&path, greatest + 1)).expect("a version");
     let d = open_with(&path, "d", task());
     assert_eq!(over(refusal(&d).await), ("a".into(), 1, 0));
-}
-
-#[tokio::test]
-async fn results_that_may_be_torn_have_nobody_run_a_task_again() {
-    let (_directory, path) = temporary();
-    acquire(&open(&path, "a")).await;
-    await_record(&path, 1);
-    // A record that cannot be read, then one that can and bears nothing.
-    put(&path, 2, b"torn");
-    put(&path, 3, b"torn");
-    fs::remove_dir_all(version_of(&path, 0)).expect("to remove it");
-    fs::write(&path, "trafficcop shared lock 1\n").expect("a hint");
-    let b = open_with(&path, "b", task());
-    assert!(matches!(refusal(&b).await, Failure::Held(_)));
 }

@@ -136,3 +136,99 @@ pub(super) fn the_lock_lives_as_long_as_the_tree(who: Who) {
     scene.guardian.death();
     assert!(is_free());
 }
+
+/// A command that is root's, as after sudo, under a guardian that is not: in a cgroup it could be
+/// killed, in a namespace it can, and by id it may not be signalled.
+fn untouchable(who: Who) -> Option<(Scene, impl Fn() -> bool)> {
+    if !who.nobody || who.contain != Contain::None {
+        return None;
+    }
+    let mut scene = Scene::new(
+        who,
+        &["./as-root", "--act", "as-root", "@/journal"],
+        Props::default(),
+    );
+    let program = scene.path("as-root");
+    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let mode = |path: &str, mode| {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+        fs::set_permissions(path, mode).unwrap();
+    };
+    mode(&program, 0o4755);
+    let lock = scene.path("lock");
+    fs::write(&lock, "").unwrap();
+    mode(&lock, 0o666);
+    scene.start_with(Deadlines::none(), &format!("kept:{lock}"), "");
+    scene.expect("Started");
+    scene.meet(1);
+    let is_free = move || {
+        let file = fs::File::options().write(true).open(&lock).unwrap();
+        proc::try_lock(&file)
+    };
+    Some((scene, is_free))
+}
+
+pub(super) fn a_tree_that_may_not_be_signalled_keeps_its_guardian_and_the_lock(who: Who) {
+    let Some((mut scene, lock_is_free)) = untouchable(who) else {
+        return;
+    };
+    scene.say("kill");
+    scene.expect("TreeStuck");
+    scene.say("dismiss");
+    scene.expect("dismissed");
+    assert!(scene.supervisor.wait().unwrap().success());
+    assert!(scene.main().is_alive() && scene.guardian.is_alive());
+    assert!(!lock_is_free());
+    scene.main().kill();
+    scene.guardian.death();
+    assert!(lock_is_free());
+    scene.assert_all_dead();
+}
+
+pub(super) fn a_tree_that_may_not_be_signalled_keeps_the_supervisor_of_a_dead_guardian(who: Who) {
+    let Some((mut scene, lock_is_free)) = untouchable(who) else {
+        return;
+    };
+    scene.signal_guardian(libc::SIGKILL);
+    scene.expect("Lost");
+    scene.expect("TreeStuck");
+    scene.say("dismiss");
+    // Longer than a guardian that is to go is given.
+    sleep_until(Instant::now() + Duration::from_secs(3));
+    assert!(scene.main().is_alive() && !lock_is_free());
+    scene.main().kill();
+    scene.expect("dismissed");
+    assert!(scene.supervisor.wait().unwrap().success());
+    assert!(lock_is_free());
+}
+
+/// The guardian has no room for the descriptor that is handed to it: the lock's, or a message.
+pub(super) fn without_what_is_to_be_kept_open_nothing_is_started(who: Who) {
+    let mut scene = Scene::acting(who, &["deaf", "@/journal"]);
+    let lock = scene.path("lock");
+    fs::write(&lock, "").unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+    fs::set_permissions(&lock, mode).unwrap();
+    // It has made itself at home by then.
+    scene.start(Deadlines::none());
+    scene.expect("Started");
+    scene.meet(1);
+    scene.say("kill");
+    scene.news_until("TreeEmpty");
+    scene.forget();
+    let guardian = scene.guardian.kin.pid;
+    scene.do_now(&format!("limit {guardian} 0"));
+    for handed in [lock.clone(), format!("stdin:{lock}")] {
+        scene.start_with(Deadlines::none(), &handed, "");
+        let news = scene.news();
+        assert_eq!(news, format!("NotStarted {{ errno: {} }}", libc::EMFILE));
+    }
+    let file = fs::File::options().write(true).open(&lock).unwrap();
+    proc::wait_for("the lock", || proc::try_lock(&file).then_some(()));
+    drop(file);
+    // It is as well as before.
+    scene.do_now(&format!("limit {guardian} 256"));
+    scene.start_with(Deadlines::none(), &lock, "");
+    scene.expect("Started");
+    scene.dismiss();
+}
