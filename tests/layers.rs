@@ -10,7 +10,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("clock", &[]),
     ("units", &[]),
     ("core", &["clock"]),
-    ("azure", &["clock", "core"]),
+    ("azure", &["aside", "clock", "core"]),
     ("lease", &["azure", "clock", "core", "procfs"]),
     ("queue", &["azure", "clock", "core"]),
     ("supervise", &["clock", "core", "procfs"]),
@@ -35,6 +35,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     (
         "work",
         &[
+            "aside",
             "azure",
             "clock",
             "core",
