@@ -64,6 +64,8 @@ pub enum Act {
     },
     /// It is done, and the connection is frozen before the answer.
     Freeze,
+    /// It is done, and these bytes are sent instead of the answer (not of a delivery).
+    Bytes(Vec<u8>),
 }
 
 impl Act {
