@@ -10,6 +10,7 @@ mod command;
 mod hand_over;
 mod heartbeat;
 mod operated;
+mod refused;
 mod waiting;
 
 use std::fs::File;
