@@ -29,7 +29,8 @@ use crate::plan::{Plan, Refusal, Telling};
 use crate::report;
 use crate::report::roles::{self, Here, Role};
 use crate::report::stdout::Voice;
-use crate::run::{Company, Guardians, People, company, make_room, name_the_lock, open, rules};
+use crate::run::{Company, Guardians, People, company, name_the_lock, open, refused, rules};
+use crate::runtime::runtime;
 use crate::signals::Signals;
 use crate::supervise::{self, News, Program, Setup};
 
@@ -322,11 +323,8 @@ pub fn elect(mut plan: Plan, telling: &Telling) -> anyhow::Result<Leave> {
         grace: plan.rules.grace,
         afterlife: lease::execute_will,
     })
-    .map_err(|refusal| Refusal::new(refusal.to_string()))?;
+    .map_err(|refusal| refused(&refusal))?;
     drop(theirs);
-    if plan.slots > 1 {
-        make_room();
-    }
     report::context(report::Context {
         lock: store.name().to_owned(),
         identity: plan.candidate.identity.clone(),
@@ -345,9 +343,7 @@ pub fn elect(mut plan: Plan, telling: &Telling) -> anyhow::Result<Leave> {
         control: control.map(|path| path.to_string_lossy().into_owned()),
         named: None,
     })));
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let runtime = runtime()?;
     let leave = runtime.block_on(async {
         let signals = Signals::listen()?.and_hang_up(gone);
         people.begin(guardian.vitals());

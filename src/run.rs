@@ -15,7 +15,6 @@ use std::time::Duration;
 
 #[cfg(feature = "http")]
 use anyhow::Context as _;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::azure::Account;
 use crate::clock::Instant;
@@ -27,6 +26,7 @@ use crate::lease::{self, Store, blob, file};
 use crate::plan::{Lock, Plan, Refusal};
 use crate::report;
 use crate::roles::Cast;
+use crate::runtime::runtime;
 #[cfg(feature = "http")]
 use crate::serve;
 use crate::signals::Signals;
@@ -59,9 +59,6 @@ pub fn run(plan: Plan) -> anyhow::Result<Leave> {
     };
     let guardians = Guardians::fork(&plan)?;
     let guardian = &guardians.first;
-    if plan.slots > 1 {
-        make_room();
-    }
     report::context(report::Context {
         lock: store.name().to_owned(),
         identity: plan.candidate.identity.clone(),
@@ -80,9 +77,7 @@ pub fn run(plan: Plan) -> anyhow::Result<Leave> {
     if let Some(listener) = listener {
         people.serve(server(listener, &*store, guardian)?);
     }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let runtime = runtime()?;
     let leave = runtime.block_on(campaign(&plan, store, guardians, people))?;
     // A call that hangs (a name that does not resolve, a dead mount) must not keep us here.
     runtime.shutdown_background();
@@ -130,7 +125,7 @@ impl Guardians {
                     .map_or(plan.rules.grace, |budget| budget.grace_on_loss),
                 afterlife: lease::execute_will,
             });
-            guardian.map_err(|refusal| Refusal::new(refusal.to_string()))
+            guardian.map_err(|refusal| refused(&refusal))
         };
         let on_lost = plan.roles.on_lost.as_deref().map(Program::script);
         Ok(Guardians {
@@ -141,6 +136,17 @@ impl Guardians {
     }
 }
 
+/// Why there is no guardian: what was asked for cannot be had, or the machine has no room for one.
+pub(crate) fn refused(refusal: &supervise::Refusal) -> Refusal {
+    match refusal {
+        supervise::Refusal::System { .. } => Refusal::of_the_machine(format!(
+            "{refusal}: nothing was started: look at the limits of this machine (ulimit -a, \
+             pids.max, /proc), and try again"
+        )),
+        _ => Refusal::new(refusal.to_string()),
+    }
+}
+
 /// Begins to answer over HTTP.
 #[cfg(feature = "http")]
 fn server(
@@ -148,23 +154,12 @@ fn server(
     store: &dyn Store,
     guardian: &supervise::Guardian,
 ) -> anyhow::Result<serve::Server> {
-    make_room();
     let control = guardian
         .view()
         .context("--listen: /leader could never say yes")?;
     let lease = store.terms().lease;
     let board = serve::Board::new(store.name(), lease, control, guardian.vitals());
     serve::Server::start(listener, board).context("--listen: cannot start the server")
-}
-
-/// Each slot of a file that was looked at stays open, and so do the connections of those who ask.
-/// The guardian was forked before, so the command gets the limit that we were given.
-pub(crate) fn make_room() {
-    const WANTED: u64 = 4096;
-    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
-        // Where it cannot be, slots that cannot be opened are told of, one by one.
-        let _ = setrlimit(Resource::RLIMIT_NOFILE, soft.max(hard.min(WANTED)), hard);
-    }
 }
 
 async fn campaign(
@@ -206,7 +201,7 @@ pub(crate) fn company(
 ) -> Result<Company, Refusal> {
     let attend = |guardian: Guardian| {
         let attended = guardian.attend();
-        attended.map_err(|refusal| Refusal::new(refusal.to_string()))
+        attended.map_err(|refusal| refused(&refusal))
     };
     let guardian = guardians.first;
     let aftermath = guardians

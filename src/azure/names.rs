@@ -120,7 +120,10 @@ mod tests {
             );
         }
         let threads = THREADS.lock().unwrap();
-        assert_eq!(threads.keys().filter(|name| *name == "localhost").count(), 1);
+        assert_eq!(
+            threads.keys().filter(|name| *name == "localhost").count(),
+            1
+        );
     }
 
     #[tokio::test]

@@ -5,7 +5,7 @@ use tracing::Level;
 
 use crate::clock::Instant;
 use crate::core::{Cause, Ending, Exit, Failed, Notice, Outcome, Sight, Unfit};
-use crate::exit::Leave;
+use crate::exit::{self, Leave};
 use crate::units::{show, signal_name};
 
 /// One line for a notice.
@@ -248,6 +248,9 @@ fn not_started(errno: i32, command: &str) -> String {
         libc::ENOENT => "check the name and PATH, and the interpreter if it is a script",
         libc::EACCES => "make it executable, or check whether the file system forbids it",
         libc::ENOEXEC => "a script needs a first line like #!/bin/sh",
+        _ if exit::is_for_want_of_room(errno) => {
+            "this machine has none to spare: look at its limits (ulimit -a, pids.max), and try again"
+        }
         _ => "nothing was run",
     };
     let error = nix::errno::Errno::from_raw(errno).desc();

@@ -7,6 +7,7 @@
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::panic::AssertUnwindSafe;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -37,6 +38,14 @@ const TOLD: usize = 256;
 const SETTLE: u8 = 20;
 /// How long the longest wait for the next look at what is going away is, in ms.
 const LONGEST_LOOK: u8 = 100;
+
+/// How long to wait before another attempt to fork, where the machine has no process to spare now.
+const PAUSES: [Duration; 4] = [
+    Duration::from_millis(20),
+    Duration::from_millis(40),
+    Duration::from_millis(80),
+    Duration::from_millis(160),
+];
 
 /// The command's main process. It stays un-reaped until everything else is gone: so long, its id
 /// and its group's can belong to nobody else.
@@ -360,7 +369,19 @@ impl Vigil {
             lock,
             input: input.as_ref().map(AsFd::as_fd),
         };
-        let newborn = spawn::spawn(&mut image, &self.inheritance, handed, &self.cage)?;
+        let mut pauses = PAUSES.iter();
+        let newborn = loop {
+            match spawn::spawn(&mut image, &self.inheritance, handed, &self.cage) {
+                // Somebody else's processes may be gone in a moment. Nothing of ours runs meanwhile.
+                Err(Errno::EAGAIN) => match pauses.next() {
+                    Some(pause) if Instant::now() + *pause < term_at.min(kill_at) => {
+                        std::thread::sleep(*pause);
+                    }
+                    _ => return Err(Errno::EAGAIN),
+                },
+                spawned => break spawned?,
+            }
+        };
         self.main = Some(Main {
             pid: newborn.pid,
             in_front: program.in_front,

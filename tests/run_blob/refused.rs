@@ -59,5 +59,8 @@ fn a_store_that_was_never_looked_up_for_want_of_a_thread_is_out_of_reach_and_no_
         said.contains("localhost cannot be looked up: no thread can be started"),
         "{said}"
     );
-    assert!(stage.scene.journal.lines().is_empty(), "it must not have run");
+    assert!(
+        stage.scene.journal.lines().is_empty(),
+        "it must not have run"
+    );
 }

@@ -1,46 +1,47 @@
 //! A machine that refuses: preloaded into an instance, it fails a call of the C library for as long
-//! as a file with the call's name is in the directory `REFUSING`.
+//! as a file with the call's name is in the directory `REFUSING`. Two numbers in the file: so many of
+//! a process's calls are granted before (those of its parent count), and so many are refused then.
 //!
 //! Not a module: compiled by itself (`programs.rs`) as a shared library. The calls: `pthread_create`
 //! and `fork` (EAGAIN: no more of them may be had), `epoll_wait` (EBADF: what never happens, and what
 //! the runtime panics for).
 
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 const EAGAIN: c_int = 11;
 const EBADF: c_int = 9;
-const F_OK: c_int = 0;
 const RTLD_NEXT: *mut c_void = -1_isize as *mut c_void;
 
 unsafe extern "C" {
-    fn getenv(name: *const c_char) -> *const c_char;
-    fn access(path: *const c_char, mode: c_int) -> c_int;
-    fn snprintf(to: *mut c_char, room: usize, format: *const c_char, ...) -> c_int;
     fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
     fn __errno_location() -> *mut c_int;
 }
 
+/// How many calls there were to [`fork`].
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
 fn is_refused(name: &CStr) -> bool {
-    // SAFETY: the strings end with NUL, the buffer is as large as is said, and errno is left as it
-    // was: whoever is not refused must not see that he was looked at.
-    unsafe {
-        let directory = getenv(c"REFUSING".as_ptr());
-        if directory.is_null() {
-            return false;
-        }
-        let errno = *__errno_location();
-        let mut path = [0 as c_char; 4096];
-        snprintf(
-            path.as_mut_ptr(),
-            path.len(),
-            c"%s/%s".as_ptr(),
-            directory,
-            name.as_ptr(),
-        );
-        let refused = access(path.as_ptr(), F_OK) == 0;
-        *__errno_location() = errno;
-        refused
-    }
+    is_refused_now(name, 0)
+}
+
+/// Whether call number `calls` is.
+fn is_refused_now(name: &CStr, calls: u32) -> bool {
+    // SAFETY: the C library's own place for it. It is left as it was: whoever is not refused must not
+    // see that he was looked at.
+    let errno = unsafe { *__errno_location() };
+    let refused = std::env::var_os("REFUSING").and_then(|directory| {
+        let path = Path::new(&directory).join(name.to_str().ok()?);
+        let text = std::fs::read_to_string(path).ok()?;
+        let mut numbers = text.split_whitespace().map(|number| number.parse().ok());
+        let granted = numbers.next().flatten().unwrap_or(0);
+        let refused = numbers.next().flatten().unwrap_or(u32::MAX);
+        Some(calls >= granted && calls - granted < refused)
+    });
+    // SAFETY: as above.
+    unsafe { *__errno_location() = errno };
+    refused.unwrap_or(false)
 }
 
 /// What the caller would have reached without us.
@@ -84,7 +85,7 @@ pub unsafe extern "C" fn pthread_create(
 /// As the C library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fork() -> c_int {
-    if is_refused(c"fork") {
+    if is_refused_now(c"fork", FORKS.fetch_add(1, Ordering::SeqCst)) {
         return fail(EAGAIN);
     }
     // SAFETY: the C library's function of this name.

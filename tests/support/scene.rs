@@ -90,6 +90,13 @@ impl Scene {
         std::fs::write(directory.join(call), "").expect("a file in the scene");
     }
 
+    /// The same, but so many calls of a process are granted before, and so many refused then.
+    pub(crate) fn refuse_after(&self, call: &str, granted: u32, refused: u32) {
+        self.refuse(call);
+        let path = self.path("refusing").join(call);
+        std::fs::write(path, format!("{granted} {refused}")).expect("a file in the scene");
+    }
+
     /// From now on it is granted again.
     pub(crate) fn grant(&self, call: &str) {
         std::fs::remove_file(self.path("refusing").join(call)).expect("it was refused");
