@@ -11,6 +11,8 @@ use std::ffi::{CStr, OsStr, OsString, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::panic::wait_if_we_failed;
+
 /// What the machine refuses: the status of `exit`, which is above this room.
 const UNAVAILABLE: c_int = 69;
 
@@ -37,12 +39,13 @@ pub unsafe fn begin(count: c_int, words: *const *const c_char) -> Vec<OsString> 
         let before = unsafe { libc::signal(*number, libc::SIG_IGN) };
         was_ignored.store(before == libc::SIG_IGN, Ordering::Relaxed);
     }
-    (0..usize::try_from(count).unwrap_or(0))
-        .map(|number| {
-            // SAFETY: the caller vouches for `count` strings that end with NUL and stay.
-            let word = unsafe { CStr::from_ptr(*words.add(number)) };
-            OsStr::from_bytes(word.to_bytes()).to_owned()
-        })
+    let words = (0..usize::try_from(count).unwrap_or(0)).map(|number| {
+        // SAFETY: the caller vouches for `count` strings that end with NUL and stay.
+        unsafe { CStr::from_ptr(*words.add(number)) }
+    });
+    wait_if_we_failed(words.clone());
+    words
+        .map(|word| OsStr::from_bytes(word.to_bytes()).to_owned())
         .collect()
 }
 

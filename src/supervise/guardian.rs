@@ -30,7 +30,7 @@ use super::tty::Foreground;
 use super::vigil::Vigil;
 use super::vitals::Vitals;
 use super::wire::{FRAME, Report};
-use super::{Contain, Setup, tree};
+use super::{Contain, Setup, panic, tree};
 use crate::procfs;
 
 /// What a process list shows: not the product's name, so that a `pkill` by that name leaves the
@@ -84,6 +84,7 @@ fn spare(pid: i32) {
 
 /// A guardian has been reaped (or is about to be killed): its id may become anybody's.
 pub(super) fn spare_no_more(pid: i32) {
+    panic::wait_no_more(pid);
     if let Ok(mut pids) = SPARED.lock() {
         pids.retain(|spared| *spared != pid);
     }
@@ -248,6 +249,7 @@ fn make(setup: Setup, part: Part) -> Result<Guardian, Refusal> {
                 // that all is well.
                 if !untried || cage.stands_its_trial() {
                     spare(child.as_raw());
+                    panic::wait_for(child.as_raw());
                     return Ok(Guardian {
                         pid: child.as_raw(),
                         socket: ours,

@@ -1,10 +1,11 @@
 //! A machine that refuses what everything is made of: threads, and what the runtime cannot do
 //! without.
 
-use super::{SECOND, Stage};
+use super::{SECOND, Stage, assert_no_secret};
 use crate::support::azurite::{azurite, connection_string};
 use crate::support::instance::{Ended, Instance};
 use crate::support::journal::What;
+use crate::support::processes::Process;
 use crate::support::proxy::{Call, Mode, Proxy};
 
 /// An instance on such a machine, whose store has a name that has to be looked up.
@@ -63,4 +64,30 @@ fn a_store_that_was_never_looked_up_for_want_of_a_thread_is_out_of_reach_and_no_
         stage.scene.journal.lines().is_empty(),
         "it must not have run"
     );
+}
+
+/// What never happens happens: the runtime under everything fails, and panics.
+#[test]
+fn a_supervisor_that_panics_leaves_a_drained_command_and_a_released_lease() {
+    let stage = Stage::new("panic");
+    let journal = &stage.scene.journal;
+    // Asked to end, it takes its time.
+    let term = ["--term", "3000:0", "--daemon"];
+    let one = instance(&stage, azurite().port, &["--lease", "60s"], &term);
+    journal.await_tag(What::Beat, "one/daemon");
+    let guardian = one.guardian();
+    stage.scene.refuse("epoll_wait");
+    one.await_log("trafficcop itself failed");
+    // The guardian needs it, too, when the command has ended.
+    stage.scene.grant("epoll_wait");
+    journal.await_tag(What::Term, "one");
+    let finished = one.finish();
+    assert_eq!(finished.ended, Ended::Code(70), "{}", finished.stderr);
+    // Whoever waits for us, and kills what is left, finds nothing: the end was the guardian's.
+    assert!(Process::read(guardian).is_none(), "{}", finished.stderr);
+    stage.scene.assert_no_tree();
+    assert_eq!(stage.blob.lease_state(), "available");
+    let said = finished.stderr.matches("itself failed").count();
+    assert_eq!(said, 1, "{}", finished.stderr);
+    assert_no_secret(&finished.stderr);
 }
