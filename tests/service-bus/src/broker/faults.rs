@@ -16,6 +16,8 @@ pub enum On {
     Send,
     /// A message that is delivered. Of the acts: `Cut`, `CutAfter` and `Detach`.
     Deliver,
+    /// A drain that a link is asked for. Of the acts: `Ignore`.
+    Drain,
     /// A disposition on a link.
     Settle,
     /// `com.microsoft:renew-lock`
