@@ -258,7 +258,9 @@ struct Link(PathBuf);
 impl Link {
     fn make(path: &Path, target: &Path) -> io::Result<Link> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let beside = path.with_file_name(format!(".{name}.{}", std::process::id()));
+        // A name that nobody can know, and take, before.
+        let (pid, random) = (std::process::id(), fastrand::u64(..));
+        let beside = path.with_file_name(format!(".{name}.{pid}.{random:016x}"));
         std::os::unix::fs::symlink(target, &beside)?;
         std::fs::rename(&beside, path).inspect_err(|_| {
             let _ = std::fs::remove_file(&beside);
