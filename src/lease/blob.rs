@@ -114,6 +114,7 @@ struct State {
     errand: Errand,
 }
 
+/// The lease we have, and what stands in the blob.
 #[derive(Clone)]
 struct Held {
     id: String,
@@ -121,8 +122,20 @@ struct Held {
     others: BTreeMap<String, String>,
     /// What the blob bears since we wrote last.
     etag: Option<String>,
+    /// We wrote, and do not know whether it was done: the blob may bear something else.
+    unanswered: bool,
+    /// That somebody else writes under our lease was told.
+    copied: bool,
     /// It is being broken, and the core knows how much of it is left.
     breaking: bool,
+}
+
+impl Held {
+    /// Its id, and the ETag of what stands there if nobody but us writes.
+    fn known(&self) -> (String, Option<String>) {
+        let etag = self.etag.clone().filter(|_| !self.unanswered);
+        (self.id.clone(), etag)
+    }
 }
 
 /// A lease that is being given back; its id is never leased again.
@@ -197,6 +210,52 @@ impl Blob {
     fn failure(&self, trouble: &Trouble, operation: Operation) -> Failure {
         let proven = self.state().proven & (1 << operation as u16) != 0;
         trouble.failure(operation, &self.name, proven)
+    }
+
+    /// A write under the lease is sent, and may be done whatever is answered, or not. Whether the one
+    /// before it was so already.
+    fn begin_to_write(&self) -> bool {
+        let mut state = self.state();
+        let held = state.held.as_mut();
+        held.is_some_and(|held| std::mem::replace(&mut held.unanswered, true))
+    }
+
+    /// That write was not answered as it should be; `unanswered` is what [`Blob::begin_to_write`] said.
+    fn not_written(&self, trouble: &Trouble, unanswered: bool) {
+        if trouble.is_unclear() {
+            return;
+        }
+        if let Some(held) = &mut self.state().held {
+            held.unanswered = unanswered;
+        }
+        // What stood there was ours, and no write of ours can have changed it.
+        if trouble.code() == Some("ConditionNotMet") && !unanswered {
+            self.tell_of_a_copy();
+        }
+    }
+
+    /// The blob bears this ETag: was it as we knew it, and is what we know still the same?
+    fn compare(&self, known: &(String, Option<String>), etag: Option<String>) {
+        let now = self.state().held.as_ref().map(Held::known);
+        let is_ours = etag.is_none() || known.1.is_none() || etag == known.1;
+        if !is_ours && now.as_ref() == Some(known) {
+            self.tell_of_a_copy();
+        }
+    }
+
+    /// Nobody can write there without the id of our lease, which only we know: or a copy of us.
+    fn tell_of_a_copy(&self) {
+        let mut state = self.state();
+        let held = state.held.as_mut();
+        if held.is_some_and(|held| !std::mem::replace(&mut held.copied, true)) {
+            drop(state);
+            tracing::warn!(
+                "{}: somebody else writes under our lease: a copy of this machine (cloned, or \
+                 restored from a snapshot) is in control as well, and both renew it: end one of \
+                 the two",
+                self.name
+            );
+        }
     }
 
     /// What a lease that breaks still gives us; `None`: it may be somebody else's now.
@@ -365,15 +424,17 @@ impl Store for Blob {
     }
 
     async fn renew(&self, give_up_at: Instant) -> Result<(), Failure> {
-        let Some(id) = self.state().held.as_ref().map(|held| held.id.clone()) else {
+        let known = self.state().held.as_ref().map(Held::known);
+        let Some((id, known)) = known else {
             return Err(Failure::Lost {
                 until: None,
                 why: "there is no lease to renew".to_owned(),
             });
         };
         let trouble = match self.wire.renew(&id, give_up_at).await {
-            Ok(()) => {
+            Ok(etag) => {
                 self.prove(Operation::Renew);
+                self.compare(&(id, known), etag);
                 return Ok(());
             }
             Err(trouble) => trouble,
@@ -437,6 +498,7 @@ impl Store for Blob {
             return Ok(());
         };
         held.record.draining = true;
+        let unanswered = self.begin_to_write();
         // Nobody else can write while we have the lease, so what we know still stands there. On
         // condition all the same: what is delayed on its way must not undo what we wrote later.
         let metadata = notes::write(&held.others, &held.record);
@@ -444,11 +506,18 @@ impl Store for Blob {
         let written = self
             .wire
             .set_metadata(&held.id, etag, &metadata, give_up_at);
-        held.etag = written
-            .await
-            .map_err(|trouble| trouble.doubt(Operation::Record))?;
-        self.replace_held(held);
-        Ok(())
+        match written.await {
+            Ok(etag) => {
+                held.etag = etag;
+                held.unanswered = false;
+                self.replace_held(held);
+                Ok(())
+            }
+            Err(trouble) => {
+                self.not_written(&trouble, unanswered);
+                Err(trouble.doubt(Operation::Record))
+            }
+        }
     }
 
     async fn record(&self, outcome: Outcome, give_up_at: Instant) -> Result<(), Failure> {
