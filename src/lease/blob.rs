@@ -13,6 +13,7 @@
 //! have no case.
 
 mod acquire;
+mod copies;
 mod hot;
 mod inspect;
 mod notes;
@@ -130,14 +131,6 @@ struct Held {
     breaking: bool,
 }
 
-impl Held {
-    /// Its id, and the ETag of what stands there if nobody but us writes.
-    fn known(&self) -> (String, Option<String>) {
-        let etag = self.etag.clone().filter(|_| !self.unanswered);
-        (self.id.clone(), etag)
-    }
-}
-
 /// A lease that is being given back; its id is never leased again.
 #[derive(Clone)]
 struct Spent {
@@ -210,52 +203,6 @@ impl Blob {
     fn failure(&self, trouble: &Trouble, operation: Operation) -> Failure {
         let proven = self.state().proven & (1 << operation as u16) != 0;
         trouble.failure(operation, &self.name, proven)
-    }
-
-    /// A write under the lease is sent, and may be done whatever is answered, or not. Whether the one
-    /// before it was so already.
-    fn begin_to_write(&self) -> bool {
-        let mut state = self.state();
-        let held = state.held.as_mut();
-        held.is_some_and(|held| std::mem::replace(&mut held.unanswered, true))
-    }
-
-    /// That write was not answered as it should be; `unanswered` is what [`Blob::begin_to_write`] said.
-    fn not_written(&self, trouble: &Trouble, unanswered: bool) {
-        if trouble.is_unclear() {
-            return;
-        }
-        if let Some(held) = &mut self.state().held {
-            held.unanswered = unanswered;
-        }
-        // What stood there was ours, and no write of ours can have changed it.
-        if trouble.code() == Some("ConditionNotMet") && !unanswered {
-            self.tell_of_a_copy();
-        }
-    }
-
-    /// The blob bears this ETag: was it as we knew it, and is what we know still the same?
-    fn compare(&self, known: &(String, Option<String>), etag: Option<String>) {
-        let now = self.state().held.as_ref().map(Held::known);
-        let is_ours = etag.is_none() || known.1.is_none() || etag == known.1;
-        if !is_ours && now.as_ref() == Some(known) {
-            self.tell_of_a_copy();
-        }
-    }
-
-    /// Nobody can write there without the id of our lease, which only we know: or a copy of us.
-    fn tell_of_a_copy(&self) {
-        let mut state = self.state();
-        let held = state.held.as_mut();
-        if held.is_some_and(|held| !std::mem::replace(&mut held.copied, true)) {
-            drop(state);
-            tracing::warn!(
-                "{}: somebody else writes under our lease: a copy of this machine (cloned, or \
-                 restored from a snapshot) is in control as well, and both renew it: end one of \
-                 the two",
-                self.name
-            );
-        }
     }
 
     /// What a lease that breaks still gives us; `None`: it may be somebody else's now.

@@ -369,7 +369,9 @@ fn live(
         keep.extend(inheritance.foreground.descriptor());
         close_ours(&keep);
         let _ = prctl::set_name(NAME);
-        let vigil = Vigil::begin(setup, inheritance, cage, control, socket);
+        let Some(vigil) = Vigil::begin(setup, inheritance, cage, control, socket) else {
+            return;
+        };
         // The supervisor has been told to go on: what does not have to be there first comes now.
         rename_arguments();
         vigil.keep();

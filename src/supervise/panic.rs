@@ -11,14 +11,12 @@
 //! anything that another thread of ours may hold.
 
 use std::ffi::{CStr, CString};
-use std::os::fd::AsFd as _;
 use std::panic::PanicHookInfo;
+use std::process;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::{io, process};
 
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
 use nix::sys::wait::waitpid;
 use nix::unistd::{Pid, execv};
@@ -29,8 +27,6 @@ const NAME: &CStr = c"trafficcop: failed";
 const LOST: libc::c_int = 70;
 /// The longest text of a panic that is told.
 const TEXT_MAX: usize = 300;
-/// How long stderr may take, in ms: nobody need read it.
-const STDERR: u8 = 100;
 
 /// The guardians that live.
 static GUARDIANS: Mutex<Vec<i32>> = Mutex::new(Vec::new());
@@ -39,10 +35,11 @@ static SUPERVISOR: AtomicU32 = AtomicU32::new(0);
 /// Somebody is at it.
 static BEGUN: AtomicBool = AtomicBool::new(false);
 
-/// From now on a panic, on whatever thread, ends this process so.
-pub fn leave_by_the_guardians() {
+/// From now on a panic, on whatever thread, ends this process so. `tell` says one line to people, and
+/// takes no lock for it.
+pub fn leave_by_the_guardians(tell: fn(&str)) {
     SUPERVISOR.store(process::id(), Ordering::Relaxed);
-    std::panic::set_hook(Box::new(panicked));
+    std::panic::set_hook(Box::new(move |info| panicked(info, tell)));
 }
 
 /// This guardian is waited for.
@@ -59,9 +56,9 @@ pub(super) fn wait_no_more(guardian: i32) {
     }
 }
 
-fn panicked(info: &PanicHookInfo<'_>) {
+fn panicked(info: &PanicHookInfo<'_>, tell: fn(&str)) {
     if process::id() != SUPERVISOR.load(Ordering::Relaxed) {
-        tell(&format!("error: the guardian failed: {}", text(info)));
+        tell(&format!("the guardian failed: {}", text(info)));
         leave(1);
     }
     if BEGUN.swap(true, Ordering::SeqCst) {
@@ -71,7 +68,7 @@ fn panicked(info: &PanicHookInfo<'_>) {
         }
     }
     tell(&format!(
-        "error: trafficcop itself failed: {}: what it supervises is stopped and given back by the \
+        "trafficcop itself failed: {}: what it supervises is stopped and given back by the \
          guardian; please report this",
         text(info)
     ));
@@ -120,16 +117,6 @@ fn text(info: &PanicHookInfo<'_>) -> String {
         text = format!("{text} ({file}:{})", location.line());
     }
     text
-}
-
-/// By the system call: whoever logs takes locks.
-fn tell(text: &str) {
-    let stderr = io::stderr();
-    let mut ready = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
-    if poll(&mut ready, PollTimeout::from(STDERR)) == Ok(1) {
-        // Nobody can be told that nobody can be told.
-        let _ = nix::unistd::write(stderr.as_fd(), format!("trafficcop: {text}\n").as_bytes());
-    }
 }
 
 fn leave(status: libc::c_int) -> ! {

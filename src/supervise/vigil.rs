@@ -91,14 +91,15 @@ pub(super) struct Vigil {
 }
 
 impl Vigil {
-    /// Sets everything up and tells the supervisor so.
+    /// Sets everything up and tells the supervisor so; or that there is no guardian, without timers
+    /// and signals.
     pub(super) fn begin(
         setup: Setup,
         inheritance: Inheritance,
         cage: Cage,
         control: ControlFile,
         socket: UnixStream,
-    ) -> Vigil {
+    ) -> Option<Vigil> {
         let senses = match Senses::open(socket) {
             Ok(senses) => senses,
             Err((socket, errno)) => {
@@ -107,7 +108,7 @@ impl Vigil {
                 }
                 .encode();
                 let _ = send(socket.as_raw_fd(), &frame, MsgFlags::MSG_NOSIGNAL);
-                panic!("no guardian without timers and signals: {errno}");
+                return None;
             }
         };
         let mut vigil = Vigil {
@@ -137,7 +138,7 @@ impl Vigil {
         };
         vigil.senses.arm_wall();
         vigil.tell(Report::Ready);
-        vigil
+        Some(vigil)
     }
 
     /// Lives until the supervisor wants it no more, or is dead and everything is done.
