@@ -60,7 +60,7 @@ pub const TABLE: &[(&str, &str)] = &[
     ),
     (
         "70",
-        "control was lost and the command was stopped in time (--if-lost exit), or the guardian died or fell silent (with --if-lost compete too), or the result of --once could not be recorded",
+        "control was lost and the command was stopped in time (--if-lost exit), or the guardian died or fell silent (with --if-lost compete too), or trafficcop itself failed and the guardian stopped the command, or the result of --once could not be recorded",
     ),
     (
         "71",
