@@ -104,8 +104,10 @@ pub(super) fn wait_if_we_failed<'a>(mut words: impl Iterator<Item = &'a CStr>) {
 
 /// What happened where, in one line.
 fn text(info: &PanicHookInfo<'_>) -> String {
-    let mut text: String = info
-        .payload_as_str()
+    let payload = info.payload();
+    let said = payload.downcast_ref::<&str>().copied();
+    let said = said.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    let mut text: String = said
         .unwrap_or("a panic")
         .chars()
         .map(|each| if each.is_control() { ' ' } else { each })
