@@ -2,11 +2,46 @@
 //!
 //! Called by the status file and the event log, after the guardian was forked. Whoever puts
 //! something there never waits for it, and never hears how it went: the worker tells people. It
-//! must never hold more than it was allowed to.
+//! must never hold more than it was allowed to. What is waited for is put [`apart`]: unlike the
+//! runtime's own pool it never panics where no thread is to be had.
 
 use std::collections::VecDeque;
+use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+/// Begins this on a thread of its own; its result comes through the channel.
+///
+/// # Errors
+/// Why no thread is to be had, and the job: it was not begun.
+pub(crate) fn apart<T: Send + 'static, J: FnOnce() -> T + Send + 'static>(
+    name: &'static str,
+    job: J,
+) -> Result<oneshot::Receiver<T>, (io::Error, J)> {
+    let (tell, told) = oneshot::channel();
+    // What was given to a thread that cannot be had is gone: so it finds its job here.
+    let place = Arc::new(Mutex::new(Some(job)));
+    let theirs = Arc::clone(&place);
+    let take = |place: &Mutex<Option<J>>| {
+        let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
+        place.take()
+    };
+    let started = std::thread::Builder::new()
+        .name(name.into())
+        .spawn(move || {
+            if let Some(job) = take(&theirs) {
+                // Whoever waited may have gone.
+                let _ = tell.send(job());
+            }
+        });
+    let Err(why) = started else {
+        return Ok(told);
+    };
+    // Without a thread nobody has taken it.
+    take(&place).map_or(Ok(told), |job| Err((why, job)))
+}
 
 struct Desk<T> {
     waiting: VecDeque<T>,

@@ -29,9 +29,8 @@ use crate::plan::{Plan, Refusal, Telling};
 use crate::report;
 use crate::report::roles::{self, Here, Role};
 use crate::report::stdout::Voice;
-use crate::run::{
-    Company, Guardians, People, company, make_room, name_the_lock, no_guardian, open, rules,
-};
+use crate::run::{Company, Guardians, People, company, name_the_lock, no_guardian, open, rules};
+use crate::runtime::runtime;
 use crate::signals::Signals;
 use crate::supervise::{self, News, Program, Setup};
 
@@ -259,7 +258,9 @@ struct Link(PathBuf);
 impl Link {
     fn make(path: &Path, target: &Path) -> io::Result<Link> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let beside = path.with_file_name(format!(".{name}.{}", std::process::id()));
+        // A name that nobody can know, and take, before.
+        let (pid, random) = (std::process::id(), fastrand::u64(..));
+        let beside = path.with_file_name(format!(".{name}.{pid}.{random:016x}"));
         std::os::unix::fs::symlink(target, &beside)?;
         std::fs::rename(&beside, path).inspect_err(|_| {
             let _ = std::fs::remove_file(&beside);
@@ -326,9 +327,6 @@ pub fn elect(mut plan: Plan, telling: &Telling) -> anyhow::Result<Leave> {
     })
     .map_err(no_guardian)?;
     drop(theirs);
-    if plan.slots > 1 {
-        make_room();
-    }
     report::context(report::Context {
         lock: store.name().to_owned(),
         identity: plan.candidate.identity.clone(),
@@ -347,9 +345,7 @@ pub fn elect(mut plan: Plan, telling: &Telling) -> anyhow::Result<Leave> {
         control: control.map(|path| path.to_string_lossy().into_owned()),
         named: None,
     })));
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let runtime = runtime()?;
     let leave = runtime.block_on(async {
         let signals = Signals::listen()?.and_hang_up(gone);
         people.begin(guardian.vitals());

@@ -56,11 +56,11 @@ pub const TABLE: &[(&str, &str)] = &[
     ),
     (
         "69",
-        "the store was out of reach or refused to work, or the machine did (a guardian cannot be had, /proc is another PID namespace's), before anything could start",
+        "the store was out of reach or refused to work, or the machine did (no process, memory or descriptor to spare, no guardian to be had, a /proc of another PID namespace), before anything could start",
     ),
     (
         "70",
-        "control was lost and the command was stopped in time (--if-lost exit), or the guardian died or fell silent (with --if-lost compete too), or the result of --once could not be recorded",
+        "control was lost and the command was stopped in time (--if-lost exit), or the guardian died or fell silent (with --if-lost compete too), or trafficcop itself failed and the guardian stopped the command, or the result of --once could not be recorded",
     ),
     (
         "71",
@@ -72,25 +72,46 @@ pub const TABLE: &[(&str, &str)] = &[
     ("127", "the command was not found"),
 ];
 
-/// Why nothing is started: one line. It stands for exit status 64.
+/// Why nothing is started: one line. It stands for exit status 64, or 69 where it is the machine
+/// that refuses.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{line}")]
 pub struct Refusal {
     line: String,
+    status: u8,
 }
 
 impl Refusal {
     /// A refusal in these words: what, why, and what to do.
     #[must_use]
     pub fn new(line: impl Into<String>) -> Refusal {
-        Refusal { line: line.into() }
+        Refusal {
+            line: line.into(),
+            status: USAGE,
+        }
+    }
+
+    /// Not what was asked for is wrong: the machine refuses it now, and need not tomorrow.
+    #[must_use]
+    pub fn of_the_machine(line: impl Into<String>) -> Refusal {
+        Refusal {
+            line: line.into(),
+            status: UNAVAILABLE,
+        }
     }
 
     /// The exit status it stands for.
     #[must_use]
     pub fn status(&self) -> u8 {
-        USAGE
+        self.status
     }
+}
+
+/// Whether this error is one of a machine that has no more of something now (processes, memory,
+/// descriptors), and says nothing of what was to be started.
+#[must_use]
+pub fn is_for_want_of_room(errno: i32) -> bool {
+    [libc::EAGAIN, libc::ENOMEM, libc::EMFILE, libc::ENFILE].contains(&errno)
 }
 
 /// How to leave.
@@ -137,6 +158,9 @@ impl Leave {
                 },
                 _,
             ) => Leave::Status(NOT_FOUND),
+            (Cause::NotStarted { errno }, _) if is_for_want_of_room(*errno) => {
+                Leave::Status(UNAVAILABLE)
+            }
             (Cause::NotStarted { .. }, _) => Leave::Status(NOT_RUNNABLE),
             (Cause::NotObtained(_) | Cause::Cordoned { .. }, _) => Leave::Status(conflict_status),
             (Cause::Store { denied: true, .. }, _) => Leave::Status(DENIED),
@@ -148,8 +172,8 @@ impl Leave {
     /// usage, everything else is the machine's refusal.
     #[must_use]
     pub fn of_error(error: &anyhow::Error) -> Leave {
-        if error.is::<Refusal>() {
-            return Leave::Status(USAGE);
+        if let Some(refusal) = error.downcast_ref::<Refusal>() {
+            return Leave::Status(refusal.status());
         }
         if let Some(Missing::NoQueue(_)) = error.downcast_ref() {
             return Leave::Status(NO_QUEUE);
@@ -241,6 +265,13 @@ mod tests {
                 },
                 None,
                 Leave::Status(126),
+            ),
+            (
+                Cause::NotStarted {
+                    errno: libc::EAGAIN,
+                },
+                None,
+                Leave::Status(69),
             ),
             (Cause::Stopped(libc::SIGTERM), None, Leave::Signal(15)),
             (Cause::Stopped(libc::SIGTERM), code, Leave::Status(3)),

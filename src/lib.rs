@@ -52,6 +52,7 @@ pub mod queue;
 pub mod report;
 pub mod roles;
 pub mod run;
+mod runtime;
 #[cfg(feature = "http")]
 pub mod serve;
 pub mod signals;

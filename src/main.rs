@@ -14,6 +14,7 @@ use trafficcop::{
 extern "C" fn main(count: c_int, words: *const *const c_char) -> c_int {
     // SAFETY: they come from the C library as they are, and nothing was started yet.
     let words = unsafe { supervise::begin(count, words) };
+    supervise::leave_by_the_guardians(report::last_words);
     perform(words).go()
 }
 

@@ -32,6 +32,7 @@ use crate::clock::Instant;
 use crate::core::{Cause, Ending, Failed, Notice};
 use crate::exit::Leave;
 use stderr::Stderr;
+pub use stderr::last_words;
 pub use talk::{answer, ask, is_unread, print};
 
 /// How the log is written.

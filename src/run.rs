@@ -16,7 +16,6 @@ use std::time::Duration;
 
 #[cfg(feature = "http")]
 use anyhow::Context as _;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::azure::Account;
 use crate::clock::Instant;
@@ -30,6 +29,7 @@ use crate::lease::{self, SharedMemory, Store, blob, file};
 use crate::plan::{Lock, Plan, Refusal};
 use crate::report;
 use crate::roles::Cast;
+use crate::runtime::runtime;
 #[cfg(feature = "http")]
 use crate::serve;
 use crate::signals::Signals;
@@ -63,9 +63,6 @@ pub fn run(plan: Plan) -> anyhow::Result<Leave> {
     };
     let guardians = Guardians::fork(&plan, &rules(&plan, &*store))?;
     let guardian = &guardians.first;
-    if plan.slots > 1 {
-        make_room();
-    }
     report::context(report::Context {
         lock: store.name().to_owned(),
         identity: plan.candidate.identity.clone(),
@@ -84,9 +81,7 @@ pub fn run(plan: Plan) -> anyhow::Result<Leave> {
     if let Some(listener) = listener {
         people.serve(server(listener, &*store, guardian)?);
     }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let runtime = runtime()?;
     let leave = runtime.block_on(campaign(&plan, store, guardians, people))?;
     // A call that hangs (a name that does not resolve, a dead mount) must not keep us here.
     runtime.shutdown_background();
@@ -145,13 +140,16 @@ impl Guardians {
     }
 }
 
-/// Why there is no guardian, with the exit status that it stands for.
+/// Why there is no guardian: what was asked for cannot be had, or the machine has no room for one.
 pub(crate) fn no_guardian(refusal: supervise::Refusal) -> anyhow::Error {
     if refusal.is_of_the_settings() {
-        Refusal::new(refusal.to_string()).into()
-    } else {
-        refusal.into()
+        return Refusal::new(refusal.to_string()).into();
     }
+    Refusal::of_the_machine(format!(
+        "{refusal}: nothing was started: look at the limits of this machine (ulimit -a, pids.max, \
+         /proc), and try again"
+    ))
+    .into()
 }
 
 /// Begins to answer over HTTP.
@@ -161,23 +159,12 @@ fn server(
     store: &dyn Store,
     guardian: &supervise::Guardian,
 ) -> anyhow::Result<serve::Server> {
-    make_room();
     let control = guardian
         .view()
         .context("--listen: /leader could never say yes")?;
     let lease = store.terms().lease;
     let board = serve::Board::new(store.name(), lease, control, guardian.vitals());
     serve::Server::start(listener, board).context("--listen: cannot start the server")
-}
-
-/// Each slot of a file that was looked at stays open, and so do the connections of those who ask.
-/// The guardian was forked before, so the command gets the limit that we were given.
-pub(crate) fn make_room() {
-    const WANTED: u64 = 4096;
-    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
-        // Where it cannot be, slots that cannot be opened are told of, one by one.
-        let _ = setrlimit(Resource::RLIMIT_NOFILE, soft.max(hard.min(WANTED)), hard);
-    }
 }
 
 async fn campaign(

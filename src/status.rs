@@ -5,6 +5,7 @@
 //! file system that hangs must not keep the supervisor from renewing. It must never fail anything:
 //! a file that cannot be written is told once, until it can be again.
 
+use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -145,11 +146,16 @@ impl StatusFile {
 /// Writes beside it and renames over it: readers see the old one or the new one.
 fn replace(path: &Path, status: &Status) -> io::Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let beside = path.with_file_name(format!(".{name}.{}", std::process::id()));
+    // A name that nobody can know before: the directory may be another's, who could put a link there
+    // to a file that he may not write.
+    let random = fastrand::u64(..);
+    let beside = path.with_file_name(format!(".{name}.{}.{random:016x}", std::process::id()));
     let mut text = serde_json::to_vec(status)?;
     text.push(b'\n');
-    let written = std::fs::File::create(&beside)
-        .and_then(|mut file| file.write_all(&text))
+    // Made anew or not at all: what is there already, a link as well, is none of ours.
+    let mut file = File::create_new(&beside)?;
+    let written = file
+        .write_all(&text)
         .and_then(|()| std::fs::rename(&beside, path));
     if written.is_err() {
         let _ = std::fs::remove_file(&beside);
@@ -190,6 +196,27 @@ mod tests {
         assert_eq!(there["token"], 7);
         assert_eq!(there["exit"], serde_json::Value::Null);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_link_that_somebody_has_put_in_the_way_is_not_written_through() {
+        let dir = tempfile::tempdir().unwrap();
+        let secret = dir.path().join("secret");
+        std::fs::write(&secret, "root's").unwrap();
+        // By the name that can be known, and in the file's own place.
+        let known = format!(".status.json.{}", std::process::id());
+        for name in [&*known, "status.json"] {
+            std::os::unix::fs::symlink(&secret, dir.path().join(name)).unwrap();
+        }
+        let path = dir.path().join("status.json");
+        let file = StatusFile::new(path.clone());
+        for state in ["standby", "holding", "done"] {
+            file.write(&status(state));
+        }
+        file.finish(LONG);
+        assert_eq!(read(&path)["state"], "done");
+        assert_eq!(std::fs::read_to_string(&secret).unwrap(), "root's");
+        assert!(path.symlink_metadata().unwrap().is_file());
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use azure_core::cloud::{CloudConfiguration, CustomConfiguration};
 use azure_core::credentials::{Secret, TokenCredential};
-use azure_core::error::Error;
+use azure_core::error::{Error, ErrorKind};
 use azure_core::http::{ClientOptions, RetryOptions, Transport};
 use azure_core::time::OffsetDateTime;
 use azure_identity::{
@@ -34,6 +34,7 @@ use super::choice::Auth;
 use super::limit::before;
 use super::tokens::{Issued, Issuer, Unissued};
 use super::transport::Client;
+use crate::aside;
 use crate::clock::Instant;
 
 /// What a token is for. In every cloud it is called the same.
@@ -204,10 +205,23 @@ impl Entra {
         };
         let asked = async {
             let making = source.clone();
-            // It reads the federated token's file, which may lie on a mount that hangs.
-            let made = tokio::task::spawn_blocking(move || credential(making, options)).await;
-            let credential = made.map_err(|_| None)?.map_err(Some)?;
+            let credential = match source {
+                // It reads the federated token's file, which may lie on a mount that hangs.
+                Source::Workload { .. } => {
+                    match aside::apart("credential", move || credential(making, options)) {
+                        Ok(made) => made.await.map_err(|_| None)?,
+                        Err((why, _)) => {
+                            return Err(Some(Error::with_message(
+                                ErrorKind::Io,
+                                format!("the token's file: no thread can be started: {why}"),
+                            )));
+                        }
+                    }
+                }
+                _ => credential(making, options),
+            };
             credential
+                .map_err(Some)?
                 .get_token(&[self.purpose.scope()], None)
                 .await
                 .map_err(Some)

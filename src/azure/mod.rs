@@ -17,6 +17,7 @@ mod entra;
 mod errors;
 mod found;
 mod limit;
+mod names;
 mod runtime;
 pub mod scheduled_events;
 #[cfg(feature = "service-bus")]
@@ -33,6 +34,8 @@ pub use account_error::AccountError;
 pub use choice::{Auth, Wishes};
 pub use errors::{Operation, Trouble};
 pub use limit::before;
+#[cfg(feature = "service-bus")]
+pub(crate) use names::addresses;
 #[cfg(all(feature = "service-bus", feature = "entra"))]
 pub use service_bus::BusTokens;
 #[cfg(feature = "service-bus")]

@@ -14,6 +14,7 @@ use azure_core::error::{Error, ErrorKind, Result};
 use azure_core::http::headers::{HeaderName, HeaderValue, Headers};
 use azure_core::http::{AsyncRawResponse, Body, HttpClient, Method, Request};
 
+use super::names::Names;
 use super::runtime;
 use super::trust::Trust;
 
@@ -96,7 +97,8 @@ fn build(client: &Client) -> std::result::Result<reqwest::Client, String> {
         .connect_timeout(client.connect_limit)
         .pool_idle_timeout(Duration::from_secs(30))
         .pool_max_idle_per_host(client.idle)
-        .tcp_nodelay(true);
+        .tcp_nodelay(true)
+        .dns_resolver(Names);
     if client.https {
         // Fails only where another provider was installed before, which serves as well.
         let _ = rustls::crypto::ring::default_provider().install_default();

@@ -12,8 +12,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use nix::fcntl::readlinkat;
+
 use crate::aside::Aside;
 
+/// So many links one behind another are followed, which is what the kernel grants.
+const LINKS: usize = 40;
 /// How many lines wait for a disk that hangs; what comes after is lost.
 const MOST: usize = 4096;
 
@@ -135,11 +139,15 @@ fn moved(file: &File, path: &Path) -> bool {
 
 /// Opens the file at its end, and says whether it ends within a line.
 fn open(path: &Path) -> io::Result<(File, bool)> {
+    let path = &by_our_links(path)?;
     let mut options = OpenOptions::new();
-    options
-        .append(true)
-        .create(true)
-        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+    options.append(true).create(true);
+    // What stands there now is no link, unless it was changed since we looked.
+    let mut flags = libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_NOFOLLOW;
+    if path.starts_with("/proc") {
+        flags &= !libc::O_NOFOLLOW;
+    }
+    options.custom_flags(flags);
     match options.clone().read(true).open(path) {
         Ok(mut file) => {
             let torn = ends_torn(&mut file).unwrap_or(false);
@@ -151,6 +159,39 @@ fn open(path: &Path) -> io::Result<(File, bool)> {
         }
         Err(why) => Err(why),
     }
+}
+
+/// Where the links of this name lead to that we or the system have made. One that is another's is not
+/// followed: in a directory of his it could lead to a file that only we may write. Each is looked at
+/// by a descriptor, so it is the one that is followed.
+fn by_our_links(path: &Path) -> io::Result<PathBuf> {
+    let ours = nix::unistd::geteuid().as_raw();
+    let mut path = path.to_owned();
+    for _ in 0..LINKS {
+        let mut options = OpenOptions::new();
+        options.read(true);
+        options.custom_flags(libc::O_PATH | libc::O_NOFOLLOW);
+        let there = match options.open(&path) {
+            Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(path),
+            there => there?,
+        };
+        let found = there.metadata()?;
+        // The kernel's own, which lead to what has no name.
+        if !found.is_symlink() || path.starts_with("/proc") {
+            return Ok(path);
+        }
+        if found.uid() != 0 && found.uid() != ours {
+            let why = format!(
+                "{} is a link of another user's (uid {}), and not followed",
+                path.display(),
+                found.uid()
+            );
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+        }
+        let target = readlinkat(&there, c"")?;
+        path = path.parent().unwrap_or(Path::new("/")).join(target);
+    }
+    Err(io::Error::from_raw_os_error(libc::ELOOP))
 }
 
 fn ends_torn(file: &mut File) -> io::Result<bool> {
@@ -222,6 +263,39 @@ mod tests {
         put(&writer, "two");
         writer.finish(LONG);
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "two\n");
+    }
+
+    #[test]
+    fn our_own_links_are_followed_and_those_of_others_are_not() {
+        use std::os::unix::fs::{lchown, symlink};
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        symlink("second", at("log")).unwrap();
+        symlink(at("real"), at("second")).unwrap();
+        let writer = Writer::new(at("log"));
+        put(&writer, "one");
+        put(&writer, "two");
+        writer.finish(LONG);
+        assert_eq!(std::fs::read_to_string(at("real")).unwrap(), "one\ntwo\n");
+
+        symlink("/dev/stderr", at("stderr")).unwrap();
+        assert!(open(&at("stderr")).is_ok(), "the kernel's own");
+
+        symlink("round", at("round")).unwrap();
+        assert!(open(&at("round")).is_err());
+
+        // Only root can give a link away.
+        if nix::unistd::geteuid().is_root() {
+            std::fs::write(at("secret"), "root's\n").unwrap();
+            symlink(at("secret"), at("planted")).unwrap();
+            lchown(at("planted"), Some(65534), None).unwrap();
+            let why = open(&at("planted")).expect_err("another's").to_string();
+            assert!(why.contains("link of another user's"), "{why}");
+            symlink(at("new"), at("dangling")).unwrap();
+            lchown(at("dangling"), Some(65534), None).unwrap();
+            assert!(open(&at("dangling")).is_err());
+            assert!(!at("new").exists());
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@
 //! have no case.
 
 mod acquire;
+mod copies;
 mod hot;
 mod inspect;
 mod notes;
@@ -116,6 +117,7 @@ struct State {
     errand: Errand,
 }
 
+/// The lease we have, and what stands in the blob.
 #[derive(Clone)]
 struct Held {
     id: String,
@@ -123,6 +125,10 @@ struct Held {
     others: BTreeMap<String, String>,
     /// What the blob bears since we wrote last.
     etag: Option<String>,
+    /// We wrote, and do not know whether it was done: the blob may bear something else.
+    unanswered: bool,
+    /// That somebody else writes under our lease was told.
+    copied: bool,
     /// It is being broken, and the core knows how much of it is left.
     breaking: bool,
 }
@@ -367,15 +373,17 @@ impl Store for Blob {
     }
 
     async fn renew(&self, give_up_at: Instant) -> Result<(), Failure> {
-        let Some(id) = self.state().held.as_ref().map(|held| held.id.clone()) else {
+        let known = self.state().held.as_ref().map(Held::known);
+        let Some((id, known)) = known else {
             return Err(Failure::Lost {
                 until: None,
                 why: "there is no lease to renew".to_owned(),
             });
         };
         let trouble = match self.wire.renew(&id, give_up_at).await {
-            Ok(()) => {
+            Ok(etag) => {
                 self.prove(Operation::Renew);
+                self.compare(&(id, known), etag);
                 return Ok(());
             }
             Err(trouble) => trouble,
@@ -439,6 +447,7 @@ impl Store for Blob {
             return Ok(());
         };
         held.record.draining = true;
+        let unanswered = self.begin_to_write();
         // Nobody else can write while we have the lease, so what we know still stands there. On
         // condition all the same: what is delayed on its way must not undo what we wrote later.
         let metadata = notes::write(&held.others, &held.record);
@@ -446,11 +455,18 @@ impl Store for Blob {
         let written = self
             .wire
             .set_metadata(&held.id, etag, &metadata, give_up_at);
-        held.etag = written
-            .await
-            .map_err(|trouble| trouble.doubt(Operation::Record))?;
-        self.replace_held(held);
-        Ok(())
+        match written.await {
+            Ok(etag) => {
+                held.etag = etag;
+                held.unanswered = false;
+                self.replace_held(held);
+                Ok(())
+            }
+            Err(trouble) => {
+                self.not_written(&trouble, unanswered);
+                Err(trouble.doubt(Operation::Record))
+            }
+        }
     }
 
     async fn record(&self, outcome: Outcome, give_up_at: Instant) -> Result<(), Failure> {

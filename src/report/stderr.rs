@@ -160,6 +160,19 @@ impl io::Write for Stderr {
     }
 }
 
+/// Says why we end where nothing of ours can be relied on any more: by the system call, because
+/// whoever logs takes locks, and not for longer than a moment, because nobody need read it.
+pub fn last_words(text: &str) {
+    const LIMIT: u8 = 100;
+    let stderr = io::stderr();
+    let mut ready = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
+    if poll(&mut ready, PollTimeout::from(LIMIT)) == Ok(1) {
+        let line = format!("trafficcop: error: {text}\n");
+        // Nobody can be told that nobody can be told.
+        let _ = nix::unistd::write(stderr.as_fd(), line.as_bytes());
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

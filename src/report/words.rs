@@ -5,7 +5,7 @@ use tracing::Level;
 
 use crate::clock::Instant;
 use crate::core::{Cause, Ending, Exit, Failed, Notice, Outcome, Sight, Unfit};
-use crate::exit::Leave;
+use crate::exit::{self, Leave};
 use crate::units::{show, signal_name};
 
 /// One line for a notice.
@@ -251,8 +251,8 @@ fn not_started(errno: i32, command: &str) -> String {
         libc::EBUSY => {
             "nothing was run: perhaps something that a dead instance left here cannot be killed (ps shows state D)"
         }
-        libc::EMFILE | libc::ENFILE => {
-            "nothing was run: raise the limit of open files (ulimit -n, or LimitNOFILE= in the unit)"
+        _ if exit::is_for_want_of_room(errno) => {
+            "nothing was run: this machine has none to spare: look at its limits (ulimit -a, LimitNOFILE=, pids.max), and try again"
         }
         _ => "nothing was run",
     };

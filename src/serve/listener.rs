@@ -6,11 +6,15 @@
 
 use std::io;
 use std::net::TcpListener;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use nix::sys::socket::{Backlog, listen};
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, connect, listen, socket,
+};
 
 use super::Address;
 
@@ -119,12 +123,19 @@ fn bind_path(path: &Path) -> io::Result<UnixListener> {
     let Some(found) = Place::of(path) else {
         return UnixListener::bind(path);
     };
-    match UnixStream::connect(path) {
-        Err(why) if why.kind() == io::ErrorKind::ConnectionRefused => {}
-        _ => return Err(in_the_way),
+    if !is_deserted(path) {
+        return Err(in_the_way);
     }
     found.remove();
     UnixListener::bind(path)
+}
+
+/// Whether nobody listens on this socket. Nobody is waited for: whoever lets others wait is there.
+fn is_deserted(path: &Path) -> bool {
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+    let knocked = socket(AddressFamily::Unix, SockType::Stream, flags, None)
+        .and_then(|knocking| connect(knocking.as_raw_fd(), &UnixAddr::new(path)?));
+    knocked == Err(Errno::ECONNREFUSED)
 }
 
 /// A path, and which file it was.
@@ -185,6 +196,32 @@ mod tests {
         let second = Listener::bind(&address).expect("replaced");
         second.place.as_ref().expect("a path").remove();
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_stranger_s_socket_that_lets_everybody_wait_is_in_use_and_not_waited_for() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("socket");
+        let stranger = UnixListener::bind(&path).expect("a socket");
+        listen(&stranger, Backlog::new(0).expect("a backlog")).expect("listens");
+        // Until its queue is full.
+        let mut guests = Vec::new();
+        loop {
+            let flags = SockFlag::SOCK_NONBLOCK;
+            let guest =
+                socket(AddressFamily::Unix, SockType::Stream, flags, None).expect("a socket");
+            let address = UnixAddr::new(&path).expect("an address");
+            if connect(guest.as_raw_fd(), &address) == Err(Errno::EAGAIN) {
+                break;
+            }
+            guests.push(guest);
+        }
+        let (told, heard) = std::sync::mpsc::channel();
+        let address = Address::Unix(path.clone());
+        std::thread::spawn(move || told.send(Listener::bind(&address).map(drop)));
+        let bound = heard.recv_timeout(std::time::Duration::from_secs(20));
+        assert!(matches!(bound, Ok(Err(BindError::InUse(_)))), "{bound:?}");
+        assert!(path.exists());
     }
 
     #[test]

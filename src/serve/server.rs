@@ -23,6 +23,7 @@ use tokio::task::AbortHandle;
 
 use super::listener::{Listener, Place, Socket};
 use super::{Board, pages};
+use crate::runtime::runtime;
 
 /// How many connections there are at most.
 const CONNECTIONS: usize = 64;
@@ -53,9 +54,7 @@ impl Server {
     /// Where there can be no thread, or nothing to wait for connections with.
     pub fn start(listener: Listener, board: Board) -> io::Result<Server> {
         let board = Arc::new(board);
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
+        let runtime = runtime()?;
         let (life, ended) = oneshot::channel::<Infallible>();
         let place = listener.place;
         let (socket, address) = (listener.socket, listener.address);

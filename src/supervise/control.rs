@@ -202,7 +202,14 @@ fn sweep(directory: &Path, ours: u32) {
         let is_ours = entry
             .metadata()
             .is_ok_and(|found| found.is_file() && found.uid() == ours);
-        if is_ours && File::open(entry.path()).is_ok_and(|file| is_unused(&file)) {
+        let mut options = OpenOptions::new();
+        options
+            .read(true)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+        if is_ours
+            && let Ok(file) = options.open(entry.path())
+            && is_unused(&file)
+        {
             // For whoever has it open, or mapped.
             let _ = unsay(&entry.path());
             let _ = fs::remove_file(entry.path());

@@ -30,7 +30,7 @@ use super::tty::Foreground;
 use super::vigil::Vigil;
 use super::vitals::Vitals;
 use super::wire::{FRAME, Report};
-use super::{Contain, Refusal, Setup, tree};
+use super::{Contain, Refusal, Setup, panic, tree};
 use crate::procfs;
 
 /// What a process list shows: not the product's name, so that a `pkill` by that name leaves the
@@ -54,6 +54,7 @@ fn spare(pid: i32) {
 
 /// A guardian has been reaped (or is about to be killed): its id may become anybody's.
 pub(super) fn spare_no_more(pid: i32) {
+    panic::wait_no_more(pid);
     if let Ok(mut pids) = SPARED.lock() {
         pids.retain(|spared| *spared != pid);
     }
@@ -223,6 +224,7 @@ fn make(setup: Setup, part: Part) -> Result<Guardian, Refusal> {
                 // that all is well.
                 if !untried || cage.stands_its_trial() {
                     spare(child.as_raw());
+                    panic::wait_for(child.as_raw());
                     return Ok(Guardian {
                         pid: child.as_raw(),
                         socket: ours,
@@ -342,7 +344,9 @@ fn live(
         keep.extend(inheritance.foreground.descriptor());
         close_ours(&keep);
         let _ = prctl::set_name(NAME);
-        let vigil = Vigil::begin(setup, inheritance, cage, control, socket);
+        let Some(vigil) = Vigil::begin(setup, inheritance, cage, control, socket) else {
+            return;
+        };
         // The supervisor has been told to go on: what does not have to be there first comes now.
         rename_arguments();
         vigil.keep();

@@ -15,6 +15,7 @@ pub mod contain;
 mod control;
 mod estate;
 mod guardian;
+mod panic;
 mod parcel;
 #[doc(hidden)]
 pub mod pulse;
@@ -36,6 +37,7 @@ pub use begin::begin;
 pub use control::View;
 pub use estate::Estate;
 pub use guardian::{Guardian, fork, fork_for_a_teller};
+pub use panic::leave_by_the_guardians;
 pub use tty::stop_ourselves;
 pub use vitals::{Vitals, all_answer};
 pub use words::{Contain, News, Order, Program, Refusal, Setup};

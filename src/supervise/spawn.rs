@@ -13,7 +13,7 @@ use std::ptr;
 use nix::errno::Errno;
 
 use super::Program;
-use super::begin::pipe_was_ignored;
+use super::begin::is_ignored_by_us;
 use super::cage::Cage;
 use super::contain::Forked;
 use super::sockets::{Address, Sockets};
@@ -44,7 +44,7 @@ pub(super) struct Inheritance {
 impl Inheritance {
     /// Reads what is in force now. To be called before anything of ours changes it.
     ///
-    /// An ignored signal stays ignored (that is what `nohup` is), a blocked one blocked. SIGPIPE is
+    /// An ignored signal stays ignored (that is what `nohup` is), a blocked one blocked. Some are
     /// ignored by ourselves: see [`begin`](super::begin).
     pub(super) fn capture() -> Inheritance {
         let mut ignored = [false; 65];
@@ -59,8 +59,7 @@ impl Inheritance {
                 action.assume_init()
             };
             let found = action.sa_sigaction;
-            let by_us = number == libc::SIGPIPE && !pipe_was_ignored();
-            *ignored = found == libc::SIG_IGN && !by_us;
+            *ignored = found == libc::SIG_IGN && !is_ignored_by_us(number);
             *differs = OURS.contains(&number) || (found != libc::SIG_DFL && !*ignored);
         }
         let mut mask = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();

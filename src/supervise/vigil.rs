@@ -7,6 +7,7 @@
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::panic::AssertUnwindSafe;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -37,6 +38,14 @@ const TOLD: usize = 256;
 const SETTLE: u8 = 20;
 /// How long the longest wait for the next look at what is going away is, in ms.
 const LONGEST_LOOK: u8 = 100;
+
+/// How long to wait before another attempt to fork, where the machine has no process to spare now.
+const PAUSES: [Duration; 4] = [
+    Duration::from_millis(20),
+    Duration::from_millis(40),
+    Duration::from_millis(80),
+    Duration::from_millis(160),
+];
 
 /// The command's main process. It stays un-reaped until everything else is gone: so long, its id
 /// and its group's can belong to nobody else.
@@ -82,14 +91,15 @@ pub(super) struct Vigil {
 }
 
 impl Vigil {
-    /// Sets everything up and tells the supervisor so.
+    /// Sets everything up and tells the supervisor so; or that there is no guardian, without timers
+    /// and signals.
     pub(super) fn begin(
         setup: Setup,
         inheritance: Inheritance,
         cage: Cage,
         control: ControlFile,
         socket: UnixStream,
-    ) -> Vigil {
+    ) -> Option<Vigil> {
         let senses = match Senses::open(socket) {
             Ok(senses) => senses,
             Err((socket, errno)) => {
@@ -98,7 +108,7 @@ impl Vigil {
                 }
                 .encode();
                 let _ = send(socket.as_raw_fd(), &frame, MsgFlags::MSG_NOSIGNAL);
-                panic!("no guardian without timers and signals: {errno}");
+                return None;
             }
         };
         let mut vigil = Vigil {
@@ -128,7 +138,7 @@ impl Vigil {
         };
         vigil.senses.arm_wall();
         vigil.tell(Report::Ready);
-        vigil
+        Some(vigil)
     }
 
     /// Lives until the supervisor wants it no more, or is dead and everything is done.
@@ -369,7 +379,19 @@ impl Vigil {
             lock,
             input: input.as_ref().map(AsFd::as_fd),
         };
-        let newborn = spawn::spawn(&mut image, &self.inheritance, handed, &self.cage)?;
+        let mut pauses = PAUSES.iter();
+        let newborn = loop {
+            match spawn::spawn(&mut image, &self.inheritance, handed, &self.cage) {
+                // Somebody else's processes may be gone in a moment. Nothing of ours runs meanwhile.
+                Err(Errno::EAGAIN) => match pauses.next() {
+                    Some(pause) if Instant::now() + *pause < term_at.min(kill_at) => {
+                        std::thread::sleep(*pause);
+                    }
+                    _ => return Err(Errno::EAGAIN),
+                },
+                spawned => break spawned?,
+            }
+        };
         self.main = Some(Main {
             pid: newborn.pid,
             in_front: program.in_front,

@@ -15,6 +15,7 @@ use crate::lease::inspect::Sighting;
 use crate::lease::{blob, file};
 use crate::plan::{Refusal, of_blobs_alone, wishes};
 use crate::report;
+use crate::runtime::runtime;
 
 /// How long one look may take.
 const LOOK: Duration = Duration::from_secs(5);
@@ -171,9 +172,7 @@ impl Place {
 
 /// Runs a verb to its end. What hangs (a name that does not resolve, a dead mount) does not keep us.
 pub(super) fn run<T>(verb: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let runtime = runtime()?;
     let done = runtime.block_on(verb);
     runtime.shutdown_background();
     done

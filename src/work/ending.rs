@@ -82,6 +82,9 @@ fn leave(why: &Why, once: bool, last: Option<&Done>) -> Leave {
             },
             _,
         ) => Leave::Status(exit::NOT_FOUND),
+        (Why::NotStarted { errno }, _) if exit::is_for_want_of_room(*errno) => {
+            Leave::Status(exit::UNAVAILABLE)
+        }
         (Why::NotStarted { .. } | Why::NoHandover { .. }, _) => Leave::Status(exit::NOT_RUNNABLE),
         (Why::CannotTake { denied: true, .. }, _) => Leave::Status(exit::DENIED),
         (Why::GuardianLost { overlap: false }, _) => Leave::Status(exit::LOST),

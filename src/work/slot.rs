@@ -17,6 +17,7 @@ use super::handover::{self, Handover};
 use super::held::Held;
 use super::notary::Notary;
 use super::settle::{Outcome, Rules, Verdict};
+use crate::aside;
 use crate::clock::Instant;
 use crate::core::{self, Budget, Cause, Ending, Exit, Failure, Habits, IfLost, Tenure};
 use crate::hold::hold;
@@ -161,8 +162,7 @@ impl Slot {
         let course = handler.finish();
         // Files can take their time; the message is settled.
         if handover.is_on_disk() {
-            let removal = tokio::task::spawn_blocking(move || handover.remove());
-            let _ = self.meanwhile(removal).await;
+            self.meanwhile(removed(handover)).await;
         }
         // Nothing was given back: that is said by the ending.
         let verdict = course.verdict.clone().unwrap_or_else(|| {
@@ -295,11 +295,23 @@ async fn hand_over(message: Message, shop: &Shop) -> std::io::Result<Handover> {
     match shop.base.clone() {
         None => Handover::on_stdin(&body),
         Some(base) => {
-            let made = move || Handover::in_directory(&base, &body, &json);
-            tokio::task::spawn_blocking(made)
-                .await
-                .map_err(std::io::Error::other)?
+            match aside::apart("message", move || {
+                Handover::in_directory(&base, &body, &json)
+            }) {
+                Ok(made) => made.await.map_err(std::io::Error::other)?,
+                // Here, then: a disk that hangs is seen to by the guardians, at their deadlines.
+                Err((_no_thread, made)) => made(),
+            }
         }
+    }
+}
+
+/// Removes what is left of it on disk.
+async fn removed(handover: Handover) {
+    match aside::apart("message", move || handover.remove()) {
+        // Nobody can do anything about what is left; it is swept by the next worker.
+        Ok(removal) => drop(removal.await),
+        Err((_no_thread, remove)) => remove(),
     }
 }
 

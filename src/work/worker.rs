@@ -30,7 +30,8 @@ use crate::exit::Leave;
 use crate::plan::{self, Refusal};
 use crate::queue::{Message, Queue};
 use crate::report;
-use crate::run::{make_room, no_guardian};
+use crate::run::no_guardian;
+use crate::runtime::runtime;
 #[cfg(feature = "http")]
 use crate::serve;
 use crate::signals::{Asked, Signals};
@@ -73,7 +74,6 @@ pub fn work(plan: plan::Work) -> anyhow::Result<Leave> {
         None
     };
     let guardians = fork(&plan)?;
-    make_room();
     report::context(report::Context {
         lock: queue.name().to_owned(),
         identity: plan.identity.clone(),
@@ -106,9 +106,7 @@ pub fn work(plan: plan::Work) -> anyhow::Result<Leave> {
         delays: queue.delays(),
         leaving: watch::channel(false).1,
     };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let runtime = runtime()?;
     let leave = runtime.block_on(begin(&plan, queue, shop, guardians));
     // A call that hangs must not keep us here.
     runtime.shutdown_background();
@@ -175,7 +173,7 @@ async fn begin(
         posts.push(post);
         idle.push(Slot {
             number,
-            attendant: guardian.attend()?,
+            attendant: guardian.attend().map_err(no_guardian)?,
             signals: Signals::relayed(relay),
             hurry: hurried.clone(),
             lost: false,

@@ -166,6 +166,22 @@ async fn a_result_whose_reply_was_lost_is_recognised() {
     server.played();
 }
 
+/// Its first write was answered, and changed nothing: only a copy of this machine knows our lease.
+#[tokio::test]
+async fn a_result_that_a_copy_of_us_has_recorded_is_not_taken_for_ours() {
+    let (server, blob) = in_control(vec![
+        ("metadata", error(412, "ConditionNotMet")),
+        ("look", as_written()),
+    ])
+    .await;
+    let said = blob.record(SUCCESS, later()).await;
+    assert!(
+        matches!(&said, Err(Failure::Lost { until: None, why }) if why.contains("a copy of this machine")),
+        "{said:?}"
+    );
+    server.played();
+}
+
 #[tokio::test]
 async fn a_condition_that_an_announcement_has_changed_is_not_a_result() {
     let (server, blob) = in_control(vec![

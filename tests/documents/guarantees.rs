@@ -69,6 +69,38 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         ],
     },
     Guarantee {
+        fault: "trafficcop itself fails (a panic)",
+        happens: "the same, by the guardian; trafficcop waits for it and exits 70, so that a service manager or a container that ends with its main process does not cut it short",
+        how_long: "as above",
+        shown: &[(
+            "run_blob",
+            &["a_supervisor_that_panics_leaves_a_drained_command_and_a_released_lease"],
+        )],
+    },
+    Guarantee {
+        fault: "the machine has no thread to spare (`RLIMIT_NPROC`, `pids.max`), or files may not grow (`ulimit -f`)",
+        happens: "control is kept: whose name was looked up once is looked up without a new thread, and what cannot be written of the event log is lost, with one warning. Before anything started, what is missing (a process, a descriptor) is said, and the exit status is 69",
+        how_long: "a command's process is asked for again for 0.3 s",
+        shown: &[
+            (
+                "run_blob",
+                &["a_machine_without_a_thread_to_spare_looks_up_the_store_s_name_all_the_same"],
+            ),
+            (
+                "service_bus",
+                &["a_machine_without_a_thread_to_spare_keeps_its_message"],
+            ),
+            (
+                "run_file",
+                &[
+                    "a_limit_of_the_size_of_files_costs_the_event_log_and_not_the_command",
+                    "too_few_descriptors_are_said_before_anything_starts",
+                    "a_process_that_cannot_be_had_for_a_moment_is_asked_for_again",
+                ],
+            ),
+        ],
+    },
+    Guarantee {
         fault: "the guardian is SIGKILLed",
         happens: "the kernel kills the command with it, the supervisor the rest of the tree; then it gives the lock back and exits 70, even with `--if-lost compete`",
         how_long: "at once",
@@ -541,6 +573,20 @@ pub(crate) const LIMITS: &[Limit] = &[
             "fencing",
             &["the_token_of_an_ended_tenure_is_refused_after_the_next_one_wrote"],
         )],
+    },
+    Limit {
+        what: "a machine is cloned, or restored from a snapshot, while it has control: both copies renew one lease under one fencing token, for as long as they run",
+        answer: "stop trafficcop before a machine is copied, and never start a copy of one that has control beside it. On a blob a warning tells of the copy with the next renewal after it wrote there (when it drains, or records a result of `--once`), and a result that it recorded is not taken for one's own (70). Until it writes nothing can tell the two apart, the fencing token neither",
+        shown: &[
+            (
+                "run_blob",
+                &["a_copy_of_this_machine_is_told_of_as_soon_as_it_writes_under_our_lease"],
+            ),
+            (
+                "blob_store",
+                &["a_result_that_a_copy_of_us_has_recorded_is_not_taken_for_ours"],
+            ),
+        ],
     },
     Limit {
         what: "the command hands work to another daemon (`at`, `docker run -d`, `systemctl start`)",

@@ -11,7 +11,7 @@ use trafficcop::clock::Instant;
 
 use super::stage::{Stage, signal};
 use super::support::proxy::{Call, Fate, Mode};
-use super::table::{Contain, Effect, Fault, Lock, Row, Shape};
+use super::table::{Effect, Fault, Lock, Row, Shape};
 
 /// Longer than any attempt may take.
 const TOO_LATE: Duration = Duration::from_secs(20);

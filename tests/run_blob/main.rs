@@ -16,6 +16,7 @@ mod hot;
 mod lost_reply;
 mod others;
 mod outage;
+mod refused;
 
 use std::fs::File;
 

@@ -206,3 +206,39 @@ fn a_standby_polls_without_writing_to_the_lock() {
     assert!(log.len() >= 5, "{log:#?}");
     assert!(log.iter().all(|seen| seen.call == Call::Look), "{log:#?}");
 }
+
+#[test]
+fn a_copy_of_this_machine_is_told_of_as_soon_as_it_writes_under_our_lease() {
+    let stage = Stage::new("twofold");
+    let journal = &stage.scene.journal;
+    let proxy = Proxy::before(azurite().port);
+    let mut one = stage.instance(proxy.port, "one", &[], &[]);
+    journal.await_tag(What::Beat, "one");
+    proxy.await_next(Call::Renew);
+    proxy.await_next(Call::Renew);
+    assert!(!one.stderr().contains("a copy of"), "{}", one.stderr());
+    // The copy begins to drain: the same record under the same lease.
+    let id = last_grant(&proxy).lease_id.expect("an id");
+    let record: Vec<(String, String)> = (stage.blob.look().expect("the blob").into_iter())
+        .filter_map(|(name, value)| Some((name.strip_prefix("x-ms-meta-")?.to_owned(), value)))
+        .collect();
+    let record: Vec<(&str, &str)> = (record.iter())
+        .filter(|(name, _)| name != "trafficcop_draining")
+        .map(|(name, value)| (&**name, &**value))
+        .chain([("trafficcop_draining", "true")])
+        .collect();
+    let asked = proxy.log().len();
+    stage.blob.write(&id, &record);
+    one.await_log("a copy of this machine");
+    let calls = proxy.log().split_off(asked);
+    assert!(
+        calls.iter().all(|seen| seen.call == Call::Renew),
+        "it costs no further request: {calls:?}"
+    );
+    // It is told once, and nobody is ended for it.
+    proxy.await_next(Call::Renew);
+    stage.let_end("one");
+    assert_eq!(one.wait(), Ended::Code(0), "{}", one.stderr());
+    assert_eq!(one.stderr().matches("a copy of this machine").count(), 1);
+    assert_eq!(journal.judge(), ["one"]);
+}

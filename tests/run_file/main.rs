@@ -10,6 +10,7 @@ mod command;
 mod hand_over;
 mod operated;
 mod proofs;
+mod refused;
 mod standing_still;
 mod waiting;
 

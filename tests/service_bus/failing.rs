@@ -205,3 +205,64 @@ fn a_server_that_is_no_broker_is_called_what_it_is() {
     let served = server.join().expect("a server");
     assert!(served < 40, "{served} connections");
 }
+
+#[test]
+fn a_frame_that_cannot_be_ends_the_connection_and_nothing_else() {
+    std::thread::scope(|scope| {
+        for size in 0..8 {
+            scope.spawn(move || {
+                let stage = Stage::with(SHORT);
+                let act = Act::Bytes(vec![0, 0, 0, size]);
+                stage.broker.fault(Fault::new(On::RenewLock, act));
+                stage.put("x");
+                // Longer than the lock, which is renewed on another connection.
+                let done = stage.once(&[], "sleep 8");
+                assert_ended(&done, 0, "completed, attempt 1, exit 0");
+                assert!(!done.stderr.contains("panicked"), "{}", done.stderr);
+                assert_eq!(stage.expired(), 0);
+                stage.assert_holds(0, 0);
+            });
+        }
+    });
+}
+
+/// Its connection is made anew by the name of the service's host.
+#[test]
+fn a_machine_without_a_thread_to_spare_keeps_its_message() {
+    let stage = Stage::with(SHORT);
+    stage.put("x");
+    let string = stage.broker.connection_string();
+    let by_name = string.replace("127.0.0.1", "localhost");
+    let go_on = stage.scene.path("go-on");
+    let script = format!(
+        "echo runs >&2; until [ -e {} ]; do sleep 0.1; done",
+        go_on.display()
+    );
+    let running = stage
+        .worker()
+        .env(STRING, by_name)
+        .on_a_machine_that_refuses()
+        .arg("--once")
+        .shell(&script)
+        .start();
+    running.await_log("runs");
+    let renewed = |times: usize| {
+        stage.wait("renewals", move |view| {
+            let renewed = |event: &Event| matches!(event, Event::Renewed { .. });
+            let journal = view.journal().iter();
+            let count = journal.filter(|entry| renewed(&entry.event)).count();
+            (count >= times).then_some(count)
+        })
+    };
+    // So long that a thread which is kept for a while after its last work has gone.
+    let before = renewed(8);
+    stage.scene.refuse("pthread_create");
+    stage.broker.cut();
+    renewed(before + 2);
+    std::fs::write(go_on, "").expect("a file in the scene");
+    let done = running.finish();
+    assert_ended(&done, 0, "completed, attempt 1, exit 0");
+    assert!(!done.stderr.contains("panicked"), "{}", done.stderr);
+    assert_eq!(stage.expired(), 0);
+    stage.assert_holds(0, 0);
+}

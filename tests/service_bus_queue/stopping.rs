@@ -6,16 +6,16 @@ use super::*;
 async fn what_was_not_handed_out_goes_back_as_it_was() {
     let scene = Scene::locking(300);
     scene.wait_in_vain(4, 300).await;
-    for number in 0..4_u8 {
+    for number in 0..3_u8 {
         scene.put(&[number]);
     }
     scene
-        .until(|view| (view.counts(JOBS).locked == 4).then_some(()))
+        .until(|view| (view.counts(JOBS).locked == 3).then_some(()))
         .await;
     scene.queue.stop(patiently()).await;
     let left = scene.waiting(JOBS);
     assert_eq!(scene.counts().locked, 0);
-    assert!(left.len() == 4 && left.iter().all(|message| message.failed == 0));
+    assert!(left.len() == 3 && left.iter().all(|message| message.failed == 0));
     assert_eq!(
         scene.count(|event| matches!(event, Event::Drained { .. })),
         1
@@ -28,6 +28,51 @@ async fn what_was_not_handed_out_goes_back_as_it_was() {
     scene
         .until(|view| (view.connections() == 0).then_some(()))
         .await;
+}
+
+/// A service that never says that it drained: what it is asked for is to be settled all the same, and
+/// within the time that there is.
+#[tokio::test]
+async fn a_service_that_does_not_answer_a_drain_leaves_nothing_locked() {
+    // Fewer than may come: nobody knows whether more do, and half of the time is waited.
+    let scene = Scene::locking(300);
+    scene.fault(On::Drain, Act::Ignore);
+    scene.wait_in_vain(4, 300).await;
+    for number in 0..3_u8 {
+        scene.put(&[number]);
+    }
+    scene
+        .until(|view| (view.counts(JOBS).locked == 3).then_some(()))
+        .await;
+    let began = Instant::now();
+    scene.queue.stop(later(4000)).await;
+    let took = Instant::now().since(began);
+    assert_eq!(scene.counts().locked, 0);
+    let left = scene.waiting(JOBS);
+    assert!(left.len() == 3 && left.iter().all(|message| message.failed == 0));
+    assert!(took < Duration::from_millis(3500), "{took:?}");
+}
+
+/// A link whose credit is used up has nothing to drain, and the service need not say so.
+#[tokio::test]
+async fn a_drain_has_ended_when_all_has_come_that_was_asked_for() {
+    let scene = Scene::locking(300);
+    scene.fault(On::Drain, Act::Ignore);
+    scene.wait_in_vain(4, 300).await;
+    for number in 0..4_u8 {
+        scene.put(&[number]);
+    }
+    scene
+        .until(|view| (view.counts(JOBS).locked == 4).then_some(()))
+        .await;
+    let began = Instant::now();
+    scene.queue.stop(patiently()).await;
+    let took = Instant::now().since(began);
+    assert_eq!(scene.counts().locked, 0);
+    let left = scene.waiting(JOBS);
+    assert!(left.len() == 4 && left.iter().all(|message| message.failed == 0));
+    // Far from half a minute.
+    assert!(took < Duration::from_secs(20), "{took:?}");
 }
 
 #[tokio::test]

@@ -200,6 +200,22 @@ impl Blob {
         );
     }
 
+    /// Writes this metadata as whoever has the lease of this id, or a copy of him.
+    pub(crate) fn write(&self, id: &str, metadata: &[(&str, &str)]) {
+        let names: Vec<String> = metadata
+            .iter()
+            .map(|(name, _)| format!("x-ms-meta-{name}"))
+            .collect();
+        let mut headers = vec![("x-ms-lease-id", id)];
+        headers.extend(
+            names
+                .iter()
+                .map(String::as_str)
+                .zip(metadata.iter().map(|pair| pair.1)),
+        );
+        self.demand("PUT", "comp=metadata", &headers);
+    }
+
     /// Gives that lease back.
     pub(crate) fn release(&self, id: &str) {
         self.demand(

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use nix::libc;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
+use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigHandler, Signal, kill, signal};
 use nix::unistd::Pid;
 
@@ -106,6 +107,16 @@ impl<'a> Run<'a> {
         self
     }
 
+    /// On a machine that refuses a call as long as a file of its name is in this directory of the
+    /// scene: see `refusing.rs`, and [`Scene::refuse`].
+    #[must_use]
+    pub(crate) fn on_a_machine_that_refuses(self) -> Self {
+        let directory = self.scene.path("refusing");
+        std::fs::create_dir_all(&directory).expect("a directory in the scene");
+        self.env("REFUSING", directory)
+            .env("LD_PRELOAD", programs::refusing())
+    }
+
     /// Its working directory.
     #[must_use]
     pub(crate) fn current_dir(mut self, directory: &Path) -> Self {
@@ -153,6 +164,14 @@ impl<'a> Run<'a> {
             }
             Ok(())
         }));
+        self
+    }
+
+    /// Starts with this limit, which its command gets, too.
+    #[must_use]
+    pub(crate) fn limited(mut self, resource: Resource, limit: u64) -> Self {
+        self.preparations
+            .push(Box::new(move || Ok(setrlimit(resource, limit, limit)?)));
         self
     }
 

@@ -37,6 +37,15 @@ pub(crate) fn wrong_clock() -> &'static Path {
     })
 }
 
+/// A library that refuses what a machine can refuse, compiled from `refusing.rs`.
+pub(crate) fn refusing() -> &'static Path {
+    static MADE: OnceLock<PathBuf> = OnceLock::new();
+    MADE.get_or_init(|| {
+        let source = include_str!("refusing.rs");
+        compiled("refusing", source, &["--crate-type", "cdylib"])
+    })
+}
+
 /// What rustc makes of `NAME.rs`, whose text is `source`.
 fn compiled(name: &str, source: &str, options: &[&str]) -> PathBuf {
     let mut hasher = DefaultHasher::new();

@@ -82,6 +82,26 @@ impl Scene {
         words
     }
 
+    /// From now on this call is refused to the instances that are
+    /// [on such a machine](Run::on_a_machine_that_refuses).
+    pub(crate) fn refuse(&self, call: &str) {
+        let directory = self.path("refusing");
+        std::fs::create_dir_all(&directory).expect("a directory in the scene");
+        std::fs::write(directory.join(call), "").expect("a file in the scene");
+    }
+
+    /// The same, but so many calls of a process are granted before, and so many refused then.
+    pub(crate) fn refuse_after(&self, call: &str, granted: u32, refused: u32) {
+        self.refuse(call);
+        let path = self.path("refusing").join(call);
+        std::fs::write(path, format!("{granted} {refused}")).expect("a file in the scene");
+    }
+
+    /// From now on it is granted again.
+    pub(crate) fn grant(&self, call: &str) {
+        std::fs::remove_file(self.path("refusing").join(call)).expect("it was refused");
+    }
+
     /// All living processes of the scene that are not `trafficcop` itself: the commands' trees.
     #[must_use]
     pub(crate) fn trees(&self) -> Vec<Process> {

@@ -268,6 +268,8 @@ impl Blob {
                     once: once.unwrap_or_default(),
                 },
                 others: view.notes.others,
+                unanswered: false,
+                copied: false,
                 breaking: false,
             };
             self.begin_task(&held)?;

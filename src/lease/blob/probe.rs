@@ -136,7 +136,8 @@ impl Probe {
     /// # Errors
     /// See [`Probe::look`].
     pub async fn renew(&self, give_up_at: Instant) -> Result<(), Trouble> {
-        self.wire.renew(&self.lease, give_up_at).await
+        let renewed = self.wire.renew(&self.lease, give_up_at).await;
+        renewed.map(drop)
     }
 
     /// Writes metadata under the lease.

@@ -95,6 +95,7 @@ impl Blob {
             self.note(task, &mut next, outcome)?;
             let metadata = notes::write(&next.others, &next.record);
             let etag = held.etag.as_deref();
+            let unanswered = self.begin_to_write();
             let written = self
                 .wire
                 .set_metadata(&held.id, etag, &metadata, give_up_at);
@@ -102,11 +103,13 @@ impl Blob {
                 Ok(etag) => {
                     self.prove(Operation::Record);
                     next.etag = etag;
+                    next.unanswered = false;
                     self.replace_held(next);
                     return Ok(());
                 }
                 Err(trouble) => trouble,
             };
+            self.not_written(&trouble, unanswered);
             if is_gone(&trouble) {
                 return Err(lost(trouble.why()));
             }
@@ -125,9 +128,17 @@ impl Blob {
             known.etag = view.etag;
             known.others = view.notes.others;
             known.record.once = there;
+            known.unanswered = false;
             self.replace_held(known);
-            if done {
+            if done && unanswered {
                 return Ok(());
+            }
+            if done {
+                return Err(lost(
+                    "its result stands there already, and not by us: a copy of this machine ran it \
+                     under the same lease"
+                        .to_owned(),
+                ));
             }
         }
         Err(Failure::Transient {
@@ -161,8 +172,9 @@ impl Blob {
     /// What we know of the metadata has changed, unless the lease is another one by now.
     pub(super) fn replace_held(&self, known: Held) {
         let mut state = self.state();
-        if state.held.as_ref().is_some_and(|held| held.id == known.id) {
-            state.held = Some(known);
+        if let Some(held) = state.held.as_mut().filter(|held| held.id == known.id) {
+            let copied = held.copied;
+            *held = Held { copied, ..known };
         }
     }
 

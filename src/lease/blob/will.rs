@@ -14,6 +14,7 @@ use super::wire::Wire;
 use super::{Blob, Spent};
 use crate::azure::{Account, ServiceClock};
 use crate::clock::Instant;
+use crate::runtime::runtime;
 
 /// How long the guardian tries; after that the lease runs out by itself.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -57,10 +58,7 @@ fn execute_with(account: &Account, will: &[u8]) {
     };
     // A client of our own: the supervisor's connections must not be used by two processes.
     let account = account.in_another_process(ServiceClock::of_another(will.clock));
-    let Ok(runtime) = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-    else {
+    let Ok(runtime) = runtime() else {
         return;
     };
     let give_up_at = Instant::now() + LIMIT;

@@ -213,10 +213,15 @@ impl Wire {
         Ok((header(headers, "etag").map(str::to_owned), date(headers)))
     }
 
-    /// Renews the lease.
-    pub(super) async fn renew(&self, id: &str, give_up_at: Instant) -> Result<(), Trouble> {
+    /// Renews the lease. What the blob bears: its ETag, which a renewal does not change.
+    pub(super) async fn renew(
+        &self,
+        id: &str,
+        give_up_at: Instant,
+    ) -> Result<Option<String>, Trouble> {
         let answer = limited(give_up_at, self.blob.renew_lease(id.to_owned(), None)).await?;
-        bears(answer.headers(), id)
+        bears(answer.headers(), id)?;
+        Ok(header(answer.headers(), "etag").map(str::to_owned))
     }
 
     /// Gives the lease back.

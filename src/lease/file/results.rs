@@ -107,6 +107,18 @@ pub(super) fn make_room(file: &fs::File, ledger: &Ledger) -> io::Result<()> {
 /// Writes new results, over the older ones of the two, and sees them to the disk.
 pub(super) fn write(file: &fs::File, ledger: &Ledger) -> io::Result<()> {
     match read(file)? {
+        // There is no greater number: the next line would not be the newer one. Counted from the
+        // beginning again, with the results that stand there in both places until they are replaced.
+        Found::Results {
+            ledger: there,
+            next,
+            edition: u64::MAX,
+        } => {
+            file.write_all_at(&encode(&there, 1), PLACES[next])?;
+            file.sync_data()?;
+            file.write_all_at(&encode(ledger, 2), PLACES[1 - next])?;
+            file.sync_data()
+        }
         Found::Results { next, edition, .. } => {
             file.write_all_at(&encode(ledger, edition), PLACES[next])?;
             file.sync_data()
@@ -241,6 +253,22 @@ mod tests {
         }
         file.write_all_at(&vec![0; WIDTH], PLACES[next]).unwrap();
         assert_eq!(ledger(&file), with("new"), "a page lost in a crash");
+    }
+
+    #[test]
+    fn results_are_kept_behind_the_greatest_number_that_a_line_can_bear() {
+        for greatest in [u64::MAX, u64::MAX - 1, u64::MAX - 2] {
+            for place in PLACES {
+                let file = file("new");
+                let line = encode(&with("greatest"), greatest);
+                file.write_all_at(&line, place).unwrap();
+                assert_eq!(ledger(&file), with("greatest"));
+                for key in ["a", "b", "c", "d"] {
+                    write(&file, &with(key)).unwrap();
+                    assert_eq!(ledger(&file), with(key), "after {greatest} at {place}");
+                }
+            }
+        }
     }
 
     #[test]

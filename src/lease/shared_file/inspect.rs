@@ -147,7 +147,8 @@ pub(in crate::lease) fn forget(
     if !errands.are_same(shown, &free.record.once) || (free.unread && !all) {
         return Ok(Forgotten::Changed);
     }
-    if !errands.leave(&mut free.record.once) && !(all && free.unread) {
+    let left = errands.leave(&mut free.record.once) || (all && free.unread);
+    if !left {
         return Ok(Forgotten::Nothing);
     }
     let record = VersionRecord {

@@ -112,7 +112,11 @@ impl VersionRecord {
             }
             let texts = [&mut line.command, &mut line.holder, &mut line.host];
             if let Some(longest) = texts.into_iter().max_by_key(|text| text.len()) {
-                longest.truncate(longest.floor_char_boundary(longest.len() * 3 / 4));
+                let mut end = longest.len() * 3 / 4;
+                while !longest.is_char_boundary(end) {
+                    end -= 1;
+                }
+                longest.truncate(end);
             }
         }
     }

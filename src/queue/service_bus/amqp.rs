@@ -452,29 +452,32 @@ impl Intake for Arrivals {
 
     async fn drain(
         &mut self,
+        mut left: usize,
         give_up_at: Instant,
-    ) -> Result<Vec<Delivery>, (Vec<Delivery>, Fault)> {
-        let mut came = Vec::new();
+        came: &mut (dyn FnMut(Delivery) + Send),
+    ) -> Result<(), Fault> {
         let seen = Arc::clone(&self.seen);
         let drained = async {
-            Self::limited(self.receiver.drain()).await?;
+            if left > 0 {
+                Self::limited(self.receiver.drain()).await?;
+            }
             let mut total = None;
-            while total.is_none_or(|total| self.received < total) {
+            // A link whose credit was used up by messages has nothing to drain, and need not say so.
+            while left > 0 && total.is_none_or(|total| self.received < total) {
                 tokio::select! {
                     biased;
                     delivered = seen.drained(), if total.is_none() => total = Some(delivered),
-                    delivery = self.next() => came.push(delivery?),
+                    delivery = self.next() => {
+                        came(delivery?);
+                        left -= 1;
+                    }
                 }
             }
             Ok(())
         };
-        match before(give_up_at, drained).await {
-            Some(Ok(())) => Ok(came),
-            Some(Err(fault)) => Err((came, fault)),
-            None => {
-                let fault = Fault::Unanswered("the service does not say that it drained".into());
-                Err((came, fault))
-            }
-        }
+        before(give_up_at, drained).await.unwrap_or_else(|| {
+            let why = "the service does not say that it drained";
+            Err(Fault::Unanswered(why.into()))
+        })
     }
 }

@@ -75,12 +75,17 @@ pub(super) trait Intake: Send {
     /// The next message. Loses nothing when it is dropped.
     async fn next(&mut self) -> Result<Delivery, Fault>;
 
-    /// Lets nothing come any more, and returns what came until the service had heard of it.
+    /// Lets nothing come any more, and tells of what comes until the service has heard of it. That is
+    /// so as well when all has come that was let: `left` more.
     ///
     /// # Errors
-    /// Why that was not to be heard, with what came until then.
-    async fn drain(&mut self, give_up_at: Instant)
-    -> Result<Vec<Delivery>, (Vec<Delivery>, Fault)>;
+    /// Why that was not to be heard.
+    async fn drain(
+        &mut self,
+        left: usize,
+        give_up_at: Instant,
+        came: &mut (dyn FnMut(Delivery) + Send),
+    ) -> Result<(), Fault>;
 }
 
 /// A delivery on the link of one connection.

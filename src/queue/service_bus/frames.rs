@@ -9,6 +9,8 @@
 const KEEP: usize = 2048;
 /// Shorter than its own header no frame is.
 const HEADER: usize = 8;
+/// It begins with the frame's size.
+const SIZE: usize = 4;
 
 /// What was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,36 +52,44 @@ pub(super) struct Scanner {
 
 impl Scanner {
     /// Takes in what was received, and tells what was read in it.
-    pub(super) fn feed(&mut self, mut bytes: &[u8], mut tell: impl FnMut(Sight)) {
-        while !bytes.is_empty() {
-            let size = self.size();
-            let wanted = size.unwrap_or(HEADER);
-            let part = bytes.len().min(wanted - self.seen);
-            let (now, later) = bytes.split_at(part);
-            let kept = KEEP.saturating_sub(self.head.len()).min(now.len());
-            self.head.extend_from_slice(&now[..kept]);
+    ///
+    /// # Errors
+    /// How many of these bytes come before a frame that is shorter than its own header. The library
+    /// panics at such a frame, and behind it nothing can be made sense of.
+    pub(super) fn feed(&mut self, bytes: &[u8], mut tell: impl FnMut(Sight)) -> Result<(), usize> {
+        let (mut begun, mut at) = (0, 0);
+        while at < bytes.len() {
+            let rest = bytes.get(at..).unwrap_or_default();
+            let wanted = self.size().unwrap_or(SIZE);
+            let part = rest.len().min(wanted.saturating_sub(self.seen));
+            let kept = KEEP.saturating_sub(self.head.len()).min(part);
+            self.head.extend(rest.iter().take(kept));
             self.seen += part;
-            bytes = later;
-            if self.size() == Some(self.seen) {
-                if let Some(sight) = read(&self.head) {
-                    tell(sight);
+            at += part;
+            match self.size() {
+                Some(size) if size < HEADER => return Err(begun),
+                Some(size) if size == self.seen => {
+                    if let Some(sight) = read(&self.head) {
+                        tell(sight);
+                    }
+                    self.head.clear();
+                    self.seen = 0;
+                    begun = at;
                 }
-                self.head.clear();
-                self.seen = 0;
+                _ => {}
             }
         }
+        Ok(())
     }
 
     /// The size of the present frame, once it is known.
     fn size(&self) -> Option<usize> {
-        let size: [u8; 4] = self.head.get(..4)?.try_into().ok()?;
+        let size: [u8; SIZE] = self.head.get(..SIZE)?.try_into().ok()?;
         if &size == b"AMQP" {
             // The header of a protocol.
             return Some(HEADER);
         }
-        let size = u32::from_be_bytes(size) as usize;
-        // What cannot be is left to the library.
-        (self.head.len() >= HEADER).then(|| size.max(HEADER))
+        Some(u32::from_be_bytes(size) as usize)
     }
 }
 
@@ -288,7 +298,9 @@ mod tests {
         let mut scanner = Scanner::default();
         let mut sights = Vec::new();
         for part in bytes.chunks(cut) {
-            scanner.feed(part, |sight| sights.push(sight));
+            if scanner.feed(part, |sight| sights.push(sight)).is_err() {
+                break;
+            }
         }
         sights
     }
@@ -382,6 +394,39 @@ mod tests {
         let (stream, sights) = stream(5000);
         for cut in [1, 2, 3, 7, 8, 9, 100, 4096, usize::MAX] {
             assert_eq!(all(&stream, cut), sights, "in pieces of {cut}");
+        }
+    }
+
+    #[test]
+    fn a_frame_that_is_shorter_than_its_header_is_found_before_it_is_passed_on() {
+        let (sound, sights) = stream(20);
+        for size in 0..8_u8 {
+            for behind in [0, 1, 4, 100] {
+                let mut stream = sound.clone();
+                stream.extend([0, 0, 0, size]);
+                stream.extend(vec![0; behind]);
+                for cut in [1, 3, 4, 7, 1000, stream.len()] {
+                    let mut scanner = Scanner::default();
+                    let mut seen = Vec::new();
+                    let mut passed = 0;
+                    for part in stream.chunks(cut) {
+                        match scanner.feed(part, |sight| seen.push(sight)) {
+                            Ok(()) => passed += part.len(),
+                            Err(before) => {
+                                passed += before;
+                                break;
+                            }
+                        }
+                    }
+                    // So little of its size that the library waits for more.
+                    assert!(
+                        passed < sound.len() + 4,
+                        "{size}, {behind} behind, by {cut}"
+                    );
+                    assert!(passed >= sound.len(), "{size}, {behind} behind, by {cut}");
+                    assert_eq!(seen, sights);
+                }
+            }
         }
     }
 

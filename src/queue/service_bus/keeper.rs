@@ -199,9 +199,10 @@ impl Keeper {
             };
             match woke {
                 Woke::Ordered(Some(Order::Stop(by, done))) => {
+                    // First what is here: nothing else is sure.
                     let here = self.shelf.close();
-                    self.drain(&mut *intake, by, &*service).await;
                     here.into_iter().for_each(|taken| self.give_back(taken, by));
+                    self.drain(&mut *intake, by, &*service).await;
                     self.stop(by, done);
                 }
                 Woke::Ordered(Some(Order::Close(by, done))) => {
@@ -311,17 +312,15 @@ impl Keeper {
         });
     }
 
-    /// Lets nothing come any more on this connection, and gives back what came.
+    /// Lets nothing come any more on this connection, and gives back what comes until then. It takes
+    /// no more than half of the time: what came wants to be settled as well.
     async fn drain(&self, intake: &mut dyn Intake, until: Instant, service: &dyn Service) {
-        let (came, fault) = match intake.drain(until).await {
-            Ok(came) => (came, None),
-            Err((came, fault)) => (came, Some(fault)),
-        };
-        if let Some(fault) = fault {
+        let now = Instant::now();
+        let give_up_at = now + until.since(now) / 2;
+        let left = self.shelf.credit();
+        let mut came = |delivery| self.came(delivery, service);
+        if let Err(fault) = intake.drain(left, give_up_at, &mut came).await {
             tracing::debug!("not drained: {}", fault.why());
-        }
-        for delivery in came {
-            self.came(delivery, service);
         }
     }
 

@@ -156,6 +156,11 @@ impl Shelf {
         state.credit.extend((0..count).map(|_| at));
     }
 
+    /// How many messages may still come.
+    pub(super) fn credit(&self) -> usize {
+        self.state().credit.len()
+    }
+
     /// A message came: the moment before its credit was given. None if there was no credit for it.
     pub(super) fn came(&self) -> Option<Instant> {
         self.state().credit.pop_front()

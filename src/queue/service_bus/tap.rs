@@ -1,7 +1,8 @@
 //! Reads along on the connection, between the socket and the library: see [`super::frames`].
 //!
 //! Made by the engine for each connection. It also knows when anything was heard last, which tells a
-//! lost answer from a dead line. It must never change, hold up or swallow a byte.
+//! lost answer from a dead line. It must never change, hold up or swallow a byte, but for those of a
+//! frame that cannot be: there the stream has ended, with an error.
 
 use std::io;
 use std::pin::Pin;
@@ -101,6 +102,8 @@ impl Seen {
 pub(super) struct Tap<S> {
     stream: S,
     scanner: Scanner,
+    /// A frame came that cannot be.
+    malformed: bool,
     seen: Arc<Seen>,
 }
 
@@ -109,9 +112,17 @@ impl<S> Tap<S> {
         Tap {
             stream,
             scanner: Scanner::default(),
+            malformed: false,
             seen,
         }
     }
+}
+
+fn malformed() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        "the service sent a frame that is shorter than its own header",
+    )
 }
 
 impl<S> std::fmt::Debug for Tap<S> {
@@ -127,6 +138,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Tap<S> {
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let tap = self.get_mut();
+        if tap.malformed {
+            return Poll::Ready(Err(malformed()));
+        }
         let before = into.filled().len();
         let polled = Pin::new(&mut tap.stream).poll_read(cx, into);
         let read = into.filled().get(before..).unwrap_or_default();
@@ -134,7 +148,14 @@ impl<S: AsyncRead + Unpin> AsyncRead for Tap<S> {
             let now = Instant::now().as_nanos();
             tap.seen.heard.store(now, Ordering::Relaxed);
             let seen = &tap.seen;
-            tap.scanner.feed(read, |sight| seen.saw(sight));
+            let fed = tap.scanner.feed(read, |sight| seen.saw(sight));
+            if let Err(sound) = fed {
+                tap.malformed = true;
+                into.set_filled(before + sound);
+                if sound == 0 {
+                    return Poll::Ready(Err(malformed()));
+                }
+            }
         }
         polled
     }

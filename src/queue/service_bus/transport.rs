@@ -14,6 +14,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::fault::Fault;
+use crate::azure::addresses;
 
 /// A stream of bytes, whatever is under it.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -28,7 +29,8 @@ pub(super) async fn connect(
 ) -> Result<Box<dyn Stream>, Fault> {
     let unsent = |why: io::Error| Fault::Unsent(format!("{host}:{port}: {why}"));
     let bare = host.trim_start_matches('[').trim_end_matches(']');
-    let stream = TcpStream::connect((bare, port)).await.map_err(unsent)?;
+    let addresses = addresses(bare, port).await.map_err(unsent)?;
+    let stream = TcpStream::connect(&*addresses).await.map_err(unsent)?;
     // Requests are short and waited for: each would be held back for the answer to the one before.
     stream.set_nodelay(true).map_err(unsent)?;
     let Some(tls) = tls else {

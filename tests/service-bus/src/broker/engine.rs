@@ -342,6 +342,12 @@ impl Engine {
                 self.freeze(id);
                 self.answer(id, answers);
             }
+            Act::Bytes(bytes) => {
+                drop(work(self));
+                if let Some(connection) = self.connections.get(&id) {
+                    connection.line.send(bytes);
+                }
+            }
         }
     }
 

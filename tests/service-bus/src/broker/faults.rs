@@ -16,6 +16,8 @@ pub enum On {
     Send,
     /// A message that is delivered. Of the acts: `Cut`, `CutAfter` and `Detach`.
     Deliver,
+    /// A drain that a link is asked for. Of the acts: `Ignore`.
+    Drain,
     /// A disposition on a link.
     Settle,
     /// `com.microsoft:renew-lock`
@@ -64,6 +66,8 @@ pub enum Act {
     },
     /// It is done, and the connection is frozen before the answer.
     Freeze,
+    /// It is done, and these bytes are sent instead of the answer (not of a delivery).
+    Bytes(Vec<u8>),
 }
 
 impl Act {

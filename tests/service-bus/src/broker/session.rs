@@ -9,6 +9,7 @@ use crate::codec::performative::{Begin, Flow, Performative, Transfer};
 
 use super::connection::Connection;
 use super::engine::Engine;
+use super::faults::On;
 use super::namespace::Node;
 use super::settle::Unsettled;
 
@@ -274,7 +275,8 @@ impl Engine {
             let credit = limit.wrapping_sub(out.delivery_count);
             // A credit that was taken back may lie behind what was sent in the meantime.
             out.credit = if credit > u32::MAX / 2 { 0 } else { credit };
-            out.drain = flow.drain;
+            let address = link.node.address();
+            out.drain = flow.drain && self.faults.next(On::Drain, &address).is_none();
         }
         if flow.echo {
             connection.send_flow(channel, handle);

@@ -1,0 +1,47 @@
+//! The runtime that everything that waits runs on, made where it can be made.
+//!
+//! Called by whoever drives something to its end, after the guardians were forked: what a guardian
+//! gives to its command is the limit that we were given. The library behind it panics where it gets
+//! no descriptors for itself, so they are asked for before.
+
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use tokio::runtime::{Builder, Runtime};
+
+/// What the runtime and its signals are made of, and what opens the first file.
+const NEEDED: usize = 8;
+
+/// Makes it. One thread, which is the caller's.
+///
+/// # Errors
+/// Where there are too few descriptors for it, in words, or what the kernel says.
+pub(crate) fn runtime() -> io::Result<Runtime> {
+    make_room();
+    look_for_room()?;
+    Builder::new_current_thread().enable_all().build()
+}
+
+/// Each slot of a file that was looked at stays open, and so do the connections of those who ask.
+/// Where it cannot be, what cannot be opened is told of, one by one.
+fn make_room() {
+    const WANTED: u64 = 4096;
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, soft.max(hard.min(WANTED)), hard);
+    }
+}
+
+/// Opens as many as are needed, and closes them.
+fn look_for_room() -> io::Result<()> {
+    let stdin = io::stdin();
+    let taken: io::Result<Vec<OwnedFd>> = (0..NEEDED)
+        .map(|_| stdin.as_fd().try_clone_to_owned())
+        .collect();
+    taken.map(drop).map_err(|why| {
+        let why = format!(
+            "too few file descriptors for trafficcop itself: {why}: raise the limit (ulimit -n)"
+        );
+        io::Error::other(why)
+    })
+}

@@ -1,0 +1,89 @@
+//! A machine that refuses: descriptors, room in files, and what the runtime cannot do without.
+
+use nix::sys::resource::Resource;
+
+use crate::support::instance::{Ended, assert_ended};
+use crate::support::scene::Scene;
+
+#[test]
+fn a_limit_of_the_size_of_files_costs_the_event_log_and_not_the_command() {
+    const LIMIT: u64 = 64 * 1024;
+    let scene = Scene::new();
+    let log = scene.path("events");
+    std::fs::write(&log, "x".repeat(LIMIT as usize - 1) + "\n").unwrap();
+    let finished = scene
+        .run_on_file()
+        .limited(Resource::RLIMIT_FSIZE, LIMIT)
+        .arg("--event-log")
+        .arg(&log)
+        // Not before the log was to be written, of which nobody waits for.
+        .shell("exec 2>/dev/null; head -c 70000 /dev/zero >big; echo $?; exit 3")
+        .current_dir(scene.directory())
+        .finish();
+    assert_ended(&finished, 3, "cannot write the event log");
+    // The command dies of what trafficcop does not die of: what is a death is for its starter to say.
+    assert_eq!(finished.stdout, "153\n", "{}", finished.stderr);
+    assert_eq!(
+        finished
+            .stderr
+            .matches("cannot write the event log")
+            .count(),
+        1
+    );
+    assert_eq!(std::fs::metadata(&log).unwrap().len(), LIMIT);
+}
+
+#[test]
+fn too_few_descriptors_are_said_before_anything_starts() {
+    let scene = Scene::new();
+    let ran = scene.path("ran");
+    let script = format!("echo >> {}", ran.display());
+    let mut most_refused = 0;
+    for limit in 4..=40 {
+        let _ = std::fs::remove_file(&ran);
+        let finished = scene
+            .run_on_file()
+            .limited(Resource::RLIMIT_NOFILE, limit)
+            .shell(&script)
+            .finish();
+        let said = &finished.stderr;
+        match finished.ended {
+            Ended::Code(0) => assert!(ran.exists(), "{limit}: {said}"),
+            Ended::Code(69) => {
+                assert!(!ran.exists(), "{limit}: {said}");
+                assert!(said.contains("descriptors") || said.contains("Too many open files"));
+                most_refused = limit;
+            }
+            other => panic!("{limit}: {other:?}\n{said}"),
+        }
+    }
+    assert!((8..40).contains(&most_refused), "{most_refused}");
+}
+
+#[test]
+fn a_process_that_cannot_be_had_for_a_moment_is_asked_for_again() {
+    let scene = Scene::new();
+    let ran = || {
+        scene
+            .run_on_file()
+            .on_a_machine_that_refuses()
+            .args(["--contain", "none"])
+            .command(["echo", "ran"])
+    };
+    // The first is the guardian, the second the command.
+    scene.refuse_after("fork", 1, 2);
+    let finished = ran().finish();
+    assert_ended(&finished, 0, "in control");
+    assert_eq!(finished.stdout, "ran\n");
+
+    scene.refuse_after("fork", 1, 100);
+    let finished = ran().finish();
+    assert_ended(&finished, 69, "try again");
+    assert_eq!(finished.stdout, "");
+
+    // Not even a guardian.
+    scene.refuse("fork");
+    let finished = ran().finish();
+    assert_ended(&finished, 69, "cannot set up the guardian: forking");
+    assert!(finished.stderr.contains("try again"), "{}", finished.stderr);
+}

@@ -1,0 +1,120 @@
+//! A machine that refuses: preloaded into an instance, it fails a call of the C library for as long
+//! as a file with the call's name is in the directory `REFUSING`. Two numbers in the file: so many of
+//! a process's calls are granted before (those of its parent count), and so many are refused then.
+//!
+//! Not a module: compiled by itself (`programs.rs`) as a shared library. The calls: `pthread_create`
+//! and `fork` (EAGAIN: no more of them may be had), `epoll_wait` (EBADF: what never happens, and what
+//! the runtime panics for).
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+const EAGAIN: c_int = 11;
+const EBADF: c_int = 9;
+const RTLD_NEXT: *mut c_void = -1_isize as *mut c_void;
+
+unsafe extern "C" {
+    fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
+    fn __errno_location() -> *mut c_int;
+}
+
+/// How many calls there were to [`fork`].
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+fn is_refused(name: &CStr) -> bool {
+    is_refused_now(name, 0)
+}
+
+/// Whether call number `calls` is.
+fn is_refused_now(name: &CStr, calls: u32) -> bool {
+    // SAFETY: the C library's own place for it. It is left as it was: whoever is not refused must not
+    // see that he was looked at.
+    let errno = unsafe { *__errno_location() };
+    let refused = std::env::var_os("REFUSING").and_then(|directory| {
+        let path = Path::new(&directory).join(name.to_str().ok()?);
+        let text = std::fs::read_to_string(path).ok()?;
+        let mut numbers = text.split_whitespace().map(|number| number.parse().ok());
+        let granted = numbers.next().flatten().unwrap_or(0);
+        let refused = numbers.next().flatten().unwrap_or(u32::MAX);
+        Some(calls >= granted && calls - granted < refused)
+    });
+    // SAFETY: as above.
+    unsafe { *__errno_location() = errno };
+    refused.unwrap_or(false)
+}
+
+/// What the caller would have reached without us.
+fn next(name: &CStr) -> *mut c_void {
+    // SAFETY: a name that ends with NUL. What is preloaded stands before the C library, which has it.
+    unsafe { dlsym(RTLD_NEXT, name.as_ptr()) }
+}
+
+fn fail(errno: c_int) -> c_int {
+    // SAFETY: the C library's own place for it.
+    unsafe { *__errno_location() = errno };
+    -1
+}
+
+type Create = unsafe extern "C" fn(*mut c_void, *const c_void, *const c_void, *mut c_void) -> c_int;
+
+/// Stands in for the C library's.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_create(
+    thread: *mut c_void,
+    attributes: *const c_void,
+    start: *const c_void,
+    argument: *mut c_void,
+) -> c_int {
+    if is_refused(c"pthread_create") {
+        return EAGAIN;
+    }
+    // SAFETY: the C library's function of this name, and the caller's own arguments.
+    unsafe {
+        let next: Create = std::mem::transmute(next(c"pthread_create"));
+        next(thread, attributes, start, argument)
+    }
+}
+
+/// Stands in for the C library's.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fork() -> c_int {
+    if is_refused_now(c"fork", FORKS.fetch_add(1, Ordering::SeqCst)) {
+        return fail(EAGAIN);
+    }
+    // SAFETY: the C library's function of this name.
+    unsafe {
+        let next: unsafe extern "C" fn() -> c_int = std::mem::transmute(next(c"fork"));
+        next()
+    }
+}
+
+type Wait = unsafe extern "C" fn(c_int, *mut c_void, c_int, c_int) -> c_int;
+
+/// Stands in for the C library's.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_wait(
+    set: c_int,
+    events: *mut c_void,
+    room: c_int,
+    timeout: c_int,
+) -> c_int {
+    // SAFETY: the C library's function of this name, and the caller's own arguments.
+    let told = unsafe {
+        let next: Wait = std::mem::transmute(next(c"epoll_wait"));
+        next(set, events, room, timeout)
+    };
+    if is_refused(c"epoll_wait") {
+        return fail(EBADF);
+    }
+    told
+}
