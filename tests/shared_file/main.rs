@@ -8,7 +8,6 @@
 mod support;
 
 mod drive;
-mod long;
 
 mod answers;
 mod cron;
@@ -27,16 +26,6 @@ use support::instance::{Ended, Instance, Run};
 use support::journal::{Line, What};
 use support::scene::Scene;
 use trafficcop::clock::Instant;
-
-/// What mostly waits.
-const LONG: &[&[long::Body]] = &[
-    answers::LONG,
-    hanging::LONG,
-    makers::LONG,
-    cron::LONG,
-    features::LONG,
-    store::versions::LONG,
-];
 
 const TERM: Ended = Ended::Died(Signal::SIGTERM);
 const KILL: Ended = Ended::Died(Signal::SIGKILL);
