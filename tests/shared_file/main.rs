@@ -82,7 +82,10 @@ fn await_life(scene: &Scene, tag: &str, since: Instant, span: Duration) {
 
 /// Kills both processes of an instance, as a machine does that dies.
 fn kill_both(mut one: Instance) {
-    for pid in [one.guardian(), one.pid()] {
+    let guardian = one.guardian();
+    // It would end by itself as soon as it sees that its guardian is dead.
+    one.freeze();
+    for pid in [guardian, one.pid()] {
         let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGKILL);
     }
     assert_eq!(one.wait(), KILL);
