@@ -291,11 +291,27 @@ def figures(values):
     return f"{'-' if m is None else f'{m:.2f}'} ({text})"
 
 
+class Lag(threading.Thread):
+    """How long the machine itself stood still: an emulated one has to share its processor."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.longest = 0.0
+        self.start()
+
+    def run(self):
+        while True:
+            t = now()
+            time.sleep(0.05)
+            self.longest = max(self.longest, (now() - t) / 1e9 - 0.05)
+
+
 class Result:
     """One line that begins with R: drive | scenario | ok or what was not as it should be | figures."""
 
     def __init__(self, drive, scenario):
         self.drive, self.scenario, self.wrong, self.parts, self.overlap, self.survivors = drive, scenario, [], [], 0.0, 0
+        self.lag = Lag()
 
     def expect(self, condition, otherwise):
         if not condition and otherwise not in self.wrong:
@@ -317,5 +333,7 @@ class Result:
         self.expect(o == 0, "OVERLAP")
 
     def say(self):
+        if self.lag.longest > 1:
+            self.figure(f"(the machine itself stood still for up to {self.lag.longest:.1f} s)")
         verdict = "ok" if not self.wrong else "FAIL: " + ", ".join(self.wrong)
         print(f"R {self.drive} | {self.scenario} | {verdict} | {'; '.join(self.parts)} | {self.overlap:.3f} | {self.survivors}", flush=True)
