@@ -31,7 +31,7 @@ use crate::report::roles::{self, Here, Role};
 use crate::report::stdout::Voice;
 use crate::run::{Company, Guardians, People, company, make_room, name_the_lock, open, rules};
 use crate::signals::Signals;
-use crate::supervise::{self, News, Program, Setup};
+use crate::supervise::{self, News, Program, Setup, StopAsked};
 
 /// What tells the reader: ourselves, whatever has become of the file since.
 const TELLER: &str = "/proc/self/exe";
@@ -170,7 +170,7 @@ impl Charge for Reader {
 
     /// The teller goes on: it has to speak at the deadline.
     fn pause(&mut self) {
-        if let Err(why) = supervise::stop_ourselves() {
+        if let Err(why) = supervise::stop_ourselves(StopAsked::of_a_signal()) {
             tracing::warn!("cannot stop: {why}");
         }
     }

@@ -35,6 +35,6 @@ pub use begin::begin;
 pub use control::View;
 pub use estate::Estate;
 pub use guardian::{Guardian, Refusal, fork, fork_for_a_teller};
-pub use tty::stop_ourselves;
+pub use tty::{StopAsked, stop_ourselves};
 pub use vitals::{Vitals, all_answer};
 pub use words::{Contain, News, Order, Program, Setup};

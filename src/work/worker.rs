@@ -34,7 +34,7 @@ use crate::run::make_room;
 #[cfg(feature = "http")]
 use crate::serve;
 use crate::signals::{Asked, Signals};
-use crate::supervise::{self, Guardian, News, Program, Setup};
+use crate::supervise::{self, Guardian, News, Program, Setup, StopAsked};
 
 /// How long it may take to say farewell to a queue.
 const CLOSING: Duration = Duration::from_secs(2);
@@ -378,7 +378,7 @@ impl Worker {
             Asked::Cordon(_) => {}
             // The commands go on under their deadlines.
             Asked::Pause => {
-                if let Err(why) = supervise::stop_ourselves() {
+                if let Err(why) = supervise::stop_ourselves(StopAsked::of_a_signal()) {
                     tracing::warn!("cannot stop: {why}");
                 }
             }
