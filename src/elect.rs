@@ -303,6 +303,7 @@ pub fn elect(mut plan: Plan, telling: &Telling) -> anyhow::Result<Leave> {
             return Ok(leave);
         }
     };
+    plan.refuse_our_own(store.name())?;
     if !roles::fits(store.name()) {
         let why = "the lock's name is too long for lines that go through a pipe as a whole: take a shorter one";
         return Err(Refusal::new(why).into());

@@ -34,6 +34,7 @@ use crate::azure::Wishes;
 use crate::cli;
 use crate::core::duty::WARM_POLL;
 use crate::core::{Budget, IfLost, Rules};
+use crate::deadline::Deadline;
 use crate::exit;
 pub use crate::exit::Refusal;
 use crate::lease::file::Heartbeat;
@@ -68,6 +69,8 @@ pub struct Place {
     pub pid: u32,
     /// Seeds the spread of polls and retries; different on every instance.
     pub seed: u64,
+    /// The lock that another trafficcop holds for the command we are a part of.
+    pub outer: Option<String>,
 }
 
 impl Place {
@@ -79,8 +82,17 @@ impl Place {
             host: host.to_string_lossy().into_owned(),
             pid: std::process::id(),
             seed: fastrand::u64(..),
+            outer: outer(),
         }
     }
+}
+
+/// What a command is told by who runs it, as long as that is true.
+fn outer() -> Option<String> {
+    let lock = std::env::var("TRAFFICCOP_LOCK").ok()?;
+    let holds = std::env::var_os("TRAFFICCOP_ROLE").is_some_and(|role| role == "holder");
+    let lasts = Deadline::from_env().is_ok_and(|deadline| deadline.in_control());
+    (holds && lasts).then_some(lock)
 }
 
 /// The lock, as far as it can be checked without asking its store.
@@ -166,9 +178,32 @@ pub struct Plan {
     pub ready: Ready,
     /// How what Azure announces for this machine is followed.
     pub scheduled_events: Option<crate::azure::scheduled_events::Config>,
+    /// The lock that another trafficcop holds for the command we are a part of.
+    outer: Option<String>,
 }
 
 impl Plan {
+    /// Refuses the lock of this name if it is held for the command we are a part of: we would wait
+    /// for it, and its holder for us. Of several slots another may be had.
+    ///
+    /// # Errors
+    /// That it is.
+    pub fn refuse_our_own(&self, name: &str) -> Result<(), Refusal> {
+        let Some(outer) = self.outer.as_deref().filter(|_| self.slots == 1) else {
+            return Ok(());
+        };
+        let is_it = match &self.lock {
+            Lock::Blob { .. } => outer == name,
+            Lock::File { path, .. } => same_file(Path::new(outer), path),
+        };
+        if is_it {
+            return Err(Refusal::new(format!(
+                "{name} is held for the command that we are a part of, and would never be free for us: leave the inner trafficcop out, or name another lock"
+            )));
+        }
+        Ok(())
+    }
+
     /// Makes sense of what was typed.
     ///
     /// # Errors
@@ -245,6 +280,7 @@ impl Plan {
             event_log,
             volume,
             command: typed.command,
+            outer: place.outer.clone(),
         })
     }
 }

@@ -57,6 +57,7 @@ pub fn run(plan: Plan) -> anyhow::Result<Leave> {
             return Ok(leave);
         }
     };
+    plan.refuse_our_own(store.name())?;
     let guardians = Guardians::fork(&plan)?;
     let guardian = &guardians.first;
     if plan.slots > 1 {

@@ -332,7 +332,7 @@ pub enum Hand {
 
 /// What the command finds in its environment.
 pub const FOR_THE_MESSAGE: &[(&str, &str)] = &[
-    ("TRAFFICCOP_QUEUE", "the queue's address"),
+    ("TRAFFICCOP_MESSAGE_QUEUE", "the queue's address"),
     (
         "TRAFFICCOP_MESSAGE_ID",
         "the message's id, the same at every attempt: what a command that must not do anything twice remembers",

@@ -98,6 +98,7 @@ impl Plan {
             event_log,
             volume,
             command: Vec::new(),
+            outer: place.outer.clone(),
         };
         Ok((plan, telling))
     }

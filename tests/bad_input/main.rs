@@ -6,6 +6,7 @@
 mod support;
 
 mod account;
+mod environment;
 mod local;
 mod service;
 mod usage;
