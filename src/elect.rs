@@ -29,7 +29,9 @@ use crate::plan::{Plan, Refusal, Telling};
 use crate::report;
 use crate::report::roles::{self, Here, Role};
 use crate::report::stdout::Voice;
-use crate::run::{Company, Guardians, People, company, make_room, name_the_lock, open, rules};
+use crate::run::{
+    Company, Guardians, People, company, make_room, name_the_lock, no_guardian, open, rules,
+};
 use crate::signals::Signals;
 use crate::supervise::{self, News, Program, Setup, StopAsked};
 
@@ -323,7 +325,7 @@ pub fn elect(mut plan: Plan, telling: &Telling) -> anyhow::Result<Leave> {
         grace: plan.rules.grace,
         afterlife: lease::execute_will,
     })
-    .map_err(|refusal| Refusal::new(refusal.to_string()))?;
+    .map_err(no_guardian)?;
     drop(theirs);
     if plan.slots > 1 {
         make_room();

@@ -5,12 +5,12 @@
 //! was given); it must never create, print or exit.
 
 use std::ffi::OsString;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 mod access;
 mod elect;
+mod files;
 mod habits;
 #[cfg(feature = "http")]
 mod listen;
@@ -24,6 +24,7 @@ mod work;
 
 pub use access::{of_blobs_alone, wishes};
 pub use elect::Telling;
+use files::{has_directory, locks, same_file, status_file};
 pub use quote::quoted;
 use quote::{cut, quoted_word};
 pub use roles::Roles;
@@ -472,55 +473,6 @@ fn identity(typed: &cli::Common, place: &Place) -> Result<String, Refusal> {
         )));
     }
     Ok(identity)
-}
-
-/// The status file is replaced by renaming. If it were the lock's file, the next instance would
-/// find a new file there, lock it, and run beside us.
-fn status_file(typed: &cli::Common, lock: &Lock, slots: u32) -> Result<Option<PathBuf>, Refusal> {
-    let Some(status) = &typed.status_file else {
-        return Ok(None);
-    };
-    if status.as_os_str().is_empty() || status.file_name().is_none() || status.is_dir() {
-        return Err(Refusal::new(format!(
-            "--status-file {}: name a file, not a directory",
-            quoted_word(status.as_os_str())
-        )));
-    }
-    if let Lock::File { path, .. } = lock
-        && locks(path, slots).any(|path| same_file(status, &path))
-    {
-        return Err(Refusal::new(format!(
-            "--status-file {} is the lock's file, and would be replaced under the lock: name another one",
-            status.display()
-        )));
-    }
-    Ok(Some(status.clone()))
-}
-
-/// The files that are locked: the path itself, or one for each slot.
-fn locks(path: &Path, slots: u32) -> impl Iterator<Item = PathBuf> {
-    (0..slots).map(move |slot| {
-        let mut path = path.as_os_str().to_owned();
-        if slots > 1 {
-            path.push(format!(".{slot}"));
-        }
-        path.into()
-    })
-}
-
-fn same_file(one: &Path, other: &Path) -> bool {
-    if let (Ok(one), Ok(other)) = (one.metadata(), other.metadata()) {
-        return (one.dev(), one.ino()) == (other.dev(), other.ino());
-    }
-    // What does not exist yet is where its directory says it will be.
-    let place = |path: &Path| {
-        let parent = path
-            .parent()
-            .filter(|parent| !parent.as_os_str().is_empty());
-        let parent = parent.unwrap_or(Path::new(".")).canonicalize().ok()?;
-        Some(parent.join(path.file_name()?))
-    };
-    place(one).is_some_and(|one| place(other).is_some_and(|other| one == other))
 }
 
 #[cfg(test)]

@@ -58,16 +58,21 @@ pub fn run(plan: Plan) -> anyhow::Result<Leave> {
         }
     };
     plan.refuse_our_own(store.name())?;
-    let guardians = Guardians::fork(&plan)?;
-    let guardian = &guardians.first;
-    if plan.slots > 1 {
-        make_room();
-    }
     report::context(report::Context {
         lock: store.name().to_owned(),
         identity: plan.candidate.identity.clone(),
         command: plan.candidate.command.clone(),
     });
+    if let Some(ending) = cannot_work(&plan) {
+        let leave = Leave::of(&ending, plan.conflict_status);
+        report::ending(&ending, leave);
+        return Ok(leave);
+    }
+    let guardians = Guardians::fork(&plan)?;
+    let guardian = &guardians.first;
+    if plan.slots > 1 {
+        make_room();
+    }
     let contain = guardian.containment().to_string();
     tracing::info!(
         contain,
@@ -90,6 +95,42 @@ pub fn run(plan: Plan) -> anyhow::Result<Leave> {
     Ok(leave)
 }
 
+/// A standby that can never work is better found out now than by the fail-over. What a hook brings
+/// about (a mount, a download) need not be there yet.
+fn cannot_work(plan: &Plan) -> Option<Ending> {
+    let program = plan.command.first()?;
+    let path = std::env::var_os("PATH");
+    let errno = supervise::resolve(program, path.as_deref()).err()?;
+    if plan.roles.on_acquire.is_some() {
+        let why = errno.desc();
+        tracing::warn!(
+            "cannot run {}: {why}: --on-acquire has to see to it",
+            plan.candidate.command
+        );
+        return None;
+    }
+    Some(Ending {
+        cause: Cause::NotStarted {
+            errno: errno as i32,
+        },
+        exit: None,
+        overlap: false,
+        released: true,
+    })
+}
+
+/// Why there is no guardian: what was typed cannot be had here, or the machine refuses for now.
+pub(crate) fn no_guardian(refusal: supervise::Refusal) -> anyhow::Error {
+    match refusal {
+        supervise::Refusal::NoCommand
+        | supervise::Refusal::Nul
+        | supervise::Refusal::Contain { .. } => Refusal::new(refusal.to_string()).into(),
+        supervise::Refusal::Threads(_) | supervise::Refusal::System { .. } => {
+            anyhow::Error::new(refusal)
+        }
+    }
+}
+
 /// One for each thing that can run at the same time. Standby command, hook and command come one
 /// after another, and one guardian has one tree at a time.
 pub(crate) struct Guardians {
@@ -109,7 +150,7 @@ impl Guardians {
         }
     }
 
-    fn fork(plan: &Plan) -> Result<Guardians, Refusal> {
+    fn fork(plan: &Plan) -> anyhow::Result<Guardians> {
         let mut programs = vec![Program::command(plan.command.clone())];
         let mut add = |script: Option<&OsStr>| {
             script.map_or(NOBODY, |script| {
@@ -131,7 +172,7 @@ impl Guardians {
                     .map_or(plan.rules.grace, |budget| budget.grace_on_loss),
                 afterlife: lease::execute_will,
             });
-            guardian.map_err(|refusal| Refusal::new(refusal.to_string()))
+            guardian.map_err(no_guardian)
         };
         let on_lost = plan.roles.on_lost.as_deref().map(Program::script);
         Ok(Guardians {
@@ -204,15 +245,12 @@ pub(crate) fn company(
     plan: &Plan,
     store: &Arc<dyn Store>,
     guardians: Guardians,
-) -> Result<Company, Refusal> {
-    let attend = |guardian: Guardian| {
-        let attended = guardian.attend();
-        attended.map_err(|refusal| Refusal::new(refusal.to_string()))
-    };
+) -> anyhow::Result<Company> {
+    let attend = |guardian: Guardian| guardian.attend().map_err(no_guardian);
     let guardian = guardians.first;
     let aftermath = guardians
         .second
-        .map(|guardian| Ok::<_, Refusal>(Aftermath::new(attend(guardian)?, plan.rules.grace)));
+        .map(|guardian| anyhow::Ok(Aftermath::new(attend(guardian)?, plan.rules.grace)));
     Ok(Company::new(Means {
         on_terminal: guardian.has_terminal(),
         attendant: attend(guardian)?,

@@ -86,6 +86,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "azure",
             "cli",
             "core",
+            "deadline",
             "exit",
             "lease",
             "notify",

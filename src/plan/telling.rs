@@ -1,8 +1,8 @@
 //! What was typed of the log and of the event log, made sense of. Called by the plan.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use super::{Lock, Refusal, locks, quoted_word, same_file};
+use super::{Lock, Refusal, has_directory, locks, quoted_word, same_file};
 use crate::cli;
 use crate::report::Volume;
 
@@ -42,13 +42,7 @@ fn event_log(typed: &cli::Common, lock: &Lock, slots: u32) -> Result<Option<Path
             quoted_word(log.as_os_str())
         )));
     }
-    let directory = log.parent().filter(|path| !path.as_os_str().is_empty());
-    if !directory.unwrap_or(Path::new(".")).is_dir() {
-        return Err(Refusal::new(format!(
-            "--event-log {}: there is no such directory: create it, or name another file",
-            log.display()
-        )));
-    }
+    has_directory("--event-log", log)?;
     if let Lock::File { path, .. } = lock
         && locks(path, slots).any(|path| same_file(log, &path))
     {

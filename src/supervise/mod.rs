@@ -18,6 +18,7 @@ mod guardian;
 mod parcel;
 #[doc(hidden)]
 pub mod pulse;
+mod resolve;
 mod sockets;
 mod spawn;
 mod tree;
@@ -35,6 +36,7 @@ pub use begin::begin;
 pub use control::View;
 pub use estate::Estate;
 pub use guardian::{Guardian, Refusal, fork, fork_for_a_teller};
+pub use resolve::resolve;
 pub use tty::{StopAsked, stop_ourselves};
 pub use vitals::{Vitals, all_answer};
 pub use words::{Contain, News, Order, Program, Setup};

@@ -20,7 +20,6 @@ use super::handover;
 use super::notary::{DRAINING, Notary};
 use super::open::open;
 use super::preparing::{news_of, prepare};
-use super::resolve::resolve;
 use super::settle::Rules;
 use super::slot::{Done, Shop, Slot};
 use crate::clock::Instant;
@@ -30,7 +29,7 @@ use crate::exit::Leave;
 use crate::plan::{self, Refusal};
 use crate::queue::{Message, Queue};
 use crate::report;
-use crate::run::make_room;
+use crate::run::{make_room, no_guardian};
 #[cfg(feature = "http")]
 use crate::serve;
 use crate::signals::{Asked, Signals};
@@ -51,7 +50,7 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 pub fn work(plan: plan::Work) -> anyhow::Result<Leave> {
     let path = std::env::var_os("PATH");
     if let Some(program) = plan.command.first()
-        && let Err(errno) = resolve(program, path.as_deref())
+        && let Err(errno) = supervise::resolve(program, path.as_deref())
     {
         let why = Why::NotStarted {
             errno: errno as i32,
@@ -115,7 +114,7 @@ pub fn work(plan: plan::Work) -> anyhow::Result<Leave> {
     leave
 }
 
-fn fork(plan: &plan::Work) -> Result<Vec<Guardian>, Refusal> {
+fn fork(plan: &plan::Work) -> anyhow::Result<Vec<Guardian>> {
     let fork = |_| {
         let guardian = supervise::fork(Setup {
             programs: vec![Program::handler(plan.command.clone())],
@@ -123,7 +122,7 @@ fn fork(plan: &plan::Work) -> Result<Vec<Guardian>, Refusal> {
             grace: plan.kill_after,
             afterlife: |_| {},
         });
-        guardian.map_err(|refusal| Refusal::new(refusal.to_string()))
+        guardian.map_err(no_guardian)
     };
     (0..plan.concurrency).map(fork).collect()
 }
