@@ -184,6 +184,12 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Whether we give up where another has control (`-n`).
+    #[must_use]
+    pub fn looks_once(&self) -> bool {
+        self.rules.wait == Some(Duration::ZERO)
+    }
+
     /// Refuses the lock of this name if it is held for the command we are a part of: we would wait
     /// for it, and its holder for us. Of several slots another may be had.
     ///

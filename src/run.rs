@@ -11,7 +11,6 @@ mod vault;
 
 use std::ffi::OsStr;
 use std::sync::Arc;
-use std::time::Duration;
 
 #[cfg(feature = "http")]
 use anyhow::Context as _;
@@ -74,12 +73,21 @@ pub fn run(plan: Plan) -> anyhow::Result<Leave> {
         make_room();
     }
     let contain = guardian.containment().to_string();
-    tracing::info!(
-        contain,
-        "{} competes for {}, containment {contain}",
-        plan.candidate.identity,
-        store.name()
-    );
+    let us = &plan.candidate.identity;
+    if plan.looks_once() {
+        report::look_once();
+        tracing::debug!(
+            contain,
+            "{us} competes for {}, containment {contain}",
+            store.name()
+        );
+    } else {
+        tracing::info!(
+            contain,
+            "{us} competes for {}, containment {contain}",
+            store.name()
+        );
+    }
     #[cfg_attr(not(feature = "http"), expect(unused_mut, reason = "nobody is added"))]
     let mut people = People::new(&plan, &store, guardian, report::notice);
     #[cfg(feature = "http")]
@@ -294,7 +302,7 @@ pub(crate) fn name_the_lock(ending: &mut Ending, lock: &str) {
 
 /// Whoever looks once (`-n`) looks at all slots.
 fn looking(slots: Slots, plan: &Plan) -> Slots {
-    if plan.rules.wait == Some(Duration::ZERO) {
+    if plan.looks_once() {
         slots.looking_at_all()
     } else {
         slots
@@ -318,7 +326,11 @@ pub(crate) fn open(plan: &Plan) -> anyhow::Result<Result<Arc<dyn Store>, Ending>
             #[cfg(feature = "entra")]
             let account = vault::handed_on(account);
             blob::prepare_will(account.clone());
-            tracing::info!("credential: {}", account.kind());
+            if plan.looks_once() {
+                tracing::debug!("credential: {}", account.kind());
+            } else {
+                tracing::info!("credential: {}", account.kind());
+            }
             let config = blob::Config {
                 target,
                 account,

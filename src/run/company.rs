@@ -379,6 +379,9 @@ impl Charge for Company {
     }
 
     fn pass(&mut self, signal: i32) {
+        if signal == libc::SIGWINCH {
+            report::resized();
+        }
         // A hook's shell would die of what is meant for a service.
         if matches!(self.stage.on(), Some(Role::Command | Role::Standby)) {
             self.means.attendant.signal(signal);

@@ -9,6 +9,7 @@ mod support;
 mod command;
 mod hand_over;
 mod heartbeat;
+mod log;
 mod operated;
 mod waiting;
 
