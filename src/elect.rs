@@ -324,6 +324,7 @@ pub fn elect(mut plan: Plan, telling: &Telling) -> anyhow::Result<Leave> {
         contain: plan.contain,
         grace: plan.rules.grace,
         afterlife: lease::execute_will,
+        withheld: Vec::new(),
     })
     .map_err(no_guardian)?;
     drop(theirs);
@@ -335,7 +336,7 @@ pub fn elect(mut plan: Plan, telling: &Telling) -> anyhow::Result<Leave> {
         identity: plan.candidate.identity.clone(),
         command: TELLER.into(),
     });
-    tracing::info!("{} competes for {}", plan.candidate.identity, store.name());
+    tracing::info!("competes for {}", store.name());
     let control = guardian.control_file().map(Path::to_owned);
     let _link = link(telling, control.as_deref())?;
     let people = People::new(&plan, &store, &guardian, roles::notice);

@@ -60,6 +60,7 @@ const SLOTS: u32 = 1000;
 pub(crate) const DEFAULT_LEASE: Duration = Duration::from_secs(60);
 const DEFAULT_POLL: Duration = Duration::from_secs(2);
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);
+const DEFAULT_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Where we are: what the plan must know and does not find out for itself.
 #[derive(Clone, Debug)]
@@ -179,6 +180,8 @@ pub struct Plan {
     pub ready: Ready,
     /// How what Azure announces for this machine is followed.
     pub scheduled_events: Option<crate::azure::scheduled_events::Config>,
+    /// Variables of ours that nothing we run inherits.
+    pub withheld: Vec<OsString>,
     /// The lock that another trafficcop holds for the command we are a part of.
     outer: Option<String>,
 }
@@ -236,6 +239,7 @@ impl Plan {
             budget: Some(budget),
             poll: Some(poll),
             wait: wait(common)?,
+            patience: patience(common)?,
             grace: span("--grace", typed.grace.as_deref())?.unwrap_or(DEFAULT_GRACE),
             stop_signal: match typed.stop_signal.as_deref() {
                 Some(text) => units::signal(text).map_err(|why| about("--stop-signal", &why))?,
@@ -251,6 +255,7 @@ impl Plan {
         };
         let status_file = status_file(common, &lock, slots)?;
         let (volume, event_log) = telling::telling(common, &lock, slots)?;
+        let lock_is_file = matches!(lock, Lock::File { .. });
         Ok(Plan {
             #[cfg(feature = "http")]
             listen: listen::listen(&typed.listen, &lock, slots, status_file.as_deref())?,
@@ -286,6 +291,10 @@ impl Plan {
             scheduled_events: scheduled_events::scheduled_events(&typed.scheduled_events, place)?,
             event_log,
             volume,
+            withheld: match lock_is_file {
+                true => Vec::new(),
+                false => access::withheld(typed.no_credentials, None),
+            },
             command: typed.command,
             outer: place.outer.clone(),
         })
@@ -449,6 +458,10 @@ fn wait(typed: &cli::Common) -> Result<Option<Duration>, Refusal> {
         (true, None) => Ok(Some(Duration::ZERO)),
         (false, wait) => span("--wait", wait),
     }
+}
+
+fn patience(typed: &cli::Common) -> Result<Duration, Refusal> {
+    Ok(span("--connect-timeout", typed.connect_timeout.as_deref())?.unwrap_or(DEFAULT_PATIENCE))
 }
 
 fn conflict_status(typed: &cli::Common) -> Result<u8, Refusal> {

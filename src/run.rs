@@ -73,18 +73,17 @@ pub fn run(plan: Plan) -> anyhow::Result<Leave> {
         make_room();
     }
     let contain = guardian.containment().to_string();
-    let us = &plan.candidate.identity;
     if plan.looks_once() {
         report::look_once();
         tracing::debug!(
             contain,
-            "{us} competes for {}, containment {contain}",
+            "competes for {}, containment {contain}",
             store.name()
         );
     } else {
         tracing::info!(
             contain,
-            "{us} competes for {}, containment {contain}",
+            "competes for {}, containment {contain}",
             store.name()
         );
     }
@@ -179,6 +178,7 @@ impl Guardians {
                     .budget
                     .map_or(plan.rules.grace, |budget| budget.grace_on_loss),
                 afterlife: lease::execute_will,
+                withheld: plan.withheld.clone(),
             });
             guardian.map_err(no_guardian)
         };

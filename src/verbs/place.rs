@@ -11,7 +11,7 @@ use crate::cli;
 use crate::clock::Instant;
 use crate::core::Failure;
 use crate::exit::Leave;
-use crate::lease::inspect::Sighting;
+use crate::lease::inspect::{LockState, Sighting};
 use crate::lease::{blob, file};
 use crate::plan::{Refusal, of_blobs_alone, wishes};
 use crate::report;
@@ -80,6 +80,24 @@ pub(super) fn account(
     Account::find(&variable, &wishes, target.url()).map_err(|why| Refusal::new(why.to_string()))
 }
 
+/// What is found under a name.
+pub(super) enum Seen {
+    /// A lock, or that there is none yet.
+    Lock(Box<Sighting>),
+    /// The slots of that name, in their order.
+    Slots(Vec<Sighting>),
+}
+
+impl Seen {
+    /// One lock, or the slots.
+    pub(super) fn all(&self) -> &[Sighting] {
+        match self {
+            Seen::Lock(seen) => std::slice::from_ref(seen),
+            Seen::Slots(slots) => slots,
+        }
+    }
+}
+
 /// A lock, or many, to be looked at.
 pub(super) enum Place {
     Blob(Box<blob::Inspector>),
@@ -122,6 +140,18 @@ impl Place {
 
     fn file(path: &Path, emulator: bool, access: &cli::Access) -> anyhow::Result<Place> {
         refuse_access(emulator, access)?;
+        // With a slash at its end a path is a directory's, and looks like a file that is not there yet.
+        let is_directory = path.as_os_str().as_encoded_bytes().ends_with(b"/");
+        if is_directory && !path.is_dir() {
+            return Err(Failure::Fatal {
+                why: format!(
+                    "{}: this directory does not exist: create the directory",
+                    path.display()
+                ),
+                denied: false,
+            }
+            .into());
+        }
         Ok(Place::File(file::Inspector::new(path)?))
     }
 
@@ -134,7 +164,7 @@ impl Place {
     }
 
     /// One look.
-    pub(super) async fn look(&self) -> Result<Sighting, Failure> {
+    async fn look(&self) -> Result<Sighting, Failure> {
         let give_up_at = Instant::now() + LOOK;
         match self {
             Place::Blob(blob) => blob.look(give_up_at).await,
@@ -143,7 +173,7 @@ impl Place {
     }
 
     /// Looks again where nothing is known.
-    pub(super) async fn look_patiently(&self) -> Result<Sighting, Failure> {
+    async fn look_patiently(&self) -> Result<Sighting, Failure> {
         for _ in 1..TRIES {
             match self.look().await {
                 Err(Failure::Transient { .. }) => tokio::time::sleep(PAUSE).await,
@@ -151,6 +181,69 @@ impl Place {
             }
         }
         self.look().await
+    }
+
+    /// As [`Place::look_under_the_name`], again where nothing is known.
+    pub(super) async fn look_under_the_name_patiently(&self) -> Result<Seen, Failure> {
+        self.or_slots(self.look_patiently().await?).await
+    }
+
+    /// One look at the lock or, where `run --slots` has made slots of its name, at all of them that
+    /// anybody ever had.
+    pub(super) async fn look_under_the_name(&self) -> Result<Seen, Failure> {
+        self.or_slots(self.look().await?).await
+    }
+
+    /// The same for whoever wants one lock, patiently.
+    ///
+    /// # Errors
+    /// As [`Place::look`], and a [`Refusal`] that names the slots.
+    pub(super) async fn look_at_one(&self) -> anyhow::Result<Sighting> {
+        let slots = match self.or_slots(self.look_patiently().await?).await? {
+            Seen::Lock(seen) => return Ok(*seen),
+            Seen::Slots(slots) => slots,
+        };
+        let state = |slot: &Sighting| match slot.state {
+            LockState::Held | LockState::Breaking => format!("{} (held)", slot.name),
+            LockState::Free | LockState::Missing => slot.name.clone(),
+        };
+        let names: Vec<String> = slots.iter().map(state).collect();
+        Err(Refusal::new(format!(
+            "{} is the name of slots: name one of them: {}",
+            self.lock(),
+            names.join(", ")
+        ))
+        .into())
+    }
+
+    async fn or_slots(&self, seen: Sighting) -> Result<Seen, Failure> {
+        if seen.state != LockState::Missing {
+            return Ok(Seen::Lock(Box::new(seen)));
+        }
+        let prefix = format!("{}.", seen.name);
+        let give_up_at = Instant::now() + LISTING;
+        let found = match self {
+            Place::Blob(blob) => blob.list_beside(".", give_up_at).await,
+            Place::File(_) => {
+                let beside = file::Inspector::new(Path::new(&prefix));
+                let beside = beside.map_err(|why| Failure::Fatal {
+                    why: why.to_string(),
+                    denied: false,
+                })?;
+                beside.list(give_up_at).await
+            }
+        };
+        let number = |slot: &Sighting| slot.name.strip_prefix(&prefix)?.parse::<u32>().ok();
+        let mut slots: Vec<Sighting> = found?
+            .into_iter()
+            .filter(|slot| number(slot).is_some())
+            .collect();
+        slots.sort_by_key(|slot| number(slot));
+        Ok(if slots.is_empty() {
+            Seen::Lock(Box::new(seen))
+        } else {
+            Seen::Slots(slots)
+        })
     }
 
     /// All locks of the place.

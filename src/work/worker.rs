@@ -121,6 +121,7 @@ fn fork(plan: &plan::Work) -> anyhow::Result<Vec<Guardian>> {
             contain: plan.contain,
             grace: plan.kill_after,
             afterlife: |_| {},
+            withheld: plan.withheld.clone(),
         });
         guardian.map_err(no_guardian)
     };

@@ -82,7 +82,7 @@ fn verified(directory: &Path, unit: &str, name: &str) -> Option<Result<(), Strin
 
 fn install(directory: &Path, unit: &str, change: impl Fn(String) -> String) {
     let file = Path::new(unit).file_name().expect("a name");
-    let text = text(unit).replace("/usr/local/bin/trafficcop", "/bin/true");
+    let text = text(unit).replace("/usr/bin/trafficcop", "/bin/true");
     std::fs::write(directory.join(file), change(text)).expect("written");
 }
 
