@@ -114,6 +114,20 @@ fn systemd_accepts_each_unit() {
 }
 
 #[test]
+fn the_units_start_what_the_package_installs() {
+    let package = text("Cargo.toml");
+    assert!(package.contains("[\"target/release/trafficcop\", \"usr/bin/\", \"755\"]"));
+    for (unit, _) in UNITS.iter().filter(|(unit, _)| unit.ends_with(".service")) {
+        let text = text(unit);
+        assert!(text.contains("\nExecStart=/usr/bin/trafficcop "), "{unit}");
+        assert!(
+            text.contains("\nEnvironment=TRAFFICCOP_NO_CREDENTIALS=1\n"),
+            "{unit}"
+        );
+    }
+}
+
+#[test]
 fn what_the_units_start_can_be_parsed() {
     for (unit, _) in UNITS.iter().filter(|(unit, _)| unit.ends_with(".service")) {
         let text = text(unit);
