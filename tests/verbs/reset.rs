@@ -249,6 +249,7 @@ fn without_a_yes_nothing_is_asked_of_the_store_but_a_look() {
     ] {
         refused(&place.verb(&scene, "reset").args(args).finish(), 64, words);
     }
+    Blob::named("reset-nowhere/neighbour").create(&[]);
     for missing in places(&scene, "reset-nowhere/none") {
         let none = missing.verb(&scene, "reset").arg("-y").finish();
         said(&none, 1, &["there is no result"]);

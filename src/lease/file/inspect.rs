@@ -70,6 +70,19 @@ impl Inspector {
         self.blocking(give_up_at, |path| list(&path)).await
     }
 
+    /// The locks beside the path whose names are its own and `suffix` and more.
+    ///
+    /// # Errors
+    /// As [`Inspector::look`].
+    pub async fn list_beside(
+        &self,
+        suffix: &'static str,
+        give_up_at: Instant,
+    ) -> Result<Vec<Sighting>, Failure> {
+        self.blocking(give_up_at, move |path| list(&mount::beside(&path, suffix)))
+            .await
+    }
+
     /// Whether the lock is one of a shared drive, and so a lease; else it is the kernel's.
     #[must_use]
     pub fn is_shared(&self) -> bool {
@@ -118,7 +131,22 @@ impl Inspector {
     }
 }
 
+/// With a slash at its end a path is a directory's, and looks like a file that is not there yet.
+fn refuse_a_missing_directory(path: &Path) -> Result<(), Failure> {
+    if !path.as_os_str().as_encoded_bytes().ends_with(b"/") || path.is_dir() {
+        return Ok(());
+    }
+    Err(Failure::Fatal {
+        why: format!(
+            "{}: this directory does not exist: create the directory",
+            path.display()
+        ),
+        denied: false,
+    })
+}
+
 fn look(path: &Path) -> Result<Sighting, Failure> {
+    refuse_a_missing_directory(path)?;
     let Some(file) = opening::open_to_look(path)? else {
         return Ok(sighting(path, LockState::Missing, None, None));
     };
@@ -210,6 +238,7 @@ fn sighting(
 }
 
 fn list(path: &Path) -> Result<Vec<Sighting>, Failure> {
+    refuse_a_missing_directory(path)?;
     let (directory, prefix) = match path.file_name() {
         Some(name) if !path.is_dir() => (path.parent().unwrap_or(path), name.as_encoded_bytes()),
         _ => (path, &b""[..]),
