@@ -399,6 +399,7 @@ mod tests {
         let names = [
             "TRAFFICCOP_GRCE",
             "TRAFFICCOP_GRACE",
+            "TRAFFICCOP_SHARED",
             "TRAFFICCOP_QUEUE",
             "TRAFFICCOP_TOKEN",
             "TRAFFICCOP_MESSAGE_DIR",

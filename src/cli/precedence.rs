@@ -34,6 +34,8 @@ const RIVALS: &[(Of, Of)] = &[
 
 /// What has no meaning with the first; typed itself, it does not make the first go.
 const MEANINGLESS: &[(Of, Of)] = &[
+    // The last is gone, and told of where there is a file.
+    (Of(&["blob"], ANY), Of(&["shared", "heartbeat"], ANY)),
     (
         Of(&["file"], ANY),
         Of(
