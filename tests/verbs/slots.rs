@@ -4,20 +4,22 @@
 use super::{Place, json, refused, said};
 use crate::support::scene::Scene;
 
-fn places(scene: &Scene) -> [Place; 2] {
+/// Each with what an instance is told besides.
+fn places(scene: &Scene) -> [(Place, &'static [&'static str]); 3] {
     [
-        Place::blob("slots-of-verbs/semaphore"),
-        Place::path(&scene.path("semaphore")),
+        (Place::blob("slots-of-verbs/semaphore"), &[]),
+        (Place::path(&scene.path("semaphore")), &[]),
+        (Place::path(&scene.path("shared-semaphore")), &["--shared"]),
     ]
 }
 
 #[test]
 fn slots_are_found_under_their_name() {
     let scene = Scene::new();
-    for place in places(&scene) {
+    for (place, options) in places(&scene) {
         let hold = |identity: &str| {
             let run = place.verb(&scene, "run").args(["--slots", "2"]);
-            let run = run.args(["--identity", identity]);
+            let run = run.args(["--identity", identity]).args(options);
             let instance = run.shell("exec sleep 600").start();
             instance.await_log("in control");
             instance
