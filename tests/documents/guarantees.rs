@@ -572,7 +572,7 @@ pub(crate) const LIMITS: &[Limit] = &[
         shown: &[],
     },
     Limit {
-        what: "the whole machine is frozen past the lease (a paused VM): after the thaw the command may run until the guardian is scheduled",
+        what: "the whole machine is frozen past the lease: after the thaw the command may run until the guardian is scheduled; where the machine's own clock stood still meanwhile (a VM paused by its host, restored from memory), until the next renewal is answered (a third of the lease at most; 3 to 4 s were seen)",
         answer: "the fencing token",
         shown: &[(
             "fencing",

@@ -5,18 +5,7 @@ use nix::libc;
 use super::*;
 use crate::drive::{Fate, Op};
 
-long::long_tests![
-    lost_answers_to_the_making_of_a_renewal_stop_nothing,
-    a_lost_answer_to_a_take_over_costs_the_longest_lease_and_no_overlap,
-    a_lost_answer_to_a_release_is_made_up_for,
-    errors_for_less_than_the_room_stop_nothing,
-    errors_past_the_lease_end_the_command_and_its_instance_competes_again,
-    a_full_disk_that_still_makes_directories_stops_nothing,
-    a_full_disk_ends_the_command_in_time_and_it_runs_again_when_there_is_room,
-    a_standby_with_old_news_never_takes_over_from_who_lives_and_does_when_it_hears,
-    instances_that_begin_at_once_on_several_clients_each_get_their_turn_alone,
-];
-
+#[test]
 fn lost_answers_to_the_making_of_a_renewal_stop_nothing() {
     let Some(drive) = Drive::new() else { return };
     let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
@@ -42,6 +31,7 @@ fn lost_answers_to_the_making_of_a_renewal_stop_nothing() {
     assert_eq!(scene.journal.judge(), ["one", "two"]);
 }
 
+#[test]
 fn a_lost_answer_to_a_take_over_costs_the_longest_lease_and_no_overlap() {
     let Some(drive) = Drive::new() else { return };
     let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
@@ -62,6 +52,7 @@ fn a_lost_answer_to_a_take_over_costs_the_longest_lease_and_no_overlap() {
     assert_eq!(scene.journal.judge(), ["one", "two"]);
 }
 
+#[test]
 fn a_lost_answer_to_a_release_is_made_up_for() {
     let Some(drive) = Drive::new() else { return };
     for errno in [libc::EIO, libc::EEXIST] {
@@ -89,6 +80,7 @@ fn a_lost_answer_to_a_release_is_made_up_for() {
     }
 }
 
+#[test]
 fn errors_for_less_than_the_room_stop_nothing() {
     let Some(drive) = Drive::new() else { return };
     let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
@@ -115,6 +107,7 @@ fn errors_for_less_than_the_room_stop_nothing() {
     assert_eq!(scene.journal.judge(), ["one", "two"]);
 }
 
+#[test]
 fn errors_past_the_lease_end_the_command_and_its_instance_competes_again() {
     let Some(drive) = Drive::new() else { return };
     let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
@@ -143,6 +136,7 @@ fn errors_past_the_lease_end_the_command_and_its_instance_competes_again() {
     assert_eq!(scene.journal.judge(), ["one", "two", "one"]);
 }
 
+#[test]
 fn a_full_disk_that_still_makes_directories_stops_nothing() {
     let Some(drive) = Drive::new() else { return };
     let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
@@ -165,6 +159,7 @@ fn a_full_disk_that_still_makes_directories_stops_nothing() {
     assert_eq!(scene.journal.judge(), ["one", "two"]);
 }
 
+#[test]
 fn a_full_disk_ends_the_command_in_time_and_it_runs_again_when_there_is_room() {
     let Some(drive) = Drive::new() else { return };
     let (scene, view) = (Scene::new(), drive.mount());
@@ -192,6 +187,7 @@ fn a_full_disk_ends_the_command_in_time_and_it_runs_again_when_there_is_room() {
     assert_eq!(scene.journal.judge(), ["one", "one"]);
 }
 
+#[test]
 fn a_standby_with_old_news_never_takes_over_from_who_lives_and_does_when_it_hears() {
     let Some(drive) = Drive::new() else { return };
     let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
@@ -214,6 +210,7 @@ fn a_standby_with_old_news_never_takes_over_from_who_lives_and_does_when_it_hear
     assert_eq!(scene.journal.judge(), ["one", "two"]);
 }
 
+#[test]
 fn instances_that_begin_at_once_on_several_clients_each_get_their_turn_alone() {
     let Some(drive) = Drive::new() else { return };
     let (scene, views) = (Scene::new(), [0; 3].map(|_| drive.mount()));

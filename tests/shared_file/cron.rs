@@ -3,12 +3,6 @@
 
 use super::*;
 
-long::long_tests![
-    lines_of_cron_get_control_one_lease_after_the_first_looked_and_not_before,
-    a_line_of_cron_gets_what_was_released_at_once,
-    a_line_of_cron_never_gets_what_is_renewed,
-];
-
 fn line_of_cron(scene: &Scene) -> support::instance::Finished {
     let lock = scene.lock();
     run(scene, &lock, "cron", &["--shared", "-n"])
@@ -16,27 +10,29 @@ fn line_of_cron(scene: &Scene) -> support::instance::Finished {
         .finish()
 }
 
+#[test]
 fn lines_of_cron_get_control_one_lease_after_the_first_looked_and_not_before() {
     let scene = Scene::new();
     let one = instance(&scene, &scene.lock(), "one", &["--shared"], &[]);
     scene.journal.await_tag(What::Beat, "one");
     kill_both(one);
     let first = Instant::now();
-    let begun = loop {
+    loop {
         let begun = Instant::now();
         let finished = line_of_cron(&scene);
         if finished.ended == Ended::Code(0) {
-            break begun;
+            break;
         }
         assert_eq!(finished.ended, Ended::Code(75), "{}", finished.stderr);
+        assert!(begun < first + LEASE + POLL + POLL, "{}", finished.stderr);
         std::thread::sleep(Duration::from_millis(500));
-    };
+    }
     let start = scene.journal.await_tag(What::Start, "cron");
     assert!(start.at >= (first + LEASE).as_nanos(), "{}", scene.journal);
-    assert!(begun < first + LEASE + POLL + POLL, "{}", scene.journal);
     assert_eq!(scene.journal.judge(), ["one", "cron"]);
 }
 
+#[test]
 fn a_line_of_cron_gets_what_was_released_at_once() {
     let scene = Scene::new();
     for _ in 0..3 {
@@ -46,6 +42,7 @@ fn a_line_of_cron_gets_what_was_released_at_once() {
     assert_eq!(scene.journal.judge(), ["cron"; 3]);
 }
 
+#[test]
 fn a_line_of_cron_never_gets_what_is_renewed() {
     let scene = Scene::new();
     let one = instance(&scene, &scene.lock(), "one", &["--shared"], &HEARS);

@@ -4,17 +4,7 @@
 use super::*;
 use crate::drive::{Fate, OPENS, Op};
 
-long::long_tests![
-    a_drive_that_hangs_for_less_than_the_room_costs_nothing,
-    a_drive_that_hangs_past_the_lease_ends_the_tree_in_time_and_its_instance_competes_again,
-    an_answer_that_comes_after_the_lease_gives_nobody_control,
-    terminate_ends_an_instance_whose_drive_hangs,
-    a_standby_whose_drive_hangs_is_ended_by_terminate,
-    whoever_only_looks_is_answered_in_time_while_the_drive_hangs,
-    a_run_that_does_not_wait_is_answered_in_time_while_the_drive_hangs,
-    opens_that_hang_for_longer_than_the_lease_stop_nothing,
-];
-
+#[test]
 fn a_drive_that_hangs_for_less_than_the_room_costs_nothing() {
     let Some(drive) = Drive::new() else { return };
     let (scene, view) = (Scene::new(), drive.mount());
@@ -38,6 +28,7 @@ fn a_drive_that_hangs_for_less_than_the_room_costs_nothing() {
     scene.await_nobody();
 }
 
+#[test]
 fn a_drive_that_hangs_past_the_lease_ends_the_tree_in_time_and_its_instance_competes_again() {
     let Some(drive) = Drive::new() else { return };
     let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
@@ -68,6 +59,7 @@ fn a_drive_that_hangs_past_the_lease_ends_the_tree_in_time_and_its_instance_comp
     scene.await_nobody();
 }
 
+#[test]
 fn an_answer_that_comes_after_the_lease_gives_nobody_control() {
     let Some(drive) = Drive::new() else { return };
     let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
@@ -90,6 +82,7 @@ fn an_answer_that_comes_after_the_lease_gives_nobody_control() {
     scene.await_nobody();
 }
 
+#[test]
 fn terminate_ends_an_instance_whose_drive_hangs() {
     let Some(drive) = Drive::new() else { return };
     let (scene, view) = (Scene::new(), drive.mount());
@@ -110,6 +103,7 @@ fn terminate_ends_an_instance_whose_drive_hangs() {
     assert!(took < Duration::from_secs(24), "{took:?} {}", one.stderr());
 }
 
+#[test]
 fn a_standby_whose_drive_hangs_is_ended_by_terminate() {
     let Some(drive) = Drive::new() else { return };
     let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
@@ -128,6 +122,7 @@ fn a_standby_whose_drive_hangs_is_ended_by_terminate() {
     drop(one);
 }
 
+#[test]
 fn whoever_only_looks_is_answered_in_time_while_the_drive_hangs() {
     let Some(drive) = Drive::new() else { return };
     let (scene, view) = (Scene::new(), drive.mount());
@@ -163,6 +158,7 @@ fn whoever_only_looks_is_answered_in_time_while_the_drive_hangs() {
     scene.await_nobody();
 }
 
+#[test]
 fn a_run_that_does_not_wait_is_answered_in_time_while_the_drive_hangs() {
     let Some(drive) = Drive::new() else { return };
     let (scene, view) = (Scene::new(), drive.mount());
@@ -184,6 +180,7 @@ fn a_run_that_does_not_wait_is_answered_in_time_while_the_drive_hangs() {
     scene.await_nobody();
 }
 
+#[test]
 fn opens_that_hang_for_longer_than_the_lease_stop_nothing() {
     let Some(drive) = Drive::new() else { return };
     let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());

@@ -8,7 +8,6 @@
 mod support;
 
 mod drive;
-mod long;
 
 mod answers;
 mod cron;
@@ -27,16 +26,6 @@ use support::instance::{Ended, Instance, Run};
 use support::journal::{Line, What};
 use support::scene::Scene;
 use trafficcop::clock::Instant;
-
-/// What mostly waits.
-const LONG: &[&[long::Body]] = &[
-    answers::LONG,
-    hanging::LONG,
-    makers::LONG,
-    cron::LONG,
-    features::LONG,
-    store::versions::LONG,
-];
 
 const TERM: Ended = Ended::Died(Signal::SIGTERM);
 const KILL: Ended = Ended::Died(Signal::SIGKILL);
@@ -93,7 +82,10 @@ fn await_life(scene: &Scene, tag: &str, since: Instant, span: Duration) {
 
 /// Kills both processes of an instance, as a machine does that dies.
 fn kill_both(mut one: Instance) {
-    for pid in [one.guardian(), one.pid()] {
+    let guardian = one.guardian();
+    // It would end by itself as soon as it sees that its guardian is dead.
+    one.freeze();
+    for pid in [guardian, one.pid()] {
         let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGKILL);
     }
     assert_eq!(one.wait(), KILL);

@@ -3,15 +3,7 @@
 use super::*;
 use crate::drive::{Fate, Op};
 
-long::long_tests![
-    a_maker_that_dies_before_its_record_is_followed_after_the_longest_lease,
-    a_holder_that_dies_with_its_machine_is_followed_within_a_lease_and_a_poll,
-    the_guardian_gives_back_what_a_dead_supervisor_had,
-    a_supervisor_that_dies_while_the_drive_hangs_is_followed_within_a_lease_and_a_poll,
-    a_dead_guardian_ends_the_command_and_hands_over,
-    a_supervisor_that_stands_still_past_its_lease_is_too_late_for_its_tree,
-];
-
+#[test]
 fn a_maker_that_dies_before_its_record_is_followed_after_the_longest_lease() {
     let Some(drive) = Drive::new() else { return };
     let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
@@ -34,6 +26,7 @@ fn a_maker_that_dies_before_its_record_is_followed_after_the_longest_lease() {
     assert_eq!(scene.journal.judge(), ["one", "two"]);
 }
 
+#[test]
 fn a_holder_that_dies_with_its_machine_is_followed_within_a_lease_and_a_poll() {
     let Some(drive) = Drive::new() else { return };
     let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
@@ -51,6 +44,7 @@ fn a_holder_that_dies_with_its_machine_is_followed_within_a_lease_and_a_poll() {
     assert_eq!(scene.journal.judge(), ["one", "two"]);
 }
 
+#[test]
 fn the_guardian_gives_back_what_a_dead_supervisor_had() {
     let Some(drive) = Drive::new() else { return };
     let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
@@ -68,6 +62,7 @@ fn the_guardian_gives_back_what_a_dead_supervisor_had() {
     assert_eq!(scene.journal.judge(), ["one", "two"]);
 }
 
+#[test]
 fn a_supervisor_that_dies_while_the_drive_hangs_is_followed_within_a_lease_and_a_poll() {
     let Some(drive) = Drive::new() else { return };
     let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
@@ -88,6 +83,7 @@ fn a_supervisor_that_dies_while_the_drive_hangs_is_followed_within_a_lease_and_a
     scene.await_nobody();
 }
 
+#[test]
 fn a_dead_guardian_ends_the_command_and_hands_over() {
     let Some(drive) = Drive::new() else { return };
     let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
@@ -105,6 +101,7 @@ fn a_dead_guardian_ends_the_command_and_hands_over() {
     assert_eq!(scene.journal.judge(), ["one", "two"]);
 }
 
+#[test]
 fn a_supervisor_that_stands_still_past_its_lease_is_too_late_for_its_tree() {
     let Some(drive) = Drive::new() else { return };
     let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());

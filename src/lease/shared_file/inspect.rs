@@ -18,6 +18,9 @@ use crate::lease::record::Record;
 /// The greatest version, and its record.
 fn last(share: &Share) -> Result<(Version, Option<VersionRecord>), Failure> {
     let failed = |what: &str, error| refusal::of(share.path(), share.versions(), what, &error);
+    share
+        .examine()
+        .map_err(|error| failed("reading it", error))?;
     let hint = match share.hint().map_err(|error| failed("reading it", error))? {
         Hint::Record(record) => Some(*record),
         Hint::Missing | Hint::Empty | Hint::Unread => None,

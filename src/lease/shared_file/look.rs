@@ -106,10 +106,9 @@ impl Chain {
     /// The hint's record. Where nothing is there it is made.
     fn hint(&self) -> Result<Option<VersionRecord>, Failure> {
         let failed = |error: io::Error| self.failure("reading it", &error);
+        self.share.examine().map_err(failed)?;
         let mut hint = self.share.hint().map_err(failed)?;
         if !self.ready.load(Ordering::Relaxed) {
-            let examined = self.share.examine();
-            examined.map_err(|error| self.failure("looking at its versions", &error))?;
             if hint == Hint::Missing {
                 let made = self.share.make_hint();
                 made.map_err(|error| self.failure("making it", &error))?;

@@ -19,8 +19,8 @@ pub(super) fn of(path: &Path, versions: &Path, what: &str, error: &io::Error) ->
         .parent()
         .filter(|parent| !parent.as_os_str().is_empty());
     let why = match errno {
-        _ if error.kind() == ErrorKind::InvalidInput => {
-            format!("{at}: it is not a regular file: name one")
+        _ if error.kind() == ErrorKind::InvalidInput && error.raw_os_error().is_none() => {
+            format!("{at}: {error}")
         }
         Errno::EISDIR => format!("{at}: it is a directory: name a file in it"),
         Errno::ENOENT if parent.is_some_and(|parent| !parent.exists()) => {

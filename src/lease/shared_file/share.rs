@@ -18,7 +18,7 @@ use nix::sys::stat::{Mode, fstatat};
 
 use super::record::{self, FIRST_LINE, VersionRecord, WIDTH};
 use crate::core::observed::Version;
-use crate::lease::mount::beside;
+use crate::lease::mount::{self, beside};
 
 /// What the directory of versions is called, after the lock's path.
 pub(in crate::lease) const VERSIONS: &str = ".versions";
@@ -139,9 +139,23 @@ impl Share {
         put(&self.path, false, &record.encode_hint())
     }
 
-    /// Whether what stands where the versions are kept can be that. No link: whoever can make one
-    /// here could have us speak to another chain than others do.
+    /// Whether the path is the only name of its file, and what stands where the versions are kept can be
+    /// that. The versions lie beside the name: by another name of the same file another chain would be
+    /// spoken of, and two would have the lock.
     pub(super) fn examine(&self) -> io::Result<()> {
+        let why = match fs::symlink_metadata(&self.path) {
+            Ok(found) if found.is_symlink() => Some("it is a symbolic link: name the file itself"),
+            Ok(found) if found.is_file() && found.nlink() > 1 => {
+                Some("it has a second name (a hard link): remove one of them")
+            }
+            _ if mount::of(&self.path).at == self.path => Some(
+                "it is mounted by itself, and its versions beside it are not: mount its directory",
+            ),
+            _ => None,
+        };
+        if let Some(why) = why {
+            return Err(io::Error::new(ErrorKind::InvalidInput, why));
+        }
         match fs::symlink_metadata(&self.versions) {
             Ok(found) if !found.is_dir() => Err(Errno::ENOTDIR.into()),
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
@@ -350,7 +364,10 @@ fn not_a_file(found: &fs::Metadata) -> io::Error {
     if found.is_dir() {
         Errno::EISDIR.into()
     } else {
-        io::Error::new(ErrorKind::InvalidInput, "it is not a regular file")
+        io::Error::new(
+            ErrorKind::InvalidInput,
+            "it is not a regular file: name one",
+        )
     }
 }
 
@@ -425,6 +442,14 @@ mod tests {
         fs::remove_file(&path).unwrap();
         fs::create_dir(&path).unwrap();
         assert!(share.hint().is_err());
+        let file = dir.path().join("file");
+        fs::write(&file, "").unwrap();
+        Share::new(&file).examine().unwrap();
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        assert!(Share::new(&link).examine().is_err());
+        fs::hard_link(&file, dir.path().join("second")).unwrap();
+        assert!(Share::new(&file).examine().is_err());
         let fifo = dir.path().join("fifo");
         nix::unistd::mkfifo(&fifo, Mode::S_IRWXU).unwrap();
         assert!(Share::new(&fifo).hint().is_err());

@@ -50,14 +50,20 @@ async fn a_file_that_is_empty_or_was_begun_is_a_lock() {
 }
 
 #[tokio::test]
-async fn a_link_to_a_lock_is_followed_and_its_versions_lie_beside_the_name_that_was_given() {
+async fn a_second_name_of_a_lock_s_file_is_refused() {
+    // The versions lie beside the name: by another one there would be two chains, and two holders.
     let (directory, path) = temporary();
     let target = directory.path().join("target");
     fs::write(&target, "").expect("a file");
     symlink(&target, &path).expect("a link");
+    assert_fatal(&refusal(&open(&path, "a")).await, "symbolic link");
+    fs::remove_file(&path).expect("to remove it");
+    fs::hard_link(&target, &path).expect("a second name");
+    for name in [&target, &path] {
+        assert_fatal(&refusal(&open(name, "a")).await, "second name");
+    }
+    fs::remove_file(&target).expect("to remove it");
     assert_eq!(acquire(&open(&path, "a")).await.token, 1);
-    await_record(&path, 1);
-    assert!(path.is_symlink());
 }
 
 #[tokio::test]

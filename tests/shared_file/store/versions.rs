@@ -5,8 +5,6 @@ use std::time::SystemTime;
 
 use super::*;
 
-crate::long::long_tests![an_instance_whose_view_is_older_than_what_is_kept_withdraws];
-
 #[tokio::test]
 async fn versions_older_than_an_hour_are_removed_but_never_the_last_64() {
     let (_directory, path) = temporary();
@@ -63,6 +61,7 @@ async fn a_hundred_thousand_versions_are_looked_at_and_taken_over_in_time() {
     );
 }
 
+#[test]
 fn an_instance_whose_view_is_older_than_what_is_kept_withdraws() {
     let (_directory, path) = temporary();
     fs::write(&path, "trafficcop shared lock 1\n").expect("a hint");
