@@ -6,7 +6,9 @@
 //! ([`Stderr`]). It must never show a secret: only our own events are logged, those of the client
 //! libraries never are.
 
+use std::ffi::OsString;
 use std::fmt;
+use std::io::{self, IsTerminal as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -133,9 +135,15 @@ pub struct Context {
 
 static CONTEXT: OnceLock<Context> = OnceLock::new();
 
+/// Whether somebody sits before what we say.
+#[must_use]
+pub fn is_watched() -> bool {
+    io::stderr().is_terminal()
+}
+
 /// Sets up the log; only the first call counts. Starts no thread, so it may come before the
-/// guardian is forked.
-pub fn init(format: Format, volume: Volume) {
+/// guardian is forked. `journal` is what systemd says of who reads stderr (`JOURNAL_STREAM`).
+pub fn init(format: Format, volume: Volume, journal: Option<OsString>) {
     let level = match volume {
         Volume::Quiet => LevelFilter::WARN,
         Volume::Normal => LevelFilter::INFO,
@@ -147,7 +155,7 @@ pub fn init(format: Format, volume: Volume) {
     let lines = tracing_subscriber::fmt::layer()
         .event_format(Lines {
             json: format == Format::Json,
-            reader: Reader::of_stderr(),
+            reader: Reader::of(io::stderr(), journal),
         })
         .with_writer(Stderr::open);
     let _ = tracing::subscriber::set_global_default(

@@ -1,11 +1,10 @@
 //! What was typed of the log and of the event log, made sense of. Called by the plan.
 
-use std::io::IsTerminal as _;
 use std::path::PathBuf;
 
 use super::{Lock, Refusal, has_directory, locks, quoted_word, same_file};
 use crate::cli;
-use crate::report::Volume;
+use crate::report::{self, Volume};
 
 pub(super) fn telling(
     typed: &cli::Common,
@@ -39,7 +38,7 @@ fn is_a_quiet_job(typed: &cli::Common) -> bool {
         .conflict_exit_code
         .as_deref()
         .is_some_and(|text| text.parse() == Ok(0_u8));
-    typed.no_wait && is_no_failure && !std::io::stderr().is_terminal()
+    typed.no_wait && is_no_failure && !report::is_watched()
 }
 
 /// A line in the lock's file would be a record that nobody can read, and one in the status file

@@ -1,6 +1,6 @@
 //! What a line of the log looks like to whoever reads it: systemd's journal, which wants a priority
 //! and knows the time; anybody else, who wants the time; a person who typed something wrong. Called
-//! by `report` alone; pure but for [`Reader::of_stderr`].
+//! by `report` alone; pure but for [`Reader::of`].
 
 use std::ffi::OsString;
 use std::os::fd::AsFd;
@@ -23,11 +23,7 @@ pub(super) enum Reader {
 impl Reader {
     /// Who reads our stderr: systemd says which file is its own (systemd.exec(5)), because a variable
     /// alone would be inherited by whoever redirects.
-    pub(super) fn of_stderr() -> Reader {
-        Reader::of(std::io::stderr(), std::env::var_os("JOURNAL_STREAM"))
-    }
-
-    fn of(stderr: impl AsFd, stream: Option<OsString>) -> Reader {
+    pub(super) fn of(stderr: impl AsFd, stream: Option<OsString>) -> Reader {
         let named = stream.and_then(|stream| stream.into_string().ok());
         match (named, fstat(stderr)) {
             (Some(named), Ok(stat)) if named == format!("{}:{}", stat.st_dev, stat.st_ino) => {

@@ -324,9 +324,11 @@ mod tests {
     fn versions_are_found_where_nothing_at_their_path_says_so() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock.0");
-        fs::create_dir_all(dir.path().join("lock.0.versions/1")).unwrap();
+        fs::create_dir_all(dir.path().join(format!("lock.0.versions/{:020}", 1))).unwrap();
         for hint in [None, Some(b"")] {
-            hint.map(|hint| fs::write(&path, hint).unwrap());
+            if let Some(hint) = hint {
+                fs::write(&path, hint).unwrap();
+            }
             let seen = look(&path).unwrap();
             assert_eq!(seen.state, LockState::Held, "{hint:?}");
             assert_eq!(seen.version.as_deref(), Some("1"));
