@@ -48,6 +48,7 @@ fn keys(scene: &Scene, place: &Place) -> Vec<String> {
 #[test]
 fn status_and_list_tell_what_is_done_and_what_failed() {
     let scene = Scene::new();
+    Blob::named("reset-told/neighbour").create(&[]);
     for place in places(&scene, "reset-told/one") {
         assert_eq!(place.status(&scene)["once"], json!([]));
         assert!(runs(&scene, &place, "v7", "web1"));
