@@ -8,7 +8,7 @@
 
 use std::ffi::OsString;
 use std::fmt;
-use std::io::{self, IsTerminal as _};
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -38,7 +38,7 @@ use crate::exit::Leave;
 use line::Reader;
 use stderr::Stderr;
 pub use stderr::last_words;
-pub use talk::{answer, ask, is_unread, print};
+pub use talk::{answer, ask, is_unread, is_watched, print};
 
 /// How the log is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -134,12 +134,6 @@ pub struct Context {
 }
 
 static CONTEXT: OnceLock<Context> = OnceLock::new();
-
-/// Whether somebody sits before what we say.
-#[must_use]
-pub fn is_watched() -> bool {
-    io::stderr().is_terminal()
-}
 
 /// Sets up the log; only the first call counts. Starts no thread, so it may come before the
 /// guardian is forked. `journal` is what systemd says of who reads stderr (`JOURNAL_STREAM`).
