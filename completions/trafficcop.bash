@@ -169,7 +169,7 @@ _trafficcop() {
             return 0
             ;;
         trafficcop__subcmd__elect)
-            opts="-n -w -E -v -q -h --blob --file --no-wait --wait --conflict-exit-code --lease --emulator --auth --ca-file --no-create --page-blob --shared --heartbeat --identity --status-file --log --event-log --verbose --quiet --grace --json --control-file --max-hold --cooldown --vm-name --scheduled-events-endpoint --slots --poll --grace-on-loss --margin --scheduled-events --ack-events --if-lost --help"
+            opts="-n -w -E -v -q -h --blob --file --no-wait --wait --connect-timeout --conflict-exit-code --lease --emulator --auth --ca-file --no-create --page-blob --shared --heartbeat --identity --status-file --log --event-log --verbose --quiet --grace --json --control-file --max-hold --cooldown --vm-name --scheduled-events-endpoint --slots --poll --grace-on-loss --margin --scheduled-events --ack-events --if-lost --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -188,6 +188,10 @@ _trafficcop() {
                     return 0
                     ;;
                 -w)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --connect-timeout)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -351,7 +355,7 @@ _trafficcop() {
             return 0
             ;;
         trafficcop__subcmd__run)
-            opts="-n -w -E -v -q -h --blob --file --no-wait --wait --conflict-exit-code --slots --poll --lease --grace-on-loss --margin --if-lost --emulator --auth --ca-file --no-create --page-blob --shared --heartbeat --identity --status-file --log --event-log --verbose --quiet --grace --stop-signal --contain --restart --restart-limit --restart-window --max-hold --min-hold --cooldown --once --once-key --once-per --once-on-failure --once-attempts --standby --on-acquire --on-lost --scheduled-events --ack-events --vm-name --scheduled-events-endpoint --ready --listen --listen-any --help"
+            opts="-n -w -E -v -q -h --blob --file --no-wait --wait --connect-timeout --conflict-exit-code --slots --poll --lease --grace-on-loss --margin --if-lost --emulator --auth --ca-file --no-create --page-blob --shared --heartbeat --identity --status-file --log --event-log --verbose --quiet --grace --stop-signal --contain --no-credentials --restart --restart-limit --restart-window --max-hold --min-hold --cooldown --once --once-key --once-per --once-on-failure --once-attempts --standby --on-acquire --on-lost --scheduled-events --ack-events --vm-name --scheduled-events-endpoint --ready --listen --listen-any --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -370,6 +374,10 @@ _trafficcop() {
                     return 0
                     ;;
                 -w)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --connect-timeout)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -611,7 +619,7 @@ _trafficcop() {
             return 0
             ;;
         trafficcop__subcmd__work)
-            opts="-j -v -q -h --queue --service-bus --dead-letter-queue --connection-string-env --link-settle --create --emulator --poison-queue --auth --ca-file --encoding --max-body --concurrency --once --max-messages --idle-exit --message --timeout --stop-signal --contain --max-attempts --retry-delay --dead-letter-exit --retry-exit --lock-time --renew-at --grace --kill-after --identity --status-file --log --event-log --verbose --quiet --listen --listen-any --help"
+            opts="-j -v -q -h --queue --service-bus --dead-letter-queue --connection-string-env --link-settle --create --emulator --poison-queue --auth --ca-file --encoding --max-body --concurrency --once --max-messages --idle-exit --message --timeout --stop-signal --contain --no-credentials --max-attempts --retry-delay --dead-letter-exit --retry-exit --lock-time --renew-at --grace --kill-after --identity --status-file --log --event-log --verbose --quiet --listen --listen-any --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

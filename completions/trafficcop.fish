@@ -41,6 +41,7 @@ complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "elect" -d 'Te
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l blob -d 'The lock: a lease on this Azure blob (CONTAINER/NAME or its URL)' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l file -d 'The lock: an exclusive lock on this file, on a local disk or a shared drive' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -s w -l wait -d 'Give up (exit 75) if control was not obtained within this time [default: wait for ever]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l connect-timeout -d 'Give up (exit 69) if the store has not answered at all within this time [default: 30s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -s E -l conflict-exit-code -d 'Exit with N instead of 75 when control was not obtained' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l slots -d 'Let at most N instances have control at the same time [default: 1]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l poll -d 'How often a standby looks at the lock (±20 %) [default: 2s]' -r
@@ -77,7 +78,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l restart-li
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l restart-window -d 'The time in which --restart-limit counts [default: 5m]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l max-hold -d 'Hand control over after this time: stop the command, give the lock back, compete again' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l min-hold -d 'Keep the lock this long although the command has ended by itself' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l cooldown -d 'How long to stand back after control was handed over [default: twice --poll]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l cooldown -d 'How long to stand back after control was handed over [default: twice --poll; 500ms on a local file]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l once-key -d 'The name of the task: with each key the command runs once more [default: once]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l once-per -d 'Run it once in every slot of this length, by the clock of the store' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l once-on-failure -d 'What a failed run means [default: retry]' -r -f -a "retry\t'After a back-off of 1 to 30 seconds the next candidate runs the command'
@@ -98,6 +99,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l no-create 
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l shared -d 'Keep the lock as on a drive that machines share, whatever the file lies on'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -s v -l verbose -d 'Log each renewal of the lease, too, and what is tried on the way'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -s q -l quiet -d 'Log only warnings and errors'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l no-credentials -d 'Keep our credentials from the command, its hooks and handlers'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l once -d 'Run the command once for all: whoever comes later, or waited meanwhile, exits 0 without running it'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l scheduled-events -d 'Hand control over before this virtual machine is frozen, rebooted, redeployed or taken away'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l ack-events -d 'Approve such an event as soon as the command has ended and the lock was given back'
@@ -149,6 +151,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l link-sett
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l create -d 'Create the queue if it is missing'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l emulator -d 'Use the well-known account of Azurite, the storage emulator, on this machine'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l once -d 'Take one message, and exit with its command\'s status'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l no-credentials -d 'Keep our credentials from the command that handles messages'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -s v -l verbose -d 'Log each renewal of the lease, too, and what is tried on the way'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -s q -l quiet -d 'Log only warnings and errors'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l listen-any -d 'Let --listen take an address that other machines can reach'
@@ -247,6 +250,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand completions" -s h 
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l blob -d 'The lock: a lease on this Azure blob (CONTAINER/NAME or its URL)' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l file -d 'The lock: an exclusive lock on this file, on a local disk or a shared drive' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -s w -l wait -d 'Give up (exit 75) if control was not obtained within this time [default: wait for ever]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l connect-timeout -d 'Give up (exit 69) if the store has not answered at all within this time [default: 30s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -s E -l conflict-exit-code -d 'Exit with N instead of 75 when control was not obtained' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l lease -d 'How long the store keeps the lock for a holder it does not hear of [default: 60s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l auth -d 'Which credential to use, of those in the environment' -r -f -a "auto\t'The one that is there'

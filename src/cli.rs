@@ -18,6 +18,7 @@ mod habits;
 mod listen;
 mod notify;
 mod once;
+mod precedence;
 mod reset;
 mod roles;
 mod run;
@@ -69,10 +70,7 @@ const WIDTH: usize = 100;
     max_term_width = WIDTH,
     subcommand_required = true
 )]
-#[command(
-    disable_help_subcommand = true,
-    after_help = "See 'trafficcop run --help' for the flags, examples and exit statuses."
-)]
+#[command(after_help = "See 'trafficcop run --help' for the flags, examples and exit statuses.")]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -185,6 +183,18 @@ pub enum Verb {
     Completions(Completions),
 }
 
+impl Verb {
+    /// Whether variables of ours are settings of it. Not of what is asked from inside a command, again
+    /// and again, nor of what we start ourselves.
+    #[must_use]
+    pub fn reads_settings(&self) -> bool {
+        !matches!(
+            self,
+            Verb::Announce(_) | Verb::Check(_) | Verb::FindLocked(_)
+        )
+    }
+}
+
 /// Two columns of text: a name and its meaning.
 type Rows<'a> = &'a [(&'a str, &'a str)];
 
@@ -226,6 +236,7 @@ fn with_examples(examples: Rows<'_>, lists: &[(&str, Rows<'_>)]) -> String {
 #[must_use]
 pub fn definition() -> clap::Command {
     Cli::command()
+        .args_override_self(true)
         .mut_subcommand("elect", elect::in_its_words)
         .mut_subcommands(|verb| verb.mut_args(with_its_variable))
 }
@@ -250,8 +261,57 @@ pub fn parse(line: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Erro
         let verb = Verb::Run(Box::new(run));
         return Ok(Cli { verb });
     }
-    let matches = definition().try_get_matches_from(line)?;
+    let definition = definition();
+    let mut matches = definition.clone().try_get_matches_from(&line)?;
+    if let Some((name, typed)) = matches.subcommand()
+        && let Some(verb) = definition.find_subcommand(name)
+    {
+        let beaten = precedence::beaten(verb, typed);
+        if !beaten.is_empty() {
+            matches = definition
+                .mut_subcommand(name, |verb| precedence::without_variables(verb, &beaten))
+                .try_get_matches_from(&line)?;
+        }
+    }
     Cli::from_arg_matches(&matches)
+}
+
+/// How the names of all our variables begin.
+const PREFIX: &str = "TRAFFICCOP_";
+
+/// Those of these variables that look like ours and are not: neither a setting of any verb, nor what
+/// a command finds in its environment. What they hold is not looked at.
+pub fn unknown(variables: impl IntoIterator<Item = OsString>) -> Vec<String> {
+    let told = FOR_THE_COMMAND.iter().chain(FOR_THE_MESSAGE);
+    let told: Vec<&str> = told.flat_map(|(names, _)| names.split(", ")).collect();
+    let mut unknown: Vec<String> = variables
+        .into_iter()
+        .filter_map(|name| name.into_string().ok())
+        .filter(|name| name.starts_with(PREFIX) && !told.contains(&&**name))
+        .collect();
+    let mut leave_out = |verb: &clap::Command| {
+        unknown.retain(|name| {
+            let is_it = |arg: &clap::Arg| arg.get_env().is_some_and(|env| env == &**name);
+            !verb.get_arguments().any(is_it)
+        });
+        unknown.is_empty()
+    };
+    // Most are of run, and all definitions cost as much as everything else before the guardian.
+    let nothing_left = leave_out(&clap::Command::new("none")) || leave_out(&run_alone());
+    if !nothing_left {
+        Cli::command().get_subcommands().for_each(|verb| {
+            leave_out(verb);
+        });
+    }
+    unknown.sort();
+    unknown
+}
+
+fn run_alone() -> clap::Command {
+    BRIEF.set(true);
+    let definition = Run::augment_args(clap::Command::new("run"));
+    BRIEF.set(false);
+    definition
 }
 
 /// A run, where nothing is wrong with it, parsed without the definitions of all the other verbs:
@@ -262,10 +322,15 @@ fn sound_run(line: &[OsString]) -> Option<Run> {
     if words.first()? != "run" {
         return None;
     }
-    BRIEF.set(true);
-    let definition = Run::augment_args(clap::Command::new("run")).mut_args(with_its_variable);
-    BRIEF.set(false);
-    let matches = definition.try_get_matches_from(words).ok()?;
+    let definition = run_alone()
+        .args_override_self(true)
+        .mut_args(with_its_variable);
+    let mut matches = definition.clone().try_get_matches_from(words).ok()?;
+    let beaten = precedence::beaten(&definition, &matches);
+    if !beaten.is_empty() {
+        let definition = precedence::without_variables(definition, &beaten);
+        matches = definition.try_get_matches_from(words).ok()?;
+    }
     Run::from_arg_matches(&matches).ok()
 }
 
@@ -301,6 +366,11 @@ mod tests {
             let Some(long) = arg.get_long().filter(|long| *long != "help") else {
                 continue;
             };
+            // What ends another's tenure is typed, each time.
+            if ["yes", "period"].contains(&long) {
+                assert_eq!(arg.get_env(), None, "{long}");
+                continue;
+            }
             let variable = format!("TRAFFICCOP_{}", long.to_uppercase().replace('-', "_"));
             assert_eq!(arg.get_env().unwrap().to_str(), Some(&*variable));
             assert!(
@@ -308,6 +378,53 @@ mod tests {
                 "{long} shows its variable's value"
             );
         }
+    }
+
+    #[test]
+    fn nothing_that_we_tell_a_command_is_a_setting_of_ours() {
+        let definition = definition();
+        let told = FOR_THE_COMMAND.iter().chain(FOR_THE_MESSAGE);
+        for name in told.flat_map(|(names, _)| names.split(", ")) {
+            for arg in definition
+                .get_subcommands()
+                .flat_map(clap::Command::get_arguments)
+            {
+                assert_ne!(arg.get_env(), Some(name.as_ref()), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_variable_that_nobody_reads_is_found() {
+        let names = [
+            "TRAFFICCOP_GRCE",
+            "TRAFFICCOP_GRACE",
+            "TRAFFICCOP_SHARED",
+            "TRAFFICCOP_QUEUE",
+            "TRAFFICCOP_TOKEN",
+            "TRAFFICCOP_MESSAGE_DIR",
+            "TRAFFICCOP_YES",
+            "PATH",
+        ];
+        assert_eq!(
+            unknown(names.map(OsString::from)),
+            ["TRAFFICCOP_GRCE", "TRAFFICCOP_YES"]
+        );
+        assert!(unknown(["HOME".into(), "TRAFFICCOP_GRACE".into()]).is_empty());
+    }
+
+    #[test]
+    fn of_a_flag_given_twice_the_last_counts() {
+        let run = typed("--file a -n --grace 5 --file b -n --grace 6 -- job --x --x").unwrap();
+        assert_eq!(run.common.file.as_deref(), Some("b".as_ref()));
+        assert_eq!(run.grace.as_deref(), Some("6"));
+        assert!(run.common.no_wait);
+        assert_eq!(run.command, ["job", "--x", "--x"]);
+        let line = ["trafficcop", "status", "--file", "a", "--file", "b"];
+        let Verb::Status(status) = parse(line.map(OsString::from)).unwrap().verb else {
+            panic!("it is status");
+        };
+        assert_eq!(status.lock.file.as_deref(), Some("b".as_ref()));
     }
 
     #[test]

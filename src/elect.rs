@@ -32,7 +32,7 @@ use crate::report::stdout::Voice;
 use crate::run::{Company, Guardians, People, company, name_the_lock, no_guardian, open, rules};
 use crate::runtime::runtime;
 use crate::signals::Signals;
-use crate::supervise::{self, News, Program, Setup};
+use crate::supervise::{self, News, Program, Setup, StopAsked};
 
 /// What tells the reader: ourselves, whatever has become of the file since.
 const TELLER: &str = "/proc/self/exe";
@@ -171,7 +171,7 @@ impl Charge for Reader {
 
     /// The teller goes on: it has to speak at the deadline.
     fn pause(&mut self) {
-        if let Err(why) = supervise::stop_ourselves() {
+        if let Err(why) = supervise::stop_ourselves(StopAsked::of_a_signal()) {
             tracing::warn!("cannot stop: {why}");
         }
     }
@@ -306,6 +306,7 @@ pub fn elect(mut plan: Plan, telling: &Telling) -> anyhow::Result<Leave> {
             return Ok(leave);
         }
     };
+    plan.refuse_our_own(store.name())?;
     if !roles::fits(store.name()) {
         let why = "the lock's name is too long for lines that go through a pipe as a whole: take a shorter one";
         return Err(Refusal::new(why).into());
@@ -324,6 +325,7 @@ pub fn elect(mut plan: Plan, telling: &Telling) -> anyhow::Result<Leave> {
         contain: plan.contain,
         grace: plan.rules.grace,
         afterlife: lease::execute_will,
+        withheld: Vec::new(),
     })
     .map_err(no_guardian)?;
     drop(theirs);
@@ -332,7 +334,7 @@ pub fn elect(mut plan: Plan, telling: &Telling) -> anyhow::Result<Leave> {
         identity: plan.candidate.identity.clone(),
         command: TELLER.into(),
     });
-    tracing::info!("{} competes for {}", plan.candidate.identity, store.name());
+    tracing::info!("competes for {}", store.name());
     let control = guardian.control_file().map(Path::to_owned);
     let _link = link(telling, control.as_deref())?;
     let people = People::new(&plan, &store, &guardian, roles::notice);

@@ -84,6 +84,7 @@ impl Builder {
             budget: self.budget,
             poll: (!terms.wakes).then_some(self.poll),
             wait: None,
+            patience: Duration::from_secs(30),
             grace: self
                 .budget
                 .map_or(Duration::ZERO, |budget| budget.grace_on_loss),

@@ -37,7 +37,13 @@ fn perform(words: Vec<OsString>) -> Leave {
         // Their answers are on stdout: only what is wrong is logged.
         _ => (report::Format::Text, report::Volume::Quiet),
     };
-    report::init(format, volume);
+    report::init(format, volume, std::env::var_os("JOURNAL_STREAM"));
+    if typed.verb.reads_settings() {
+        let set = std::env::vars_os().filter(|(_, value)| !value.is_empty());
+        for name in cli::unknown(set.map(|(name, _)| name)) {
+            tracing::warn!("{name} is no setting of trafficcop: it does nothing; is it mistyped?");
+        }
+    }
     if let cli::Verb::Run(typed) = &typed.verb
         && typed.common.log == cli::Log::Text
         && volume != report::Volume::Quiet

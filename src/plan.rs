@@ -5,12 +5,12 @@
 //! was given); it must never create, print or exit.
 
 use std::ffi::OsString;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 mod access;
 mod elect;
+mod files;
 mod habits;
 #[cfg(feature = "http")]
 mod listen;
@@ -24,6 +24,7 @@ mod work;
 
 pub use access::{of_blobs_alone, wishes};
 pub use elect::Telling;
+use files::{has_directory, locks, same_file, status_file};
 pub use quote::quoted;
 use quote::{cut, quoted_word};
 pub use roles::Roles;
@@ -34,6 +35,7 @@ use crate::azure::Wishes;
 use crate::cli;
 use crate::core::duty::WARM_POLL;
 use crate::core::{Budget, IfLost, Rules};
+use crate::deadline::Deadline;
 use crate::exit;
 pub use crate::exit::Refusal;
 use crate::lease::record::{COMMAND_LIMIT, Candidate};
@@ -57,6 +59,7 @@ const SLOTS: u32 = 1000;
 pub(crate) const DEFAULT_LEASE: Duration = Duration::from_secs(60);
 const DEFAULT_POLL: Duration = Duration::from_secs(2);
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);
+const DEFAULT_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Where we are: what the plan must know and does not find out for itself.
 #[derive(Clone, Debug)]
@@ -67,6 +70,8 @@ pub struct Place {
     pub pid: u32,
     /// Seeds the spread of polls and retries; different on every instance.
     pub seed: u64,
+    /// The lock that another trafficcop holds for the command we are a part of.
+    pub outer: Option<String>,
 }
 
 impl Place {
@@ -78,8 +83,17 @@ impl Place {
             host: host.to_string_lossy().into_owned(),
             pid: std::process::id(),
             seed: fastrand::u64(..),
+            outer: outer(),
         }
     }
+}
+
+/// What a command is told by who runs it, as long as that is true.
+fn outer() -> Option<String> {
+    let lock = std::env::var("TRAFFICCOP_LOCK").ok()?;
+    let holds = std::env::var_os("TRAFFICCOP_ROLE").is_some_and(|role| role == "holder");
+    let lasts = Deadline::from_env().is_ok_and(|deadline| deadline.in_control());
+    (holds && lasts).then_some(lock)
 }
 
 /// The lock, as far as it can be checked without asking its store.
@@ -165,9 +179,40 @@ pub struct Plan {
     pub ready: Ready,
     /// How what Azure announces for this machine is followed.
     pub scheduled_events: Option<crate::azure::scheduled_events::Config>,
+    /// Variables of ours that nothing we run inherits.
+    pub withheld: Vec<OsString>,
+    /// The lock that another trafficcop holds for the command we are a part of.
+    outer: Option<String>,
 }
 
 impl Plan {
+    /// Whether we give up where another has control (`-n`).
+    #[must_use]
+    pub fn looks_once(&self) -> bool {
+        self.rules.wait == Some(Duration::ZERO)
+    }
+
+    /// Refuses the lock of this name if it is held for the command we are a part of: we would wait
+    /// for it, and its holder for us. Of several slots another may be had.
+    ///
+    /// # Errors
+    /// That it is.
+    pub fn refuse_our_own(&self, name: &str) -> Result<(), Refusal> {
+        let Some(outer) = self.outer.as_deref().filter(|_| self.slots == 1) else {
+            return Ok(());
+        };
+        let is_it = match &self.lock {
+            Lock::Blob { .. } => outer == name,
+            Lock::File { path, .. } => same_file(Path::new(outer), path),
+        };
+        if is_it {
+            return Err(Refusal::new(format!(
+                "{name} is held for the command that we are a part of, and would never be free for us: leave the inner trafficcop out, or name another lock"
+            )));
+        }
+        Ok(())
+    }
+
     /// Makes sense of what was typed.
     ///
     /// # Errors
@@ -193,6 +238,7 @@ impl Plan {
             budget: Some(budget),
             poll: Some(poll),
             wait: wait(common)?,
+            patience: patience(common)?,
             grace: span("--grace", typed.grace.as_deref())?.unwrap_or(DEFAULT_GRACE),
             stop_signal: match typed.stop_signal.as_deref() {
                 Some(text) => units::signal(text).map_err(|why| about("--stop-signal", &why))?,
@@ -208,6 +254,7 @@ impl Plan {
         };
         let status_file = status_file(common, &lock, slots)?;
         let (volume, event_log) = telling::telling(common, &lock, slots)?;
+        let lock_is_file = matches!(lock, Lock::File { .. });
         Ok(Plan {
             #[cfg(feature = "http")]
             listen: listen::listen(&typed.listen, &lock, slots, status_file.as_deref())?,
@@ -243,7 +290,12 @@ impl Plan {
             scheduled_events: scheduled_events::scheduled_events(&typed.scheduled_events, place)?,
             event_log,
             volume,
+            withheld: match lock_is_file {
+                true => Vec::new(),
+                false => access::withheld(typed.no_credentials, None),
+            },
             command: typed.command,
+            outer: place.outer.clone(),
         })
     }
 }
@@ -397,6 +449,10 @@ fn wait(typed: &cli::Common) -> Result<Option<Duration>, Refusal> {
     }
 }
 
+fn patience(typed: &cli::Common) -> Result<Duration, Refusal> {
+    Ok(span("--connect-timeout", typed.connect_timeout.as_deref())?.unwrap_or(DEFAULT_PATIENCE))
+}
+
 fn conflict_status(typed: &cli::Common) -> Result<u8, Refusal> {
     let Some(text) = typed.conflict_exit_code.as_deref() else {
         return Ok(exit::CONFLICT);
@@ -425,55 +481,6 @@ fn identity(typed: &cli::Common, place: &Place) -> Result<String, Refusal> {
         )));
     }
     Ok(identity)
-}
-
-/// The status file is replaced by renaming. If it were the lock's file, the next instance would
-/// find a new file there, lock it, and run beside us.
-fn status_file(typed: &cli::Common, lock: &Lock, slots: u32) -> Result<Option<PathBuf>, Refusal> {
-    let Some(status) = &typed.status_file else {
-        return Ok(None);
-    };
-    if status.as_os_str().is_empty() || status.file_name().is_none() || status.is_dir() {
-        return Err(Refusal::new(format!(
-            "--status-file {}: name a file, not a directory",
-            quoted_word(status.as_os_str())
-        )));
-    }
-    if let Lock::File { path, .. } = lock
-        && locks(path, slots).any(|path| same_file(status, &path))
-    {
-        return Err(Refusal::new(format!(
-            "--status-file {} is the lock's file, and would be replaced under the lock: name another one",
-            status.display()
-        )));
-    }
-    Ok(Some(status.clone()))
-}
-
-/// The files that are locked: the path itself, or one for each slot.
-fn locks(path: &Path, slots: u32) -> impl Iterator<Item = PathBuf> {
-    (0..slots).map(move |slot| {
-        let mut path = path.as_os_str().to_owned();
-        if slots > 1 {
-            path.push(format!(".{slot}"));
-        }
-        path.into()
-    })
-}
-
-fn same_file(one: &Path, other: &Path) -> bool {
-    if let (Ok(one), Ok(other)) = (one.metadata(), other.metadata()) {
-        return (one.dev(), one.ino()) == (other.dev(), other.ino());
-    }
-    // What does not exist yet is where its directory says it will be.
-    let place = |path: &Path| {
-        let parent = path
-            .parent()
-            .filter(|parent| !parent.as_os_str().is_empty());
-        let parent = parent.unwrap_or(Path::new(".")).canonicalize().ok()?;
-        Some(parent.join(path.file_name()?))
-    };
-    place(one).is_some_and(|one| place(other).is_some_and(|other| one == other))
 }
 
 #[cfg(test)]

@@ -6,7 +6,10 @@
 //! ([`Stderr`]). It must never show a secret: only our own events are logged, those of the client
 //! libraries never are.
 
-use std::fmt::{self, Write as _};
+use std::ffi::OsString;
+use std::fmt;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -20,6 +23,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 
 mod held;
+mod line;
 mod live;
 pub mod messages;
 pub mod roles;
@@ -29,11 +33,12 @@ mod talk;
 pub mod words;
 
 use crate::clock::Instant;
-use crate::core::{Cause, Ending, Failed, Notice};
+use crate::core::{Cause, Ending, Exit, Failed, Notice};
 use crate::exit::Leave;
+use line::Reader;
 use stderr::Stderr;
 pub use stderr::last_words;
-pub use talk::{answer, ask, is_unread, print};
+pub use talk::{answer, ask, is_unread, is_watched, print};
 
 /// How the log is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -117,7 +122,7 @@ pub const FIELDS: &[(&str, &str)] = &[
 /// The longest text of a message or a field; a server's answer can be a whole page of HTML.
 const TEXT_LIMIT: usize = 1000;
 
-/// What every line of a JSON log bears, once it is known.
+/// What every line bears, once it is known.
 #[derive(Clone, Debug)]
 pub struct Context {
     /// The lock's address.
@@ -131,8 +136,8 @@ pub struct Context {
 static CONTEXT: OnceLock<Context> = OnceLock::new();
 
 /// Sets up the log; only the first call counts. Starts no thread, so it may come before the
-/// guardian is forked.
-pub fn init(format: Format, volume: Volume) {
+/// guardian is forked. `journal` is what systemd says of who reads stderr (`JOURNAL_STREAM`).
+pub fn init(format: Format, volume: Volume, journal: Option<OsString>) {
     let level = match volume {
         Volume::Quiet => LevelFilter::WARN,
         Volume::Normal => LevelFilter::INFO,
@@ -144,6 +149,7 @@ pub fn init(format: Format, volume: Volume) {
     let lines = tracing_subscriber::fmt::layer()
         .event_format(Lines {
             json: format == Format::Json,
+            reader: Reader::of(io::stderr(), journal),
         })
         .with_writer(Stderr::open);
     let _ = tracing::subscriber::set_global_default(
@@ -157,7 +163,14 @@ pub fn show_the_wait(terminal: Option<&str>) {
     live::allow(terminal);
 }
 
-/// Says what every later line of a JSON log bears.
+/// We look once and do not wait: that we stand by is then no news.
+pub fn look_once() {
+    LOOKS_ONCE.store(true, Ordering::Relaxed);
+}
+
+static LOOKS_ONCE: AtomicBool = AtomicBool::new(false);
+
+/// Says who we are: what every later line bears.
 pub fn context(context: Context) {
     let _ = CONTEXT.set(context);
 }
@@ -175,6 +188,10 @@ pub fn notice(notice: &Notice, now: Instant) {
         exit: None,
     };
     match notice {
+        // It got what it was sent: that is no trouble.
+        Notice::CommandEnded(Exit::Signal(signal)) if held.is_asked && *signal != libc::SIGKILL => {
+            line.level = Level::INFO;
+        }
         Notice::InControl { token } => {
             live::end();
             held::held().begin(*token);
@@ -186,12 +203,17 @@ pub fn notice(notice: &Notice, now: Instant) {
         Notice::StandingBy(sight) => {
             held::held().end();
             (line.token, line.left) = (sight.token, None);
+            // Whoever looks once says at its end what it saw.
+            if LOOKS_ONCE.load(Ordering::Relaxed) {
+                line.level = Level::DEBUG;
+            }
             // What is said goes above the line, so it is said first.
             say(line);
             live::stand_by(sight, now);
             return;
         }
-        Notice::Draining(_) => {
+        Notice::Draining(cause) => {
+            held::held().is_asked = words::is_asked(cause);
             line.text.extend(line.left.map(words::until_the_kill));
         }
         Notice::Released | Notice::FoundLost { .. } | Notice::LeftToRunOut { .. } => {
@@ -272,6 +294,11 @@ pub fn renewed(now: Instant, deadline: Instant) {
 /// The command is asked to end, or to go at once, and is killed at `end` at the latest.
 pub fn drains_until(end: Instant) {
     held::held().grace(Some(end));
+}
+
+/// The terminal has another size.
+pub fn resized() {
+    live::resized();
 }
 
 /// While standing by: the lock is looked at next then ([`Instant::FOREVER`]: when the store wakes
@@ -385,6 +412,7 @@ fn put(line: Line) {
 /// One line for one event.
 struct Lines {
     json: bool,
+    reader: Reader,
 }
 
 impl<S, N> FormatEvent<S, N> for Lines
@@ -401,10 +429,14 @@ where
         let mut said = Said::default();
         event.record(&mut said);
         let level = *event.metadata().level();
+        let context = CONTEXT.get();
         if self.json {
-            writeln!(to, "{}", json_line(level, said, &now_utc(), CONTEXT.get()))
+            let line = line::json(level, said, &now_utc(), context);
+            writeln!(to, "{}{line}", self.reader.priority(level))
         } else {
-            writeln!(to, "{}", text_line(level, &said.message))
+            let who = context.map(|context| &*context.identity);
+            let line = line::text(self.reader, level, &said.message, &now_utc(), who);
+            writeln!(to, "{line}")
         }
     }
 }
@@ -453,31 +485,6 @@ pub(crate) fn one_line(text: &str) -> String {
     line
 }
 
-fn text_line(level: Level, message: &str) -> String {
-    let mut line = String::from("trafficcop: ");
-    if level == Level::ERROR {
-        line.push_str("error: ");
-    } else if level == Level::WARN {
-        line.push_str("warning: ");
-    }
-    let _ = write!(line, "{message}");
-    line
-}
-
-fn json_line(level: Level, said: Said, ts: &str, context: Option<&Context>) -> Value {
-    let mut line = Map::new();
-    line.insert("ts".into(), ts.into());
-    line.insert("level".into(), level.as_str().to_lowercase().into());
-    line.insert("message".into(), said.message.into());
-    if let Some(context) = context {
-        line.insert("lock".into(), context.lock.clone().into());
-        line.insert("identity".into(), context.identity.clone().into());
-    }
-    line.insert("pid".into(), std::process::id().into());
-    line.extend(said.fields);
-    Value::Object(line)
-}
-
 /// The wall clock, for people.
 pub(crate) fn now_utc() -> String {
     time::OffsetDateTime::now_utc()
@@ -495,40 +502,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_is_plain_but_for_what_needs_a_look() {
-        assert_eq!(
-            text_line(Level::INFO, "in control"),
-            "trafficcop: in control"
-        );
-        assert_eq!(text_line(Level::WARN, "a"), "trafficcop: warning: a");
-        assert_eq!(text_line(Level::ERROR, "a"), "trafficcop: error: a");
-    }
-
-    #[test]
     fn a_server_s_answer_stays_in_its_line() {
         assert_eq!(one_line("a\nb\x1b[2J"), "a b [2J");
         let long = one_line(&"é".repeat(5000));
         assert!(long.len() < 2100 && long.ends_with("..."));
-    }
-
-    #[test]
-    fn json_bears_what_is_known() {
-        let mut said = Said {
-            message: "in control".into(),
-            ..Said::default()
-        };
-        said.fields.insert("token".into(), 7.into());
-        let context = Context {
-            lock: "file:/x".into(),
-            identity: "web1-42".into(),
-            command: "job".into(),
-        };
-        let line = json_line(Level::INFO, said, "2020-01-01T00:00:00Z", Some(&context));
-        assert_eq!(line["level"], "info");
-        assert_eq!(line["message"], "in control");
-        assert_eq!(line["token"], 7);
-        assert_eq!(line["lock"], "file:/x");
-        assert_eq!(line["ts"], "2020-01-01T00:00:00Z");
-        assert!(!line.to_string().contains('\n'));
     }
 }

@@ -12,7 +12,6 @@ mod vault;
 use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 #[cfg(feature = "http")]
 use anyhow::Context as _;
@@ -61,20 +60,34 @@ pub fn run(plan: Plan) -> anyhow::Result<Leave> {
             return Ok(leave);
         }
     };
-    let guardians = Guardians::fork(&plan, &rules(&plan, &*store))?;
-    let guardian = &guardians.first;
+    plan.refuse_our_own(store.name())?;
     report::context(report::Context {
         lock: store.name().to_owned(),
         identity: plan.candidate.identity.clone(),
         command: plan.candidate.command.clone(),
     });
+    if let Some(ending) = cannot_work(&plan) {
+        let leave = Leave::of(&ending, plan.conflict_status);
+        report::ending(&ending, leave);
+        return Ok(leave);
+    }
+    let guardians = Guardians::fork(&plan, &rules(&plan, &*store))?;
+    let guardian = &guardians.first;
     let contain = guardian.containment().to_string();
-    tracing::info!(
-        contain,
-        "{} competes for {}, containment {contain}",
-        plan.candidate.identity,
-        store.name()
-    );
+    if plan.looks_once() {
+        report::look_once();
+        tracing::debug!(
+            contain,
+            "competes for {}, containment {contain}",
+            store.name()
+        );
+    } else {
+        tracing::info!(
+            contain,
+            "competes for {}, containment {contain}",
+            store.name()
+        );
+    }
     #[cfg_attr(not(feature = "http"), expect(unused_mut, reason = "nobody is added"))]
     let mut people = People::new(&plan, &store, guardian, report::notice);
     #[cfg(feature = "http")]
@@ -86,6 +99,30 @@ pub fn run(plan: Plan) -> anyhow::Result<Leave> {
     // A call that hangs (a name that does not resolve, a dead mount) must not keep us here.
     runtime.shutdown_background();
     Ok(leave)
+}
+
+/// A standby that can never work is better found out now than by the fail-over. What a hook brings
+/// about (a mount, a download) need not be there yet.
+fn cannot_work(plan: &Plan) -> Option<Ending> {
+    let program = plan.command.first()?;
+    let path = std::env::var_os("PATH");
+    let errno = supervise::resolve(program, path.as_deref()).err()?;
+    if plan.roles.on_acquire.is_some() {
+        let why = errno.desc();
+        tracing::warn!(
+            "cannot run {}: {why}: --on-acquire has to see to it",
+            plan.candidate.command
+        );
+        return None;
+    }
+    Some(Ending {
+        cause: Cause::NotStarted {
+            errno: errno as i32,
+        },
+        exit: None,
+        overlap: false,
+        released: true,
+    })
 }
 
 /// One for each thing that can run at the same time. Standby command, hook and command come one
@@ -128,6 +165,7 @@ impl Guardians {
                     .budget
                     .map_or(rules.grace, |budget| budget.grace_on_loss),
                 afterlife: lease::execute_will,
+                withheld: plan.withheld.clone(),
             });
             guardian.map_err(no_guardian)
         };
@@ -252,7 +290,7 @@ pub(crate) fn name_the_lock(ending: &mut Ending, lock: &str) {
 
 /// Whoever looks once (`-n`) looks at all slots.
 fn looking(slots: Slots, plan: &Plan) -> Slots {
-    if plan.rules.wait == Some(Duration::ZERO) {
+    if plan.looks_once() {
         slots.looking_at_all()
     } else {
         slots
@@ -276,7 +314,11 @@ pub(crate) fn open(plan: &Plan) -> anyhow::Result<Result<Arc<dyn Store>, Ending>
             #[cfg(feature = "entra")]
             let account = vault::handed_on(account);
             blob::prepare_will(account.clone());
-            tracing::info!("credential: {}", account.kind());
+            if plan.looks_once() {
+                tracing::debug!("credential: {}", account.kind());
+            } else {
+                tracing::info!("credential: {}", account.kind());
+            }
             let config = blob::Config {
                 target,
                 account,

@@ -90,6 +90,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "azure",
             "cli",
             "core",
+            "deadline",
             "exit",
             "lease",
             "notify",

@@ -238,7 +238,8 @@ fn a_standby_keeps_one_line_up_to_date_and_takes_it_back() {
     drop(holder.stdin.take());
     assert!(holder.wait().expect("it ends").success());
     // Gone before anything else is said.
-    session.sees(&format!("{ERASE}trafficcop: in control"));
+    session.sees(ERASE);
+    session.sees("]: in control");
     session.sees("in-42");
     let after = session
         .shown
@@ -246,6 +247,40 @@ fn a_standby_keeps_one_line_up_to_date_and_takes_it_back() {
         .next()
         .expect("it was said");
     assert!(!after.contains(line), "{after:?}");
+}
+
+#[test]
+fn a_terminal_that_becomes_narrower_is_written_to_from_a_new_row() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let lock = directory.path().join("lock");
+    let mut holder = holder(&lock);
+    let mut session = Session::begin();
+    stand_by(&mut session, &lock, "");
+    session.sees(&format!("{ERASE}trafficcop: standing by for"));
+    session.sees("holds it since");
+    let narrow = nix::pty::Winsize {
+        ws_row: 24,
+        ws_col: 40,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    nix::ioctl_write_ptr_bad!(resize, nix::libc::TIOCSWINSZ, nix::pty::Winsize);
+    // SAFETY: a valid descriptor and a valid pointer.
+    unsafe {
+        resize(
+            std::os::fd::AsRawFd::as_raw_fd(&session.keys),
+            &raw const narrow,
+        )
+    }
+    .expect("a terminal");
+    session.sees("\r\ntrafficcop: standing by for");
+    let from = session.seen;
+    session.sees(ERASE);
+    let line = &session.shown[from..session.seen - ERASE.len()];
+    assert!(line.len() < 40, "{line:?}");
+    drop(holder.stdin.take());
+    assert!(holder.wait().expect("it ends").success());
+    session.sees("in-42");
 }
 
 #[test]
@@ -281,7 +316,8 @@ fn ctrl_z_stops_a_standby_and_fg_brings_its_line_back() {
     session.sees(&format!("{ERASE}{line}"));
     drop(holder.stdin.take());
     assert!(holder.wait().expect("it ends").success());
-    session.sees(&format!("{ERASE}trafficcop: in control"));
+    session.sees(ERASE);
+    session.sees("]: in control");
     session.sees("in-42");
     session.presses("echo status-$?\n");
     session.sees("status-0");

@@ -12,6 +12,19 @@ pub(super) const AUTHORITY: &str = "AZURE_AUTHORITY_HOST";
 pub(super) const IDENTITY_ENDPOINT: &str = "IDENTITY_ENDPOINT";
 pub(super) const METADATA: &str = "AZURE_POD_IDENTITY_AUTHORITY_HOST";
 
+/// Every variable that can hold what we prove ourselves by, or names whom we are.
+pub const CREDENTIALS: &[&str] = &[
+    "AZURE_STORAGE_CONNECTION_STRING",
+    "AZURE_STORAGE_ACCOUNT",
+    "AZURE_STORAGE_KEY",
+    "AZURE_STORAGE_SAS_TOKEN",
+    "AZURE_SERVICEBUS_CONNECTION_STRING",
+    TENANT,
+    CLIENT,
+    CLIENT_SECRET,
+    TOKEN_FILE,
+];
+
 /// The values, as they were given.
 #[cfg_attr(
     not(feature = "entra"),

@@ -31,6 +31,7 @@ mod trust;
 
 pub use account::Account;
 pub use account_error::AccountError;
+pub use ambient::CREDENTIALS;
 pub use choice::{Auth, Wishes};
 pub use errors::{Operation, Trouble};
 pub use limit::before;

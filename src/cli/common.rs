@@ -54,6 +54,18 @@ pub struct Common {
     )]
     pub wait: Option<String>,
 
+    /// Give up (exit 69) if the store has not answered at all within this time [default: 30s]
+    ///
+    /// Of the first contact only: a store that answered once is asked for ever, with a reminder in the
+    /// log each minute. With --no-wait it is 5s at most, all in all.
+    #[arg(
+        long,
+        value_name = "D",
+        env = "TRAFFICCOP_CONNECT_TIMEOUT",
+        help_heading = "Waiting for control"
+    )]
+    pub connect_timeout: Option<String>,
+
     /// Exit with N instead of 75 when control was not obtained
     ///
     /// 0 keeps cron quiet on the machines that have nothing to do.

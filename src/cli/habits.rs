@@ -39,7 +39,7 @@ pub struct Habits {
     #[arg(long, value_name = "D", env = "TRAFFICCOP_MIN_HOLD")]
     pub min_hold: Option<String>,
 
-    /// How long to stand back after control was handed over [default: twice --poll]
+    /// How long to stand back after control was handed over [default: twice --poll; 500ms on a local file]
     #[arg(long, value_name = "D", env = "TRAFFICCOP_COOLDOWN")]
     pub cooldown: Option<String>,
 }

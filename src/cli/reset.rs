@@ -30,7 +30,7 @@ pub struct Reset {
     pub force: bool,
 
     /// Do not ask
-    #[arg(short, long, env = "TRAFFICCOP_YES", value_parser = BoolishValueParser::new())]
+    #[arg(short, long)]
     pub yes: bool,
 }
 

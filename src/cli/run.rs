@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 
+use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Args, ValueEnum};
 
 use super::{Common, FOR_THE_STORE, Habits, Once, Roles, with_examples};
@@ -51,6 +52,14 @@ pub struct Run {
         help_heading = "The command"
     )]
     pub contain: Contain,
+
+    /// Keep our credentials from the command, its hooks and handlers
+    ///
+    /// Without it they inherit our environment, and with it what we prove ourselves by. The variables
+    /// that hold the credentials listed below are then not in theirs; it makes no difference to a lock on a file.
+    /// Who may look into our process (the same user, without a sandbox) can read them all the same.
+    #[arg(long, env = "TRAFFICCOP_NO_CREDENTIALS", help_heading = "The command", value_parser = BoolishValueParser::new())]
+    pub no_credentials: bool,
 
     /// Restarts, and handing control round.
     #[command(flatten)]

@@ -103,11 +103,11 @@ pub struct Break {
     /// Without it the lease ends when its time is over: the holder learns of it and has stopped its
     /// command by then. With 0 others can have control at once, while the holder's command runs until
     /// the holder's next renewal.
-    #[arg(long, value_name = "N", env = "TRAFFICCOP_PERIOD")]
+    #[arg(long, value_name = "N")]
     pub period: Option<String>,
 
     /// Do not ask
-    #[arg(short, long, env = "TRAFFICCOP_YES", value_parser = BoolishValueParser::new())]
+    #[arg(short, long)]
     pub yes: bool,
 }
 

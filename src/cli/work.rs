@@ -162,6 +162,14 @@ pub struct Work {
     )]
     pub contain: Contain,
 
+    /// Keep our credentials from the command that handles messages
+    ///
+    /// Without it that inherits our environment, and with it what we prove ourselves by. The variables
+    /// that hold the credentials listed below are then not in its own.
+    /// Who may look into our process (the same user, without a sandbox) can read them all the same.
+    #[arg(long, env = "TRAFFICCOP_NO_CREDENTIALS", help_heading = "The command", value_parser = BoolishValueParser::new())]
+    pub no_credentials: bool,
+
     /// How often a message is tried before it is put aside [default: 5]
     ///
     /// The queue counts, so an attempt counts too if worker and machine died in it. A queue on Service
@@ -332,7 +340,7 @@ pub enum Hand {
 
 /// What the command finds in its environment.
 pub const FOR_THE_MESSAGE: &[(&str, &str)] = &[
-    ("TRAFFICCOP_QUEUE", "the queue's address"),
+    ("TRAFFICCOP_MESSAGE_QUEUE", "the queue's address"),
     (
         "TRAFFICCOP_MESSAGE_ID",
         "the message's id, the same at every attempt: what a command that must not do anything twice remembers",

@@ -71,8 +71,11 @@ pub struct Rules {
     pub poll: Option<Duration>,
     /// How long to wait for control: `None` for ever, zero for one look. It counts from the
     /// beginning and does not apply any more once the command has been started. One look means one
-    /// answer: a store that does not answer is asked for as long as without a limit.
+    /// answer.
     pub wait: Option<Duration>,
+    /// How long a store that has never answered is asked. With one look (`wait` of zero) it is not
+    /// asked for longer than 3 seconds.
+    pub patience: Duration,
     /// From the stop signal to SIGKILL when a stop was asked for or the command left processes behind.
     pub grace: Duration,
     /// What a drain sends first.

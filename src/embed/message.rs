@@ -61,6 +61,7 @@ impl MessageLock {
             budget: Some(budget),
             poll: Some(Duration::from_millis(1)),
             wait: None,
+            patience: Duration::from_secs(30),
             grace: budget.grace_on_loss,
             stop_signal: libc::SIGTERM,
             if_lost: IfLost::Exit,

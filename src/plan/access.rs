@@ -2,7 +2,9 @@
 //!
 //! Called by the plan and by the verbs. Must never read the environment: the account does that.
 
-use crate::azure::{Auth, Wishes};
+use std::ffi::OsString;
+
+use crate::azure::{Auth, CREDENTIALS, Wishes};
 use crate::cli;
 
 /// What was typed about the account.
@@ -21,6 +23,17 @@ pub fn wishes(emulator: bool, typed: &cli::Access) -> Wishes {
         },
         ca_file: typed.ca_file.clone(),
     }
+}
+
+/// The variables that are kept from what we run, if that was asked for: those that can hold what we
+/// prove ourselves by, and the one that was named to hold it.
+#[must_use]
+pub(super) fn withheld(no_credentials: bool, named: Option<&str>) -> Vec<OsString> {
+    if !no_credentials {
+        return Vec::new();
+    }
+    let known = CREDENTIALS.iter().copied();
+    known.chain(named).map(OsString::from).collect()
 }
 
 /// What of it has no meaning for a lock that is no blob.

@@ -56,6 +56,7 @@ impl Plan {
             budget: Some(budget),
             poll: Some(poll),
             wait: wait(common)?,
+            patience: super::patience(common)?,
             grace: span("--grace", typed.grace.as_deref())?.unwrap_or(DEFAULT_GRACE),
             stop_signal: libc::SIGTERM,
             if_lost: match common.if_lost {
@@ -98,6 +99,8 @@ impl Plan {
             event_log,
             volume,
             command: Vec::new(),
+            withheld: Vec::new(),
+            outer: place.outer.clone(),
         };
         Ok((plan, telling))
     }

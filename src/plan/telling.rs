@@ -1,10 +1,10 @@
 //! What was typed of the log and of the event log, made sense of. Called by the plan.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use super::{Lock, Refusal, locks, quoted_word, same_file};
+use super::{Lock, Refusal, has_directory, locks, quoted_word, same_file};
 use crate::cli;
-use crate::report::Volume;
+use crate::report::{self, Volume};
 
 pub(super) fn telling(
     typed: &cli::Common,
@@ -25,9 +25,20 @@ impl From<&cli::Common> for Volume {
             // Both are refused, which is said even so.
             (true, _) => Volume::Quiet,
             (false, true) => Volume::Verbose,
+            (false, false) if is_a_quiet_job(typed) => Volume::Quiet,
             (false, false) => Volume::Normal,
         }
     }
+}
+
+/// `-n -E 0` is for a crontab on many machines: cron sends by mail whatever is said where nothing is
+/// wrong, on the one machine as on the others.
+fn is_a_quiet_job(typed: &cli::Common) -> bool {
+    let is_no_failure = typed
+        .conflict_exit_code
+        .as_deref()
+        .is_some_and(|text| text.parse() == Ok(0_u8));
+    typed.no_wait && is_no_failure && !report::is_watched()
 }
 
 /// A line in the lock's file would be a record that nobody can read, and one in the status file
@@ -42,13 +53,7 @@ fn event_log(typed: &cli::Common, lock: &Lock, slots: u32) -> Result<Option<Path
             quoted_word(log.as_os_str())
         )));
     }
-    let directory = log.parent().filter(|path| !path.as_os_str().is_empty());
-    if !directory.unwrap_or(Path::new(".")).is_dir() {
-        return Err(Refusal::new(format!(
-            "--event-log {}: there is no such directory: create it, or name another file",
-            log.display()
-        )));
-    }
+    has_directory("--event-log", log)?;
     if let Lock::File { path, .. } = lock
         && locks(path, slots).any(|path| same_file(log, &path))
     {

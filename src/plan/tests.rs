@@ -13,6 +13,7 @@ fn place() -> Place {
         host: "web1".into(),
         pid: 42,
         seed: 7,
+        outer: None,
     }
 }
 

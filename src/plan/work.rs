@@ -89,6 +89,8 @@ pub struct Work {
     /// Where questions are answered over HTTP.
     #[cfg(feature = "http")]
     pub listen: Option<crate::serve::Address>,
+    /// Variables of ours that no command inherits.
+    pub withheld: Vec<OsString>,
     /// The command and its arguments; not empty.
     pub command: Vec<OsString>,
 }
@@ -187,10 +189,19 @@ impl Work {
             listen: super::listen::listen(&typed.listen, &lock, 1, status_file.as_deref())?,
             status_file,
             event_log,
+            withheld: super::access::withheld(typed.no_credentials, named_variable(&typed)),
             command: typed.command,
             source,
         })
     }
+}
+
+/// The variable that was named to hold a connection string.
+fn named_variable(typed: &cli::Work) -> Option<&str> {
+    #[cfg(feature = "service-bus")]
+    return typed.bus.connection_string_env.as_deref();
+    #[cfg(not(feature = "service-bus"))]
+    return None;
 }
 
 /// The flags that a worker has in common with who competes for a lock.
@@ -200,6 +211,7 @@ fn what_it_shares(typed: &cli::Work) -> cli::Common {
         file: None,
         no_wait: false,
         wait: None,
+        connect_timeout: None,
         conflict_exit_code: None,
         slots: None,
         poll: None,

@@ -15,6 +15,7 @@ fn plan(line: &str) -> Result<Work, Refusal> {
         host: "web1".into(),
         pid: 42,
         seed: 1,
+        outer: None,
     };
     Work::new(*typed, &place)
 }

@@ -21,7 +21,7 @@ use crate::core::Failure;
 /// A queue, as one worker takes from it.
 #[async_trait]
 pub trait Queue: Send + Sync {
-    /// The queue's address for people and for `TRAFFICCOP_QUEUE`; never with a secret in it.
+    /// The queue's address for people and for `TRAFFICCOP_MESSAGE_QUEUE`; never with a secret in it.
     fn name(&self) -> &str;
 
     /// For how long a message is locked as far as that is known before one was taken; what counts for

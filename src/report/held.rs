@@ -14,12 +14,15 @@ pub(super) struct Held {
     deadline: Option<Instant>,
     /// Until when it may live although it was asked to end.
     grace: Option<Instant>,
+    /// The command was asked to end because somebody wanted so, and not for want of control.
+    pub(super) is_asked: bool,
 }
 
 static HELD: Mutex<Held> = Mutex::new(Held {
     token: None,
     deadline: None,
     grace: None,
+    is_asked: false,
 });
 
 pub(super) fn held() -> MutexGuard<'static, Held> {

@@ -23,8 +23,8 @@ struct State {
     /// A terminal that can take a line back; decided once.
     wanted: bool,
     standing: Option<Standing>,
-    /// The line is on the terminal.
-    shown: bool,
+    /// The line is on the terminal, and so wide.
+    shown: Option<usize>,
 }
 
 /// What is said of the wait.
@@ -38,7 +38,7 @@ struct Standing {
 static STATE: Mutex<State> = Mutex::new(State {
     wanted: false,
     standing: None,
-    shown: false,
+    shown: None,
 });
 static CHANGED: Condvar = Condvar::new();
 
@@ -90,18 +90,36 @@ pub(super) fn next_look(at: Instant) {
 pub(super) fn end() {
     let mut state = state();
     state.standing = None;
-    if std::mem::take(&mut state.shown) {
-        let _ = Stderr::draw(ERASE);
+    if let Some(wide) = state.shown.take() {
+        let _ = Stderr::draw(taking_back(wide, columns()));
     }
+}
+
+/// The terminal has another size: the line is shown anew.
+pub(super) fn resized() {
+    CHANGED.notify_all();
+}
+
+/// What takes back a line that is so wide. On a terminal that has become narrower some have wrapped
+/// it, and some have cut it: nobody can say how many rows are ours, so it is left where it is.
+fn taking_back(wide: usize, columns: Option<usize>) -> &'static [u8] {
+    match columns {
+        Some(columns) if wide >= columns => b"\r\n",
+        _ => ERASE,
+    }
+}
+
+fn columns() -> Option<usize> {
+    let (width, _) = terminal_size_of(std::io::stderr())?;
+    Some(usize::from(width.0))
 }
 
 /// Says a line above it.
 pub(super) fn above(say: impl FnOnce(&'static [u8])) {
     let mut state = state();
-    say(if std::mem::take(&mut state.shown) {
-        ERASE
-    } else {
-        b""
+    say(match state.shown.take() {
+        Some(wide) => taking_back(wide, columns()),
+        None => b"",
     });
     drop(state);
     CHANGED.notify_all();
@@ -117,9 +135,13 @@ fn keep() {
             continue;
         };
         if let Some(width) = width() {
-            let mut line = ERASE.to_vec();
-            line.extend(cut(&words(&standing, Instant::now(), &super::now_utc()), width).bytes());
-            now_state.shown |= Stderr::draw(&line);
+            let before = now_state.shown.unwrap_or(0);
+            let mut line = taking_back(before, columns()).to_vec();
+            let text = cut(&words(&standing, Instant::now(), &super::now_utc()), width);
+            line.extend(text.bytes());
+            if Stderr::draw(&line) {
+                now_state.shown = Some(text.chars().map(columns_of).sum());
+            }
         }
         (now_state, _) = CHANGED
             .wait_timeout(now_state, TICK)
@@ -133,10 +155,7 @@ fn width() -> Option<usize> {
     if tcgetpgrp(std::io::stderr()) != Ok(getpgrp()) {
         return None;
     }
-    let (width, _) = terminal_size_of(std::io::stderr())?;
-    usize::from(width.0)
-        .checked_sub(1)
-        .filter(|width| *width >= 20)
+    columns()?.checked_sub(1).filter(|width| *width >= 20)
 }
 
 fn words(standing: &Standing, now: Instant, today: &str) -> String {
@@ -176,24 +195,29 @@ fn words(standing: &Standing, now: Instant, today: &str) -> String {
 /// A moment without what is the same today; `None` where it is no moment.
 fn moment(since: &str, today: &str) -> Option<String> {
     let (date, clock) = since.strip_suffix('Z')?.split_once('T')?;
+    let clock = clock.split('.').next()?;
     if today.starts_with(date) {
         return Some(format!("{clock} UTC"));
     }
     Some(format!("{date} {} UTC", clock.get(..5)?))
 }
 
+/// How wide it is at most.
+fn columns_of(c: char) -> usize {
+    if c.is_ascii() { 1 } else { 2 }
+}
+
 /// As much of it as certainly fits: what is not ASCII may be two columns wide.
 fn cut(text: &str, width: usize) -> String {
-    let columns = |c: char| if c.is_ascii() { 1 } else { 2 };
-    if text.chars().map(columns).sum::<usize>() <= width {
+    if text.chars().map(columns_of).sum::<usize>() <= width {
         return text.to_owned();
     }
     let mut room = width.saturating_sub(3);
     let mut kept: String = text
         .chars()
         .take_while(|c| {
-            let fits = columns(*c) <= room;
-            room = room.saturating_sub(columns(*c));
+            let fits = columns_of(*c) <= room;
+            room = room.saturating_sub(columns_of(*c));
             fits
         })
         .collect();
@@ -219,7 +243,7 @@ mod tests {
         let sight = Sight {
             holder: Some("web1".into()),
             token: Some(7),
-            since: Some("2026-01-02T10:03:12Z".into()),
+            since: Some("2026-01-02T10:03:12.123456789Z".into()),
             ..Sight::default()
         };
         let next = now + Duration::from_millis(1500);

@@ -3,6 +3,12 @@
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+/// Whether somebody sits before what we say.
+#[must_use]
+pub fn is_watched() -> bool {
+    std::io::IsTerminal::is_terminal(&std::io::stderr())
+}
+
 /// The answer to a question, on stdout. Where nobody reads it, the exit status says the same.
 pub fn answer(text: &str) {
     let _ = std::io::Write::write_all(&mut std::io::stdout(), format!("{text}\n").as_bytes());

@@ -157,6 +157,14 @@ fn recorded(outcome: &Outcome, attempt: u32) -> (Level, String) {
     }
 }
 
+/// Whether the command is stopped because somebody wants so, and not for want of control.
+pub(super) fn is_asked(cause: &Cause) -> bool {
+    matches!(
+        cause,
+        Cause::Stopped(_) | Cause::HandOver | Cause::Cordoned { .. }
+    )
+}
+
 fn draining(cause: &Cause) -> (Level, String) {
     let (level, why) = match cause {
         Cause::CommandEnded => {

@@ -22,7 +22,7 @@ use crate::notify::{PRIVATE, VARIABLE};
 use crate::report;
 use crate::roles::{Act, Cast, Remark, Role, Stage, Term};
 use crate::signals::{Asked, Signals};
-use crate::supervise::{self, Attendant, News, Order};
+use crate::supervise::{self, Attendant, News, Order, StopAsked};
 use crate::units;
 
 /// How long the command has to stop after Ctrl-Z or `kill -TSTP` before we stop ourselves
@@ -74,8 +74,8 @@ pub(crate) struct Company {
     inbox: VecDeque<News>,
     /// What everything under the present tenure, or the last, finds in its environment.
     tenure: Vec<(OsString, OsString)>,
-    /// We were asked to pause and wait for what runs to stop until then.
-    pausing: Option<Instant>,
+    /// We were asked to pause, by whom, and wait for what runs to stop until then.
+    pausing: Option<(StopAsked, Instant)>,
     /// What the command finds in its `NOTIFY_SOCKET`.
     pub(crate) notify_socket: Option<OsString>,
     /// Told of the deadlines; nobody is, unless the driver says so.
@@ -241,9 +241,9 @@ impl Company {
     }
 
     /// Stops this process until it is continued; the guardian and the time go on.
-    fn stop_ourselves(&mut self) {
+    fn stop_ourselves(&mut self, asked: StopAsked) {
         self.pausing = None;
-        if let Err(why) = supervise::stop_ourselves() {
+        if let Err(why) = supervise::stop_ourselves(asked) {
             tracing::warn!("cannot stop: {why}");
         }
         if self.stage.on().is_some() {
@@ -254,7 +254,7 @@ impl Company {
     /// Waits until something happens, and does what follows from it. Cancel-safe.
     async fn step(&mut self) {
         let now = Instant::now();
-        let paused = self.pausing.map(|until| until.since(now));
+        let paused = self.pausing.map(|(_, until)| until.since(now));
         let due = self.stage.wake_at().since(now);
         let Means {
             attendant,
@@ -282,9 +282,12 @@ impl Company {
 
     fn heard(&mut self, news: News) {
         let is_command = self.stage.on() == Some(Role::Command);
-        let stops_us = self.pausing.is_some() || (self.means.on_terminal && is_command);
-        if news == News::Stopped && stops_us {
-            self.stop_ourselves();
+        let typed = (self.means.on_terminal && is_command).then_some(StopAsked::OfTheCommand);
+        let asked = self.pausing.map(|(asked, _)| asked).or(typed);
+        if news == News::Stopped
+            && let Some(asked) = asked
+        {
+            self.stop_ourselves(asked);
             // Whatever time that took: the core looks at the clock.
             return self.inbox.push_back(news);
         }
@@ -370,6 +373,8 @@ impl Charge for Company {
     }
 
     fn drain(&mut self, signal: i32, end_of_grace: Instant) {
+        // Who is to end does not stand still first, and gives the lock back.
+        self.pausing = None;
         let acts = self.stage.drain(Instant::now(), signal, end_of_grace);
         self.perform(acts);
         report::drains_until(end_of_grace);
@@ -383,6 +388,9 @@ impl Charge for Company {
     }
 
     fn pass(&mut self, signal: i32) {
+        if signal == libc::SIGWINCH {
+            report::resized();
+        }
         // A hook's shell would die of what is meant for a service.
         if matches!(self.stage.on(), Some(Role::Command | Role::Standby)) {
             self.means.attendant.signal(signal);
@@ -390,11 +398,12 @@ impl Charge for Company {
     }
 
     fn pause(&mut self) {
+        let asked = StopAsked::of_a_signal();
         if self.stage.on().is_some() {
             self.means.attendant.signal(libc::SIGTSTP);
-            self.pausing = Some(Instant::now() + PAUSE);
+            self.pausing = Some((asked, Instant::now() + PAUSE));
         } else {
-            self.stop_ourselves();
+            self.stop_ourselves(asked);
         }
     }
 

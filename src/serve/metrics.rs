@@ -24,6 +24,38 @@ use crate::supervise::News;
 /// What the text is, for the header of the answer.
 pub(super) const KIND: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
+/// The same as Prometheus has had it since ever, for who asks for text.
+pub(super) const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// That text out of the newer one: without what it has no word for, and with a counter and an info
+/// declared by the name that they are told by.
+pub(super) fn plain(text: &str) -> String {
+    let declared = |kind: &str| -> Vec<&str> {
+        text.lines()
+            .filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(kind))
+            .collect()
+    };
+    let (counters, infos) = (declared(" counter"), declared(" info"));
+    let mut plain = String::with_capacity(text.len());
+    for line in text.lines() {
+        let words: Vec<&str> = line.splitn(4, ' ').collect();
+        let line = match words[..] {
+            ["#", "EOF"] | ["#", "UNIT", ..] => continue,
+            ["#", what, name, rest] if counters.contains(&name) => {
+                format!("# {what} {name}_total {rest}")
+            }
+            ["#", "TYPE", name, "info"] => format!("# TYPE {name}_info gauge"),
+            ["#", what, name, rest] if infos.contains(&name) => {
+                format!("# {what} {name}_info {rest}")
+            }
+            _ => line.to_owned(),
+        };
+        plain.push_str(&line);
+        plain.push('\n');
+    }
+    plain
+}
+
 type One = [(&'static str, &'static str); 1];
 type Counters = Family<One, Counter>;
 type Seconds = Gauge<f64, AtomicU64>;
@@ -405,5 +437,23 @@ fn label(cause: &Cause) -> &'static str {
         Cause::GuardianLost => "guardian",
         // No drain has another cause than that the command itself ended.
         _ => "left_behind",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_older_text_declares_what_it_tells() {
+        let newer = "# HELP a_renewals How often.\n# TYPE a_renewals counter\na_renewals_total 3\n\
+                     # HELP a_left_seconds Left.\n# TYPE a_left_seconds gauge\n# UNIT a_left_seconds seconds\n\
+                     a_left_seconds 1.5\n# TYPE a_build info\na_build_info{v=\"1\"} 1\n# EOF\n";
+        assert_eq!(
+            plain(newer),
+            "# HELP a_renewals_total How often.\n# TYPE a_renewals_total counter\na_renewals_total 3\n\
+             # HELP a_left_seconds Left.\n# TYPE a_left_seconds gauge\n\
+             a_left_seconds 1.5\n# TYPE a_build_info gauge\na_build_info{v=\"1\"} 1\n"
+        );
     }
 }

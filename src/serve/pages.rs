@@ -61,14 +61,19 @@ impl Page {
 }
 
 /// The answer to one request.
-pub(super) async fn answer(board: &Board, method: &Method, path: &str) -> Response<Full<Bytes>> {
+pub(super) async fn answer(
+    board: &Board,
+    method: &Method,
+    path: &str,
+    accepts: &str,
+) -> Response<Full<Bytes>> {
     let known = PAGES.iter().find(|(name, _)| *name == path);
     let name = known.map_or(OTHER, |(name, _)| name);
     let reads = [Method::GET, Method::HEAD, Method::OPTIONS].contains(method);
     let page = if known.is_none() {
         Page::text(StatusCode::NOT_FOUND, index())
     } else if reads {
-        page(board, name).await
+        page(board, name, accepts).await
     } else {
         let line = format!("{method} does nothing here: {ALLOWED} do");
         Page::text(StatusCode::METHOD_NOT_ALLOWED, line)
@@ -91,17 +96,22 @@ pub(super) async fn answer(board: &Board, method: &Method, path: &str) -> Respon
     response
 }
 
-async fn page(board: &Board, name: &str) -> Page {
+async fn page(board: &Board, name: &str, accepts: &str) -> Page {
     match name {
         "/healthz" => healthz(board).await,
         "/readyz" => readyz(&board.sight()),
         "/leader" | "/primary" => leader(&board.sight()),
         "/status" => status(&board.sight()),
-        _ => Page {
-            code: StatusCode::OK,
-            kind: metrics::KIND,
-            body: board.metrics.text(&board.sight()),
-        },
+        _ => {
+            let text = board.metrics.text(&board.sight());
+            // Whoever takes both wants the newer one.
+            let plain = accepts.contains("text/plain") && !accepts.contains("openmetrics-text");
+            Page {
+                code: StatusCode::OK,
+                kind: if plain { metrics::PLAIN } else { metrics::KIND },
+                body: if plain { metrics::plain(&text) } else { text },
+            }
+        }
     }
 }
 

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use hyper::Request;
 use hyper::body::Incoming;
+use hyper::header::ACCEPT;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -155,7 +156,14 @@ where
         let board = Arc::clone(&board);
         async move {
             let (method, path) = (request.method(), request.uri().path());
-            Ok::<_, Infallible>(pages::answer(&board, method, path).await)
+            let accepts: Vec<&str> = request
+                .headers()
+                .get_all(ACCEPT)
+                .iter()
+                .filter_map(|value| value.to_str().ok())
+                .collect();
+            let accepts = accepts.join(",");
+            Ok::<_, Infallible>(pages::answer(&board, method, path, &accepts).await)
         }
     });
     http1::Builder::new()

@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use nix::errno::Errno;
 
 use super::contain::{Cgroup, Forked, Pidns, keeper};
-use super::{Contain, Refusal};
+use super::{Contain, Refusal, tree};
 use crate::clock::Instant;
 
 /// The containment that is in force.
@@ -195,9 +195,11 @@ impl Cage {
             && !space.told
         {
             space.told = true;
-            for signal in [libc::SIGTERM, libc::SIGCONT] {
-                // What cannot be told is killed at the end of the grace.
-                let _ = space.namespace.signal_all(signal);
+            // What cannot be told is killed at the end of the grace.
+            let _ = space.namespace.signal_all(libc::SIGTERM);
+            let init = space.namespace.init();
+            if !tree::resume_stopped(|pid| tree::descends_from(pid, init)) {
+                let _ = space.namespace.signal_all(libc::SIGCONT);
             }
         }
     }

@@ -20,6 +20,7 @@ mod parcel;
 #[doc(hidden)]
 pub mod pulse;
 mod rescue;
+mod resolve;
 mod sockets;
 mod spawn;
 mod tree;
@@ -38,6 +39,7 @@ pub use control::View;
 pub use estate::Estate;
 pub use guardian::{Guardian, fork, fork_for_a_teller};
 pub use panic::leave_by_the_guardians;
-pub use tty::stop_ourselves;
+pub use resolve::resolve;
+pub use tty::{StopAsked, stop_ourselves};
 pub use vitals::{Vitals, all_answer};
 pub use words::{Contain, News, Order, Program, Refusal, Setup};

@@ -6,20 +6,22 @@
 //!
 //! Only direct children that have not been reaped are ever signalled, by id or as members of the
 //! group whose leader has not been reaped: such an id cannot have been given to another process.
+//! (SIGCONT to what is stopped is sent by descriptor, which cannot become another's either.)
 //! What /proc shows helps to find them and proves nothing: it may be another PID namespace's, and
 //! its lists are no snapshots. That none is left is said by waitid(2) alone.
 //! Nothing here may allocate where the kernel has `/proc/<pid>/task/<tid>/children`: the guardian
 //! has to work when there is no memory left.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Write as _};
 use std::mem::MaybeUninit;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use super::contain::raw;
 use crate::core::Exit;
 
 /// What a child did.
@@ -44,6 +46,107 @@ pub(super) fn signal_group(leader: i32, signal: i32) {
     debug_assert!(leader > 1, "a group, not our own and not everybody");
     // SAFETY: kill(2) takes numbers only; see `signal` for its failures.
     unsafe { libc::kill(-leader, signal) };
+}
+
+/// Continues every process that is stopped and that `concerns` names: one that runs would only be
+/// told of a signal that nobody sent, and before the one that was. Tells whether it could look.
+///
+/// Whoever is to be continued may be anybody's child, so it is held by a descriptor before it is
+/// looked at: what was seen was seen of the one that is signalled. Allocates nothing.
+pub(super) fn resume_stopped(mut concerns: impl FnMut(i32) -> bool) -> bool {
+    let mut able = true;
+    let listed = each_process(|pid| {
+        if able && concerns(pid) && is_stopped(pid) {
+            able = match raw::pidfd_open(pid) {
+                Ok(process) => {
+                    if concerns(pid) && is_stopped(pid) {
+                        // It may have ended meanwhile.
+                        let _ = raw::pidfd_signal(process.as_fd(), libc::SIGCONT);
+                    }
+                    true
+                }
+                Err(why) => why.raw_os_error() == Some(libc::ESRCH),
+            };
+        }
+    });
+    listed && able
+}
+
+/// Whether a process is stopped at this moment, as a shell or `kill -STOP` stops it.
+pub(super) fn is_stopped(pid: i32) -> bool {
+    stat_of(pid, |state, _| state == b'T').unwrap_or(false)
+}
+
+/// Whether `ancestor` is among the ancestors of `pid`.
+pub(super) fn descends_from(mut pid: i32, ancestor: i32) -> bool {
+    while pid > 1 {
+        match parent_of(pid) {
+            Some(parent) if parent == ancestor => return true,
+            Some(parent) => pid = parent,
+            None => return false,
+        }
+    }
+    false
+}
+
+/// The state and the parent of a process. Allocates nothing.
+fn stat_of<T>(pid: i32, tell: impl FnOnce(u8, i32) -> T) -> Option<T> {
+    let mut path = [0_u8; 32];
+    let mut rest = &mut path[..];
+    write!(rest, "/proc/{pid}/stat").ok()?;
+    let room = rest.len();
+    let length = path.len() - room;
+    let file = File::open(std::str::from_utf8(&path[..length]).ok()?).ok()?;
+    let mut text = [0_u8; 512];
+    let length = file.read_at(&mut text, 0).ok()?;
+    // The name in parentheses may hold anything, parentheses and blanks included.
+    let end = text[..length].iter().rposition(|byte| *byte == b')')?;
+    let mut words = std::str::from_utf8(&text[end + 1..length])
+        .ok()?
+        .split_ascii_whitespace();
+    let state = *words.next()?.as_bytes().first()?;
+    Some(tell(state, words.next()?.parse().ok()?))
+}
+
+/// Calls `visit` with the id of every process that /proc shows; tells whether it shows any.
+/// Allocates nothing.
+pub(super) fn each_process(mut visit: impl FnMut(i32)) -> bool {
+    /// Where a `linux_dirent64` has its length, and where its name begins.
+    const LENGTH: usize = 16;
+    const NAME: usize = 19;
+    let Ok(directory) = File::open("/proc") else {
+        return false;
+    };
+    let mut entries = [0_u8; 4096];
+    let mut any = false;
+    loop {
+        // SAFETY: getdents64(2) writes no more than it is told to into a buffer that is ours.
+        let read = unsafe {
+            libc::syscall(
+                libc::SYS_getdents64,
+                directory.as_raw_fd(),
+                entries.as_mut_ptr(),
+                entries.len(),
+            )
+        };
+        let mut rest = match usize::try_from(read) {
+            Ok(1..) => &entries[..usize::try_from(read).unwrap_or(0)],
+            Ok(0) | Err(_) => return any,
+        };
+        while let Some(length) = rest.get(LENGTH..LENGTH + 2) {
+            let length = usize::from(u16::from_ne_bytes([length[0], length[1]]));
+            let Some(entry) = rest.get(..length).filter(|entry| entry.len() > NAME) else {
+                return any;
+            };
+            let name = entry[NAME..].split(|byte| *byte == 0).next();
+            let name = name.and_then(|name| std::str::from_utf8(name).ok());
+            if let Some(pid) = name.and_then(|name| name.parse().ok()) {
+                any = true;
+                visit(pid);
+            }
+            rest = &rest[length..];
+        }
+    }
 }
 
 /// Whether `pid` is in the process group of `leader`.
@@ -208,26 +311,18 @@ fn each_listed(list: &File, mut visit: impl FnMut(i32)) {
     }
 }
 
-/// Looks through all of /proc for processes whose parent is `parent`. Allocates.
+/// Looks through all of /proc for processes whose parent is `parent`.
 fn each_by_parent(parent: i32, mut visit: impl FnMut(i32)) {
-    let Ok(entries) = std::fs::read_dir("/proc") else {
-        return;
-    };
-    for entry in entries.flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse().ok()) else {
-            continue;
-        };
+    each_process(|pid| {
         if parent_of(pid) == Some(parent) {
             visit(pid);
         }
-    }
+    });
 }
 
-fn parent_of(pid: i32) -> Option<i32> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may hold anything, parentheses and blanks included.
-    let (_, rest) = stat.rsplit_once(')')?;
-    rest.split_ascii_whitespace().nth(1)?.parse().ok()
+/// The parent of a process.
+pub(super) fn parent_of(pid: i32) -> Option<i32> {
+    stat_of(pid, |_, parent| parent)
 }
 
 /// The direct children of a process, which may have many threads; none where /proc is not ours.

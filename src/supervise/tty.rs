@@ -8,9 +8,11 @@ use std::io::{self, stderr, stdin, stdout};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use nix::fcntl::{OFlag, open};
-use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, killpg, sigaction};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, killpg, raise, sigaction};
 use nix::sys::stat::{Mode, SFlag, fstat};
-use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
+use nix::unistd::{Pid, getpgid, getpgrp, getppid, getsid, tcgetpgrp, tcsetpgrp};
+
+use super::tree;
 
 /// Our controlling terminal, in the foreground of which we were started.
 #[derive(Debug)]
@@ -171,21 +173,82 @@ fn set_foreground(fd: BorrowedFd<'_>, group: Pid) -> io::Result<()> {
     Ok(done?)
 }
 
-/// Stops our whole process group, ourselves included, as Ctrl-Z would have: a shell script that
-/// waits for us has to stop too, or the user's shell does not get its prompt. Returns when somebody
-/// continued us; at once if nobody could (an orphaned group, which the kernel does not stop).
+/// Where a request to stop ourselves came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StopAsked {
+    /// Somebody's `kill -TSTP`: it was meant for us alone.
+    BySomebody,
+    /// Ctrl-Z, which the terminal told every process of our group.
+    ByTheTerminal,
+    /// Ctrl-Z, which the terminal told the command's group only.
+    OfTheCommand,
+}
+
+impl StopAsked {
+    /// How a SIGTSTP has come to us, at the moment when it came: the terminal sends one to whoever
+    /// has its foreground.
+    #[must_use]
+    pub fn of_a_signal() -> StopAsked {
+        let flags = OFlag::O_RDONLY | OFlag::O_NOCTTY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
+        let terminal = open("/dev/tty", flags, Mode::empty());
+        if terminal.is_ok_and(|terminal| tcgetpgrp(terminal) == Ok(getpgrp())) {
+            StopAsked::ByTheTerminal
+        } else {
+            StopAsked::BySomebody
+        }
+    }
+}
+
+/// Stops ourselves. Returns when somebody continued us; at once if nobody could.
+///
+/// After a Ctrl-Z that only the command heard our whole group is stopped with us, as the terminal
+/// would have stopped it: a shell script that waits for us has to stop too, or the user's shell does
+/// not get its prompt. The kernel stops no orphaned group by SIGTSTP, because no shell is there to
+/// continue it: after a Ctrl-Z we go on, and whoever asked by `kill` gets a SIGSTOP.
 ///
 /// # Errors
 /// Those of sigaction(2) and kill(2).
-pub fn stop_ourselves() -> io::Result<()> {
+pub fn stop_ourselves(asked: StopAsked) -> io::Result<()> {
+    match asked {
+        StopAsked::BySomebody if is_orphaned() => Ok(raise(Signal::SIGSTOP)?),
+        // Of this thread, so that it is done with before the handler is back.
+        StopAsked::BySomebody | StopAsked::ByTheTerminal => by_default(|| raise(Signal::SIGTSTP)),
+        StopAsked::OfTheCommand => by_default(|| killpg(getpgrp(), Signal::SIGTSTP)),
+    }
+}
+
+/// Does something while SIGTSTP does what it does to a program that knows nothing of it.
+fn by_default(stop: impl FnOnce() -> nix::Result<()>) -> io::Result<()> {
     let plain = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
     // SAFETY: the default action runs no code of ours.
     let handler = unsafe { sigaction(Signal::SIGTSTP, &plain) }?;
     let open = SigSet::from(Signal::SIGTSTP);
     let mask = open.thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_UNBLOCK)?;
-    let stopped = killpg(getpgrp(), Signal::SIGTSTP);
+    let stopped = stop();
     mask.thread_set_mask()?;
     // SAFETY: puts back what was in force before.
     unsafe { sigaction(Signal::SIGTSTP, &handler) }?;
     Ok(stopped?)
+}
+
+/// Whether nobody of our session, outside our group, is there to continue us: the kernel's rule (a
+/// member's parent that is of another group of the same session). Where nothing can be seen, too.
+fn is_orphaned() -> bool {
+    let (group, session) = (getpgrp(), getsid(None).ok());
+    let watches = |parent: i32| {
+        let parent = Pid::from_raw(parent);
+        parent.as_raw() > 1
+            && getsid(Some(parent)).ok() == session
+            && getpgid(Some(parent)).is_ok_and(|of| of != group)
+    };
+    if watches(getppid().as_raw()) {
+        return false;
+    }
+    let mut watched = false;
+    tree::each_process(|pid| {
+        if !watched && tree::is_in_group(pid, group.as_raw()) {
+            watched = tree::parent_of(pid).is_some_and(watches);
+        }
+    });
+    !watched
 }

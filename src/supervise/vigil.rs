@@ -364,6 +364,9 @@ impl Vigil {
         }
         let programs = &self.setup.programs;
         let program = programs.get(usize::from(program)).ok_or(Errno::EINVAL)?;
+        let mut changes = changes;
+        let withheld = self.setup.withheld.iter();
+        changes.extend(withheld.map(|name| (name.clone(), None)));
         let mut image = Image::prepare(program, changes, self.inheritance.sockets)?;
         self.lock = lock;
         // Looked at last: what is only to be ended again is not begun.

@@ -60,9 +60,10 @@ pub enum Event {
 pub enum Step {
     /// Tell the supervisor.
     Tell(Report),
-    /// Send this signal, and then SIGCONT, to the main process's group.
+    /// Send this signal to the main process's group, and then SIGCONT to those of it who are stopped.
     SignalGroup(i32),
-    /// Send SIGTERM and SIGCONT to every direct child outside the group that has not had it yet.
+    /// Send SIGTERM to every direct child outside the group that has not had it yet, and then SIGCONT
+    /// if it is stopped.
     TermRest,
     /// Kill the whole tree, and go on until it is empty.
     Kill,

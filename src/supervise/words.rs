@@ -86,6 +86,8 @@ pub struct Setup {
     /// and the tree is empty. It may allocate, build a runtime and take its time; then the
     /// guardian exits.
     pub afterlife: fn(&[u8]),
+    /// Variables that nothing it runs inherits: our credentials, where they are not to be shared.
+    pub withheld: Vec<OsString>,
 }
 
 /// Why there is no guardian: what was asked for cannot be had.

@@ -32,7 +32,7 @@ const LOOKS: usize = 3;
 pub fn break_lease(typed: &cli::Break) -> anyhow::Result<Leave> {
     let period = period(typed.period.as_deref())?;
     let place = Place::of(&typed.lock)?;
-    let seen = run(async { Ok(place.look_patiently().await?) })?;
+    let seen = run(place.look_at_one())?;
     let told = Told::of(&seen, OffsetDateTime::now_utc());
     if let Place::File(file) = &place {
         if !file.is_shared() {

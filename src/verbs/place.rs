@@ -11,7 +11,7 @@ use crate::cli;
 use crate::clock::Instant;
 use crate::core::Failure;
 use crate::exit::Leave;
-use crate::lease::inspect::Sighting;
+use crate::lease::inspect::{LockState, Sighting};
 use crate::lease::{blob, file};
 use crate::plan::{Refusal, of_blobs_alone, wishes};
 use crate::report;
@@ -23,8 +23,8 @@ const LOOK: Duration = Duration::from_secs(5);
 const TRIES: usize = 3;
 /// Between two of those.
 const PAUSE: Duration = Duration::from_millis(500);
-/// How long all of it may take on a file, whose drive may hang: who asks because something hangs wants
-/// an answer.
+/// How long all of it may take on a file, its slots included: its drive may hang, and who asks because
+/// something hangs wants an answer.
 const FILE: Duration = Duration::from_secs(8);
 /// How long a listing may take.
 const LISTING: Duration = Duration::from_secs(120);
@@ -84,6 +84,24 @@ pub(super) fn account(
     Account::find(&variable, &wishes, target.url()).map_err(|why| Refusal::new(why.to_string()))
 }
 
+/// What is found under a name.
+pub(super) enum Seen {
+    /// A lock, or that there is none yet.
+    Lock(Box<Sighting>),
+    /// The slots of that name, in their order.
+    Slots(Vec<Sighting>),
+}
+
+impl Seen {
+    /// One lock, or the slots.
+    pub(super) fn all(&self) -> &[Sighting] {
+        match self {
+            Seen::Lock(seen) => std::slice::from_ref(seen),
+            Seen::Slots(slots) => slots,
+        }
+    }
+}
+
 /// A lock, or many, to be looked at.
 pub(super) enum Place {
     Blob(Box<blob::Inspector>),
@@ -138,7 +156,7 @@ impl Place {
     }
 
     /// One look.
-    pub(super) async fn look(&self) -> Result<Sighting, Failure> {
+    async fn look(&self) -> Result<Sighting, Failure> {
         let give_up_at = Instant::now() + LOOK;
         match self {
             Place::Blob(blob) => blob.look(give_up_at).await,
@@ -146,11 +164,20 @@ impl Place {
         }
     }
 
+    /// When to give up what is asked now. For a file it is one limit for all of it.
+    fn limit(&self) -> Instant {
+        Instant::now()
+            + match self {
+                Place::Blob(_) => LISTING,
+                Place::File(_) => FILE,
+            }
+    }
+
     /// Looks again where nothing is known.
-    pub(super) async fn look_patiently(&self) -> Result<Sighting, Failure> {
+    async fn look_patiently(&self, give_up_at: Instant) -> Result<Sighting, Failure> {
         if let Place::File(file) = self {
             // What hangs is not asked a second time: it would wait behind the first.
-            return file.look(Instant::now() + FILE).await;
+            return file.look(give_up_at).await;
         }
         for _ in 1..TRIES {
             match self.look().await {
@@ -159,6 +186,64 @@ impl Place {
             }
         }
         self.look().await
+    }
+
+    /// As [`Place::look_under_the_name`], again where nothing is known.
+    pub(super) async fn look_under_the_name_patiently(&self) -> Result<Seen, Failure> {
+        let limit = self.limit();
+        self.or_slots(self.look_patiently(limit).await?, limit)
+            .await
+    }
+
+    /// One look at the lock or, where `run --slots` has made slots of its name, at all of them that
+    /// anybody ever had.
+    pub(super) async fn look_under_the_name(&self) -> Result<Seen, Failure> {
+        let limit = self.limit();
+        self.or_slots(self.look().await?, limit).await
+    }
+
+    /// The same for whoever wants one lock, patiently.
+    ///
+    /// # Errors
+    /// As [`Place::look`], and a [`Refusal`] that names the slots.
+    pub(super) async fn look_at_one(&self) -> anyhow::Result<Sighting> {
+        let slots = match self.look_under_the_name_patiently().await? {
+            Seen::Lock(seen) => return Ok(*seen),
+            Seen::Slots(slots) => slots,
+        };
+        let state = |slot: &Sighting| match slot.state {
+            LockState::Held | LockState::Breaking => format!("{} (held)", slot.name),
+            LockState::Free | LockState::Missing => slot.name.clone(),
+        };
+        let names: Vec<String> = slots.iter().map(state).collect();
+        Err(Refusal::new(format!(
+            "{} is the name of slots: name one of them: {}",
+            self.lock(),
+            names.join(", ")
+        ))
+        .into())
+    }
+
+    async fn or_slots(&self, seen: Sighting, give_up_at: Instant) -> Result<Seen, Failure> {
+        if seen.state != LockState::Missing {
+            return Ok(Seen::Lock(Box::new(seen)));
+        }
+        let found = match self {
+            Place::Blob(blob) => blob.list_beside(".", give_up_at).await,
+            Place::File(file) => file.list_beside(".", give_up_at).await,
+        };
+        let prefix = format!("{}.", seen.name);
+        let number = |slot: &Sighting| slot.name.strip_prefix(&prefix)?.parse::<u32>().ok();
+        let mut slots: Vec<Sighting> = found?
+            .into_iter()
+            .filter(|slot| number(slot).is_some())
+            .collect();
+        slots.sort_by_key(|slot| number(slot));
+        Ok(if slots.is_empty() {
+            Seen::Lock(Box::new(seen))
+        } else {
+            Seen::Slots(slots)
+        })
     }
 
     /// All locks of the place.

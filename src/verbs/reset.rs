@@ -41,7 +41,7 @@ pub fn reset(typed: &cli::Reset) -> anyhow::Result<Leave> {
         );
     }
     let place = Place::of(&typed.lock)?;
-    let seen = run(async { Ok(place.look_patiently().await?) })?;
+    let seen = run(place.look_at_one())?;
     let told = Told::of(&seen, OffsetDateTime::now_utc());
     let shown = seen.record.as_ref().map(|record| record.once.clone());
     let shown = shown.unwrap_or_default();

@@ -2,7 +2,7 @@
 
 use time::OffsetDateTime;
 
-use super::place::{Place, answer, run};
+use super::place::{Place, Seen, answer, run};
 use super::told::Told;
 use crate::cli;
 use crate::exit::{self, Leave};
@@ -13,15 +13,18 @@ use crate::exit::{self, Leave};
 /// A [`crate::plan::Refusal`], or what kept us from seeing it.
 pub fn status(typed: &cli::Status) -> anyhow::Result<Leave> {
     let place = Place::of(&typed.lock)?;
-    let seen = run(async { Ok(place.look_patiently().await?) })?;
-    let told = Told::of(&seen, OffsetDateTime::now_utc());
-    let leave = match told.held {
-        Some(true) => Leave::Status(0),
-        _ => Leave::Status(exit::FREE),
+    let seen = run(async { Ok(place.look_under_the_name_patiently().await?) })?;
+    let now = OffsetDateTime::now_utc();
+    let told: Vec<Told> = seen.all().iter().map(|seen| Told::of(seen, now)).collect();
+    let leave = if told.iter().any(|told| told.held == Some(true)) {
+        Leave::Status(0)
+    } else {
+        Leave::Status(exit::FREE)
     };
-    let text = match typed.json {
-        true => serde_json::to_string(&told)? + "\n",
-        false => told.lines(),
+    let text = match (typed.json, &seen) {
+        (true, Seen::Lock(_)) => serde_json::to_string(&told[0])? + "\n",
+        (true, Seen::Slots(_)) => serde_json::to_string(&told)? + "\n",
+        (false, _) => told.iter().map(Told::lines).collect(),
     };
     answer(&text, leave)
 }

@@ -6,7 +6,7 @@ use std::future::pending;
 use serde::Serialize;
 use time::OffsetDateTime;
 
-use super::place::{Place, answer, run};
+use super::place::{Place, Seen, answer, run};
 use super::told::Told;
 use crate::cli;
 use crate::core::Failure;
@@ -35,22 +35,31 @@ pub fn watch(typed: &cli::Watch) -> anyhow::Result<Leave> {
     let mut chance = Chance::new(fastrand::u64(..));
     run(async {
         let mut asked = asked_to_stop();
-        let mut last: Option<Told> = None;
+        let mut last: Vec<Told> = Vec::new();
         loop {
-            let (told, why) = match place.look().await {
-                Ok(seen) => (Told::of(&seen, OffsetDateTime::now_utc()), None),
+            let (seen, why) = match place.look_under_the_name().await {
+                Ok(seen) => (Some(seen), None),
                 // What was configured can never work; later it did, so that is passing.
-                Err(fatal @ Failure::Fatal { .. }) if last.is_none() => return Err(fatal.into()),
-                Err(failure) => (Told::unknown(place.lock()), Some(failure.to_string())),
+                Err(fatal @ Failure::Fatal { .. }) if last.is_empty() => return Err(fatal.into()),
+                Err(failure) => (None, Some(failure.to_string())),
             };
-            if last.as_ref().map(Told::gist) != Some(told.gist()) {
-                let text = line(&told, why.as_deref(), typed.json)?;
-                match answer(&text, Leave::Status(0))? {
-                    Leave::Status(_) => {}
-                    gone => return Ok(gone),
+            let now = OffsetDateTime::now_utc();
+            let told: Vec<Told> = match &seen {
+                Some(seen) => seen.all().iter().map(|seen| Told::of(seen, now)).collect(),
+                None => vec![Told::unknown(place.lock())],
+            };
+            let of_slots = matches!(seen, Some(Seen::Slots(_)));
+            for told in &told {
+                let before = last.iter().find(|before| before.lock == told.lock);
+                if before.map(Told::gist) != Some(told.gist()) {
+                    let text = line(told, why.as_deref(), typed.json, of_slots)?;
+                    match answer(&text, Leave::Status(0))? {
+                        Leave::Status(_) => {}
+                        gone => return Ok(gone),
+                    }
                 }
-                last = Some(told);
             }
+            last = told;
             tokio::select! {
                 signal = asked.as_mut() => return Ok(Leave::Signal(signal)),
                 () = tokio::time::sleep(chance.spread(poll)) => {}
@@ -78,14 +87,18 @@ fn asked_to_stop() -> std::pin::Pin<Box<dyn Future<Output = i32>>> {
     }
 }
 
-fn line(told: &Told, why: Option<&str>, json: bool) -> anyhow::Result<String> {
+fn line(told: &Told, why: Option<&str>, json: bool, of_slots: bool) -> anyhow::Result<String> {
     let time = report::now_utc();
     if json {
         return Ok(serde_json::to_string(&Line { time, told, why })? + "\n");
     }
     let why = why.map(|why| format!(": {}", report::plain(why)));
+    let name = match of_slots {
+        true => report::plain(&told.name) + ": ",
+        false => String::new(),
+    };
     Ok(format!(
-        "{time} {}{}\n",
+        "{time} {name}{}{}\n",
         told.line(),
         why.unwrap_or_default()
     ))

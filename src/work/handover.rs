@@ -28,7 +28,7 @@ const PROPERTIES_LIMIT: usize = 32 << 10;
 const MEMORY: &CStr = c"trafficcop-message";
 
 /// What the command finds in its environment, by the names that are documented.
-pub(super) const QUEUE: &str = "TRAFFICCOP_QUEUE";
+pub(super) const QUEUE: &str = "TRAFFICCOP_MESSAGE_QUEUE";
 const ID: &str = "TRAFFICCOP_MESSAGE_ID";
 const ATTEMPT: &str = "TRAFFICCOP_MESSAGE_ATTEMPT";
 const MAX_ATTEMPTS: &str = "TRAFFICCOP_MESSAGE_MAX_ATTEMPTS";

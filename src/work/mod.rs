@@ -24,7 +24,6 @@ mod handler;
 mod notary;
 mod open;
 mod preparing;
-mod resolve;
 #[cfg(test)]
 pub(crate) mod scripted;
 mod slot;

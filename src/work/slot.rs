@@ -278,6 +278,7 @@ impl Shop {
             // A message that could not be begun in time is not waited for.
             poll: Some(Duration::from_millis(1)),
             wait: None,
+            patience: Duration::ZERO,
             grace: self.kill_after,
             stop_signal: self.stop_signal,
             if_lost: IfLost::Exit,

@@ -20,7 +20,6 @@ use super::handover;
 use super::notary::{DRAINING, Notary};
 use super::open::open;
 use super::preparing::{news_of, prepare};
-use super::resolve::resolve;
 use super::settle::Rules;
 use super::slot::{Done, Shop, Slot};
 use crate::clock::Instant;
@@ -35,7 +34,7 @@ use crate::runtime::runtime;
 #[cfg(feature = "http")]
 use crate::serve;
 use crate::signals::{Asked, Signals};
-use crate::supervise::{self, Guardian, News, Program, Setup};
+use crate::supervise::{self, Guardian, News, Program, Setup, StopAsked};
 
 /// How long it may take to say farewell to a queue.
 const CLOSING: Duration = Duration::from_secs(2);
@@ -52,7 +51,7 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 pub fn work(plan: plan::Work) -> anyhow::Result<Leave> {
     let path = std::env::var_os("PATH");
     if let Some(program) = plan.command.first()
-        && let Err(errno) = resolve(program, path.as_deref())
+        && let Err(errno) = supervise::resolve(program, path.as_deref())
     {
         let why = Why::NotStarted {
             errno: errno as i32,
@@ -120,6 +119,7 @@ fn fork(plan: &plan::Work) -> anyhow::Result<Vec<Guardian>> {
             contain: plan.contain,
             grace: plan.kill_after,
             afterlife: |_| {},
+            withheld: plan.withheld.clone(),
         });
         guardian.map_err(no_guardian)
     };
@@ -376,7 +376,7 @@ impl Worker {
             Asked::Cordon(_) => {}
             // The commands go on under their deadlines.
             Asked::Pause => {
-                if let Err(why) = supervise::stop_ourselves() {
+                if let Err(why) = supervise::stop_ourselves(StopAsked::of_a_signal()) {
                     tracing::warn!("cannot stop: {why}");
                 }
             }

@@ -1,9 +1,11 @@
 //! Commands and lock files that cannot be.
 
 use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 
 use super::{judge, refused};
-use crate::support::instance::Ended;
+use crate::support::await_for;
+use crate::support::instance::{Ended, assert_ended};
 use crate::support::scene::Scene;
 
 /// The command's own failures to start: the lock is free again, and exists.
@@ -33,6 +35,71 @@ fn commands_that_cannot_be_run() {
         "the lock was not given back: {}",
         after.stderr
     );
+}
+
+/// A standby that could never work is found out when it is started, and not by the fail-over.
+#[test]
+fn what_can_never_work_does_not_stand_by() {
+    let scene = Scene::new();
+    let holder = scene
+        .run_on_file()
+        .arg("-q")
+        .shell("echo begun; exec sleep 1000")
+        .start();
+    await_for(
+        "a holder",
+        || holder.stdout().contains("begun").then_some(()),
+        || holder.stderr(),
+    );
+    let plain = scene.path("plain");
+    std::fs::write(&plain, "text\n").unwrap();
+    let nowhere = scene.path("no/such/directory/file");
+    let nowhere = nowhere.to_str().unwrap();
+    for (flags, command, status, word) in [
+        (&[][..], "no-such-command-anywhere", 127, "cannot run"),
+        (&[], "./no/such/path", 127, "cannot run"),
+        (&[], plain.to_str().unwrap(), 126, "make it executable"),
+        (&["--status-file", nowhere], "true", 64, "no such directory"),
+        (&["--event-log", nowhere], "true", 64, "no such directory"),
+    ] {
+        let run = scene.run_on_file().env("PATH", "/usr/bin:/bin").args(flags);
+        let finished = run.command([command]).finish();
+        assert_ended(&finished, status, word);
+        assert!(
+            !finished.stderr.contains("standing by"),
+            "{}",
+            finished.stderr
+        );
+    }
+    // What a hook is to bring about need not be there yet.
+    let other = scene.path("other.lock");
+    let job = scene.path("job");
+    let bring = format!("cp /bin/true {}", job.display());
+    let run = scene.run().arg("--file").arg(&other);
+    let finished = run.args(["--on-acquire", &bring]).command([&job]).finish();
+    assert_ended(&finished, 0, "warning: cannot run");
+}
+
+/// What the machine cannot do at this moment is no bad usage: whoever starts us again may have it.
+#[test]
+fn what_the_machine_refuses_for_now_is_status_69() {
+    let scene = Scene::new();
+    for (shell, words) in [
+        ("ulimit -n 8; exec \"$@\"", "Too many open files"),
+        ("umount -l /proc && exec \"$@\"", "/proc"),
+    ] {
+        let output = Command::new("unshare")
+            .args(["--mount", "sh", "-c", shell, "sh"])
+            .args([env!("CARGO_BIN_EXE_trafficcop"), "run", "-q"])
+            .args(["--contain", "none", "--file"])
+            .arg(scene.lock())
+            .args(["--", "true"])
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(69), "{said}");
+        assert!(said.contains(words), "{said}");
+    }
 }
 
 #[test]

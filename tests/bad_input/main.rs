@@ -6,6 +6,7 @@
 mod support;
 
 mod account;
+mod environment;
 mod local;
 mod service;
 mod usage;
@@ -33,7 +34,7 @@ fn judge(scene: &Scene, stderr: &str, ended: Ended, status: i32, words: &[&str])
     assert_eq!(ended, Ended::Code(status), "{stderr}");
     let errors: Vec<&str> = stderr
         .lines()
-        .filter(|line| line.starts_with("trafficcop: error: "))
+        .filter(|line| line.contains(": error: "))
         .collect();
     let [line] = errors[..] else {
         panic!("not one line that says why:\n{stderr}");

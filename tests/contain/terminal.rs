@@ -157,7 +157,7 @@ fn role_shell() {
 fn job_on_terminal() {
     use nix::sys::wait::WaitPidFlag;
     use nix::unistd::{ForkResult, fork, setpgid};
-    use trafficcop::supervise::tty::{Terminal, stop_ourselves};
+    use trafficcop::supervise::tty::{StopAsked, Terminal, stop_ourselves};
     count_interrupts();
     let terminal = Terminal::ours().expect("we are in the foreground");
     say(format!("ours {}", terminal.is_ours()));
@@ -176,7 +176,7 @@ fn job_on_terminal() {
     let stopped = waitpid(command, Some(WaitPidFlag::WUNTRACED));
     assert_eq!(stopped, Ok(WaitStatus::Stopped(command, Signal::SIGTSTP)));
     terminal.take_back().expect("taken");
-    stop_ourselves().expect("stopped, and continued");
+    stop_ourselves(StopAsked::OfTheCommand).expect("stopped, and continued");
     terminal.give(command.as_raw()).expect("given");
     nix::sys::signal::killpg(command, Signal::SIGCONT).expect("continued");
     say("supervisor goes on");

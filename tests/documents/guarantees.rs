@@ -567,6 +567,11 @@ pub(crate) const LIMITS: &[Limit] = &[
         )],
     },
     Limit {
+        what: "as a service of systemd with `KillMode=mixed`, as in the examples: trafficcop alone is SIGKILLed (by hand, or for want of memory). systemd then SIGKILLs all that is left of the unit, guardian and command, at once",
+        answer: "nothing runs twice, but the command has no grace, and nobody gives the lease back: another has control when it has run out (on a local file at once). Whoever wants the guardian's grace starts trafficcop outside of such a unit",
+        shown: &[],
+    },
+    Limit {
         what: "the whole machine is frozen past the lease: after the thaw the command may run until the guardian is scheduled; where the machine's own clock stood still meanwhile (a VM paused by its host, restored from memory), until the next renewal is answered (a third of the lease at most; 3 to 4 s were seen)",
         answer: "the fencing token",
         shown: &[(

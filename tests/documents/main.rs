@@ -30,9 +30,9 @@ fn text(path: &str) -> String {
 }
 
 /// The definition as it is without the environment of whoever runs the tests, as every test here
-/// wants it; `build` gives subcommands their full names.
+/// wants it; `build` gives subcommands their full names. `help` is clap's, and has no page.
 fn definition() -> clap::Command {
-    let mut definition = cli::definition();
+    let mut definition = cli::definition().disable_help_subcommand(true);
     definition.build();
     definition
 }

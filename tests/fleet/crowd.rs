@@ -464,6 +464,7 @@ impl Member {
             budget: Some(Budget::for_lease(LEASE)),
             poll: Some(plan.poll),
             wait: None,
+            patience: Duration::from_secs(30),
             grace: plan.drain + Duration::from_secs(1),
             stop_signal: TERM,
             if_lost: IfLost::Compete,

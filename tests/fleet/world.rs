@@ -440,6 +440,7 @@ impl World {
             budget: Some(schedule.budget),
             poll: Some(schedule.poll),
             wait: None,
+            patience: std::time::Duration::from_secs(30),
             grace: schedule.grace,
             stop_signal: 15,
             if_lost: if schedule.compete {

@@ -1,13 +1,14 @@
 //! `/metrics`: it can be read, it counts what happened, and what the examples ask for is there.
 
 use std::collections::BTreeSet;
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
 use nix::sys::signal::Signal;
 
-use super::client::{await_leader, await_state, await_status, get};
+use super::client::{address, await_leader, await_state, await_status, connect, get, read};
 use super::openmetrics::{Numbers, parse};
 use super::{await_deaf, deaf, instance, lasting, let_go_on};
 use crate::support::instance::Ended;
@@ -21,6 +22,33 @@ fn numbers(at: SocketAddr) -> Numbers {
         "application/openmetrics-text; version=1.0.0; charset=utf-8"
     );
     parse(&reply.body).unwrap_or_else(|why| panic!("{why}\n{}", reply.body))
+}
+
+#[test]
+fn who_asks_for_text_gets_text() {
+    let scene = Scene::new();
+    let one = scene
+        .run_on_file()
+        .args(["--listen", "127.0.0.1:0"])
+        .shell("exec sleep 600")
+        .start();
+    let at = address(&one);
+    let asked = |accept: &str| {
+        let mut stream = connect(at).unwrap();
+        let lines = format!("GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\n\r\n");
+        stream.write_all(lines.as_bytes()).unwrap();
+        read(stream).unwrap()
+    };
+    let plain = asked("text/plain");
+    assert_eq!(
+        plain.headers["content-type"],
+        "text/plain; version=0.0.4; charset=utf-8"
+    );
+    let is_declared = |line: &str| line.starts_with("# TYPE ") && line.ends_with("_total counter");
+    assert!(plain.body.lines().any(is_declared), "{}", plain.body);
+    assert!(!plain.body.contains("# EOF"), "{}", plain.body);
+    let both = asked("application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.4");
+    assert!(both.body.ends_with("# EOF\n"), "{}", both.body);
 }
 
 #[test]

@@ -289,6 +289,7 @@ impl World {
             budget: Some(budget),
             poll: Some(self.schedule.poll),
             wait: None,
+            patience: Duration::from_secs(30),
             grace: Duration::from_secs(self.rng.choice([1, 5, 30]).expect("a choice")),
             stop_signal: 15,
             if_lost: IfLost::Compete,

@@ -11,6 +11,7 @@ mod support;
 mod announced;
 mod blob;
 mod clock;
+mod contact;
 mod hand_over;
 mod hot;
 mod lost_reply;

@@ -1,15 +1,17 @@
 //! What the command gets from us, and what we make of its end.
 
 use std::fs::File;
+use std::io::{BufRead as _, BufReader};
 use std::process::Command;
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use super::{A_TREE, KILL, instance, let_end};
 use crate::support::await_for;
 use crate::support::instance::Ended;
 use crate::support::journal::What;
-use crate::support::processes::{Process, await_stopped};
+use crate::support::processes::{MARK, Process, await_stopped};
 use crate::support::scene::Scene;
 
 #[test]
@@ -160,6 +162,133 @@ fn a_terminal_stop_stops_the_command_then_us_and_continue_continues_both() {
     scene.journal.await_sign_of_life("one");
     let_end(&scene, "one");
     assert_eq!(one.wait(), Ended::Code(0), "{}", one.stderr());
+}
+
+/// Says what it hears, and ends by SIGURG, which is passed on after everything that came before it.
+const LISTENER: &str = "trap 'echo cont' CONT; trap 'echo term' TERM; trap 'over=1' URG; \
+     echo ready; while [ -z \"$over\" ]; do sleep 0.01; done; exit 3";
+
+#[test]
+fn what_is_asked_to_end_hears_of_nothing_else() {
+    let scene = Scene::new();
+    for contain in ["none", "auto"] {
+        let one = scene
+            .run_on_file()
+            .args(["--grace", "10m", "--contain", contain])
+            .shell(LISTENER)
+            .start();
+        let says = |words: &str| {
+            await_for(
+                words,
+                || one.stdout().contains(words).then_some(()),
+                || one.stderr(),
+            );
+        };
+        says("ready");
+        one.signal(Signal::SIGTERM);
+        says("term");
+        // systemd sends it after every TERM.
+        one.signal(Signal::SIGCONT);
+        one.signal(Signal::SIGURG);
+        let finished = one.finish();
+        assert_eq!(
+            (finished.ended, &*finished.stdout),
+            (Ended::Code(3), "ready\nterm\n"),
+            "{contain}"
+        );
+    }
+}
+
+#[test]
+fn what_is_stopped_is_continued_to_hear_that_it_is_to_end() {
+    let scene = Scene::new();
+    let listener = |name: &str| {
+        format!("trap 'echo {name}; exit 3' TERM; kill -STOP $$; while :; do sleep 0.01; done")
+    };
+    let child = scene.path("child");
+    std::fs::write(&child, listener("child")).unwrap();
+    let script = format!("sh {} & {}", child.display(), listener("main"));
+    let one = scene
+        .run_on_file()
+        .args(["--grace", "10m"])
+        .shell(&script)
+        .start();
+    await_for(
+        "two of them to be stopped",
+        || {
+            let trees = scene.trees();
+            let stopped = trees.iter().filter(|process| process.state == 'T').count();
+            (stopped == 2).then_some(())
+        },
+        || format!("{:?}", scene.trees()),
+    );
+    one.signal(Signal::SIGTERM);
+    let finished = one.finish();
+    assert_eq!(finished.ended, Ended::Code(3), "{}", finished.stderr);
+    for name in ["main", "child"] {
+        assert!(finished.stdout.contains(name), "{}", finished.stdout);
+    }
+}
+
+/// A script that waits for an instance in its own group, and what else is there: the ids of the
+/// script, of a sibling, of the instance and of its command.
+fn in_the_group_of_a_script(scene: &Scene, session: bool) -> (std::process::Child, [i32; 4]) {
+    let script = format!(
+        "sleep 1000 & sibling=$!; {} run -q --file {} -- sh -c 'echo $$; exec sleep 1000' & \
+         echo $sibling $!; wait $!",
+        env!("CARGO_BIN_EXE_trafficcop"),
+        scene.lock().display()
+    );
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", &script])
+        .env(MARK, scene.directory())
+        .stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::piped());
+    let begin = move || {
+        if session {
+            nix::unistd::setsid()?;
+        } else {
+            nix::unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
+        }
+        Ok(())
+    };
+    // SAFETY: one system call.
+    unsafe { std::os::unix::process::CommandExt::pre_exec(&mut command, begin) };
+    let mut shell = command.spawn().unwrap();
+    let mut lines = BufReader::new(shell.stdout.take().unwrap()).lines();
+    let mut numbers = vec![i32::try_from(shell.id()).unwrap()];
+    while numbers.len() < 4 {
+        let line = lines.next().unwrap().unwrap();
+        numbers.extend(line.split(' ').map(|pid| pid.parse::<i32>().unwrap()));
+    }
+    (shell, numbers.try_into().unwrap())
+}
+
+#[test]
+fn a_terminal_stop_sent_to_us_alone_stops_us_and_the_command_and_nobody_else() {
+    for session in [false, true] {
+        let scene = Scene::new();
+        let (mut shell, [script, sibling, one, command]) =
+            in_the_group_of_a_script(&scene, session);
+        kill(Pid::from_raw(one), Signal::SIGTSTP).unwrap();
+        await_stopped(one);
+        await_stopped(command);
+        for other in [script, sibling] {
+            let state = Process::read(other).map(|process| process.state);
+            assert!(state.is_some_and(|state| state != 'T'), "{state:?}");
+        }
+        kill(Pid::from_raw(one), Signal::SIGCONT).unwrap();
+        await_for(
+            "the command to go on",
+            || Process::read(command).filter(|process| process.state != 'T'),
+            || format!("{:?}", scene.trees()),
+        );
+        kill(Pid::from_raw(one), Signal::SIGTERM).unwrap();
+        shell.wait().unwrap();
+        kill(Pid::from_raw(sibling), Signal::SIGKILL).unwrap();
+        scene.await_nobody();
+    }
 }
 
 #[test]

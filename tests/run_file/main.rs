@@ -8,6 +8,7 @@ mod support;
 
 mod command;
 mod hand_over;
+mod log;
 mod operated;
 mod proofs;
 mod refused;

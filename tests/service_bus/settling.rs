@@ -301,7 +301,7 @@ fn what_has_been_put_aside_can_be_worked_on_and_stays_where_it_is_if_it_fails() 
     assert!(again("exit 65").stderr.contains("retried"));
     stage.assert_holds(0, 1);
     assert_eq!(dead(&stage), pair("CommandRejected", "exit status 65"));
-    let done = again("cat; echo \" $TRAFFICCOP_QUEUE\"");
+    let done = again("cat; echo \" $TRAFFICCOP_MESSAGE_QUEUE\"");
     assert_ended(&done, 0, "completed");
     assert!(
         done.stdout.starts_with("x sb://127.0.0.1:"),

@@ -47,6 +47,7 @@ pub(crate) fn supervisor(control: &str, command: Vec<OsString>) {
         contain,
         grace: std::time::Duration::from_secs(10),
         afterlife,
+        withheld: Vec::new(),
     };
     let guardian = supervise::fork(setup(&command)).expect("a guardian");
     assert_eq!(guardian.containment(), contain);

@@ -82,7 +82,7 @@ fn verified(directory: &Path, unit: &str, name: &str) -> Option<Result<(), Strin
 
 fn install(directory: &Path, unit: &str, change: impl Fn(String) -> String) {
     let file = Path::new(unit).file_name().expect("a name");
-    let text = text(unit).replace("/usr/local/bin/trafficcop", "/bin/true");
+    let text = text(unit).replace("/usr/bin/trafficcop", "/bin/true");
     std::fs::write(directory.join(file), change(text)).expect("written");
 }
 
@@ -111,6 +111,20 @@ fn systemd_accepts_each_unit() {
         verdict.is_some_and(|verdict| verdict.is_err()),
         "a typing error is accepted"
     );
+}
+
+#[test]
+fn the_units_start_what_the_package_installs() {
+    let package = text("Cargo.toml");
+    assert!(package.contains("[\"target/release/trafficcop\", \"usr/bin/\", \"755\"]"));
+    for (unit, _) in UNITS.iter().filter(|(unit, _)| unit.ends_with(".service")) {
+        let text = text(unit);
+        assert!(text.contains("\nExecStart=/usr/bin/trafficcop "), "{unit}");
+        assert!(
+            text.contains("\nEnvironment=TRAFFICCOP_NO_CREDENTIALS=1\n"),
+            "{unit}"
+        );
+    }
 }
 
 #[test]

@@ -323,7 +323,7 @@ fn a_file_that_will_do_and_is_not_touched() {
         &[
             "two of this process exclude",
             "two exclude each other",
-            "not needed",
+            "on this machine only",
         ],
     );
 }

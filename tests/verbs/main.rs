@@ -11,6 +11,7 @@ mod list;
 mod look;
 mod reset;
 mod secrets;
+mod slots;
 mod watch;
 
 use serde_json::Value;
@@ -35,8 +36,12 @@ struct Place {
 
 impl Place {
     fn file(scene: &Scene) -> Place {
+        Place::path(&scene.lock())
+    }
+
+    fn path(path: &std::path::Path) -> Place {
         Place {
-            args: vec!["--file".into(), scene.lock().display().to_string()],
+            args: vec!["--file".into(), path.display().to_string()],
             string: None,
         }
     }

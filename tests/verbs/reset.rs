@@ -48,6 +48,7 @@ fn keys(scene: &Scene, place: &Place) -> Vec<String> {
 #[test]
 fn status_and_list_tell_what_is_done_and_what_failed() {
     let scene = Scene::new();
+    Blob::named("reset-told/neighbour").create(&[]);
     for place in places(&scene, "reset-told/one") {
         assert_eq!(place.status(&scene)["once"], json!([]));
         assert!(runs(&scene, &place, "v7", "web1"));
@@ -249,6 +250,7 @@ fn without_a_yes_nothing_is_asked_of_the_store_but_a_look() {
     ] {
         refused(&place.verb(&scene, "reset").args(args).finish(), 64, words);
     }
+    Blob::named("reset-nowhere/neighbour").create(&[]);
     for missing in places(&scene, "reset-nowhere/none") {
         let none = missing.verb(&scene, "reset").arg("-y").finish();
         said(&none, 1, &["there is no result"]);

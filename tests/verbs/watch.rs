@@ -89,6 +89,7 @@ fn watching_a_file_through_a_tenure() {
 #[test]
 fn watching_a_blob_through_a_tenure() {
     let scene = Scene::new();
+    Blob::named("watch-tenure/neighbour").create(&[]);
     a_tenure_as_watch_tells_it(&scene, &Place::blob("watch-tenure/one"));
 }
 

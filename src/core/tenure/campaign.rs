@@ -9,12 +9,16 @@ use super::control::Control;
 use super::holding::Charge;
 use super::{Phase, Releasing, Rules};
 use crate::clock::Instant;
-use crate::core::budget::RETRY;
+use crate::core::budget::{ATTEMPT, RETRY};
 use crate::core::retry::Chance;
 use crate::core::{Action, Cause, Cordon, Duty, Ending, Event, Notice, Sight};
 
-/// How long a store without a lease time may stay silent before the first contact.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long whoever looks once asks a store that does not answer: what may have been obtained is
+/// undone afterwards, and all of it is to be over in five seconds.
+const ONE_LOOK: Duration = Duration::from_secs(3);
+
+/// From one word that the store does not answer to the next.
+const REMINDER: Duration = Duration::from_secs(60);
 
 /// Two stop signals closer than this are one request: `timeout(1)` signals its child and then the
 /// child's group, so everything it stops is signalled twice within microseconds.
@@ -26,6 +30,12 @@ const LEAST_GRACE: Duration = Duration::from_secs(5);
 
 /// For giving control away before a cordoned machine goes away.
 const HAND_OVER: Duration = Duration::from_secs(3);
+
+/// What those who are woken by the store need to take what was given away.
+const WOKEN: Duration = Duration::from_millis(500);
+
+/// What even the most impatient attempt gets.
+const LEAST_ATTEMPT: Duration = Duration::from_secs(1);
 
 const SIGINT: i32 = 2;
 const SIGTERM: i32 = 15;
@@ -100,6 +110,8 @@ pub(super) struct Campaign {
     /// Which part of the looking was ours when the lock was last seen.
     duty: Duty,
     doubt: Option<String>,
+    /// When people were told of it last.
+    told_doubt: Instant,
     stop: Option<(i32, Instant)>,
     /// This machine must not have control.
     cordon: Option<Cordon>,
@@ -123,6 +135,7 @@ impl Campaign {
             seen: None,
             duty: Duty::Unshared,
             doubt: None,
+            told_doubt: now,
             stop: None,
             cordon: None,
             aside: false,
@@ -140,11 +153,22 @@ impl Campaign {
 
     /// Until when a store that never answered is asked again.
     pub(super) fn patience_ends(&self) -> Instant {
-        let patience = self
-            .rules
-            .budget
-            .map_or(PATIENCE, |budget| budget.lease / 2);
+        let patience = match self.rules.wait {
+            Some(Duration::ZERO) => self.rules.patience.min(ONE_LOOK),
+            _ => self.rules.patience,
+        };
         self.first_sent.unwrap_or(self.began) + patience
+    }
+
+    /// Until when an attempt to acquire may take that is sent now.
+    pub(super) fn attempt_ends(&self, now: Instant) -> Instant {
+        let half = self.rules.budget.map_or(ATTEMPT, |b| b.lease / 2);
+        let end = now + ATTEMPT.min(half);
+        if self.contacted {
+            return end;
+        }
+        // There is always a first attempt, and it has a moment.
+        end.min(self.patience_ends().max(now + LEAST_ATTEMPT))
     }
 
     /// When the wait for control ends, as far as a clock can say that.
@@ -192,8 +216,9 @@ impl Campaign {
 
     /// From handing control over to the next attempt to get it: long enough for others to take it.
     pub(super) fn stand_back(&self) -> Duration {
-        let poll = self.rules.poll.unwrap_or(RETRY);
-        self.rules.habits.cooldown.unwrap_or(2 * poll)
+        // Who is woken by the store has it before we could look.
+        let others = self.rules.poll.map_or(WOKEN, |poll| 2 * poll);
+        self.rules.habits.cooldown.unwrap_or(others)
     }
 
     /// When a tenure has been long enough.
@@ -223,9 +248,10 @@ impl Campaign {
         }
     }
 
-    /// The store did not answer as hoped; said once until it does.
+    /// The store did not answer as hoped; said at once, and once a minute until it does.
     pub(super) fn doubts(&mut self, turn: &mut Turn, why: String, term_at: Option<Instant>) {
-        if self.doubt.is_none() {
+        if self.doubt.is_none() || turn.now >= self.told_doubt + REMINDER {
+            self.told_doubt = turn.now;
             turn.report(Notice::Doubt {
                 why: why.clone(),
                 term_at,

@@ -9,7 +9,7 @@ use super::campaign::{Campaign, Turn};
 use super::control::Control;
 use super::{Confirming, Holding, Phase, Releasing, pace};
 use crate::clock::Instant;
-use crate::core::budget::{ATTEMPT, RETRY};
+use crate::core::budget::RETRY;
 use crate::core::{Action, Cause, Event, Failure, Grant, Sight};
 
 /// How long before the end of the wait the last look begins: what an answer may take. Not a pace,
@@ -93,9 +93,8 @@ impl Standby {
             return Phase::Standby(self);
         }
         campaign.attempt_sent(turn.now);
-        let half = campaign.rules.budget.map_or(ATTEMPT, |b| b.lease / 2);
         turn.act(Action::Acquire {
-            give_up_at: turn.now + ATTEMPT.min(half),
+            give_up_at: campaign.attempt_ends(turn.now),
         });
         Phase::Acquiring(Acquiring {
             sent: turn.now,

@@ -43,6 +43,7 @@ fn rules() -> Rules {
         budget: Some(Budget::for_lease(secs(60))),
         poll: Some(secs(2)),
         wait: None,
+        patience: Duration::from_secs(30),
         grace: secs(30),
         stop_signal: TERM,
         if_lost: IfLost::Compete,

@@ -52,20 +52,30 @@ impl Inspector {
                 let seen = sighting(name, self.address.clone(), view.lease, view.notes);
                 Ok(Sighting { version, ..seen })
             }
-            Err(trouble)
-                if matches!(trouble.code(), Some("BlobNotFound" | "ContainerNotFound")) =>
-            {
-                Ok(Sighting {
-                    name,
-                    lock: self.address.clone(),
-                    state: LockState::Missing,
-                    record: None,
-                    flaw: None,
-                    unread: false,
-                    version: None,
-                })
-            }
-            Err(trouble) => Err(self.failure(&trouble, Operation::Look)),
+            Err(trouble) if trouble.code() == Some("BlobNotFound") => Ok(Sighting {
+                name,
+                lock: self.address.clone(),
+                state: LockState::Missing,
+                record: None,
+                flaw: None,
+                unread: false,
+                version: None,
+            }),
+            Err(trouble) => Err(self.unseen(&trouble, Operation::Look)),
+        }
+    }
+
+    /// A name in a container that is not there is mistyped as likely as not.
+    fn unseen(&self, trouble: &Trouble, operation: Operation) -> Failure {
+        match trouble.code() {
+            Some("ContainerNotFound") => Failure::Fatal {
+                why: format!(
+                    "there is no container {}: the first who competes makes it, unless its name is mistyped",
+                    self.target.container()
+                ),
+                denied: false,
+            },
+            _ => self.failure(trouble, operation),
         }
     }
 
@@ -74,14 +84,21 @@ impl Inspector {
     /// # Errors
     /// As [`Inspector::look`].
     pub async fn list(&self, give_up_at: Instant) -> Result<Vec<Sighting>, Failure> {
-        let found = self.wire.list(self.target.name(), give_up_at).await;
-        let found = found.map_err(|trouble| match trouble.code() {
-            Some("ContainerNotFound") => Failure::Fatal {
-                why: format!("there is no container {}", self.target.container()),
-                denied: false,
-            },
-            _ => self.failure(&trouble, Operation::List),
-        })?;
+        self.list_beside("", give_up_at).await
+    }
+
+    /// The same of those whose names begin with the target's and this.
+    ///
+    /// # Errors
+    /// As [`Inspector::look`].
+    pub async fn list_beside(
+        &self,
+        suffix: &str,
+        give_up_at: Instant,
+    ) -> Result<Vec<Sighting>, Failure> {
+        let prefix = format!("{}{suffix}", self.target.name());
+        let found = self.wire.list(&prefix, give_up_at).await;
+        let found = found.map_err(|trouble| self.unseen(&trouble, Operation::List))?;
         let ours = found
             .into_iter()
             .filter(|(_, _, notes)| notes.record.is_some());

@@ -4,8 +4,10 @@
 //! permission to write, and no instance can find the lock taken because somebody looked. That a
 //! lock is held is what the kernel says; the record only tells who wrote it last.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -70,6 +72,19 @@ impl Inspector {
         self.blocking(give_up_at, |path| list(&path)).await
     }
 
+    /// The locks beside the path whose names are its own and `suffix` and more.
+    ///
+    /// # Errors
+    /// As [`Inspector::look`].
+    pub async fn list_beside(
+        &self,
+        suffix: &'static str,
+        give_up_at: Instant,
+    ) -> Result<Vec<Sighting>, Failure> {
+        self.blocking(give_up_at, move |path| list(&mount::beside(&path, suffix)))
+            .await
+    }
+
     /// Whether the lock is one of a shared drive, and so a lease; else it is the kernel's.
     #[must_use]
     pub fn is_shared(&self) -> bool {
@@ -118,9 +133,28 @@ impl Inspector {
     }
 }
 
+/// With a slash at its end a path is a directory's, and looks like a file that is not there yet.
+fn refuse_a_missing_directory(path: &Path) -> Result<(), Failure> {
+    if !path.as_os_str().as_encoded_bytes().ends_with(b"/") || path.is_dir() {
+        return Ok(());
+    }
+    Err(Failure::Fatal {
+        why: format!(
+            "{}: this directory does not exist: create the directory",
+            path.display()
+        ),
+        denied: false,
+    })
+}
+
 fn look(path: &Path) -> Result<Sighting, Failure> {
+    refuse_a_missing_directory(path)?;
     let Some(file) = opening::open_to_look(path)? else {
-        return Ok(sighting(path, LockState::Missing, None, None));
+        // What stands at the path is only a hint to where a shared drive's versions are.
+        return match opening::has_versions(path) {
+            true => shared_file::look(path),
+            false => Ok(sighting(path, LockState::Missing, None, None)),
+        };
     };
     match seen(path, &file)? {
         Some(sighting) => Ok(sighting),
@@ -145,7 +179,7 @@ fn seen(path: &Path, file: &fs::File) -> Result<Option<Sighting>, Failure> {
     for _ in 0..READS {
         content = opening::read(file).map_err(unreadable)?;
         found = results::read(file).map_err(unreadable)?;
-        if content == Content::Shared {
+        if content == Content::Shared || content == Content::Empty && opening::has_versions(path) {
             return shared_file::look(path).map(Some);
         }
         // The record belongs to the lock only if both were seen as they are.
@@ -209,7 +243,17 @@ fn sighting(
     }
 }
 
+/// The lock whose versions are kept here, if nothing at its own path says so.
+fn without_its_hint(versions: &Path) -> Option<PathBuf> {
+    let lock = versions.as_os_str().as_bytes();
+    let lock = lock.strip_suffix(shared_file::VERSIONS.as_bytes())?;
+    let lock = PathBuf::from(OsStr::from_bytes(lock));
+    let hinted = fs::metadata(&lock).is_ok_and(|found| found.len() > 0);
+    (!hinted && versions.is_dir()).then_some(lock)
+}
+
 fn list(path: &Path) -> Result<Vec<Sighting>, Failure> {
+    refuse_a_missing_directory(path)?;
     let (directory, prefix) = match path.file_name() {
         Some(name) if !path.is_dir() => (path.parent().unwrap_or(path), name.as_encoded_bytes()),
         _ => (path, &b""[..]),
@@ -229,6 +273,14 @@ fn list(path: &Path) -> Result<Vec<Sighting>, Failure> {
             continue;
         }
         let path = entry.path();
+        if let Some(lock) = without_its_hint(&path) {
+            match shared_file::look(&lock) {
+                Ok(sighting) if sighting.record.is_some() => found.push(sighting),
+                Ok(_) => {}
+                Err(_) => unread += 1,
+            }
+            continue;
+        }
         // By its size first: most files of a directory are none of ours, and are not even opened.
         let Ok(known) = fs::metadata(&path) else {
             continue;
@@ -266,6 +318,27 @@ mod tests {
             command: "job".into(),
         };
         Record::begun(&candidate, token)
+    }
+
+    #[test]
+    fn versions_are_found_where_nothing_at_their_path_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock.0");
+        fs::create_dir_all(dir.path().join(format!("lock.0.versions/{:020}", 1))).unwrap();
+        for hint in [None, Some(b"")] {
+            if let Some(hint) = hint {
+                fs::write(&path, hint).unwrap();
+            }
+            let seen = look(&path).unwrap();
+            assert_eq!(seen.state, LockState::Held, "{hint:?}");
+            assert_eq!(seen.version.as_deref(), Some("1"));
+            assert_eq!(
+                without_its_hint(&dir.path().join("lock.0.versions")),
+                Some(path.clone())
+            );
+        }
+        fs::write(&path, shared_file::FIRST_LINE).unwrap();
+        assert_eq!(without_its_hint(&dir.path().join("lock.0.versions")), None);
     }
 
     #[test]

@@ -13,7 +13,7 @@ mod cgroup;
 pub mod keeper;
 mod page;
 mod pidns;
-mod raw;
+pub(super) mod raw;
 mod rehearsal;
 
 pub use cgroup::Cgroup;

@@ -181,7 +181,7 @@ pub(super) unsafe fn fork() -> io::Result<Forked> {
 }
 
 /// A descriptor for a living (or un-reaped) process; close-on-exec.
-pub(super) fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
+pub(in crate::supervise) fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
     // SAFETY: takes two integers.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     let fd = RawFd::try_from(fd).unwrap_or(-1);
@@ -193,7 +193,7 @@ pub(super) fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
 }
 
 /// Signals the process behind a pidfd: never another one that inherited its number.
-pub(super) fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
+pub(in crate::supervise) fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     // SAFETY: takes integers and a null pointer for "no further information".
     let done = unsafe {
         libc::syscall(

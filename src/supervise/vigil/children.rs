@@ -18,8 +18,7 @@ impl Vigil {
             && !main.reaped
         {
             tree::signal_group(main.pid, signal);
-            // What is stopped could not act.
-            tree::signal_group(main.pid, libc::SIGCONT);
+            resume_group(main.pid);
         }
     }
 
@@ -29,6 +28,8 @@ impl Vigil {
             return;
         }
         match signal {
+            // Whoever was asked to end is to hear of that first, and systemd sends one after it.
+            libc::SIGCONT if self.watch.is_draining() => resume_group(main.pid),
             // A job is stopped and continued as a whole.
             libc::SIGTSTP | libc::SIGSTOP | libc::SIGCONT => tree::signal_group(main.pid, signal),
             _ => tree::signal(main.pid, signal),
@@ -51,7 +52,9 @@ impl Vigil {
                 told[*told_len] = pid;
                 *told_len += 1;
                 tree::signal(pid, libc::SIGTERM);
-                tree::signal(pid, libc::SIGCONT);
+                if tree::is_stopped(pid) {
+                    tree::signal(pid, libc::SIGCONT);
+                }
             }
         });
     }
@@ -117,6 +120,8 @@ impl Vigil {
             self.hear_verdict();
             match change {
                 None => {}
+                // Before it could hear that it is to end, perhaps: it has no time for that now.
+                Some(Change::Stopped) if self.watch.is_draining() => resume_group(pid),
                 Some(Change::Stopped) => {
                     self.inheritance.foreground.take_back();
                     self.tell(Report::Stopped);
@@ -197,5 +202,13 @@ impl Vigil {
             // Not a servant of ours on its way out, and not the kernel's count being late.
             self.happened(Event::OthersLive);
         }
+    }
+}
+
+/// Lets those of a group act who are stopped and so could not hear what they were sent.
+fn resume_group(leader: i32) {
+    if !tree::resume_stopped(|pid| tree::is_in_group(pid, leader)) {
+        // Nobody can say who is stopped: better one signal too many than a grace that is wasted.
+        tree::signal_group(leader, libc::SIGCONT);
     }
 }

@@ -38,6 +38,7 @@ fn guardian() -> Check {
         contain: Contain::None,
         grace: std::time::Duration::ZERO,
         afterlife: |_| (),
+        withheld: Vec::new(),
     });
     let guardian = match forked {
         Ok(guardian) => guardian,

@@ -325,6 +325,18 @@ fn a_cool_down_is_as_long_as_was_asked_for() {
 }
 
 #[test]
+fn where_the_store_wakes_those_who_wait_nobody_stands_back_for_a_poll() {
+    let mut tenure = holding(Rules {
+        poll: None,
+        ..max_hold(100)
+    });
+    pass(&mut tenure, at(100));
+    tenure.step(at(101), Event::TreeEmpty { at: at(101) });
+    tenure.step(at(101), Event::Released(Ok(())));
+    assert_eq!(tenure.wake_at(), at(101) + ms(500));
+}
+
+#[test]
 fn a_stop_during_a_hand_over_is_the_end() {
     let mut tenure = holding(max_hold(100));
     pass(&mut tenure, at(100));

@@ -143,6 +143,7 @@ fn any_rules() -> impl Strategy<Value = Rules> {
                 budget: lease.map(|lease| Budget::for_lease(secs(lease))),
                 poll,
                 wait: wait.map(secs),
+                patience: Duration::from_secs(30),
                 grace: secs(grace),
                 stop_signal: TERM,
                 if_lost: if exit { IfLost::Exit } else { IfLost::Compete },

@@ -1,8 +1,9 @@
-//! Whether the command can be started at all, looked at before any message is taken: a typo must
-//! not cost the queue an attempt of each message.
+//! Whether the command can be started at all, looked at before anybody competes or takes a message: a
+//! standby that can never work would be found out by the fail-over, and a typo would cost a queue an
+//! attempt of each message.
 //!
-//! It looks as `execvp` would. What it cannot see (a missing interpreter, another architecture) is
-//! found out with the first message, which is given back.
+//! Called by the drivers. It looks as `execvp` would. What it cannot see (a missing interpreter,
+//! another architecture) is found out with the first start.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -15,7 +16,7 @@ use nix::unistd::{AccessFlags, access};
 ///
 /// # Errors
 /// ENOENT if there is no such command, EACCES if there is, and it may not be executed.
-pub(super) fn resolve(name: &OsStr, path: Option<&OsStr>) -> Result<(), Errno> {
+pub fn resolve(name: &OsStr, path: Option<&OsStr>) -> Result<(), Errno> {
     let mut verdict = Errno::ENOENT;
     for candidate in candidates(name, path) {
         if !candidate.exists() {

@@ -1,0 +1,143 @@
+//! What a line of the log looks like to whoever reads it: systemd's journal, which wants a priority
+//! and knows the time; anybody else, who wants the time; a person who typed something wrong. Called
+//! by `report` alone; pure but for [`Reader::of`].
+
+use std::ffi::OsString;
+use std::os::fd::AsFd;
+
+use nix::sys::stat::fstat;
+use serde_json::{Map, Value};
+use tracing::Level;
+
+use super::{Context, Said};
+
+/// Who reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reader {
+    /// The journal, or what else systemd has put there.
+    Journal,
+    /// Anybody else.
+    Other,
+}
+
+impl Reader {
+    /// Who reads our stderr: systemd says which file is its own (systemd.exec(5)), because a variable
+    /// alone would be inherited by whoever redirects.
+    pub(super) fn of(stderr: impl AsFd, stream: Option<OsString>) -> Reader {
+        let named = stream.and_then(|stream| stream.into_string().ok());
+        match (named, fstat(stderr)) {
+            (Some(named), Ok(stat)) if named == format!("{}:{}", stat.st_dev, stat.st_ino) => {
+                Reader::Journal
+            }
+            _ => Reader::Other,
+        }
+    }
+
+    /// What stands before a line of this level: sd-daemon(3).
+    pub(super) fn priority(self, level: Level) -> &'static str {
+        match (self, level) {
+            (Reader::Other, _) => "",
+            (Reader::Journal, Level::ERROR) => "<3>",
+            (Reader::Journal, Level::WARN) => "<4>",
+            (Reader::Journal, Level::INFO) => "<6>",
+            (Reader::Journal, _) => "<7>",
+        }
+    }
+}
+
+/// A line for people. Who speaks, and when, is said as soon as there is an instance: several may
+/// write into one log. Before that it is an answer to what was typed.
+pub(super) fn text(
+    reader: Reader,
+    level: Level,
+    message: &str,
+    ts: &str,
+    who: Option<&str>,
+) -> String {
+    let word = match level {
+        Level::ERROR => "error: ",
+        Level::WARN => "warning: ",
+        _ => "",
+    };
+    let priority = reader.priority(level);
+    match (reader, who) {
+        // It says by itself which program this is, and when.
+        (Reader::Journal, Some(who)) => format!("{priority}{who}: {word}{message}"),
+        (Reader::Journal, None) => format!("{priority}{word}{message}"),
+        (Reader::Other, Some(who)) => format!("{ts} trafficcop[{who}]: {word}{message}"),
+        (Reader::Other, None) => format!("trafficcop: {word}{message}"),
+    }
+}
+
+/// A line for programs.
+pub(super) fn json(level: Level, said: Said, ts: &str, context: Option<&Context>) -> Value {
+    let mut line = Map::new();
+    line.insert("ts".into(), ts.into());
+    line.insert("level".into(), level.as_str().to_lowercase().into());
+    line.insert("message".into(), said.message.into());
+    if let Some(context) = context {
+        line.insert("lock".into(), context.lock.clone().into());
+        line.insert("identity".into(), context.identity.clone().into());
+    }
+    line.insert("pid".into(), std::process::id().into());
+    line.extend(said.fields);
+    Value::Object(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reader_gets_what_he_has_not() {
+        let line = |reader, level, who| text(reader, level, "a", "T", who);
+        let web = Some("web1");
+        for (reader, level, who, expected) in [
+            (Reader::Other, Level::INFO, None, "trafficcop: a"),
+            (Reader::Other, Level::WARN, None, "trafficcop: warning: a"),
+            (
+                Reader::Other,
+                Level::ERROR,
+                web,
+                "T trafficcop[web1]: error: a",
+            ),
+            (Reader::Journal, Level::ERROR, None, "<3>error: a"),
+            (Reader::Journal, Level::WARN, web, "<4>web1: warning: a"),
+            (Reader::Journal, Level::INFO, web, "<6>web1: a"),
+            (Reader::Journal, Level::DEBUG, web, "<7>web1: a"),
+        ] {
+            assert_eq!(line(reader, level, who), expected);
+        }
+    }
+
+    #[test]
+    fn the_journal_is_known_by_its_file_and_not_by_a_variable_alone() {
+        let file = tempfile::tempfile().unwrap();
+        let stat = fstat(&file).unwrap();
+        let named = |ino| Some(format!("{}:{ino}", stat.st_dev).into());
+        assert_eq!(Reader::of(&file, named(stat.st_ino)), Reader::Journal);
+        assert_eq!(Reader::of(&file, named(stat.st_ino + 1)), Reader::Other);
+        assert_eq!(Reader::of(&file, None), Reader::Other);
+    }
+
+    #[test]
+    fn json_bears_what_is_known() {
+        let mut said = Said {
+            message: "in control".into(),
+            ..Said::default()
+        };
+        said.fields.insert("token".into(), 7.into());
+        let context = Context {
+            lock: "file:/x".into(),
+            identity: "web1-42".into(),
+            command: "job".into(),
+        };
+        let line = json(Level::INFO, said, "2020-01-01T00:00:00Z", Some(&context));
+        assert_eq!(line["level"], "info");
+        assert_eq!(line["message"], "in control");
+        assert_eq!(line["token"], 7);
+        assert_eq!(line["lock"], "file:/x");
+        assert_eq!(line["ts"], "2020-01-01T00:00:00Z");
+        assert!(!line.to_string().contains('\n'));
+    }
+}

@@ -1,0 +1,55 @@
+//! The first contact with the store, and what of our credentials the command inherits.
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use trafficcop::clock::Instant;
+
+use super::Stage;
+use crate::support::azurite::azurite;
+use crate::support::instance::assert_ended;
+
+/// Whoever looks once has an answer soon: of the store, or that there is none.
+#[test]
+fn no_wait_gives_up_within_five_seconds_where_no_store_answers() {
+    let stage = Stage::new("no-contact");
+    // It takes connections, and says nothing.
+    let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
+    let gone = TcpListener::bind("127.0.0.1:0").unwrap();
+    let nobody = gone.local_addr().unwrap().port();
+    drop(gone);
+    for port in [deaf.local_addr().unwrap().port(), nobody] {
+        let began = Instant::now();
+        let run = stage.run(port).arg("-n").command(["true"]);
+        assert_ended(&run.finish(), 69, "exit status 69");
+        let took = Instant::now().since(began);
+        // Half a second for the start of two processes on a machine that has other things to do.
+        assert!(took < Duration::from_millis(5500), "{took:?}");
+    }
+    let began = Instant::now();
+    let run = stage.run(nobody).args(["--connect-timeout", "2s"]);
+    assert_ended(&run.command(["true"]).finish(), 69, "exit status 69");
+    let took = Instant::now().since(began);
+    assert!(took >= Duration::from_secs(2) && took < Duration::from_secs(10));
+}
+
+#[test]
+fn credentials_are_kept_from_the_command_and_its_hooks_if_that_is_asked_for() {
+    let stage = Stage::new("credentials");
+    let script = "env | grep -o '^AZURE_[A-Z_]*' | sort";
+    let inherited = |options: &[&str]| {
+        let run = stage.run(azurite().port).args(["--identity", "one"]);
+        let finished = run
+            .env("AZURE_REGION", "westeurope")
+            .args(["--on-acquire", script, "--on-lost", script])
+            .args(options)
+            .shell(script)
+            .finish();
+        assert_ended(&finished, 0, "");
+        finished.stdout
+    };
+    let all = "AZURE_REGION\nAZURE_STORAGE_CONNECTION_STRING\n";
+    assert_eq!(inherited(&[]), all.repeat(3));
+    // What is no credential stays.
+    assert_eq!(inherited(&["--no-credentials"]), "AZURE_REGION\n".repeat(3));
+}

@@ -1,0 +1,84 @@
+//! The slots of `run --slots`, found under the name that they were made of; and places that are not
+//! there, which are an error for everybody.
+
+use super::{Place, json, refused, said};
+use crate::support::scene::Scene;
+
+/// Each with what an instance is told besides.
+fn places(scene: &Scene) -> [(Place, &'static [&'static str]); 3] {
+    [
+        (Place::blob("slots-of-verbs/semaphore"), &[]),
+        (Place::path(&scene.path("semaphore")), &[]),
+        (Place::path(&scene.path("shared-semaphore")), &["--shared"]),
+    ]
+}
+
+#[test]
+fn slots_are_found_under_their_name() {
+    let scene = Scene::new();
+    for (place, options) in places(&scene) {
+        let hold = |identity: &str| {
+            let run = place.verb(&scene, "run").args(["--slots", "2"]);
+            let run = run.args(["--identity", identity]).args(options);
+            let instance = run.shell("exec sleep 600").start();
+            instance.await_log("in control");
+            instance
+        };
+        let (_one, two) = (hold("web1"), hold("web2"));
+        let status = place.verb(&scene, "status").finish();
+        said(&status, 0, &["semaphore.0", "semaphore.1", "web1", "web2"]);
+        let told = json(&place.verb(&scene, "status").arg("--json").finish());
+        let told = told.as_array().expect("one for each slot");
+        assert_eq!(told.len(), 2);
+        assert!(told.iter().all(|slot| slot["held"] == true), "{told:?}");
+        for verb in ["break", "reset"] {
+            let run = place.verb(&scene, verb).arg("--yes");
+            let names = ["name one of them", "semaphore.0 (held)", "semaphore.1"];
+            refused(&run.finish(), 64, &names);
+        }
+        let watch = place
+            .verb(&scene, "watch")
+            .args(["--poll", "100ms"])
+            .start();
+        let sees = |words: &[&str]| {
+            crate::support::await_for(
+                "the slots in what watch says",
+                || {
+                    let said = watch.stdout();
+                    let is_there = |word: &&str| said.contains(*word);
+                    words.iter().all(is_there).then_some(())
+                },
+                || watch.stdout(),
+            );
+        };
+        sees(&["semaphore.0: held", "semaphore.1: held"]);
+        two.signal(nix::sys::signal::Signal::SIGTERM);
+        sees(&[": free"]);
+    }
+}
+
+#[test]
+fn a_place_that_is_not_there_is_an_error_for_every_verb() {
+    let scene = Scene::new();
+    let nowhere = scene.path("no/such/directory/");
+    for (place, word) in [
+        (Place::blob("no-such-container-at-all/lock"), "no container"),
+        (Place::path(&nowhere), "does not exist"),
+        (Place::path(&nowhere.join("lock")), "does not exist"),
+    ] {
+        for verb in ["status", "watch", "list", "break", "reset"] {
+            let run = place.verb(&scene, verb);
+            let finished = match verb {
+                "break" | "reset" => run.arg("--yes").finish(),
+                _ => run.finish(),
+            };
+            let word =
+                if verb == "list" && word == "does not exist" && !finished.stderr.contains(word) {
+                    "cannot list it"
+                } else {
+                    word
+                };
+            refused(&finished, 69, &[word]);
+        }
+    }
+}
