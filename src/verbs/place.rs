@@ -25,7 +25,7 @@ const TRIES: usize = 3;
 const PAUSE: Duration = Duration::from_millis(500);
 /// How long all of it may take on a file, its slots included: its drive may hang, and who asks because
 /// something hangs wants an answer.
-const FILE: Duration = Duration::from_secs(8);
+const FILE: Duration = Duration::from_secs(6);
 /// How long a listing may take.
 const LISTING: Duration = Duration::from_secs(120);
 

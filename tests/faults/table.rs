@@ -215,8 +215,7 @@ impl Row {
     pub(crate) fn may_overlap(&self) -> bool {
         let on_its_own = self.contain == Contain::Pidns;
         match self.fault {
-            BreakNow | Delete => true,
-            ReplaceAndCome => self.lock == Lock::File,
+            BreakNow | Delete | ReplaceAndCome => true,
             // The lock file's descriptor is shared by all who have not closed it.
             KillBoth => match self.shape {
                 Shape::Plain => false,
@@ -259,7 +258,10 @@ pub(crate) fn rows() -> Vec<Row> {
         kinds.extend(OF_PROCESSES.map(|fault| (fault, lock)));
     }
     for fault in OF_THE_FILE {
-        kinds.push((fault, Lock::Shared));
+        // Whoever comes to a shared lock finds its versions, and stands by.
+        if fault != ReplaceAndCome {
+            kinds.push((fault, Lock::Shared));
+        }
         kinds.push((fault, Lock::File));
     }
     let mut rows = Vec::new();

@@ -140,9 +140,16 @@ fn a_loss_is_counted_and_who_lost_stands_by() {
     let (one, at_one) = instance(&scene, "one", &options, &deaf(&scene, "one"));
     await_deaf(&scene, "one");
     await_leader(at_one);
-    // As an operator must not do: the next one locks another file of this name.
-    std::fs::rename(scene.lock(), scene.path("replaced")).expect("renamed");
-    let (_two, at_two) = instance(&scene, "two", &options, &lasting(&scene, "two"));
+    let quick = [&options[..], &["--poll", "100ms"]].concat();
+    let (_two, at_two) = instance(&scene, "two", &quick, &lasting(&scene, "two"));
+    await_status(at_two, "who is in control", |status| {
+        status["holder"] == "one"
+    });
+    let broken = scene
+        .verb("break")
+        .args(["--period", "0", "--yes", "--file"]);
+    let broken = broken.arg(scene.lock()).finish();
+    assert_eq!(broken.ended, Ended::Code(0), "{}", broken.stderr);
     await_leader(at_two);
     let state = await_status(at_one, "who has control now", |status| {
         status["holder"] == "two"

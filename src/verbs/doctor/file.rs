@@ -27,7 +27,7 @@ pub(super) const NOT_LOCKED: u8 = 3;
 /// For how long a file system may say nothing.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The same for a drive that machines share: who asks because something hangs wants an answer.
-const SHARED_PATIENCE: Duration = Duration::from_secs(8);
+const SHARED_PATIENCE: Duration = Duration::from_secs(6);
 /// How many writes are timed.
 const SAMPLES: usize = 10;
 
