@@ -35,7 +35,7 @@ fn no_wait_gives_up_within_five_seconds_where_no_store_answers() {
 
 #[test]
 fn credentials_are_kept_from_the_command_and_its_hooks_if_that_is_asked_for() {
-    let stage = Stage::new("credentials");
+    let stage = Stage::new("unshared-credentials");
     let script = "env | grep -o '^AZURE_[A-Z_]*' | sort";
     let inherited = |options: &[&str]| {
         let run = stage.run(azurite().port).args(["--identity", "one"]);
