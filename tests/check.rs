@@ -8,6 +8,7 @@ mod support;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -23,6 +24,19 @@ use support::scene::Scene;
 
 /// What makes a local file's lock have a deadline.
 const LEASE: &[&str] = &["--shared", "--lease", "15s", "--grace-on-loss", "4s"];
+
+/// Whoever starts sweeps what dead instances of this user left: two tests look at just that.
+static STARTS: RwLock<()> = RwLock::new(());
+
+/// Nobody of another test starts meanwhile.
+fn alone() -> RwLockWriteGuard<'static, ()> {
+    STARTS.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Others may start.
+fn beside() -> RwLockReadGuard<'static, ()> {
+    STARTS.read().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// An instance whose command says where its control file is, then becomes the journalist.
 fn instance(scene: &Scene, options: &[&str], command: &[&str]) -> (Instance, PathBuf) {
@@ -69,6 +83,7 @@ fn send(pid: i32, signal: Signal) {
 
 #[test]
 fn a_command_finds_itself_in_control_from_its_first_moment() {
+    let _beside = beside();
     let scene = Scene::new();
     let program = trafficcop();
     let script = format!(
@@ -93,6 +108,7 @@ fn a_command_finds_itself_in_control_from_its_first_moment() {
 
 #[test]
 fn the_deadline_moves_with_every_renewal() {
+    let _beside = beside();
     let scene = Scene::new();
     let (mut one, path) = instance(&scene, LEASE, &[]);
     assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o444);
@@ -112,6 +128,7 @@ fn the_deadline_moves_with_every_renewal() {
 
 #[test]
 fn outside_of_a_command_there_is_no_answer() {
+    let _beside = beside();
     let outside = check(None, &[]);
     let said = String::from_utf8_lossy(&outside.stderr).into_owned();
     assert_eq!(outside.status.code(), Some(64), "{said}");
@@ -134,6 +151,7 @@ fn outside_of_a_command_there_is_no_answer() {
 
 #[test]
 fn a_lost_lock_is_no_control_at_once() {
+    let _beside = beside();
     let scene = Scene::new();
     let (mut one, path) = instance(&scene, LEASE, &["--term", "ignore"]);
     let deadline = Deadline::open(&path).unwrap();
@@ -166,6 +184,7 @@ fn a_lost_lock_is_no_control_at_once() {
 
 #[test]
 fn in_doubt_the_command_is_told_while_it_still_lives() {
+    let _beside = beside();
     let scene = Scene::new();
     let (mut one, path) = instance(&scene, LEASE, &["--term", "ignore"]);
     // Nobody renews any more; at its deadline the guardian asks the command to end.
@@ -196,6 +215,7 @@ fn in_doubt_the_command_is_told_while_it_still_lives() {
 
 #[test]
 fn a_deadline_passes_though_supervisor_and_guardian_are_stopped() {
+    let _beside = beside();
     let scene = Scene::new();
     let (mut one, path) = instance(&scene, LEASE, &[]);
     let guardian = one.guardian();
@@ -221,6 +241,7 @@ fn a_deadline_passes_though_supervisor_and_guardian_are_stopped() {
 
 #[test]
 fn a_requested_stop_is_no_loss() {
+    let _beside = beside();
     let scene = Scene::new();
     let end = scene.path("end");
     let words = ["--term", "ignore", "--status", "3", "--until"];
@@ -239,6 +260,7 @@ fn a_requested_stop_is_no_loss() {
 
 #[test]
 fn the_death_of_the_supervisor_leaves_no_file() {
+    let _beside = beside();
     let scene = Scene::new();
     let (mut one, path) = instance(&scene, &[], &[]);
     one.signal(Signal::SIGKILL);
@@ -249,6 +271,7 @@ fn the_death_of_the_supervisor_leaves_no_file() {
 
 #[test]
 fn the_death_of_the_guardian_leaves_no_file() {
+    let _beside = beside();
     let scene = Scene::new();
     let (mut one, path) = instance(&scene, &["--if-lost", "exit"], &[]);
     let deadline = Deadline::open(&path).unwrap();
@@ -259,6 +282,7 @@ fn the_death_of_the_guardian_leaves_no_file() {
 
 #[test]
 fn what_killed_instances_left_is_swept_by_the_next() {
+    let _alone = alone();
     let scene = Scene::new();
     let (mut one, path) = instance(&scene, &[], &[]);
     let guardian = one.guardian();
@@ -270,7 +294,7 @@ fn what_killed_instances_left_is_swept_by_the_next() {
     one.signal(Signal::SIGKILL);
     one.wait();
     scene.await_nobody();
-    // Where an instance of another test starts just now it is swept already.
+    assert!(path.exists());
     let next = scene.run_on_file().shell("true").finish();
     assert_eq!(next.ended, Ended::Code(0), "{}", next.stderr);
     assert!(!path.exists());
@@ -278,6 +302,7 @@ fn what_killed_instances_left_is_swept_by_the_next() {
 
 #[test]
 fn an_inner_trafficcop_answers_for_itself() {
+    let _beside = beside();
     let scene = Scene::new();
     let program = trafficcop();
     let inner = scene.path("inner.lock");
@@ -292,6 +317,7 @@ fn an_inner_trafficcop_answers_for_itself() {
 
 #[test]
 fn the_examples_stop_by_themselves_when_control_is_lost() {
+    let _beside = beside();
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/check");
     let directory = Path::new(trafficcop()).parent().unwrap();
     let path = format!(
@@ -330,6 +356,7 @@ fn the_examples_stop_by_themselves_when_control_is_lost() {
 
 #[test]
 fn what_the_dead_have_written_is_no_control() {
+    let _alone = alone();
     let scene = Scene::new();
     let (mut one, path) = instance(&scene, &["--contain", "none"], &[]);
     let deadline = Deadline::open(&path).unwrap();
