@@ -15,8 +15,24 @@ use crate::lease::inspect::{Broken, Errands, Forgotten, LockState, Sighting, UNR
 use crate::lease::once::Ledger;
 use crate::lease::record::Record;
 
+/// Whoever makes a version writes its record at once, by one write that waits for the drive: who finds
+/// none there looks again so often and so long, because without it nobody can say whose version it is.
+const MOMENT: Duration = Duration::from_millis(50);
+const MOMENTS: usize = 40;
+
 /// The greatest version, and its record.
 fn last(share: &Share) -> Result<(Version, Option<VersionRecord>), Failure> {
+    for _ in 0..MOMENTS {
+        let found = last_now(share)?;
+        if found.0 == 0 || found.1.is_some() {
+            return Ok(found);
+        }
+        std::thread::sleep(MOMENT);
+    }
+    last_now(share)
+}
+
+fn last_now(share: &Share) -> Result<(Version, Option<VersionRecord>), Failure> {
     let failed = |what: &str, error| refusal::of(share.path(), share.versions(), what, &error);
     share
         .examine()
@@ -231,6 +247,23 @@ mod tests {
             .unwrap();
         assert_eq!(look(&path).unwrap().state, LockState::Free);
         assert_eq!(share.list().unwrap(), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn a_look_waits_for_the_record_of_a_version_that_is_being_made() {
+        let (_dir, path, share) = lock(&record(State::Held, ""));
+        share.make(2).unwrap();
+        let writer = std::thread::spawn(move || {
+            std::thread::sleep(MOMENT * 2);
+            let held = record(State::Held, "");
+            share.write_record(&VersionRecord { version: 2, ..held })
+        });
+        let seen = look(&path).unwrap();
+        writer.join().unwrap().unwrap();
+        assert_eq!(
+            (seen.record.map(|record| record.token), seen.flaw),
+            (Some(1), None)
+        );
     }
 
     #[test]
