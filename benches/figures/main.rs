@@ -32,6 +32,7 @@ mod queue;
 mod rows;
 #[cfg(feature = "service-bus")]
 mod service_bus;
+mod squeeze;
 mod start;
 mod table;
 mod tools;
@@ -121,6 +122,9 @@ fn main() {
     // Ten minutes: only for those who ask for it.
     if chosen.contains(&"soak") {
         table::print("soak", with_queues(|| queue::soak(scene)));
+    }
+    if chosen.contains(&"squeeze") {
+        table::print("squeeze", with_queues(|| squeeze::figures(scene)));
     }
     #[cfg(feature = "service-bus")]
     if wants("service-bus") {

@@ -7,7 +7,7 @@
 //!
 //! Usage: `journalist JOURNAL TAG [--every MS] [--beats N] [--status S] [--until FILE]
 //! [--term default|ignore|MS:STATUS] [--daemon] [--children N] [--storm N]
-//! [--storm-every MS]`
+//! [--storm-every MS] [--fat MIB]`
 
 use std::ffi::c_int;
 use std::fs::{File, OpenOptions};
@@ -65,6 +65,7 @@ struct Options {
     children: u32,
     storm: usize,
     storm_every: Duration,
+    fat: usize,
 }
 
 fn options() -> Options {
@@ -81,6 +82,7 @@ fn options() -> Options {
         children: 0,
         storm: 0,
         storm_every: Duration::from_millis(2),
+        fat: 0,
     };
     while let Some(word) = words.next() {
         let mut value = || words.next().expect("a value");
@@ -95,6 +97,7 @@ fn options() -> Options {
             "--storm-every" => {
                 options.storm_every = Duration::from_millis(value().parse().expect("ms"));
             }
+            "--fat" => options.fat = value().parse().expect("MiB"),
             "--term" => {
                 options.term = match value().as_str() {
                     "default" => Term::Default,
@@ -279,5 +282,9 @@ fn main() {
     if options.storm > 0 {
         storm(&options);
     }
-    std::process::exit(live(&options, ""));
+    // Touched, not only asked for.
+    let fat = vec![1_u8; options.fat << 20];
+    let status = live(&options, "");
+    drop(std::hint::black_box(fat));
+    std::process::exit(status);
 }

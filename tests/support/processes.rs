@@ -98,3 +98,25 @@ pub(crate) fn await_stopped(pid: i32) {
         || format!("{:?}", Process::read(pid)),
     );
 }
+
+/// From now on this process can open no descriptor beyond those that it has, and so many `more`.
+pub(crate) fn allow_descriptors(pid: i32, more: u64) {
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("a process of ours");
+    let numbers = open
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let limit = libc::rlimit {
+        rlim_cur: numbers.max().map_or(0, |most: u64| most + 1) + more,
+        rlim_max: 4096,
+    };
+    // SAFETY: reads a limit that lives long enough, and writes nothing.
+    let done = unsafe {
+        libc::prlimit(
+            pid,
+            libc::RLIMIT_NOFILE,
+            &raw const limit,
+            std::ptr::null_mut(),
+        )
+    };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+}

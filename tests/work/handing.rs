@@ -2,7 +2,10 @@
 
 use std::os::unix::fs::MetadataExt as _;
 
+use nix::sys::resource::Resource;
+
 use super::*;
+use crate::support::processes::allow_descriptors;
 
 /// As a sender would write it.
 fn base64(bytes: &[u8]) -> String {
@@ -190,4 +193,62 @@ fn a_message_that_cannot_be_handed_over_here_is_given_back_and_the_worker_leaves
     let left = mailbox.visible();
     assert_eq!(left.len(), 1, "{}", done.stderr);
     assert_eq!(left[0].count, 1, "it did not go round and round");
+}
+
+#[test]
+fn with_too_few_descriptors_a_command_is_not_started_rather_than_with_less_than_its_message() {
+    let (scene, mailbox) = with("a whole body");
+    let (mut handed, mut refused) = (0, 0);
+    for limit in 6..32 {
+        let run = worker(&scene, &mailbox).limited(Resource::RLIMIT_NOFILE, limit);
+        let done = run
+            .args(["--once", "--max-attempts", "100", "--retry-delay", "0s"])
+            .shell("cat; exit 9")
+            .finish();
+        let Ended::Code(code) = done.ended else {
+            panic!("{limit}: {:?}\n{}", done.ended, done.stderr);
+        };
+        match code {
+            // The command's own end: it had everything.
+            9 => {
+                assert_eq!(done.stdout, "a whole body", "{limit}: {}", done.stderr);
+                handed += 1;
+            }
+            69 | 70 => {
+                assert_eq!(done.stdout, "", "{limit}: {}", done.stderr);
+                refused += 1;
+            }
+            other => panic!("{limit}: {other}\n{}", done.stderr),
+        }
+    }
+    assert!(handed > 3 && refused > 3, "{handed} {refused}");
+}
+
+#[test]
+fn a_handler_has_our_credentials_unless_they_are_to_be_kept_from_it() {
+    for (options, told) in [
+        (&[][..], format!("{CONNECTION}\n")),
+        (&["--no-credentials"], String::new()),
+    ] {
+        let (scene, mailbox) = with("x");
+        let script = "env | grep -o '^AZURE_[A-Z_]*'; true";
+        let done = once(&scene, &mailbox, options, script);
+        assert_ended(&done, 0, "completed");
+        assert_eq!(done.stdout, told);
+    }
+}
+
+#[test]
+fn a_message_that_its_guardian_cannot_receive_is_given_back_and_nothing_runs_without_it() {
+    let (scene, mailbox) = (Scene::new(), Mailbox::fresh());
+    let run = worker(&scene, &mailbox).args(["--retry-delay", "1s"]);
+    let working = run.shell("cat; echo .").start();
+    let guardian = working.guardian();
+    allow_descriptors(guardian, 0);
+    mailbox.put("a whole body");
+    let done = working.finish();
+    assert_ended(&done, 69, "cannot be started: Too many open files");
+    assert_eq!(done.stdout, "", "nothing ran");
+    let left = mailbox.await_take(60);
+    assert_eq!((left.count, &*left.text), (2, "a whole body"));
 }
