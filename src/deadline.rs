@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::clock::Instant;
-use crate::supervise::View;
+use crate::guardian::View;
 
 /// The variable in which `trafficcop run` tells its command where the control file is.
 pub const VARIABLE: &str = "TRAFFICCOP_CONTROL";

@@ -23,6 +23,7 @@ use crate::announce::{BELIEVED, TOLD};
 use crate::clock::Instant;
 use crate::core::{Cause, Ending, Exit, Notice, Tenure};
 use crate::exit::{self, Leave};
+use crate::guardian::{self, Program, Setup, StopAsked, WorkloadEvent};
 use crate::hold::{Audience, Charge, Start, hold};
 use crate::lease::{self, Store};
 use crate::plan::{Plan, Refusal, Telling};
@@ -32,7 +33,6 @@ use crate::report::stdout::Voice;
 use crate::run::{Company, Guardians, People, company, name_the_lock, no_guardian, open, rules};
 use crate::runtime::runtime;
 use crate::signals::Signals;
-use crate::supervise::{self, News, Program, Setup, StopAsked};
 
 /// What tells the reader: ourselves, whatever has become of the file since.
 const TELLER: &str = "/proc/self/exe";
@@ -119,7 +119,7 @@ struct Reader {
 
 impl Reader {
     /// The teller is gone: what the end of the tree means for the reader.
-    fn teller_gone(&mut self) -> Option<News> {
+    fn teller_gone(&mut self) -> Option<WorkloadEvent> {
         let hung_up = self.speaker.gone().is_some()
             || self.exit == Some(Exit::Signal(libc::SIGPIPE))
             || self.exit == Some(Exit::Code(exit::CANNOT_WRITE));
@@ -133,7 +133,7 @@ impl Reader {
                 return None;
             }
         }
-        Some(News::TreeEmpty { at: Instant::now() })
+        Some(WorkloadEvent::TreeEmpty { at: Instant::now() })
     }
 }
 
@@ -171,7 +171,7 @@ impl Charge for Reader {
 
     /// The teller goes on: it has to speak at the deadline.
     fn pause(&mut self) {
-        if let Err(why) = supervise::stop_ourselves(StopAsked::of_a_signal()) {
+        if let Err(why) = guardian::stop_ourselves(StopAsked::of_a_signal()) {
             tracing::warn!("cannot stop: {why}");
         }
     }
@@ -188,7 +188,7 @@ impl Charge for Reader {
         self.teller.tenure_over(cause);
     }
 
-    async fn news(&mut self) -> News {
+    async fn news(&mut self) -> WorkloadEvent {
         loop {
             let patience = match self.held_back {
                 Some(_) if self.hurried || self.speaker.gone().is_some() => Duration::ZERO,
@@ -202,19 +202,19 @@ impl Charge for Reader {
             match news {
                 None => {
                     self.held_back = None;
-                    return News::TreeEmpty { at: Instant::now() };
+                    return WorkloadEvent::TreeEmpty { at: Instant::now() };
                 }
-                Some(News::TreeEmpty { .. }) => {
+                Some(WorkloadEvent::TreeEmpty { .. }) => {
                     if let Some(news) = self.teller_gone() {
                         return news;
                     }
                 }
-                Some(News::Exited(exit)) => {
+                Some(WorkloadEvent::Exited(exit)) => {
                     self.exit = Some(exit);
-                    return News::Exited(exit);
+                    return WorkloadEvent::Exited(exit);
                 }
                 // It has no terminal to be stopped from.
-                Some(News::Stopped) => {}
+                Some(WorkloadEvent::Stopped) => {}
                 Some(news) => return news,
             }
         }
@@ -243,8 +243,8 @@ impl Audience for Told {
         self.people.stop_asked();
     }
 
-    fn news(&mut self, now: Instant, news: &News) {
-        if let News::Lost = news {
+    fn news(&mut self, now: Instant, news: &WorkloadEvent) {
+        if let WorkloadEvent::Lost = news {
             tracing::warn!("the guardian died or fell silent; telling the reader to stop");
             return;
         }
@@ -317,14 +317,14 @@ pub fn elect(mut plan: Plan, telling: &Telling) -> anyhow::Result<Leave> {
         .extend(["--ledger".into(), theirs.as_raw_fd().to_string().into()]);
     plan.command
         .extend(telling.json.then(|| "--json".to_owned().into()));
-    let guardian = supervise::fork_for_a_teller(Setup {
+    let guardian = guardian::fork_for_a_teller(Setup {
         programs: vec![Program {
             words: plan.command.clone(),
             in_front: false,
         }],
         contain: plan.contain,
         grace: plan.rules.grace,
-        afterlife: lease::execute_will,
+        on_orphaned: lease::release_orphaned,
         withheld: Vec::new(),
     })
     .map_err(no_guardian)?;
@@ -350,7 +350,7 @@ pub fn elect(mut plan: Plan, telling: &Telling) -> anyhow::Result<Leave> {
     let runtime = runtime()?;
     let leave = runtime.block_on(async {
         let signals = Signals::listen()?.and_hang_up(gone);
-        people.begin(guardian.vitals());
+        people.begin(guardian.health_check());
         let mut teller = company(&plan, &store, Guardians::of_one(guardian))?;
         teller.events = people.events.clone();
         let reader = Reader {

@@ -19,10 +19,10 @@ use tokio::task::JoinHandle;
 
 use crate::clock::Instant;
 use crate::core::{Budget, BudgetError, Ending, Habits, IfLost, Notice, Rules, Tenure};
+use crate::guardian::WorkloadEvent;
 use crate::hold::{Audience, Charge, Start, hold};
 use crate::lease::Store;
 use crate::signals::Signals;
-use crate::supervise::News;
 
 /// Where this instance stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -188,7 +188,10 @@ struct Program {
     /// The program has said that its work has ended.
     ended: Arc<AtomicBool>,
     runs: bool,
-    news: (mpsc::UnboundedSender<News>, mpsc::UnboundedReceiver<News>),
+    news: (
+        mpsc::UnboundedSender<WorkloadEvent>,
+        mpsc::UnboundedReceiver<WorkloadEvent>,
+    ),
 }
 
 impl Program {
@@ -206,7 +209,7 @@ impl Program {
         }
     }
 
-    fn tell(&self, news: News) {
+    fn tell(&self, news: WorkloadEvent) {
         // We hold the receiver ourselves.
         let _open = self.news.0.send(news);
     }
@@ -221,7 +224,7 @@ impl Program {
     fn finish(&mut self) {
         self.leave();
         if std::mem::take(&mut self.runs) {
-            self.tell(News::TreeEmpty { at: Instant::now() });
+            self.tell(WorkloadEvent::TreeEmpty { at: Instant::now() });
         }
     }
 }
@@ -234,7 +237,7 @@ impl Charge for Program {
             .store(start.term_at.as_nanos(), Ordering::Release);
         self.state
             .send_replace(Control::InControl { token: start.token });
-        self.tell(News::Started {
+        self.tell(WorkloadEvent::Started {
             pid: i32::try_from(std::process::id()).unwrap_or(0),
         });
     }
@@ -262,7 +265,7 @@ impl Charge for Program {
 
     fn forget_will(&mut self) {}
 
-    async fn news(&mut self) -> News {
+    async fn news(&mut self) -> WorkloadEvent {
         self.news
             .1
             .recv()
@@ -285,5 +288,5 @@ impl Audience for Watchers {
         }
     }
 
-    fn news(&mut self, _now: Instant, _news: &News) {}
+    fn news(&mut self, _now: Instant, _news: &WorkloadEvent) {}
 }

@@ -15,9 +15,9 @@ use futures::stream::{FuturesUnordered, StreamExt};
 
 use crate::clock::Instant;
 use crate::core::{Action, Cause, Ending, Event, Exit, Failure, Grant, Notice, State, Tenure};
+use crate::guardian::WorkloadEvent;
 use crate::lease::Store;
 use crate::signals::{Asked, Signals};
-use crate::supervise::News;
 
 /// The longest sleep between two looks at the clock. Tokio's timers stand still while the machine
 /// sleeps; the guardian's do not, and it tells of a jump of the clock. This bounds what is left
@@ -40,7 +40,7 @@ pub trait Charge: Send {
     fn pass(&mut self, signal: i32);
     /// Stop it from the terminal, then ourselves, until both are continued.
     fn pause(&mut self);
-    /// Forget the last will: the lease is not ours to give back any more.
+    /// Forget the last release info: the lease is not ours to give back any more.
     fn forget_will(&mut self);
     /// Nothing of it lives, and what we have is about to be given back: why the tenure ended
     /// (`None`: nothing was started in it), and how the command's main process ended, if it ran.
@@ -50,7 +50,7 @@ pub trait Charge: Send {
     /// A tenure is over, for this reason.
     fn tenure_over(&mut self, _cause: &Cause) {}
     /// What happened to it. Cancel-safe.
-    async fn news(&mut self) -> News;
+    async fn news(&mut self) -> WorkloadEvent;
 }
 
 /// With what a charge starts.
@@ -71,7 +71,7 @@ pub trait Audience: Send {
     /// A change of state, as the core puts it.
     fn notice(&mut self, now: Instant, notice: &Notice);
     /// Something of the tree, as the guardian puts it.
-    fn news(&mut self, now: Instant, news: &News);
+    fn news(&mut self, now: Instant, news: &WorkloadEvent);
     /// An attempt to acquire ended.
     fn acquired(&mut self, _now: Instant, _reply: &Result<Grant, Failure>) {}
     /// An attempt to renew that was sent at `t0` ended.
@@ -182,18 +182,21 @@ impl Scene<'_> {
         }
     }
 
-    fn heard(&mut self, news: News) {
+    fn heard(&mut self, news: WorkloadEvent) {
         self.audience.news(Instant::now(), &news);
         match news {
-            News::Started { pid } => self.tell(Event::Started { pid }),
-            News::NotStarted { errno } => self.tell(Event::NotStarted { errno }),
-            News::Exited(exit) => self.tell(Event::Exited(exit)),
-            News::TreeEmpty { at } => self.tell(Event::TreeEmpty { at }),
-            News::Lost => self.tell(Event::GuardianLost),
-            News::TreeStuck => self.tell(Event::TreeStuck),
-            News::ClockJumped => self.tell(Event::ClockJumped),
-            News::Unprepared { at, how } => self.tell(Event::Unprepared { at, how }),
-            News::Stopped | News::LeftBehind | News::Acting | News::Standby(_) => {
+            WorkloadEvent::Started { pid } => self.tell(Event::Started { pid }),
+            WorkloadEvent::NotStarted { errno } => self.tell(Event::NotStarted { errno }),
+            WorkloadEvent::Exited(exit) => self.tell(Event::Exited(exit)),
+            WorkloadEvent::TreeEmpty { at } => self.tell(Event::TreeEmpty { at }),
+            WorkloadEvent::Lost => self.tell(Event::GuardianLost),
+            WorkloadEvent::TreeStuck => self.tell(Event::TreeStuck),
+            WorkloadEvent::ClockJumped => self.tell(Event::ClockJumped),
+            WorkloadEvent::Unprepared { at, how } => self.tell(Event::Unprepared { at, how }),
+            WorkloadEvent::Stopped
+            | WorkloadEvent::LeftBehind
+            | WorkloadEvent::Acting
+            | WorkloadEvent::Standby(_) => {
                 self.tell(Event::Ticked);
             }
         }

@@ -10,13 +10,13 @@
 //!
 //! signals ────────┐                        ┌─▶ lease (blob | file) ── reply ─▶ event
 //! lease replies ──┼─▶ hold ─▶ core.step ─▶ │
-//! tree events ────┤     (pure)   actions   └─▶ supervise ══ frames ══ guardian ── command's tree
+//! tree events ────┤     (pure)   actions   └─▶ guardian ══ frames ══ guardian ── command's tree
 //! clock ──────────┘                                                     └ own timer, end of file, child exit
 //! ```
 //! - [`core`] decides. It is pure: time comes in as a value, and what is to be done comes out.
 //! - [`lease`] speaks to a store: one trait, one file per store. [`azure`] is what the stores on
 //!   Azure share.
-//! - [`supervise`] owns processes: the guardian, the command's tree, containment, the terminal.
+//! - [`guardian`] owns processes: the guardian, the command's tree, containment, the terminal.
 //! - [`hold`] is the one place where a lease and a process meet. It owns no policy.
 //! - [`notify`] tells a service manager (systemd) how we are, and passes on what the command says.
 //! - `serve` answers over HTTP (`--listen`), from a thread of its own.
@@ -32,8 +32,8 @@
 //! - [`events`] is the log for those who ask afterwards, [`timeline`] answers them.
 
 pub mod announce;
-mod aside;
 pub mod azure;
+mod background_writer;
 pub mod check;
 pub mod cli;
 pub mod clock;
@@ -43,6 +43,7 @@ pub mod elect;
 pub mod embed;
 pub mod events;
 pub mod exit;
+pub mod guardian;
 pub mod hold;
 pub mod lease;
 pub mod notify;
@@ -57,7 +58,6 @@ mod runtime;
 pub mod serve;
 pub mod signals;
 pub mod status;
-pub mod supervise;
 pub mod timeline;
 pub mod units;
 pub mod verbs;

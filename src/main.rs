@@ -5,16 +5,14 @@
 use std::ffi::{OsString, c_char, c_int};
 
 use trafficcop::exit::{self, Leave};
-use trafficcop::{
-    announce, check, cli, elect, plan, report, run, supervise, timeline, verbs, work,
-};
+use trafficcop::{announce, check, cli, elect, guardian, plan, report, run, timeline, verbs, work};
 
-/// What the C library calls, without Rust's own start between: see [`supervise::begin`].
+/// What the C library calls, without Rust's own start between: see [`guardian::begin`].
 #[unsafe(no_mangle)]
 extern "C" fn main(count: c_int, words: *const *const c_char) -> c_int {
     // SAFETY: they come from the C library as they are, and nothing was started yet.
-    let words = unsafe { supervise::begin(count, words) };
-    supervise::leave_by_the_guardians(report::last_words);
+    let words = unsafe { guardian::begin(count, words) };
+    guardian::leave_by_the_guardians(report::last_words);
     perform(words).go()
 }
 

@@ -38,10 +38,10 @@ use crate::core::{Budget, IfLost, Rules};
 use crate::deadline::Deadline;
 use crate::exit;
 pub use crate::exit::Refusal;
+use crate::guardian::Contain;
 use crate::lease::record::{COMMAND_LIMIT, Candidate};
 use crate::notify::Ready;
 use crate::report::{Format, Volume};
-use crate::supervise::Contain;
 use crate::units::{self, show};
 
 /// What a blob's lease can be: the service's limits.

@@ -18,7 +18,7 @@ use std::time::Duration;
 use crate::clock::Instant;
 use crate::core::Exit;
 use crate::core::habits::History;
-use crate::supervise::News;
+use crate::guardian::WorkloadEvent;
 pub use words::{Act, Cast, Remark, Role, Term};
 
 /// What a drain of what is not the command sends first.
@@ -138,7 +138,7 @@ impl Stage {
             Tree::None => self.proceed(now, &mut acts),
             Tree::Standby { asked, .. } => {
                 // From here on the lease is the guardian's to give back, should we die.
-                acts.push(Act::Entrust);
+                acts.push(Act::SetReleaseInfo);
                 acts.push(standby_extended(term.term_at));
                 if !std::mem::replace(asked, true) {
                     acts.push(Act::Say(Remark::StandbyDrained));
@@ -293,13 +293,13 @@ impl Stage {
     /// The core is told that nothing under the lease lives.
     fn tell_empty(&mut self, at: Instant, acts: &mut Vec<Act>) {
         self.term = None;
-        acts.push(Act::Tell(News::TreeEmpty { at }));
+        acts.push(Act::Tell(WorkloadEvent::TreeEmpty { at }));
     }
 
     /// Nothing can be started.
     fn refuse(&mut self, acts: &mut Vec<Act>) {
         self.term = None;
-        acts.push(Act::Tell(News::NotStarted { errno: libc::EBUSY }));
+        acts.push(Act::Tell(WorkloadEvent::NotStarted { errno: libc::EBUSY }));
     }
 }
 

@@ -21,6 +21,7 @@ use crate::clock::Instant;
 use crate::core::observed::{LONGEST_LEASE, SHORTEST_LEASE};
 use crate::core::{Cause, Ending, Rules, Tenure};
 use crate::exit::Leave;
+use crate::guardian::{self, Guardian, Program, Setup, SharedBytes};
 use crate::hold::hold;
 use crate::lease::shared_file::{self, SharedFile};
 use crate::lease::slots::{self, Slots};
@@ -32,7 +33,6 @@ use crate::runtime::runtime;
 #[cfg(feature = "http")]
 use crate::serve;
 use crate::signals::Signals;
-use crate::supervise::{self, Estate, Guardian, Program, Setup};
 use crate::units::show;
 use aftermath::Aftermath;
 pub(crate) use company::Company;
@@ -106,7 +106,7 @@ pub fn run(plan: Plan) -> anyhow::Result<Leave> {
 fn cannot_work(plan: &Plan) -> Option<Ending> {
     let program = plan.command.first()?;
     let path = std::env::var_os("PATH");
-    let errno = supervise::resolve(program, path.as_deref()).err()?;
+    let errno = guardian::resolve(program, path.as_deref()).err()?;
     if plan.roles.on_acquire.is_some() {
         let why = errno.desc();
         tracing::warn!(
@@ -157,14 +157,14 @@ impl Guardians {
             on_acquire: add(plan.roles.on_acquire.as_deref()),
         };
         let fork = |programs| {
-            let guardian = supervise::fork(Setup {
+            let guardian = guardian::fork(Setup {
                 programs,
                 contain: plan.contain,
                 // Of a lock that has no deadline the supervisor's death ends nothing: it is a stop.
                 grace: rules
                     .budget
                     .map_or(rules.grace, |budget| budget.grace_on_loss),
-                afterlife: lease::execute_will,
+                on_orphaned: lease::release_orphaned,
                 withheld: plan.withheld.clone(),
             });
             guardian.map_err(no_guardian)
@@ -179,7 +179,7 @@ impl Guardians {
 }
 
 /// Why there is no guardian: what was asked for cannot be had, or the machine has no room for one.
-pub(crate) fn no_guardian(refusal: supervise::Refusal) -> anyhow::Error {
+pub(crate) fn no_guardian(refusal: guardian::Refusal) -> anyhow::Error {
     if refusal.is_of_the_settings() {
         return Refusal::new(refusal.to_string()).into();
     }
@@ -195,13 +195,13 @@ pub(crate) fn no_guardian(refusal: supervise::Refusal) -> anyhow::Error {
 fn server(
     listener: serve::Listener,
     store: &dyn Store,
-    guardian: &supervise::Guardian,
+    guardian: &guardian::Guardian,
 ) -> anyhow::Result<serve::Server> {
     let control = guardian
         .view()
         .context("--listen: /leader could never say yes")?;
     let lease = store.terms().lease;
-    let board = serve::Board::new(store.name(), lease, control, guardian.vitals());
+    let board = serve::Board::new(store.name(), lease, control, guardian.health_check());
     serve::Server::start(listener, board).context("--listen: cannot start the server")
 }
 
@@ -212,7 +212,7 @@ async fn campaign(
     mut people: People,
 ) -> anyhow::Result<Leave> {
     let mut signals = Signals::listen()?;
-    people.begin(guardians.first.vitals());
+    people.begin(guardians.first.health_check());
     let mut company = company(plan, &store, guardians)?;
     company.notify_socket = people.notify_socket();
     company.events = people.events.clone();
@@ -249,7 +249,7 @@ pub(crate) fn company(
         .map(|guardian| anyhow::Ok(Aftermath::new(attend(guardian)?, plan.rules.grace)));
     Ok(Company::new(Means {
         on_terminal: guardian.has_terminal(),
-        attendant: attend(guardian)?,
+        handle: attend(guardian)?,
         aftermath: aftermath.transpose()?,
         store: Arc::clone(store),
         identity: plan.candidate.identity.clone(),
@@ -313,7 +313,7 @@ pub(crate) fn open(plan: &Plan) -> anyhow::Result<Result<Arc<dyn Store>, Ending>
                 .map_err(|why| refuse(why.to_string()))?;
             #[cfg(feature = "entra")]
             let account = vault::handed_on(account);
-            blob::prepare_will(account.clone());
+            blob::prepare_orphan_release(account.clone());
             if plan.looks_once() {
                 tracing::debug!("credential: {}", account.kind());
             } else {
@@ -397,7 +397,7 @@ fn open_shared(plan: &Plan, path: &Path) -> anyhow::Result<Arc<dyn Store>> {
             mount.kind
         );
     }
-    let memory = match Estate::new() {
+    let memory = match SharedBytes::new() {
         Ok(memory) => Some(shared_file::prepare_release(Arc::new(ReleaseMemory(
             memory,
         )))),
@@ -424,7 +424,7 @@ fn open_shared(plan: &Plan, path: &Path) -> anyhow::Result<Arc<dyn Store>> {
 }
 
 /// Memory that the guardian, which is forked later, has too.
-struct ReleaseMemory(Estate);
+struct ReleaseMemory(SharedBytes);
 
 impl SharedMemory for ReleaseMemory {
     fn put(&self, bytes: &[u8]) {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::aside::Aside;
+use crate::background_writer::BackgroundWriter;
 use crate::report;
 
 /// What the file says. Fields that do not apply are `null`.
@@ -109,7 +109,7 @@ pub const FIELDS: &[(&str, &str)] = &[
 
 /// A status file and the thread that writes it.
 pub struct StatusFile {
-    writer: Aside<Status>,
+    writer: BackgroundWriter<Status>,
 }
 
 impl StatusFile {
@@ -127,7 +127,7 @@ impl StatusFile {
             Err(_) => {}
         };
         StatusFile {
-            writer: Aside::new("status-file", write),
+            writer: BackgroundWriter::new("status-file", write),
         }
     }
 

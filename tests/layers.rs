@@ -10,33 +10,26 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("clock", &[]),
     ("units", &[]),
     ("core", &["clock"]),
-    ("azure", &["aside", "clock", "core"]),
+    ("azure", &["background_writer", "clock", "core"]),
     ("lease", &["azure", "clock", "core", "procfs", "runtime"]),
     ("queue", &["azure", "clock", "core"]),
-    ("supervise", &["clock", "core", "procfs"]),
+    ("guardian", &["clock", "core", "procfs"]),
     ("procfs", &[]),
     ("runtime", &[]),
     ("signals", &["core", "procfs"]),
-    ("notify", &["clock", "core", "report", "supervise"]),
-    ("roles", &["clock", "core", "supervise"]),
-    ("hold", &["clock", "core", "lease", "signals", "supervise"]),
+    ("notify", &["clock", "core", "report", "guardian"]),
+    ("roles", &["clock", "core", "guardian"]),
+    ("hold", &["clock", "core", "lease", "signals", "guardian"]),
     (
         "embed",
         &[
-            "clock",
-            "core",
-            "hold",
-            "lease",
-            "queue",
-            "signals",
-            "supervise",
-            "work",
+            "clock", "core", "hold", "lease", "queue", "signals", "guardian", "work",
         ],
     ),
     (
         "work",
         &[
-            "aside",
+            "background_writer",
             "azure",
             "clock",
             "core",
@@ -53,7 +46,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "serve",
             "signals",
             "status",
-            "supervise",
+            "guardian",
             "units",
         ],
     ),
@@ -61,25 +54,18 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     (
         "elect",
         &[
-            "announce",
-            "clock",
-            "core",
-            "exit",
-            "hold",
-            "lease",
-            "plan",
-            "report",
-            "run",
-            "runtime",
-            "signals",
-            "supervise",
+            "announce", "clock", "core", "exit", "hold", "lease", "plan", "report", "run",
+            "runtime", "signals", "guardian",
         ],
     ),
-    ("deadline", &["clock", "supervise"]),
+    ("deadline", &["clock", "guardian"]),
     ("check", &["cli", "deadline", "exit", "plan", "report"]),
     ("exit", &["core", "queue"]),
     ("cli", &["exit"]),
-    ("events", &["aside", "clock", "core", "report", "supervise"]),
+    (
+        "events",
+        &["background_writer", "clock", "core", "report", "guardian"],
+    ),
     (
         "timeline",
         &["cli", "events", "exit", "plan", "report", "units"],
@@ -87,63 +73,26 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     (
         "plan",
         &[
-            "azure",
-            "cli",
-            "core",
-            "deadline",
-            "exit",
-            "lease",
-            "notify",
-            "report",
-            "serve",
-            "supervise",
-            "units",
+            "azure", "cli", "core", "deadline", "exit", "lease", "notify", "report", "serve",
+            "guardian", "units",
         ],
     ),
-    (
-        "serve",
-        &["clock", "core", "runtime", "status", "supervise"],
-    ),
+    ("serve", &["clock", "core", "runtime", "status", "guardian"]),
     ("report", &["clock", "core", "exit", "units"]),
-    ("aside", &[]),
-    ("status", &["aside", "report"]),
+    ("background_writer", &[]),
+    ("status", &["background_writer", "report"]),
     (
         "verbs",
         &[
-            "azure",
-            "cli",
-            "clock",
-            "core",
-            "exit",
-            "lease",
-            "plan",
-            "report",
-            "runtime",
-            "signals",
-            "supervise",
-            "units",
+            "azure", "cli", "clock", "core", "exit", "lease", "plan", "report", "runtime",
+            "signals", "guardian", "units",
         ],
     ),
     (
         "run",
         &[
-            "azure",
-            "clock",
-            "core",
-            "events",
-            "exit",
-            "hold",
-            "lease",
-            "notify",
-            "plan",
-            "report",
-            "roles",
-            "runtime",
-            "serve",
-            "signals",
-            "status",
-            "supervise",
-            "units",
+            "azure", "clock", "core", "events", "exit", "hold", "lease", "notify", "plan",
+            "report", "roles", "runtime", "serve", "signals", "status", "guardian", "units",
         ],
     ),
 ];
@@ -180,15 +129,7 @@ const WORDS: &[(&[&str], &[&str], &str)] = &[
     (
         &["env::var", "env::vars"],
         &[
-            "announce",
-            "cli",
-            "deadline",
-            "plan",
-            "run",
-            "runtime",
-            "main",
-            "supervise",
-            "verbs",
+            "announce", "cli", "deadline", "plan", "run", "runtime", "main", "guardian", "verbs",
             "work",
         ],
         "the environment is passed in",
@@ -206,7 +147,7 @@ const WORDS: &[(&[&str], &[&str], &str)] = &[
     (
         &["unsafe {", "unsafe fn", "unsafe impl"],
         // The one line that the C library enters by.
-        &["supervise", "main"],
+        &["guardian", "main"],
         "unsafe stays in its room",
     ),
 ];
@@ -413,14 +354,14 @@ fn a_broken_rule_is_seen() {
     );
     assert_eq!(
         strangers(
-            "supervise",
+            "guardian",
             "use crate::{clock, core::{Exit, lease}, lease::{self}};"
         ),
-        ["supervise knows lease"]
+        ["guardian knows lease"]
     );
     assert_eq!(
-        strangers("lease", "fn f(x: crate::supervise::News) {}"),
-        ["lease knows supervise"]
+        strangers("lease", "fn f(x: crate::guardian::WorkloadEvent) {}"),
+        ["lease knows guardian"]
     );
     assert_eq!(strangers("attic", "").len(), 1);
     assert_eq!(misplaced("hold", "std::process::exit(1)").len(), 1);

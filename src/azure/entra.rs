@@ -34,7 +34,7 @@ use super::choice::Auth;
 use super::limit::before;
 use super::tokens::{Issued, Issuer, Unissued};
 use super::transport::Client;
-use crate::aside;
+use crate::background_writer;
 use crate::clock::Instant;
 
 /// What a token is for. In every cloud it is called the same.
@@ -208,7 +208,9 @@ impl Entra {
             let credential = match source {
                 // It reads the federated token's file, which may lie on a mount that hangs.
                 Source::Workload { .. } => {
-                    match aside::apart("credential", move || credential(making, options)) {
+                    match background_writer::apart("credential", move || {
+                        credential(making, options)
+                    }) {
                         Ok(made) => made.await.map_err(|_| None)?,
                         Err((why, _)) => {
                             return Err(Some(Error::with_message(

@@ -18,10 +18,10 @@ use crate::clock::Instant;
 use crate::core::{
     Budget, BudgetError, Cause, Ending, Exit, Failure, Habits, IfLost, Rules, Tenure,
 };
+use crate::guardian::WorkloadEvent;
 use crate::hold::{Charge, Start, hold};
 use crate::queue::{About, Message, Settlement};
 use crate::signals::Signals;
-use crate::supervise::News;
 use crate::work::held::Held;
 
 /// After how much of its time a lock is renewed, in per cent.
@@ -264,7 +264,7 @@ impl Charge for Processing {
         }
     }
 
-    async fn news(&mut self) -> News {
+    async fn news(&mut self) -> WorkloadEvent {
         self.program.news().await
     }
 }

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use crate::clock::Instant;
 use crate::core::{Cause, Ending, Notice};
+use crate::guardian::WorkloadEvent;
 use crate::report;
 use crate::report::messages::Row;
-use crate::supervise::News;
 
 use super::record::{self, Record, VERSION, Word};
 use super::writer::Writer;
@@ -95,7 +95,7 @@ impl Events {
     }
 
     /// What the guardian says.
-    pub fn news(&self, now: Instant, news: &News) {
+    pub fn news(&self, now: Instant, news: &WorkloadEvent) {
         self.with(|teller| teller.news(now, news));
     }
 
@@ -219,28 +219,28 @@ impl Teller {
         }
     }
 
-    fn news(&mut self, now: Instant, news: &News) {
+    fn news(&mut self, now: Instant, news: &WorkloadEvent) {
         match news {
-            News::Started { pid } => self.tell(now, Word::CommandStarted, |record| {
+            WorkloadEvent::Started { pid } => self.tell(now, Word::CommandStarted, |record| {
                 record.command_pid = Some(*pid);
             }),
-            News::NotStarted { errno } => {
+            WorkloadEvent::NotStarted { errno } => {
                 let cause = report::cause(&Cause::NotStarted { errno: *errno });
                 self.tell(now, Word::NotStarted, |record| record.cause = Some(cause));
             }
-            News::TreeEmpty { at } | News::Unprepared { at, .. } => {
+            WorkloadEvent::TreeEmpty { at } | WorkloadEvent::Unprepared { at, .. } => {
                 self.tell(*at, Word::TreeEmpty, |_| {})
             }
-            News::LeftBehind => self.tell(now, Word::LeftBehind, |_| {}),
-            News::Lost => self.tell(now, Word::GuardianLost, |_| {}),
-            News::TreeStuck => self.tell(now, Word::TreeStuck, |_| {}),
+            WorkloadEvent::LeftBehind => self.tell(now, Word::LeftBehind, |_| {}),
+            WorkloadEvent::Lost => self.tell(now, Word::GuardianLost, |_| {}),
+            WorkloadEvent::TreeStuck => self.tell(now, Word::TreeStuck, |_| {}),
             // The core tells of the end, and has its reasons for the rest. What runs on standby has
             // nothing to do with control.
-            News::Standby(_)
-            | News::Exited(_)
-            | News::Stopped
-            | News::Acting
-            | News::ClockJumped => {}
+            WorkloadEvent::Standby(_)
+            | WorkloadEvent::Exited(_)
+            | WorkloadEvent::Stopped
+            | WorkloadEvent::Acting
+            | WorkloadEvent::ClockJumped => {}
         }
     }
 
@@ -325,10 +325,10 @@ mod tests {
             events.notice(now, &Notice::StandingBy(Sight::default()), "file:/x");
             events.notice(now, &Notice::InControl { token: 7 }, "file:/x.1");
             events.starts(now, now + Duration::from_secs(58));
-            events.news(now, &News::Started { pid: 9 });
+            events.news(now, &WorkloadEvent::Started { pid: 9 });
             events.renewed(now, Instant::FOREVER);
             events.notice(now, &Notice::CommandEnded(Exit::Signal(9)), "file:/x.1");
-            events.news(now, &News::TreeEmpty { at: empty });
+            events.news(now, &WorkloadEvent::TreeEmpty { at: empty });
             events.notice(now, &Notice::Released, "file:/x.1");
         });
         let words: Vec<_> = records.iter().map(|record| record.event).collect();
@@ -423,6 +423,6 @@ mod tests {
     fn no_log_is_no_trouble() {
         let events = Events::default();
         events.renewed(Instant::now(), Instant::FOREVER);
-        events.news(Instant::now(), &News::Lost);
+        events.news(Instant::now(), &WorkloadEvent::Lost);
     }
 }

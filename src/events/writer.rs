@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use nix::fcntl::readlinkat;
 
-use crate::aside::Aside;
+use crate::background_writer::BackgroundWriter;
 
 /// So many links one behind another are followed, which is what the kernel grants.
 const LINKS: usize = 40;
@@ -29,7 +29,7 @@ struct Line {
 
 /// A file that is appended to, by a thread of its own.
 pub struct Writer {
-    lines: Aside<Line>,
+    lines: BackgroundWriter<Line>,
     /// Lines were lost because too many waited, and that has been told.
     full: AtomicBool,
 }
@@ -52,7 +52,7 @@ impl Writer {
             Err(_) => {}
         };
         Writer {
-            lines: Aside::new("event-log", append),
+            lines: BackgroundWriter::new("event-log", append),
             full: AtomicBool::new(false),
         }
     }

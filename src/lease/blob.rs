@@ -17,18 +17,18 @@ mod copies;
 mod hot;
 mod inspect;
 mod notes;
+mod orphan_release;
 mod probe;
 mod reset;
 mod target;
 mod task;
-mod will;
 mod wire;
 
 pub use inspect::Inspector;
+pub use orphan_release::prepare_orphan_release;
+pub(super) use orphan_release::release_orphaned;
 pub use probe::{Probe, Surroundings};
 pub use target::{Target, TargetError};
-pub(super) use will::execute_will;
-pub use will::prepare_will;
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -485,16 +485,16 @@ impl Store for Blob {
         Ok(None)
     }
 
-    fn will(&self) -> Option<Vec<u8>> {
+    fn release_info(&self) -> Option<Vec<u8>> {
         let lease = self.state().held.as_ref()?.id.clone();
-        let will = will::Will {
+        let release_info = orphan_release::ReleaseInfo {
             blob: self.name.clone(),
             lease,
             clock: self.clock.ahead(),
         };
         // A name can be longer than a will, once encoded; then the lease runs out by itself.
-        serde_json::to_vec(&will)
+        serde_json::to_vec(&release_info)
             .ok()
-            .filter(|will| will.len() <= 2048)
+            .filter(|release_info| release_info.len() <= 2048)
     }
 }

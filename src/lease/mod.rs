@@ -1,7 +1,7 @@
 //! The stores: one trait, one file per store, and the record that a holder leaves for people.
 //!
 //! A store speaks to its service and maps what it hears to the five meanings of
-//! [`Failure`]; it decides nothing. It never knows a process, and `supervise` never knows a store.
+//! [`Failure`]; it decides nothing. It never knows a process, and `guardian` never knows a store.
 
 pub mod blob;
 pub mod file;
@@ -13,7 +13,7 @@ mod release;
 pub mod shared_file;
 pub mod slots;
 
-pub use release::execute_will;
+pub use release::release_orphaned;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -133,7 +133,7 @@ pub trait Store: Send + Sync {
     fn descriptor(&self) -> io::Result<Option<OwnedFd>>;
 
     /// What the guardian needs to give the lease we have back after our death (see
-    /// [`execute_will`]); `None` where the kernel does that by itself. At most 2048 bytes, no
+    /// [`release_orphaned`]); `None` where the kernel does that by itself. At most 2048 bytes, no
     /// secret in it.
-    fn will(&self) -> Option<Vec<u8>>;
+    fn release_info(&self) -> Option<Vec<u8>>;
 }

@@ -6,10 +6,10 @@
 use super::{blob, shared_file};
 
 /// What the guardian calls after the supervisor's death: see [`Store::will`].
-pub fn execute_will(will: &[u8]) {
-    if shared_file::is_release(will) {
+pub fn release_orphaned(release_info: &[u8]) {
+    if shared_file::is_release(release_info) {
         shared_file::execute_release();
     } else {
-        blob::execute_will(will);
+        blob::release_orphaned(release_info);
     }
 }

@@ -401,8 +401,8 @@ impl Store for Slots {
         self.held().map_or(Ok(None), |held| held.descriptor())
     }
 
-    fn will(&self) -> Option<Vec<u8>> {
-        self.held()?.will()
+    fn release_info(&self) -> Option<Vec<u8>> {
+        self.held()?.release_info()
     }
 }
 

@@ -124,7 +124,7 @@ impl Store for Lock {
         Ok(None)
     }
 
-    fn will(&self) -> Option<Vec<u8>> {
+    fn release_info(&self) -> Option<Vec<u8>> {
         Some(self.name.clone().into_bytes())
     }
 }
@@ -161,7 +161,7 @@ async fn the_free_slot_is_found_wherever_we_begin() {
         assert_eq!(slots.name(), "locks/x");
         slots.acquire(later()).await.unwrap();
         assert_eq!((slots.slot(), slots.name()), (1, "locks/x.1"));
-        assert_eq!(slots.will().unwrap(), b"locks/x.1");
+        assert_eq!(slots.release_info().unwrap(), b"locks/x.1");
         assert_eq!(world.ours(), [1]);
         slots.release(later()).await.unwrap();
         assert_eq!((world.ours(), slots.name()), (vec![], "locks/x"));

@@ -16,8 +16,8 @@ use super::socket::{Socket, Surroundings};
 use super::tasks;
 use crate::clock::Instant;
 use crate::core::Notice;
+use crate::guardian::{HealthCheck, WorkloadEvent};
 use crate::report;
-use crate::supervise::{News, Vitals};
 
 /// When the service manager is told that we are ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -164,9 +164,9 @@ impl Herald {
     ///
     /// # Panics
     /// Outside of a tokio runtime.
-    pub fn begin(&self, here: &Surroundings<'_>, vitals: Vec<Arc<Vitals>>) {
+    pub fn begin(&self, here: &Surroundings<'_>, health_check: Vec<Arc<HealthCheck>>) {
         if let Some(span) = here.watchdog() {
-            tokio::spawn(tasks::feed(Arc::clone(&self.0), vitals, span));
+            tokio::spawn(tasks::feed(Arc::clone(&self.0), health_check, span));
         }
         let sockets = self.0.state().proxy.as_ref().map(Proxy::sockets);
         match sockets.unwrap_or_else(|| Ok(Vec::new())) {
@@ -245,14 +245,14 @@ impl Herald {
     }
 
     /// Something of the tree of the command with this number.
-    pub fn news(&self, number: usize, news: &News) {
+    pub fn news(&self, number: usize, news: &WorkloadEvent) {
         match news {
-            News::Started { .. } => self.0.with(|state| {
+            WorkloadEvent::Started { .. } => self.0.with(|state| {
                 if state.ready == Ready::Held {
                     state.is_ready();
                 }
             }),
-            News::TreeEmpty { .. } => self.0.with(|state| {
+            WorkloadEvent::TreeEmpty { .. } => self.0.with(|state| {
                 // Its last words first: they would be the next one's.
                 let proxy = state.proxy.as_ref();
                 let unheard = proxy.map(|proxy| proxy.unheard(number));
@@ -473,7 +473,7 @@ mod tests {
         let socket = herald.for_the_command(0).unwrap();
         let command = UnixDatagram::unbound().unwrap();
         command.send_to(b"READY=1\nSTATUS=done", &socket).unwrap();
-        herald.news(0, &News::TreeEmpty { at: Instant::ZERO });
+        herald.news(0, &WorkloadEvent::TreeEmpty { at: Instant::ZERO });
         herald.notice(Instant::ZERO, &Notice::Released);
         let mut buffer = [0; 1024];
         manager.set_nonblocking(true).unwrap();

@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use super::herald::Desk;
 use super::proxy::MESSAGE;
 use crate::clock::Instant;
-use crate::supervise::{Vitals, all_answer};
+use crate::guardian::{HealthCheck, all_answer};
 
 /// While we stop, more time is asked for as often as this,
 const MORE: Duration = Duration::from_secs(5);
@@ -24,11 +24,11 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 /// Feeds the watchdog twice in its time, each time after supervisor and guardians have all proved
 /// that they are alive. Where one does not, nothing is sent.
-pub(super) async fn feed(desk: Arc<Desk>, vitals: Vec<Arc<Vitals>>, span: Duration) {
+pub(super) async fn feed(desk: Arc<Desk>, health_check: Vec<Arc<HealthCheck>>, span: Duration) {
     let half = (span / 2).max(Duration::from_millis(1));
     loop {
         let began = Instant::now();
-        all_answer(&vitals).await;
+        all_answer(&health_check).await;
         desk.say("WATCHDOG=1\n");
         sleep(half.saturating_sub(Instant::now().since(began))).await;
     }

@@ -9,7 +9,7 @@ use super::{
     status_file, telling, wait,
 };
 use crate::cli;
-use crate::supervise::Contain;
+use crate::guardian::Contain;
 
 /// A reader is told, and not killed: it is expected to be quick, or to say how long it takes.
 const DEFAULT_GRACE: Duration = Duration::from_secs(5);

@@ -10,8 +10,8 @@ use super::{Lock, Place, Refusal, about, identity, span, status_file, telling};
 use crate::azure::Wishes;
 use crate::cli;
 use crate::core::Budget;
+use crate::guardian::Contain;
 use crate::report::Volume;
-use crate::supervise::Contain;
 use crate::units::{self, show};
 
 /// What a storage queue can lock a message for, as far as there is time to renew it.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::{Act, Remark, Role, Stage, Tree, asked_by};
 use crate::clock::Instant;
 use crate::core::{After, Exit, Failed, Restart};
-use crate::supervise::News;
+use crate::guardian::WorkloadEvent;
 
 /// A standby command that failed is started again as a command of `--restart on-failure` is, but
 /// for ever.
@@ -20,15 +20,15 @@ const AGAIN: Restart = Restart {
 
 impl Stage {
     /// The guardian told this.
-    pub fn heard(&mut self, now: Instant, news: News) -> Vec<Act> {
+    pub fn heard(&mut self, now: Instant, news: WorkloadEvent) -> Vec<Act> {
         let mut acts = Vec::new();
-        if news == News::ClockJumped {
+        if news == WorkloadEvent::ClockJumped {
             acts.push(Act::Tell(news));
             return acts;
         }
         match self.tree {
             Tree::None | Tree::Never => {
-                if news == News::Lost {
+                if news == WorkloadEvent::Lost {
                     self.orphan(now, false, &mut acts);
                 }
             }
@@ -36,7 +36,10 @@ impl Stage {
             Tree::OnAcquire { .. } => self.heard_of_hook(now, news, &mut acts),
             Tree::Command => self.heard_of_command(now, news, &mut acts),
             Tree::Orphaned { awaited } => {
-                if matches!(news, News::TreeEmpty { .. } | News::TreeStuck) {
+                if matches!(
+                    news,
+                    WorkloadEvent::TreeEmpty { .. } | WorkloadEvent::TreeStuck
+                ) {
                     self.tree = Tree::Never;
                     self.term = None;
                     if awaited {
@@ -48,41 +51,45 @@ impl Stage {
         acts
     }
 
-    fn heard_of_standby(&mut self, now: Instant, news: &News, acts: &mut Vec<Act>) {
+    fn heard_of_standby(&mut self, now: Instant, news: &WorkloadEvent, acts: &mut Vec<Act>) {
         let Tree::Standby { since, exit, asked } = &mut self.tree else {
             return;
         };
         match news {
-            News::Started { pid } => acts.push(Act::Tell(News::Standby(Some(*pid)))),
-            News::Exited(how) => {
-                *exit = Some(*how);
-                acts.push(Act::Tell(News::Standby(None)));
+            WorkloadEvent::Started { pid } => {
+                acts.push(Act::Tell(WorkloadEvent::Standby(Some(*pid))))
             }
-            News::LeftBehind if !*asked => acts.push(Act::Say(Remark::LeftBehind(Role::Standby))),
-            News::NotStarted { errno } => {
+            WorkloadEvent::Exited(how) => {
+                *exit = Some(*how);
+                acts.push(Act::Tell(WorkloadEvent::Standby(None)));
+            }
+            WorkloadEvent::LeftBehind if !*asked => {
+                acts.push(Act::Say(Remark::LeftBehind(Role::Standby)))
+            }
+            WorkloadEvent::NotStarted { errno } => {
                 let (since, asked) = (*since, *asked);
                 let failed = Failed::NotStarted(*errno);
                 self.standby_gone(now, since, (!asked).then_some(failed), acts);
             }
-            News::TreeEmpty { .. } => {
+            WorkloadEvent::TreeEmpty { .. } => {
                 let (since, asked) = (*since, *asked);
                 let failed = exit.filter(|_| !asked).map(Failed::Exited);
                 self.standby_gone(now, since, failed, acts);
             }
-            News::Lost => self.orphan(now, false, acts),
-            News::TreeStuck => {
+            WorkloadEvent::Lost => self.orphan(now, false, acts),
+            WorkloadEvent::TreeStuck => {
                 self.tree = Tree::Never;
                 acts.push(Act::Say(Remark::StandbyStuck));
                 if self.term.is_some() {
                     self.refuse(acts);
                 }
             }
-            News::LeftBehind
-            | News::Stopped
-            | News::Acting
-            | News::ClockJumped
-            | News::Unprepared { .. }
-            | News::Standby(_) => {}
+            WorkloadEvent::LeftBehind
+            | WorkloadEvent::Stopped
+            | WorkloadEvent::Acting
+            | WorkloadEvent::ClockJumped
+            | WorkloadEvent::Unprepared { .. }
+            | WorkloadEvent::Standby(_) => {}
         }
     }
 
@@ -114,7 +121,7 @@ impl Stage {
         }
     }
 
-    fn heard_of_hook(&mut self, now: Instant, news: News, acts: &mut Vec<Act>) {
+    fn heard_of_hook(&mut self, now: Instant, news: WorkloadEvent, acts: &mut Vec<Act>) {
         let (
             Tree::OnAcquire {
                 since,
@@ -128,18 +135,18 @@ impl Stage {
             return;
         };
         match news {
-            News::Exited(how) => *exit = Some(how),
-            News::Acting => *acting = true,
-            News::LeftBehind => acts.push(Act::Say(Remark::LeftBehind(Role::OnAcquire))),
-            News::NotStarted { errno: libc::ETIME } => {
+            WorkloadEvent::Exited(how) => *exit = Some(how),
+            WorkloadEvent::Acting => *acting = true,
+            WorkloadEvent::LeftBehind => acts.push(Act::Say(Remark::LeftBehind(Role::OnAcquire))),
+            WorkloadEvent::NotStarted { errno: libc::ETIME } => {
                 self.tree = Tree::None;
                 self.tell_empty(term.term_at, acts);
             }
-            News::NotStarted { errno } => {
+            WorkloadEvent::NotStarted { errno } => {
                 let (at, how) = (*since, Failed::NotStarted(errno));
                 self.unprepared(at, how, acts);
             }
-            News::TreeEmpty { at } => {
+            WorkloadEvent::TreeEmpty { at } => {
                 // For the core it ended because of its deadline, or because it was asked to: not
                 // before that.
                 let ended_by = if *acting {
@@ -162,58 +169,58 @@ impl Stage {
                     }
                 }
             }
-            News::Lost => self.orphan(now, true, acts),
-            News::TreeStuck => {
+            WorkloadEvent::Lost => self.orphan(now, true, acts),
+            WorkloadEvent::TreeStuck => {
                 self.tree = Tree::Never;
                 acts.push(Act::Tell(news));
             }
-            News::Started { .. }
-            | News::Stopped
-            | News::ClockJumped
-            | News::Unprepared { .. }
-            | News::Standby(_) => {}
+            WorkloadEvent::Started { .. }
+            | WorkloadEvent::Stopped
+            | WorkloadEvent::ClockJumped
+            | WorkloadEvent::Unprepared { .. }
+            | WorkloadEvent::Standby(_) => {}
         }
     }
 
     fn unprepared(&mut self, at: Instant, how: Failed, acts: &mut Vec<Act>) {
         self.tree = Tree::None;
         self.term = None;
-        acts.push(Act::Tell(News::Unprepared { at, how }));
+        acts.push(Act::Tell(WorkloadEvent::Unprepared { at, how }));
     }
 
-    fn heard_of_command(&mut self, now: Instant, news: News, acts: &mut Vec<Act>) {
+    fn heard_of_command(&mut self, now: Instant, news: WorkloadEvent, acts: &mut Vec<Act>) {
         match news {
-            News::NotStarted { errno: libc::ETIME } if self.term.is_some() => {
+            WorkloadEvent::NotStarted { errno: libc::ETIME } if self.term.is_some() => {
                 // The deadline came first: that is doubt, and not a command that cannot be run.
                 self.tree = Tree::None;
                 let at = self.term.map_or(now, |term| term.term_at);
                 self.tell_empty(at, acts);
             }
-            News::NotStarted { .. } | News::TreeEmpty { .. } => {
+            WorkloadEvent::NotStarted { .. } | WorkloadEvent::TreeEmpty { .. } => {
                 self.tree = Tree::None;
                 self.term = None;
                 acts.push(Act::Tell(news));
             }
-            News::Lost => self.orphan(now, true, acts),
-            News::TreeStuck => {
+            WorkloadEvent::Lost => self.orphan(now, true, acts),
+            WorkloadEvent::TreeStuck => {
                 self.tree = Tree::Never;
                 acts.push(Act::Tell(news));
             }
-            News::Started { .. }
-            | News::Stopped
-            | News::Exited(_)
-            | News::LeftBehind
-            | News::Acting
-            | News::ClockJumped
-            | News::Unprepared { .. }
-            | News::Standby(_) => acts.push(Act::Tell(news)),
+            WorkloadEvent::Started { .. }
+            | WorkloadEvent::Stopped
+            | WorkloadEvent::Exited(_)
+            | WorkloadEvent::LeftBehind
+            | WorkloadEvent::Acting
+            | WorkloadEvent::ClockJumped
+            | WorkloadEvent::Unprepared { .. }
+            | WorkloadEvent::Standby(_) => acts.push(Act::Tell(news)),
         }
     }
 
     /// The guardian is dead, and what it had is being killed: `awaited` where that is the lease's.
     fn orphan(&mut self, now: Instant, awaited: bool, acts: &mut Vec<Act>) {
         self.tree = Tree::Orphaned { awaited };
-        acts.push(Act::Tell(News::Lost));
+        acts.push(Act::Tell(WorkloadEvent::Lost));
         if let Some(term) = self.term.filter(|_| !awaited) {
             self.tell_empty(asked_by(term, now), acts);
         }

@@ -31,7 +31,7 @@ fn launched(acts: &[Act]) -> Option<Role> {
     })
 }
 
-fn told(acts: &[Act]) -> Vec<News> {
+fn told(acts: &[Act]) -> Vec<WorkloadEvent> {
     let told = acts.iter().filter_map(|act| match act {
         Act::Tell(news) => Some(news.clone()),
         _ => None,
@@ -46,18 +46,18 @@ fn drained(acts: &[Act]) -> Option<Instant> {
     })
 }
 
-fn exited(code: u8) -> News {
-    News::Exited(Exit::Code(code))
+fn exited(code: u8) -> WorkloadEvent {
+    WorkloadEvent::Exited(Exit::Code(code))
 }
 
-fn empty(seconds: u64) -> News {
-    News::TreeEmpty { at: at(seconds) }
+fn empty(seconds: u64) -> WorkloadEvent {
+    WorkloadEvent::TreeEmpty { at: at(seconds) }
 }
 
 fn standing(cast: Cast) -> Stage {
     let mut stage = Stage::new(cast);
     assert_eq!(launched(&stage.stand_by(BEGIN)), Some(Role::Standby));
-    stage.heard(BEGIN, News::Started { pid: 4711 });
+    stage.heard(BEGIN, WorkloadEvent::Started { pid: 4711 });
     stage
 }
 
@@ -73,7 +73,7 @@ fn ushering() -> Stage {
 /// The standby's tree was empty at second 11.
 fn preparing() -> Stage {
     let mut stage = ushering();
-    stage.heard(at(11), News::Exited(Exit::Signal(TERM)));
+    stage.heard(at(11), WorkloadEvent::Exited(Exit::Signal(TERM)));
     assert_eq!(
         launched(&stage.heard(at(11), empty(11))),
         Some(Role::OnAcquire)
@@ -113,7 +113,7 @@ fn a_standby_comes_back_when_control_is_gone() {
 fn the_standby_s_tree_must_be_gone_while_there_is_time_and_a_renewal_makes_time() {
     let mut stage = standing(ALL);
     let acts = stage.start(at(10), term(10));
-    assert_eq!(acts[0], Act::Entrust);
+    assert_eq!(acts[0], Act::SetReleaseInfo);
     let kill_at = |acts: &[Act]| {
         acts.iter().find_map(|act| match act {
             Act::Extend { kill_at, .. } => Some(*kill_at),
@@ -146,10 +146,10 @@ fn the_hook_runs_once_in_a_tenure() {
 fn a_hook_that_fails_is_told_when_its_tree_is_empty() {
     let mut stage = preparing();
     assert_eq!(told(&stage.heard(at(12), exited(3))), []);
-    stage.heard(at(12), News::LeftBehind);
+    stage.heard(at(12), WorkloadEvent::LeftBehind);
     let acts = stage.heard(at(14), empty(14));
     let how = Failed::Exited(Exit::Code(3));
-    assert_eq!(told(&acts), [News::Unprepared { at: at(14), how }]);
+    assert_eq!(told(&acts), [WorkloadEvent::Unprepared { at: at(14), how }]);
     assert_eq!(launched(&acts), None);
     assert_eq!(stage.on(), None);
 }
@@ -160,16 +160,20 @@ fn a_hook_that_cannot_be_started_has_failed() {
     let how = Failed::NotStarted(libc::EAGAIN);
     let acts = stage.heard(
         at(12),
-        News::NotStarted {
+        WorkloadEvent::NotStarted {
             errno: libc::EAGAIN,
         },
     );
-    assert_eq!(told(&acts), [News::Unprepared { at: at(11), how }]);
+    assert_eq!(told(&acts), [WorkloadEvent::Unprepared { at: at(11), how }]);
 }
 
 #[test]
 fn a_hook_that_was_asked_to_end_has_not_failed_whatever_it_says() {
-    for exit in [exited(0), exited(3), News::Exited(Exit::Signal(TERM))] {
+    for exit in [
+        exited(0),
+        exited(3),
+        WorkloadEvent::Exited(Exit::Signal(TERM)),
+    ] {
         let mut stage = preparing();
         let acts = stage.drain(at(12), libc::SIGQUIT, at(42));
         let drain = Act::Drain {
@@ -195,8 +199,8 @@ fn a_hook_that_was_empty_when_it_was_asked_to_end_ended_because_of_that() {
 #[test]
 fn a_hook_that_its_guardian_ended_ended_at_its_deadline() {
     let mut stage = preparing();
-    stage.heard(at(58), News::Acting);
-    stage.heard(at(58), News::Exited(Exit::Signal(TERM)));
+    stage.heard(at(58), WorkloadEvent::Acting);
+    stage.heard(at(58), WorkloadEvent::Exited(Exit::Signal(TERM)));
     assert_eq!(
         told(&stage.heard(at(90), empty(59))),
         [empty(59)],
@@ -243,7 +247,7 @@ fn what_ends_control_while_the_standby_drains_waits_for_nothing() {
     assert_eq!(stage.kill(at(13)), [], "and once");
     // Back in its role as soon as its old tree is gone.
     assert_eq!(stage.stand_by(at(13)), []);
-    stage.heard(at(14), News::Exited(Exit::Signal(TERM)));
+    stage.heard(at(14), WorkloadEvent::Exited(Exit::Signal(TERM)));
     assert_eq!(
         launched(&stage.heard(at(14), empty(14))),
         Some(Role::Standby)
@@ -273,21 +277,24 @@ fn control_that_comes_back_while_the_standby_still_drains_waits_for_it() {
 fn the_guardian_s_death_while_the_standby_drains_leaves_nothing_under_the_lease() {
     let mut stage = ushering();
     assert_eq!(
-        told(&stage.heard(at(12), News::Lost)),
-        [News::Lost, empty(12)]
+        told(&stage.heard(at(12), WorkloadEvent::Lost)),
+        [WorkloadEvent::Lost, empty(12)]
     );
     assert!(!stage.is_clear());
     assert_eq!(stage.heard(at(13), empty(13)), []);
     assert!(stage.is_clear());
     let acts = stage.start(at(14), term(14));
     let errno = libc::EBUSY;
-    assert_eq!(told(&acts), [News::NotStarted { errno }]);
+    assert_eq!(told(&acts), [WorkloadEvent::NotStarted { errno }]);
 }
 
 #[test]
 fn the_guardian_s_death_under_the_lease_is_waited_out() {
     for mut stage in [preparing(), playing()] {
-        assert_eq!(told(&stage.heard(at(13), News::Lost)), [News::Lost]);
+        assert_eq!(
+            told(&stage.heard(at(13), WorkloadEvent::Lost)),
+            [WorkloadEvent::Lost]
+        );
         assert_eq!(stage.start(at(13), term(13)), [], "nothing beside it");
         assert_eq!(told(&stage.heard(at(14), empty(14))), [empty(14)]);
     }
@@ -296,16 +303,19 @@ fn the_guardian_s_death_under_the_lease_is_waited_out() {
 #[test]
 fn the_guardian_s_death_on_an_empty_stage_is_told() {
     let mut stage = Stage::new(ALL);
-    assert_eq!(told(&stage.heard(BEGIN, News::Lost)), [News::Lost]);
+    assert_eq!(
+        told(&stage.heard(BEGIN, WorkloadEvent::Lost)),
+        [WorkloadEvent::Lost]
+    );
     assert_eq!(stage.heard(at(1), empty(1)), []);
 }
 
 #[test]
 fn a_standby_that_cannot_be_killed_keeps_the_command_from_starting() {
     let mut stage = ushering();
-    let acts = stage.heard(at(50), News::TreeStuck);
+    let acts = stage.heard(at(50), WorkloadEvent::TreeStuck);
     let errno = libc::EBUSY;
-    assert_eq!(told(&acts), [News::NotStarted { errno }]);
+    assert_eq!(told(&acts), [WorkloadEvent::NotStarted { errno }]);
     assert!(acts.contains(&Act::Say(Remark::StandbyStuck)));
     assert_eq!(launched(&stage.stand_by(at(51))), None);
 }
@@ -314,8 +324,8 @@ fn a_standby_that_cannot_be_killed_keeps_the_command_from_starting() {
 fn what_is_stuck_under_the_lease_is_told() {
     for mut stage in [preparing(), playing()] {
         assert_eq!(
-            told(&stage.heard(at(13), News::TreeStuck)),
-            [News::TreeStuck]
+            told(&stage.heard(at(13), WorkloadEvent::TreeStuck)),
+            [WorkloadEvent::TreeStuck]
         );
     }
 }
@@ -326,7 +336,7 @@ fn a_standby_that_fails_is_started_again_after_a_growing_back_off() {
     let mut now = at(1);
     for wait in [1, 2, 4, 8, 16, 30, 30] {
         stage.heard(now, exited(3));
-        let acts = stage.heard(now, News::TreeEmpty { at: now });
+        let acts = stage.heard(now, WorkloadEvent::TreeEmpty { at: now });
         assert_eq!(launched(&acts), None);
         assert_eq!(stage.wake_at(), now + Duration::from_secs(wait));
         now = stage.wake_at();
@@ -371,7 +381,7 @@ fn at_the_end_the_standby_is_drained_and_not_started_again() {
 
 #[test]
 fn an_order_that_came_too_late_is_doubt_and_no_bad_command() {
-    let late = News::NotStarted { errno: libc::ETIME };
+    let late = WorkloadEvent::NotStarted { errno: libc::ETIME };
     for mut stage in [preparing(), playing()] {
         assert_eq!(told(&stage.heard(at(59), late.clone())), [empty(58)]);
     }
@@ -388,8 +398,8 @@ fn without_a_cast_the_command_is_all_there_is() {
     let acts = stage.start(at(1), term(1));
     assert_eq!(launched(&acts), Some(Role::Command));
     for news in [
-        News::Started { pid: 1 },
-        News::LeftBehind,
+        WorkloadEvent::Started { pid: 1 },
+        WorkloadEvent::LeftBehind,
         exited(0),
         empty(2),
     ] {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::clock::Instant;
 use crate::core::Failed;
-use crate::supervise::News;
+use crate::guardian::WorkloadEvent;
 
 /// What can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,10 +71,10 @@ pub enum Act {
     },
     /// Kill what runs.
     Kill,
-    /// Entrust the guardian with giving the lease back, should we die.
-    Entrust,
+    /// Tell the guardian how to give the lease back, should we die.
+    SetReleaseInfo,
     /// Tell the core (and people).
-    Tell(News),
+    Tell(WorkloadEvent),
     /// Tell people.
     Say(Remark),
 }

@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use crate::clock::Instant;
 use crate::core::{Exit, Failed};
+use crate::guardian::{GuardianHandle, SpawnRequest, WorkloadEvent};
 use crate::notify::PRIVATE;
 use crate::report;
-use crate::supervise::{Attendant, News, Order};
 
 /// The least time it gets: a grace of zero is meant for the command.
 const LEAST: Duration = Duration::from_secs(1);
 
 /// See the module's text.
 pub(super) struct Aftermath {
-    attendant: Attendant,
+    handle: GuardianHandle,
     limit: Duration,
     /// Something of it may live.
     runs: bool,
@@ -35,9 +35,9 @@ pub(super) struct Errand {
 }
 
 impl Aftermath {
-    pub(super) fn new(attendant: Attendant, grace: Duration) -> Aftermath {
+    pub(super) fn new(handle: GuardianHandle, grace: Duration) -> Aftermath {
         Aftermath {
-            attendant,
+            handle,
             limit: grace.max(LEAST),
             runs: false,
             waits: None,
@@ -64,18 +64,18 @@ impl Aftermath {
     pub(super) fn kill(&mut self) {
         self.waits = None;
         if self.runs {
-            self.attendant.kill();
+            self.handle.kill();
         }
     }
 
     /// Ends its guardian.
     pub(super) async fn dismiss(self) {
-        self.attendant.dismiss().await;
+        self.handle.dismiss().await;
     }
 
     /// Waits until something becomes of it, and does what follows. Cancel-safe.
     pub(super) async fn step(&mut self) {
-        let news = self.attendant.news().await;
+        let news = self.handle.news().await;
         self.heard(&news);
     }
 
@@ -92,7 +92,7 @@ impl Aftermath {
         }
         let kill_at = Instant::now() + self.limit;
         self.runs = true;
-        self.attendant.start(Order {
+        self.handle.start(SpawnRequest {
             program: 0,
             in_control: false,
             env: errand.env,
@@ -103,43 +103,45 @@ impl Aftermath {
             stop_signal: libc::SIGTERM,
             lock: None,
             input: None,
-            will: Vec::new(),
+            release_info: Vec::new(),
         });
     }
 
-    fn heard(&mut self, news: &News) {
+    fn heard(&mut self, news: &WorkloadEvent) {
         let fails = |how| tracing::warn!("the --on-lost command {}", report::failed(how));
         match news {
-            News::Exited(Exit::Code(0)) => {}
-            News::Exited(exit) => fails(Failed::Exited(*exit)),
-            News::NotStarted { errno } => {
+            WorkloadEvent::Exited(Exit::Code(0)) => {}
+            WorkloadEvent::Exited(exit) => fails(Failed::Exited(*exit)),
+            WorkloadEvent::NotStarted { errno } => {
                 fails(Failed::NotStarted(*errno));
                 self.runs = false;
                 self.next();
             }
-            News::LeftBehind => {
+            WorkloadEvent::LeftBehind => {
                 tracing::warn!("the --on-lost command left processes behind: stopping them");
             }
-            News::Acting => tracing::warn!("the --on-lost command takes too long: stopping it"),
-            News::TreeEmpty { .. } => {
+            WorkloadEvent::Acting => {
+                tracing::warn!("the --on-lost command takes too long: stopping it")
+            }
+            WorkloadEvent::TreeEmpty { .. } => {
                 self.runs = false;
                 self.next();
             }
-            News::Lost => {
+            WorkloadEvent::Lost => {
                 tracing::warn!("the guardian of the --on-lost command died: killing that");
                 self.over = true;
             }
-            News::TreeStuck => {
+            WorkloadEvent::TreeStuck => {
                 tracing::warn!("the --on-lost command cannot be killed");
                 self.over = true;
                 self.runs = false;
                 self.waits = None;
             }
-            News::Started { .. }
-            | News::Stopped
-            | News::ClockJumped
-            | News::Unprepared { .. }
-            | News::Standby(_) => {}
+            WorkloadEvent::Started { .. }
+            | WorkloadEvent::Stopped
+            | WorkloadEvent::ClockJumped
+            | WorkloadEvent::Unprepared { .. }
+            | WorkloadEvent::Standby(_) => {}
         }
     }
 }

@@ -16,13 +16,13 @@ use super::people::People;
 use crate::clock::Instant;
 use crate::core::Cause;
 use crate::events::Events;
+use crate::guardian::{self, GuardianHandle, SpawnRequest, StopAsked, WorkloadEvent};
 use crate::hold::{Audience, Charge, Start};
 use crate::lease::Store;
 use crate::notify::{PRIVATE, VARIABLE};
 use crate::report;
 use crate::roles::{Act, Cast, Remark, Role, Stage, Term};
 use crate::signals::{Asked, Signals};
-use crate::supervise::{self, Attendant, News, Order, StopAsked};
 use crate::units;
 
 /// How long the command has to stop after Ctrl-Z or `kill -TSTP` before we stop ourselves
@@ -51,7 +51,7 @@ impl Numbers {
 
 /// What a company works with.
 pub(super) struct Means {
-    pub(super) attendant: Attendant,
+    pub(super) handle: GuardianHandle,
     pub(super) aftermath: Option<Aftermath>,
     pub(super) store: Arc<dyn Store>,
     pub(super) identity: String,
@@ -71,7 +71,7 @@ pub(crate) struct Company {
     means: Means,
     stage: Stage,
     /// What the core is still to be told.
-    inbox: VecDeque<News>,
+    inbox: VecDeque<WorkloadEvent>,
     /// What everything under the present tenure, or the last, finds in its environment.
     tenure: Vec<(OsString, OsString)>,
     /// We were asked to pause, by whom, and wait for what runs to stop until then.
@@ -112,7 +112,7 @@ impl Company {
                 signal = signals.next() => match signal {
                     Asked::Stop(libc::SIGTERM | libc::SIGINT) if asked => {
                         if Instant::now().since(began) >= ECHO {
-                            self.means.attendant.kill();
+                            self.means.handle.kill();
                             self.means.aftermath.iter_mut().for_each(Aftermath::kill);
                         }
                     }
@@ -131,11 +131,9 @@ impl Company {
     /// Lets the guardians go; what they still have is killed.
     pub(crate) async fn dismiss(self) {
         let Means {
-            attendant,
-            aftermath,
-            ..
+            handle, aftermath, ..
         } = self.means;
-        attendant.dismiss().await;
+        handle.dismiss().await;
         if let Some(aftermath) = aftermath {
             aftermath.dismiss().await;
         }
@@ -154,15 +152,15 @@ impl Company {
                     term_at,
                     kill_at,
                 } => self.launch(role, term_at, kill_at),
-                Act::Extend { term_at, kill_at } => self.means.attendant.extend(term_at, kill_at),
+                Act::Extend { term_at, kill_at } => self.means.handle.extend(term_at, kill_at),
                 Act::Drain {
                     signal,
                     end_of_grace,
-                } => self.means.attendant.drain(signal, end_of_grace),
-                Act::Kill => self.means.attendant.kill(),
-                Act::Entrust => {
-                    let will = self.means.store.will().unwrap_or_default();
-                    self.means.attendant.entrust(&will);
+                } => self.means.handle.drain(signal, end_of_grace),
+                Act::Kill => self.means.handle.kill(),
+                Act::SetReleaseInfo => {
+                    let release_info = self.means.store.release_info().unwrap_or_default();
+                    self.means.handle.set_release_info(&release_info);
                 }
                 Act::Tell(news) => self.inbox.push_back(news),
                 Act::Say(remark) => say(remark),
@@ -179,7 +177,7 @@ impl Company {
                 .collect()
         };
         let mut order = match role {
-            Role::Standby => Order {
+            Role::Standby => SpawnRequest {
                 program: means.numbers.standby,
                 in_control: false,
                 env: pairs(&[
@@ -195,7 +193,7 @@ impl Company {
                 stop_signal: libc::SIGTERM,
                 lock: None,
                 input: None,
-                will: Vec::new(),
+                release_info: Vec::new(),
             },
             Role::OnAcquire | Role::Command => {
                 // Without what keeps the lock nothing is begun: it would run on beside the next holder
@@ -204,13 +202,13 @@ impl Company {
                     Ok(lock) => lock,
                     Err(error) => {
                         let errno = error.raw_os_error().unwrap_or(libc::EIO);
-                        return means.attendant.refuse(errno);
+                        return means.handle.refuse(errno);
                     }
                 };
                 let mut env = self.tenure.clone();
                 env.extend(pairs(&[("TRAFFICCOP_ROLE", "holder")]));
                 let is_command = role == Role::Command;
-                Order {
+                SpawnRequest {
                     program: if is_command {
                         0
                     } else {
@@ -228,7 +226,7 @@ impl Company {
                     },
                     lock,
                     input: None,
-                    will: means.store.will().unwrap_or_default(),
+                    release_info: means.store.release_info().unwrap_or_default(),
                 }
             }
         };
@@ -237,17 +235,17 @@ impl Company {
             order.unset.retain(|name| name != VARIABLE);
             order.env.push((VARIABLE.into(), socket.clone()));
         }
-        means.attendant.start(order);
+        means.handle.start(order);
     }
 
     /// Stops this process until it is continued; the guardian and the time go on.
     fn stop_ourselves(&mut self, asked: StopAsked) {
         self.pausing = None;
-        if let Err(why) = supervise::stop_ourselves(asked) {
+        if let Err(why) = guardian::stop_ourselves(asked) {
             tracing::warn!("cannot stop: {why}");
         }
         if self.stage.on().is_some() {
-            self.means.attendant.resume();
+            self.means.handle.resume();
         }
     }
 
@@ -257,9 +255,7 @@ impl Company {
         let paused = self.pausing.map(|(_, until)| until.since(now));
         let due = self.stage.wake_at().since(now);
         let Means {
-            attendant,
-            aftermath,
-            ..
+            handle, aftermath, ..
         } = &mut self.means;
         let aftermath = async {
             match aftermath {
@@ -268,9 +264,9 @@ impl Company {
             }
         };
         tokio::select! {
-            news = attendant.news() => self.heard(news),
+            news = handle.news() => self.heard(news),
             () = tokio::time::sleep(paused.unwrap_or_default()), if paused.is_some() => {
-                self.heard(News::Stopped);
+                self.heard(WorkloadEvent::Stopped);
             }
             () = tokio::time::sleep(due) => {
                 let acts = self.stage.woke(Instant::now());
@@ -280,11 +276,11 @@ impl Company {
         }
     }
 
-    fn heard(&mut self, news: News) {
+    fn heard(&mut self, news: WorkloadEvent) {
         let is_command = self.stage.on() == Some(Role::Command);
         let typed = (self.means.on_terminal && is_command).then_some(StopAsked::OfTheCommand);
         let asked = self.pausing.map(|(asked, _)| asked).or(typed);
-        if news == News::Stopped
+        if news == WorkloadEvent::Stopped
             && let Some(asked) = asked
         {
             self.stop_ourselves(asked);
@@ -393,14 +389,14 @@ impl Charge for Company {
         }
         // A hook's shell would die of what is meant for a service.
         if matches!(self.stage.on(), Some(Role::Command | Role::Standby)) {
-            self.means.attendant.signal(signal);
+            self.means.handle.signal(signal);
         }
     }
 
     fn pause(&mut self) {
         let asked = StopAsked::of_a_signal();
         if self.stage.on().is_some() {
-            self.means.attendant.signal(libc::SIGTSTP);
+            self.means.handle.signal(libc::SIGTSTP);
             self.pausing = Some((asked, Instant::now() + PAUSE));
         } else {
             self.stop_ourselves(asked);
@@ -408,7 +404,7 @@ impl Charge for Company {
     }
 
     fn forget_will(&mut self) {
-        self.means.attendant.entrust(&[]);
+        self.means.handle.set_release_info(&[]);
     }
 
     fn stand_by(&mut self) {
@@ -425,7 +421,7 @@ impl Charge for Company {
         }
     }
 
-    async fn news(&mut self) -> News {
+    async fn news(&mut self) -> WorkloadEvent {
         loop {
             if let Some(news) = self.inbox.pop_front() {
                 return news;

@@ -17,6 +17,7 @@ use crate::core::{Failure, Grant};
 use crate::events::Events;
 use crate::events::teller::Who;
 use crate::exit::Leave;
+use crate::guardian::{Guardian, HealthCheck, WorkloadEvent};
 use crate::hold::Audience;
 use crate::lease::Store;
 use crate::notify::{Herald, Surroundings};
@@ -26,7 +27,6 @@ use crate::report;
 use crate::serve;
 use crate::signals::Signals;
 use crate::status::{Status, StatusFile};
-use crate::supervise::{Guardian, News, Vitals};
 
 /// What people are told of this instance: the log, the status file, and who asks over HTTP.
 pub(crate) struct People {
@@ -108,11 +108,11 @@ impl People {
     }
 
     /// Begins to tell the service manager, if there is one, inside the runtime.
-    pub(crate) fn begin(&self, vitals: Arc<Vitals>) {
+    pub(crate) fn begin(&self, health_check: Arc<HealthCheck>) {
         if let Some(one) = &self.herald {
             one.begin(
                 &Surroundings::ours(&|name| std::env::var_os(name)),
-                vec![vitals],
+                vec![health_check],
             );
         }
     }
@@ -269,7 +269,7 @@ impl Audience for People {
         report::next_look(next_look);
     }
 
-    fn news(&mut self, now: Instant, news: &News) {
+    fn news(&mut self, now: Instant, news: &WorkloadEvent) {
         self.events.news(now, news);
         if let Some(herald) = &self.herald {
             herald.news(0, news);
@@ -279,16 +279,18 @@ impl Audience for People {
             server.board().news(news);
         }
         match news {
-            News::Started { pid } => {
+            WorkloadEvent::Started { pid } => {
                 self.status.command_pid = Some(*pid);
                 if self.status.state == "preparing" {
                     self.status.enter("holding");
                 }
             }
-            News::Standby(pid) => self.status.standby_pid = *pid,
-            News::TreeEmpty { .. } => self.status.command_pid = None,
-            News::LeftBehind => (self.log)(&Notice::LeftBehind, now),
-            News::Lost => tracing::warn!("the guardian died or fell silent; killing the command"),
+            WorkloadEvent::Standby(pid) => self.status.standby_pid = *pid,
+            WorkloadEvent::TreeEmpty { .. } => self.status.command_pid = None,
+            WorkloadEvent::LeftBehind => (self.log)(&Notice::LeftBehind, now),
+            WorkloadEvent::Lost => {
+                tracing::warn!("the guardian died or fell silent; killing the command")
+            }
             _ => return,
         }
         let state = self.status.state.clone();

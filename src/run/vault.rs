@@ -7,9 +7,9 @@
 use std::sync::Arc;
 
 use crate::azure::{Account, Vault};
-use crate::supervise::Estate;
+use crate::guardian::SharedBytes;
 
-struct Shared(Estate);
+struct Shared(SharedBytes);
 
 impl Vault for Shared {
     fn put(&self, bytes: &[u8]) {
@@ -23,8 +23,8 @@ impl Vault for Shared {
 
 /// The account, with a token that the guardian will have too.
 pub(super) fn handed_on(account: Account) -> Account {
-    account.with_vault(|| match Estate::new() {
-        Ok(estate) => Some(Arc::new(Shared(estate))),
+    account.with_vault(|| match SharedBytes::new() {
+        Ok(shared) => Some(Arc::new(Shared(shared))),
         Err(why) => {
             tracing::warn!(
                 "the guardian will have no token of its own ({why}): should we die, it asks for one"

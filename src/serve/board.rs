@@ -11,8 +11,8 @@ use std::time::Duration;
 use super::metrics::Metrics;
 use crate::clock::Instant;
 use crate::core::{Failure, Grant, Notice};
+use crate::guardian::{HealthCheck, View, WorkloadEvent, all_answer};
 use crate::status::Status;
-use crate::supervise::{News, View, Vitals, all_answer};
 
 /// How long after its deadline a tree may be seen alive before that is a fault of ours.
 const OVERDUE: Duration = Duration::from_secs(5);
@@ -26,7 +26,7 @@ pub struct Board {
     /// The deadline, as guardian and command have it: not ours to write.
     control: View,
     /// Those of every guardian.
-    vitals: Vec<Arc<Vitals>>,
+    health_check: Vec<Arc<HealthCheck>>,
     /// When the last sign of life was asked for that came.
     alive_at: AtomicU64,
     status: Mutex<Arc<Status>>,
@@ -49,10 +49,15 @@ impl Board {
     /// A board for an instance that competes for `lock`, whose grants last for `term`, and whose
     /// deadline is in `control`.
     #[must_use]
-    pub fn new(lock: &str, term: Option<Duration>, control: View, vitals: Arc<Vitals>) -> Board {
+    pub fn new(
+        lock: &str,
+        term: Option<Duration>,
+        control: View,
+        health_check: Arc<HealthCheck>,
+    ) -> Board {
         Board {
             control,
-            vitals: vec![vitals],
+            health_check: vec![health_check],
             alive_at: AtomicU64::new(0),
             status: Mutex::default(),
             term,
@@ -66,12 +71,12 @@ impl Board {
     }
 
     /// A board for a worker on the messages of `queue`, with the control file of one of its guardians
-    /// and the vitals of all.
+    /// and the health_check of all.
     #[must_use]
-    pub fn of_worker(queue: &str, control: View, vitals: Vec<Arc<Vitals>>) -> Board {
+    pub fn of_worker(queue: &str, control: View, health_check: Vec<Arc<HealthCheck>>) -> Board {
         let board = Board::new(queue, None, control, Arc::default());
         Board {
-            vitals,
+            health_check,
             metrics: Metrics::of_worker(queue),
             worker: true,
             ..board
@@ -110,8 +115,8 @@ impl Board {
     }
 
     /// Something of the tree.
-    pub fn news(&self, news: &News) {
-        if *news == News::TreeStuck {
+    pub fn news(&self, news: &WorkloadEvent) {
+        if *news == WorkloadEvent::TreeStuck {
             self.stuck.store(true, Ordering::Release);
         }
         self.metrics.news(news);
@@ -150,7 +155,7 @@ impl Board {
         if last > Instant::ZERO && asked.since(last) < FRESH {
             return true;
         }
-        let answered = tokio::time::timeout(PATIENCE, all_answer(&self.vitals)).await;
+        let answered = tokio::time::timeout(PATIENCE, all_answer(&self.health_check)).await;
         if answered.is_ok() {
             self.alive_at.store(asked.as_nanos(), Ordering::Release);
         }

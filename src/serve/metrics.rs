@@ -19,7 +19,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::board::Sight;
 use crate::core::{Cause, Exit, Failure, Grant, Notice};
-use crate::supervise::News;
+use crate::guardian::WorkloadEvent;
 
 /// What the text is, for the header of the answer.
 pub(super) const KIND: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -344,10 +344,10 @@ impl Metrics {
         }
     }
 
-    pub(super) fn news(&self, news: &News) {
+    pub(super) fn news(&self, news: &WorkloadEvent) {
         match news {
-            News::Started { .. } => drop(self.starts.inc()),
-            News::Exited(exit) => {
+            WorkloadEvent::Started { .. } => drop(self.starts.inc()),
+            WorkloadEvent::Exited(exit) => {
                 let result = match exit {
                     Exit::Code(0) => "success",
                     Exit::Code(_) => "failure",

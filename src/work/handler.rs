@@ -19,10 +19,10 @@ use super::held::Held;
 use super::settle::{Rules, Run, Verdict};
 use crate::clock::Instant;
 use crate::core::{Cause, Exit};
+use crate::guardian::{GuardianHandle, SpawnRequest, WorkloadEvent};
 use crate::hold::{Charge, Start};
 use crate::notify::{PRIVATE, VARIABLE};
 use crate::queue::Settlement;
-use crate::supervise::{Attendant, News, Order};
 
 /// The longest sleep between two looks at the clock: the runtime's stands still while the machine
 /// sleeps.
@@ -45,7 +45,7 @@ pub(super) struct Given {
 
 /// See the module's text.
 pub(super) struct Handler<'a> {
-    pub(super) attendant: &'a mut Attendant,
+    pub(super) handle: &'a mut GuardianHandle,
     /// Turns true when everything is to end at once.
     pub(super) hurry: &'a mut watch::Receiver<bool>,
     pub(super) rules: &'a Rules,
@@ -87,7 +87,7 @@ impl Course {
 
 impl<'a> Handler<'a> {
     pub(super) fn new(
-        attendant: &'a mut Attendant,
+        handle: &'a mut GuardianHandle,
         hurry: &'a mut watch::Receiver<bool>,
         rules: &'a Rules,
         held: Arc<Held>,
@@ -95,7 +95,7 @@ impl<'a> Handler<'a> {
         given: Given,
     ) -> Handler<'a> {
         Handler {
-            attendant,
+            handle,
             hurry,
             rules,
             held,
@@ -127,16 +127,16 @@ impl<'a> Handler<'a> {
         }
     }
 
-    fn heard(&mut self, news: &News) {
+    fn heard(&mut self, news: &WorkloadEvent) {
         let now = Instant::now();
         match news {
-            News::Exited(exit) => {
+            WorkloadEvent::Exited(exit) => {
                 self.course.exit = Some(*exit);
                 self.course.ended = Some(now);
             }
-            News::NotStarted { errno } => self.course.errno = Some(*errno),
-            News::TreeStuck => self.course.stuck = true,
-            News::TreeEmpty { at } => drop(self.course.ended.get_or_insert(*at)),
+            WorkloadEvent::NotStarted { errno } => self.course.errno = Some(*errno),
+            WorkloadEvent::TreeStuck => self.course.stuck = true,
+            WorkloadEvent::TreeEmpty { at } => drop(self.course.ended.get_or_insert(*at)),
             _ => {}
         }
     }
@@ -152,7 +152,7 @@ impl Charge for Handler<'_> {
             unset.retain(|name| name != VARIABLE);
             env.push((VARIABLE.into(), socket));
         }
-        self.attendant.start(Order {
+        self.handle.start(SpawnRequest {
             program: 0,
             in_control: true,
             env,
@@ -162,28 +162,28 @@ impl Charge for Handler<'_> {
             stop_signal: self.given.stop_signal,
             lock: self.given.lock.take(),
             input: self.given.input.take(),
-            will: Vec::new(),
+            release_info: Vec::new(),
         });
     }
 
     fn extend(&mut self, term_at: Instant, kill_at: Instant) {
-        self.attendant.extend(term_at, kill_at);
+        self.handle.extend(term_at, kill_at);
     }
 
     fn drain(&mut self, signal: i32, end_of_grace: Instant) {
         if self.course.hurried || *self.hurry.borrow() {
-            self.attendant.kill();
+            self.handle.kill();
         } else {
-            self.attendant.drain(signal, end_of_grace);
+            self.handle.drain(signal, end_of_grace);
         }
     }
 
     fn kill(&mut self) {
-        self.attendant.kill();
+        self.handle.kill();
     }
 
     fn pass(&mut self, signal: i32) {
-        self.attendant.signal(signal);
+        self.handle.signal(signal);
     }
 
     /// The command goes on under its deadline: messages come from elsewhere, not from a terminal.
@@ -204,14 +204,14 @@ impl Charge for Handler<'_> {
         self.course.verdict = Some(verdict);
     }
 
-    async fn news(&mut self) -> News {
+    async fn news(&mut self) -> WorkloadEvent {
         loop {
             let due = self.times_out_at();
             let now = Instant::now();
             if now >= due {
                 self.course.timed_out = true;
                 let (signal, grace) = (self.given.stop_signal, self.given.kill_after);
-                self.attendant.drain(signal, now + grace);
+                self.handle.drain(signal, now + grace);
                 continue;
             }
             let hurried = async {
@@ -221,13 +221,13 @@ impl Charge for Handler<'_> {
             };
             tokio::select! {
                 biased;
-                news = self.attendant.news() => {
+                news = self.handle.news() => {
                     self.heard(&news);
                     return news;
                 }
                 () = hurried => {
                     self.course.hurried = true;
-                    self.attendant.kill();
+                    self.handle.kill();
                 }
                 () = tokio::time::sleep(due.since(now).min(LONGEST_SLEEP)) => {}
             }

@@ -245,7 +245,7 @@ impl Store for Held {
     }
 
     /// The lock of a worker that died runs out by itself; its guardian has killed the command by then.
-    fn will(&self) -> Option<Vec<u8>> {
+    fn release_info(&self) -> Option<Vec<u8>> {
         None
     }
 }

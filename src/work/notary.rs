@@ -13,6 +13,7 @@ use crate::core::{Failure, Notice};
 use crate::events::Events;
 use crate::events::teller::Who;
 use crate::exit::Leave;
+use crate::guardian::{Guardian, HealthCheck, WorkloadEvent};
 use crate::hold::Audience;
 use crate::notify::{Herald, Ready, Surroundings};
 use crate::plan;
@@ -20,7 +21,6 @@ use crate::report::{self, messages};
 #[cfg(feature = "http")]
 use crate::serve;
 use crate::status::{Status, StatusFile};
-use crate::supervise::{Guardian, News, Vitals};
 
 /// How long we wait at the end for a status file or an event log on a slow file system.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -89,9 +89,12 @@ impl Notary {
 
     /// Begins to tell the service manager, if there is one, inside the runtime: a sign of life after
     /// each round to all guardians.
-    pub(super) fn begin(&self, vitals: Vec<Arc<Vitals>>) {
+    pub(super) fn begin(&self, health_check: Vec<Arc<HealthCheck>>) {
         if let Some(herald) = &self.office().herald {
-            herald.begin(&Surroundings::ours(&|name| std::env::var_os(name)), vitals);
+            herald.begin(
+                &Surroundings::ours(&|name| std::env::var_os(name)),
+                health_check,
+            );
         }
     }
 
@@ -219,7 +222,7 @@ impl Audience for Clerk {
         }
     }
 
-    fn news(&mut self, now: Instant, news: &News) {
+    fn news(&mut self, now: Instant, news: &WorkloadEvent) {
         if let Some(herald) = &self.notary.office().herald {
             herald.news(self.slot, news);
         }
@@ -228,8 +231,8 @@ impl Audience for Clerk {
             server.board().news(news);
         }
         match news {
-            News::LeftBehind => messages::notice(&self.id, &Notice::LeftBehind, now),
-            News::Lost => tracing::warn!(
+            WorkloadEvent::LeftBehind => messages::notice(&self.id, &Notice::LeftBehind, now),
+            WorkloadEvent::Lost => tracing::warn!(
                 "message {}: the guardian died or fell silent; killing the command",
                 report::plain(&self.id)
             ),

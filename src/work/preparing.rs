@@ -12,9 +12,9 @@ use super::slot::Slot;
 use crate::clock::Instant;
 use crate::core::Failure;
 use crate::core::budget::{ATTEMPT, RETRY};
+use crate::guardian::WorkloadEvent;
 use crate::queue::{Missing, Queue};
 use crate::signals::{Asked, Signals};
-use crate::supervise::News;
 
 /// How long a queue may stay silent before the first answer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -62,10 +62,10 @@ pub(super) async fn prepare(
 }
 
 /// What happens to the guardians of idle slots: somebody has to answer whether they are well.
-pub(super) async fn news_of(idle: &mut [Slot]) -> News {
+pub(super) async fn news_of(idle: &mut [Slot]) -> WorkloadEvent {
     let news = idle.iter_mut().map(|slot| async {
-        let news = slot.attendant.news().await;
-        slot.lost |= news == News::Lost;
+        let news = slot.handle.news().await;
+        slot.lost |= news == WorkloadEvent::Lost;
         news
     });
     let mut news: FuturesUnordered<_> = news.collect();

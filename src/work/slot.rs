@@ -17,14 +17,14 @@ use super::handover::{self, Handover};
 use super::held::Held;
 use super::notary::Notary;
 use super::settle::{Outcome, Rules, Verdict};
-use crate::aside;
+use crate::background_writer;
 use crate::clock::Instant;
 use crate::core::{self, Budget, Cause, Ending, Exit, Failure, Habits, IfLost, Tenure};
+use crate::guardian::{GuardianHandle, WorkloadEvent};
 use crate::hold::hold;
 use crate::queue::{Message, Settlement};
 use crate::report::messages::Row;
 use crate::signals::Signals;
-use crate::supervise::{Attendant, News};
 use crate::units;
 
 /// What all slots go by.
@@ -47,7 +47,7 @@ pub(super) struct Shop {
 /// A guardian, and what its present message listens to.
 pub(super) struct Slot {
     pub(super) number: usize,
-    pub(super) attendant: Attendant,
+    pub(super) handle: GuardianHandle,
     pub(super) signals: Signals,
     pub(super) hurry: watch::Receiver<bool>,
     /// The guardian died while it had nothing to guard.
@@ -150,7 +150,7 @@ impl Slot {
         let tenure = Tenure::new(shop.tenure(budget), Instant::now());
         let mut clerk = shop.notary.clerk(&id, self.number);
         let mut handler = Handler::new(
-            &mut self.attendant,
+            &mut self.handle,
             &mut self.hurry,
             &shop.rules,
             Arc::clone(&held),
@@ -204,7 +204,7 @@ impl Slot {
             tokio::select! {
                 biased;
                 done = &mut what => return done,
-                news = self.attendant.news() => self.lost |= news == News::Lost,
+                news = self.handle.news() => self.lost |= news == WorkloadEvent::Lost,
             }
         }
     }
@@ -296,7 +296,7 @@ async fn hand_over(message: Message, shop: &Shop) -> std::io::Result<Handover> {
     match shop.base.clone() {
         None => Handover::on_stdin(&body),
         Some(base) => {
-            match aside::apart("message", move || {
+            match background_writer::apart("message", move || {
                 Handover::in_directory(&base, &body, &json)
             }) {
                 Ok(made) => made.await.map_err(std::io::Error::other)?,
@@ -309,7 +309,7 @@ async fn hand_over(message: Message, shop: &Shop) -> std::io::Result<Handover> {
 
 /// Removes what is left of it on disk.
 async fn removed(handover: Handover) {
-    match aside::apart("message", move || handover.remove()) {
+    match background_writer::apart("message", move || handover.remove()) {
         // Nobody can do anything about what is left; it is swept by the next worker.
         Ok(removal) => drop(removal.await),
         Err((_no_thread, remove)) => remove(),

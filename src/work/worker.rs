@@ -26,6 +26,7 @@ use crate::clock::Instant;
 use crate::core::Failure;
 use crate::core::budget::ATTEMPT;
 use crate::exit::Leave;
+use crate::guardian::{self, Guardian, Program, Setup, StopAsked, WorkloadEvent};
 use crate::plan::{self, Refusal};
 use crate::queue::{Message, Queue};
 use crate::report;
@@ -34,7 +35,6 @@ use crate::runtime::runtime;
 #[cfg(feature = "http")]
 use crate::serve;
 use crate::signals::{Asked, Signals};
-use crate::supervise::{self, Guardian, News, Program, Setup, StopAsked};
 
 /// How long it may take to say farewell to a queue.
 const CLOSING: Duration = Duration::from_secs(2);
@@ -51,7 +51,7 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 pub fn work(plan: plan::Work) -> anyhow::Result<Leave> {
     let path = std::env::var_os("PATH");
     if let Some(program) = plan.command.first()
-        && let Err(errno) = supervise::resolve(program, path.as_deref())
+        && let Err(errno) = guardian::resolve(program, path.as_deref())
     {
         let why = Why::NotStarted {
             errno: errno as i32,
@@ -114,11 +114,11 @@ pub fn work(plan: plan::Work) -> anyhow::Result<Leave> {
 
 fn fork(plan: &plan::Work) -> anyhow::Result<Vec<Guardian>> {
     let fork = |_| {
-        let guardian = supervise::fork(Setup {
+        let guardian = guardian::fork(Setup {
             programs: vec![Program::handler(plan.command.clone())],
             contain: plan.contain,
             grace: plan.kill_after,
-            afterlife: |_| {},
+            on_orphaned: |_| {},
             withheld: plan.withheld.clone(),
         });
         guardian.map_err(no_guardian)
@@ -149,8 +149,8 @@ fn server(
     let missing = "--listen: there is no control file";
     let first = guardians.first().context(missing)?;
     let control = first.view().context(missing)?;
-    let vitals = guardians.iter().map(Guardian::vitals).collect();
-    let board = serve::Board::of_worker(queue.name(), control, vitals);
+    let health_check = guardians.iter().map(Guardian::health_check).collect();
+    let board = serve::Board::of_worker(queue.name(), control, health_check);
     serve::Server::start(listener, board).context("--listen: cannot start the server")
 }
 
@@ -165,7 +165,7 @@ async fn begin(
     let leaving;
     (leaving, shop.leaving) = watch::channel(false);
     let notary = shop.notary.clone();
-    notary.begin(guardians.iter().map(Guardian::vitals).collect());
+    notary.begin(guardians.iter().map(Guardian::health_check).collect());
     let mut posts = Vec::new();
     let mut idle = Vec::new();
     for (number, guardian) in guardians.into_iter().enumerate() {
@@ -173,7 +173,7 @@ async fn begin(
         posts.push(post);
         idle.push(Slot {
             number,
-            attendant: guardian.attend().map_err(no_guardian)?,
+            handle: guardian.attend().map_err(no_guardian)?,
             signals: Signals::relayed(relay),
             hurry: hurried.clone(),
             lost: false,
@@ -204,7 +204,7 @@ async fn begin(
             let why = worker.run(&mut signals).await;
             notary.stops();
             queue.close(Instant::now() + CLOSING).await;
-            join_all(worker.idle.into_iter().map(|slot| slot.attendant.dismiss())).await;
+            join_all(worker.idle.into_iter().map(|slot| slot.handle.dismiss())).await;
             let leave = said(&why, plan, worker.last.as_ref());
             notary.finish(&words(&why), leave);
             leave
@@ -212,7 +212,7 @@ async fn begin(
         Ok(Some(signal)) => {
             notary.stops();
             queue.close(Instant::now() + CLOSING).await;
-            join_all(idle.into_iter().map(|slot| slot.attendant.dismiss())).await;
+            join_all(idle.into_iter().map(|slot| slot.handle.dismiss())).await;
             let why = Why::Stopped(signal);
             let leave = said(&why, plan, None);
             notary.finish(&words(&why), leave);
@@ -221,7 +221,7 @@ async fn begin(
         Err(missing) => {
             notary.stops();
             queue.close(Instant::now() + CLOSING).await;
-            join_all(idle.into_iter().map(|slot| slot.attendant.dismiss())).await;
+            join_all(idle.into_iter().map(|slot| slot.handle.dismiss())).await;
             let cause = missing.to_string();
             let error = anyhow::Error::from(missing);
             report::failure(&error);
@@ -260,7 +260,7 @@ impl Worker {
         let mut stopping: Option<Stopping> = None;
         let mut stopped = false;
         if self.idle.iter().any(|slot| slot.lost) {
-            self.heard(&News::Lost);
+            self.heard(&WorkloadEvent::Lost);
         }
         loop {
             let now = Instant::now();
@@ -376,7 +376,7 @@ impl Worker {
             Asked::Cordon(_) => {}
             // The commands go on under their deadlines.
             Asked::Pause => {
-                if let Err(why) = supervise::stop_ourselves(StopAsked::of_a_signal()) {
+                if let Err(why) = guardian::stop_ourselves(StopAsked::of_a_signal()) {
                     tracing::warn!("cannot stop: {why}");
                 }
             }
@@ -385,8 +385,8 @@ impl Worker {
 
     /// Of a guardian that has nothing to guard: without it we are not sound, and no message may
     /// come to it.
-    fn heard(&mut self, news: &News) {
-        if *news == News::Lost {
+    fn heard(&mut self, news: &WorkloadEvent) {
+        if *news == WorkloadEvent::Lost {
             tracing::error!("a guardian died or fell silent: taking no more messages");
             let why = Why::GuardianLost { overlap: false };
             self.desk.leave(Instant::now(), why);

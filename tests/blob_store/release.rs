@@ -5,8 +5,8 @@ use std::time::Duration;
 use trafficcop::clock::Instant;
 use trafficcop::core::Failure;
 use trafficcop::lease::Store;
-use trafficcop::lease::blob::prepare_will;
-use trafficcop::lease::execute_will;
+use trafficcop::lease::blob::prepare_orphan_release;
+use trafficcop::lease::release_orphaned;
 
 use super::renew::in_control;
 use super::server::*;
@@ -32,7 +32,7 @@ async fn a_lease_that_is_not_ours_any_more_when_it_is_given_back_was_taken_from_
             matches!(said, Err(Failure::Lost { until: None, .. })),
             "{said:?}"
         );
-        assert_eq!(blob.will(), None);
+        assert_eq!(blob.release_info(), None);
         // It is said once, and nothing is left to be given back.
         blob.release(later()).await.expect("nothing to do");
         server.played();
@@ -177,12 +177,12 @@ fn the_last_will_releases_the_lease_from_another_thread_of_life() {
         (server, blob)
     });
     server.then(vec![("release", lost()), ("release", done())]);
-    let will = blob.will().expect("a will");
-    execute_will(&will); // Not prepared: nothing is sent.
-    prepare_will(server.account());
-    execute_will(b"{nonsense");
-    execute_will(b"{\"blob\":\"http://127.0.0.1:1/testacct/locks/job\",\"lease\":\"x\"}");
-    execute_will(&will);
+    let will = blob.release_info().expect("a will");
+    release_orphaned(&will); // Not prepared: nothing is sent.
+    prepare_orphan_release(server.account());
+    release_orphaned(b"{nonsense");
+    release_orphaned(b"{\"blob\":\"http://127.0.0.1:1/testacct/locks/job\",\"lease\":\"x\"}");
+    release_orphaned(&will);
     server.played();
     // Dated by the service's clock, as the supervisor knew it.
     assert_eq!(server.misdated(), ["renew"]);

@@ -55,7 +55,7 @@ async fn only_the_services_own_word_is_a_loss() {
             Err(Failure::Lost { until: None, .. })
         ));
         blob.release(later()).await.expect("nothing to do");
-        assert_eq!(blob.will(), None);
+        assert_eq!(blob.release_info(), None);
         server.played();
     }
 }

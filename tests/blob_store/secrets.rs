@@ -56,7 +56,9 @@ fn live(make: impl Fn(&Server) -> Blob) -> (String, Server) {
                 told.push_str(&format!("{said} {said:?}\n"));
             }
             blob.acquire(later()).await.expect("control");
-            told.push_str(&String::from_utf8_lossy(&blob.will().expect("a will")));
+            told.push_str(&String::from_utf8_lossy(
+                &blob.release_info().expect("a will"),
+            ));
             for _ in 0..2 {
                 let said = blob.renew(later()).await.expect_err("trouble");
                 told.push_str(&format!("{said} {said:?}\n"));

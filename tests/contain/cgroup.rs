@@ -11,7 +11,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 use trafficcop::clock::Instant;
-use trafficcop::supervise::contain::{Cgroup, Forked};
+use trafficcop::guardian::contain::{Cgroup, Forked};
 
 use crate::PATIENCE;
 use crate::role::{Role, arguments, dies, is_root, pidfd, say, told, within};

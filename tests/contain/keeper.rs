@@ -8,7 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 use trafficcop::clock::Instant;
-use trafficcop::supervise::contain::{Pidns, keeper};
+use trafficcop::guardian::contain::{Pidns, lock_holder};
 
 use crate::cgroup::{family, forever};
 use crate::namespace::{in_namespaces, meet, pidns_or_say_so};
@@ -16,7 +16,7 @@ use crate::role::{dies, pidfd, say, told, within};
 
 #[test]
 fn the_keeper_holds_the_lock_until_the_namespace_is_empty() {
-    in_namespaces("keeper::role_keeper", |mut role| {
+    in_namespaces("lock_holder::role_keeper", |mut role| {
         let lock = PathBuf::from(role.hear());
         let guardian = role.hear_number();
         let keeper = pidfd(role.hear_number());
@@ -54,7 +54,7 @@ fn role_keeper() {
             let lock = File::create(&path).expect("a file");
             lock.lock().expect("ours alone");
             let space = Pidns::open(Instant::FOREVER).expect("a namespace");
-            let keeper = keeper::start(lock.as_fd(), &space).expect("a keeper");
+            let keeper = lock_holder::start(lock.as_fd(), &space).expect("a keeper");
             // SAFETY: one thread.
             let (main, _) = family(|| unsafe { space.fork() });
             say(std::process::id());

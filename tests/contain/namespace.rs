@@ -8,7 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 use trafficcop::clock::Instant;
-use trafficcop::supervise::contain::{Forked, Pidns};
+use trafficcop::guardian::contain::{Forked, Pidns};
 
 use crate::cgroup::family;
 use crate::role::{Role, dies, is_root, pidfd, say, told, within};

@@ -55,7 +55,7 @@ impl Adapter {
     }
 
     /// The lease that a guardian would give back for us.
-    pub(crate) fn will(&self) -> Option<Id> {
+    pub(crate) fn release_info(&self) -> Option<Id> {
         self.state().held.map(|(id, _)| id)
     }
 

@@ -64,7 +64,7 @@ enum Errand {
     /// To give the sibling's lease back, in the background.
     GiveBack,
     /// To give back what no life of ours knows of any more.
-    Will {
+    ReleaseInfo {
         id: Id,
     },
 }
@@ -198,7 +198,7 @@ impl Crowd {
     fn loses_the_supervisor(&mut self, away: Time) {
         let holder = self.holder();
         let id = self.members[holder].id;
-        let will = Due::Send(Errand::Will { id }, Request::Release { id });
+        let will = Due::Send(Errand::ReleaseInfo { id }, Request::Release { id });
         self.due(self.now + 20 * MILLI, holder, will);
         self.leave_for(holder, away);
     }
@@ -255,7 +255,7 @@ impl Crowd {
                 self.tell(who, Event::Ticked);
             }
             Due::Tell(event) if mine => self.tell(who, event),
-            Due::Send(errand, request) if mine || matches!(errand, Errand::Will { .. }) => {
+            Due::Send(errand, request) if mine || matches!(errand, Errand::ReleaseInfo { .. }) => {
                 self.send(who, errand, request);
             }
             Due::Arrive(errand, request) => {
@@ -269,7 +269,7 @@ impl Crowd {
                 let due = (who, life, Due::Return(errand, reply));
                 self.dues.insert((self.now + back, self.made), due);
             }
-            Due::Return(errand @ Errand::Will { id }, Reply::Error { retry_after, .. }) => {
+            Due::Return(errand @ Errand::ReleaseInfo { id }, Reply::Error { retry_after, .. }) => {
                 let pause = Duration::from_millis(250).max(retry_after.unwrap_or_default());
                 let release = Due::Send(errand, Request::Release { id });
                 self.due(self.now + nanos(pause), who, release);
@@ -397,7 +397,7 @@ impl Crowd {
                 self.members[who].id = self.chance.u64(..);
                 self.tell(who, Event::Released(Ok(())));
             }
-            (Errand::Announce | Errand::Will { .. } | Errand::GiveBack, _) => {}
+            (Errand::Announce | Errand::ReleaseInfo { .. } | Errand::GiveBack, _) => {}
             (Errand::Sibling(question), reply) => self.heard(who, question, reply),
             (Errand::Release, Reply::Refused(_)) => {
                 self.members[who].id = self.chance.u64(..);
@@ -417,7 +417,7 @@ impl Crowd {
                     self.due(self.now + nanos(pause), who, Due::Send(Errand::Read, look));
                 } else {
                     // Given back, once and in the background: it would run out else.
-                    self.send(who, Errand::Will { id }, Request::Release { id });
+                    self.send(who, Errand::ReleaseInfo { id }, Request::Release { id });
                     self.members[who].id = self.chance.u64(..);
                     self.refuse(who, doubt(reply));
                 }

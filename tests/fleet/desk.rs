@@ -164,7 +164,7 @@ impl Desk {
 }
 
 /// What a guardian does with the will of a dead supervisor.
-pub(crate) fn execute_will(desk: Rc<Desk>, id: Id) -> Pin<Box<dyn Future<Output = ()>>> {
+pub(crate) fn release_orphaned(desk: Rc<Desk>, id: Id) -> Pin<Box<dyn Future<Output = ()>>> {
     Box::pin(async move {
         let give_up_at = desk.now.get() + Duration::from_secs(10);
         let _ = desk.release_until(&Spent::new(id, false), give_up_at).await;

@@ -5,11 +5,11 @@ use std::task::{Context, Poll, Waker};
 
 use trafficcop::clock::Instant;
 use trafficcop::core::Exit;
-use trafficcop::supervise::watch::{Event, Step};
-use trafficcop::supervise::wire::{Demand, FRAME, Report};
+use trafficcop::guardian::state::{Input, Step};
+use trafficcop::guardian::wire::{Event as WireEvent, FRAME, Request};
 
 use super::clock::{MILLI, SECOND, Time};
-use super::desk::execute_will;
+use super::desk::release_orphaned;
 use super::pair::{Life, Tree};
 use super::world::{From, Happening, World};
 
@@ -25,13 +25,13 @@ impl World {
         }
         let now = machine.clock.at(self.now);
         pair.last_desk.now.set(now);
-        if self.pairs[p].afterlife.is_some() {
+        if self.pairs[p].on_orphaned.is_some() {
             return self.live_on(p);
         }
         // The timer goes before everything, and children before the socket.
-        self.feed(p, now, Event::Ticked);
+        self.feed(p, now, Input::Ticked);
         if std::mem::take(&mut self.pairs[p].wall_jumped) {
-            self.report(p, Report::ClockJumped);
+            self.report(p, WireEvent::ClockJumped);
         }
         self.look_after_children(p, now);
         self.read_socket(p, now);
@@ -51,11 +51,11 @@ impl World {
     fn live_on(&mut self, p: usize) {
         let mut context = Context::from_waker(Waker::noop());
         let pair = &mut self.pairs[p];
-        let Some(afterlife) = &mut pair.afterlife else {
+        let Some(on_orphaned) = &mut pair.on_orphaned else {
             return;
         };
-        if let Poll::Ready(()) = afterlife.as_mut().poll(&mut context) {
-            pair.afterlife = None;
+        if let Poll::Ready(()) = on_orphaned.as_mut().poll(&mut context) {
+            pair.on_orphaned = None;
             pair.guardian = Life::Dead;
             return;
         }
@@ -68,7 +68,7 @@ impl World {
         }
     }
 
-    fn feed(&mut self, p: usize, now: Instant, event: Event) {
+    fn feed(&mut self, p: usize, now: Instant, event: Input) {
         let steps = self.pairs[p].watch.step(now, event);
         for step in steps.iter() {
             match step {
@@ -85,7 +85,7 @@ impl World {
         }
     }
 
-    fn report(&mut self, p: usize, report: Report) {
+    fn report(&mut self, p: usize, report: WireEvent) {
         let pair = &mut self.pairs[p];
         if !pair.deaf {
             pair.to_supervisor.extend_from_slice(&report.encode());
@@ -95,11 +95,11 @@ impl World {
 
     fn depart(&mut self, p: usize) {
         let pair = &mut self.pairs[p];
-        let Some(id) = pair.will.take() else {
+        let Some(id) = pair.release_info.take() else {
             pair.guardian = Life::Dead;
             return;
         };
-        pair.afterlife = Some(execute_will(Rc::clone(&pair.last_desk), id));
+        pair.on_orphaned = Some(release_orphaned(Rc::clone(&pair.last_desk), id));
         self.live_on(p);
     }
 
@@ -109,7 +109,7 @@ impl World {
         };
         if !tree.told_executed {
             tree.told_executed = true;
-            self.feed(p, now, Event::Executed);
+            self.feed(p, now, Input::Executed);
         }
         let Some(tree) = &mut self.pairs[p].tree else {
             return;
@@ -119,13 +119,13 @@ impl World {
         }
         let (exit, daemon) = (tree.exit, tree.daemon);
         if !std::mem::replace(&mut tree.told_exit, true) {
-            self.feed(p, now, Event::MainExited(exit));
+            self.feed(p, now, Input::MainExited(exit));
         }
         if daemon {
-            self.feed(p, now, Event::OthersLive);
+            self.feed(p, now, Input::OthersLive);
         } else {
             self.pairs[p].tree = None;
-            self.feed(p, now, Event::Emptied);
+            self.feed(p, now, Input::Emptied);
         }
     }
 
@@ -133,7 +133,7 @@ impl World {
         let bytes = std::mem::take(&mut self.pairs[p].to_guardian);
         let mut at = 0;
         while let Some(frame) = bytes[at..].first_chunk::<FRAME>() {
-            let demand = Demand::decode(frame).expect("the supervisor is of sound mind");
+            let demand = Request::decode(frame).expect("the supervisor is of sound mind");
             let payload = &bytes[at + FRAME..at + FRAME + demand.payload()];
             at += FRAME + demand.payload();
             self.obey(p, now, demand, payload);
@@ -141,16 +141,16 @@ impl World {
         let pair = &mut self.pairs[p];
         if !pair.deaf && pair.supervisor == Life::Dead {
             pair.deaf = true;
-            self.feed(p, now, Event::Orphaned);
+            self.feed(p, now, Input::Orphaned);
         } else if pair.ending.is_some() && pair.watch.is_idle() && !pair.deaf {
             // Dismissed.
             pair.guardian = Life::Dead;
         }
     }
 
-    fn obey(&mut self, p: usize, now: Instant, demand: Demand, payload: &[u8]) {
+    fn obey(&mut self, p: usize, now: Instant, demand: Request, payload: &[u8]) {
         match demand {
-            Demand::Start {
+            Request::Start {
                 term_at,
                 kill_at,
                 stop_signal,
@@ -160,12 +160,12 @@ impl World {
                     u64::from_le_bytes(payload[at..at + 8].try_into().expect("eight bytes"))
                 };
                 let (token, lease) = (word(0), word(8));
-                self.pairs[p].will = Some(lease);
+                self.pairs[p].release_info = Some(lease);
                 if now >= term_at.min(kill_at) {
-                    return self.report(p, Report::NotStarted { errno: ETIME });
+                    return self.report(p, WireEvent::NotStarted { errno: ETIME });
                 }
                 self.give_birth(p, lease, token);
-                let forked = Event::Forked {
+                let forked = Input::Forked {
                     term_at,
                     kill_at,
                     stop_signal,
@@ -175,26 +175,26 @@ impl World {
                 let at = self.now + self.lag();
                 self.plan(at, Happening::Guardian(p));
             }
-            Demand::Extend { term_at, kill_at } => {
-                self.feed(p, now, Event::Extended { term_at, kill_at });
+            Request::Extend { term_at, kill_at } => {
+                self.feed(p, now, Input::Extended { term_at, kill_at });
             }
-            Demand::Drain {
+            Request::Drain {
                 signal,
                 end_of_grace,
             } => {
                 self.feed(
                     p,
                     now,
-                    Event::DrainAsked {
+                    Input::DrainAsked {
                         signal,
                         end_of_grace,
                     },
                 );
             }
-            Demand::Kill => self.feed(p, now, Event::KillAsked),
-            Demand::Entrust { .. } => self.pairs[p].will = None,
-            Demand::Ping(seq) => self.report(p, Report::Pong(seq)),
-            Demand::Signal(_) | Demand::Resume | Demand::Dismiss => {}
+            Request::Kill => self.feed(p, now, Input::KillAsked),
+            Request::SetReleaseInfo { .. } => self.pairs[p].release_info = None,
+            Request::Ping(seq) => self.report(p, WireEvent::Pong(seq)),
+            Request::Signal(_) | Request::Resume | Request::Dismiss => {}
         }
     }
 

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use trafficcop::clock::Instant;
 use trafficcop::core::{Cordon, Ending, Exit, Failure, Grant, Rules, Tenure};
-use trafficcop::supervise::News;
-use trafficcop::supervise::pulse::Pulse;
-use trafficcop::supervise::watch::Watch;
+use trafficcop::guardian::WorkloadEvent;
+use trafficcop::guardian::liveness::LivenessTimer;
+use trafficcop::guardian::state::GuardianState;
 
 use super::adapter::Adapter;
 use super::clock::Time;
@@ -36,7 +36,7 @@ pub(crate) enum Word {
     Cordon(Option<Cordon>),
 }
 
-/// The supervisor's side of the guardian (`Attendant`).
+/// The supervisor's side of the guardian (`GuardianHandle`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Attendance {
     Well,
@@ -112,8 +112,8 @@ pub(crate) struct Pair {
     pub(crate) kill_at: Instant,
     /// When it was told that (true time): the answer had come by then, and not before.
     pub(crate) told_at: Time,
-    pub(crate) pulse: Pulse,
-    pub(crate) inbox: VecDeque<News>,
+    pub(crate) pulse: LivenessTimer,
+    pub(crate) inbox: VecDeque<WorkloadEvent>,
     pub(crate) armed: Time,
     // --- the socket between them ---
     pub(crate) to_supervisor: Vec<u8>,
@@ -121,11 +121,11 @@ pub(crate) struct Pair {
     // --- the guardian ---
     pub(crate) guardian: Life,
     pub(crate) guardian_continued: Time,
-    pub(crate) watch: Watch,
+    pub(crate) watch: GuardianState,
     pub(crate) deaf: bool,
-    pub(crate) will: Option<Id>,
+    pub(crate) release_info: Option<Id>,
     pub(crate) last_desk: Rc<Desk>,
-    pub(crate) afterlife: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    pub(crate) on_orphaned: Option<Pin<Box<dyn Future<Output = ()>>>>,
     pub(crate) wall_jumped: bool,
     pub(crate) guardian_armed: Time,
     // --- the command ---
@@ -178,18 +178,18 @@ impl Pair {
             busy: false,
             kill_at: Instant::FOREVER,
             told_at: 0,
-            pulse: Pulse::new(),
+            pulse: LivenessTimer::new(),
             inbox: VecDeque::new(),
             armed: Time::MAX,
             to_supervisor: Vec::new(),
             to_guardian: Vec::new(),
             guardian: Life::Runs,
             guardian_continued: 0,
-            watch: Watch::new(),
+            watch: GuardianState::new(),
             deaf: false,
-            will: None,
+            release_info: None,
             last_desk: Rc::new(Desk::default()),
-            afterlife: None,
+            on_orphaned: None,
             wall_jumped: false,
             guardian_armed: Time::MAX,
             tree: None,

@@ -1,4 +1,4 @@
-//! The supervisor of a pair: `src/hold.rs` and `src/supervise/attendant.rs`, step by step.
+//! The supervisor of a pair: `src/hold.rs` and `src/supervise/handle.rs`, step by step.
 
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use trafficcop::clock::Instant;
 use trafficcop::core::{Action, Event, Exit, Failure, Notice, State};
-use trafficcop::supervise::News;
-use trafficcop::supervise::pulse::{Beat, Pulse};
-use trafficcop::supervise::wire::{Demand, FRAME, Report};
+use trafficcop::guardian::WorkloadEvent;
+use trafficcop::guardian::liveness::{Beat, LivenessTimer};
+use trafficcop::guardian::wire::{Event as WireEvent, FRAME, Request};
 
 use super::clock::{MILLI, SECOND, Time};
 use super::pair::{Answer, Attendance, Life, Told, Word};
@@ -140,20 +140,20 @@ impl World {
         }
     }
 
-    fn heard(&mut self, p: usize, now: Instant, news: News) {
+    fn heard(&mut self, p: usize, now: Instant, news: WorkloadEvent) {
         let event = match news {
-            News::Started { pid } => Event::Started { pid },
-            News::NotStarted { errno } => Event::NotStarted { errno },
-            News::Exited(exit) => Event::Exited(exit),
-            News::TreeEmpty { at } => Event::TreeEmpty { at },
-            News::Lost => Event::GuardianLost,
-            News::TreeStuck => Event::TreeStuck,
-            News::Unprepared { at, how } => Event::Unprepared { at, how },
-            News::Stopped
-            | News::LeftBehind
-            | News::Acting
-            | News::ClockJumped
-            | News::Standby(_) => Event::Ticked,
+            WorkloadEvent::Started { pid } => Event::Started { pid },
+            WorkloadEvent::NotStarted { errno } => Event::NotStarted { errno },
+            WorkloadEvent::Exited(exit) => Event::Exited(exit),
+            WorkloadEvent::TreeEmpty { at } => Event::TreeEmpty { at },
+            WorkloadEvent::Lost => Event::GuardianLost,
+            WorkloadEvent::TreeStuck => Event::TreeStuck,
+            WorkloadEvent::Unprepared { at, how } => Event::Unprepared { at, how },
+            WorkloadEvent::Stopped
+            | WorkloadEvent::LeftBehind
+            | WorkloadEvent::Acting
+            | WorkloadEvent::ClockJumped
+            | WorkloadEvent::Standby(_) => Event::Ticked,
         };
         self.tell(p, now, event);
     }
@@ -272,7 +272,7 @@ impl World {
                     pair.told_term_at = term_at;
                     self.pairs[p].kill_at = kill_at;
                     self.pairs[p].told_at = self.now;
-                    self.demand(p, Demand::Extend { term_at, kill_at }, &[]);
+                    self.demand(p, Request::Extend { term_at, kill_at }, &[]);
                 }
                 Action::Drain {
                     signal,
@@ -280,14 +280,14 @@ impl World {
                 } => {
                     self.demand(
                         p,
-                        Demand::Drain {
+                        Request::Drain {
                             signal,
                             end_of_grace,
                         },
                         &[],
                     );
                 }
-                Action::Kill => self.demand(p, Demand::Kill, &[]),
+                Action::Kill => self.demand(p, Request::Kill, &[]),
                 Action::Record { .. } => unreachable!("no task in the fleet"),
                 Action::Announce => {
                     let give_up_at = now + ANNOUNCE;
@@ -302,13 +302,13 @@ impl World {
                         self.violate(format!("#{p} releases while its tree lives"));
                         return;
                     }
-                    self.demand(p, Demand::Entrust { will: 0 }, &[]);
+                    self.demand(p, Request::SetReleaseInfo { release_info: 0 }, &[]);
                     self.undo(p, give_up_at);
                 }
                 Action::Abandon => {
                     pair.calls.clear();
                     pair.desk.forget();
-                    self.demand(p, Demand::Entrust { will: 0 }, &[]);
+                    self.demand(p, Request::SetReleaseInfo { release_info: 0 }, &[]);
                 }
                 Action::StandBy | Action::TenureOver { .. } => {}
                 Action::Report(notice) => self.noticed(p, &notice),
@@ -321,18 +321,18 @@ impl World {
         self.pairs[p].said_overlap |= *notice == Notice::Overlapped;
     }
 
-    // --- the attendant ---
+    // --- the handle ---
 
     fn start(&mut self, p: usize, term_at: Instant, kill_at: Instant, token: u64) {
         let pair = &mut self.pairs[p];
         if pair.attendance != Attendance::Well {
-            return pair.inbox.push_back(News::NotStarted { errno: 3 });
+            return pair.inbox.push_back(WorkloadEvent::NotStarted { errno: 3 });
         }
         if pair.busy {
             return self.violate(format!("#{p} starts a command beside another"));
         }
         pair.busy = true;
-        pair.pulse = Pulse::of_a_start();
+        pair.pulse = LivenessTimer::of_a_start();
         pair.kill_at = kill_at;
         pair.told_at = self.now;
         pair.told_term_at = term_at;
@@ -344,22 +344,22 @@ impl World {
         }
         let pair = &mut self.pairs[p];
         let mut payload = token.to_le_bytes().to_vec();
-        payload.extend(pair.store.will().unwrap_or(0).to_le_bytes());
-        let start = Demand::Start {
+        payload.extend(pair.store.release_info().unwrap_or(0).to_le_bytes());
+        let start = Request::Start {
             program: 0,
             in_control: true,
             term_at,
             kill_at,
             stop_signal: 15,
             env: 8,
-            will: 8,
+            release_info: 8,
             lock: false,
             input: false,
         };
         self.demand(p, start, &payload);
     }
 
-    fn demand(&mut self, p: usize, demand: Demand, payload: &[u8]) {
+    fn demand(&mut self, p: usize, demand: Request, payload: &[u8]) {
         let pair = &mut self.pairs[p];
         if pair.attendance != Attendance::Well || pair.guardian == Life::Dead {
             return;
@@ -378,7 +378,7 @@ impl World {
             && (pair.guardian != Life::Runs || !pair.pulse.is_answered())
     }
 
-    fn news(&mut self, p: usize, now: Instant) -> Option<News> {
+    fn news(&mut self, p: usize, now: Instant) -> Option<WorkloadEvent> {
         self.read(p);
         if let Some(news) = self.pairs[p].inbox.pop_front() {
             return Some(news);
@@ -397,7 +397,7 @@ impl World {
                     };
                     match beat {
                         Beat::Quiet => {}
-                        Beat::Ping(seq) => self.demand(p, Demand::Ping(seq), &[]),
+                        Beat::Ping(seq) => self.demand(p, Request::Ping(seq), &[]),
                         Beat::Silent => {
                             self.say(|| format!("#{p}: the guardian is silent"));
                             self.lose(p);
@@ -414,7 +414,7 @@ impl World {
                 }
                 self.pairs[p].tree = None;
                 self.pairs[p].attendance = Attendance::Over;
-                Some(News::TreeEmpty { at: now })
+                Some(WorkloadEvent::TreeEmpty { at: now })
             }
             Attendance::Over => None,
         }
@@ -427,30 +427,32 @@ impl World {
         }
         let bytes = std::mem::take(&mut pair.to_supervisor);
         for frame in bytes.as_chunks::<FRAME>().0 {
-            let news = match Report::decode(frame).expect("the guardian is of sound mind") {
-                Report::Pong(seq) => {
+            let news = match WireEvent::decode(frame).expect("the guardian is of sound mind") {
+                WireEvent::Pong(seq) => {
                     pair.pulse.answered(seq);
                     continue;
                 }
-                Report::Started { pid } => {
+                WireEvent::Started { pid } => {
                     pair.pulse.started();
-                    News::Started { pid }
+                    WorkloadEvent::Started { pid }
                 }
-                Report::NotStarted { errno } => {
+                WireEvent::NotStarted { errno } => {
                     pair.busy = false;
-                    News::NotStarted { errno }
+                    WorkloadEvent::NotStarted { errno }
                 }
-                Report::Stopped => News::Stopped,
-                Report::Exited(exit) => News::Exited(exit),
-                Report::LeftBehind => News::LeftBehind,
-                Report::TreeEmpty { at } => {
+                WireEvent::Stopped => WorkloadEvent::Stopped,
+                WireEvent::Exited(exit) => WorkloadEvent::Exited(exit),
+                WireEvent::LeftBehind => WorkloadEvent::LeftBehind,
+                WireEvent::TreeEmpty { at } => {
                     pair.busy = false;
-                    News::TreeEmpty { at }
+                    WorkloadEvent::TreeEmpty { at }
                 }
-                Report::TreeStuck => News::TreeStuck,
-                Report::Acting => News::Acting,
-                Report::ClockJumped => News::ClockJumped,
-                Report::Ready | Report::Unready { .. } => unreachable!("it is ready long since"),
+                WireEvent::TreeStuck => WorkloadEvent::TreeStuck,
+                WireEvent::Acting => WorkloadEvent::Acting,
+                WireEvent::ClockJumped => WorkloadEvent::ClockJumped,
+                WireEvent::Ready | WireEvent::Unready { .. } => {
+                    unreachable!("it is ready long since")
+                }
             };
             pair.inbox.push_back(news);
         }
@@ -464,7 +466,7 @@ impl World {
         let pair = &mut self.pairs[p];
         pair.busy = false;
         pair.attendance = Attendance::Lost;
-        pair.inbox.push_back(News::Lost);
+        pair.inbox.push_back(WorkloadEvent::Lost);
         self.kill_tree(p);
     }
 
@@ -489,7 +491,7 @@ impl World {
             return;
         }
         pair.guardian = Life::Dead;
-        pair.afterlife = None;
+        pair.on_orphaned = None;
         pair.to_guardian.clear();
         if let Some(tree) = pair.tree.as_ref().filter(|tree| tree.main) {
             let generation = tree.generation;

@@ -11,16 +11,18 @@ use std::process::{Command, ExitCode};
 use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::unistd::{ForkResult, fork};
 use trafficcop::clock::Instant;
-use trafficcop::supervise::contain::{Cgroup, Pidns};
-use trafficcop::supervise::{self, Attendant, Contain, Order, Program, Setup};
+use trafficcop::guardian::contain::{Cgroup, Pidns};
+use trafficcop::guardian::{self, Contain, GuardianHandle, Program, Setup, SpawnRequest};
 
 use super::proc;
 use super::scene::Who;
 
-/// Leaves a line in the file that the will names: how many of the journal's processes live.
-fn afterlife(will: &[u8]) {
-    let will = String::from_utf8_lossy(will);
-    let (journal, testament) = will.split_once(' ').expect("a will of two paths");
+/// Leaves a line in the file that the release_info names: how many of the journal's processes live.
+fn on_orphaned(release_info: &[u8]) {
+    let release_info = String::from_utf8_lossy(release_info);
+    let (journal, testament) = release_info
+        .split_once(' ')
+        .expect("a release_info of two paths");
     let alive = proc::journal(journal)
         .iter()
         .filter(|kin| kin.is_alive())
@@ -46,12 +48,12 @@ pub(crate) fn supervisor(control: &str, command: Vec<OsString>) {
         programs: vec![Program::command(command.to_vec())],
         contain,
         grace: std::time::Duration::from_secs(10),
-        afterlife,
+        on_orphaned,
         withheld: Vec::new(),
     };
-    let guardian = supervise::fork(setup(&command)).expect("a guardian");
+    let guardian = guardian::fork(setup(&command)).expect("a guardian");
     assert_eq!(guardian.containment(), contain);
-    let second = spare.then(|| supervise::fork(setup(&command)).expect("a second guardian"));
+    let second = spare.then(|| guardian::fork(setup(&command)).expect("a second guardian"));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -65,19 +67,19 @@ pub(crate) fn supervisor(control: &str, command: Vec<OsString>) {
         tokio::io::AsyncWriteExt::write_all(&mut answers, hello.as_bytes())
             .await
             .unwrap();
-        let mut attendant = guardian.attend().unwrap();
+        let mut handle = guardian.attend().unwrap();
         let _second = second.map(|second| second.attend().unwrap());
         loop {
             let answer = tokio::select! {
                 line = lines.next_line() => match line.unwrap() {
-                    Some(line) if line == "dismiss" => break attendant.dismiss().await,
+                    Some(line) if line == "dismiss" => break handle.dismiss().await,
                     Some(line) => {
-                        obey(&mut attendant, &line);
+                        obey(&mut handle, &line);
                         "did\n".to_owned()
                     }
                     None => return,
                 },
-                news = attendant.news() => format!("{news:?}\n"),
+                news = handle.news() => format!("{news:?}\n"),
             };
             tokio::io::AsyncWriteExt::write_all(&mut answers, answer.as_bytes())
                 .await
@@ -132,14 +134,14 @@ pub(crate) fn probed(contain: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn obey(attendant: &mut Attendant, line: &str) {
+fn obey(handle: &mut GuardianHandle, line: &str) {
     let words: Vec<&str> = line.split(' ').collect();
     let at = |word: &str| match word {
         "-" => Instant::FOREVER,
         nanos => Instant::from_nanos(nanos.parse().unwrap()),
     };
     match words[..] {
-        ["start", term_at, kill_at, lock, ref rest @ ..] => attendant.start(Order {
+        ["start", term_at, kill_at, lock, ref rest @ ..] => handle.start(SpawnRequest {
             program: 0,
             in_control: true,
             unset: Vec::new(),
@@ -155,14 +157,14 @@ fn obey(attendant: &mut Attendant, line: &str) {
             input: lock
                 .strip_prefix("stdin:")
                 .map(|path| File::open(path).unwrap().into()),
-            will: Vec::new(),
+            release_info: Vec::new(),
         }),
-        ["entrust", ref words @ ..] => attendant.entrust(words.join(" ").as_bytes()),
-        ["extend", term_at, kill_at] => attendant.extend(at(term_at), at(kill_at)),
-        ["drain", number, end] => attendant.drain(number.parse().unwrap(), at(end)),
-        ["kill"] => attendant.kill(),
-        ["signal", number] => attendant.signal(number.parse().unwrap()),
-        ["resume"] => attendant.resume(),
+        ["set_release_info", ref words @ ..] => handle.set_release_info(words.join(" ").as_bytes()),
+        ["extend", term_at, kill_at] => handle.extend(at(term_at), at(kill_at)),
+        ["drain", number, end] => handle.drain(number.parse().unwrap(), at(end)),
+        ["kill"] => handle.kill(),
+        ["signal", number] => handle.signal(number.parse().unwrap()),
+        ["resume"] => handle.resume(),
         ["limit", pid, most] => proc::limit_files(pid.parse().unwrap(), most.parse().unwrap()),
         _ => panic!("what is {line:?}?"),
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use trafficcop::clock::Instant;
-use trafficcop::supervise::Contain;
+use trafficcop::guardian::Contain;
 
 use super::proc::{self, LONG, Watched};
 
@@ -224,9 +224,9 @@ impl Scene {
     }
 
     /// The will names the journal and where to report.
-    pub(crate) fn entrust(&mut self) {
+    pub(crate) fn set_release_info(&mut self) {
         let line = format!(
-            "entrust {} {}",
+            "set_release_info {} {}",
             self.path("journal"),
             self.path("testament")
         );
@@ -237,7 +237,7 @@ impl Scene {
     pub(crate) fn assert_testament(&self) {
         self.guardian.death();
         let text = fs::read_to_string(self.path("testament")).unwrap_or_default();
-        assert_eq!(text, "alive 0\n", "what the afterlife wrote");
+        assert_eq!(text, "alive 0\n", "what the on_orphaned wrote");
     }
 
     pub(crate) fn supervisor_pid(&self) -> i32 {

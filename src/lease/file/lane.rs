@@ -27,7 +27,7 @@ pub(in crate::lease) struct Lane(Arc<Semaphore>);
 
 /// A result on its way. The fields are dropped in this order: a result that nobody takes has
 /// undone itself before the next job begins.
-struct Parcel<T> {
+struct Answer<T> {
     result: T,
     _permit: OwnedSemaphorePermit,
 }
@@ -70,7 +70,7 @@ impl Lane {
             .name("lock-file".into())
             .spawn(move || {
                 let result = job();
-                drop(sender.send(Parcel {
+                drop(sender.send(Answer {
                     result,
                     _permit: permit,
                 }));
@@ -78,7 +78,7 @@ impl Lane {
             .map_err(|_error| Stalled::NoThread)?;
         tokio::select! {
             biased;
-            parcel = receiver => parcel.map(|parcel| parcel.result).map_err(|_| Stalled::NoThread),
+            answer = receiver => answer.map(|answer| answer.result).map_err(|_| Stalled::NoThread),
             () = until(give_up_at) => Err(Stalled::Overtime),
         }
     }

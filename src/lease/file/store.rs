@@ -195,7 +195,7 @@ impl Store for File {
         Ok(Some(self.place.desk.file().try_clone()?.into()))
     }
 
-    fn will(&self) -> Option<Vec<u8>> {
+    fn release_info(&self) -> Option<Vec<u8>> {
         None
     }
 }

@@ -29,8 +29,8 @@ pub fn prepare_release(memory: Arc<dyn SharedMemory>) -> Arc<dyn SharedMemory> {
 }
 
 /// Whether this is ours to carry out.
-pub(in crate::lease) fn is_meant(will: &[u8]) -> bool {
-    will == MARK
+pub(in crate::lease) fn is_meant(release_info: &[u8]) -> bool {
+    release_info == MARK
 }
 
 /// The lock's path and the last record of ours.

@@ -158,7 +158,7 @@ impl Store for SharedFile {
         Ok(None)
     }
 
-    fn will(&self) -> Option<Vec<u8>> {
+    fn release_info(&self) -> Option<Vec<u8>> {
         let tenure = self.chain.state().tenure.is_some();
         (tenure && self.chain.memory.is_some()).then(|| release::MARK.to_vec())
     }

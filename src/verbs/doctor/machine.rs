@@ -4,8 +4,8 @@
 
 use super::{Check, Findings, brief};
 use crate::clock::Instant;
-use crate::supervise::contain::{Cgroup, Pidns};
-use crate::supervise::{self, Contain, Program, Setup};
+use crate::guardian::contain::{Cgroup, Pidns};
+use crate::guardian::{self, Contain, Program, Setup};
 use crate::verbs::place;
 
 /// Forks a guardian and ends it, tries each containment.
@@ -30,14 +30,14 @@ pub(super) fn examine(findings: &mut Findings) {
 fn guardian() -> Check {
     const NAME: &str = "guardian";
     let begun = Instant::now();
-    let forked = supervise::fork(Setup {
+    let forked = guardian::fork(Setup {
         programs: vec![Program {
             words: vec!["true".into()],
             in_front: false,
         }],
         contain: Contain::None,
         grace: std::time::Duration::ZERO,
-        afterlife: |_| (),
+        on_orphaned: |_| (),
         withheld: Vec::new(),
     });
     let guardian = match forked {
@@ -45,9 +45,9 @@ fn guardian() -> Check {
         Err(why) => return Check::fail(NAME, why.to_string(), ""),
     };
     let dismissed = place::run(async {
-        let attendant = guardian.attend()?;
+        let handle = guardian.attend()?;
         let took = Instant::now().since(begun);
-        attendant.dismiss().await;
+        handle.dismiss().await;
         Ok(took)
     });
     match dismissed {

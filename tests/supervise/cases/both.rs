@@ -47,7 +47,7 @@ pub(super) fn a_stopped_guardian_and_a_killed_supervisor(who: Who) {
     let mut scene = Scene::acting(who, &["family", "@/journal"]);
     // No grace.
     scene.start_family(Deadlines::within(FAR, FAR), 3);
-    scene.entrust();
+    scene.set_release_info();
     scene.signal_supervisor(libc::SIGSTOP);
     scene.signal_guardian(libc::SIGSTOP);
     scene.signal_supervisor(libc::SIGKILL);

@@ -24,7 +24,7 @@ pub(super) fn the_supervisor_finishes_for_a_stopped_guardian(who: Who) {
 pub(super) fn who_insists_does_not_wait_for_a_start(who: Who) {
     let mut scene = Scene::acting(who, &["family", "@/journal"]);
     // It is listened to from here on.
-    scene.entrust();
+    scene.set_release_info();
     scene.signal_guardian(libc::SIGSTOP);
     scene.start(Deadlines::none());
     let asked = Instant::now();

@@ -6,7 +6,7 @@ pub(super) fn the_whole_family_dies_with_the_supervisor(who: Who) {
     let mut scene = Scene::acting(who, &["family", "@/journal"]);
     // A grace of half a second.
     scene.start_family(Deadlines::within(FAR, FAR + 500), 3);
-    scene.entrust();
+    scene.set_release_info();
     scene.assert_all_alive();
     scene.signal_supervisor(libc::SIGKILL);
     scene.deaths();
@@ -16,7 +16,7 @@ pub(super) fn the_whole_family_dies_with_the_supervisor(who: Who) {
 pub(super) fn the_guardian_survives_the_death_of_the_supervisors_group(who: Who) {
     let mut scene = Scene::acting(who, &["family", "@/journal"]);
     scene.start_family(Deadlines::within(FAR, FAR + 100), 3);
-    scene.entrust();
+    scene.set_release_info();
     proc::kill(-scene.supervisor_pid(), libc::SIGKILL);
     scene.deaths();
     scene.assert_testament();
@@ -29,7 +29,7 @@ pub(super) fn a_second_guardian_does_not_hide_the_supervisors_death(who: Who) {
     };
     let mut scene = Scene::acting_with(who, &["family", "@/journal"], props);
     scene.start_family(Deadlines::within(FAR, FAR + 100), 3);
-    scene.entrust();
+    scene.set_release_info();
     scene.signal_supervisor(libc::SIGKILL);
     scene.deaths();
     scene.assert_testament();
@@ -40,14 +40,14 @@ pub(super) fn a_will_is_carried_out_between_two_commands(who: Who) {
     let mut scene = Scene::acting(who, &["exit", "0"]);
     scene.start(Deadlines::none());
     scene.news_until("TreeEmpty");
-    scene.entrust();
+    scene.set_release_info();
     scene.signal_supervisor(libc::SIGKILL);
     scene.assert_testament();
 }
 
 pub(super) fn a_dismissed_guardian_carries_out_no_will(who: Who) {
     let mut scene = Scene::acting(who, &["exit", "0"]);
-    scene.entrust();
+    scene.set_release_info();
     let testament = scene.path("testament");
     scene.say("dismiss");
     while scene.news() != "dismissed" {}

@@ -1,0 +1,500 @@
+//! A cgroup (version 2) of the command's own: the kernel kills all of it at one stroke, whatever
+//! forks, daemonises or changes its user meanwhile.
+//!
+//! Made by `fork` before the guardian exists, so that guardian and supervisor both hold it; the
+//! guardian spawns into it, either of them kills it, the supervisor removes it. It is a cgroup
+//! below the one we were started in, and that one is left as it was: no controller is enabled and
+//! nobody is moved. After [`Cgroup::prepare`] nothing here allocates but [`Cgroup::remove`].
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::Mode;
+use nix::unistd::mkdir;
+
+use super::Probe;
+use super::raw::{self, Clone3, Forked};
+use crate::clock::Instant;
+use crate::procfs;
+
+/// What our cgroups are called: this and three numbers with dots between them: the PID namespace, the
+/// supervisor's pid in there, and which of its cgroups.
+const PREFIX: &str = "trafficcop-";
+/// How often we try to make one that is not swept away by another before we have locked it.
+const TRIES: usize = 16;
+/// How long a start of an instance waits for what dead ones left to die.
+const AT_THE_START: Duration = Duration::from_secs(1);
+/// How long a start of a command waits for that: less than the supervisor's patience with its guardian.
+const BEFORE_A_COMMAND: Duration = Duration::from_secs(5);
+
+/// A cgroup that only the command's tree lives in.
+#[derive(Debug)]
+pub struct Cgroup {
+    path: PathBuf,
+    /// The directory, with the lock that says "somebody watches over this one": see [`sweep`].
+    watch: OwnedFd,
+    kill: OwnedFd,
+    events: OwnedFd,
+    procs: OwnedFd,
+    /// Processes can be born inside: see [`Cgroup::bears`].
+    bears: AtomicBool,
+}
+
+impl Cgroup {
+    /// Makes a cgroup below our own, and tries on a process of ours that it works: birth inside (or
+    /// the way in), and the count. Before that it sweeps away what dead instances left there, and kills what still
+    /// runs in it: the tree of a dead guardian and a dead supervisor has no control over anything.
+    ///
+    /// # Errors
+    /// One line that says what is missing and what to do, if the mode was asked for by name; `None`
+    /// otherwise.
+    pub fn prepare(named: bool) -> Result<Option<Cgroup>, String> {
+        Probe::begin(named).conclude()
+    }
+
+    /// Whether a cgroup can be had: tried on one that is removed again. Leftovers stay as they are.
+    ///
+    /// # Errors
+    /// One line that says what is missing and what to do.
+    pub fn available() -> Result<(), String> {
+        let made = home().and_then(|home| Cgroup::make(&home));
+        Probe::of(made, true).conclude().map(drop)
+    }
+
+    /// Makes one, untried, where leftovers were swept away.
+    ///
+    /// # Errors
+    /// One line that says what is missing.
+    pub(in crate::guardian) fn fresh() -> Result<Cgroup, String> {
+        let home = home()?;
+        // What does not die in this time is met again before a command is started.
+        let _ = sweep(&home, AT_THE_START);
+        Cgroup::make(&home)
+    }
+
+    /// Ends and removes what instances that died since have left beside this one. Whether nothing of
+    /// them lives.
+    pub(in crate::guardian) fn sweep_beside(&self) -> bool {
+        let home = self.path.parent();
+        home.is_none_or(|home| sweep(home, BEFORE_A_COMMAND))
+    }
+
+    fn make(home: &Path) -> Result<Cgroup, String> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        // Two supervisors can have the same pid, each in a namespace of its own.
+        let space = fs::metadata("/proc/self/ns/pid").map_or(0, |space| space.ino());
+        let mut tries = 0;
+        loop {
+            let number = COUNT.fetch_add(1, Ordering::Relaxed);
+            let name = format!("{PREFIX}{space}.{}.{number}", std::process::id());
+            let path = home.join(name);
+            match mkdir(&path, Mode::from_bits_truncate(0o755)) {
+                Ok(()) => {}
+                Err(Errno::EEXIST) => continue,
+                Err(e) => return Err(format!("cannot make {}: {}", path.display(), e.desc())),
+            }
+            tries += 1;
+            let open = |file: &str, flags: OFlag| {
+                open_at(&path, file, flags).map_err(|e| match e {
+                    Errno::ENOENT if file == "cgroup.kill" => {
+                        "the kernel has no cgroup.kill (Linux 5.14)".to_owned()
+                    }
+                    e => format!("{}/{file}: {}", path.display(), e.desc()),
+                })
+            };
+            let opened = (|| {
+                let dir = open(".", OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
+                // Where directories of this file system cannot be locked, nobody sweeps.
+                if lock(&dir) == Err(Errno::EWOULDBLOCK) {
+                    return Err(format!("{}: another sweeps it away", path.display()));
+                }
+                let kill = open("cgroup.kill", OFlag::O_WRONLY)?;
+                let events = open("cgroup.events", OFlag::O_RDONLY)?;
+                let procs = open("cgroup.procs", OFlag::O_WRONLY)?;
+                Ok((dir, kill, events, procs))
+            })();
+            let (dir, kill, events, procs) = match opened {
+                Ok(opened) => opened,
+                Err(why) => {
+                    // Whoever swept before we had locked it took it for a leftover.
+                    let swept = fs::remove_dir(&path).is_err() && !path.exists();
+                    if swept && tries < TRIES {
+                        continue;
+                    }
+                    return Err(why);
+                }
+            };
+            return Ok(Cgroup {
+                path,
+                watch: dir,
+                kill,
+                events,
+                procs,
+                bears: AtomicBool::new(true),
+            });
+        }
+    }
+
+    /// Nobody is born inside any more: see [`Cgroup::bears`]. Whether somebody could be.
+    pub(super) fn bear_no_more(&self) -> bool {
+        self.bears.swap(false, Ordering::Relaxed)
+    }
+
+    /// Whether [`Cgroup::fork`] lets the child be born inside, so that nobody has to move. A move
+    /// waits until all processors have passed a quiet point of the kernel, some 15 ms on an idle
+    /// machine; a birth does not.
+    ///
+    /// It cannot be where clone3 is not to be had, and in a cgroup that was ever killed: the kernel
+    /// takes the child for one that was being born then, and kills it (seen on Linux 6.18, which
+    /// compares the count of kills of the parent's cgroup with that of the child's).
+    #[must_use]
+    pub fn bears(&self) -> bool {
+        self.bears.load(Ordering::Relaxed)
+    }
+
+    /// Forks; the child is inside before it goes on.
+    ///
+    /// # Errors
+    /// The child could not be born inside, or not move there; there is none then.
+    ///
+    /// # Safety
+    /// If the process has other threads, the child may only make async-signal-safe calls.
+    pub unsafe fn fork(&self) -> io::Result<Forked> {
+        if self.bears() {
+            let wanted = Clone3 {
+                exit_signal: libc::SIGCHLD,
+                cgroup: Some(self.watch.as_fd()),
+                ..Clone3::default()
+            };
+            // SAFETY: passed on to the caller.
+            return unsafe { wanted.fork() };
+        }
+        let (theirs, ours) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
+        // SAFETY: passed on to the caller.
+        match unsafe { raw::fork() }? {
+            Forked::Child => {
+                let errno = match nix::unistd::write(&self.procs, b"0") {
+                    Ok(_) => 0,
+                    Err(e) => e as i32,
+                };
+                let told = nix::unistd::write(&ours, &errno.to_ne_bytes());
+                if errno != 0 || told.is_err() {
+                    raw::exit(125);
+                }
+                Ok(Forked::Child)
+            }
+            Forked::Parent(pid) => {
+                drop(ours);
+                let mut reply = [0; 4];
+                // Writes of this length to a pipe are not torn.
+                let errno = match read_once(&theirs, &mut reply) {
+                    4 => i32::from_ne_bytes(reply),
+                    _ => libc::ECHILD,
+                };
+                if errno == 0 {
+                    return Ok(Forked::Parent(pid));
+                }
+                raw::reap(pid);
+                Err(io::Error::from_raw_os_error(errno))
+            }
+        }
+    }
+
+    /// Whether somebody was born inside and was counted there, and is gone and counted no more: the
+    /// whole trial in one step. Where it says no, a slower trial finds out why.
+    pub(in crate::guardian) fn was_seen_from_inside(&self) -> bool {
+        let mut text = [0; 128];
+        raw::look_from_inside(self.watch.as_fd(), self.events.as_fd(), &mut text)
+            .is_ok_and(|length| says(&text[..length], b"populated 1"))
+            && self.is_empty()
+    }
+
+    /// Where a process writes "0" to move itself inside, if it was not born there.
+    #[must_use]
+    pub fn join(&self) -> BorrowedFd<'_> {
+        self.procs.as_fd()
+    }
+
+    /// Kills everything inside, sub-cgroups included, and whatever is being forked meanwhile.
+    ///
+    /// # Errors
+    /// Those of write(2): the cgroup is gone (ENODEV).
+    pub fn kill(&self) -> io::Result<()> {
+        self.bear_no_more();
+        nix::unistd::write(&self.kill, b"1")?;
+        Ok(())
+    }
+
+    /// Whether nothing lives inside, sub-cgroups included. A zombie does not live. A cgroup that is
+    /// gone is empty; where it cannot be told, it is not.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        is_empty(&self.events)
+    }
+
+    /// Has POLLPRI when [`Cgroup::is_empty`] may have changed since it was last asked.
+    #[must_use]
+    pub fn events(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
+    }
+
+    /// All that a fork of ours needs to go on with it, the mark that it is watched over included.
+    #[must_use]
+    pub fn descriptors(&self) -> [RawFd; 4] {
+        [&self.watch, &self.kill, &self.events, &self.procs].map(AsRawFd::as_raw_fd)
+    }
+
+    /// Where it is, for people.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Removes it, with the sub-cgroups that the command made. One that is gone already is removed.
+    ///
+    /// # Errors
+    /// Those of rmdir(2): EBUSY while something lives inside.
+    pub fn remove(&self) -> io::Result<()> {
+        remove(&self.path)
+    }
+}
+
+impl Drop for Cgroup {
+    /// Whoever drops it last removes it. If something lives in it, a later sweep does.
+    fn drop(&mut self) {
+        let _ = self.remove();
+    }
+}
+
+/// The directory of our own cgroup.
+fn home() -> Result<PathBuf, String> {
+    let read = |path: &str| procfs::text(path).map_err(|e| format!("{path}: {e}"));
+    find_home(&read("/proc/self/cgroup")?, &read("/proc/self/mountinfo")?)
+}
+
+/// The same, from the text of the two files of proc(5).
+fn find_home(membership: &str, mounts: &str) -> Result<PathBuf, String> {
+    let path = membership
+        .lines()
+        .find_map(|line| line.strip_prefix("0::"))
+        .ok_or("this system has no cgroups of version 2")?;
+    if path.split('/').any(|part| part == "..") {
+        return Err("our cgroup is outside of our cgroup namespace".to_owned());
+    }
+    let mut mounted = false;
+    for line in mounts.lines() {
+        let Some((fields, kind)) = line.split_once(" - ") else {
+            continue;
+        };
+        if !kind.starts_with("cgroup2 ") {
+            continue;
+        }
+        mounted = true;
+        let mut fields = fields.split(' ').skip(3);
+        let (Some(root), Some(point)) = (fields.next(), fields.next()) else {
+            continue;
+        };
+        let root = unescape(root);
+        let below = match root.as_str() {
+            "/" => Some(path),
+            root => path
+                .strip_prefix(root)
+                .filter(|rest| rest.is_empty() || rest.starts_with('/')),
+        };
+        if let Some(below) = below {
+            return Ok(Path::new(&unescape(point)).join(below.trim_start_matches('/')));
+        }
+    }
+    Err(if mounted {
+        "our cgroup is not below any cgroup2 mount".to_owned()
+    } else {
+        "no cgroup2 file system is mounted".to_owned()
+    })
+}
+
+/// mountinfo writes space, tab, newline and backslash as octal numbers.
+fn unescape(field: &str) -> String {
+    field
+        .replace("\\040", " ")
+        .replace("\\011", "\t")
+        .replace("\\012", "\n")
+        .replace("\\134", "\\")
+}
+
+/// Marks a cgroup as watched over for as long as we, or a fork of ours, hold this descriptor open.
+fn lock(dir: &OwnedFd) -> nix::Result<()> {
+    // SAFETY: takes two integers.
+    let done = unsafe { libc::flock(dir.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
+    Errno::result(done).map(drop)
+}
+
+/// Ends and removes the cgroups that dead instances left beside ours; whether nothing of them lives.
+///
+/// One is dead when nobody holds its lock: neither supervisor nor guardian, in whatever PID namespace.
+/// What a pid means is another thing in each. Whoever makes one at this moment and has not locked it
+/// yet makes another.
+fn sweep(home: &Path, patience: Duration) -> bool {
+    let until = Instant::now() + patience;
+    let mut all = true;
+    for path in subdirectories(home).unwrap_or_default() {
+        let name = path.file_name().and_then(|name| name.to_str());
+        if !name.is_some_and(is_ours) {
+            continue;
+        }
+        let Ok(dir) = open_at(&path, ".", OFlag::O_DIRECTORY | OFlag::O_RDONLY) else {
+            continue;
+        };
+        if lock(&dir).is_err() {
+            continue;
+        }
+        if let Ok(events) = open_at(&path, "cgroup.events", OFlag::O_RDONLY)
+            && !is_empty(&events)
+            && let Ok(kill) = open_at(&path, "cgroup.kill", OFlag::O_WRONLY)
+        {
+            let _ = nix::unistd::write(&kill, b"1");
+            while !is_empty(&events) {
+                let left = until.since(Instant::now()).as_millis();
+                if left == 0 {
+                    all = false;
+                    break;
+                }
+                // Reading has armed the event.
+                let wait = i32::try_from(left).unwrap_or(i32::MAX);
+                raw::poll(events.as_fd(), libc::POLLPRI, wait);
+            }
+        }
+        let _ = remove(&path);
+    }
+    all
+}
+
+/// Whether one of our kind has given a cgroup this name: nobody else's is touched.
+fn is_ours(name: &str) -> bool {
+    let numbers = name.strip_prefix(PREFIX).map(|rest| rest.split('.'));
+    numbers.is_some_and(|numbers| {
+        let mut count = 0;
+        let digits = |number: &str| {
+            count += 1;
+            !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+        };
+        numbers.into_iter().all(digits) && count == 3
+    })
+}
+
+fn open_at(dir: &Path, file: &str, flags: OFlag) -> nix::Result<OwnedFd> {
+    open(&dir.join(file), flags | OFlag::O_CLOEXEC, Mode::empty())
+}
+
+fn is_empty(events: &OwnedFd) -> bool {
+    let mut text = [0; 128];
+    match nix::sys::uio::pread(events, &mut text, 0) {
+        Ok(length) => says(&text[..length], b"populated 0"),
+        Err(e) => e == Errno::ENODEV,
+    }
+}
+
+fn says(text: &[u8], what: &[u8]) -> bool {
+    text.split(|byte| *byte == b'\n').any(|line| line == what)
+}
+
+/// rmdir, deepest first.
+fn remove(path: &Path) -> io::Result<()> {
+    let gone = |e: &io::Error| e.kind() == io::ErrorKind::NotFound;
+    match fs::remove_dir(path) {
+        // What has sub-cgroups says the same as what has processes.
+        Err(e) if e.kind() == io::ErrorKind::ResourceBusy => {}
+        Err(e) if gone(&e) => return Ok(()),
+        done => return done,
+    }
+    for inner in subdirectories(path)? {
+        remove(&inner)?;
+    }
+    fs::remove_dir(path).or_else(|e| if gone(&e) { Ok(()) } else { Err(e) })
+}
+
+fn subdirectories(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            found.push(entry.path());
+        }
+    }
+    Ok(found)
+}
+
+fn read_once(fd: &OwnedFd, buffer: &mut [u8]) -> usize {
+    loop {
+        match nix::unistd::read(fd, buffer) {
+            Err(Errno::EINTR) => {}
+            read => return read.unwrap_or(0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HYBRID: &str = "\
+22 27 0:21 / /proc rw,relatime - proc proc rw
+40 39 0:30 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu
+41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
+";
+
+    #[test]
+    fn our_cgroup_is_found_below_its_mount() {
+        assert_eq!(
+            find_home("9:name=systemd:/\n0::/a.slice/b.service\n", HYBRID),
+            Ok(PathBuf::from("/sys/fs/cgroup/unified/a.slice/b.service"))
+        );
+        assert_eq!(
+            find_home("0::/\n", HYBRID),
+            Ok(PathBuf::from("/sys/fs/cgroup/unified"))
+        );
+    }
+
+    #[test]
+    fn a_mount_of_a_part_is_taken_for_what_it_shows() {
+        let bound = "41 31 0:38 /a /mnt/with\\040space rw shared:5 - cgroup2 cgroup2 rw\n";
+        assert_eq!(
+            find_home("0::/a/b\n", bound),
+            Ok(PathBuf::from("/mnt/with space/b"))
+        );
+        assert!(find_home("0::/ab\n", bound).is_err());
+        assert!(find_home("0::/../x\n", HYBRID).is_err());
+    }
+
+    #[test]
+    fn only_what_we_have_named_is_swept() {
+        for ours in ["trafficcop-4026531836.7.0", "trafficcop-0.1.12"] {
+            assert!(is_ours(ours), "{ours}");
+        }
+        for other in [
+            "trafficcop-web.service",
+            "trafficcop-1.service",
+            "trafficcop-",
+            "trafficcop-1..2",
+            "trafficcop-1.2",
+            "trafficcop-1.2.3.4",
+            "other-1.2.3",
+        ] {
+            assert!(!is_ours(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_said() {
+        let none = find_home("3:cpu:/\n", HYBRID).unwrap_err();
+        assert!(none.contains("version 2"), "{none}");
+        let unmounted = find_home("0::/\n", "22 27 0:21 / /proc rw - proc proc rw\n").unwrap_err();
+        assert!(unmounted.contains("mounted"), "{unmounted}");
+    }
+}

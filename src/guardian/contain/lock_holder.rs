@@ -1,0 +1,60 @@
+//! The lock_holder: a tiny process outside of the namespace that holds a file's lock until the namespace
+//! is empty.
+//!
+//! When a namespace's init dies, the kernel closes init's descriptors first and only then kills the
+//! others; supervisor and guardian may be dead before that. A lock that only they held would be free
+//! while a process of the command, which has closed its copy, still runs its last instructions.
+//! The lock_holder is outside of the namespace and outlives both: it waits for init's pidfd, which does
+//! not become readable before the namespace is empty, and ends. Without a guardian the dead main process
+//! waits for a stranger to reap it, and init for that: nothing but the dead is empty, too. It must never
+//! do anything else.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use super::Pidns;
+use super::raw::{self, Forked, Quiet};
+
+/// What the lock_holder is called: neither our own name nor the guardian's, so that a kill by name that
+/// hits both of us spares it.
+pub const NAME: &std::ffi::CStr = c"lock-until-gone";
+
+/// How long the longest wait between two looks at a namespace without a guardian is, in ms.
+const LONGEST_NAP: i32 = 50;
+
+/// Starts the lock_holder of `lock` for a namespace, as a child of the caller with a session of its own.
+/// It ends by itself; the caller reaps it, and spares it when it kills its children.
+///
+/// # Errors
+/// Those of fork(2).
+pub fn start(lock: BorrowedFd<'_>, namespace: &Pidns) -> io::Result<i32> {
+    let quiet = Quiet::begin();
+    // SAFETY: the child makes system calls only.
+    match unsafe { raw::fork() }? {
+        Forked::Parent(pid) => {
+            drop(quiet);
+            Ok(pid)
+        }
+        Forked::Child => keep(lock, namespace),
+    }
+}
+
+/// Every signal that can be blocked is blocked, for good.
+fn keep(lock: BorrowedFd<'_>, namespace: &Pidns) -> ! {
+    // SAFETY: integers and a constant string.
+    unsafe {
+        libc::setsid();
+        libc::prctl(libc::PR_SET_NAME, NAME.as_ptr());
+    }
+    let (end, guardian) = (namespace.pidfd(), namespace.guardian());
+    let mut kept = [lock, end, guardian].map(|fd| fd.as_raw_fd());
+    kept.sort_unstable();
+    // A pipe that stays open is the smaller evil, if it cannot close them.
+    let _ = raw::close_all_but(&kept);
+    while !raw::poll_two(end, guardian) {}
+    let mut nap = 1;
+    while !raw::poll(end, libc::POLLIN, nap) && !namespace.holds_only_the_dead() {
+        nap = (nap * 2).min(LONGEST_NAP);
+    }
+    raw::exit(0)
+}

@@ -1,0 +1,278 @@
+//! What keeps the command's tree together beyond descent: the one place where the kinds of
+//! containment differ.
+//!
+//! Called by [`super::fork`] (prepare), [`super::event_loop`] (open, fork, kill, empty) and
+//! [`super::handle`] (kill, empty, when the guardian is dead). A kind that was asked for by
+//! name is had or refused, never replaced by a lesser one.
+
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+
+use nix::errno::Errno;
+
+use super::contain::{Cgroup, Forked, Pidns, lock_holder};
+use super::{Contain, Refusal, tree};
+use crate::clock::Instant;
+
+/// The containment that is in force.
+#[derive(Debug)]
+pub(super) enum Containment {
+    /// Descent only: subreaper and walk.
+    None,
+    /// One for the guardian's whole life; removed when it is dropped and empty.
+    Cgroup(Cgroup),
+    /// One for each command, known to the guardian only.
+    Pidns(Option<Space>),
+}
+
+/// A namespace in use.
+#[derive(Debug)]
+pub(super) struct Space {
+    namespace: Pidns,
+    /// The process that holds the lock until the namespace is empty.
+    lock_holder: Option<i32>,
+    kill_at: Instant,
+    /// The rest has been told to end.
+    told: bool,
+}
+
+fn refusal(asked: &'static str) -> impl Fn(String) -> Refusal {
+    move |why| Refusal::Contain { asked, why }
+}
+
+impl Containment {
+    /// What to fork a guardian with, and whether that has yet to stand its trial: see
+    /// [`Containment::stands_its_trial`].
+    pub(super) fn hoped_for(asked: Contain) -> Result<(Containment, bool), Refusal> {
+        match asked {
+            Contain::Auto | Contain::Cgroup => match Cgroup::fresh() {
+                Ok(cgroup) => Ok((Containment::Cgroup(cgroup), true)),
+                Err(_) if asked == Contain::Auto => Ok((Containment::None, false)),
+                // It says what is missing.
+                Err(_) => Ok((Containment::tried(asked)?, false)),
+            },
+            Contain::None | Contain::Pidns => Ok((Containment::tried(asked)?, false)),
+        }
+    }
+
+    /// Makes what was asked for, and has tried that it works; until the end of that our children are
+    /// not all our own.
+    pub(super) fn tried(asked: Contain) -> Result<Containment, Refusal> {
+        match asked {
+            Contain::None => Ok(Containment::None),
+            Contain::Auto | Contain::Cgroup => Ok(Cgroup::prepare(asked == Contain::Cgroup)
+                .map_err(refusal("cgroup"))?
+                .map_or(Containment::None, Containment::Cgroup)),
+            Contain::Pidns => {
+                Pidns::available(true).map_err(refusal("pidns"))?;
+                Ok(Containment::Pidns(None))
+            }
+        }
+    }
+
+    /// Whether it works, as far as one quick look can say so; where it says no, [`Containment::tried`] finds
+    /// out more.
+    pub(super) fn stands_its_trial(&self) -> bool {
+        match self {
+            Containment::None | Containment::Pidns(_) => true,
+            Containment::Cgroup(cgroup) => cgroup.was_seen_from_inside(),
+        }
+    }
+
+    /// Which kind this is.
+    pub(super) fn kind(&self) -> Contain {
+        match self {
+            Containment::None => Contain::None,
+            Containment::Cgroup(_) => Contain::Cgroup,
+            Containment::Pidns(_) => Contain::Pidns,
+        }
+    }
+
+    /// Before a command has control: ends what instances that have died meanwhile left beside us. While
+    /// something of that cannot be killed, nothing is started.
+    pub(super) fn sweep(&self) -> Result<(), Errno> {
+        match self {
+            Containment::None | Containment::Pidns(_) => Ok(()),
+            Containment::Cgroup(cgroup) if cgroup.sweep_beside() => Ok(()),
+            Containment::Cgroup(_) => Err(Errno::EBUSY),
+        }
+    }
+
+    /// Makes it ready for one command.
+    pub(super) fn open(
+        &mut self,
+        kill_at: Instant,
+        lock: Option<BorrowedFd<'_>>,
+    ) -> Result<(), Errno> {
+        let Containment::Pidns(space) = self else {
+            return Ok(());
+        };
+        let namespace = Pidns::open(kill_at).map_err(|e| errno(&e))?;
+        let lock_holder = lock
+            .map(|lock| lock_holder::start(lock, &namespace))
+            .transpose();
+        *space = Some(Space {
+            namespace,
+            lock_holder: *lock_holder.as_ref().unwrap_or(&None),
+            kill_at,
+            told: false,
+        });
+        lock_holder.map(drop).map_err(|e| {
+            self.abandon();
+            errno(&e)
+        })
+    }
+
+    /// No command was started in it after all.
+    pub(super) fn abandon(&mut self) {
+        if let Containment::Pidns(space) = self
+            && let Some(space) = space.take()
+        {
+            // Nothing is in it, so it ends at once, and its lock_holder with it.
+            space.namespace.kill();
+            for pid in [Some(space.namespace.init()), space.lock_holder]
+                .into_iter()
+                .flatten()
+            {
+                let _ = nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(pid), None);
+            }
+        }
+    }
+
+    /// Forks; the child is in a namespace from its birth, but not always in a cgroup: see `join`.
+    ///
+    /// # Safety
+    /// The process has one thread, or the child makes only async-signal-safe calls.
+    pub(super) unsafe fn fork(&self) -> Result<Forked, Errno> {
+        match self {
+            Containment::Pidns(Some(space)) => {
+                // SAFETY: passed on to the caller.
+                unsafe { space.namespace.fork() }.map_err(|e| errno(&e))
+            }
+            Containment::Pidns(None) => Err(Errno::ESRCH),
+            Containment::Cgroup(cgroup) if cgroup.bears() => {
+                // SAFETY: passed on to the caller.
+                unsafe { cgroup.fork() }.map_err(|e| errno(&e))
+            }
+            // SAFETY: passed on to the caller.
+            Containment::None | Containment::Cgroup(_) => match unsafe { libc::fork() } {
+                -1 => Err(Errno::last()),
+                0 => Ok(Forked::Child),
+                pid => Ok(Forked::Parent(pid)),
+            },
+        }
+    }
+
+    /// What `getppid` says in a child of process `parent`.
+    pub(super) fn parent_seen(&self, parent: i32) -> i32 {
+        match self {
+            Containment::None | Containment::Cgroup(_) => parent,
+            // There is none in the namespace; the fork has looked whether the guardian lives.
+            Containment::Pidns(_) => 0,
+        }
+    }
+
+    /// A descriptor that a new process writes "0" to, to be inside, if it was not born there.
+    pub(super) fn join(&self) -> Option<RawFd> {
+        match self {
+            Containment::Cgroup(cgroup) if !cgroup.bears() => Some(cgroup.join().as_raw_fd()),
+            Containment::None | Containment::Cgroup(_) | Containment::Pidns(_) => None,
+        }
+    }
+
+    /// What is inside may live until this moment.
+    pub(super) fn extend(&mut self, kill_at: Instant) {
+        if let Containment::Pidns(Some(space)) = self {
+            space.namespace.extend(kill_at);
+            if kill_at < space.kill_at {
+                // Init sleeps until the later one: no signal to anybody, but it looks again.
+                let _ = space.namespace.signal_all(0);
+            }
+            space.kill_at = kill_at;
+        }
+    }
+
+    /// Tells to end, once, what does not come to the guardian when it loses its parent.
+    pub(super) fn term_rest(&mut self) {
+        if let Containment::Pidns(Some(space)) = self
+            && !space.told
+        {
+            space.told = true;
+            // What cannot be told is killed at the end of the grace.
+            let _ = space.namespace.signal_all(libc::SIGTERM);
+            let init = space.namespace.init();
+            if !tree::resume_stopped(|pid| tree::descends_from(pid, init)) {
+                let _ = space.namespace.signal_all(libc::SIGCONT);
+            }
+        }
+    }
+
+    /// Kills everything inside at once, if this kind can.
+    pub(super) fn kill(&self) {
+        match self {
+            Containment::None | Containment::Pidns(None) => {}
+            Containment::Cgroup(cgroup) => {
+                // It can only fail because the cgroup is gone, and then it is empty; the walk
+                // over the children follows anyway.
+                let _ = cgroup.kill();
+            }
+            Containment::Pidns(Some(space)) => space.namespace.kill(),
+        }
+    }
+
+    /// Whether this child is a servant of ours, and no part of the command's tree.
+    pub(super) fn is_servant(&self, pid: i32) -> bool {
+        matches!(self, Containment::Pidns(Some(space))
+            if pid == space.namespace.init() || Some(pid) == space.lock_holder)
+    }
+
+    /// Whether this child ends by itself when everything else has ended, and not before.
+    pub(super) fn is_lock_holder(&self, pid: i32) -> bool {
+        matches!(self, Containment::Pidns(Some(space)) if Some(pid) == space.lock_holder)
+    }
+
+    /// For the supervisor, which does not know the lock_holders of a dead guardian: those among these.
+    pub(super) fn lock_holders(&self, children: &[i32]) -> Vec<i32> {
+        let is_lock_holder = |pid: &i32| {
+            std::fs::read(format!("/proc/{pid}/comm"))
+                .is_ok_and(|name| name.strip_suffix(b"\n") == Some(lock_holder::NAME.to_bytes()))
+        };
+        match self {
+            Containment::None | Containment::Cgroup(_) => Vec::new(),
+            Containment::Pidns(_) => children.iter().copied().filter(is_lock_holder).collect(),
+        }
+    }
+
+    /// Whether something is inside that is no child of ours and will not become one.
+    pub(super) fn hides_some(&self) -> bool {
+        matches!(self, Containment::Pidns(Some(space)) if !space.namespace.is_empty())
+    }
+
+    /// The main process was reaped and nothing else is known: lets the servants go.
+    pub(super) fn close(&self) {
+        match self {
+            Containment::None | Containment::Cgroup(_) | Containment::Pidns(None) => {}
+            Containment::Pidns(Some(space)) => space.namespace.kill(),
+        }
+    }
+
+    /// Whether nothing is inside, as far as this kind can tell.
+    pub(super) fn is_empty(&self) -> bool {
+        match self {
+            Containment::None | Containment::Pidns(None) => true,
+            Containment::Cgroup(cgroup) => cgroup.is_empty(),
+            Containment::Pidns(Some(space)) => space.namespace.is_over(),
+        }
+    }
+
+    /// Descriptors that the guardian needs although they are close-on-exec.
+    pub(super) fn keep(&self) -> Vec<RawFd> {
+        match self {
+            Containment::None | Containment::Pidns(_) => Vec::new(),
+            Containment::Cgroup(cgroup) => cgroup.descriptors().to_vec(),
+        }
+    }
+}
+
+fn errno(error: &std::io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
+}

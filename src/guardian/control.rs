@@ -1,0 +1,360 @@
+//! The control file: eight bytes that tell anybody on this machine until when the command may
+//! believe that it is in control.
+//!
+//! Made by [`super::fork`] before the fork and mapped by both sides; the guardian moves it
+//! ([`super::event_loop`]), the supervisor only when the guardian is dead ([`super::handle`]). Read
+//! through [`View`]. It must never say more than the deadline the guardian kills at: so it stays
+//! true when whoever writes it is stopped or dead.
+//!
+//! It is a native-endian `u64`: nanoseconds of CLOCK_BOOTTIME, 0 without control, `u64::MAX` for a
+//! lock that has no deadline. While it lives its owner has it locked; one that nobody has locked is
+//! left over from owners that were killed: it says nothing any more, and is swept by the next.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::num::NonZeroUsize;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+
+use crate::clock::Instant;
+
+/// The name of the variable by which the command finds the file.
+pub(super) const VARIABLE: &str = "TRAFFICCOP_CONTROL";
+/// How the files' names begin.
+const PREFIX: &str = "trafficcop-control.";
+const LENGTH: NonZeroUsize = NonZeroUsize::new(size_of::<u64>()).unwrap();
+
+/// A mapped word of a file. It is shared with other processes, so only atomic access will do.
+#[derive(Debug)]
+struct Word(NonNull<AtomicU64>);
+
+// SAFETY: it points to memory that lives as long as the value and is only accessed atomically.
+unsafe impl Send for Word {}
+// SAFETY: as above.
+unsafe impl Sync for Word {}
+
+impl Word {
+    fn map(file: &File, access: ProtFlags) -> nix::Result<Word> {
+        // SAFETY: a new mapping at an address of the kernel's choice; page-aligned, so aligned for
+        // the word. The file is at least as long (its callers see to that).
+        let at = unsafe { mmap(None, LENGTH, access, MapFlags::MAP_SHARED, file, 0) }?;
+        Ok(Word(at.cast()))
+    }
+
+    fn atomic(&self) -> &AtomicU64 {
+        // SAFETY: mapped until the value is dropped.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl Drop for Word {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map`, and nobody can refer to it any more.
+        let _ = unsafe { munmap(self.0.cast(), LENGTH.get()) };
+    }
+}
+
+#[derive(Debug)]
+struct Place {
+    word: Word,
+    path: PathBuf,
+    /// Keeps the lock that tells others that the file is in use.
+    file: File,
+    /// Any drain is the end of control.
+    yields: bool,
+}
+
+/// The file as its owners have it: nothing, where no directory would take one.
+#[derive(Debug)]
+pub(super) struct ControlFile(Option<Place>);
+
+impl ControlFile {
+    /// The same for those who are not killed before control is given back: it says "not in
+    /// control" from the beginning of every drain, not only of one for want of control.
+    pub(super) fn yielding(mut self) -> ControlFile {
+        if let Some(place) = &mut self.0 {
+            place.yields = true;
+        }
+        self
+    }
+
+    /// Whether any drain is the end of control.
+    pub(super) fn yields(&self) -> bool {
+        self.0.as_ref().is_some_and(|place| place.yields)
+    }
+
+    /// Makes one in the first directory that will do. It says "not in control".
+    pub(super) fn create() -> ControlFile {
+        let variable = |name| std::env::var_os(name).filter(|value: &OsString| !value.is_empty());
+        let places = [
+            Some("/run".into()),
+            Some("/dev/shm".into()),
+            variable("XDG_RUNTIME_DIR"),
+            variable("TMPDIR"),
+            Some("/tmp".into()),
+        ];
+        let mut why = None;
+        for directory in places.into_iter().flatten().map(PathBuf::from) {
+            match create_in(&directory) {
+                Ok(place) => return ControlFile(Some(place)),
+                Err(error) => why = Some(error),
+            }
+        }
+        let why = why.map_or_else(String::new, |error| error.to_string());
+        tracing::warn!("there is no control file: no directory for it can be written to: {why}");
+        ControlFile(None)
+    }
+
+    /// Removes what owners that were killed have left beside it: nothing that a start waits for.
+    pub(super) fn sweep_beside(&self) {
+        if let Some(directory) = self.path().and_then(Path::parent) {
+            sweep(directory, nix::unistd::geteuid().as_raw());
+        }
+    }
+
+    /// Where it is, for the command's environment.
+    pub(super) fn path(&self) -> Option<&Path> {
+        self.0.as_ref().map(|place| &*place.path)
+    }
+
+    /// The descriptor that keeps its lock.
+    pub(super) fn descriptor(&self) -> Option<RawFd> {
+        self.0.as_ref().map(|place| place.file.as_raw_fd())
+    }
+
+    /// The command may believe in its control until then; zero is never.
+    pub(super) fn set(&self, until: Instant) {
+        if let Some(place) = &self.0 {
+            place
+                .word
+                .atomic()
+                .store(until.as_nanos(), Ordering::Release);
+        }
+    }
+
+    /// Says "not in control" for ever, and removes the file.
+    pub(super) fn retire(&mut self) {
+        self.set(Instant::ZERO);
+        if let Some(place) = self.0.take() {
+            // The other side may have done so before.
+            let _ = fs::remove_file(&place.path);
+        }
+    }
+}
+
+fn create_in(directory: &Path) -> io::Result<Place> {
+    let found = fs::metadata(directory)?;
+    let ours = nix::unistd::geteuid().as_raw();
+    // Whoever can rename our file could tell our command lies.
+    let others_write = found.mode() & 0o022 != 0 && found.mode() & 0o1000 == 0;
+    if !found.is_dir() || (found.uid() != 0 && found.uid() != ours) || others_write {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    let name = format!("{}.{:08x}", std::process::id(), fastrand::u32(..));
+    // Under another name until it is locked, so that nobody takes it for a leftover.
+    let fresh = directory.join(format!(".{PREFIX}{name}"));
+    let path = directory.join(format!("{PREFIX}{name}"));
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&fresh)?;
+    let made = (|| {
+        // Written, not only made long: there is room for it, and the mapping cannot fault.
+        file.write_all(&0_u64.to_ne_bytes())?;
+        file.set_permissions(fs::Permissions::from_mode(0o444))?;
+        fcntl(&file, FcntlArg::F_OFD_SETLK(&whole()))?;
+        let word = Word::map(&file, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE)?;
+        fs::rename(&fresh, &path)?;
+        Ok(word)
+    })();
+    match made {
+        Ok(word) => Ok(Place {
+            word,
+            path,
+            file,
+            yields: false,
+        }),
+        Err(error) => {
+            let _ = fs::remove_file(&fresh);
+            Err(error)
+        }
+    }
+}
+
+/// Removes what owners that were killed have left.
+fn sweep(directory: &Path, ours: u32) {
+    let Ok(entries) = fs::read_dir(directory) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
+            continue;
+        }
+        let is_ours = entry
+            .metadata()
+            .is_ok_and(|found| found.is_file() && found.uid() == ours);
+        let mut options = OpenOptions::new();
+        options
+            .read(true)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+        if is_ours
+            && let Ok(file) = options.open(entry.path())
+            && is_unused(&file)
+        {
+            // For whoever has it open, or mapped.
+            let _ = unsay(&entry.path());
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// Writes "not in control" where nobody else will any more.
+fn unsay(path: &Path) -> io::Result<()> {
+    fs::set_permissions(path, fs::Permissions::from_mode(0o644))?;
+    let file = OpenOptions::new()
+        .write(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(path)?;
+    file.write_all_at(&0_u64.to_ne_bytes(), 0)
+}
+
+fn is_unused(file: &File) -> bool {
+    holder(file) == Some(false)
+}
+
+fn is_in_use(file: &File) -> bool {
+    holder(file) == Some(true)
+}
+
+/// Whether somebody else has it locked, if that can be told.
+fn holder(file: &File) -> Option<bool> {
+    let mut request = whole();
+    fcntl(file, FcntlArg::F_OFD_GETLK(&mut request)).ok()?;
+    Some(libc::c_int::from(request.l_type) != libc::F_UNLCK)
+}
+
+fn whole() -> libc::flock {
+    libc::flock {
+        l_type: libc::F_WRLCK as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    }
+}
+
+/// A control file as its readers have it. It stays readable when the file is removed.
+#[derive(Debug)]
+pub struct View {
+    word: Word,
+    /// Tells whether whoever writes there lives.
+    file: File,
+}
+
+impl View {
+    /// Maps the file at this path.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is no control file.
+    pub fn open(path: &Path) -> io::Result<View> {
+        let file = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_NONBLOCK)
+            .open(path)?;
+        let found = file.metadata()?;
+        if !found.is_file() || found.len() != LENGTH.get() as u64 {
+            return Err(io::Error::other("it is not a file of eight bytes"));
+        }
+        let word = Word::map(&file, ProtFlags::PROT_READ)?;
+        Ok(View { word, file })
+    }
+
+    /// Until when the command may believe in its control; [`Instant::ZERO`] if it may not. What was
+    /// written by those who are dead holds no more: nobody would have taken it back.
+    #[must_use]
+    pub fn until(&self) -> Instant {
+        let until = Instant::from_nanos(self.word.atomic().load(Ordering::Acquire));
+        if until == Instant::ZERO || !is_in_use(&self.file) {
+            return Instant::ZERO;
+        }
+        until
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_until_the_end_and_after() {
+        let mut control = ControlFile::create();
+        let path = control.path().expect("a place").to_owned();
+        let view = View::open(&path).expect("a control file");
+        assert_eq!(view.until(), Instant::ZERO);
+        control.set(Instant::FOREVER);
+        assert_eq!(view.until(), Instant::FOREVER);
+        let bytes = fs::read(&path).expect("readable");
+        assert_eq!(bytes, u64::MAX.to_ne_bytes());
+        let mode = fs::metadata(&path).expect("there").mode();
+        assert_eq!(mode & 0o7777, 0o444);
+        control.retire();
+        assert!(!path.exists());
+        assert_eq!(view.until(), Instant::ZERO);
+    }
+
+    #[test]
+    fn leftovers_are_swept_and_those_in_use_are_not() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let living = create_in(directory.path()).expect("a file");
+        let dead = create_in(directory.path()).expect("a file");
+        let left = dead.path.clone();
+        dead.word.atomic().store(u64::MAX, Ordering::Release);
+        let view = View::open(&left).expect("a control file");
+        let mapped = Word::map(&File::open(&left).expect("there"), ProtFlags::PROT_READ);
+        assert_eq!(view.until(), Instant::FOREVER);
+        drop(dead);
+        let foreign = directory.path().join("something.else");
+        fs::write(&foreign, "x").expect("written");
+        // A child that a neighbouring test is forking at this moment has the descriptor until it
+        // execs: then it is no leftover yet, and the next one sweeps it.
+        let give_up_at = Instant::now() + std::time::Duration::from_secs(60);
+        let next = ControlFile(Some(create_in(directory.path()).expect("a file")));
+        while left.exists() && Instant::now() < give_up_at {
+            next.sweep_beside();
+        }
+        let next = next.0.expect("still there");
+        assert!(!left.exists());
+        assert_eq!(view.until(), Instant::ZERO, "whoever wrote it is dead");
+        let word = mapped.expect("mapped").atomic().load(Ordering::Acquire);
+        assert_eq!(word, 0, "written by whoever swept it");
+        assert!(living.path.exists() && next.path.exists() && foreign.exists());
+    }
+
+    #[test]
+    fn a_directory_in_which_others_can_rename_is_not_used() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let open = |mode| {
+            let mode = fs::Permissions::from_mode(mode);
+            fs::set_permissions(directory.path(), mode).expect("ours");
+            create_in(directory.path()).is_ok()
+        };
+        assert!(open(0o1777) && open(0o755) && !open(0o777));
+    }
+
+    #[test]
+    fn only_a_control_file_is_read_as_one() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        assert!(View::open(file.path()).is_err());
+        assert!(View::open(Path::new("/")).is_err());
+        assert!(View::open(Path::new("/nowhere/at/all")).is_err());
+    }
+}

@@ -1,0 +1,513 @@
+//! The supervisor's side of a guardian: orders out, news in, and the guardian's work when it can
+//! no longer do it itself.
+//!
+//! Made by [`Guardian::attend`](super::Guardian::attend), used by `hold`. Its methods never block:
+//! what the socket does not take is kept, and a guardian that takes nothing is a silent guardian.
+//! It must never call a tree empty that it has not seen empty.
+
+use std::collections::VecDeque;
+use std::future::pending;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, recv};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::net::UnixStream;
+use tokio::time::sleep;
+
+use super::containment::Containment;
+use super::control::{self, ControlFile};
+use super::health_check::HealthCheck;
+use super::liveness::{Beat, LivenessTimer};
+use super::out_frame::OutFrame;
+use super::rescue::Rescue;
+use super::wire::{Event, FRAME, PAYLOAD_MAX, Request};
+use super::{SpawnRequest, WorkloadEvent, fork, tree};
+use crate::clock::Instant;
+
+/// How long a dismissed guardian may take.
+const DISMISSAL: Duration = Duration::from_secs(1);
+/// How often we look whether it has gone, where the kernel does not tell, and whether it can be
+/// told more.
+const NAP: Duration = Duration::from_millis(2);
+
+enum State {
+    /// The guardian is there.
+    Well,
+    /// The guardian was killed, and we do its work.
+    Lost(Rescue),
+    /// So it is, and the tree cannot be killed; that was said, and nothing more will come.
+    Stuck(Rescue),
+    /// Nothing more will come.
+    Over,
+}
+
+/// The supervisor's side of a guardian. Dropped, it is to the guardian as if the supervisor had
+/// died: the tree is drained, and the lease given back.
+pub struct GuardianHandle {
+    pid: i32,
+    socket: UnixStream,
+    containment: Containment,
+    control: ControlFile,
+    state: State,
+    /// From an order to its end; only meanwhile must the guardian answer.
+    busy: bool,
+    /// When the guardian kills on its own, as it was told last.
+    kill_at: Instant,
+    /// The guardian said that the tree cannot be killed.
+    stuck: bool,
+    /// The present or last tree has a lock, which lives as long as somebody keeps its descriptor.
+    locked: bool,
+    liveness: LivenessTimer,
+    health_check: Arc<HealthCheck>,
+    /// The latest question of `health_check` that went to the guardian.
+    carried: u64,
+    outgoing: VecDeque<OutFrame>,
+    incoming: Vec<u8>,
+    inbox: VecDeque<WorkloadEvent>,
+}
+
+impl GuardianHandle {
+    pub(super) fn new(
+        pid: i32,
+        socket: UnixStream,
+        containment: Containment,
+        control: ControlFile,
+        health_check: Arc<HealthCheck>,
+    ) -> GuardianHandle {
+        GuardianHandle {
+            pid,
+            socket,
+            containment,
+            control,
+            state: State::Well,
+            busy: false,
+            kill_at: Instant::FOREVER,
+            stuck: false,
+            locked: false,
+            liveness: LivenessTimer::new(),
+            health_check,
+            carried: 0,
+            outgoing: VecDeque::new(),
+            incoming: Vec::new(),
+            inbox: VecDeque::new(),
+        }
+    }
+
+    /// Starts the command: [`WorkloadEvent::Started`] or [`WorkloadEvent::NotStarted`] follows. One at a time: the
+    /// next one only after [`WorkloadEvent::TreeEmpty`] (or `NotStarted`). An order whose deadline has
+    /// passed by the time the guardian reads it is not started (ETIME).
+    pub fn start(&mut self, order: SpawnRequest) {
+        let refuse = |errno: Errno| WorkloadEvent::NotStarted {
+            errno: errno as i32,
+        };
+        if !matches!(self.state, State::Well) {
+            return self.inbox.push_back(refuse(Errno::ESRCH));
+        }
+        if self.busy || self.stuck {
+            return self.inbox.push_back(refuse(Errno::EBUSY));
+        }
+        let mut payload = Vec::new();
+        // Empty where there is none: an outer trafficcop's would answer for another lock.
+        let path = self.control.path().map(|path| path.as_os_str().to_owned());
+        let control = (control::VARIABLE.into(), path.unwrap_or_default());
+        let set = order.env.iter().chain([&control]);
+        let set = set.map(|(name, value)| (name, Some(value)));
+        for (name, value) in set.chain(order.unset.iter().map(|name| (name, None))) {
+            let name = name.as_bytes();
+            let value = value.map(|value| value.as_bytes());
+            let is_bad = |bytes: &[u8]| bytes.contains(&0);
+            if name.is_empty() || name.contains(&b'=') || is_bad(name) || value.is_some_and(is_bad)
+            {
+                return self.inbox.push_back(refuse(Errno::EINVAL));
+            }
+            payload.extend_from_slice(name);
+            if let Some(value) = value {
+                payload.push(b'=');
+                payload.extend_from_slice(value);
+            }
+            payload.push(0);
+        }
+        let env = payload.len();
+        payload.extend_from_slice(&order.release_info);
+        let (Ok(env), Ok(release_info)) =
+            (u32::try_from(env), u32::try_from(order.release_info.len()))
+        else {
+            return self.inbox.push_back(refuse(Errno::E2BIG));
+        };
+        // One descriptor goes with a frame.
+        if order.lock.is_some() && order.input.is_some() {
+            return self.inbox.push_back(refuse(Errno::EINVAL));
+        }
+        if payload.len() > PAYLOAD_MAX {
+            return self.inbox.push_back(refuse(Errno::E2BIG));
+        }
+        let frame = Request::Start {
+            program: order.program,
+            in_control: order.in_control,
+            term_at: order.term_at,
+            kill_at: order.kill_at,
+            stop_signal: order.stop_signal,
+            env,
+            release_info,
+            lock: order.lock.is_some(),
+            input: order.input.is_some(),
+        };
+        self.busy = true;
+        self.locked = order.lock.is_some();
+        self.kill_at = order.kill_at;
+        self.liveness = LivenessTimer::of_a_start();
+        self.send(frame, &payload, order.lock.or(order.input));
+    }
+
+    /// An order that could not be made, for this error number: [`WorkloadEvent::NotStarted`] follows as if it
+    /// had been given.
+    pub fn refuse(&mut self, errno: i32) {
+        self.inbox.push_back(WorkloadEvent::NotStarted { errno });
+    }
+
+    /// Tells new deadlines; they hold whether later or earlier than before. Too late when the tree
+    /// is being killed already.
+    pub fn extend(&mut self, term_at: Instant, kill_at: Instant) {
+        self.kill_at = kill_at;
+        self.send(Request::Extend { term_at, kill_at }, &[], None);
+    }
+
+    /// Sends `signal` to the command's group, and SIGKILL to the tree at the earlier of
+    /// `end_of_grace` and the deadline to kill.
+    pub fn drain(&mut self, signal: i32, end_of_grace: Instant) {
+        let request = Request::Drain {
+            signal,
+            end_of_grace,
+        };
+        self.send(request, &[], None);
+    }
+
+    /// Kills the whole tree, now.
+    pub fn kill(&mut self) {
+        // Who insists does not wait for a start.
+        self.liveness.started();
+        self.send(Request::Kill, &[], None);
+    }
+
+    /// Passes a signal on to the command: those of job control (TSTP, STOP, CONT) to its whole
+    /// group, others to its main process.
+    pub fn signal(&mut self, signal: i32) {
+        self.send(Request::Signal(signal), &[], None);
+    }
+
+    /// Continues a command that was stopped, in the foreground of the terminal if it was there.
+    pub fn resume(&mut self) {
+        self.send(Request::Resume, &[], None);
+    }
+
+    /// Replaces the last release info; an empty one is none. It outlasts the tree: the guardian gives
+    /// the lease back by it, too, when the supervisor dies between two commands.
+    ///
+    /// # Panics
+    /// If it is longer than 4 MiB.
+    pub fn set_release_info(&mut self, release_info: &[u8]) {
+        assert!(
+            release_info.len() <= PAYLOAD_MAX,
+            "release info of {} bytes",
+            release_info.len()
+        );
+        let length = u32::try_from(release_info.len()).unwrap_or(0);
+        self.send(
+            Request::SetReleaseInfo {
+                release_info: length,
+            },
+            release_info,
+            None,
+        );
+    }
+
+    /// Waits for the next piece of news. Dropping the future loses nothing. It has to be polled
+    /// while a command runs: it is here that the guardian's silence is noticed, and that its work is
+    /// done when it is dead.
+    pub async fn news(&mut self) -> WorkloadEvent {
+        loop {
+            self.read();
+            self.flush();
+            if let Some(news) = self.inbox.pop_front() {
+                return news;
+            }
+            match &mut self.state {
+                State::Well => self.wait().await,
+                State::Lost(rescue) => {
+                    if rescue.is_done(self.pid, &self.containment) {
+                        self.control.retire();
+                        self.state = State::Over;
+                        self.inbox
+                            .push_back(WorkloadEvent::TreeEmpty { at: Instant::now() });
+                    } else if rescue.is_stuck() {
+                        self.state = State::Stuck(*rescue);
+                        self.inbox.push_back(WorkloadEvent::TreeStuck);
+                    } else {
+                        rescue.nap().await;
+                    }
+                }
+                State::Stuck(_) | State::Over => pending().await,
+            }
+        }
+    }
+
+    /// Ends the guardian, which should have nothing to guard (what it has is killed first), and
+    /// reaps it. The lease is not given back.
+    ///
+    /// Whoever is the last to keep the lock of a tree that cannot be killed stays as long as that
+    /// lives: the guardian, or, where that is dead, we.
+    pub async fn dismiss(mut self) {
+        if self.busy {
+            self.kill();
+            while self.busy && matches!(self.state, State::Well) {
+                self.news().await;
+            }
+        }
+        while matches!(self.state, State::Lost(_)) {
+            self.news().await;
+        }
+        match &mut self.state {
+            State::Well if self.stuck => {
+                // It finds itself alone, and goes when nothing of the tree is left.
+                let guardian = self.pid;
+                tracing::warn!(
+                    guardian,
+                    "the guardian (process {guardian}) stays until the last process of the command has ended"
+                );
+                return;
+            }
+            State::Well | State::Lost(_) => {}
+            State::Stuck(rescue) if self.locked => {
+                tracing::warn!(
+                    "without a guardian it is for us to keep the lock: waiting for the last process of the command to end"
+                );
+                while !rescue.is_done(self.pid, &self.containment) {
+                    rescue.nap().await;
+                }
+                return self.control.retire();
+            }
+            State::Stuck(_) | State::Over => return,
+        }
+        self.send(Request::Dismiss, &[], None);
+        // Told by the kernel, where it can tell: a nap would be most of the life of a short command.
+        let mut end = tree::end_of(self.pid);
+        let mut until = Instant::now() + DISMISSAL;
+        for last in [false, true] {
+            while Instant::now() < until {
+                if tree::reap(self.pid) {
+                    fork::forget_unrelated(self.pid);
+                    self.control.retire();
+                    return;
+                }
+                self.flush();
+                tokio::select! {
+                    // Once: under a debugger an end is not ours to reap at that moment.
+                    () = ended(end.as_ref()) => end = None,
+                    () = sleep(NAP) => {}
+                }
+            }
+            if !last {
+                tree::signal(self.pid, libc::SIGKILL);
+                until = Instant::now() + DISMISSAL;
+            }
+        }
+    }
+
+    /// Waits until there is something to read, to write, or to be worried about.
+    async fn wait(&mut self) {
+        let mut until_look = None;
+        if self.busy {
+            let now = Instant::now();
+            let beat = if now >= self.kill_at {
+                // It should be killing. If it is not, there is no second to wait for its answer.
+                match self.liveness.hurry(now) {
+                    Beat::Quiet => self.liveness.look(now),
+                    beat => beat,
+                }
+            } else {
+                self.liveness.look(now)
+            };
+            match beat {
+                Beat::Quiet => {}
+                Beat::Ping(seq) => self.send(Request::Ping(seq), &[], None),
+                Beat::Silent => {
+                    // The answer may have come since we read.
+                    self.read();
+                    if !self.liveness.is_answered() {
+                        self.lose();
+                    }
+                    return;
+                }
+            }
+            let deadline = if now < self.kill_at {
+                self.kill_at.since(now)
+            } else {
+                Duration::MAX
+            };
+            until_look = Some(self.liveness.next(now).min(deadline));
+        }
+        let health_check = Arc::clone(&self.health_check);
+        tokio::select! {
+            () = health_check.asked() => self.carry(),
+            _ = self.socket.readable() => {}
+            _ = self.socket.writable(), if !self.outgoing.is_empty() => {}
+            () = sleep(until_look.unwrap_or_default()), if until_look.is_some() => {}
+        }
+    }
+
+    /// Takes a question about our soundness on to the guardian.
+    fn carry(&mut self) {
+        if let Some(ping) = self.health_check.due(self.carried) {
+            self.carried = HealthCheck::number(ping);
+            self.send(Request::Ping(ping), &[], None);
+        }
+    }
+
+    /// The guardian is dead, or as good as dead.
+    fn lose(&mut self) {
+        if !matches!(self.state, State::Well) {
+            return;
+        }
+        tree::signal(self.pid, libc::SIGKILL);
+        fork::forget_unrelated(self.pid);
+        self.busy = false;
+        self.outgoing.clear();
+        self.control.set(Instant::ZERO);
+        self.state = State::Lost(Rescue::begin());
+        self.inbox.push_back(WorkloadEvent::Lost);
+    }
+
+    // --- the socket ---
+
+    fn send(&mut self, request: Request, payload: &[u8], lock: Option<OwnedFd>) {
+        if !matches!(self.state, State::Well) {
+            return;
+        }
+        let mut bytes = request.encode().to_vec();
+        bytes.extend_from_slice(payload);
+        self.outgoing.push_back(OutFrame::new(bytes, lock));
+        self.flush();
+    }
+
+    fn flush(&mut self) {
+        while let Some(frame) = self.outgoing.front_mut() {
+            // Straight to the kernel: the runtime's idea of readiness may be older than a pause.
+            let mut result = frame.send(self.socket.as_raw_fd());
+            if result == Err(Errno::EAGAIN) {
+                // And the runtime is told, lest it wakes us for what is not so.
+                let socket = self.socket.as_raw_fd();
+                result = self
+                    .socket
+                    .try_io(Interest::WRITABLE, || {
+                        frame.send(socket).map_err(io::Error::from)
+                    })
+                    .map_err(|_| Errno::EAGAIN);
+            }
+            match result {
+                Ok(()) if frame.is_sent() => {
+                    self.outgoing.pop_front();
+                }
+                Ok(()) | Err(Errno::EINTR) => {}
+                // Full, or closed: reading will tell which.
+                Err(Errno::EAGAIN | Errno::EPIPE | Errno::ECONNRESET) => return,
+                // The kernel does not pass its descriptor on (too many are on their way): nothing is
+                // started without.
+                Err(errno) if frame.has_descriptor() => {
+                    self.outgoing.pop_front();
+                    self.busy = false;
+                    self.refuse(errno as i32);
+                }
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Takes in everything that has arrived.
+    fn read(&mut self) {
+        if !matches!(self.state, State::Well) {
+            return;
+        }
+        let fd = self.socket.as_raw_fd();
+        let mut buffer = [0; 1024];
+        loop {
+            let mut result = recv(fd, &mut buffer, MsgFlags::MSG_DONTWAIT);
+            if result == Err(Errno::EAGAIN) {
+                result = self
+                    .socket
+                    .try_io(Interest::READABLE, || {
+                        recv(fd, &mut buffer, MsgFlags::MSG_DONTWAIT).map_err(io::Error::from)
+                    })
+                    .map_err(|_| Errno::EAGAIN);
+            }
+            match result {
+                Ok(0) => return self.lose(),
+                Ok(length) => {
+                    self.incoming.extend_from_slice(&buffer[..length]);
+                    self.understand();
+                }
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => return,
+                Err(_) => return self.lose(),
+            }
+        }
+    }
+
+    fn understand(&mut self) {
+        while let Some(frame) = self.incoming.first_chunk::<FRAME>() {
+            let report = Event::decode(frame);
+            self.incoming.drain(..FRAME);
+            let news = match report {
+                Ok(Event::Pong(seq)) => {
+                    if self.health_check.heard(seq) {
+                        self.carry();
+                    } else {
+                        self.liveness.answered(seq);
+                    }
+                    continue;
+                }
+                Ok(Event::Started { pid }) => {
+                    self.liveness.started();
+                    WorkloadEvent::Started { pid }
+                }
+                Ok(Event::NotStarted { errno }) => {
+                    self.busy = false;
+                    WorkloadEvent::NotStarted { errno }
+                }
+                Ok(Event::Stopped) => WorkloadEvent::Stopped,
+                Ok(Event::Exited(exit)) => WorkloadEvent::Exited(exit),
+                Ok(Event::LeftBehind) => WorkloadEvent::LeftBehind,
+                Ok(Event::TreeEmpty { at }) => {
+                    self.busy = false;
+                    WorkloadEvent::TreeEmpty { at }
+                }
+                Ok(Event::TreeStuck) => {
+                    self.busy = false;
+                    self.stuck = true;
+                    WorkloadEvent::TreeStuck
+                }
+                Ok(Event::Acting) => WorkloadEvent::Acting,
+                Ok(Event::ClockJumped) => WorkloadEvent::ClockJumped,
+                Ok(Event::Ready | Event::Unready { .. }) | Err(_) => {
+                    // A guardian out of its mind guards nothing.
+                    return self.lose();
+                }
+            };
+            self.inbox.push_back(news);
+        }
+    }
+}
+
+/// Resolves when the process behind a pidfd has ended; never, without one.
+async fn ended(process: Option<&AsyncFd<OwnedFd>>) {
+    match process {
+        // An error is for the nap to make good.
+        Some(process) if process.readable().await.is_ok() => {}
+        _ => pending().await,
+    }
+}

@@ -1,0 +1,45 @@
+//! Processes: the guardian, the command's tree, its containment and its terminal.
+//!
+//! ```text
+//! supervisor (GuardianHandle) ══ stream socketpair, frames ══ guardian ── command ── its tree
+//! ```
+//! [`fork`] makes the guardian while the process has one thread and no runtime; [`GuardianHandle`] is
+//! the supervisor's side of it inside the runtime. Only this room sends signals, forks or reads
+//! /proc. It knows nothing of leases: it is given absolute deadlines and obeys them.
+
+// The hidden ones are open for the simulated fleet (tests/fleet.rs); they are no interface.
+pub mod contain;
+mod containment;
+mod control;
+mod event_loop;
+mod fork;
+mod handle;
+mod health_check;
+#[doc(hidden)]
+pub mod liveness;
+mod out_frame;
+mod panic;
+mod rescue;
+mod resolve;
+mod runtime_start;
+mod shared_bytes;
+mod socket_activation;
+mod spawn;
+#[doc(hidden)]
+pub mod state;
+mod tree;
+pub mod tty;
+mod types;
+#[doc(hidden)]
+pub mod wire;
+
+pub use control::View;
+pub use fork::{Guardian, fork, fork_for_a_teller};
+pub use handle::GuardianHandle;
+pub use health_check::{HealthCheck, all_answer};
+pub use panic::leave_by_the_guardians;
+pub use resolve::resolve;
+pub use runtime_start::begin;
+pub use shared_bytes::SharedBytes;
+pub use tty::{StopAsked, stop_ourselves};
+pub use types::{Contain, Program, Refusal, Setup, SpawnRequest, WorkloadEvent};

@@ -1,0 +1,473 @@
+//! Turning an order into a process: what `execvp` needs, prepared before the fork, and the few
+//! system calls between fork and exec.
+//!
+//! Called by [`super::fork`]. The child must not do anything here that could block, allocate
+//! or unwind; and the command must find everything (environment, directory, descriptors, signal
+//! dispositions, priority) as trafficcop itself was given it.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::ptr;
+
+use nix::errno::Errno;
+
+use super::Program;
+use super::contain::Forked;
+use super::containment::Containment;
+use super::runtime_start::is_ignored_by_us;
+use super::socket_activation::{Address, Sockets};
+use super::tty::Foreground;
+use super::wire::Change;
+
+/// Signals 1..=64, as numbers.
+const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;
+
+/// Signals whose dispositions `guardian` changes after they were captured.
+const OURS: [i32; 2] = [libc::SIGCHLD, libc::SIGTTOU];
+
+/// What trafficcop was started with and the command shall find again.
+pub(super) struct SpawnContext {
+    ignored: [bool; 65],
+    /// Those that are not what the command is to find, or that we may change: the others need not
+    /// be set in the child, and these are few.
+    differs: [bool; 65],
+    mask: libc::sigset_t,
+    nice: i32,
+    oom_score_adj: Option<Vec<u8>>,
+    /// The terminal, if we were started in its foreground.
+    pub(super) foreground: Foreground,
+    /// What a service manager listens on for us.
+    pub(super) sockets: Option<Sockets>,
+}
+
+impl SpawnContext {
+    /// Reads what is in force now. To be called before anything of ours changes it.
+    ///
+    /// An ignored signal stays ignored (that is what `nohup` is), a blocked one blocked. Some are
+    /// ignored by ourselves: see [`begin`](super::begin).
+    pub(super) fn capture() -> SpawnContext {
+        let mut ignored = [false; 65];
+        let mut differs = [false; 65];
+        let slots = ignored.iter_mut().zip(&mut differs).skip(1);
+        for (number, (ignored, differs)) in SIGNALS.zip(slots) {
+            let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
+            // SAFETY: with no new action sigaction(2) only writes the old one to a valid pointer;
+            // where it fails (the C library's own signals) the zeros mean "default".
+            let action = unsafe {
+                libc::sigaction(number, ptr::null(), action.as_mut_ptr());
+                action.assume_init()
+            };
+            let found = action.sa_sigaction;
+            *ignored = found == libc::SIG_IGN && !is_ignored_by_us(number);
+            *differs = OURS.contains(&number) || (found != libc::SIG_DFL && !*ignored);
+        }
+        let mut mask = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
+        // SAFETY: with no new mask sigprocmask(2) only writes the old one to a valid pointer.
+        let mask = unsafe {
+            libc::sigprocmask(libc::SIG_BLOCK, ptr::null(), mask.as_mut_ptr());
+            mask.assume_init()
+        };
+        SpawnContext {
+            ignored,
+            differs,
+            mask,
+            nice: nice(),
+            oom_score_adj: None,
+            foreground: Foreground::ours(),
+            sockets: Sockets::ours(),
+        }
+    }
+
+    /// The priority we were started with.
+    pub(super) fn nice(&self) -> i32 {
+        self.nice
+    }
+
+    /// The guardian changed its own OOM score: this is the one the command gets.
+    pub(super) fn restore_oom_score(&mut self, text: Vec<u8>) {
+        self.oom_score_adj = Some(text);
+    }
+
+    /// In the child: puts everything back. `oom` is the child's /proc/self/oom_score_adj.
+    fn restore(&self) {
+        if let Some(score) = &self.oom_score_adj {
+            // SAFETY: constant path, valid buffer; a failure leaves the better score in place.
+            unsafe {
+                let path = c"/proc/self/oom_score_adj";
+                let file = libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+                if file >= 0 {
+                    libc::write(file, score.as_ptr().cast(), score.len());
+                    libc::close(file);
+                }
+            }
+        }
+        // SAFETY: numbers, and pointers to values that live as long as the calls; what fails (the
+        // C library's own signals, SIGKILL) was not changed either.
+        unsafe {
+            if nice() != self.nice {
+                libc::setpriority(libc::PRIO_PROCESS, 0, self.nice);
+            }
+            let wanted = self.ignored.iter().zip(&self.differs).skip(1);
+            for (number, (ignored, differs)) in SIGNALS.zip(wanted) {
+                if !differs {
+                    continue;
+                }
+                let mut action: libc::sigaction = std::mem::zeroed();
+                action.sa_sigaction = if *ignored {
+                    libc::SIG_IGN
+                } else {
+                    libc::SIG_DFL
+                };
+                libc::sigaction(number, &raw const action, ptr::null_mut());
+            }
+            libc::sigprocmask(libc::SIG_SETMASK, &raw const self.mask, ptr::null_mut());
+        }
+    }
+}
+
+fn nice() -> i32 {
+    // SAFETY: getpriority(2) takes numbers; for ourselves it cannot fail.
+    unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }
+}
+
+/// A command with its environment, ready for exec: arrays of pointers into strings it owns.
+pub(super) struct ExecImage {
+    /// What to try, in this order.
+    files: Vec<CString>,
+    _args: Vec<CString>,
+    _env: Vec<CString>,
+    argv: Vec<*const libc::c_char>,
+    envp: Vec<*const libc::c_char>,
+    /// For a file without a format: `/bin/sh FILE ARGS`; the second place is filled in.
+    shell_argv: Vec<*const libc::c_char>,
+    /// It gets our stdin and the terminal.
+    in_front: bool,
+    /// `LISTEN_PID`, where it is the command's: one of `envp`.
+    listens: Option<Address>,
+}
+
+impl ExecImage {
+    /// Finds out what `execvp` would do with `program` in our environment with these changes.
+    ///
+    /// # Errors
+    /// EINVAL where a word holds a NUL or a variable's name is none.
+    pub(super) fn prepare(
+        program: &Program,
+        changes: Vec<Change>,
+        sockets: Option<Sockets>,
+    ) -> Result<ExecImage, Errno> {
+        let command = &program.words;
+        let hidden = |name: &OsStr| sockets.is_some() && Sockets::hides(name, program.in_front);
+        let listens = (program.in_front && sockets.is_some()).then(Address::blank);
+        let mut variables: Vec<(OsString, OsString)> = std::env::vars_os()
+            .filter(|(name, _)| changes.iter().all(|(new, _)| new != name) && !hidden(name))
+            .collect();
+        variables.extend(
+            changes
+                .into_iter()
+                .filter_map(|(name, value)| Some((name, value?))),
+        );
+        let path = variables
+            .iter()
+            .find(|(name, _)| name == "PATH")
+            .map_or(OsStr::new("/bin:/usr/bin"), |(_, value)| value);
+        let files = candidates(command.first().ok_or(Errno::EINVAL)?, path)?;
+        let args = command
+            .iter()
+            .map(|word| CString::new(word.as_bytes()).map_err(|_| Errno::EINVAL))
+            .collect::<Result<Vec<_>, _>>()?;
+        let env = variables
+            .into_iter()
+            .map(|(name, value)| {
+                let mut entry = name.into_vec();
+                entry.push(b'=');
+                entry.extend_from_slice(value.as_bytes());
+                CString::new(entry).map_err(|_| Errno::EINVAL)
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        let argv = pointers(args.iter());
+        let mut shell_argv = vec![c"/bin/sh".as_ptr(), ptr::null()];
+        shell_argv.extend_from_slice(&argv[1..]);
+        let mut envp = pointers(env.iter());
+        // Before the null that ends them.
+        envp.splice(0..0, listens.iter().map(Address::as_ptr));
+        Ok(ExecImage {
+            argv,
+            envp,
+            listens,
+            shell_argv,
+            files,
+            _args: args,
+            _env: env,
+            in_front: program.in_front,
+        })
+    }
+
+    /// In the child: becomes the command, or tells why not.
+    fn exec(&mut self) -> Errno {
+        let mut exec_result = Errno::ENOENT;
+        let mut denied = false;
+        for file in &self.files {
+            // SAFETY: the arrays end with null and point to strings that `self` owns.
+            unsafe {
+                libc::execve(file.as_ptr(), self.argv.as_ptr(), self.envp.as_ptr());
+            }
+            exec_result = Errno::last();
+            if exec_result == Errno::ENOEXEC {
+                // A script without "#!": what execvp does since ever.
+                self.shell_argv[1] = file.as_ptr();
+                // SAFETY: as above; "/bin/sh" is a constant.
+                unsafe {
+                    libc::execve(
+                        c"/bin/sh".as_ptr(),
+                        self.shell_argv.as_ptr(),
+                        self.envp.as_ptr(),
+                    );
+                }
+                return Errno::last();
+            }
+            match exec_result {
+                // Perhaps a later directory has one that we may run.
+                Errno::EACCES => denied = true,
+                Errno::ENOENT
+                | Errno::ENOTDIR
+                | Errno::ESTALE
+                | Errno::ENODEV
+                | Errno::ETIMEDOUT => {}
+                other => return other,
+            }
+        }
+        if denied { Errno::EACCES } else { exec_result }
+    }
+}
+
+fn pointers<'a>(strings: impl Iterator<Item = &'a CString>) -> Vec<*const libc::c_char> {
+    strings
+        .map(|string| string.as_ptr())
+        .chain([ptr::null()])
+        .collect()
+}
+
+/// The files that `execvp` would try for `name`.
+fn candidates(name: &OsStr, path: &OsStr) -> Result<Vec<CString>, Errno> {
+    let name = name.as_bytes();
+    if name.is_empty() {
+        return Ok(Vec::new());
+    }
+    let whole = |bytes: Vec<u8>| CString::new(bytes).map_err(|_| Errno::EINVAL);
+    if name.contains(&b'/') {
+        return Ok(vec![whole(name.to_vec())?]);
+    }
+    path.as_bytes()
+        .split(|byte| *byte == b':')
+        .map(|directory| {
+            let mut file = directory.to_vec();
+            if !file.is_empty() {
+                file.push(b'/');
+            }
+            file.extend_from_slice(name);
+            whole(file)
+        })
+        .collect()
+}
+
+/// A child between fork and exec, or beyond.
+pub(super) struct Child {
+    /// The process, and the process group that it leads.
+    pub(super) pid: i32,
+    /// Carries four bytes of error number if the exec fails, and ends without if it succeeds.
+    pub(super) exec_result: OwnedFd,
+}
+
+/// Descriptors that are handed to one command.
+#[derive(Clone, Copy, Default)]
+pub(super) struct PassedFds<'a> {
+    /// Kept open by the command under the number it has.
+    pub(super) lock: Option<BorrowedFd<'a>>,
+    /// Its stdin, if it is not in front.
+    pub(super) input: Option<BorrowedFd<'a>>,
+}
+
+/// Forks a child that becomes the command.
+///
+/// # Errors
+/// What pipe(2) and fork(2) say.
+pub(super) fn spawn(
+    image: &mut ExecImage,
+    context: &SpawnContext,
+    handed: PassedFds<'_>,
+    containment: &Containment,
+) -> Result<Child, Errno> {
+    // Taken before the fork: afterwards the child could not tell a new parent from the old one.
+    let parent = nix::unistd::getpid().as_raw();
+    spawn_under(parent, image, context, handed, containment)
+}
+
+fn spawn_under(
+    parent: i32,
+    image: &mut ExecImage,
+    context: &SpawnContext,
+    handed: PassedFds<'_>,
+    containment: &Containment,
+) -> Result<Child, Errno> {
+    let parent = containment.parent_seen(parent);
+    let join = containment.join();
+    let (exec_result, tell) =
+        nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC | nix::fcntl::OFlag::O_NONBLOCK)?;
+    // SAFETY: the guardian has one thread, so the child's memory is consistent; the child calls
+    // only what is listed in `become_command` and never returns.
+    match unsafe { containment.fork() }? {
+        Forked::Child => become_command(image, context, handed, join, parent, tell.as_raw_fd()),
+        Forked::Parent(pid) => {
+            // Both do it, so that it is done before either relies on it.
+            // SAFETY: setpgid(2) takes numbers; it fails if the child has execed, having done it.
+            unsafe { libc::setpgid(pid, pid) };
+            Ok(Child { pid, exec_result })
+        }
+    }
+}
+
+/// The child's part: no allocation, no lock, no unwinding, and no way back.
+fn become_command(
+    image: &mut ExecImage,
+    context: &SpawnContext,
+    handed: PassedFds<'_>,
+    join: Option<RawFd>,
+    parent: i32,
+    tell: RawFd,
+) -> ! {
+    // SAFETY: system calls with numbers and with pointers to values that live long enough; all
+    // signals are blocked until `restore`.
+    unsafe {
+        libc::setpgid(0, 0);
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        // Had the guardian died before that, nothing would tell us any more.
+        if libc::getppid() != parent {
+            libc::_exit(127);
+        }
+    }
+    if let Some(file) = join {
+        // SAFETY: a valid descriptor and a buffer of one byte.
+        if unsafe { libc::write(file, c"0".as_ptr().cast(), 1) } != 1 {
+            // Outside of what is to contain it the command must not run.
+            give_up(tell, Errno::last());
+        }
+    }
+    if let Some(listens) = &mut image.listens {
+        listens.fill(std::process::id());
+    } else if let Some(sockets) = context.sockets {
+        sockets.close();
+    }
+    if let Some(lock) = handed.lock {
+        // SAFETY: a valid descriptor, whose flag is cleared in this process only.
+        unsafe { libc::fcntl(lock.as_raw_fd(), libc::F_SETFD, 0) };
+    }
+    if image.in_front {
+        context.foreground.occupy();
+    } else if let Err(errno) = handed.input.map_or_else(read_nothing, read_from) {
+        give_up(tell, errno);
+    }
+    context.restore();
+    give_up(tell, image.exec())
+}
+
+/// In the child: what stands on stdin is for another.
+fn read_nothing() -> Result<(), Errno> {
+    // SAFETY: a constant path, and numbers; the copy on descriptor 0 is not close-on-exec.
+    let done = unsafe {
+        let file = libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY);
+        if file > 0 {
+            let done = libc::dup2(file, 0);
+            libc::close(file);
+            done
+        } else {
+            file
+        }
+    };
+    if done < 0 { Err(Errno::last()) } else { Ok(()) }
+}
+
+/// In the child: this stands on stdin.
+fn read_from(input: BorrowedFd<'_>) -> Result<(), Errno> {
+    // SAFETY: valid descriptors. Where it is 0 already (we were started without a stdin) only its
+    // flag is to be cleared; a copy is not close-on-exec.
+    let done = unsafe {
+        match input.as_raw_fd() {
+            0 => libc::fcntl(0, libc::F_SETFD, 0),
+            other => libc::dup2(other, 0),
+        }
+    };
+    if done < 0 { Err(Errno::last()) } else { Ok(()) }
+}
+
+fn give_up(tell: RawFd, errno: Errno) -> ! {
+    let bytes = (errno as i32).to_le_bytes();
+    // SAFETY: a valid buffer; the pipe is empty, so the four bytes go in at once.
+    unsafe {
+        libc::write(tell, bytes.as_ptr().cast(), bytes.len());
+        libc::_exit(127)
+    }
+}
+
+/// What the pipe of a [`Child`] says so far: nothing yet, executed, or an error number.
+pub(super) fn exec_result(pipe: BorrowedFd<'_>) -> Option<Result<(), i32>> {
+    let mut bytes = [0; 4];
+    match nix::unistd::read(pipe, &mut bytes) {
+        Ok(4) => Some(Err(i32::from_le_bytes(bytes))),
+        Ok(_) => Some(Ok(())),
+        Err(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tried(name: &str, path: &str) -> Vec<String> {
+        candidates(OsStr::new(name), OsStr::new(path))
+            .unwrap()
+            .into_iter()
+            .map(|file| file.into_string().unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn a_name_is_looked_for_as_execvp_does() {
+        assert_eq!(tried("ls", "/bin:/usr/bin"), ["/bin/ls", "/usr/bin/ls"]);
+        assert_eq!(tried("./ls", "/bin"), ["./ls"]);
+        assert_eq!(tried("ls", ":/bin"), ["ls", "/bin/ls"]);
+        assert!(tried("", "/bin").is_empty());
+    }
+
+    #[test]
+    fn a_child_whose_parent_is_already_another_does_not_become_the_command() {
+        let me = nix::unistd::getpid().as_raw();
+        for (parent, expected) in [(me, 7), (1, 127)] {
+            let program = Program::script(OsStr::new("exit 7"));
+            let mut image = ExecImage::prepare(&program, Vec::new(), None).unwrap();
+            let context = SpawnContext::capture();
+            let child = spawn_under(
+                parent,
+                &mut image,
+                &context,
+                PassedFds::default(),
+                &Containment::None,
+            )
+            .unwrap();
+            let pid = nix::unistd::Pid::from_raw(child.pid);
+            let status = nix::sys::wait::waitpid(pid, None).unwrap();
+            assert_eq!(status, nix::sys::wait::WaitStatus::Exited(pid, expected));
+        }
+    }
+
+    #[test]
+    fn a_nul_is_refused() {
+        let program = Program::command(vec!["true".into()]);
+        let bad = vec![("A".into(), Some("x\0y".into()))];
+        assert_eq!(
+            ExecImage::prepare(&program, bad, None).err(),
+            Some(Errno::EINVAL)
+        );
+    }
+}

@@ -1,0 +1,250 @@
+//! What the guardian must decide, case by case and for any order of events.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn at(millis: u64) -> Instant {
+    Instant::ZERO + Duration::from_secs(1000) + Duration::from_millis(millis)
+}
+
+fn steps(watch: &mut GuardianState, millis: u64, event: Input) -> Vec<Step> {
+    watch.step(at(millis), event).iter().collect()
+}
+
+/// A command that runs, TERM at 100 ms and KILL at 200 ms.
+fn running() -> GuardianState {
+    let mut watch = GuardianState::new();
+    let forked = Input::Forked {
+        term_at: at(100),
+        kill_at: at(200),
+        stop_signal: libc::SIGINT,
+        pid: 7,
+    };
+    assert_eq!(steps(&mut watch, 0, forked), []);
+    let started = Step::Tell(Event::Started { pid: 7 });
+    assert_eq!(steps(&mut watch, 0, Input::Executed), [started]);
+    watch
+}
+
+const ACTING: Step = Step::Tell(Event::Acting);
+
+fn extended(term: u64, kill: u64) -> Input {
+    Input::Extended {
+        term_at: at(term),
+        kill_at: at(kill),
+    }
+}
+
+#[test]
+fn deadlines_are_acted_on_when_they_pass() {
+    let mut watch = running();
+    assert_eq!(watch.next(), at(100));
+    assert_eq!(steps(&mut watch, 99, Input::Ticked), []);
+    let drain = [ACTING, Step::SignalGroup(libc::SIGINT)];
+    assert_eq!(steps(&mut watch, 100, Input::Ticked), drain);
+    assert_eq!(watch.next(), at(200));
+    assert_eq!(steps(&mut watch, 200, Input::Ticked), [Step::Kill]);
+}
+
+#[test]
+fn the_command_may_believe_in_its_control_until_it_is_in_doubt() {
+    let mut watch = GuardianState::new();
+    assert_eq!(watch.control(), Instant::ZERO);
+    watch = running();
+    assert_eq!(watch.control(), at(200));
+    steps(&mut watch, 50, extended(300, 400));
+    assert_eq!(watch.control(), at(400));
+    // A requested drain is none for want of control.
+    let drain = Input::DrainAsked {
+        signal: libc::SIGTERM,
+        end_of_grace: at(1000),
+    };
+    steps(&mut watch, 60, drain);
+    assert_eq!(watch.control(), at(400));
+    steps(&mut watch, 70, extended(500, 600));
+    assert_eq!(watch.control(), at(600));
+    steps(&mut watch, 80, Input::KillAsked);
+    assert_eq!(watch.control(), Instant::ZERO);
+
+    let mut watch = running();
+    steps(&mut watch, 100, Input::Ticked);
+    assert_eq!(watch.control(), Instant::ZERO);
+    // Asked to end, it is not told that it may go on after all.
+    steps(&mut watch, 110, extended(900, 1000));
+    assert_eq!(watch.control(), Instant::ZERO);
+
+    let mut watch = running();
+    steps(&mut watch, 10, Input::Orphaned);
+    assert_eq!(watch.control(), at(200));
+    steps(&mut watch, 20, Input::MainExited(Exit::Code(0)));
+    steps(&mut watch, 20, Input::Emptied);
+    assert_eq!(watch.control(), Instant::ZERO);
+}
+
+#[test]
+fn a_renewal_behind_the_deadline_is_an_expiry() {
+    let mut watch = running();
+    let acts = [ACTING, Step::Kill];
+    assert_eq!(steps(&mut watch, 200, extended(900, 1000)), acts);
+    assert_eq!(steps(&mut watch, 201, extended(900, 1000)), []);
+    assert!(watch.is_killing());
+}
+
+#[test]
+fn a_shorter_deadline_that_has_passed_is_acted_on_at_once() {
+    let mut watch = running();
+    assert_eq!(
+        steps(&mut watch, 50, extended(10, 20)),
+        [ACTING, Step::Kill]
+    );
+}
+
+#[test]
+fn a_renewal_moves_the_kill_of_a_drain_but_not_its_grace() {
+    let mut watch = running();
+    let asked = Input::DrainAsked {
+        signal: libc::SIGTERM,
+        end_of_grace: at(500),
+    };
+    let signalled = [Step::SignalGroup(libc::SIGTERM)];
+    assert_eq!(steps(&mut watch, 10, asked), signalled);
+    assert_eq!(watch.next(), at(200));
+    assert_eq!(steps(&mut watch, 20, extended(900, 1000)), []);
+    assert_eq!(watch.next(), at(500));
+    // The guardian does what it was told: that is not acting on its own.
+    assert_eq!(steps(&mut watch, 500, Input::Ticked), [Step::Kill]);
+}
+
+#[test]
+fn a_dead_supervisor_leaves_the_grace_of_its_deadlines() {
+    let mut watch = running();
+    steps(&mut watch, 10, extended(5000, 5300));
+    let signalled = [Step::SignalGroup(libc::SIGINT)];
+    assert_eq!(steps(&mut watch, 20, Input::Orphaned), signalled);
+    assert_eq!(watch.next(), at(320));
+    assert_eq!(steps(&mut watch, 320, Input::Ticked), [Step::Kill]);
+    let told = steps(&mut watch, 330, Input::Emptied);
+    let empty = Step::Tell(Event::TreeEmpty { at: at(330) });
+    assert_eq!(told, [empty, Step::Depart]);
+}
+
+#[test]
+fn a_dead_supervisor_without_deadlines_leaves_ten_seconds() {
+    let mut watch = running();
+    let forever = Input::Extended {
+        term_at: Instant::FOREVER,
+        kill_at: Instant::FOREVER,
+    };
+    steps(&mut watch, 10, forever);
+    steps(&mut watch, 20, Input::Orphaned);
+    assert_eq!(watch.next(), at(10_020));
+}
+
+#[test]
+fn what_is_left_behind_is_drained() {
+    let mut watch = running();
+    let exit = Input::MainExited(Exit::Code(0));
+    let told = Step::Tell(Event::Exited(Exit::Code(0)));
+    assert_eq!(steps(&mut watch, 10, exit), [told]);
+    let drained = [
+        Step::Tell(Event::LeftBehind),
+        Step::SignalGroup(libc::SIGTERM),
+        Step::TermRest,
+    ];
+    assert_eq!(steps(&mut watch, 10, Input::OthersLive), drained);
+    assert_eq!(steps(&mut watch, 20, Input::OthersLive), [Step::TermRest]);
+    assert_eq!(watch.next(), at(110));
+}
+
+#[test]
+fn what_cannot_be_executed_was_never_started() {
+    let mut watch = GuardianState::new();
+    let forked = Input::Forked {
+        term_at: Instant::FOREVER,
+        kill_at: Instant::FOREVER,
+        stop_signal: libc::SIGTERM,
+        pid: 7,
+    };
+    steps(&mut watch, 0, forked);
+    assert_eq!(steps(&mut watch, 1, Input::NotExecuted { errno: 2 }), []);
+    let exit = Input::MainExited(Exit::Code(127));
+    assert_eq!(steps(&mut watch, 2, exit), []);
+    let told = [Step::Tell(Event::NotStarted { errno: 2 })];
+    assert_eq!(steps(&mut watch, 3, Input::Emptied), told);
+    assert!(watch.is_idle());
+}
+
+#[test]
+fn a_tree_that_does_not_die_is_called_stuck_and_never_empty() {
+    let mut watch = running();
+    steps(&mut watch, 10, Input::KillAsked);
+    let stuck = [Step::Tell(Event::TreeStuck)];
+    assert_eq!(steps(&mut watch, 10_010, Input::Ticked), stuck);
+    assert_eq!(watch.next(), Instant::FOREVER);
+    assert_eq!(steps(&mut watch, 20_000, Input::Emptied), []);
+}
+
+fn event() -> impl Strategy<Value = Input> {
+    let soon = (0_u64..2000).prop_map(at);
+    let when = prop_oneof![9 => soon, 1 => Just(Instant::FOREVER)];
+    prop_oneof![
+        4 => Just(Input::Ticked),
+        4 => (when.clone(), when.clone())
+            .prop_map(|(term_at, kill_at)| Input::Extended { term_at, kill_at }),
+        2 => when.prop_map(|end_of_grace| Input::DrainAsked {
+            signal: libc::SIGTERM,
+            end_of_grace
+        }),
+        1 => Just(Input::KillAsked),
+        1 => Just(Input::Orphaned),
+        1 => Just(Input::Executed),
+        1 => Just(Input::NotExecuted { errno: 2 }),
+        1 => Just(Input::MainExited(Exit::Code(0))),
+        2 => Just(Input::OthersLive),
+        1 => Just(Input::Emptied),
+    ]
+}
+
+proptest! {
+    /// Whatever happens in whatever order: once the deadline in force has passed, the tree is
+    /// being killed; that ends with the tree, of which the end is told once.
+    #[test]
+    fn no_order_of_events_outlasts_the_deadline(
+        events in prop::collection::vec((0_u64..100, event()), 0..60)
+    ) {
+        let mut watch = running();
+        let mut kill_at = at(200);
+        let (mut now, mut killed, mut ends) = (0, false, 0);
+        for (gap, event) in events {
+            now += gap;
+            let was_killing = watch.is_killing();
+            let was_idle = watch.is_idle();
+            // A renewal counts if it comes before the deadline that was in force.
+            if let Input::Extended { kill_at: told, .. } = event
+                && at(now) < kill_at && !was_killing
+            {
+                kill_at = told;
+            }
+            for step in steps(&mut watch, now, event) {
+                killed |= step == Step::Kill;
+                ends += usize::from(matches!(
+                    step,
+                    Step::Tell(Event::TreeEmpty { .. } | Event::NotStarted { .. })
+                ));
+            }
+            prop_assert!(watch.control() <= kill_at);
+            prop_assert!(at(now) < kill_at || watch.is_idle() || (watch.is_killing() && killed));
+            if was_killing {
+                prop_assert!(watch.is_killing() || event == Input::Emptied);
+            }
+            if was_idle {
+                prop_assert!(watch.is_idle());
+            }
+            prop_assert!(watch.is_idle() || watch.is_killing() || watch.next() > at(now));
+        }
+        prop_assert!(ends <= 1);
+    }
+}

@@ -1,0 +1,453 @@
+//! Finding, signalling, killing and reaping the processes of a tree.
+//!
+//! Called by [`super::fork`] for the command's tree, and by [`super::handle`] when the
+//! guardian has died and the orphans have come to the supervisor. Both are child subreapers, so
+//! whatever loses its parent inside the tree becomes a direct child.
+//!
+//! Only direct children that have not been reaped are ever signalled, by id or as members of the
+//! group whose leader has not been reaped: such an id cannot have been given to another process.
+//! (SIGCONT to what is stopped is sent by descriptor, which cannot become another's either.)
+//! What /proc shows helps to find them and proves nothing: it may be another PID namespace's, and
+//! its lists are no snapshots. That none is left is said by waitid(2) alone.
+//! Nothing here may allocate where the kernel has `/proc/<pid>/task/<tid>/children`: the guardian
+//! has to work when there is no memory left.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::FileExt;
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use super::contain::raw;
+use crate::core::Exit;
+
+/// What a child did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// It ended, and is still to be reaped.
+    Ended(Exit),
+    /// It was stopped.
+    Stopped,
+}
+
+/// Sends `signal` to one process. The caller knows that it has not been reaped.
+pub(super) fn signal(pid: i32, signal: i32) {
+    debug_assert!(pid > 1, "a process, not a group and not everybody");
+    // SAFETY: kill(2) takes numbers only. That it fails is meant: the process may be a zombie, or
+    // not ours to signal, and the caller judges by whether it goes away.
+    unsafe { libc::kill(pid, signal) };
+}
+
+/// Sends `signal` to the process group. The caller knows that its leader has not been reaped.
+pub(super) fn signal_group(leader: i32, signal: i32) {
+    debug_assert!(leader > 1, "a group, not our own and not everybody");
+    // SAFETY: kill(2) takes numbers only; see `signal` for its failures.
+    unsafe { libc::kill(-leader, signal) };
+}
+
+/// Continues every process that is stopped and that `concerns` names: one that runs would only be
+/// told of a signal that nobody sent, and before the one that was. Tells whether it could look.
+///
+/// Whoever is to be continued may be anybody's child, so it is held by a descriptor before it is
+/// looked at: what was seen was seen of the one that is signalled. Allocates nothing.
+pub(super) fn resume_stopped(mut concerns: impl FnMut(i32) -> bool) -> bool {
+    let mut able = true;
+    let listed = each_process(|pid| {
+        if able && concerns(pid) && is_stopped(pid) {
+            able = match raw::pidfd_open(pid) {
+                Ok(process) => {
+                    if concerns(pid) && is_stopped(pid) {
+                        // It may have ended meanwhile.
+                        let _ = raw::pidfd_signal(process.as_fd(), libc::SIGCONT);
+                    }
+                    true
+                }
+                Err(why) => why.raw_os_error() == Some(libc::ESRCH),
+            };
+        }
+    });
+    listed && able
+}
+
+/// Whether a process is stopped at this moment, as a shell or `kill -STOP` stops it.
+pub(super) fn is_stopped(pid: i32) -> bool {
+    stat_of(pid, |state, _| state == b'T').unwrap_or(false)
+}
+
+/// Whether `ancestor` is among the ancestors of `pid`.
+pub(super) fn descends_from(mut pid: i32, ancestor: i32) -> bool {
+    while pid > 1 {
+        match parent_of(pid) {
+            Some(parent) if parent == ancestor => return true,
+            Some(parent) => pid = parent,
+            None => return false,
+        }
+    }
+    false
+}
+
+/// The state and the parent of a process. Allocates nothing.
+fn stat_of<T>(pid: i32, tell: impl FnOnce(u8, i32) -> T) -> Option<T> {
+    let mut path = [0_u8; 32];
+    let mut rest = &mut path[..];
+    write!(rest, "/proc/{pid}/stat").ok()?;
+    let room = rest.len();
+    let length = path.len() - room;
+    let file = File::open(std::str::from_utf8(&path[..length]).ok()?).ok()?;
+    let mut text = [0_u8; 512];
+    let length = file.read_at(&mut text, 0).ok()?;
+    // The name in parentheses may hold anything, parentheses and blanks included.
+    let end = text[..length].iter().rposition(|byte| *byte == b')')?;
+    let mut words = std::str::from_utf8(&text[end + 1..length])
+        .ok()?
+        .split_ascii_whitespace();
+    let state = *words.next()?.as_bytes().first()?;
+    Some(tell(state, words.next()?.parse().ok()?))
+}
+
+/// Calls `visit` with the id of every process that /proc shows; tells whether it shows any.
+/// Allocates nothing.
+pub(super) fn each_process(mut visit: impl FnMut(i32)) -> bool {
+    /// Where a `linux_dirent64` has its length, and where its name begins.
+    const LENGTH: usize = 16;
+    const NAME: usize = 19;
+    let Ok(directory) = File::open("/proc") else {
+        return false;
+    };
+    let mut entries = [0_u8; 4096];
+    let mut any = false;
+    loop {
+        // SAFETY: getdents64(2) writes no more than it is told to into a buffer that is ours.
+        let read = unsafe {
+            libc::syscall(
+                libc::SYS_getdents64,
+                directory.as_raw_fd(),
+                entries.as_mut_ptr(),
+                entries.len(),
+            )
+        };
+        let mut rest = match usize::try_from(read) {
+            Ok(1..) => &entries[..usize::try_from(read).unwrap_or(0)],
+            Ok(0) | Err(_) => return any,
+        };
+        while let Some(length) = rest.get(LENGTH..LENGTH + 2) {
+            let length = usize::from(u16::from_ne_bytes([length[0], length[1]]));
+            let Some(entry) = rest.get(..length).filter(|entry| entry.len() > NAME) else {
+                return any;
+            };
+            let name = entry[NAME..].split(|byte| *byte == 0).next();
+            let name = name.and_then(|name| std::str::from_utf8(name).ok());
+            if let Some(pid) = name.and_then(|name| name.parse().ok()) {
+                any = true;
+                visit(pid);
+            }
+            rest = &rest[length..];
+        }
+    }
+}
+
+/// Whether `pid` is in the process group of `leader`.
+pub(super) fn is_in_group(pid: i32, leader: i32) -> bool {
+    // SAFETY: getpgid(2) takes a number and gives one.
+    unsafe { libc::getpgid(pid) == leader }
+}
+
+/// What has become of the child `pid`. An end is seen again and again until [`reap`]; a stop is
+/// seen once. `None`: nothing new.
+pub(super) fn look_at(pid: i32) -> Option<Change> {
+    let id = libc::id_t::try_from(pid).ok()?;
+    if let Some(info) = wait(libc::P_PID, id, libc::WEXITED | libc::WNOWAIT) {
+        return Some(Change::Ended(info.exit));
+    }
+    wait(libc::P_PID, id, libc::WSTOPPED).map(|_| Change::Stopped)
+}
+
+/// A child that ended and is still to be reaped, whichever.
+pub(super) fn any_ended() -> Option<i32> {
+    wait(libc::P_ALL, 0, libc::WEXITED | libc::WNOWAIT).map(|info| info.pid)
+}
+
+/// Reaps the child if it has ended; tells whether it is gone (or was no child of ours).
+pub(super) fn reap(pid: i32) -> bool {
+    // SAFETY: waitpid(2) may be given no place for the status.
+    let answer = unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::WNOHANG) };
+    answer == pid || (answer == -1 && nix::Error::last() == nix::Error::ECHILD)
+}
+
+/// A descriptor that becomes readable when the process ends. The caller knows that it has not been
+/// reaped. `None` where the kernel (before 5.3) or a filter of system calls has no such thing.
+pub(super) fn end_of(pid: i32) -> Option<AsyncFd<OwnedFd>> {
+    // SAFETY: pidfd_open(2) takes numbers; what it returns is a new descriptor or -1.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    let fd = RawFd::try_from(fd).ok().filter(|fd| *fd >= 0)?;
+    // SAFETY: the kernel has just made this descriptor (close-on-exec) for us alone.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: an owned descriptor stays open, and the same, for as long as it is not dropped.
+    unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.ok()
+}
+
+/// Whether /proc shows the PID namespace that we live in; if not, what it calls us. A process that was
+/// put into a new namespace still sees the /proc of the old one until somebody mounts another: the ids
+/// there are other processes' in here.
+///
+/// # Errors
+/// The name it has for us, or why there is none.
+pub(super) fn proc_is_ours() -> Result<(), String> {
+    match std::fs::read_link("/proc/self") {
+        Ok(name) if name.as_os_str() == &*std::process::id().to_string() => Ok(()),
+        Ok(name) => Err(name.display().to_string()),
+        Err(error) => Err(format!("nothing ({error})")),
+    }
+}
+
+/// Whether this process has no children at all, neither living nor to be reaped.
+pub(super) fn is_childless() -> bool {
+    let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+    // SAFETY: waitid(2) writes to the siginfo it is given a valid pointer to.
+    let answer = unsafe {
+        libc::waitid(
+            libc::P_ALL,
+            0,
+            info.as_mut_ptr(),
+            libc::WEXITED | libc::WNOHANG | libc::WNOWAIT,
+        )
+    };
+    answer == -1 && nix::Error::last() == nix::Error::ECHILD
+}
+
+/// Whether `pid` is a child of this process, be it living or to be reaped.
+pub(super) fn is_child(pid: i32) -> bool {
+    let Ok(id) = libc::id_t::try_from(pid) else {
+        return false;
+    };
+    let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+    let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: waitid(2) writes to the siginfo it is given a valid pointer to.
+    unsafe { libc::waitid(libc::P_PID, id, info.as_mut_ptr(), options) == 0 }
+}
+
+struct Info {
+    pid: i32,
+    exit: Exit,
+}
+
+fn wait(kind: libc::idtype_t, id: libc::id_t, options: i32) -> Option<Info> {
+    let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+    // SAFETY: waitid(2) writes to the siginfo it is given a valid pointer to, which is initialised
+    // with zeros: that is what it means for "nothing to report" on every kernel.
+    let (answer, info) = unsafe {
+        let answer = libc::waitid(kind, id, info.as_mut_ptr(), options | libc::WNOHANG);
+        (answer, info.assume_init())
+    };
+    // SAFETY: the kernel filled in the fields of a SIGCHLD, or they are zero.
+    let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
+    if answer != 0 || pid == 0 {
+        return None;
+    }
+    let exit = if info.si_code == libc::CLD_EXITED {
+        Exit::Code((status & 0xff).to_le_bytes()[0])
+    } else {
+        Exit::Signal(status)
+    };
+    Some(Info { pid, exit })
+}
+
+/// The list of this thread's children, opened once so that it can be read when no descriptor is to
+/// be had.
+pub(super) struct Children {
+    list: Option<File>,
+    me: i32,
+}
+
+impl Children {
+    /// For the calling process, which must have one thread.
+    pub(super) fn of_this_thread() -> Children {
+        Children {
+            // Absent without CONFIG_PROC_CHILDREN; the walk over /proc does the same, slower.
+            list: File::open("/proc/thread-self/children").ok(),
+            me: i32::try_from(std::process::id()).unwrap_or(0),
+        }
+    }
+
+    /// Calls `visit` with the id of every direct child, zombies included. The kernel's list is not
+    /// a snapshot: a child can be missed while others come and go, and is seen the next time.
+    pub(super) fn each(&self, visit: impl FnMut(i32)) {
+        match &self.list {
+            Some(list) => each_listed(list, visit),
+            None => each_by_parent(self.me, visit),
+        }
+    }
+}
+
+/// Reads ids separated by blanks, without allocating.
+fn each_listed(list: &File, mut visit: impl FnMut(i32)) {
+    let mut buffer = [0_u8; 2048];
+    let mut offset = 0;
+    let mut number: i32 = 0;
+    loop {
+        let length = match list.read_at(&mut buffer, offset) {
+            Ok(0) => break,
+            Ok(length) => length,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(_) => break,
+        };
+        offset += length as u64;
+        for byte in &buffer[..length] {
+            if byte.is_ascii_digit() {
+                number = number
+                    .saturating_mul(10)
+                    .saturating_add(i32::from(byte - b'0'));
+            } else if number > 0 {
+                visit(number);
+                number = 0;
+            }
+        }
+    }
+    if number > 0 {
+        visit(number);
+    }
+}
+
+/// Looks through all of /proc for processes whose parent is `parent`.
+fn each_by_parent(parent: i32, mut visit: impl FnMut(i32)) {
+    each_process(|pid| {
+        if parent_of(pid) == Some(parent) {
+            visit(pid);
+        }
+    });
+}
+
+/// The parent of a process.
+pub(super) fn parent_of(pid: i32) -> Option<i32> {
+    stat_of(pid, |_, parent| parent)
+}
+
+/// The direct children of a process, which may have many threads; none where /proc is not ours.
+/// Allocates: for the supervisor.
+pub(super) fn children_of(pid: i32) -> Vec<i32> {
+    let mut found = Vec::new();
+    if proc_is_ours().is_err() {
+        return found;
+    }
+    let mut listed = false;
+    if let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) {
+        for thread in threads.flatten() {
+            if let Ok(list) = File::open(thread.path().join("children")) {
+                listed = true;
+                each_listed(&list, |child| found.push(child));
+            }
+        }
+    }
+    if !listed {
+        each_by_parent(pid, |child| found.push(child));
+    }
+    found
+}
+
+/// Kills and reaps every direct child of this process but those that `spare` names, over and over
+/// while that makes headway: what loses its parent comes to us. Tells whether none is left, by the
+/// kernel's word. Allocates: for the supervisor.
+pub(super) fn sweep(spare: &[i32]) -> bool {
+    let me = i32::try_from(std::process::id()).unwrap_or(0);
+    // Bounded, so that a storm of forks cannot keep the supervisor from everything else.
+    for _ in 0..64 {
+        let mut reaped = false;
+        let listed = children_of(me);
+        for &child in &listed {
+            // A list that is not about us names strangers.
+            if spare.contains(&child) || !is_child(child) {
+                continue;
+            }
+            signal(child, libc::SIGKILL);
+            reaped |= reap(child);
+        }
+        // Whoever has ended needs no list to be found.
+        while let Some(child) = any_ended().filter(|child| !spare.contains(child)) {
+            reaped |= reap(child);
+        }
+        if !reaped {
+            return none_but(spare, &listed);
+        }
+    }
+    false
+}
+
+/// Whether this process has no children but those that `spare` names. Where it has none at all, the
+/// kernel says so. Where it has some of those, it says of each that is asked for whether it is a child,
+/// and never that these are all: then the list has to do, and is believed if it names each of them.
+fn none_but(spare: &[i32], listed: &[i32]) -> bool {
+    if is_childless() {
+        return true;
+    }
+    let unrelated_children: Vec<i32> = spare.iter().copied().filter(|pid| is_child(*pid)).collect();
+    let known = |pid: &i32| unrelated_children.contains(pid);
+    !unrelated_children.is_empty()
+        && unrelated_children.iter().all(|pid| listed.contains(pid))
+        && any_ended().is_none_or(|pid| known(&pid))
+        && listed.iter().all(|pid| known(pid) || !is_child(*pid))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn a_list_is_read_across_the_ends_of_the_buffer() {
+        let path = tempfile::NamedTempFile::new().unwrap();
+        let ids: Vec<i32> = (1000..3000).collect();
+        let text: String = ids.iter().map(|id| format!("{id} ")).collect();
+        std::fs::write(path.path(), text).unwrap();
+        let mut seen = Vec::new();
+        each_listed(&File::open(path.path()).unwrap(), |id| seen.push(id));
+        assert_eq!(seen, ids);
+    }
+
+    #[test]
+    fn the_two_ways_to_find_children_agree_on_ours() {
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        let me = i32::try_from(std::process::id()).unwrap();
+        let mut by_parent = false;
+        each_by_parent(me, |id| by_parent |= id == pid);
+        let listed = children_of(me).contains(&pid);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(by_parent && listed);
+    }
+
+    #[test]
+    fn a_list_that_does_not_name_the_children_we_have_says_nothing() {
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        let (nobody, stranger) = (none_but(&[], &[]), none_but(&[], &[1, 2]));
+        let other_list = none_but(&[pid], &[]) || none_but(&[pid], &[1, 2]);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(
+            !nobody && !stranger,
+            "there is a child that is not unrelated_children"
+        );
+        assert!(!other_list, "it does not name the one we have");
+        assert!(proc_is_ours().is_ok());
+    }
+
+    #[test]
+    #[expect(clippy::zombie_processes, reason = "reaping it is what is tried here")]
+    fn an_end_is_seen_until_it_is_reaped() {
+        let child = Command::new("sh").args(["-c", "exit 7"]).spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        let until = crate::clock::Instant::now() + std::time::Duration::from_secs(60);
+        while look_at(pid).is_none() {
+            assert!(crate::clock::Instant::now() < until);
+            std::thread::yield_now();
+        }
+        assert_eq!(look_at(pid), Some(Change::Ended(Exit::Code(7))));
+        assert_eq!(look_at(pid), Some(Change::Ended(Exit::Code(7))));
+        assert!(reap(pid));
+        assert_eq!(look_at(pid), None);
+    }
+}

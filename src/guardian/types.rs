@@ -1,0 +1,212 @@
+//! The words of this room: what a guardian is made with and ordered to do, and what it tells.
+//!
+//! Used by everybody who supervises, and by the rooms beside this one. Nothing here does anything.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use crate::clock::Instant;
+use crate::core::{Exit, Failed};
+
+/// What is asked for to keep the command's tree together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Contain {
+    /// A cgroup where one can be had, else none.
+    #[default]
+    Auto,
+    /// A cgroup of its own, or nothing starts.
+    Cgroup,
+    /// A PID namespace of its own, or nothing starts.
+    Pidns,
+    /// Subreaper and walk only.
+    None,
+}
+
+impl std::fmt::Display for Contain {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Contain::Auto => "auto",
+            Contain::Cgroup => "cgroup",
+            Contain::Pidns => "pidns",
+            Contain::None => "none",
+        })
+    }
+}
+
+/// Something a guardian can be ordered to run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// The command and its arguments; not empty.
+    pub words: Vec<OsString>,
+    /// It gets our stdin, and the foreground of our terminal if we have that; else its stdin is
+    /// what the order brings along (or /dev/null), and it stays in the background.
+    pub in_front: bool,
+}
+
+impl Program {
+    /// A command of the user's own, which gets everything as we got it.
+    #[must_use]
+    pub fn command(words: Vec<OsString>) -> Program {
+        Program {
+            words,
+            in_front: true,
+        }
+    }
+
+    /// The same in the background: its stdin is what each [`SpawnRequest`] brings along, or /dev/null.
+    #[must_use]
+    pub fn handler(words: Vec<OsString>) -> Program {
+        Program {
+            words,
+            in_front: false,
+        }
+    }
+
+    /// A script that `sh` runs beside that.
+    #[must_use]
+    pub fn script(text: &OsStr) -> Program {
+        Program {
+            words: vec!["/bin/sh".into(), "-c".into(), text.to_owned()],
+            in_front: false,
+        }
+    }
+}
+
+/// What a guardian is made with.
+pub struct Setup {
+    /// What it can be ordered to run, one after another: at least one, at most 255.
+    pub programs: Vec<Program>,
+    /// What keeps the tree together.
+    pub contain: Contain,
+    /// From the stop signal to SIGKILL when the supervisor is dead and no deadline tells more.
+    pub grace: Duration,
+    /// Run by the guardian, with the last release info it was given, when the supervisor is dead
+    /// and the tree is empty. It may allocate, build a runtime and take its time; then the
+    /// guardian exits.
+    pub on_orphaned: fn(&[u8]),
+    /// Variables that nothing it runs inherits: our credentials, where they are not to be shared.
+    pub withheld: Vec<OsString>,
+}
+
+/// Why there is no guardian: what was asked for cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// There is no command.
+    #[error("no command was given")]
+    NoCommand,
+    /// A word of the command holds a NUL byte.
+    #[error("the command holds a NUL byte")]
+    Nul,
+    /// A guardian is forked, and that is only sound while there is one thread.
+    #[error("a guardian cannot be forked from a process of {0} threads")]
+    Threads(usize),
+    /// A kind of containment was asked for by name and is not to be had here.
+    #[error("--contain={asked} cannot be had: {why}")]
+    Contain {
+        /// The name of it.
+        asked: &'static str,
+        /// One line: what is missing.
+        why: String,
+    },
+    /// What /proc shows is not what we live in, so nothing of a command could be found there.
+    #[error(
+        "cannot watch over the command's processes: /proc is another PID namespace's, there this process is {seen}, and it is {pid}: mount this namespace's own over it (mount -t proc proc /proc; unshare --mount-proc)"
+    )]
+    Proc {
+        /// What /proc calls us.
+        seen: String,
+        /// What we are.
+        pid: u32,
+    },
+    /// The kernel refused.
+    #[error("cannot set up the guardian: {what}: {why}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the kernel said.
+        why: io::Error,
+    },
+}
+
+impl Refusal {
+    /// Whether what was asked for is the reason, and not the machine.
+    #[must_use]
+    pub fn is_of_the_settings(&self) -> bool {
+        match self {
+            Refusal::NoCommand | Refusal::Nul | Refusal::Contain { .. } => true,
+            Refusal::Threads(_) | Refusal::Proc { .. } | Refusal::System { .. } => false,
+        }
+    }
+}
+
+/// One command to run, under deadlines.
+pub struct SpawnRequest {
+    /// Which of [`Setup::programs`].
+    pub program: u8,
+    /// It is in control until its deadline, and the control file says so.
+    pub in_control: bool,
+    /// Variables the command's environment gains; the rest is as we got it.
+    pub env: Vec<(OsString, OsString)>,
+    /// Variables it loses, if we got them.
+    pub unset: Vec<OsString>,
+    /// When the guardian drains on its own, for the grace that is left until `kill_at`.
+    pub term_at: Instant,
+    /// When the guardian kills on its own.
+    pub kill_at: Instant,
+    /// What the guardian's own drain sends first.
+    pub stop_signal: i32,
+    /// Kept open by guardian and command until the tree is empty.
+    pub lock: Option<OwnedFd>,
+    /// The command's stdin, for a program that is not in front; not together with a lock.
+    pub input: Option<OwnedFd>,
+    /// How the lease is given back: see [`Setup::on_orphaned`]. Forgotten when the supervisor says so.
+    pub release_info: Vec<u8>,
+}
+
+/// What the guardian tells, or what its silence means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WorkloadEvent {
+    /// The command runs.
+    Started {
+        /// Its main process.
+        pid: i32,
+    },
+    /// The command could not be started, for this error number; nothing of it runs.
+    NotStarted {
+        /// ENOENT, EACCES, ...
+        errno: i32,
+    },
+    /// The main process was stopped from the terminal (Ctrl-Z): stop ourselves, and then
+    /// [`GuardianHandle::resume`].
+    Stopped,
+    /// The main process ended; the guardian drains what it left behind.
+    Exited(Exit),
+    /// Something of the tree outlived the main process and is being drained.
+    LeftBehind,
+    /// Nothing of the tree lives.
+    TreeEmpty {
+        /// When the last of it was reaped.
+        at: Instant,
+    },
+    /// The guardian drains or kills on its own, because a deadline passed.
+    Acting,
+    /// The wall clock jumped (resume, thaw, an administrator): look at the clock and the lease.
+    ClockJumped,
+    /// The guardian died or was silent for a second and was killed; the tree is being killed, and
+    /// `TreeEmpty` or `TreeStuck` follows.
+    Lost,
+    /// Something of the tree cannot be killed. Nothing follows.
+    TreeStuck,
+    /// No guardian's word, but of whoever prepares a command's start: it failed, nothing of it lives
+    /// since `at`, and the command was not started.
+    Unprepared {
+        /// When the last of it was reaped.
+        at: Instant,
+        /// How it failed.
+        how: Failed,
+    },
+    /// No guardian's word either: what runs without control has this main process, or ended.
+    Standby(Option<i32>),
+}

@@ -1,0 +1,110 @@
+//! Gives the lease back after the supervisor's death, from the guardian.
+//!
+//! `prepare_orphan_release` is called before the guardian is forked, `release_orphaned` in the guardian when
+//! the supervisor is dead and the tree is empty. Must never send anything anywhere but to the
+//! account it was prepared with.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use url::Url;
+
+use super::wire::Wire;
+use super::{Blob, Spent};
+use crate::azure::{Account, ServiceClock};
+use crate::clock::Instant;
+use crate::runtime::runtime;
+
+/// How long the guardian tries; after that the lease runs out by itself.
+const LIMIT: Duration = Duration::from_secs(10);
+
+static PREPARED: OnceLock<Account> = OnceLock::new();
+
+/// What the guardian needs to know, besides the account: no secret.
+#[derive(Serialize, Deserialize)]
+pub(super) struct ReleaseInfo {
+    /// The blob's address without a query.
+    pub(super) blob: String,
+    /// The lease.
+    pub(super) lease: String,
+    /// What the supervisor knew of the service's clock: the request is dated by it.
+    #[serde(default)]
+    pub(super) clock: Option<i64>,
+}
+
+/// Keeps the account for [`release_orphaned`]; the first call counts. Call it before the fork.
+pub fn prepare_orphan_release(account: Account) {
+    let _ = PREPARED.set(account);
+}
+
+/// Releases the lease named in `will`. Takes ten seconds at most; whatever goes wrong, the lease
+/// runs out by itself.
+pub(in crate::lease) fn release_orphaned(release_info: &[u8]) {
+    if let Some(account) = PREPARED.get() {
+        execute_with(account, release_info);
+    }
+}
+
+fn execute_with(account: &Account, release_info: &[u8]) {
+    let Ok(release_info) = serde_json::from_slice::<ReleaseInfo>(release_info) else {
+        return;
+    };
+    let Some(blob) = Url::parse(&release_info.blob)
+        .ok()
+        .filter(|blob| is_within(account.endpoint(), blob))
+    else {
+        return;
+    };
+    // A client of our own: the supervisor's connections must not be used by two processes.
+    let account = account.in_another_process(ServiceClock::of_another(release_info.clock));
+    let Ok(runtime) = runtime() else {
+        return;
+    };
+    let give_up_at = Instant::now() + LIMIT;
+    runtime.block_on(async {
+        let url = account.authorised(&blob);
+        if let Ok(wire) = Wire::new(url.clone(), url, &account.client_options()) {
+            // Nobody can be told any more; what is not released runs out.
+            let _ = Blob::release_until(&wire, &Spent::new(release_info.lease, false), give_up_at)
+                .await;
+        }
+    });
+    // A name lookup that hangs must not keep the guardian.
+    runtime.shutdown_background();
+}
+
+/// `blob` is an address under `endpoint`.
+fn is_within(endpoint: &Url, blob: &Url) -> bool {
+    let base = endpoint.path().trim_end_matches('/');
+    endpoint.origin() == blob.origin()
+        && blob.username().is_empty()
+        && blob.query().is_none()
+        && blob
+            .path()
+            .strip_prefix(base)
+            .is_some_and(|rest| rest.starts_with('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_will_speaks_only_to_its_own_account() {
+        let url = |text| Url::parse(text).expect("a URL");
+        let endpoint = url("http://127.0.0.1:10000/acct");
+        assert!(is_within(
+            &endpoint,
+            &url("http://127.0.0.1:10000/acct/c/b")
+        ));
+        for other in [
+            "http://127.0.0.1:10001/acct/c/b",
+            "http://127.0.0.1:10000/acct2/c/b",
+            "http://127.0.0.1:10000/acct/c/b?sig=x",
+            "https://127.0.0.1:10000/acct/c/b",
+        ] {
+            assert!(!is_within(&endpoint, &url(other)), "{other}");
+        }
+    }
+}
