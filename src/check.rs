@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crate::cli;
 use crate::deadline::{Deadline, DeadlineError};
-use crate::exit::{self, Leave};
-use crate::plan::Refusal;
+use crate::exit::{self, ExitAction};
+use crate::plan::UsageError;
 use crate::report;
 
 /// What `--remaining` says where there is no deadline: the greatest the control file can hold.
@@ -17,17 +17,17 @@ const FOR_EVER: Duration = Duration::from_nanos(u64::MAX);
 /// Answers.
 ///
 /// # Errors
-/// A [`Refusal`] outside of a command, and what keeps the control file from being read.
-pub fn check(typed: &cli::Check) -> anyhow::Result<Leave> {
+/// A [`UsageError`] outside of a command, and what keeps the control file from being read.
+pub fn check(typed: &cli::Check) -> anyhow::Result<ExitAction> {
     let deadline = Deadline::from_env().map_err(|why| match why {
-        DeadlineError::Outside => Refusal::new(why.to_string()).into(),
+        DeadlineError::Outside => UsageError::new(why.to_string()).into(),
         DeadlineError::None | DeadlineError::Unreadable { .. } => anyhow::Error::new(why),
     })?;
     let remaining = deadline.remaining();
     if typed.remaining {
         report::answer(&remaining.min(FOR_EVER).as_secs().to_string());
     }
-    Ok(Leave::Status(if remaining.is_zero() {
+    Ok(ExitAction::Status(if remaining.is_zero() {
         exit::NOT_IN_CONTROL
     } else {
         0

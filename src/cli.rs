@@ -14,13 +14,13 @@ mod common;
 mod completions;
 mod elect;
 mod habits;
+mod hooks;
 #[cfg(feature = "http")]
 mod listen;
 mod notify;
 mod once;
 mod precedence;
 mod reset;
-mod roles;
 mod run;
 mod scheduled_events;
 #[cfg(feature = "service-bus")]
@@ -36,12 +36,12 @@ pub use common::{Common, FOR_THE_STORE, IfLost, Log};
 pub use completions::{COMPLETIONS_EXAMPLES, COMPLETIONS_STATUS, Completions};
 pub use elect::{Announce, ELECT_EXAMPLES, ELECT_STATUS, Elect, FIELDS};
 pub use habits::{Habits, Restart};
+pub use hooks::Roles;
 #[cfg(feature = "http")]
 pub use listen::Listen;
 pub use notify::{Notify, Ready};
 pub use once::{Once, OnceOnFailure};
 pub use reset::{RESET_EXAMPLES, RESET_STATUS, Reset};
-pub use roles::Roles;
 pub use run::{Contain, EXAMPLES, FOR_THE_COMMAND, Run};
 pub use scheduled_events::ScheduledEvents;
 #[cfg(feature = "service-bus")]

@@ -1,6 +1,6 @@
 //! The library's face: compete for control inside a program, instead of wrapping a command.
 //!
-//! Used by programs; `trafficcop run` does not need it. It drives the same [`hold`] with a charge
+//! Used by programs; `trafficcop run` does not need it. It drives the same [`drive`] with a workload
 //! that is the calling program itself: what a guardian would do by signals is done here by
 //! [`TrafficCop::has_control`] turning false. Nothing here can stop the program's own code, so the
 //! promise is only as good as its asking.
@@ -19,8 +19,8 @@ use tokio::task::JoinHandle;
 
 use crate::clock::Instant;
 use crate::core::{Budget, BudgetError, Ending, Habits, IfLost, Notice, Rules, Tenure};
+use crate::driver::{Observer, Start, Workload, drive};
 use crate::guardian::WorkloadEvent;
-use crate::hold::{Audience, Charge, Start, hold};
 use crate::lease::Store;
 use crate::signals::Signals;
 
@@ -99,20 +99,20 @@ impl Builder {
         let state = Arc::new(state);
         let (stop, asked) = oneshot::channel();
         let ended = Arc::new(AtomicBool::new(false));
-        let mut charge = Program::new(
+        let mut workload = Program::new(
             Arc::clone(&deadline),
             Arc::clone(&state),
             Arc::clone(&ended),
         );
         let mut signals = Signals::of_program(asked);
-        let mut audience = Watchers {
+        let mut observer = Watchers {
             state: Arc::clone(&state),
         };
         let tenure = Tenure::new(rules, Instant::now());
         let store = self.store;
         let task = tokio::spawn(async move {
-            let ending = hold(tenure, store, &mut charge, &mut signals, &mut audience).await;
-            charge.deadline.store(0, Ordering::Release);
+            let ending = drive(tenure, store, &mut workload, &mut signals, &mut observer).await;
+            workload.deadline.store(0, Ordering::Release);
             state.send_replace(Control::Ended);
             ending
         });
@@ -181,14 +181,14 @@ impl TrafficCop {
     }
 }
 
-/// The program as a charge: its command is whoever asks [`TrafficCop::has_control`].
+/// The program as a workload: its command is whoever asks [`TrafficCop::has_control`].
 struct Program {
     deadline: Arc<AtomicU64>,
     state: Arc<watch::Sender<Control>>,
     /// The program has said that its work has ended.
     ended: Arc<AtomicBool>,
     runs: bool,
-    news: (
+    event: (
         mpsc::UnboundedSender<WorkloadEvent>,
         mpsc::UnboundedReceiver<WorkloadEvent>,
     ),
@@ -205,13 +205,13 @@ impl Program {
             state,
             ended,
             runs: false,
-            news: mpsc::unbounded_channel(),
+            event: mpsc::unbounded_channel(),
         }
     }
 
-    fn tell(&self, news: WorkloadEvent) {
+    fn tell(&self, event: WorkloadEvent) {
         // We hold the receiver ourselves.
-        let _open = self.news.0.send(news);
+        let _open = self.event.0.send(event);
     }
 
     fn leave(&mut self) {
@@ -230,7 +230,7 @@ impl Program {
 }
 
 #[async_trait]
-impl Charge for Program {
+impl Workload for Program {
     fn start(&mut self, start: Start) {
         self.runs = true;
         self.deadline
@@ -263,10 +263,10 @@ impl Charge for Program {
 
     fn pause(&mut self) {}
 
-    fn forget_will(&mut self) {}
+    fn forget_release_info(&mut self) {}
 
-    async fn news(&mut self) -> WorkloadEvent {
-        self.news
+    async fn next_event(&mut self) -> WorkloadEvent {
+        self.event
             .1
             .recv()
             .await
@@ -279,7 +279,7 @@ struct Watchers {
     state: Arc<watch::Sender<Control>>,
 }
 
-impl Audience for Watchers {
+impl Observer for Watchers {
     fn notice(&mut self, _now: Instant, notice: &Notice) {
         if let Notice::StandingBy(sight) = notice {
             self.state.send_replace(Control::StandingBy {
@@ -288,5 +288,5 @@ impl Audience for Watchers {
         }
     }
 
-    fn news(&mut self, _now: Instant, _news: &WorkloadEvent) {}
+    fn workload_event(&mut self, _now: Instant, _news: &WorkloadEvent) {}
 }

@@ -76,16 +76,16 @@ pub const TABLE: &[(&str, &str)] = &[
 /// that refuses.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{line}")]
-pub struct Refusal {
+pub struct UsageError {
     line: String,
     status: u8,
 }
 
-impl Refusal {
+impl UsageError {
     /// A refusal in these words: what, why, and what to do.
     #[must_use]
-    pub fn new(line: impl Into<String>) -> Refusal {
-        Refusal {
+    pub fn new(line: impl Into<String>) -> UsageError {
+        UsageError {
             line: line.into(),
             status: USAGE,
         }
@@ -93,8 +93,8 @@ impl Refusal {
 
     /// Not what was asked for is wrong: the machine refuses it now, and need not tomorrow.
     #[must_use]
-    pub fn of_the_machine(line: impl Into<String>) -> Refusal {
-        Refusal {
+    pub fn of_the_machine(line: impl Into<String>) -> UsageError {
+        UsageError {
             line: line.into(),
             status: UNAVAILABLE,
         }
@@ -116,30 +116,30 @@ pub fn is_for_want_of_room(errno: i32) -> bool {
 
 /// How to leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Leave {
+pub enum ExitAction {
     /// With this exit status.
     Status(u8),
     /// By dying of this signal, so that whoever waits for us sees the truth.
     Signal(i32),
 }
 
-impl Leave {
+impl ExitAction {
     /// What an ending amounts to. A command's own status is passed on after a requested stop as
     /// well: one that catches TERM and exits 0 has ended well, and so have we.
     #[must_use]
-    pub fn of(ending: &Ending, conflict_status: u8) -> Leave {
+    pub fn of(ending: &Ending, conflict_status: u8) -> ExitAction {
         if ending.overlap {
             // Whatever else happened: nobody may overlook this one.
-            return Leave::Status(OVERLAP);
+            return ExitAction::Status(OVERLAP);
         }
         match (&ending.cause, ending.exit) {
             (Cause::CommandEnded | Cause::Stopped(_), Some(Exit::Code(status))) => {
-                Leave::Status(status)
+                ExitAction::Status(status)
             }
             (Cause::CommandEnded | Cause::Stopped(_), Some(Exit::Signal(signal))) => {
-                Leave::Signal(signal)
+                ExitAction::Signal(signal)
             }
-            (Cause::Stopped(signal), None) => Leave::Signal(*signal),
+            (Cause::Stopped(signal), None) => ExitAction::Signal(*signal),
             // A command that ended has a status; without one nothing can be claimed for it.
             (
                 Cause::CommandEnded
@@ -150,41 +150,43 @@ impl Leave {
                 | Cause::GivenUp(_)
                 | Cause::GuardianLost,
                 _,
-            ) => Leave::Status(LOST),
-            (Cause::Over(verdict), _) => Leave::Status(verdict.status),
+            ) => ExitAction::Status(LOST),
+            (Cause::Over(verdict), _) => ExitAction::Status(verdict.status),
             (
                 Cause::NotStarted {
                     errno: libc::ENOENT,
                 },
                 _,
-            ) => Leave::Status(NOT_FOUND),
+            ) => ExitAction::Status(NOT_FOUND),
             (Cause::NotStarted { errno }, _) if is_for_want_of_room(*errno) => {
-                Leave::Status(UNAVAILABLE)
+                ExitAction::Status(UNAVAILABLE)
             }
-            (Cause::NotStarted { .. }, _) => Leave::Status(NOT_RUNNABLE),
-            (Cause::NotObtained(_) | Cause::Cordoned { .. }, _) => Leave::Status(conflict_status),
-            (Cause::Store { denied: true, .. }, _) => Leave::Status(DENIED),
-            (Cause::Store { denied: false, .. }, _) => Leave::Status(UNAVAILABLE),
+            (Cause::NotStarted { .. }, _) => ExitAction::Status(NOT_RUNNABLE),
+            (Cause::NotObtained(_) | Cause::Cordoned { .. }, _) => {
+                ExitAction::Status(conflict_status)
+            }
+            (Cause::Store { denied: true, .. }, _) => ExitAction::Status(DENIED),
+            (Cause::Store { denied: false, .. }, _) => ExitAction::Status(UNAVAILABLE),
         }
     }
 
     /// The status of a failure of our own before anything started: what the plan refused is bad
     /// usage, everything else is the machine's refusal.
     #[must_use]
-    pub fn of_error(error: &anyhow::Error) -> Leave {
-        if let Some(refusal) = error.downcast_ref::<Refusal>() {
-            return Leave::Status(refusal.status());
+    pub fn of_error(error: &anyhow::Error) -> ExitAction {
+        if let Some(refusal) = error.downcast_ref::<UsageError>() {
+            return ExitAction::Status(refusal.status());
         }
         if let Some(Missing::NoQueue(_)) = error.downcast_ref() {
-            return Leave::Status(NO_QUEUE);
+            return ExitAction::Status(NO_QUEUE);
         }
         let failure = match error.downcast_ref() {
             Some(Missing::Failed(failure)) => Some(failure),
             _ => error.downcast_ref(),
         };
         match failure {
-            Some(Failure::Fatal { denied: true, .. }) => Leave::Status(DENIED),
-            _ => Leave::Status(UNAVAILABLE),
+            Some(Failure::Fatal { denied: true, .. }) => ExitAction::Status(DENIED),
+            _ => ExitAction::Status(UNAVAILABLE),
         }
     }
 
@@ -192,8 +194,8 @@ impl Leave {
     #[must_use]
     pub fn status(self) -> i32 {
         match self {
-            Leave::Status(status) => i32::from(status),
-            Leave::Signal(signal) => 128 + signal,
+            ExitAction::Status(status) => i32::from(status),
+            ExitAction::Signal(signal) => 128 + signal,
         }
     }
 
@@ -203,7 +205,7 @@ impl Leave {
     /// where the kernel puts them. PID 1 cannot die of a signal it does not handle; it, and
     /// whoever got a signal that ends nobody, exits 128+n.
     pub fn go(self) -> ! {
-        if let Leave::Signal(signal) = self
+        if let ExitAction::Signal(signal) = self
             && std::process::id() != 1
         {
             // Both are needed: a core pattern that pipes to a program does not ask for the limit.
@@ -242,63 +244,67 @@ mod tests {
         };
         let (code, killed) = (Some(Exit::Code(3)), Some(Exit::Signal(9)));
         for (cause, exit, leave) in [
-            (Cause::CommandEnded, code, Leave::Status(3)),
-            (Cause::CommandEnded, Some(Exit::Code(0)), Leave::Status(0)),
-            (Cause::CommandEnded, killed, Leave::Signal(9)),
+            (Cause::CommandEnded, code, ExitAction::Status(3)),
+            (
+                Cause::CommandEnded,
+                Some(Exit::Code(0)),
+                ExitAction::Status(0),
+            ),
+            (Cause::CommandEnded, killed, ExitAction::Signal(9)),
             (
                 Cause::NotStarted {
                     errno: libc::ENOENT,
                 },
                 None,
-                Leave::Status(127),
+                ExitAction::Status(127),
             ),
             (
                 Cause::NotStarted {
                     errno: libc::EACCES,
                 },
                 None,
-                Leave::Status(126),
+                ExitAction::Status(126),
             ),
             (
                 Cause::NotStarted {
                     errno: libc::ENOEXEC,
                 },
                 None,
-                Leave::Status(126),
+                ExitAction::Status(126),
             ),
             (
                 Cause::NotStarted {
                     errno: libc::EAGAIN,
                 },
                 None,
-                Leave::Status(69),
+                ExitAction::Status(69),
             ),
-            (Cause::Stopped(libc::SIGTERM), None, Leave::Signal(15)),
-            (Cause::Stopped(libc::SIGTERM), code, Leave::Status(3)),
+            (Cause::Stopped(libc::SIGTERM), None, ExitAction::Signal(15)),
+            (Cause::Stopped(libc::SIGTERM), code, ExitAction::Status(3)),
             (
                 Cause::Stopped(libc::SIGTERM),
                 Some(Exit::Code(0)),
-                Leave::Status(0),
+                ExitAction::Status(0),
             ),
             (
                 Cause::Stopped(libc::SIGINT),
                 Some(Exit::Signal(15)),
-                Leave::Signal(15),
+                ExitAction::Signal(15),
             ),
-            (Cause::Doubt { why: why() }, code, Leave::Status(70)),
-            (Cause::Lost { why: why() }, killed, Leave::Status(70)),
-            (Cause::GuardianLost, killed, Leave::Status(70)),
+            (Cause::Doubt { why: why() }, code, ExitAction::Status(70)),
+            (Cause::Lost { why: why() }, killed, ExitAction::Status(70)),
+            (Cause::GuardianLost, killed, ExitAction::Status(70)),
             (
                 Cause::NotRecorded { why: why() },
                 Some(Exit::Code(0)),
-                Leave::Status(70),
+                ExitAction::Status(70),
             ),
-            (over(0), None, Leave::Status(0)),
-            (over(137), None, Leave::Status(137)),
+            (over(0), None, ExitAction::Status(0)),
+            (over(137), None, ExitAction::Status(137)),
             (
                 Cause::NotObtained(Sight::default()),
                 None,
-                Leave::Status(42),
+                ExitAction::Status(42),
             ),
             (
                 Cause::Store {
@@ -306,7 +312,7 @@ mod tests {
                     denied: false,
                 },
                 None,
-                Leave::Status(69),
+                ExitAction::Status(69),
             ),
             (
                 Cause::Store {
@@ -314,11 +320,11 @@ mod tests {
                     denied: true,
                 },
                 None,
-                Leave::Status(77),
+                ExitAction::Status(77),
             ),
         ] {
             assert_eq!(
-                Leave::of(&ending(cause.clone(), exit), 42),
+                ExitAction::of(&ending(cause.clone(), exit), 42),
                 leave,
                 "{cause:?} {exit:?}"
             );
@@ -334,33 +340,36 @@ mod tests {
         ] {
             let mut ending = ending(cause, Some(Exit::Code(0)));
             ending.overlap = true;
-            assert_eq!(Leave::of(&ending, 0), Leave::Status(71));
+            assert_eq!(ExitAction::of(&ending, 0), ExitAction::Status(71));
         }
     }
 
     #[test]
     fn no_failure_of_our_own_is_1() {
         assert_eq!(
-            Leave::of_error(&anyhow::anyhow!("no fork")),
-            Leave::Status(69)
+            ExitAction::of_error(&anyhow::anyhow!("no fork")),
+            ExitAction::Status(69)
         );
         let denied = |denied| {
             let why = "403".to_owned();
-            Leave::of_error(&Failure::Fatal { why, denied }.into())
+            ExitAction::of_error(&Failure::Fatal { why, denied }.into())
         };
-        assert_eq!(denied(true), Leave::Status(77));
-        assert_eq!(denied(false), Leave::Status(69));
+        assert_eq!(denied(true), ExitAction::Status(77));
+        assert_eq!(denied(false), ExitAction::Status(69));
         let missing = Missing::NoQueue("no such queue".into());
-        assert_eq!(Leave::of_error(&missing.into()), Leave::Status(66));
+        assert_eq!(
+            ExitAction::of_error(&missing.into()),
+            ExitAction::Status(66)
+        );
         let failure = Failure::Fatal {
             why: "403".to_owned(),
             denied: true,
         };
         let failed = Missing::Failed(failure);
-        assert_eq!(Leave::of_error(&failed.into()), Leave::Status(77));
-        let refusal = Refusal::new("no lock");
+        assert_eq!(ExitAction::of_error(&failed.into()), ExitAction::Status(77));
+        let refusal = UsageError::new("no lock");
         let wrapped = anyhow::Error::new(refusal).context("run");
-        assert_eq!(Leave::of_error(&wrapped), Leave::Status(64));
+        assert_eq!(ExitAction::of_error(&wrapped), ExitAction::Status(64));
     }
 
     #[test]
@@ -387,10 +396,10 @@ mod tests {
             // As if cores were wanted here, so that the test can see that we leave none.
             let (_, most) = nix::sys::resource::getrlimit(Resource::RLIMIT_CORE).unwrap();
             setrlimit(Resource::RLIMIT_CORE, most, most).unwrap();
-            Leave::Signal(signal.parse().unwrap()).go();
+            ExitAction::Signal(signal.parse().unwrap()).go();
         }
         if let Ok(status) = std::env::var("LEAVE_WITH_STATUS") {
-            Leave::Status(status.parse().unwrap()).go();
+            ExitAction::Status(status.parse().unwrap()).go();
         }
     }
 

@@ -17,21 +17,20 @@
 //! - [`lease`] speaks to a store: one trait, one file per store. [`azure`] is what the stores on
 //!   Azure share.
 //! - [`guardian`] owns processes: the guardian, the command's tree, containment, the terminal.
-//! - [`hold`] is the one place where a lease and a process meet. It owns no policy.
+//! - [`drive`] is the one place where a lease and a process meet. It owns no policy.
 //! - [`notify`] tells a service manager (systemd) how we are, and passes on what the command says.
 //! - `serve` answers over HTTP (`--listen`), from a thread of its own.
 //! - [`deadline`] is the same question asked from inside a command; [`check`] asks it for scripts.
-//! - [`elect`] drives `hold` with nothing but a process that tells a reader of control:
+//! - [`elect`] drives the driver with nothing but a process that tells a reader of control:
 //!   [`announce`].
 //! - [`verbs`] look at locks, and intervene: status, list, watch, break, reset, doctor.
-//! - [`work`] drives `hold` once for each message of a [`queue`]: its lock is the lease.
+//! - [`work`] drives the driver once for each message of a [`queue`]: its lock is the lease.
 //! - [`roles`] decides what one guardian runs after another: standby command, hook, command.
-//! - [`run`] drives `hold` for the command line; [`plan`] is the validated configuration, `cli` what
+//! - [`run`] drives the driver for the command line; [`plan`] is the validated configuration, `cli` what
 //!   was typed, [`exit`] how we end, [`report`] everything a person reads.
 //! - `procfs` reads files of /proc at once, for what happens before a command starts.
 //! - [`events`] is the log for those who ask afterwards, [`timeline`] answers them.
 
-pub mod announce;
 pub mod azure;
 mod background_writer;
 pub mod check;
@@ -39,19 +38,19 @@ pub mod cli;
 pub mod clock;
 pub mod core;
 pub mod deadline;
+pub mod driver;
 pub mod elect;
 pub mod embed;
 pub mod events;
 pub mod exit;
 pub mod guardian;
-pub mod hold;
+pub mod hooks;
 pub mod lease;
 pub mod notify;
 pub mod plan;
 mod procfs;
 pub mod queue;
 pub mod report;
-pub mod roles;
 pub mod run;
 mod runtime;
 #[cfg(feature = "http")]

@@ -4,8 +4,8 @@
 
 use std::ffi::{OsString, c_char, c_int};
 
-use trafficcop::exit::{self, Leave};
-use trafficcop::{announce, check, cli, elect, guardian, plan, report, run, timeline, verbs, work};
+use trafficcop::exit::{self, ExitAction};
+use trafficcop::{check, cli, elect, guardian, plan, report, run, timeline, verbs, work};
 
 /// What the C library calls, without Rust's own start between: see [`guardian::begin`].
 #[unsafe(no_mangle)]
@@ -16,13 +16,13 @@ extern "C" fn main(count: c_int, words: *const *const c_char) -> c_int {
     perform(words).go()
 }
 
-fn perform(words: Vec<OsString>) -> Leave {
+fn perform(words: Vec<OsString>) -> ExitAction {
     let typed = match cli::parse(words) {
         Ok(typed) => typed,
         Err(error) => {
             // Nothing can be done where even this cannot be written.
             let _closed = error.print();
-            return Leave::Status(if error.use_stderr() { exit::USAGE } else { 0 });
+            return ExitAction::Status(if error.use_stderr() { exit::USAGE } else { 0 });
         }
     };
     let (format, volume) = match &typed.verb {
@@ -58,7 +58,7 @@ fn perform(words: Vec<OsString>) -> Leave {
         cli::Verb::Work(typed) => plan::Work::new(*typed, &plan::Place::here())
             .map_err(anyhow::Error::from)
             .and_then(work::work),
-        cli::Verb::Announce(typed) => announce::announce(&typed),
+        cli::Verb::Announce(typed) => elect::announce(&typed),
         cli::Verb::Check(typed) => check::check(&typed),
         cli::Verb::Status(typed) => verbs::status(&typed),
         cli::Verb::List(typed) => verbs::list(&typed),
@@ -74,7 +74,7 @@ fn perform(words: Vec<OsString>) -> Leave {
         Ok(leave) => leave,
         Err(error) => {
             report::failure(&error);
-            Leave::of_error(&error)
+            ExitAction::of_error(&error)
         }
     }
 }

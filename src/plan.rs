@@ -1,5 +1,5 @@
 //! The validated configuration: what was typed, made sense of. A [`Plan`] cannot be inconsistent;
-//! what does not fit is a [`Refusal`] of one line that names the value, why, and what to do.
+//! what does not fit is a [`UsageError`] of one line that names the value, why, and what to do.
 //!
 //! Called by `main` before anything is forked, opened or connected. It only looks (at the paths it
 //! was given); it must never create, print or exit.
@@ -12,11 +12,11 @@ mod access;
 mod elect;
 mod files;
 mod habits;
+mod hooks;
 #[cfg(feature = "http")]
 mod listen;
 mod once;
 mod quote;
-mod roles;
 mod scheduled_events;
 mod source;
 mod telling;
@@ -25,9 +25,9 @@ mod work;
 pub use access::{of_blobs_alone, wishes};
 pub use elect::Telling;
 use files::{has_directory, locks, same_file, status_file};
+pub use hooks::Roles;
 pub use quote::quoted;
 use quote::{cut, quoted_word};
-pub use roles::Roles;
 pub use source::*;
 pub use work::Work;
 
@@ -37,7 +37,7 @@ use crate::core::duty::WARM_POLL;
 use crate::core::{Budget, IfLost, Rules};
 use crate::deadline::Deadline;
 use crate::exit;
-pub use crate::exit::Refusal;
+pub use crate::exit::UsageError;
 use crate::guardian::Contain;
 use crate::lease::record::{COMMAND_LIMIT, Candidate};
 use crate::notify::Ready;
@@ -197,7 +197,7 @@ impl Plan {
     ///
     /// # Errors
     /// That it is.
-    pub fn refuse_our_own(&self, name: &str) -> Result<(), Refusal> {
+    pub fn refuse_our_own(&self, name: &str) -> Result<(), UsageError> {
         let Some(outer) = self.outer.as_deref().filter(|_| self.slots == 1) else {
             return Ok(());
         };
@@ -206,7 +206,7 @@ impl Plan {
             Lock::File { path, .. } => same_file(Path::new(outer), path),
         };
         if is_it {
-            return Err(Refusal::new(format!(
+            return Err(UsageError::new(format!(
                 "{name} is held for the command that we are a part of, and would never be free for us: leave the inner trafficcop out, or name another lock"
             )));
         }
@@ -217,14 +217,14 @@ impl Plan {
     ///
     /// # Errors
     /// The first thing found that cannot be.
-    pub fn new(typed: cli::Run, place: &Place) -> Result<Plan, Refusal> {
+    pub fn new(typed: cli::Run, place: &Place) -> Result<Plan, UsageError> {
         let Some(program) = typed.command.first() else {
-            return Err(Refusal::new(
+            return Err(UsageError::new(
                 "no command: name what is to run after --, as in 'trafficcop run --file PATH -- ./job'",
             ));
         };
         if program.is_empty() {
-            return Err(Refusal::new(
+            return Err(UsageError::new(
                 "the command's name is empty: is a variable unset in what was typed after --?",
             ));
         }
@@ -278,7 +278,7 @@ impl Plan {
             rules,
             task,
             lease: budget.lease,
-            roles: roles::roles(typed.roles)?,
+            roles: hooks::roles(typed.roles)?,
             contain: match typed.contain {
                 cli::Contain::Auto => Contain::Auto,
                 cli::Contain::Cgroup => Contain::Cgroup,
@@ -300,33 +300,33 @@ impl Plan {
     }
 }
 
-fn about(flag: &str, why: &str) -> Refusal {
-    Refusal::new(format!("{flag}: {why}"))
+fn about(flag: &str, why: &str) -> UsageError {
+    UsageError::new(format!("{flag}: {why}"))
 }
 
-fn span(flag: &str, text: Option<&str>) -> Result<Option<Duration>, Refusal> {
+fn span(flag: &str, text: Option<&str>) -> Result<Option<Duration>, UsageError> {
     text.map(|text| units::duration(text).map_err(|why| about(flag, &why)))
         .transpose()
 }
 
-fn lock(typed: &cli::Common) -> Result<Lock, Refusal> {
+fn lock(typed: &cli::Common) -> Result<Lock, UsageError> {
     // A flag that cannot do anything is a misunderstanding, and those are cheaper now.
     let strangers = |with: &str, flags: &[(&str, bool)]| match flags.iter().find(|flag| flag.1) {
-        Some((flag, _)) => Err(Refusal::new(format!(
+        Some((flag, _)) => Err(UsageError::new(format!(
             "{flag} has no meaning for a lock {with}: leave it out (or unset its variable)"
         ))),
         None => Ok(()),
     };
     if typed.heartbeat.is_some() {
-        return Err(Refusal::new(
+        return Err(UsageError::new(
             "--heartbeat is gone: a lock on a shared drive is a lease now, renewed in any case, and one on a local disk needs no proof: leave it out (or unset TRAFFICCOP_HEARTBEAT)",
         ));
     }
     match (&typed.blob, &typed.file) {
-        (None, None) => Err(Refusal::new(
+        (None, None) => Err(UsageError::new(
             "no lock: name one with --blob CONTAINER/NAME or --file PATH",
         )),
-        (Some(blob), Some(file)) => Err(Refusal::new(format!(
+        (Some(blob), Some(file)) => Err(UsageError::new(format!(
             "two locks, --blob {} and --file {}: exactly one can be held (is TRAFFICCOP_BLOB or TRAFFICCOP_FILE set?)",
             blob.split('?').next().unwrap_or_default(), // A URL's query is a secret.
             file.display()
@@ -334,12 +334,12 @@ fn lock(typed: &cli::Common) -> Result<Lock, Refusal> {
         (Some(target), None) => {
             strangers("on a blob", &[("--shared", typed.shared)])?;
             if target.is_empty() {
-                return Err(Refusal::new(
+                return Err(UsageError::new(
                     "--blob is empty: name a CONTAINER/NAME or a URL",
                 ));
             }
             if typed.no_create && typed.page_blob.is_some() {
-                return Err(Refusal::new(
+                return Err(UsageError::new(
                     "--page-blob says what to create, and --no-create to create nothing: choose one",
                 ));
             }
@@ -364,7 +364,7 @@ fn lock(typed: &cli::Common) -> Result<Lock, Refusal> {
                 ],
             )?;
             if path.as_os_str().is_empty() {
-                return Err(Refusal::new("--file is empty: name a path"));
+                return Err(UsageError::new("--file is empty: name a path"));
             }
             Ok(Lock::File {
                 path: path.clone(),
@@ -374,41 +374,41 @@ fn lock(typed: &cli::Common) -> Result<Lock, Refusal> {
     }
 }
 
-fn slots(typed: &cli::Common) -> Result<u32, Refusal> {
+fn slots(typed: &cli::Common) -> Result<u32, UsageError> {
     let Some(text) = typed.slots.as_deref() else {
         return Ok(1);
     };
     match text.parse() {
-        Ok(0) => Err(Refusal::new(
+        Ok(0) => Err(UsageError::new(
             "--slots 0: nobody could ever have control: take 1 or more",
         )),
         Ok(count) if count <= SLOTS => Ok(count),
-        _ => Err(Refusal::new(format!(
+        _ => Err(UsageError::new(format!(
             "--slots {text}: take a number from 1 to {SLOTS}"
         ))),
     }
 }
 
-fn budget(typed: &cli::Common, lock: &Lock) -> Result<Budget, Refusal> {
+fn budget(typed: &cli::Common, lock: &Lock) -> Result<Budget, UsageError> {
     let text = typed.lease.as_deref();
     if text.is_some_and(|text| {
         ["infinite", "infinity", "inf", "forever", "-1"].contains(&text.to_lowercase().as_str())
     }) {
-        return Err(Refusal::new(
+        return Err(UsageError::new(
             "--lease: an infinite lease is never given back by a machine that died: take 15s to 60s, it is renewed for as long as we live",
         ));
     }
     let lease = span("--lease", text)?.unwrap_or(DEFAULT_LEASE);
     if let Lock::Blob { .. } = lock {
         if !BLOB_LEASE.contains(&lease) {
-            return Err(Refusal::new(format!(
+            return Err(UsageError::new(format!(
                 "--lease {}: a blob can be leased for 15s to 60s only: take {}",
                 show(lease),
                 show(lease.clamp(*BLOB_LEASE.start(), *BLOB_LEASE.end())),
             )));
         }
         if lease.subsec_nanos() != 0 {
-            return Err(Refusal::new(format!(
+            return Err(UsageError::new(format!(
                 "--lease {}: a blob is leased for whole seconds: take {}s",
                 show(lease),
                 lease.as_secs()
@@ -424,14 +424,14 @@ fn budget(typed: &cli::Common, lock: &Lock) -> Result<Budget, Refusal> {
     }
     budget
         .validate()
-        .map_err(|why| Refusal::new(why.to_string()))?;
+        .map_err(|why| UsageError::new(why.to_string()))?;
     Ok(budget)
 }
 
-pub(crate) fn poll(typed: Option<&str>) -> Result<Duration, Refusal> {
+pub(crate) fn poll(typed: Option<&str>) -> Result<Duration, UsageError> {
     let poll = span("--poll", typed)?.unwrap_or(DEFAULT_POLL);
     if !POLL.contains(&poll) {
-        return Err(Refusal::new(format!(
+        return Err(UsageError::new(format!(
             "--poll {}: take 100ms to 1h",
             show(poll)
         )));
@@ -439,9 +439,9 @@ pub(crate) fn poll(typed: Option<&str>) -> Result<Duration, Refusal> {
     Ok(poll)
 }
 
-fn wait(typed: &cli::Common) -> Result<Option<Duration>, Refusal> {
+fn wait(typed: &cli::Common) -> Result<Option<Duration>, UsageError> {
     match (typed.no_wait, typed.wait.as_deref()) {
-        (true, Some(wait)) => Err(Refusal::new(format!(
+        (true, Some(wait)) => Err(UsageError::new(format!(
             "--no-wait and --wait {wait} contradict each other: choose one (is TRAFFICCOP_NO_WAIT or TRAFFICCOP_WAIT set?)"
         ))),
         (true, None) => Ok(Some(Duration::ZERO)),
@@ -449,33 +449,33 @@ fn wait(typed: &cli::Common) -> Result<Option<Duration>, Refusal> {
     }
 }
 
-fn patience(typed: &cli::Common) -> Result<Duration, Refusal> {
+fn patience(typed: &cli::Common) -> Result<Duration, UsageError> {
     Ok(span("--connect-timeout", typed.connect_timeout.as_deref())?.unwrap_or(DEFAULT_PATIENCE))
 }
 
-fn conflict_status(typed: &cli::Common) -> Result<u8, Refusal> {
+fn conflict_status(typed: &cli::Common) -> Result<u8, UsageError> {
     let Some(text) = typed.conflict_exit_code.as_deref() else {
         return Ok(exit::CONFLICT);
     };
     text.parse().map_err(|_| {
         // flock once took 600 for 88.
-        Refusal::new(format!(
+        UsageError::new(format!(
             "--conflict-exit-code {text}: an exit status is a number from 0 to 255"
         ))
     })
 }
 
-fn identity(typed: &cli::Common, place: &Place) -> Result<String, Refusal> {
+fn identity(typed: &cli::Common, place: &Place) -> Result<String, UsageError> {
     let Some(identity) = typed.identity.clone() else {
         return Ok(format!("{}-{}", place.host, place.pid));
     };
     if identity.trim().is_empty() || identity.chars().any(char::is_control) {
-        return Err(Refusal::new(
+        return Err(UsageError::new(
             "--identity: it is shown to people, and cannot be empty or have control characters",
         ));
     }
     if identity.len() > IDENTITY_LIMIT {
-        return Err(Refusal::new(format!(
+        return Err(UsageError::new(format!(
             "--identity: {} bytes are too many: {IDENTITY_LIMIT} at most",
             identity.len()
         )));

@@ -22,23 +22,22 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 
-mod held;
+pub(crate) mod lease_fields;
 mod line;
-mod live;
 pub mod messages;
-pub mod roles;
+mod prompt;
+mod status_line;
 pub mod stderr;
 pub mod stdout;
-mod talk;
-pub mod words;
+pub mod text;
 
 use crate::clock::Instant;
 use crate::core::{Cause, Ending, Exit, Failed, Notice};
-use crate::exit::Leave;
+use crate::exit::ExitAction;
 use line::Reader;
+pub use prompt::{answer, ask, is_unread, is_watched, print};
 use stderr::Stderr;
 pub use stderr::last_words;
-pub use talk::{answer, ask, is_unread, is_watched, print};
 
 /// How the log is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -160,7 +159,7 @@ pub fn init(format: Format, volume: Volume, journal: Option<OsString>) {
 /// Has a standby show one line that it keeps up to date, if this terminal (`TERM`) can take a line
 /// back. Not for a log that is quiet, or read by programs.
 pub fn show_the_wait(terminal: Option<&str>) {
-    live::allow(terminal);
+    status_line::allow(terminal);
 }
 
 /// We look once and do not wait: that we stand by is then no news.
@@ -177,12 +176,12 @@ pub fn context(context: Context) {
 
 /// Tells people what the core wants them to hear.
 pub fn notice(notice: &Notice, now: Instant) {
-    let (level, text) = words::of_notice(notice, now);
-    let held = *held::held();
+    let (level, text) = text::of_notice(notice, now);
+    let held = *lease_fields::held();
     let mut line = Line {
         level,
         text,
-        event: Some(words::event(notice)),
+        event: Some(text::event(notice)),
         token: held.token,
         left: held.left(now),
         exit: None,
@@ -193,15 +192,15 @@ pub fn notice(notice: &Notice, now: Instant) {
             line.level = Level::INFO;
         }
         Notice::InControl { token } => {
-            live::end();
-            held::held().begin(*token);
+            status_line::end();
+            lease_fields::held().begin(*token);
             line.token = Some(*token);
             // Said together with its deadline, which is told in the same breath.
             *pending() = Some(line);
             return;
         }
         Notice::StandingBy(sight) => {
-            held::held().end();
+            lease_fields::held().end();
             (line.token, line.left) = (sight.token, None);
             // Whoever looks once says at its end what it saw.
             if LOOKS_ONCE.load(Ordering::Relaxed) {
@@ -209,21 +208,21 @@ pub fn notice(notice: &Notice, now: Instant) {
             }
             // What is said goes above the line, so it is said first.
             say(line);
-            live::stand_by(sight, now);
+            status_line::stand_by(sight, now);
             return;
         }
         Notice::Draining(cause) => {
-            held::held().is_asked = words::is_asked(cause);
-            line.text.extend(line.left.map(words::until_the_kill));
+            lease_fields::held().is_asked = text::is_asked(cause);
+            line.text.extend(line.left.map(text::until_the_kill));
         }
         Notice::Released | Notice::FoundLost { .. } | Notice::LeftToRunOut { .. } => {
-            held::held().end();
+            lease_fields::held().end();
             line.left = None;
         }
         Notice::StandingBack { .. } => line.left = None,
         Notice::StandingAside { .. } => {
-            live::end();
-            held::held().end();
+            status_line::end();
+            lease_fields::held().end();
             (line.token, line.left) = (None, None);
         }
         Notice::Uncordoned => (line.token, line.left) = (None, None),
@@ -249,37 +248,37 @@ pub fn notice(notice: &Notice, now: Instant) {
 /// What a notice says, for the event log.
 #[must_use]
 pub fn text(notice: &Notice, now: Instant) -> String {
-    words::of_notice(notice, now).1
+    text::of_notice(notice, now).1
 }
 
 /// What happened, in one word: the same in a JSON log and in the event log.
 #[must_use]
 pub fn event(notice: &Notice) -> &'static str {
-    words::event(notice)
+    text::event(notice)
 }
 
 /// The command is being started, and may live until `deadline` if nothing is heard of the lease.
 pub fn starts(now: Instant, deadline: Instant, lock: &str) {
-    held::held().deadline(deadline);
-    held::held().grace(None);
+    lease_fields::held().deadline(deadline);
+    lease_fields::held().grace(None);
     let Some(mut line) = pending().take() else {
         return;
     };
-    line.left = held::held().left(now);
+    line.left = lease_fields::held().left(now);
     line.text.push_str(&format!(" of {lock}"));
     if let Some(left) = line.left {
         line.text
-            .push_str(&format!(": good for {} unless renewed", words::left(left)));
+            .push_str(&format!(": good for {} unless renewed", text::left(left)));
     }
     put(line);
 }
 
 /// The lease was renewed: the command may live until `deadline` if nothing more is heard.
 pub fn renewed(now: Instant, deadline: Instant) {
-    held::held().deadline(deadline);
-    let held = *held::held();
+    lease_fields::held().deadline(deadline);
+    let held = *lease_fields::held();
     if let Some(left) = held.left(now) {
-        let text = format!("renewed: good for {}", words::left(left));
+        let text = format!("renewed: good for {}", text::left(left));
         say(Line {
             level: Level::DEBUG,
             text,
@@ -293,24 +292,24 @@ pub fn renewed(now: Instant, deadline: Instant) {
 
 /// The command is asked to end, or to go at once, and is killed at `end` at the latest.
 pub fn drains_until(end: Instant) {
-    held::held().grace(Some(end));
+    lease_fields::held().grace(Some(end));
 }
 
 /// The terminal has another size.
 pub fn resized() {
-    live::resized();
+    status_line::resized();
 }
 
 /// While standing by: the lock is looked at next then ([`Instant::FOREVER`]: when the store wakes
 /// us).
 pub fn next_look(at: Instant) {
-    live::next_look(at);
+    status_line::next_look(at);
 }
 
 /// The last line: why we end as we do. Silent where the command's own end said it all.
-pub fn ending(ending: &Ending, leave: Leave) {
-    live::end();
-    if let Some((level, text)) = words::of_ending(ending, leave, command()) {
+pub fn ending(ending: &Ending, leave: ExitAction) {
+    status_line::end();
+    if let Some((level, text)) = text::of_ending(ending, leave, command()) {
         say(Line {
             exit: Some(leave.status()),
             event: Some("done"),
@@ -322,18 +321,18 @@ pub fn ending(ending: &Ending, leave: Leave) {
 /// Why a tenure ended, in a few words, for the status file.
 #[must_use]
 pub fn cause(cause: &Cause) -> String {
-    words::reason(cause, command())
+    text::reason(cause, command())
 }
 
 /// What became of a command, as the end of a sentence.
 #[must_use]
 pub fn failed(how: Failed) -> String {
-    words::failed(how)
+    text::failed(how)
 }
 
 /// Why nothing was started, or what else failed in `main`: the whole chain in one line.
 pub fn failure(error: &anyhow::Error) {
-    let status = Leave::of_error(error).status();
+    let status = ExitAction::of_error(error).status();
     say(Line {
         exit: Some(status),
         ..Line::new(Level::ERROR, format!("{error:#}"))
@@ -353,17 +352,17 @@ fn command() -> &'static str {
 }
 
 /// One line to be.
-struct Line {
-    level: Level,
-    text: String,
-    event: Option<&'static str>,
-    token: Option<u64>,
-    left: Option<Duration>,
-    exit: Option<i32>,
+pub(crate) struct Line {
+    pub(crate) level: Level,
+    pub(crate) text: String,
+    pub(crate) event: Option<&'static str>,
+    pub(crate) token: Option<u64>,
+    pub(crate) left: Option<Duration>,
+    pub(crate) exit: Option<i32>,
 }
 
 impl Line {
-    fn new(level: Level, text: String) -> Line {
+    pub(crate) fn new(level: Level, text: String) -> Line {
         Line {
             level,
             text,
@@ -382,7 +381,7 @@ fn pending() -> MutexGuard<'static, Option<Line>> {
     PENDING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn say(line: Line) {
+pub(crate) fn say(line: Line) {
     let before = pending().take();
     before.into_iter().for_each(put);
     put(line);

@@ -1,13 +1,13 @@
-//! `trafficcop run`: opens the store, forks the guardians, and drives `hold` until it is done.
+//! `trafficcop run`: opens the store, forks the guardians, and drives the driver until it is done.
 //!
 //! Called by main with a validated plan, while the process has one thread; returns the ending that
 //! the exit status is made of. It decides nothing that the core could decide.
 
-mod aftermath;
-mod company;
-mod people;
+mod observers;
+mod on_lost;
 #[cfg(feature = "entra")]
 mod vault;
+mod workload;
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -20,32 +20,32 @@ use crate::azure::Account;
 use crate::clock::Instant;
 use crate::core::observed::{LONGEST_LEASE, SHORTEST_LEASE};
 use crate::core::{Cause, Ending, Rules, Tenure};
-use crate::exit::Leave;
+use crate::driver::drive;
+use crate::exit::ExitAction;
 use crate::guardian::{self, Guardian, Program, Setup, SharedBytes};
-use crate::hold::hold;
+use crate::hooks::HookConfig;
 use crate::lease::shared_file::{self, SharedFile};
 use crate::lease::slots::{self, Slots};
 use crate::lease::{self, SharedMemory, Store, blob, file};
-use crate::plan::{Lock, Plan, Refusal};
+use crate::plan::{Lock, Plan, UsageError};
 use crate::report;
-use crate::roles::Cast;
 use crate::runtime::runtime;
 #[cfg(feature = "http")]
 use crate::serve;
 use crate::signals::Signals;
 use crate::units::show;
-use aftermath::Aftermath;
-pub(crate) use company::Company;
-use company::{Means, NOBODY, Numbers};
-pub(crate) use people::People;
+pub(crate) use observers::Observers;
+use on_lost::OnLostHook;
+pub(crate) use workload::CommandWorkload;
+use workload::{HookPrograms, NOBODY, Parts};
 
 /// Runs `plan` to its end.
 ///
 /// To be called while the process has one thread: the guardians are forked in here.
 ///
 /// # Errors
-/// What kept us from starting at all: a [`crate::plan::Refusal`], or what the machine refused.
-pub fn run(plan: Plan) -> anyhow::Result<Leave> {
+/// What kept us from starting at all: a [`crate::plan::UsageError`], or what the machine refused.
+pub fn run(plan: Plan) -> anyhow::Result<ExitAction> {
     #[cfg(feature = "http")]
     let listener = plan
         .listen
@@ -55,7 +55,7 @@ pub fn run(plan: Plan) -> anyhow::Result<Leave> {
     let store = match open(&plan)? {
         Ok(store) => store,
         Err(ending) => {
-            let leave = Leave::of(&ending, plan.conflict_status);
+            let leave = ExitAction::of(&ending, plan.conflict_status);
             report::ending(&ending, leave);
             return Ok(leave);
         }
@@ -67,7 +67,7 @@ pub fn run(plan: Plan) -> anyhow::Result<Leave> {
         command: plan.candidate.command.clone(),
     });
     if let Some(ending) = cannot_work(&plan) {
-        let leave = Leave::of(&ending, plan.conflict_status);
+        let leave = ExitAction::of(&ending, plan.conflict_status);
         report::ending(&ending, leave);
         return Ok(leave);
     }
@@ -89,13 +89,13 @@ pub fn run(plan: Plan) -> anyhow::Result<Leave> {
         );
     }
     #[cfg_attr(not(feature = "http"), expect(unused_mut, reason = "nobody is added"))]
-    let mut people = People::new(&plan, &store, guardian, report::notice);
+    let mut observers = Observers::new(&plan, &store, guardian, report::notice);
     #[cfg(feature = "http")]
     if let Some(listener) = listener {
-        people.serve(server(listener, &*store, guardian)?);
+        observers.serve(server(listener, &*store, guardian)?);
     }
     let runtime = runtime()?;
-    let leave = runtime.block_on(campaign(&plan, store, guardians, people))?;
+    let leave = runtime.block_on(campaign(&plan, store, guardians, observers))?;
     // A call that hangs (a name that does not resolve, a dead mount) must not keep us here.
     runtime.shutdown_background();
     Ok(leave)
@@ -129,7 +129,7 @@ fn cannot_work(plan: &Plan) -> Option<Ending> {
 /// after another, and one guardian has one tree at a time.
 pub(crate) struct Guardians {
     first: Guardian,
-    numbers: Numbers,
+    hook_programs: HookPrograms,
     /// For what runs after a tenure, beside whatever runs then.
     second: Option<Guardian>,
 }
@@ -139,7 +139,7 @@ impl Guardians {
     pub(crate) fn of_one(first: Guardian) -> Guardians {
         Guardians {
             first,
-            numbers: Numbers::NOBODY,
+            hook_programs: HookPrograms::NOBODY,
             second: None,
         }
     }
@@ -152,7 +152,7 @@ impl Guardians {
                 u8::try_from(programs.len() - 1).unwrap_or(NOBODY)
             })
         };
-        let numbers = Numbers {
+        let hook_programs = HookPrograms {
             standby: add(plan.roles.standby.as_deref()),
             on_acquire: add(plan.roles.on_acquire.as_deref()),
         };
@@ -172,7 +172,7 @@ impl Guardians {
         let on_lost = plan.roles.on_lost.as_deref().map(Program::script);
         Ok(Guardians {
             first: fork(programs)?,
-            numbers,
+            hook_programs,
             second: on_lost.map(|script| fork(vec![script])).transpose()?,
         })
     }
@@ -181,9 +181,9 @@ impl Guardians {
 /// Why there is no guardian: what was asked for cannot be had, or the machine has no room for one.
 pub(crate) fn no_guardian(refusal: guardian::Refusal) -> anyhow::Error {
     if refusal.is_of_the_settings() {
-        return Refusal::new(refusal.to_string()).into();
+        return UsageError::new(refusal.to_string()).into();
     }
-    Refusal::of_the_machine(format!(
+    UsageError::of_the_machine(format!(
         "{refusal}: nothing was started: look at the limits of this machine (ulimit -a, pids.max, \
          /proc), and try again"
     ))
@@ -201,63 +201,64 @@ fn server(
         .view()
         .context("--listen: /leader could never say yes")?;
     let lease = store.terms().lease;
-    let board = serve::Board::new(store.name(), lease, control, guardian.health_check());
-    serve::Server::start(listener, board).context("--listen: cannot start the server")
+    let shared_status =
+        serve::SharedStatus::new(store.name(), lease, control, guardian.health_check());
+    serve::Server::start(listener, shared_status).context("--listen: cannot start the server")
 }
 
 async fn campaign(
     plan: &Plan,
     store: Arc<dyn Store>,
     guardians: Guardians,
-    mut people: People,
-) -> anyhow::Result<Leave> {
+    mut observers: Observers,
+) -> anyhow::Result<ExitAction> {
     let mut signals = Signals::listen()?;
-    people.begin(guardians.first.health_check());
-    let mut company = company(plan, &store, guardians)?;
-    company.notify_socket = people.notify_socket();
-    company.events = people.events.clone();
-    people.write("standby");
-    let cordon = people.follow_events(plan, &mut signals).await;
+    observers.begin(guardians.first.health_check());
+    let mut workload = workload(plan, &store, guardians)?;
+    workload.notify_socket = observers.notify_socket();
+    workload.events = observers.events.clone();
+    observers.write("standby");
+    let cordon = observers.follow_events(plan, &mut signals).await;
     let tenure = Tenure::new(rules(plan, &*store), Instant::now()).cordoned_by(cordon);
     let lock = store.name().to_owned();
-    let mut ending = hold(tenure, store, &mut company, &mut signals, &mut people).await;
-    people.stops();
+    let mut ending = drive(tenure, store, &mut workload, &mut signals, &mut observers).await;
+    observers.stops();
     #[cfg(feature = "http")]
-    people.serve_no_more();
+    observers.serve_no_more();
     name_the_lock(&mut ending, &lock);
     let asked = matches!(ending.cause, Cause::Stopped(_));
-    company.finish(asked, &mut signals, &mut people).await;
-    let leave = Leave::of(&ending, plan.conflict_status);
+    workload.finish(asked, &mut signals, &mut observers).await;
+    let leave = ExitAction::of(&ending, plan.conflict_status);
     report::ending(&ending, leave);
-    people.finish(&ending, leave);
+    observers.finish(&ending, leave);
     Ok(leave)
 }
 
-/// The charge of the plan; nothing runs yet.
+/// The workload of the plan; nothing runs yet.
 ///
 /// # Errors
 /// Where a guardian could not get ready.
-pub(crate) fn company(
+pub(crate) fn workload(
     plan: &Plan,
     store: &Arc<dyn Store>,
     guardians: Guardians,
-) -> anyhow::Result<Company> {
+) -> anyhow::Result<CommandWorkload> {
     let attend = |guardian: Guardian| guardian.attend().map_err(no_guardian);
     let guardian = guardians.first;
-    let aftermath = guardians
+    let on_lost = guardians
         .second
-        .map(|guardian| anyhow::Ok(Aftermath::new(attend(guardian)?, plan.rules.grace)));
-    Ok(Company::new(Means {
+        .map(|guardian| anyhow::Ok(OnLostHook::new(attend(guardian)?, plan.rules.grace)));
+    Ok(CommandWorkload::new(Parts {
         on_terminal: guardian.has_terminal(),
         handle: attend(guardian)?,
-        aftermath: aftermath.transpose()?,
+        on_lost: on_lost.transpose()?,
         store: Arc::clone(store),
         identity: plan.candidate.identity.clone(),
         stop_signal: plan.rules.stop_signal,
         slots: plan.slots,
-        numbers: guardians.numbers,
+        hook_programs: guardians.hook_programs,
         task: plan.task.as_ref().map(|task| task.key.clone()),
-        cast: Cast {
+        config: HookConfig {
             standby: plan.roles.standby.is_some(),
             on_acquire: plan.roles.on_acquire.is_some(),
             grace: plan.rules.grace,
@@ -306,7 +307,7 @@ pub(crate) fn open(plan: &Plan) -> anyhow::Result<Result<Arc<dyn Store>, Ending>
             create,
             page_blob,
         } => {
-            let refuse = |why: String| Refusal::new(why);
+            let refuse = |why: String| UsageError::new(why);
             let target = blob::Target::parse(target).map_err(|why| refuse(why.to_string()))?;
             let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
             let account = Account::find(&variable, wishes, target.url())
@@ -375,7 +376,7 @@ pub(crate) fn open(plan: &Plan) -> anyhow::Result<Result<Arc<dyn Store>, Ending>
 fn open_shared(plan: &Plan, path: &Path) -> anyhow::Result<Arc<dyn Store>> {
     let leases = SHORTEST_LEASE..=LONGEST_LEASE;
     if !leases.contains(&plan.lease) {
-        return Err(Refusal::new(format!(
+        return Err(UsageError::new(format!(
             "--lease {}: on a shared drive a lease lasts 10s to 60s: take {}",
             show(plan.lease),
             show(plan.lease.clamp(SHORTEST_LEASE, LONGEST_LEASE)),

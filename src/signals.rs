@@ -2,7 +2,7 @@
 //! passed on to the command, and the terminal's stop.
 //!
 //! Made by `run` inside the runtime, after the guardian was forked (which so keeps the
-//! dispositions we were started with); read by `hold`. It sends nothing itself.
+//! dispositions we were started with); read by the driver. It sends nothing itself.
 
 use std::future::Future;
 use std::io;
@@ -35,7 +35,7 @@ const PASS: [Signal; 5] = [
 
 /// What a signal to the supervisor means.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum SignalEvent {
     /// End: drain, give the lease back, leave.
     Stop(i32),
     /// Hand it to the command.
@@ -50,15 +50,15 @@ pub enum Asked {
 /// The stream of signals.
 #[derive(Debug)]
 pub struct Signals {
-    streams: Vec<(Asked, Stream)>,
+    streams: Vec<(SignalEvent, Stream)>,
     /// Something else that asks for a stop, and as which signal.
     other: Option<(oneshot::Receiver<()>, Signal)>,
     /// Somebody of this process who has taken them over and passes on what is for us.
-    relay: Option<mpsc::UnboundedReceiver<Asked>>,
+    relay: Option<mpsc::UnboundedReceiver<SignalEvent>>,
     /// What the platform says of this machine.
     cordons: Option<UnboundedReceiver<Option<Cordon>>>,
     /// One that came too early for those who read now.
-    kept: Option<Asked>,
+    kept: Option<SignalEvent>,
 }
 
 impl Signals {
@@ -72,13 +72,13 @@ impl Signals {
         let mut streams = Vec::new();
         for stop in STOP {
             if !(stop == Signal::SIGHUP && ignored & bit(stop) != 0) {
-                streams.push((Asked::Stop(stop as i32), stream(stop)?));
+                streams.push((SignalEvent::Stop(stop as i32), stream(stop)?));
             }
         }
         for pass in PASS {
-            streams.push((Asked::Pass(pass as i32), stream(pass)?));
+            streams.push((SignalEvent::Pass(pass as i32), stream(pass)?));
         }
-        streams.push((Asked::Pause, stream(Signal::SIGTSTP)?));
+        streams.push((SignalEvent::Pause, stream(Signal::SIGTSTP)?));
         Ok(Signals {
             streams,
             other: None,
@@ -94,7 +94,7 @@ impl Signals {
     }
 
     /// Keeps what was read for whoever reads next.
-    pub fn keep(&mut self, asked: Asked) {
+    pub fn keep(&mut self, asked: SignalEvent) {
         self.kept = Some(asked);
     }
 
@@ -121,7 +121,7 @@ impl Signals {
 
     /// None of the process: what somebody else of it passes on.
     #[must_use]
-    pub fn relayed(by: mpsc::UnboundedReceiver<Asked>) -> Signals {
+    pub fn relayed(by: mpsc::UnboundedReceiver<SignalEvent>) -> Signals {
         Signals {
             streams: Vec::new(),
             other: None,
@@ -132,7 +132,7 @@ impl Signals {
     }
 
     /// The next signal; stops come before everything else. Cancel-safe.
-    pub async fn next(&mut self) -> Asked {
+    pub async fn next(&mut self) -> SignalEvent {
         if let Some(kept) = self.kept.take() {
             return kept;
         }
@@ -147,7 +147,7 @@ impl Signals {
             {
                 let signal = *signal as i32;
                 self.other = None;
-                return Poll::Ready(Asked::Stop(signal));
+                return Poll::Ready(SignalEvent::Stop(signal));
             }
             if let Some(relay) = &mut self.relay
                 && let Poll::Ready(Some(asked)) = relay.poll_recv(cx)
@@ -156,7 +156,7 @@ impl Signals {
             }
             if let Some(cordons) = &mut self.cordons {
                 match cordons.poll_recv(cx) {
-                    Poll::Ready(Some(cordon)) => return Poll::Ready(Asked::Cordon(cordon)),
+                    Poll::Ready(Some(cordon)) => return Poll::Ready(SignalEvent::Cordon(cordon)),
                     Poll::Ready(None) => self.cordons = None,
                     Poll::Pending => {}
                 }

@@ -18,12 +18,12 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("runtime", &[]),
     ("signals", &["core", "procfs"]),
     ("notify", &["clock", "core", "report", "guardian"]),
-    ("roles", &["clock", "core", "guardian"]),
-    ("hold", &["clock", "core", "lease", "signals", "guardian"]),
+    ("hooks", &["clock", "core", "guardian"]),
+    ("driver", &["clock", "core", "lease", "signals", "guardian"]),
     (
         "embed",
         &[
-            "clock", "core", "hold", "lease", "queue", "signals", "guardian", "work",
+            "clock", "core", "driver", "lease", "queue", "signals", "guardian", "work",
         ],
     ),
     (
@@ -35,7 +35,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "core",
             "events",
             "exit",
-            "hold",
+            "driver",
             "lease",
             "notify",
             "plan",
@@ -50,12 +50,11 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "units",
         ],
     ),
-    ("announce", &["cli", "deadline", "exit", "report"]),
     (
         "elect",
         &[
-            "announce", "clock", "core", "exit", "hold", "lease", "plan", "report", "run",
-            "runtime", "signals", "guardian",
+            "cli", "clock", "core", "deadline", "exit", "driver", "lease", "plan", "report", "run",
+            "runtime", "signals", "guardian", "units",
         ],
     ),
     ("deadline", &["clock", "guardian"]),
@@ -91,8 +90,8 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     (
         "run",
         &[
-            "azure", "clock", "core", "events", "exit", "hold", "lease", "notify", "plan",
-            "report", "roles", "runtime", "serve", "signals", "status", "guardian", "units",
+            "azure", "clock", "core", "events", "exit", "driver", "lease", "notify", "plan",
+            "report", "hooks", "runtime", "serve", "signals", "status", "guardian", "units",
         ],
     ),
 ];
@@ -121,15 +120,14 @@ const WORDS: &[(&[&str], &[&str], &str)] = &[
     (
         &["anyhow::", "anyhow!"],
         &[
-            "announce", "check", "elect", "exit", "report", "run", "main", "timeline", "verbs",
-            "work",
+            "check", "elect", "exit", "report", "run", "main", "timeline", "verbs", "work",
         ],
         "errors are typed below the top",
     ),
     (
         &["env::var", "env::vars"],
         &[
-            "announce", "cli", "deadline", "plan", "run", "runtime", "main", "guardian", "verbs",
+            "cli", "deadline", "elect", "plan", "run", "runtime", "main", "guardian", "verbs",
             "work",
         ],
         "the environment is passed in",
@@ -364,7 +362,7 @@ fn a_broken_rule_is_seen() {
         ["lease knows guardian"]
     );
     assert_eq!(strangers("attic", "").len(), 1);
-    assert_eq!(misplaced("hold", "std::process::exit(1)").len(), 1);
+    assert_eq!(misplaced("driver", "std::process::exit(1)").len(), 1);
     assert_eq!(misplaced("lease", "let now = SystemTime::now();").len(), 1);
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let two = "use super::super::Exit;";

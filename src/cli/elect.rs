@@ -81,7 +81,7 @@ pub struct Announce {
 
     /// The descriptor to which it says how far it came.
     #[arg(long)]
-    pub ledger: i32,
+    pub progress: i32,
 }
 
 /// What `run` says of a command, said of a reader.

@@ -1,7 +1,7 @@
 //! The decisions, pure: no clock is read here, nothing is awaited, no signal is sent.
 //!
 //! [`Tenure`] is the state machine of one instance: it is given the present moment and one
-//! [`Event`], and returns the [`Action`]s that `hold` has to carry out, in their order. All of the
+//! [`Event`], and returns the [`Action`]s that the driver has to carry out, in their order. All of the
 //! safety argument is in this room and is tested here in virtual time.
 
 pub mod budget;

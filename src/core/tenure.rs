@@ -10,7 +10,7 @@
 //! ```
 //! A task that is to be done once goes from "tree empty" to `Recording` instead of `Resting`.
 //!
-//! Called by `hold` alone, which does what [`Tenure::step`] says and tells it what happened. Each
+//! Called by the driver alone, which does what [`Tenure::step`] says and tells it what happened. Each
 //! state has one function that writes out what every event means in it. The rules that carry the
 //! promise:
 //! - The clock is looked at before the event: a reply that waited while we were stopped is judged

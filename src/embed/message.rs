@@ -1,7 +1,7 @@
 //! The library's face for messages: a lock that renews itself while a program processes its message.
 //!
 //! Used by programs that take messages from a [`Queue`](crate::queue::Queue) themselves;
-//! `trafficcop work` does not need it. It drives the same [`hold`] and the same core as the command
+//! `trafficcop work` does not need it. It drives the same [`drive`] and the same core as the command
 //! line does. Nothing here can stop the program's own code: ask [`MessageLock::is_ours`] before every
 //! step that must not run twice.
 
@@ -18,8 +18,8 @@ use crate::clock::Instant;
 use crate::core::{
     Budget, BudgetError, Cause, Ending, Exit, Failure, Habits, IfLost, Rules, Tenure,
 };
+use crate::driver::{Start, Workload, drive};
 use crate::guardian::WorkloadEvent;
-use crate::hold::{Charge, Start, hold};
 use crate::queue::{About, Message, Settlement};
 use crate::signals::Signals;
 use crate::work::held::Held;
@@ -78,7 +78,7 @@ impl MessageLock {
         let state = Arc::new(state);
         let ended = Arc::new(AtomicBool::new(false));
         let (stop, asked) = oneshot::channel();
-        let mut charge = Processing {
+        let mut workload = Processing {
             program: Program::new(
                 Arc::clone(&deadline),
                 Arc::clone(&state),
@@ -86,15 +86,15 @@ impl MessageLock {
             ),
             held: Arc::clone(&held),
         };
-        let mut audience = Watchers {
+        let mut observer = Watchers {
             state: Arc::clone(&state),
         };
         let mut signals = Signals::of_program(asked);
         let tenure = Tenure::new(rules, Instant::now());
         let store = Arc::clone(&held) as _;
         let task = tokio::spawn(async move {
-            let ending = hold(tenure, store, &mut charge, &mut signals, &mut audience).await;
-            charge.program.deadline.store(0, Ordering::Release);
+            let ending = drive(tenure, store, &mut workload, &mut signals, &mut observer).await;
+            workload.program.deadline.store(0, Ordering::Release);
             state.send_replace(Control::Ended);
             ending
         });
@@ -227,14 +227,14 @@ impl Drop for MessageLock {
     }
 }
 
-/// The program as the charge of one message.
+/// The program as the workload of one message.
 struct Processing {
     program: Program,
     held: Arc<Held>,
 }
 
 #[async_trait]
-impl Charge for Processing {
+impl Workload for Processing {
     fn start(&mut self, start: Start) {
         self.program.start(start);
     }
@@ -255,7 +255,7 @@ impl Charge for Processing {
 
     fn pause(&mut self) {}
 
-    fn forget_will(&mut self) {}
+    fn forget_release_info(&mut self) {}
 
     fn gives_back(&mut self, cause: Option<&Cause>, _exit: Option<Exit>) {
         // Whatever the program says: another may have it.
@@ -264,8 +264,8 @@ impl Charge for Processing {
         }
     }
 
-    async fn news(&mut self) -> WorkloadEvent {
-        self.program.news().await
+    async fn next_event(&mut self) -> WorkloadEvent {
+        self.program.next_event().await
     }
 }
 

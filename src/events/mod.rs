@@ -2,12 +2,12 @@
 //! afterwards who held control when.
 //!
 //! [`record`] is what a line says, and the one list of its fields and words; [`writer`] puts lines
-//! into a file without ever holding anybody up; [`teller`] makes them of what the core and the
+//! into a file without ever holding anybody up; [`child`] makes them of what the core and the
 //! guardian say. Used by `run`; [`crate::timeline`] reads what was written.
 
+pub mod event_log;
 pub mod record;
-pub mod teller;
 pub mod writer;
 
-pub use record::{Record, Word};
-pub use teller::Events;
+pub use event_log::Events;
+pub use record::{EventKind, Record};

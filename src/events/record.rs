@@ -1,7 +1,7 @@
 //! What one line of the event log says: its fields, its words, and what they mean. The man page is
 //! made from the lists in here.
 //!
-//! Called by the teller, which writes records, and by the timeline, which reads them. A field's
+//! Called by the child, which writes records, and by the timeline, which reads them. A field's
 //! name or meaning never changes; new ones may come, and readers pass over what they do not know.
 
 use serde::{Deserialize, Serialize};
@@ -38,7 +38,7 @@ pub struct Record {
     /// The lock's address.
     pub lock: String,
     /// What happened.
-    pub event: Word,
+    pub event: EventKind,
     /// The fencing token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<u64>,
@@ -146,7 +146,7 @@ macro_rules! words {
     ($($variant:ident $word:literal $meaning:literal,)*) => {
         /// What happened.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-        pub enum Word {
+        pub enum EventKind {
             $(#[doc = $meaning] #[serde(rename = $word)] $variant,)*
             /// What a later version says and this one does not know.
             #[default]
@@ -158,7 +158,7 @@ macro_rules! words {
         pub const WORDS: &[(&str, &str)] = &[$(($word, $meaning),)*];
 
         #[cfg(test)]
-        const ALL: &[Word] = &[$(Word::$variant,)*];
+        const ALL: &[EventKind] = &[$(EventKind::$variant,)*];
     };
 }
 
@@ -194,20 +194,20 @@ words! {
     Message "message" "a message was done with: message_id, attempt, outcome, cause, command_exit, duration_ms, renewals, overlap",
 }
 
-impl Word {
+impl EventKind {
     /// Whether control changes hands with it, or may: such a line is on the disk before the next.
     #[must_use]
     pub fn changes_control(self) -> bool {
         matches!(
             self,
-            Word::Holding
-                | Word::Lost
-                | Word::TreeEmpty
-                | Word::TreeStuck
-                | Word::Released
-                | Word::LeftToRunOut
-                | Word::Overlap
-                | Word::Done
+            EventKind::Holding
+                | EventKind::Lost
+                | EventKind::TreeEmpty
+                | EventKind::TreeStuck
+                | EventKind::Released
+                | EventKind::LeftToRunOut
+                | EventKind::Overlap
+                | EventKind::Done
         )
     }
 }
@@ -292,7 +292,7 @@ mod tests {
     fn a_later_version_s_words_and_fields_are_passed_over() {
         let line = r#"{"v":2,"time":"t","boottime_ns":1,"host":"h","identity":"i","pid":2,"lock":"l","event":"yodelled","echo":[]}"#;
         let record: Record = serde_json::from_str(line).unwrap();
-        assert_eq!((record.event, record.boottime_ns), (Word::Other, 1));
+        assert_eq!((record.event, record.boottime_ns), (EventKind::Other, 1));
     }
 
     #[test]

@@ -162,7 +162,7 @@ pub fn fork(setup: Setup) -> Result<Guardian, Refusal> {
 ///
 /// # Errors
 /// As [`fork`].
-pub fn fork_for_a_teller(setup: Setup) -> Result<Guardian, Refusal> {
+pub fn fork_for_elect(setup: Setup) -> Result<Guardian, Refusal> {
     make(setup, Part::Tells)
 }
 

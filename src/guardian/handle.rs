@@ -1,21 +1,18 @@
 //! The supervisor's side of a guardian: orders out, news in, and the guardian's work when it can
 //! no longer do it itself.
 //!
-//! Made by [`Guardian::attend`](super::Guardian::attend), used by `hold`. Its methods never block:
+//! Made by [`Guardian::attend`](super::Guardian::attend), used by the driver's workloads. Its methods never block:
 //! what the socket does not take is kept, and a guardian that takes nothing is a silent guardian.
 //! It must never call a tree empty that it has not seen empty.
 
 use std::collections::VecDeque;
 use std::future::pending;
-use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::sys::socket::{MsgFlags, recv};
-use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 use tokio::time::sleep;
@@ -26,9 +23,11 @@ use super::health_check::HealthCheck;
 use super::liveness::{Beat, LivenessTimer};
 use super::out_frame::OutFrame;
 use super::rescue::Rescue;
-use super::wire::{Event, FRAME, PAYLOAD_MAX, Request};
+use super::wire::{PAYLOAD_MAX, Request};
 use super::{SpawnRequest, WorkloadEvent, fork, tree};
 use crate::clock::Instant;
+
+mod ipc;
 
 /// How long a dismissed guardian may take.
 const DISMISSAL: Duration = Duration::from_secs(1);
@@ -230,12 +229,12 @@ impl GuardianHandle {
     /// Waits for the next piece of news. Dropping the future loses nothing. It has to be polled
     /// while a command runs: it is here that the guardian's silence is noticed, and that its work is
     /// done when it is dead.
-    pub async fn news(&mut self) -> WorkloadEvent {
+    pub async fn next_event(&mut self) -> WorkloadEvent {
         loop {
             self.read();
             self.flush();
-            if let Some(news) = self.inbox.pop_front() {
-                return news;
+            if let Some(event) = self.inbox.pop_front() {
+                return event;
             }
             match &mut self.state {
                 State::Well => self.wait().await,
@@ -266,11 +265,11 @@ impl GuardianHandle {
         if self.busy {
             self.kill();
             while self.busy && matches!(self.state, State::Well) {
-                self.news().await;
+                self.next_event().await;
             }
         }
         while matches!(self.state, State::Lost(_)) {
-            self.news().await;
+            self.next_event().await;
         }
         match &mut self.state {
             State::Well if self.stuck => {
@@ -381,125 +380,6 @@ impl GuardianHandle {
         self.control.set(Instant::ZERO);
         self.state = State::Lost(Rescue::begin());
         self.inbox.push_back(WorkloadEvent::Lost);
-    }
-
-    // --- the socket ---
-
-    fn send(&mut self, request: Request, payload: &[u8], lock: Option<OwnedFd>) {
-        if !matches!(self.state, State::Well) {
-            return;
-        }
-        let mut bytes = request.encode().to_vec();
-        bytes.extend_from_slice(payload);
-        self.outgoing.push_back(OutFrame::new(bytes, lock));
-        self.flush();
-    }
-
-    fn flush(&mut self) {
-        while let Some(frame) = self.outgoing.front_mut() {
-            // Straight to the kernel: the runtime's idea of readiness may be older than a pause.
-            let mut result = frame.send(self.socket.as_raw_fd());
-            if result == Err(Errno::EAGAIN) {
-                // And the runtime is told, lest it wakes us for what is not so.
-                let socket = self.socket.as_raw_fd();
-                result = self
-                    .socket
-                    .try_io(Interest::WRITABLE, || {
-                        frame.send(socket).map_err(io::Error::from)
-                    })
-                    .map_err(|_| Errno::EAGAIN);
-            }
-            match result {
-                Ok(()) if frame.is_sent() => {
-                    self.outgoing.pop_front();
-                }
-                Ok(()) | Err(Errno::EINTR) => {}
-                // Full, or closed: reading will tell which.
-                Err(Errno::EAGAIN | Errno::EPIPE | Errno::ECONNRESET) => return,
-                // The kernel does not pass its descriptor on (too many are on their way): nothing is
-                // started without.
-                Err(errno) if frame.has_descriptor() => {
-                    self.outgoing.pop_front();
-                    self.busy = false;
-                    self.refuse(errno as i32);
-                }
-                Err(_) => return,
-            }
-        }
-    }
-
-    /// Takes in everything that has arrived.
-    fn read(&mut self) {
-        if !matches!(self.state, State::Well) {
-            return;
-        }
-        let fd = self.socket.as_raw_fd();
-        let mut buffer = [0; 1024];
-        loop {
-            let mut result = recv(fd, &mut buffer, MsgFlags::MSG_DONTWAIT);
-            if result == Err(Errno::EAGAIN) {
-                result = self
-                    .socket
-                    .try_io(Interest::READABLE, || {
-                        recv(fd, &mut buffer, MsgFlags::MSG_DONTWAIT).map_err(io::Error::from)
-                    })
-                    .map_err(|_| Errno::EAGAIN);
-            }
-            match result {
-                Ok(0) => return self.lose(),
-                Ok(length) => {
-                    self.incoming.extend_from_slice(&buffer[..length]);
-                    self.understand();
-                }
-                Err(Errno::EINTR) => {}
-                Err(Errno::EAGAIN) => return,
-                Err(_) => return self.lose(),
-            }
-        }
-    }
-
-    fn understand(&mut self) {
-        while let Some(frame) = self.incoming.first_chunk::<FRAME>() {
-            let report = Event::decode(frame);
-            self.incoming.drain(..FRAME);
-            let news = match report {
-                Ok(Event::Pong(seq)) => {
-                    if self.health_check.heard(seq) {
-                        self.carry();
-                    } else {
-                        self.liveness.answered(seq);
-                    }
-                    continue;
-                }
-                Ok(Event::Started { pid }) => {
-                    self.liveness.started();
-                    WorkloadEvent::Started { pid }
-                }
-                Ok(Event::NotStarted { errno }) => {
-                    self.busy = false;
-                    WorkloadEvent::NotStarted { errno }
-                }
-                Ok(Event::Stopped) => WorkloadEvent::Stopped,
-                Ok(Event::Exited(exit)) => WorkloadEvent::Exited(exit),
-                Ok(Event::LeftBehind) => WorkloadEvent::LeftBehind,
-                Ok(Event::TreeEmpty { at }) => {
-                    self.busy = false;
-                    WorkloadEvent::TreeEmpty { at }
-                }
-                Ok(Event::TreeStuck) => {
-                    self.busy = false;
-                    self.stuck = true;
-                    WorkloadEvent::TreeStuck
-                }
-                Ok(Event::Acting) => WorkloadEvent::Acting,
-                Ok(Event::ClockJumped) => WorkloadEvent::ClockJumped,
-                Ok(Event::Ready | Event::Unready { .. }) | Err(_) => {
-                    // A guardian out of its mind guards nothing.
-                    return self.lose();
-                }
-            };
-            self.inbox.push_back(news);
-        }
     }
 }
 

@@ -34,7 +34,7 @@ mod types;
 pub mod wire;
 
 pub use control::View;
-pub use fork::{Guardian, fork, fork_for_a_teller};
+pub use fork::{Guardian, fork, fork_for_elect};
 pub use handle::GuardianHandle;
 pub use health_check::{HealthCheck, all_answer};
 pub use panic::leave_by_the_guardians;

@@ -2,16 +2,16 @@
 //! that we stop; and what the command tells it through us.
 //!
 //! ```text
-//! command ── its NOTIFY_SOCKET: Proxy ──▶ Herald ──▶ our NOTIFY_SOCKET: Socket ── service manager
+//! command ── its NOTIFY_SOCKET: Proxy ──▶ ServiceManager ──▶ our NOTIFY_SOCKET: Socket ── service manager
 //!                      notices, news ──────▲
 //! ```
 //! Opened by the drivers after the guardians were forked; told by those who tell people. A service
 //! manager that is gone, or does not read, costs one line in the log. It must never wait.
 
-mod herald;
 mod proxy;
+mod service_manager;
 mod socket;
 mod tasks;
 
-pub use herald::{Herald, Ready};
+pub use service_manager::{Ready, ServiceManager};
 pub use socket::{PRIVATE, Surroundings, VARIABLE};

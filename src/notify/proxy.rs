@@ -1,7 +1,7 @@
 //! The socket that the command finds in its `NOTIFY_SOCKET`: in a directory that only we can enter.
 //! Where several commands run at the same time, each has one of its own, so that we know which it was.
 //!
-//! Made by the herald after the guardians were forked, so that no guardian has it. What the command
+//! Made by the service manager's task after the guardians were forked, so that no guardian has it. What the command
 //! says is data: a message that is not understood is passed over.
 
 use std::ffi::OsString;

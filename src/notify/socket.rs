@@ -1,6 +1,6 @@
 //! The service manager's socket, and what else it has put into our environment.
 //!
-//! Used by the herald. A message is sent at once, or not at all.
+//! Used by the service manager's task. A message is sent at once, or not at all.
 
 use std::ffi::{OsStr, OsString};
 use std::io;

@@ -1,7 +1,7 @@
 //! What is done for the service manager beside everything else: signs of life, more time while we
 //! stop, and an ear for the command.
 //!
-//! Begun by the herald, on the supervisor's own runtime: where its loop stands still, so do they,
+//! Begun by the service manager's task, on the supervisor's own runtime: where its loop stands still, so do they,
 //! which is what a watchdog is to notice.
 
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use std::time::Duration;
 use tokio::net::UnixDatagram;
 use tokio::time::sleep;
 
-use super::herald::Desk;
 use super::proxy::MESSAGE;
+use super::service_manager::Inner;
 use crate::clock::Instant;
 use crate::guardian::{HealthCheck, all_answer};
 
@@ -24,7 +24,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 /// Feeds the watchdog twice in its time, each time after supervisor and guardians have all proved
 /// that they are alive. Where one does not, nothing is sent.
-pub(super) async fn feed(desk: Arc<Desk>, health_check: Vec<Arc<HealthCheck>>, span: Duration) {
+pub(super) async fn feed(desk: Arc<Inner>, health_check: Vec<Arc<HealthCheck>>, span: Duration) {
     let half = (span / 2).max(Duration::from_millis(1));
     loop {
         let began = Instant::now();
@@ -35,7 +35,7 @@ pub(super) async fn feed(desk: Arc<Desk>, health_check: Vec<Arc<HealthCheck>>, s
 }
 
 /// Hears what the command with this number says of itself.
-pub(super) async fn listen(desk: Arc<Desk>, number: usize, socket: UnixDatagram) {
+pub(super) async fn listen(desk: Arc<Inner>, number: usize, socket: UnixDatagram) {
     let mut buffer = vec![0; MESSAGE];
     loop {
         match socket.recv(&mut buffer).await {
@@ -51,7 +51,7 @@ pub(super) async fn listen(desk: Arc<Desk>, number: usize, socket: UnixDatagram)
 }
 
 /// Asks for more time while we stop, and sends what there was no room for.
-pub(super) async fn attend(desk: Arc<Desk>) {
+pub(super) async fn attend(desk: Arc<Inner>) {
     loop {
         let more = if desk.is_stopping() {
             MORE

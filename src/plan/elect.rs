@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::{
-    Candidate, IfLost, Lock, Place, Plan, Refusal, Roles, Rules, budget, conflict_status, habits,
-    identity, lock, locks, poll, quoted, quoted_word, same_file, scheduled_events, slots, span,
-    status_file, telling, wait,
+    Candidate, IfLost, Lock, Place, Plan, Roles, Rules, UsageError, budget, conflict_status,
+    habits, identity, lock, locks, poll, quoted, quoted_word, same_file, scheduled_events, slots,
+    span, status_file, telling, wait,
 };
 use crate::cli;
 use crate::guardian::Contain;
@@ -32,9 +32,9 @@ impl Plan {
     ///
     /// # Errors
     /// The first thing found that cannot be.
-    pub fn of_elect(typed: cli::Elect, place: &Place) -> Result<(Plan, Telling), Refusal> {
+    pub fn of_elect(typed: cli::Elect, place: &Place) -> Result<(Plan, Telling), UsageError> {
         if !typed.command.is_empty() {
-            return Err(Refusal::new(format!(
+            return Err(UsageError::new(format!(
                 "elect takes no command, it tells who is in control on stdout: pipe it into what reads that, or run the command with 'trafficcop run ... -- {}'",
                 quoted(&typed.command)
             )));
@@ -112,12 +112,12 @@ fn control_file(
     status_file: Option<&Path>,
     lock: &Lock,
     slots: u32,
-) -> Result<Option<PathBuf>, Refusal> {
+) -> Result<Option<PathBuf>, UsageError> {
     let Some(path) = typed else {
         return Ok(None);
     };
     let refuse = |why: &str| {
-        Err(Refusal::new(format!(
+        Err(UsageError::new(format!(
             "--control-file {}: {why}",
             quoted_word(path.as_os_str())
         )))

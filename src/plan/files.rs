@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::quote::quoted_word;
-use super::{Lock, Refusal};
+use super::{Lock, UsageError};
 use crate::cli;
 
 /// The status file is replaced by renaming. If it were the lock's file, the next instance would
@@ -14,12 +14,12 @@ pub(super) fn status_file(
     typed: &cli::Common,
     lock: &Lock,
     slots: u32,
-) -> Result<Option<PathBuf>, Refusal> {
+) -> Result<Option<PathBuf>, UsageError> {
     let Some(status) = &typed.status_file else {
         return Ok(None);
     };
     if status.as_os_str().is_empty() || status.file_name().is_none() || status.is_dir() {
-        return Err(Refusal::new(format!(
+        return Err(UsageError::new(format!(
             "--status-file {}: name a file, not a directory",
             quoted_word(status.as_os_str())
         )));
@@ -28,7 +28,7 @@ pub(super) fn status_file(
     if let Lock::File { path, .. } = lock
         && locks(path, slots).any(|path| same_file(status, &path))
     {
-        return Err(Refusal::new(format!(
+        return Err(UsageError::new(format!(
             "--status-file {} is the lock's file, and would be replaced under the lock: name another one",
             status.display()
         )));
@@ -37,12 +37,12 @@ pub(super) fn status_file(
 }
 
 /// What is to be written from the first moment to the last needs a place to be, now.
-pub(super) fn has_directory(flag: &str, file: &Path) -> Result<(), Refusal> {
+pub(super) fn has_directory(flag: &str, file: &Path) -> Result<(), UsageError> {
     let directory = file.parent().filter(|path| !path.as_os_str().is_empty());
     if directory.unwrap_or(Path::new(".")).is_dir() {
         return Ok(());
     }
-    Err(Refusal::new(format!(
+    Err(UsageError::new(format!(
         "{flag} {}: there is no such directory: create it, or name another file",
         file.display()
     )))

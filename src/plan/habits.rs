@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Lock, Refusal, span};
+use super::{Lock, UsageError, span};
 use crate::cli;
 use crate::core::{After, Habits, Restart};
 use crate::units::show;
@@ -18,23 +18,23 @@ pub(super) fn habits(
     lock: &Lock,
     lease: Duration,
     poll: Duration,
-) -> Result<Habits, Refusal> {
+) -> Result<Habits, UsageError> {
     let restart = restart(typed)?;
     let max_hold = max_hold(typed, lock, lease)?;
     let min_hold = span("--min-hold", typed.min_hold.as_deref())?;
     if let Some(least) = min_hold {
         if least.is_zero() {
-            return Err(Refusal::new(
+            return Err(UsageError::new(
                 "--min-hold 0s keeps nothing: leave it out, or say how long",
             ));
         }
         if typed.restart == Some(cli::Restart::Always) {
-            return Err(Refusal::new(
+            return Err(UsageError::new(
                 "--min-hold and --restart always contradict each other: a command that is always started again never leaves a lock to be kept",
             ));
         }
         if let Some(most) = max_hold.filter(|most| *most < least) {
-            return Err(Refusal::new(format!(
+            return Err(UsageError::new(format!(
                 "--min-hold {} is longer than --max-hold {}: no tenure can be both",
                 show(least),
                 show(most)
@@ -49,7 +49,7 @@ pub(super) fn habits(
     })
 }
 
-fn restart(typed: &cli::Habits) -> Result<Option<Restart>, Refusal> {
+fn restart(typed: &cli::Habits) -> Result<Option<Restart>, UsageError> {
     let after = match typed.restart {
         Some(cli::Restart::OnFailure) => After::Failure,
         Some(cli::Restart::Always) => After::Any,
@@ -59,7 +59,7 @@ fn restart(typed: &cli::Habits) -> Result<Option<Restart>, Refusal> {
                 ("--restart-window", &typed.restart_window),
             ] {
                 if value.is_some() {
-                    return Err(Refusal::new(format!(
+                    return Err(UsageError::new(format!(
                         "{flag} has no meaning where nothing is restarted: add --restart on-failure or --restart always, or leave it out"
                     )));
                 }
@@ -71,13 +71,13 @@ fn restart(typed: &cli::Habits) -> Result<Option<Restart>, Refusal> {
         None => DEFAULT_LIMIT,
         Some(text) => match text.parse() {
             Ok(0) => {
-                return Err(Refusal::new(
+                return Err(UsageError::new(
                     "--restart-limit 0 allows no restart at all: take --restart never, or a limit of 1 or more",
                 ));
             }
             Ok(limit) => limit,
             Err(_) => {
-                return Err(Refusal::new(format!(
+                return Err(UsageError::new(format!(
                     "--restart-limit: '{text}' is not a number of restarts, like 5"
                 )));
             }
@@ -90,7 +90,7 @@ fn restart(typed: &cli::Habits) -> Result<Option<Restart>, Refusal> {
         window: window.unwrap_or(DEFAULT_WINDOW),
     };
     if !rule.limit_is_within_reach() {
-        return Err(Refusal::new(format!(
+        return Err(UsageError::new(format!(
             "--restart-limit {limit} can never be hit: the back-off before so many restarts takes {}, which is not within --restart-window {}: lower the one or raise the other",
             show(rule.time_to_limit()),
             show(rule.window)
@@ -105,17 +105,17 @@ fn max_hold(
     typed: &cli::Habits,
     lock: &Lock,
     lease: Duration,
-) -> Result<Option<Duration>, Refusal> {
+) -> Result<Option<Duration>, UsageError> {
     let Some(span) = span("--max-hold", typed.max_hold.as_deref())? else {
         return Ok(None);
     };
     match lock {
-        Lock::Blob { .. } if span < lease => Err(Refusal::new(format!(
+        Lock::Blob { .. } if span < lease => Err(UsageError::new(format!(
             "--max-hold {} is shorter than the lease: take --lease ({}) or more",
             show(span),
             show(lease)
         ))),
-        Lock::File { .. } if span < LEAST_HOLD_OF_A_FILE => Err(Refusal::new(format!(
+        Lock::File { .. } if span < LEAST_HOLD_OF_A_FILE => Err(UsageError::new(format!(
             "--max-hold {} leaves a command no time to work: take {} or more",
             show(span),
             show(LEAST_HOLD_OF_A_FILE)
@@ -124,7 +124,11 @@ fn max_hold(
     }
 }
 
-fn cooldown(typed: &cli::Habits, lock: &Lock, poll: Duration) -> Result<Option<Duration>, Refusal> {
+fn cooldown(
+    typed: &cli::Habits,
+    lock: &Lock,
+    poll: Duration,
+) -> Result<Option<Duration>, UsageError> {
     let Some(span) = span("--cooldown", typed.cooldown.as_deref())? else {
         return Ok(None);
     };
@@ -133,7 +137,7 @@ fn cooldown(typed: &cli::Habits, lock: &Lock, poll: Duration) -> Result<Option<D
         Some(cli::Restart::OnFailure | cli::Restart::Always)
     );
     if typed.max_hold.is_none() && !restarts {
-        return Err(Refusal::new(
+        return Err(UsageError::new(
             "--cooldown has no meaning where control is never handed over: add --max-hold or --restart, or leave it out",
         ));
     }
@@ -143,7 +147,7 @@ fn cooldown(typed: &cli::Habits, lock: &Lock, poll: Duration) -> Result<Option<D
         Lock::File { .. } => Duration::from_millis(100),
     };
     if span < least {
-        return Err(Refusal::new(format!(
+        return Err(UsageError::new(format!(
             "--cooldown {} is too short for anybody else to get control: take {} or more",
             show(span),
             show(least)

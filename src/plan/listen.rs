@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-use super::{Lock, Refusal, locks, quoted_word, same_file};
+use super::{Lock, UsageError, locks, quoted_word, same_file};
 use crate::cli;
 use crate::serve::Address;
 
@@ -17,10 +17,10 @@ pub(super) fn listen(
     lock: &Lock,
     slots: u32,
     status_file: Option<&Path>,
-) -> Result<Option<Address>, Refusal> {
+) -> Result<Option<Address>, UsageError> {
     let Some(text) = typed.listen.as_deref() else {
         if typed.listen_any {
-            return Err(Refusal::new(
+            return Err(UsageError::new(
                 "--listen-any has no meaning without --listen: name an address, or leave it out",
             ));
         }
@@ -34,20 +34,20 @@ pub(super) fn listen(
             Lock::Blob { .. } => false,
         };
         if is_ours || status_file.is_some_and(|status| same_file(path, status)) {
-            return Err(Refusal::new(format!(
+            return Err(UsageError::new(format!(
                 "--listen {text}: the lock's file or the status file is to be there: name another path"
             )));
         }
         return Ok(Some(Address::Unix(path.to_owned())));
     }
     let Some(address) = tcp(text) else {
-        return Err(Refusal::new(format!(
+        return Err(UsageError::new(format!(
             "--listen {}: take an address and a port, as in 127.0.0.1:9090 or [::1]:9090, or a socket, as in unix:/run/trafficcop.sock",
             quoted_word(text.as_ref())
         )));
     };
     if !typed.listen_any && !address.ip().to_canonical().is_loopback() {
-        return Err(Refusal::new(format!(
+        return Err(UsageError::new(format!(
             "--listen {text}: other machines could ask there: take 127.0.0.1:{}, or add --listen-any if that is what you want",
             address.port()
         )));
@@ -63,16 +63,16 @@ fn tcp(text: &str) -> Option<SocketAddr> {
     }
 }
 
-fn socket(path: &Path) -> Result<(), Refusal> {
+fn socket(path: &Path) -> Result<(), UsageError> {
     let named = quoted_word(path.as_os_str());
     if !path.is_absolute() || path.file_name().is_none() {
-        return Err(Refusal::new(format!(
+        return Err(UsageError::new(format!(
             "--listen unix:{named}: name a whole path, as in unix:/run/trafficcop.sock"
         )));
     }
     let length = path.as_os_str().as_bytes().len();
     if length > PATH_LIMIT {
-        return Err(Refusal::new(format!(
+        return Err(UsageError::new(format!(
             "--listen unix:{named}: a path of {length} bytes is too long for a socket: {PATH_LIMIT} at most"
         )));
     }
@@ -80,7 +80,7 @@ fn socket(path: &Path) -> Result<(), Refusal> {
         .symlink_metadata()
         .is_ok_and(|found| !found.file_type().is_socket())
     {
-        return Err(Refusal::new(format!(
+        return Err(UsageError::new(format!(
             "--listen unix:{named}: there is something else than a socket: name another path"
         )));
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Refusal, span};
+use super::{UsageError, span};
 use crate::cli;
 use crate::core::{OnFailure, Once};
 use crate::lease::once::Task;
@@ -14,7 +14,7 @@ const DEFAULT_KEY: &str = "once";
 /// The longest key, in bytes: it travels in the metadata of a blob.
 const KEY_LIMIT: usize = 128;
 
-pub(super) fn once(typed: &cli::Run, slots: u32) -> Result<Option<(Once, Task)>, Refusal> {
+pub(super) fn once(typed: &cli::Run, slots: u32) -> Result<Option<(Once, Task)>, UsageError> {
     let flags = &typed.once;
     // A key or a slot is a key or a slot of something that is done once: to say that twice is not needed.
     if !flags.once && flags.once_key.is_none() && flags.once_per.is_none() {
@@ -23,7 +23,7 @@ pub(super) fn once(typed: &cli::Run, slots: u32) -> Result<Option<(Once, Task)>,
             ("--once-attempts", flags.once_attempts.is_some()),
         ] {
             if typed {
-                return Err(Refusal::new(format!(
+                return Err(UsageError::new(format!(
                     "{flag} has no meaning for a command that is run each time: add --once, or leave it out"
                 )));
             }
@@ -47,7 +47,7 @@ pub(super) fn once(typed: &cli::Run, slots: u32) -> Result<Option<(Once, Task)>,
 }
 
 /// What would run the command more often, or end it before it has done its task.
-fn strangers(typed: &cli::Run, slots: u32) -> Result<(), Refusal> {
+fn strangers(typed: &cli::Run, slots: u32) -> Result<(), UsageError> {
     let habits = &typed.habits;
     let restarts = !matches!(habits.restart, None | Some(cli::Restart::Never));
     for (flag, typed, why) in [
@@ -73,7 +73,7 @@ fn strangers(typed: &cli::Run, slots: u32) -> Result<(), Refusal> {
         ),
     ] {
         if typed {
-            return Err(Refusal::new(format!(
+            return Err(UsageError::new(format!(
                 "{flag} and --once contradict each other: {why}"
             )));
         }
@@ -81,17 +81,17 @@ fn strangers(typed: &cli::Run, slots: u32) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn key(flags: &cli::Once) -> Result<String, Refusal> {
+fn key(flags: &cli::Once) -> Result<String, UsageError> {
     let Some(key) = flags.once_key.clone() else {
         return Ok(DEFAULT_KEY.to_owned());
     };
     if key.is_empty() {
-        return Err(Refusal::new(
+        return Err(UsageError::new(
             "--once-key is empty: name the task (is a variable unset?)",
         ));
     }
     if key.len() > KEY_LIMIT {
-        return Err(Refusal::new(format!(
+        return Err(UsageError::new(format!(
             "--once-key: {} bytes are too many: {KEY_LIMIT} at most",
             key.len()
         )));
@@ -99,18 +99,18 @@ fn key(flags: &cli::Once) -> Result<String, Refusal> {
     Ok(key)
 }
 
-fn per(flags: &cli::Once) -> Result<Option<Duration>, Refusal> {
+fn per(flags: &cli::Once) -> Result<Option<Duration>, UsageError> {
     let Some(per) = span("--once-per", flags.once_per.as_deref())? else {
         return Ok(None);
     };
     if per.is_zero() {
-        return Err(Refusal::new(
+        return Err(UsageError::new(
             "--once-per 0s: a slot needs a length, like 1h; for once and for all take --once alone",
         ));
     }
     // Clocks of services tell whole seconds.
     if per.subsec_nanos() != 0 {
-        return Err(Refusal::new(format!(
+        return Err(UsageError::new(format!(
             "--once-per {}: slots are of whole seconds: take {}s",
             show(per),
             per.as_secs().max(1)
@@ -119,21 +119,21 @@ fn per(flags: &cli::Once) -> Result<Option<Duration>, Refusal> {
     Ok(Some(per))
 }
 
-fn attempts(flags: &cli::Once) -> Result<Option<u32>, Refusal> {
+fn attempts(flags: &cli::Once) -> Result<Option<u32>, UsageError> {
     let Some(text) = flags.once_attempts.as_deref() else {
         return Ok(None);
     };
     match text.parse() {
-        Ok(0) => Err(Refusal::new(
+        Ok(0) => Err(UsageError::new(
             "--once-attempts 0 allows no run at all: take 1 or more",
         )),
         Ok(most) if most > 1 && flags.once_on_failure == Some(cli::OnceOnFailure::Stop) => {
-            Err(Refusal::new(format!(
+            Err(UsageError::new(format!(
                 "--once-attempts {most} and --once-on-failure stop contradict each other: choose one"
             )))
         }
         Ok(most) => Ok(Some(most)),
-        Err(_) => Err(Refusal::new(format!(
+        Err(_) => Err(UsageError::new(format!(
             "--once-attempts: '{text}' is not a number of runs, like 3"
         ))),
     }

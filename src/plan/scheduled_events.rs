@@ -1,21 +1,21 @@
 //! What was typed of what the platform announces for this machine, made sense of. Called by the
 //! plan.
 
-use super::{Place, Refusal};
+use super::{Place, UsageError};
 use crate::azure::scheduled_events::{Config, Endpoint};
 use crate::cli;
 
 pub(super) fn scheduled_events(
     typed: &cli::ScheduledEvents,
     place: &Place,
-) -> Result<Option<Config>, Refusal> {
+) -> Result<Option<Config>, UsageError> {
     if !typed.scheduled_events {
         for (flag, is_there) in [
             ("--ack-events", typed.ack_events),
             ("--vm-name", typed.vm_name.is_some()),
         ] {
             if is_there {
-                return Err(Refusal::new(format!(
+                return Err(UsageError::new(format!(
                     "{flag} has no meaning without --scheduled-events: add that, or leave it out (or unset its variable)"
                 )));
             }
@@ -25,12 +25,12 @@ pub(super) fn scheduled_events(
     let endpoint = typed.scheduled_events_endpoint.as_deref();
     let endpoint = endpoint.map_or(Ok(Endpoint::default()), |text| {
         Endpoint::parse(text)
-            .map_err(|why| Refusal::new(format!("--scheduled-events-endpoint: {why}")))
+            .map_err(|why| UsageError::new(format!("--scheduled-events-endpoint: {why}")))
     })?;
     if let Some(name) = &typed.vm_name
         && (name.trim().is_empty() || name.chars().any(char::is_control))
     {
-        return Err(Refusal::new(
+        return Err(UsageError::new(
             "--vm-name is no name of a machine: take what Azure calls it, or leave it out",
         ));
     }

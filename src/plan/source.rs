@@ -4,7 +4,7 @@ use std::time::Duration;
 
 #[cfg(feature = "service-bus")]
 use super::span;
-use super::{Refusal, wishes};
+use super::{UsageError, wishes};
 #[cfg(feature = "service-bus")]
 use crate::azure::Asked;
 use crate::azure::Wishes;
@@ -66,18 +66,18 @@ pub struct ServiceBus {
 
 impl Source {
     /// Makes sense of what was typed.
-    pub(super) fn new(typed: &cli::Work) -> Result<Source, Refusal> {
+    pub(super) fn new(typed: &cli::Work) -> Result<Source, UsageError> {
         #[cfg(feature = "service-bus")]
         {
             let bus = &typed.bus;
             match (typed.queue.as_deref(), bus.service_bus.as_deref()) {
                 (Some(_), Some(_)) => {
-                    return Err(Refusal::new(
+                    return Err(UsageError::new(
                         "--queue and --service-bus contradict each other: work is done on one queue",
                     ));
                 }
                 (None, None) => {
-                    return Err(Refusal::new(
+                    return Err(UsageError::new(
                         "no queue: name one with --queue NAME or its URL, or with --service-bus NAME",
                     ));
                 }
@@ -92,7 +92,7 @@ impl Source {
                 ),
             ] {
                 if typed {
-                    return Err(Refusal::new(format!(
+                    return Err(UsageError::new(format!(
                         "{flag} belongs to --service-bus: a storage queue knows no such thing"
                     )));
                 }
@@ -122,14 +122,14 @@ impl Source {
     }
 }
 
-fn storage(typed: &cli::Work) -> Result<Storage, Refusal> {
+fn storage(typed: &cli::Work) -> Result<Storage, UsageError> {
     let queue = match typed.queue.as_deref() {
         None => {
-            return Err(Refusal::new(
+            return Err(UsageError::new(
                 "no queue: name one with --queue NAME or its URL",
             ));
         }
-        Some("") => return Err(Refusal::new("--queue is empty: name a queue, or a URL")),
+        Some("") => return Err(UsageError::new("--queue is empty: name a queue, or a URL")),
         Some(queue) => queue.to_owned(),
     };
     Ok(Storage {
@@ -138,7 +138,7 @@ fn storage(typed: &cli::Work) -> Result<Storage, Refusal> {
         wishes: wishes(typed.emulator, &typed.access),
         poison_queue: match typed.poison_queue.as_deref() {
             Some("") => {
-                return Err(Refusal::new(
+                return Err(UsageError::new(
                     "--poison-queue is empty: name a queue, or leave it out",
                 ));
             }
@@ -154,12 +154,12 @@ fn storage(typed: &cli::Work) -> Result<Storage, Refusal> {
 }
 
 #[cfg(feature = "service-bus")]
-fn service_bus(name: &str, typed: &cli::Work) -> Result<ServiceBus, Refusal> {
+fn service_bus(name: &str, typed: &cli::Work) -> Result<ServiceBus, UsageError> {
     /// What a queue on Service Bus can lock a message for.
     const LOCK_TIME: std::ops::RangeInclusive<Duration> =
         Duration::from_secs(5)..=Duration::from_secs(300);
     if name.is_empty() {
-        return Err(Refusal::new(
+        return Err(UsageError::new(
             "--service-bus is empty: name a queue, or a subscription as TOPIC/Subscriptions/NAME",
         ));
     }
@@ -197,7 +197,7 @@ fn service_bus(name: &str, typed: &cli::Work) -> Result<ServiceBus, Refusal> {
         ),
     ] {
         if is_typed {
-            return Err(Refusal::new(format!(
+            return Err(UsageError::new(format!(
                 "{flag} does not go with --service-bus: {why}"
             )));
         }
@@ -207,13 +207,13 @@ fn service_bus(name: &str, typed: &cli::Work) -> Result<ServiceBus, Refusal> {
         && (variable.is_empty() || variable.contains(['=', ';', ' ', '\0']))
     {
         // Not repeated: it may be the string itself.
-        return Err(Refusal::new(
+        return Err(UsageError::new(
             "--connection-string-env takes the name of a variable, not the connection string",
         ));
     }
     let lock_time = span("--lock-time", typed.lock_time.as_deref())?;
     if let Some(time) = lock_time.filter(|time| !LOCK_TIME.contains(time)) {
-        return Err(Refusal::new(format!(
+        return Err(UsageError::new(format!(
             "--lock-time {}: a queue on Service Bus locks for 5s to 5m; take what it is set to",
             show(time)
         )));

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{Lock, Refusal, has_directory, locks, quoted_word, same_file};
+use super::{Lock, UsageError, has_directory, locks, quoted_word, same_file};
 use crate::cli;
 use crate::report::{self, Volume};
 
@@ -10,9 +10,9 @@ pub(super) fn telling(
     typed: &cli::Common,
     lock: &Lock,
     slots: u32,
-) -> Result<(Volume, Option<PathBuf>), Refusal> {
+) -> Result<(Volume, Option<PathBuf>), UsageError> {
     if typed.quiet && typed.telling.verbose {
-        return Err(Refusal::new(
+        return Err(UsageError::new(
             "--quiet and --verbose contradict each other: choose one (is TRAFFICCOP_QUIET or TRAFFICCOP_VERBOSE set?)",
         ));
     }
@@ -43,12 +43,12 @@ fn is_a_quiet_job(typed: &cli::Common) -> bool {
 
 /// A line in the lock's file would be a record that nobody can read, and one in the status file
 /// would be replaced with it.
-fn event_log(typed: &cli::Common, lock: &Lock, slots: u32) -> Result<Option<PathBuf>, Refusal> {
+fn event_log(typed: &cli::Common, lock: &Lock, slots: u32) -> Result<Option<PathBuf>, UsageError> {
     let Some(log) = &typed.telling.event_log else {
         return Ok(None);
     };
     if log.as_os_str().is_empty() || log.file_name().is_none() || log.is_dir() {
-        return Err(Refusal::new(format!(
+        return Err(UsageError::new(format!(
             "--event-log {}: name a file, not a directory",
             quoted_word(log.as_os_str())
         )));
@@ -57,7 +57,7 @@ fn event_log(typed: &cli::Common, lock: &Lock, slots: u32) -> Result<Option<Path
     if let Lock::File { path, .. } = lock
         && locks(path, slots).any(|path| same_file(log, &path))
     {
-        return Err(Refusal::new(format!(
+        return Err(UsageError::new(format!(
             "--event-log {} is the lock's file: name another one",
             log.display()
         )));
@@ -65,7 +65,7 @@ fn event_log(typed: &cli::Common, lock: &Lock, slots: u32) -> Result<Option<Path
     if let Some(status) = &typed.status_file
         && same_file(log, status)
     {
-        return Err(Refusal::new(format!(
+        return Err(UsageError::new(format!(
             "--event-log {} is the status file, which is replaced at every change: name another one",
             log.display()
         )));

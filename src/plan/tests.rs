@@ -30,7 +30,7 @@ fn typed(words: &[&str]) -> cli::Run {
     }
 }
 
-fn plan(line: &str) -> Result<Plan, Refusal> {
+fn plan(line: &str) -> Result<Plan, UsageError> {
     let words: Vec<&str> = line.split_whitespace().collect();
     Plan::new(typed(&words), &place())
 }
@@ -395,7 +395,7 @@ fn a_key_or_a_slot_is_a_task_that_is_done_once() {
     use crate::core::{OnFailure, Once};
     let task = |line: &str| {
         let plan = plan(&format!("--file a {line} -- job"))?;
-        Ok::<_, Refusal>(plan.rules.once.zip(plan.task))
+        Ok::<_, UsageError>(plan.rules.once.zip(plan.task))
     };
     assert_eq!(task(""), Ok(None));
     let (once, task_of) = task("--once").unwrap().expect("a task");

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::source::Source;
-use super::{Lock, Place, Refusal, about, identity, span, status_file, telling};
+use super::{Lock, Place, UsageError, about, identity, span, status_file, telling};
 use crate::azure::Wishes;
 use crate::cli;
 use crate::core::Budget;
@@ -106,14 +106,14 @@ impl Work {
     ///
     /// # Errors
     /// The first thing found that cannot be.
-    pub fn new(typed: cli::Work, place: &Place) -> Result<Work, Refusal> {
+    pub fn new(typed: cli::Work, place: &Place) -> Result<Work, UsageError> {
         let Some(program) = typed.command.first() else {
-            return Err(Refusal::new(
+            return Err(UsageError::new(
                 "no command: name what is to be run for each message after --, as in 'trafficcop work --queue NAME -- ./handle'",
             ));
         };
         if program.is_empty() {
-            return Err(Refusal::new(
+            return Err(UsageError::new(
                 "the command's name is empty: is a variable unset in what was typed after --?",
             ));
         }
@@ -136,19 +136,19 @@ impl Work {
         )?;
         if typed.once {
             if let Some(most) = max_messages.filter(|most| *most != 1) {
-                return Err(Refusal::new(format!(
+                return Err(UsageError::new(format!(
                     "--once and --max-messages {most} contradict each other: choose one"
                 )));
             }
             if concurrency > 1 {
-                return Err(Refusal::new(format!(
+                return Err(UsageError::new(format!(
                     "--once and -j {concurrency} contradict each other: one message needs one slot"
                 )));
             }
         }
         let timeout = span("--timeout", typed.timeout.as_deref())?;
         if timeout.is_some_and(|limit| limit.is_zero()) {
-            return Err(Refusal::new(
+            return Err(UsageError::new(
                 "--timeout 0s: no command could do anything: leave it out for no limit",
             ));
         }
@@ -234,16 +234,16 @@ fn what_it_shares(typed: &cli::Work) -> cli::Common {
 }
 
 /// What a message of a storage queue is locked for.
-pub(super) fn lock_time(typed: &cli::Work) -> Result<Duration, Refusal> {
+pub(super) fn lock_time(typed: &cli::Work) -> Result<Duration, UsageError> {
     let lock_time = span("--lock-time", typed.lock_time.as_deref())?.unwrap_or(DEFAULT_LOCK_TIME);
     if !LOCK_TIME.contains(&lock_time) {
-        return Err(Refusal::new(format!(
+        return Err(UsageError::new(format!(
             "--lock-time {}: take 2s to 7d",
             show(lock_time)
         )));
     }
     if lock_time.subsec_nanos() != 0 {
-        return Err(Refusal::new(format!(
+        return Err(UsageError::new(format!(
             "--lock-time {}: a message is locked for whole seconds: take {}s",
             show(lock_time),
             lock_time.as_secs()
@@ -252,7 +252,7 @@ pub(super) fn lock_time(typed: &cli::Work) -> Result<Duration, Refusal> {
     let share = renew_at(typed)?;
     let sound = Budget::for_lock(lock_time, share).validate();
     sound.map_err(|why| {
-        Refusal::new(format!(
+        UsageError::new(format!(
             "--lock-time {} with --renew-at {share}%: {why}",
             show(lock_time)
         ))
@@ -260,20 +260,20 @@ pub(super) fn lock_time(typed: &cli::Work) -> Result<Duration, Refusal> {
     Ok(lock_time)
 }
 
-fn renew_at(typed: &cli::Work) -> Result<u32, Refusal> {
+fn renew_at(typed: &cli::Work) -> Result<u32, UsageError> {
     let Some(text) = typed.renew_at.as_deref() else {
         return Ok(DEFAULT_RENEW_AT);
     };
     let share = text.strip_suffix('%').unwrap_or(text).trim().parse();
     let share = share.ok().filter(|share| RENEW_AT.contains(share));
-    share.ok_or_else(|| Refusal::new(format!("--renew-at {text}: take 10% to 90%")))
+    share.ok_or_else(|| UsageError::new(format!("--renew-at {text}: take 10% to 90%")))
 }
 
 fn number<T>(
     flag: &str,
     text: Option<&str>,
     within: &RangeInclusive<T>,
-) -> Result<Option<T>, Refusal>
+) -> Result<Option<T>, UsageError>
 where
     T: std::str::FromStr + PartialOrd + std::fmt::Display + Copy,
 {
@@ -282,7 +282,7 @@ where
     };
     match text.trim().parse() {
         Ok(number) if within.contains(&number) => Ok(Some(number)),
-        _ => Err(Refusal::new(format!(
+        _ => Err(UsageError::new(format!(
             "{flag} {text}: take a number from {} to {}",
             within.start(),
             within.end()
@@ -291,14 +291,14 @@ where
 }
 
 /// `65`, `65,70-75`, or `none`.
-fn statuses(flag: &str, text: Option<&str>) -> Result<Option<Vec<RangeInclusive<u8>>>, Refusal> {
+fn statuses(flag: &str, text: Option<&str>) -> Result<Option<Vec<RangeInclusive<u8>>>, UsageError> {
     let Some(text) = text else {
         return Ok(None);
     };
     if text.trim() == "none" {
         return Ok(Some(Vec::new()));
     }
-    let refuse = |why: &str| Refusal::new(format!("{flag} {text}: {why}"));
+    let refuse = |why: &str| UsageError::new(format!("{flag} {text}: {why}"));
     let mut list = Vec::new();
     for part in text.split(',').map(str::trim) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -322,7 +322,7 @@ fn statuses(flag: &str, text: Option<&str>) -> Result<Option<Vec<RangeInclusive<
 }
 
 /// `10s..5m`, or one that does not grow.
-fn retry_delay(text: Option<&str>) -> Result<(Duration, Duration), Refusal> {
+fn retry_delay(text: Option<&str>) -> Result<(Duration, Duration), UsageError> {
     const FLAG: &str = "--retry-delay";
     let Some(text) = text else {
         return Ok(DEFAULT_RETRY_DELAY);
@@ -331,19 +331,19 @@ fn retry_delay(text: Option<&str>) -> Result<(Duration, Duration), Refusal> {
     let read = |text: &str| units::duration(text.trim()).map_err(|why| about(FLAG, &why));
     let (first, most) = (read(first)?, read(most)?);
     if most < first {
-        return Err(Refusal::new(format!(
+        return Err(UsageError::new(format!(
             "{FLAG} {text}: it grows from the shorter to the longer: swap them"
         )));
     }
     if most > RETRY_DELAY_MAX {
-        return Err(Refusal::new(format!(
+        return Err(UsageError::new(format!(
             "{FLAG} {text}: a message can stay away for 7d at most"
         )));
     }
     Ok((first, most))
 }
 
-fn size(text: Option<&str>) -> Result<u64, Refusal> {
+fn size(text: Option<&str>) -> Result<u64, UsageError> {
     let Some(text) = text else {
         return Ok(DEFAULT_BODY);
     };
@@ -356,7 +356,7 @@ fn size(text: Option<&str>) -> Result<u64, Refusal> {
     let bytes = digits.parse::<u64>().ok();
     let bytes = bytes.and_then(|number| number.checked_mul(unit));
     bytes.filter(|bytes| BODY.contains(bytes)).ok_or_else(|| {
-        Refusal::new(format!(
+        UsageError::new(format!(
             "--max-body {text}: take a number of bytes from 1 to 1024M, as in 64K"
         ))
     })

@@ -3,7 +3,7 @@
 use super::*;
 use crate::plan::Encoding;
 
-fn plan(line: &str) -> Result<Work, Refusal> {
+fn plan(line: &str) -> Result<Work, UsageError> {
     let words = ["trafficcop", "work"]
         .into_iter()
         .chain(line.split_whitespace());

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tracing::Level;
 
-use super::words;
+use super::text;
 use crate::clock::Instant;
 use crate::core::Notice;
 use crate::units;
@@ -123,14 +123,14 @@ pub fn row(row: &Row) {
 
 /// What the core says of the lock of one message. What its line will say is not said twice.
 pub fn notice(id: &str, notice: &Notice, now: Instant) {
-    let (level, text) = words::of_notice(notice, now);
+    let (level, text) = text::of_notice(notice, now);
     if matches!(
         notice,
         Notice::InControl { .. } | Notice::CommandEnded(_) | Notice::Released
     ) {
         return;
     }
-    let event = words::event(notice);
+    let event = text::event(notice);
     match level {
         Level::ERROR => tracing::error!(event, message_id = id, "message {id}: {text}"),
         Level::WARN => tracing::warn!(event, message_id = id, "message {id}: {text}"),

@@ -146,7 +146,7 @@ impl Stderr {
 
 impl io::Write for Stderr {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        super::live::above(|erase| {
+        super::status_line::above(|erase| {
             if erase.is_empty() {
                 sink().put(line);
             } else {

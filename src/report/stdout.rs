@@ -1,6 +1,6 @@
 //! Lines on stdout for a program that reads them through a pipe, and may have stopped to.
 //!
-//! [`Mouth`] writes and never waits; it is used by the process that tells a reader (`announce`) in a
+//! [`LineWriter`] writes and never waits; it is used by the process that tells a reader (`announce`) in a
 //! loop of its own, and by [`Voice`], a thread of the supervisor's (`elect`). Only one of the two
 //! processes speaks at a time: who that is, is the business of `elect`. A line that was not begun
 //! can be taken back: what waits for a reader may have become untrue.
@@ -27,7 +27,7 @@ pub enum Said {
 }
 
 /// A descriptor that lines are written to.
-pub struct Mouth<F> {
+pub struct LineWriter<F> {
     fd: F,
     way: Way,
     /// What is left of a line that was begun.
@@ -36,18 +36,18 @@ pub struct Mouth<F> {
     next: Option<String>,
 }
 
-impl Mouth<io::Stdout> {
+impl LineWriter<io::Stdout> {
     /// Ours.
     #[must_use]
-    pub fn of_stdout() -> Mouth<io::Stdout> {
-        Mouth::new(io::stdout())
+    pub fn of_stdout() -> LineWriter<io::Stdout> {
+        LineWriter::new(io::stdout())
     }
 }
 
-impl<F: AsFd> Mouth<F> {
-    fn new(fd: F) -> Mouth<F> {
+impl<F: AsFd> LineWriter<F> {
+    fn new(fd: F) -> LineWriter<F> {
         let way = way(fd.as_fd());
-        Mouth {
+        LineWriter {
             fd,
             way,
             rest: Vec::new(),
@@ -153,14 +153,14 @@ pub struct Voice {
 }
 
 struct Shared {
-    mouth: Mutex<Mouth<io::Stdout>>,
+    out: Mutex<LineWriter<io::Stdout>>,
     /// Why nobody reads any more.
     gone: Mutex<Option<Errno>>,
 }
 
 impl Shared {
-    fn mouth(&self) -> MutexGuard<'_, Mouth<io::Stdout>> {
-        self.mouth.lock().unwrap_or_else(PoisonError::into_inner)
+    fn out(&self) -> MutexGuard<'_, LineWriter<io::Stdout>> {
+        self.out.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -172,7 +172,7 @@ impl Voice {
     pub fn begin() -> io::Result<(Voice, oneshot::Receiver<()>)> {
         let (woken, wake) = io::pipe()?;
         let shared = Arc::new(Shared {
-            mouth: Mutex::new(Mouth::of_stdout()),
+            out: Mutex::new(LineWriter::of_stdout()),
             gone: Mutex::new(None),
         });
         let (tell, gone) = oneshot::channel();
@@ -191,10 +191,10 @@ impl Voice {
 
     /// Says a line, now or when there is room; instead of one that waits.
     pub fn say(&mut self, line: String) {
-        let mut mouth = self.shared.mouth();
-        mouth.say(line);
-        let said = mouth.push();
-        drop(mouth);
+        let mut out = self.shared.out();
+        out.say(line);
+        let said = out.push();
+        drop(out);
         if said != Said::All {
             // The thread waits for room, or finds out that there will be none.
             let _ = self.wake.write(&[0]);
@@ -203,7 +203,7 @@ impl Voice {
 
     /// Somebody else is about to speak: what waits is not said any more.
     pub fn yield_to_another(&mut self) {
-        self.shared.mouth().retract();
+        self.shared.out().retract();
     }
 
     /// Why nobody reads what we say, once that is known.
@@ -221,14 +221,14 @@ impl Voice {
 fn serve(shared: &Shared, mut woken: io::PipeReader) -> Errno {
     let stdout = io::stdout();
     loop {
-        let waits = match shared.mouth().push() {
+        let waits = match shared.out().push() {
             Said::All => false,
             Said::Waits => true,
             Said::Never(errno) => return errno,
         };
         match wait(stdout.as_fd(), waits, woken.as_fd()) {
             Ok(true) => {
-                // As much as is there; what it says is in the mouth.
+                // As much as is there; what it says is in the writer.
                 // Nothing but an end: there is no voice any more, and nobody who asks.
                 if !matches!(woken.read(&mut [0; 64]), Ok(1..)) {
                     return Errno::ECANCELED;
@@ -252,24 +252,24 @@ mod tests {
     #[test]
     fn a_full_pipe_makes_lines_wait_and_the_latest_counts() {
         let (reader, writer) = pipe().unwrap();
-        let mut mouth = Mouth::new(writer);
+        let mut out = LineWriter::new(writer);
         loop {
             // A divisor of the page's size, so that not a byte of the pipe is left.
-            mouth.say("x".repeat(64));
-            match mouth.push() {
+            out.say("x".repeat(64));
+            match out.push() {
                 Said::All => {}
                 Said::Waits => break,
                 Said::Never(errno) => panic!("{errno}"),
             }
         }
-        assert!(mouth.is_about_to_begin());
-        mouth.say(line("holder 7"));
-        assert_eq!(mouth.push(), Said::Waits);
-        assert!(mouth.retract());
-        mouth.say(line("standby b"));
+        assert!(out.is_about_to_begin());
+        out.say(line("holder 7"));
+        assert_eq!(out.push(), Said::Waits);
+        assert!(out.retract());
+        out.say(line("standby b"));
         let mut there = vec![0; 1 << 20];
         while read(&reader, &mut there).unwrap() == there.len() {}
-        assert_eq!(mouth.push(), Said::All);
+        assert_eq!(out.push(), Said::All);
         let length = read(&reader, &mut there).unwrap();
         assert_eq!(&there[..length], b"standby b\n");
     }
@@ -278,12 +278,12 @@ mod tests {
     fn a_reader_that_hung_up_is_noticed_while_nothing_is_said() {
         let (reader, writer) = pipe().unwrap();
         let (other, _life) = pipe().unwrap();
-        let mut mouth = Mouth::new(writer);
-        assert_eq!(mouth.push(), Said::All);
+        let mut out = LineWriter::new(writer);
+        assert_eq!(out.push(), Said::All);
         let waiting = std::thread::spawn(move || {
-            let woken = mouth.wait(false, other.as_fd());
-            mouth.say(line("x"));
-            (woken, mouth.push())
+            let woken = out.wait(false, other.as_fd());
+            out.say(line("x"));
+            (woken, out.push())
         });
         drop(reader);
         let (woken, said) = waiting.join().unwrap();

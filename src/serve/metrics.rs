@@ -1,6 +1,6 @@
 //! The numbers of `/metrics`: what was counted since the start, and what is read when asked.
 //!
-//! Counted by the supervisor's loop through [`super::Board`], written out by the server's thread.
+//! Counted by the supervisor's loop through [`super::SharedStatus`], written out by the server's thread.
 //! All labels are known beforehand, so that a counter is there, at zero, before it first counts:
 //! else the first loss of a lease would be no increase to whoever watches for one.
 
@@ -17,7 +17,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::board::Sight;
+use super::shared_status::Snapshot;
 use crate::core::{Cause, Exit, Failure, Grant, Notice};
 use crate::guardian::WorkloadEvent;
 
@@ -344,8 +344,8 @@ impl Metrics {
         }
     }
 
-    pub(super) fn news(&self, news: &WorkloadEvent) {
-        match news {
+    pub(super) fn workload_event(&self, event: &WorkloadEvent) {
+        match event {
             WorkloadEvent::Started { .. } => drop(self.starts.inc()),
             WorkloadEvent::Exited(exit) => {
                 let result = match exit {
@@ -389,7 +389,7 @@ impl Metrics {
     }
 
     /// All of it as text, the gauges as they are at `sight`.
-    pub(super) fn text(&self, sight: &Sight) -> String {
+    pub(super) fn text(&self, sight: &Snapshot) -> String {
         self.leader.set(i64::from(sight.leads()));
         self.lease_held.set(i64::from(sight.holds()));
         let runs = sight.status.command_pid.is_some();

@@ -23,7 +23,7 @@ use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
 use super::listener::{Listener, Place, Socket};
-use super::{Board, pages};
+use super::{SharedStatus, routes};
 use crate::runtime::runtime;
 
 /// How many connections there are at most.
@@ -42,7 +42,7 @@ const STACK: usize = 512 << 10;
 
 /// A server that runs. Dropped, it stops, and its socket's path is removed.
 pub struct Server {
-    board: Arc<Board>,
+    shared_status: Arc<SharedStatus>,
     /// Dropped to stop.
     _life: oneshot::Sender<Infallible>,
     place: Option<Place>,
@@ -53,13 +53,13 @@ impl Server {
     ///
     /// # Errors
     /// Where there can be no thread, or nothing to wait for connections with.
-    pub fn start(listener: Listener, board: Board) -> io::Result<Server> {
-        let board = Arc::new(board);
+    pub fn start(listener: Listener, shared_status: SharedStatus) -> io::Result<Server> {
+        let shared_status = Arc::new(shared_status);
         let runtime = runtime()?;
         let (life, ended) = oneshot::channel::<Infallible>();
         let place = listener.place;
         let (socket, address) = (listener.socket, listener.address);
-        let its = Arc::clone(&board);
+        let its = Arc::clone(&shared_status);
         let place_told = address.to_string();
         thread::Builder::new()
             .name("http".into())
@@ -77,7 +77,7 @@ impl Server {
             })?;
         tracing::info!(listen = place_told, "answering at {place_told}");
         Ok(Server {
-            board,
+            shared_status,
             _life: life,
             place,
         })
@@ -85,8 +85,8 @@ impl Server {
 
     /// Where what is answered is written.
     #[must_use]
-    pub fn board(&self) -> &Board {
-        &self.board
+    pub fn shared_status(&self) -> &SharedStatus {
+        &self.shared_status
     }
 }
 
@@ -98,14 +98,14 @@ impl Drop for Server {
     }
 }
 
-async fn serve(socket: Socket, board: Arc<Board>) -> io::Result<()> {
+async fn serve(socket: Socket, shared_status: Arc<SharedStatus>) -> io::Result<()> {
     let mut guests = Guests::default();
     match socket {
         Socket::Tcp(socket) => {
             let socket = tokio::net::TcpListener::from_std(socket)?;
             loop {
                 match socket.accept().await {
-                    Ok((stream, _)) => guests.receive(stream, &board).await,
+                    Ok((stream, _)) => guests.receive(stream, &shared_status).await,
                     Err(_) => tokio::time::sleep(NAP).await,
                 }
             }
@@ -114,7 +114,7 @@ async fn serve(socket: Socket, board: Arc<Board>) -> io::Result<()> {
             let socket = tokio::net::UnixListener::from_std(socket)?;
             loop {
                 match socket.accept().await {
-                    Ok((stream, _)) => guests.receive(stream, &board).await,
+                    Ok((stream, _)) => guests.receive(stream, &shared_status).await,
                     Err(_) => tokio::time::sleep(NAP).await,
                 }
             }
@@ -127,7 +127,7 @@ async fn serve(socket: Socket, board: Arc<Board>) -> io::Result<()> {
 struct Guests(VecDeque<AbortHandle>);
 
 impl Guests {
-    async fn receive<S>(&mut self, stream: S, board: &Arc<Board>)
+    async fn receive<S>(&mut self, stream: S, shared_status: &Arc<SharedStatus>)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -139,21 +139,21 @@ impl Guests {
             // It goes when it is its turn, and the next one comes after that.
             tokio::task::yield_now().await;
         }
-        let board = Arc::clone(board);
+        let shared_status = Arc::clone(shared_status);
         let guest = tokio::spawn(async move {
             // Whatever became of it: whoever asked will notice, and nobody else cares.
-            let _ = tokio::time::timeout(LIFE, attend(stream, board)).await;
+            let _ = tokio::time::timeout(LIFE, attend(stream, shared_status)).await;
         });
         self.0.push_back(guest.abort_handle());
     }
 }
 
-async fn attend<S>(stream: S, board: Arc<Board>) -> hyper::Result<()>
+async fn attend<S>(stream: S, shared_status: Arc<SharedStatus>) -> hyper::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let answer = service_fn(|request: Request<Incoming>| {
-        let board = Arc::clone(&board);
+        let shared_status = Arc::clone(&shared_status);
         async move {
             let (method, path) = (request.method(), request.uri().path());
             let accepts: Vec<&str> = request
@@ -163,7 +163,7 @@ where
                 .filter_map(|value| value.to_str().ok())
                 .collect();
             let accepts = accepts.join(",");
-            Ok::<_, Infallible>(pages::answer(&board, method, path, &accepts).await)
+            Ok::<_, Infallible>(routes::answer(&shared_status, method, path, &accepts).await)
         }
     });
     http1::Builder::new()

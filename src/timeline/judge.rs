@@ -7,7 +7,7 @@ use super::clocks::{Clocks, boot};
 use super::model::{At, End, Gap, KnownBy, Lane, Lock, Overlap, Run, Tenure, Timeline};
 use super::read::Log;
 use super::tenures::{Placed, tenures};
-use crate::events::{Record, Word};
+use crate::events::{EventKind, Record};
 
 /// Merges what was read. `skew` (nanoseconds): as far as the wall clocks of two machines may be
 /// apart; an overlap between machines that is not longer proves nothing.
@@ -83,7 +83,7 @@ fn gather(locks: &mut BTreeMap<String, Draft>, records: &[Placed<'_>], boot: &st
     let name = |record: &Record| (record.identity.clone(), record.host.clone());
     let end = records
         .iter()
-        .find(|placed| placed.record.event == Word::Done);
+        .find(|placed| placed.record.event == EventKind::Done);
     for (lock, tenure) in tenures(records, boot) {
         let draft = locks.entry(lock).or_default();
         draft.tenures.push((name(first.record), tenure));

@@ -2,7 +2,7 @@
 //! number), takes their times from the common axis, and says nothing about other processes.
 
 use super::model::{At, End, KnownBy, Tenure};
-use crate::events::{Record, Word};
+use crate::events::{EventKind, Record};
 
 /// A record with its place on the common axis.
 #[derive(Clone, Debug)]
@@ -21,15 +21,18 @@ pub(super) fn tenures(records: &[Placed<'_>], boot: &str) -> Vec<Found> {
     let mut open: Option<Open> = None;
     for placed in records {
         match placed.record.event {
-            Word::Holding => {
+            EventKind::Holding => {
                 found.extend(open.take().map(|open| open.close(Some(placed.at))));
                 open = Some(Open::begin(placed, boot));
             }
             // Nobody who competes, stands by or ends has control.
-            Word::Competing | Word::Standby | Word::StandingBack | Word::StandingAside => {
+            EventKind::Competing
+            | EventKind::Standby
+            | EventKind::StandingBack
+            | EventKind::StandingAside => {
                 found.extend(open.take().map(|open| open.close(Some(placed.at))));
             }
-            Word::Done => {
+            EventKind::Done => {
                 if let Some(mut open) = open.take() {
                     open.takes(placed);
                     found.push(open.close(Some(placed.at)));
@@ -39,16 +42,16 @@ pub(super) fn tenures(records: &[Placed<'_>], boot: &str) -> Vec<Found> {
                     tenure.confessed = true;
                 }
             }
-            Word::Overlap if open.is_none() => {
+            EventKind::Overlap if open.is_none() => {
                 if let Some((_, tenure)) = found.last_mut() {
                     tenure.confessed = true;
                 }
             }
-            Word::Released | Word::LeftToRunOut => {
+            EventKind::Released | EventKind::LeftToRunOut => {
                 if let Some(mut open) = open.take() {
                     open.takes(placed);
                     let over = open.gone.unwrap_or(placed.at).min(placed.at);
-                    let end = if placed.record.event == Word::Released {
+                    let end = if placed.record.event == EventKind::Released {
                         End::Released(placed.at)
                     } else {
                         End::Over(over)
@@ -112,48 +115,48 @@ impl Open {
         self.last = self.last.max(at);
         self.tenure.deadline = placed.deadline.or(self.tenure.deadline);
         match placed.record.event {
-            Word::Starting | Word::CommandStarted => self.gone = None,
-            Word::TreeEmpty | Word::NotStarted => {
+            EventKind::Starting | EventKind::CommandStarted => self.gone = None,
+            EventKind::TreeEmpty | EventKind::NotStarted => {
                 self.gone = Some(at.max(self.tenure.from));
                 self.drained(at);
             }
-            Word::Draining | Word::CommandEnded | Word::GuardianLost => {
+            EventKind::Draining | EventKind::CommandEnded | EventKind::GuardianLost => {
                 self.draining.get_or_insert(at);
-                if placed.record.event == Word::Draining {
+                if placed.record.event == EventKind::Draining {
                     self.tenure.cause.clone_from(&placed.record.cause);
                 }
             }
-            Word::Doubt => {
+            EventKind::Doubt => {
                 self.doubting.get_or_insert(at);
             }
-            Word::Recovered => self.settled(at),
-            Word::HandingOver | Word::LeftToRunOut => {
+            EventKind::Recovered => self.settled(at),
+            EventKind::HandingOver | EventKind::LeftToRunOut => {
                 self.tenure.cause.clone_from(&placed.record.cause);
             }
-            Word::Overlap => self.tenure.confessed = true,
-            Word::Done => {
+            EventKind::Overlap => self.tenure.confessed = true,
+            EventKind::Done => {
                 self.tenure.confessed |= placed.record.overlap == Some(true);
                 if self.tenure.cause.is_none() {
                     self.tenure.cause.clone_from(&placed.record.cause);
                 }
             }
-            Word::Competing
-            | Word::Standby
-            | Word::Holding
-            | Word::Renewed
-            | Word::Lost
-            | Word::LeftBehind
-            | Word::TreeStuck
-            | Word::Resting
-            | Word::Restarting
-            | Word::Recorded
-            | Word::NotRecorded
-            | Word::Released
-            | Word::StandingBack
-            | Word::Working
-            | Word::Message
-            | Word::StandingAside
-            | Word::Other => {}
+            EventKind::Competing
+            | EventKind::Standby
+            | EventKind::Holding
+            | EventKind::Renewed
+            | EventKind::Lost
+            | EventKind::LeftBehind
+            | EventKind::TreeStuck
+            | EventKind::Resting
+            | EventKind::Restarting
+            | EventKind::Recorded
+            | EventKind::NotRecorded
+            | EventKind::Released
+            | EventKind::StandingBack
+            | EventKind::Working
+            | EventKind::Message
+            | EventKind::StandingAside
+            | EventKind::Other => {}
         }
     }
 

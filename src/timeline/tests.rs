@@ -6,7 +6,7 @@ mod forms;
 mod overlaps;
 
 use super::*;
-use crate::events::{Record, Word, record};
+use crate::events::{EventKind, Record, record};
 
 const SECOND: u64 = 1_000_000_000;
 /// When the boots of these tests were, by a right clock.
@@ -39,7 +39,7 @@ impl Pen {
         }
     }
 
-    fn says(&mut self, tenths: u64, event: Word, more: impl FnOnce(&mut Record)) -> &mut Pen {
+    fn says(&mut self, tenths: u64, event: EventKind, more: impl FnOnce(&mut Record)) -> &mut Pen {
         let boottime_ns = tenths * SECOND / 10;
         let wall = BOOTED + i64::try_from(boottime_ns).unwrap() + self.off * SECOND as i64;
         let mut record = Record {
@@ -54,18 +54,18 @@ impl Pen {
         self
     }
 
-    fn word(&mut self, tenths: u64, event: Word) -> &mut Pen {
+    fn word(&mut self, tenths: u64, event: EventKind) -> &mut Pen {
         self.says(tenths, event, |_| {})
     }
 
     fn holds(&mut self, tenths: u64, token: u64) -> &mut Pen {
         self.common.token = Some(token);
-        self.word(tenths, Word::Holding)
+        self.word(tenths, EventKind::Holding)
     }
 
     fn starts(&mut self, tenths: u64, deadline: u64) -> &mut Pen {
         let deadline_ns = Some(deadline * SECOND / 10);
-        self.says(tenths, Word::Starting, |record| {
+        self.says(tenths, EventKind::Starting, |record| {
             record.deadline_ns = deadline_ns;
         })
     }
@@ -73,12 +73,12 @@ impl Pen {
     /// A whole tenure: drained for half a second, given back a moment after its end.
     fn tenure(&mut self, from: u64, to: u64, token: u64) -> &mut Pen {
         self.holds(from, token)
-            .word(from, Word::Starting)
-            .says(to - 5, Word::Draining, |record| {
+            .word(from, EventKind::Starting)
+            .says(to - 5, EventKind::Draining, |record| {
                 record.cause = Some("stopped by SIGTERM".into());
             })
-            .word(to, Word::TreeEmpty)
-            .word(to + 1, Word::Released)
+            .word(to, EventKind::TreeEmpty)
+            .word(to + 1, EventKind::Released)
     }
 }
 

@@ -8,21 +8,21 @@ use anyhow::Context as _;
 
 use super::{json, merge, read, svg, text};
 use crate::cli;
-use crate::exit::{self, Leave};
-use crate::plan::Refusal;
+use crate::exit::{self, ExitAction};
+use crate::plan::UsageError;
 use crate::report;
 use crate::units;
 
 /// Answers: exit status 1 for an overlap, 0 for none.
 ///
 /// # Errors
-/// A [`Refusal`] of what was typed; what cannot be read or written.
-pub fn timeline(typed: &cli::Timeline) -> anyhow::Result<Leave> {
+/// A [`UsageError`] of what was typed; what cannot be read or written.
+pub fn timeline(typed: &cli::Timeline) -> anyhow::Result<ExitAction> {
     if typed.files.is_empty() {
-        return Err(Refusal::new("no event log: name the files, or - for stdin").into());
+        return Err(UsageError::new("no event log: name the files, or - for stdin").into());
     }
     let skew =
-        units::duration(&typed.skew).map_err(|why| Refusal::new(format!("--skew: {why}")))?;
+        units::duration(&typed.skew).map_err(|why| UsageError::new(format!("--skew: {why}")))?;
     let mut texts = Vec::new();
     for path in &typed.files {
         let text = content(path)
@@ -46,7 +46,7 @@ pub fn timeline(typed: &cli::Timeline) -> anyhow::Result<Leave> {
     } else {
         report::answer(text(&timeline).trim_end());
     }
-    Ok(Leave::Status(if timeline.has_overlap() {
+    Ok(ExitAction::Status(if timeline.has_overlap() {
         exit::OVERLAPPED
     } else {
         0

@@ -11,10 +11,10 @@ use crate::cli;
 use crate::clock::Instant;
 use crate::core::Failure;
 use crate::core::observed::{LONGEST_LEASE, SHORTEST_LEASE};
-use crate::exit::{self, Leave};
+use crate::exit::{self, ExitAction};
 use crate::lease::inspect::{Broken, LockState, Sighting};
 use crate::lease::{blob, file};
-use crate::plan::{self, Refusal};
+use crate::plan::{self, UsageError};
 use crate::report;
 
 /// How long the request may take.
@@ -28,8 +28,8 @@ const LOOKS: usize = 3;
 /// Breaks.
 ///
 /// # Errors
-/// A [`Refusal`], or what the service says.
-pub fn break_lease(typed: &cli::Break) -> anyhow::Result<Leave> {
+/// A [`UsageError`], or what the service says.
+pub fn break_lease(typed: &cli::Break) -> anyhow::Result<ExitAction> {
     let period = period(typed.period.as_deref())?;
     let place = Place::of(&typed.lock)?;
     let seen = run(place.look_at_one())?;
@@ -42,21 +42,21 @@ pub fn break_lease(typed: &cli::Break) -> anyhow::Result<Leave> {
     }
     if told.held != Some(true) {
         let nothing = format!("{}: {}: nothing to break\n", told.lock, told.words());
-        return answer(&nothing, Leave::Status(exit::NOT_BROKEN));
+        return answer(&nothing, ExitAction::Status(exit::NOT_BROKEN));
     }
     let what = told.lines() + &consequence(period, seen.state) + "\n";
-    let written = answer(&what, Leave::Status(0))?;
-    if written != Leave::Status(0) {
+    let written = answer(&what, ExitAction::Status(0))?;
+    if written != ExitAction::Status(0) {
         return Ok(written);
     }
     if !typed.yes {
         match report::ask("Break it?")? {
             Some(true) => {}
             Some(false) => {
-                return answer("nothing was broken\n", Leave::Status(exit::NOT_BROKEN));
+                return answer("nothing was broken\n", ExitAction::Status(exit::NOT_BROKEN));
             }
             None => {
-                return Err(Refusal::new(
+                return Err(UsageError::new(
                     "nothing was broken: there is no terminal to ask at: say --yes",
                 )
                 .into());
@@ -68,46 +68,47 @@ pub fn break_lease(typed: &cli::Break) -> anyhow::Result<Leave> {
         Place::File(file) => run(async { Ok(on_drive(file, &seen, period).await?) })?,
     };
     match broken {
-        Broken::Within(rest) if rest.is_zero() => {
-            answer("broken: others can have control now\n", Leave::Status(0))
-        }
+        Broken::Within(rest) if rest.is_zero() => answer(
+            "broken: others can have control now\n",
+            ExitAction::Status(0),
+        ),
         Broken::Within(rest) => answer(
             &format!(
                 "broken: others can have control in {} seconds\n",
                 rest.as_secs()
             ),
-            Leave::Status(0),
+            ExitAction::Status(0),
         ),
         Broken::Free => answer(
             "the lease has ended meanwhile: nothing was broken\n",
-            Leave::Status(exit::NOT_BROKEN),
+            ExitAction::Status(exit::NOT_BROKEN),
         ),
         Broken::Changed => answer(
             "the lock has changed hands meanwhile: nothing was broken; look again\n",
-            Leave::Status(exit::NOT_BROKEN),
+            ExitAction::Status(exit::NOT_BROKEN),
         ),
     }
 }
 
-fn period(typed: Option<&str>) -> Result<Option<u8>, Refusal> {
+fn period(typed: Option<&str>) -> Result<Option<u8>, UsageError> {
     let Some(text) = typed else {
         return Ok(None);
     };
     let number = text.strip_suffix('s').unwrap_or(text).parse();
     match number {
         Ok(seconds) if seconds <= LONGEST => Ok(Some(seconds)),
-        _ => Err(Refusal::new(format!(
+        _ => Err(UsageError::new(format!(
             "--period {text}: take a number of seconds from 0 to {LONGEST}"
         ))),
     }
 }
 
 /// Whoever watches a lease on a shared drive knows no shorter one.
-fn refuse_short(period: Option<u8>) -> Result<(), Refusal> {
+fn refuse_short(period: Option<u8>) -> Result<(), UsageError> {
     let spans = SHORTEST_LEASE..=LONGEST_LEASE;
     match period {
         Some(seconds) if seconds > 0 && !spans.contains(&Duration::from_secs(seconds.into())) => {
-            Err(Refusal::new(format!(
+            Err(UsageError::new(format!(
                 "--period {seconds}: on a shared drive take 0, or 10 to {LONGEST} seconds"
             )))
         }
@@ -186,10 +187,10 @@ fn consequence(period: Option<u8>, state: LockState) -> String {
     format!("{already}{what} It competes again, unless it runs with --if-lost exit.")
 }
 
-fn of_file(told: &Told) -> Refusal {
+fn of_file(told: &Told) -> UsageError {
     let lock = &told.lock;
     if told.held != Some(true) {
-        return Refusal::new(format!(
+        return UsageError::new(format!(
             "{lock}: a lock on a file cannot be broken, and this one is free"
         ));
     }
@@ -197,7 +198,7 @@ fn of_file(told: &Told) -> Refusal {
         (Some(pid), Some(host)) => format!("end its holder: 'kill {pid}' on {host}"),
         _ => "end its holder".to_owned(),
     };
-    Refusal::new(format!(
+    UsageError::new(format!(
         "{lock}: a lock on a local file is the kernel's and cannot be broken: {}, or find out with 'fuser -v' \
          which processes have the file open; its record names {}",
         report::plain(&who),

@@ -2,12 +2,12 @@
 
 use super::place::answer;
 use crate::cli;
-use crate::exit::Leave;
+use crate::exit::ExitAction;
 
 /// Writes it.
 ///
 /// # Errors
 /// Where stdout cannot be written.
-pub fn completions(typed: &cli::Completions) -> anyhow::Result<Leave> {
-    answer(&typed.script(), Leave::Status(0))
+pub fn completions(typed: &cli::Completions) -> anyhow::Result<ExitAction> {
+    answer(&typed.script(), ExitAction::Status(0))
 }

@@ -15,9 +15,9 @@ use serde::Serialize;
 use super::place::{self, Named, answer};
 use crate::cli;
 use crate::core::Budget;
-use crate::exit::{self, Leave};
+use crate::exit::{self, ExitAction};
 use crate::lease;
-use crate::plan::{self, Refusal};
+use crate::plan::{self, UsageError};
 use crate::report;
 use crate::units::{self, show};
 
@@ -82,7 +82,7 @@ struct Findings {
     json: bool,
     checks: Vec<Check>,
     /// Nobody reads us any more, or nothing can be written: how to leave.
-    cut_short: Option<anyhow::Result<Leave>>,
+    cut_short: Option<anyhow::Result<ExitAction>>,
 }
 
 /// The whole, as JSON.
@@ -96,23 +96,23 @@ struct Whole<'a> {
 impl Findings {
     fn add(&mut self, check: Check) {
         if !self.json && self.cut_short.is_none() {
-            match answer(&check.line(), Leave::Status(0)) {
-                Ok(Leave::Status(_)) => {}
+            match answer(&check.line(), ExitAction::Status(0)) {
+                Ok(ExitAction::Status(_)) => {}
                 otherwise => self.cut_short = Some(otherwise),
             }
         }
         self.checks.push(check);
     }
 
-    fn finish(self) -> anyhow::Result<Leave> {
+    fn finish(self) -> anyhow::Result<ExitAction> {
         if let Some(cut_short) = self.cut_short {
             return cut_short;
         }
         let worst = self.checks.iter().map(|check| check.verdict).max();
         let verdict = worst.unwrap_or(Verdict::Ok);
         let leave = match verdict {
-            Verdict::Ok | Verdict::Warn => Leave::Status(0),
-            Verdict::Fail => Leave::Status(exit::UNFIT),
+            Verdict::Ok | Verdict::Warn => ExitAction::Status(0),
+            Verdict::Fail => ExitAction::Status(exit::UNFIT),
         };
         if !self.json {
             return Ok(leave);
@@ -129,8 +129,8 @@ impl Findings {
 /// Examines.
 ///
 /// # Errors
-/// A [`Refusal`], or where the answer cannot be written.
-pub fn doctor(typed: &cli::Doctor) -> anyhow::Result<Leave> {
+/// A [`UsageError`], or where the answer cannot be written.
+pub fn doctor(typed: &cli::Doctor) -> anyhow::Result<ExitAction> {
     let named = place::named(typed.lock.blob.as_deref(), typed.lock.file.as_deref())?;
     let budget = budget(typed.lease.as_deref(), matches!(named, Named::Blob(_)))?;
     let findings = |lock: String| Findings {
@@ -142,7 +142,7 @@ pub fn doctor(typed: &cli::Doctor) -> anyhow::Result<Leave> {
     match named {
         Named::Blob(text) => {
             let target =
-                lease::blob::Target::parse(text).map_err(|why| Refusal::new(why.to_string()))?;
+                lease::blob::Target::parse(text).map_err(|why| UsageError::new(why.to_string()))?;
             let name = format!("{}/{}", target.container(), target.name());
             let mut findings = findings(name);
             machine::examine(&mut findings);
@@ -170,22 +170,22 @@ pub fn doctor(typed: &cli::Doctor) -> anyhow::Result<Leave> {
 ///
 /// # Errors
 /// The kernel's.
-pub fn find_locked(typed: &cli::FindLocked) -> anyhow::Result<Leave> {
+pub fn find_locked(typed: &cli::FindLocked) -> anyhow::Result<ExitAction> {
     Ok(match lease::file::Probe::is_excluded(&typed.path)? {
-        true => Leave::Status(0),
-        false => Leave::Status(file::NOT_LOCKED),
+        true => ExitAction::Status(0),
+        false => ExitAction::Status(file::NOT_LOCKED),
     })
 }
 
-fn budget(typed: Option<&str>, on_blob: bool) -> Result<Budget, Refusal> {
+fn budget(typed: Option<&str>, on_blob: bool) -> Result<Budget, UsageError> {
     let lease = match typed {
         Some(text) => {
-            units::duration(text).map_err(|why| Refusal::new(format!("--lease: {why}")))?
+            units::duration(text).map_err(|why| UsageError::new(format!("--lease: {why}")))?
         }
         None => plan::DEFAULT_LEASE,
     };
     if on_blob && !plan::BLOB_LEASE.contains(&lease) {
-        return Err(Refusal::new(format!(
+        return Err(UsageError::new(format!(
             "--lease {}: a blob can be leased for 15s to 60s only",
             show(lease)
         )));
@@ -193,7 +193,7 @@ fn budget(typed: Option<&str>, on_blob: bool) -> Result<Budget, Refusal> {
     let budget = Budget::for_lease(lease);
     budget
         .validate()
-        .map_err(|why| Refusal::new(why.to_string()))?;
+        .map_err(|why| UsageError::new(why.to_string()))?;
     Ok(budget)
 }
 
@@ -259,8 +259,8 @@ mod tests {
         let warn = Check::warn("b", "x", "do");
         let fail = Check::fail("c", "x", "do");
         let leave = |checks| whole(checks).finish().unwrap();
-        assert_eq!(leave(vec![ok.clone(), warn.clone()]), Leave::Status(0));
-        assert_eq!(leave(vec![fail.clone(), ok, warn]), Leave::Status(1));
+        assert_eq!(leave(vec![ok.clone(), warn.clone()]), ExitAction::Status(0));
+        assert_eq!(leave(vec![fail.clone(), ok, warn]), ExitAction::Status(1));
         assert!(fail.line().starts_with("fail  c ") && fail.line().ends_with("x: do\n"));
     }
 }

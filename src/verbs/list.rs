@@ -6,7 +6,7 @@ use time::OffsetDateTime;
 use super::place::{Place, answer, run};
 use super::told::{Told, table, whole_seconds};
 use crate::cli;
-use crate::exit::Leave;
+use crate::exit::ExitAction;
 use crate::report::plain;
 
 const HEADER: [&str; 7] = [
@@ -16,8 +16,8 @@ const HEADER: [&str; 7] = [
 /// Prints them.
 ///
 /// # Errors
-/// A [`crate::plan::Refusal`], or what kept us from seeing them.
-pub fn list(typed: &cli::List) -> anyhow::Result<Leave> {
+/// A [`crate::plan::UsageError`], or what kept us from seeing them.
+pub fn list(typed: &cli::List) -> anyhow::Result<ExitAction> {
     let place = Place::of_listing(typed)?;
     let seen = run(async { Ok(place.list().await?) })?;
     let now = OffsetDateTime::now_utc();
@@ -29,7 +29,7 @@ pub fn list(typed: &cli::List) -> anyhow::Result<Leave> {
     if told.is_empty() {
         tracing::warn!("there are no locks in {}", place.lock());
     }
-    answer(&text, Leave::Status(0))
+    answer(&text, ExitAction::Status(0))
 }
 
 /// Of a lock that is free only what remains true of it.

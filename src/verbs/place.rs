@@ -10,10 +10,10 @@ use crate::azure::Account;
 use crate::cli;
 use crate::clock::Instant;
 use crate::core::Failure;
-use crate::exit::Leave;
+use crate::exit::ExitAction;
 use crate::lease::inspect::{LockState, Sighting};
 use crate::lease::{blob, file};
-use crate::plan::{Refusal, of_blobs_alone, wishes};
+use crate::plan::{UsageError, of_blobs_alone, wishes};
 use crate::report;
 use crate::runtime::runtime;
 
@@ -39,22 +39,22 @@ pub(super) enum Named<'a> {
 pub(super) fn named<'a>(
     blob: Option<&'a str>,
     file: Option<&'a Path>,
-) -> Result<Named<'a>, Refusal> {
+) -> Result<Named<'a>, UsageError> {
     match (blob, file) {
-        (None, None) => Err(Refusal::new(
+        (None, None) => Err(UsageError::new(
             "no lock: name one with --blob CONTAINER/NAME or --file PATH",
         )),
-        (Some(blob), Some(file)) => Err(Refusal::new(format!(
+        (Some(blob), Some(file)) => Err(UsageError::new(format!(
             "two locks, --blob {} and --file {}: name one (is TRAFFICCOP_BLOB or TRAFFICCOP_FILE set?)",
             // A URL's query is a secret.
             blob.split('?').next().unwrap_or_default(),
             file.display()
         ))),
-        (Some(""), None) => Err(Refusal::new(
+        (Some(""), None) => Err(UsageError::new(
             "--blob is empty: name a CONTAINER/NAME or a URL",
         )),
         (None, Some(file)) if file.as_os_str().is_empty() => {
-            Err(Refusal::new("--file is empty: name a path"))
+            Err(UsageError::new("--file is empty: name a path"))
         }
         (Some(blob), None) => Ok(Named::Blob(blob)),
         (None, Some(file)) => Ok(Named::File(file)),
@@ -62,11 +62,11 @@ pub(super) fn named<'a>(
 }
 
 /// A flag that cannot do anything is a misunderstanding.
-pub(super) fn refuse_access(emulator: bool, access: &cli::Access) -> Result<(), Refusal> {
+pub(super) fn refuse_access(emulator: bool, access: &cli::Access) -> Result<(), UsageError> {
     let mut flags = vec![("--emulator", emulator)];
     flags.extend(of_blobs_alone(access));
     match flags.iter().find(|flag| flag.1) {
-        Some((flag, _)) => Err(Refusal::new(format!(
+        Some((flag, _)) => Err(UsageError::new(format!(
             "{flag} has no meaning for a lock on a file: leave it out (or unset its variable)"
         ))),
         None => Ok(()),
@@ -78,10 +78,10 @@ pub(super) fn account(
     target: &blob::Target,
     emulator: bool,
     access: &cli::Access,
-) -> Result<Account, Refusal> {
+) -> Result<Account, UsageError> {
     let wishes = wishes(emulator, access);
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    Account::find(&variable, &wishes, target.url()).map_err(|why| Refusal::new(why.to_string()))
+    Account::find(&variable, &wishes, target.url()).map_err(|why| UsageError::new(why.to_string()))
 }
 
 /// What is found under a name.
@@ -136,7 +136,7 @@ impl Place {
         emulator: bool,
         access: &cli::Access,
     ) -> anyhow::Result<Place> {
-        let target = target.map_err(|why| Refusal::new(why.to_string()))?;
+        let target = target.map_err(|why| UsageError::new(why.to_string()))?;
         let account = account(&target, emulator, access)?;
         let inspector = blob::Inspector::open(target, &account)?;
         Ok(Place::Blob(Box::new(inspector)))
@@ -205,7 +205,7 @@ impl Place {
     /// The same for whoever wants one lock, patiently.
     ///
     /// # Errors
-    /// As [`Place::look`], and a [`Refusal`] that names the slots.
+    /// As [`Place::look`], and a [`UsageError`] that names the slots.
     pub(super) async fn look_at_one(&self) -> anyhow::Result<Sighting> {
         let slots = match self.look_under_the_name_patiently().await? {
             Seen::Lock(seen) => return Ok(*seen),
@@ -216,7 +216,7 @@ impl Place {
             LockState::Free | LockState::Missing => slot.name.clone(),
         };
         let names: Vec<String> = slots.iter().map(state).collect();
-        Err(Refusal::new(format!(
+        Err(UsageError::new(format!(
             "{} is the name of slots: name one of them: {}",
             self.lock(),
             names.join(", ")
@@ -264,10 +264,12 @@ pub(super) fn run<T>(verb: impl Future<Output = anyhow::Result<T>>) -> anyhow::R
 }
 
 /// Writes the answer. Where nobody reads it we end as programs do that do not look: by SIGPIPE.
-pub(super) fn answer(text: &str, leave: Leave) -> anyhow::Result<Leave> {
+pub(super) fn answer(text: &str, leave: ExitAction) -> anyhow::Result<ExitAction> {
     match report::print(text) {
         Ok(()) => Ok(leave),
-        Err(why) if why.kind() == io::ErrorKind::BrokenPipe => Ok(Leave::Signal(libc::SIGPIPE)),
+        Err(why) if why.kind() == io::ErrorKind::BrokenPipe => {
+            Ok(ExitAction::Signal(libc::SIGPIPE))
+        }
         Err(why) => Err(anyhow::Error::new(why).context("cannot write the answer to stdout")),
     }
 }

@@ -12,11 +12,11 @@ use super::told::Told;
 use crate::cli;
 use crate::clock::Instant;
 use crate::core::Failure;
-use crate::exit::{self, Leave};
+use crate::exit::{self, ExitAction};
 use crate::lease::blob::Inspector;
 use crate::lease::inspect::{Broken, Errands, Forgotten, LockState, Sighting};
 use crate::lease::once::Ledger;
-use crate::plan::Refusal;
+use crate::plan::UsageError;
 use crate::report;
 
 /// How long forgetting may take: three or four requests.
@@ -27,17 +27,17 @@ const AGAIN: Duration = Duration::from_millis(250);
 /// Forgets.
 ///
 /// # Errors
-/// A [`Refusal`], or what the store says.
-pub fn reset(typed: &cli::Reset) -> anyhow::Result<Leave> {
+/// A [`UsageError`], or what the store says.
+pub fn reset(typed: &cli::Reset) -> anyhow::Result<ExitAction> {
     if typed.all && typed.once_key.is_some() {
-        return Err(Refusal::new(
+        return Err(UsageError::new(
             "--all and --once-key contradict each other: leave one out (is TRAFFICCOP_ONCE_KEY or TRAFFICCOP_ALL set?)",
         )
         .into());
     }
     if typed.once_key.as_deref() == Some("") {
         return Err(
-            Refusal::new("--once-key is empty: name the task (is a variable unset?)").into(),
+            UsageError::new("--once-key is empty: name the task (is a variable unset?)").into(),
         );
     }
     let place = Place::of(&typed.lock)?;
@@ -47,7 +47,7 @@ pub fn reset(typed: &cli::Reset) -> anyhow::Result<Leave> {
     let shown = shown.unwrap_or_default();
     let nothing = |why: &str| {
         let text = told.lines() + &report::plain(why) + ": nothing was forgotten\n";
-        answer(&text, Leave::Status(exit::NOT_FORGOTTEN))
+        answer(&text, ExitAction::Status(exit::NOT_FORGOTTEN))
     };
     let errands = match chosen(typed, &seen, &shown)? {
         Ok(errands) => errands,
@@ -60,8 +60,8 @@ pub fn reset(typed: &cli::Reset) -> anyhow::Result<Leave> {
         );
     }
     let what = told.lines() + &consequence(&errands, &place, seen.state) + "\n";
-    let written = answer(&what, Leave::Status(0))?;
-    if written != Leave::Status(0) {
+    let written = answer(&what, ExitAction::Status(0))?;
+    if written != ExitAction::Status(0) {
         return Ok(written);
     }
     if !typed.yes {
@@ -70,11 +70,11 @@ pub fn reset(typed: &cli::Reset) -> anyhow::Result<Leave> {
             Some(false) => {
                 return answer(
                     "nothing was forgotten\n",
-                    Leave::Status(exit::NOT_FORGOTTEN),
+                    ExitAction::Status(exit::NOT_FORGOTTEN),
                 );
             }
             None => {
-                return Err(Refusal::new(
+                return Err(UsageError::new(
                     "nothing was forgotten: there is no terminal to ask at: say --yes",
                 )
                 .into());
@@ -91,11 +91,11 @@ pub fn reset(typed: &cli::Reset) -> anyhow::Result<Leave> {
     let no = |why: &str| {
         answer(
             &format!("{why}: nothing was forgotten\n"),
-            Leave::Status(exit::NOT_FORGOTTEN),
+            ExitAction::Status(exit::NOT_FORGOTTEN),
         )
     };
     match went {
-        Forgotten::Done => answer("forgotten\n", Leave::Status(0)),
+        Forgotten::Done => answer("forgotten\n", ExitAction::Status(0)),
         Forgotten::Held if held => {
             no("the lease is broken, and somebody was faster to get the lock than we were")
         }
@@ -114,7 +114,7 @@ fn chosen(
     typed: &cli::Reset,
     seen: &Sighting,
     shown: &Ledger,
-) -> Result<Result<Errands, String>, Refusal> {
+) -> Result<Result<Errands, String>, UsageError> {
     let keys: BTreeSet<&str> = shown.entries().iter().map(|task| &*task.key).collect();
     let keys: Vec<&str> = keys.into_iter().collect();
     if typed.all {
@@ -125,7 +125,7 @@ fn chosen(
         });
     }
     if seen.unread {
-        return Err(Refusal::new(format!(
+        return Err(UsageError::new(format!(
             "{}: its results cannot be read: say --all to have all of them forgotten",
             seen.lock
         )));
@@ -135,7 +135,7 @@ fn chosen(
         (Some(key), _) => Ok(Err(format!("there is no result of --once-key {key}"))),
         (None, []) => Ok(Err("there is no result".to_owned())),
         (None, [key]) => Ok(Ok(Errands::Of((*key).to_owned()))),
-        (None, keys) => Err(Refusal::new(format!(
+        (None, keys) => Err(UsageError::new(format!(
             "{}: there are {} tasks: name one with --once-key ({}), or say --all",
             seen.lock,
             keys.len(),

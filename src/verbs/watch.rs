@@ -11,10 +11,10 @@ use super::told::Told;
 use crate::cli;
 use crate::core::Failure;
 use crate::core::retry::Chance;
-use crate::exit::Leave;
+use crate::exit::ExitAction;
 use crate::plan;
 use crate::report;
-use crate::signals::{Asked, Signals};
+use crate::signals::{SignalEvent, Signals};
 
 /// A line of JSON.
 #[derive(Serialize)]
@@ -28,8 +28,8 @@ struct Line<'a> {
 /// Watches until a signal ends us, or nobody reads any more.
 ///
 /// # Errors
-/// A [`crate::plan::Refusal`], or why there was nothing to see at the first look.
-pub fn watch(typed: &cli::Watch) -> anyhow::Result<Leave> {
+/// A [`crate::plan::UsageError`], or why there was nothing to see at the first look.
+pub fn watch(typed: &cli::Watch) -> anyhow::Result<ExitAction> {
     let place = Place::of(&typed.lock)?;
     let poll = plan::poll(typed.poll.as_deref())?;
     let mut chance = Chance::new(fastrand::u64(..));
@@ -53,19 +53,19 @@ pub fn watch(typed: &cli::Watch) -> anyhow::Result<Leave> {
                 let before = last.iter().find(|before| before.lock == told.lock);
                 if before.map(Told::gist) != Some(told.gist()) {
                     let text = line(told, why.as_deref(), typed.json, of_slots)?;
-                    match answer(&text, Leave::Status(0))? {
-                        Leave::Status(_) => {}
+                    match answer(&text, ExitAction::Status(0))? {
+                        ExitAction::Status(_) => {}
                         gone => return Ok(gone),
                     }
                 }
             }
             last = told;
             tokio::select! {
-                signal = asked.as_mut() => return Ok(Leave::Signal(signal)),
+                signal = asked.as_mut() => return Ok(ExitAction::Signal(signal)),
                 () = tokio::time::sleep(chance.spread(poll)) => {}
             }
             if report::is_unread() {
-                return Ok(Leave::Signal(libc::SIGPIPE));
+                return Ok(ExitAction::Signal(libc::SIGPIPE));
             }
         }
     })
@@ -78,7 +78,7 @@ fn asked_to_stop() -> std::pin::Pin<Box<dyn Future<Output = i32>>> {
     match listening {
         Some(Ok(mut signals)) => Box::pin(async move {
             loop {
-                if let Asked::Stop(signal) = signals.next().await {
+                if let SignalEvent::Stop(signal) = signals.next().await {
                     return signal;
                 }
             }

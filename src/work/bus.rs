@@ -14,7 +14,7 @@ use crate::azure::{BusCredential, ServiceBus};
 use crate::clock::Instant;
 #[cfg(feature = "entra")]
 use crate::core::Failure;
-use crate::plan::{self, Refusal};
+use crate::plan::{self, UsageError};
 use crate::queue::Queue;
 #[cfg(feature = "entra")]
 use crate::queue::service_bus::{CbsToken, JWT};
@@ -28,7 +28,10 @@ const WAIT: std::time::Duration = std::time::Duration::from_secs(4);
 ///
 /// # Errors
 /// What speaks against its name, its address or our credential.
-pub(super) fn open(source: &plan::ServiceBus, max_body: usize) -> Result<Arc<dyn Queue>, Refusal> {
+pub(super) fn open(
+    source: &plan::ServiceBus,
+    max_body: usize,
+) -> Result<Arc<dyn Queue>, UsageError> {
     let bus = ServiceBus::find(&variable, &source.wishes, &source.asked).map_err(refuse)?;
     tracing::info!("credential: {}", bus.credential.kind());
     if bus.is_open_to_others() {

@@ -85,7 +85,7 @@ pub enum Next {
     /// Come back at this moment, if nothing happens before.
     Wait(Instant),
     /// Leave: nothing is held any more.
-    Leave(Why),
+    ExitAction(Why),
 }
 
 /// What a request to stop means.
@@ -101,7 +101,7 @@ pub enum Stop {
 
 /// A request to take.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct SignalEvent {
     most: usize,
     at: Instant,
 }
@@ -114,7 +114,7 @@ pub struct Desk {
     /// Messages that are being worked on.
     running: usize,
     /// A request to take is under way.
-    taking: Option<Asked>,
+    taking: Option<SignalEvent>,
     /// Messages whose commands were started.
     counted: u64,
     /// When the queue is looked at next.
@@ -164,7 +164,7 @@ impl Desk {
         let quiet = self.running == 0 && self.taking.is_none();
         if let Some((why, since)) = &self.leaving {
             if quiet {
-                return Next::Leave(why.clone());
+                return Next::ExitAction(why.clone());
             }
             // Where nothing runs there is nothing to end: what is being taken is given back.
             return Next::Wait(if self.ended || self.running == 0 {
@@ -175,7 +175,7 @@ impl Desk {
         }
         let left = self.left();
         if quiet && left == Some(0) {
-            return Next::Leave(Why::Enough);
+            return Next::ExitAction(Why::Enough);
         }
         let mut idle_at = match self.terms.idle_exit {
             Some(span) if quiet => self.busy_at + span,
@@ -185,10 +185,10 @@ impl Desk {
             // Never before a look that was answered: a worker that is started for one message has to
             // ask for it.
             match &self.failing {
-                None if self.empty => return Next::Leave(Why::Idle),
+                None if self.empty => return Next::ExitAction(Why::Idle),
                 Some((since, why)) if now >= *since + OUT_OF_REACH => {
                     let (why, denied) = (why.clone(), false);
-                    return Next::Leave(Why::CannotTake { why, denied });
+                    return Next::ExitAction(Why::CannotTake { why, denied });
                 }
                 _ => idle_at = Instant::FOREVER,
             }
@@ -231,7 +231,7 @@ impl Desk {
 
     /// A request to take so many was sent.
     pub fn takes(&mut self, now: Instant, most: usize) {
-        self.taking = Some(Asked { most, at: now });
+        self.taking = Some(SignalEvent { most, at: now });
     }
 
     /// Whether a request to take is under way that is still wanted.

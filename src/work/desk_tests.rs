@@ -100,7 +100,7 @@ fn as_many_messages_as_it_may_have_and_none_more() {
         assert_eq!(desk.next(T), Next::Wait(Instant::FOREVER));
         desk.done(T, true);
     }
-    assert_eq!(desk.next(T), Next::Leave(Why::Enough));
+    assert_eq!(desk.next(T), Next::ExitAction(Why::Enough));
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn it_leaves_when_there_was_nothing_for_long_enough_and_not_before_a_look() {
                 idle.took(now, 0);
             }
             Next::Wait(at) => now = at,
-            Next::Leave(why) => break why,
+            Next::ExitAction(why) => break why,
         }
     };
     assert_eq!((left, now), (Why::Idle, T + secs(70)));
@@ -142,7 +142,7 @@ fn it_leaves_when_there_was_nothing_for_long_enough_and_not_before_a_look() {
     take(&mut zero, T, 0);
     assert_eq!(
         zero.next(T),
-        Next::Leave(Why::Idle),
+        Next::ExitAction(Why::Idle),
         "one look, and no message"
     );
 }
@@ -166,7 +166,7 @@ fn a_queue_that_does_not_answer_is_not_an_empty_one() {
                 assert!(at > now, "spinning");
                 now = at;
             }
-            Next::Leave(why) => break why,
+            Next::ExitAction(why) => break why,
         }
     };
     let (why, denied) = ("503".to_owned(), false);
@@ -181,7 +181,7 @@ fn a_queue_that_does_not_answer_is_not_an_empty_one() {
     desk.took_nothing(T, "503".into(), None);
     assert!(matches!(desk.next(T), Next::Wait(at) if at > T), "later");
     take(&mut desk, T + secs(20), 0);
-    assert_eq!(desk.next(T + secs(20)), Next::Leave(Why::Idle));
+    assert_eq!(desk.next(T + secs(20)), Next::ExitAction(Why::Idle));
 }
 
 #[test]
@@ -190,7 +190,10 @@ fn who_may_not_take_leaves_unless_he_has() {
     new.takes(T, 4);
     new.took_nothing(T, "403".into(), Some(true));
     let (why, denied) = ("403".to_owned(), true);
-    assert_eq!(new.next(T), Next::Leave(Why::CannotTake { why, denied }));
+    assert_eq!(
+        new.next(T),
+        Next::ExitAction(Why::CannotTake { why, denied })
+    );
     let mut old = desk(terms());
     take(&mut old, T, 0);
     old.takes(T, 4);
@@ -210,7 +213,7 @@ fn a_stop_lets_finish_what_runs_and_ends_it_after_the_grace() {
     assert_eq!(desk.ends(T + secs(31)), None, "said once");
     assert_eq!(desk.next(T + secs(31)), Next::Wait(Instant::FOREVER));
     desk.done(T + secs(32), true);
-    assert_eq!(desk.next(T + secs(32)), Next::Leave(Why::Stopped(15)));
+    assert_eq!(desk.next(T + secs(32)), Next::ExitAction(Why::Stopped(15)));
 }
 
 #[test]
@@ -227,7 +230,7 @@ fn a_stop_while_taking_waits_for_what_it_brings() {
     assert!(desk.is_leaving());
     desk.done(T, false);
     desk.done(T, false);
-    assert_eq!(desk.next(T), Next::Leave(Why::Stopped(2)));
+    assert_eq!(desk.next(T), Next::ExitAction(Why::Stopped(2)));
 }
 
 #[test]
@@ -294,7 +297,7 @@ fn a_queue_that_waits_is_listened_to_before_it_counts_as_empty() {
     assert_eq!(desk.next(start + secs(4)), Next::Take(4));
     desk.takes(start + secs(4), 4);
     desk.took(start + secs(6), 0);
-    assert_eq!(desk.next(start + secs(6)), Next::Leave(Why::Idle));
+    assert_eq!(desk.next(start + secs(6)), Next::ExitAction(Why::Idle));
 
     let mut desk = waiting(Some(secs(10)));
     assert_eq!(desk.listens_until(T), T + secs(10));
@@ -304,7 +307,7 @@ fn a_queue_that_waits_is_listened_to_before_it_counts_as_empty() {
     assert_eq!(desk.next(T + secs(5)), Next::Take(4), "too early");
     desk.takes(T + secs(5), 4);
     desk.took(T + secs(10), 0);
-    assert_eq!(desk.next(T + secs(10)), Next::Leave(Why::Idle));
+    assert_eq!(desk.next(T + secs(10)), Next::ExitAction(Why::Idle));
     assert_eq!(waiting(None).listens_until(T), T + secs(60));
     assert_eq!(waiting(Some(secs(600))).listens_until(T), T + secs(60));
 }
@@ -317,7 +320,7 @@ fn a_request_that_waits_is_withdrawn_on_the_way_out() {
     assert!(desk.is_taking(), "something may still be on its way");
     assert_eq!(desk.next(T), Next::Wait(Instant::FOREVER));
     desk.withdrawn();
-    assert_eq!(desk.next(T), Next::Leave(Why::Stopped(15)));
+    assert_eq!(desk.next(T), Next::ExitAction(Why::Stopped(15)));
 }
 
 #[test]
@@ -348,5 +351,5 @@ fn messages_that_cannot_be_put_aside_slow_us_down_and_then_stop_us() {
     }
     desk.put_aside(T, refused());
     let why = "403".to_owned();
-    assert_eq!(desk.next(T), Next::Leave(Why::CannotPutAside { why }));
+    assert_eq!(desk.next(T), Next::ExitAction(Why::CannotPutAside { why }));
 }

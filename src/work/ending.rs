@@ -6,7 +6,7 @@ use super::desk::Why;
 use super::settle::Outcome;
 use super::slot::Done;
 use crate::core::Exit;
-use crate::exit::{self, Leave};
+use crate::exit::{self, ExitAction};
 use crate::plan;
 
 /// Why we leave, in a few words.
@@ -37,7 +37,7 @@ pub(super) fn words(why: &Why) -> String {
 }
 
 /// How we leave, said to people.
-pub(super) fn said(why: &Why, plan: &plan::Work, last: Option<&Done>) -> Leave {
+pub(super) fn said(why: &Why, plan: &plan::Work, last: Option<&Done>) -> ExitAction {
     let leave = leave(why, plan.once, last);
     let (exit, text) = (leave.status(), words(why));
     let event = "done";
@@ -57,40 +57,42 @@ pub(super) fn said(why: &Why, plan: &plan::Work, last: Option<&Done>) -> Leave {
     leave
 }
 
-fn leave(why: &Why, once: bool, last: Option<&Done>) -> Leave {
+fn leave(why: &Why, once: bool, last: Option<&Done>) -> ExitAction {
     match (why, last) {
         (Why::Enough, Some(last)) if once => {
             if last.overlap {
-                return Leave::Status(exit::OVERLAP);
+                return ExitAction::Status(exit::OVERLAP);
             }
             match (last.outcome, last.exit) {
                 (Outcome::Lost | Outcome::Unconfirmed | Outcome::Unsettled, _) | (_, None) => {
-                    Leave::Status(exit::LOST)
+                    ExitAction::Status(exit::LOST)
                 }
-                (Outcome::Completed, Some(Exit::Code(status))) => Leave::Status(status),
+                (Outcome::Completed, Some(Exit::Code(status))) => ExitAction::Status(status),
                 // It said 0, and it did not count: it was told to end.
-                (_, Some(Exit::Code(0))) => Leave::Status(exit::LOST),
-                (_, Some(Exit::Code(status))) => Leave::Status(status),
-                (_, Some(Exit::Signal(signal))) => Leave::Signal(signal),
+                (_, Some(Exit::Code(0))) => ExitAction::Status(exit::LOST),
+                (_, Some(Exit::Code(status))) => ExitAction::Status(status),
+                (_, Some(Exit::Signal(signal))) => ExitAction::Signal(signal),
             }
         }
-        (Why::Stopped(signal), _) => Leave::Signal(*signal),
-        (Why::Idle | Why::Enough, _) => Leave::Status(0),
+        (Why::Stopped(signal), _) => ExitAction::Signal(*signal),
+        (Why::Idle | Why::Enough, _) => ExitAction::Status(0),
         (
             Why::NotStarted {
                 errno: libc::ENOENT,
             },
             _,
-        ) => Leave::Status(exit::NOT_FOUND),
+        ) => ExitAction::Status(exit::NOT_FOUND),
         (Why::NotStarted { errno }, _) if exit::is_for_want_of_room(*errno) => {
-            Leave::Status(exit::UNAVAILABLE)
+            ExitAction::Status(exit::UNAVAILABLE)
         }
-        (Why::NotStarted { .. } | Why::NoHandover { .. }, _) => Leave::Status(exit::NOT_RUNNABLE),
-        (Why::CannotTake { denied: true, .. }, _) => Leave::Status(exit::DENIED),
-        (Why::GuardianLost { overlap: false }, _) => Leave::Status(exit::LOST),
-        (Why::GuardianLost { overlap: true }, _) => Leave::Status(exit::OVERLAP),
+        (Why::NotStarted { .. } | Why::NoHandover { .. }, _) => {
+            ExitAction::Status(exit::NOT_RUNNABLE)
+        }
+        (Why::CannotTake { denied: true, .. }, _) => ExitAction::Status(exit::DENIED),
+        (Why::GuardianLost { overlap: false }, _) => ExitAction::Status(exit::LOST),
+        (Why::GuardianLost { overlap: true }, _) => ExitAction::Status(exit::OVERLAP),
         (Why::CannotTake { .. } | Why::CannotPutAside { .. }, _) => {
-            Leave::Status(exit::UNAVAILABLE)
+            ExitAction::Status(exit::UNAVAILABLE)
         }
     }
 }
@@ -113,67 +115,75 @@ mod tests {
         };
         let code = |status| Some(Exit::Code(status));
         for (outcome, exit, overlap, status) in [
-            (Outcome::Completed, code(0), false, Leave::Status(0)),
-            (Outcome::Retried, code(3), false, Leave::Status(3)),
-            (Outcome::DeadLettered, code(65), false, Leave::Status(65)),
+            (Outcome::Completed, code(0), false, ExitAction::Status(0)),
+            (Outcome::Retried, code(3), false, ExitAction::Status(3)),
+            (
+                Outcome::DeadLettered,
+                code(65),
+                false,
+                ExitAction::Status(65),
+            ),
             (
                 Outcome::Retried,
                 Some(Exit::Signal(9)),
                 false,
-                Leave::Signal(9),
+                ExitAction::Signal(9),
             ),
-            (Outcome::Retried, code(0), false, Leave::Status(70)),
-            (Outcome::Unconfirmed, code(0), false, Leave::Status(70)),
+            (Outcome::Retried, code(0), false, ExitAction::Status(70)),
+            (Outcome::Unconfirmed, code(0), false, ExitAction::Status(70)),
             (
                 Outcome::Lost,
                 Some(Exit::Signal(9)),
                 false,
-                Leave::Status(70),
+                ExitAction::Status(70),
             ),
             (
                 Outcome::Lost,
                 Some(Exit::Signal(9)),
                 true,
-                Leave::Status(71),
+                ExitAction::Status(71),
             ),
         ] {
             let done = done(outcome, exit, overlap);
             assert_eq!(leave(&Why::Enough, true, Some(&done)), status);
-            assert_eq!(leave(&Why::Enough, false, Some(&done)), Leave::Status(0));
+            assert_eq!(
+                leave(&Why::Enough, false, Some(&done)),
+                ExitAction::Status(0)
+            );
         }
         let why = || "403".to_owned();
         for (cause, status) in [
-            (Why::Idle, Leave::Status(0)),
-            (Why::Stopped(15), Leave::Signal(15)),
+            (Why::Idle, ExitAction::Status(0)),
+            (Why::Stopped(15), ExitAction::Signal(15)),
             (
                 Why::NotStarted {
                     errno: libc::ENOENT,
                 },
-                Leave::Status(127),
+                ExitAction::Status(127),
             ),
             (
                 Why::NotStarted {
                     errno: libc::EACCES,
                 },
-                Leave::Status(126),
+                ExitAction::Status(126),
             ),
-            (Why::GuardianLost { overlap: false }, Leave::Status(70)),
-            (Why::GuardianLost { overlap: true }, Leave::Status(71)),
-            (Why::CannotPutAside { why: why() }, Leave::Status(69)),
-            (Why::NoHandover { why: why() }, Leave::Status(126)),
+            (Why::GuardianLost { overlap: false }, ExitAction::Status(70)),
+            (Why::GuardianLost { overlap: true }, ExitAction::Status(71)),
+            (Why::CannotPutAside { why: why() }, ExitAction::Status(69)),
+            (Why::NoHandover { why: why() }, ExitAction::Status(126)),
             (
                 Why::CannotTake {
                     why: why(),
                     denied: true,
                 },
-                Leave::Status(77),
+                ExitAction::Status(77),
             ),
             (
                 Why::CannotTake {
                     why: why(),
                     denied: false,
                 },
-                Leave::Status(69),
+                ExitAction::Status(69),
             ),
         ] {
             assert_eq!(leave(&cause, true, None), status, "{cause:?}");

@@ -1,4 +1,4 @@
-//! The command of one message, as `hold` has it: started once, under one guardian, and asked what
+//! The command of one message, as the driver has it: started once, under one guardian, and asked what
 //! its end means for the message.
 //!
 //! Made by the slot for each message. It ends a command that runs for too long, or that is to end
@@ -19,8 +19,8 @@ use super::held::Held;
 use super::settle::{Rules, Run, Verdict};
 use crate::clock::Instant;
 use crate::core::{Cause, Exit};
+use crate::driver::{Start, Workload};
 use crate::guardian::{GuardianHandle, SpawnRequest, WorkloadEvent};
-use crate::hold::{Charge, Start};
 use crate::notify::{PRIVATE, VARIABLE};
 use crate::queue::Settlement;
 
@@ -127,9 +127,9 @@ impl<'a> Handler<'a> {
         }
     }
 
-    fn heard(&mut self, news: &WorkloadEvent) {
+    fn heard(&mut self, event: &WorkloadEvent) {
         let now = Instant::now();
-        match news {
+        match event {
             WorkloadEvent::Exited(exit) => {
                 self.course.exit = Some(*exit);
                 self.course.ended = Some(now);
@@ -143,7 +143,7 @@ impl<'a> Handler<'a> {
 }
 
 #[async_trait]
-impl Charge for Handler<'_> {
+impl Workload for Handler<'_> {
     fn start(&mut self, start: Start) {
         self.course.began = Some(Instant::now());
         let mut env = std::mem::take(&mut self.given.env);
@@ -190,7 +190,7 @@ impl Charge for Handler<'_> {
     fn pause(&mut self) {}
 
     /// There is none: a lock that nobody renews runs out by itself.
-    fn forget_will(&mut self) {}
+    fn forget_release_info(&mut self) {}
 
     fn gives_back(&mut self, cause: Option<&Cause>, exit: Option<Exit>) {
         let verdict = self.rules.verdict(&Run {
@@ -204,7 +204,7 @@ impl Charge for Handler<'_> {
         self.course.verdict = Some(verdict);
     }
 
-    async fn news(&mut self) -> WorkloadEvent {
+    async fn next_event(&mut self) -> WorkloadEvent {
         loop {
             let due = self.times_out_at();
             let now = Instant::now();
@@ -221,9 +221,9 @@ impl Charge for Handler<'_> {
             };
             tokio::select! {
                 biased;
-                news = self.handle.news() => {
-                    self.heard(&news);
-                    return news;
+                event = self.handle.next_event() => {
+                    self.heard(&event);
+                    return event;
                 }
                 () = hurried => {
                     self.course.hurried = true;

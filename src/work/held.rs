@@ -1,4 +1,4 @@
-//! One taken message as a lock store: its lock *is* the lease that `hold` renews and gives back.
+//! One taken message as a lock store: its lock *is* the lease that the driver renews and gives back.
 //!
 //! Made by the worker, and by the library's `MessageLock`. What giving back means is decided by
 //! whoever has it ([`Held::decide`]), after the last process of the command is gone; until then it

@@ -7,7 +7,7 @@
 //!                                             the message's lock    the command, under a guardian
 //! ```
 //! [`settle`] is the table of what becomes of a message, [`desk`] what the worker does next: both
-//! are pure. [`held`] makes a lease of a message's lock, so that [`crate::hold`] and the core keep
+//! are pure. [`held`] makes a lease of a message's lock, so that [`crate::driver`] and the core keep
 //! it as they keep every lease. Nothing here knows which kind of queue it is, but for `open`
 //! and `bus`.
 

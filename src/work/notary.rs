@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use crate::clock::Instant;
 use crate::core::{Failure, Notice};
+use crate::driver::Observer;
 use crate::events::Events;
-use crate::events::teller::Who;
-use crate::exit::Leave;
+use crate::events::event_log::Instance;
+use crate::exit::ExitAction;
 use crate::guardian::{Guardian, HealthCheck, WorkloadEvent};
-use crate::hold::Audience;
-use crate::notify::{Herald, Ready, Surroundings};
+use crate::notify::{Ready, ServiceManager, Surroundings};
 use crate::plan;
 use crate::report::{self, messages};
 #[cfg(feature = "http")]
@@ -37,7 +37,7 @@ struct Office {
     file: Option<StatusFile>,
     events: Events,
     /// The service manager.
-    herald: Option<Herald>,
+    service_manager: Option<ServiceManager>,
     #[cfg(feature = "http")]
     server: Option<serve::Server>,
 }
@@ -59,14 +59,14 @@ impl Notary {
             file: plan.status_file.clone().map(StatusFile::new),
             events: Events::begin_work(
                 plan.event_log.clone(),
-                Who {
+                Instance {
                     identity: plan.identity.clone(),
                     host: plan.host.clone(),
                     pid: plan.pid,
                     lock: queue.to_owned(),
                 },
             ),
-            herald: Herald::open(
+            service_manager: ServiceManager::open(
                 &Surroundings::ours(&|name| std::env::var_os(name)),
                 Ready::Standby,
                 "looking at the queue",
@@ -90,8 +90,8 @@ impl Notary {
     /// Begins to tell the service manager, if there is one, inside the runtime: a sign of life after
     /// each round to all guardians.
     pub(super) fn begin(&self, health_check: Vec<Arc<HealthCheck>>) {
-        if let Some(herald) = &self.office().herald {
-            herald.begin(
+        if let Some(service_manager) = &self.office().service_manager {
+            service_manager.begin(
                 &Surroundings::ours(&|name| std::env::var_os(name)),
                 health_check,
             );
@@ -100,33 +100,39 @@ impl Notary {
 
     /// What the command of this slot finds in its `NOTIFY_SOCKET`.
     pub(super) fn notify_socket(&self, slot: usize) -> Option<OsString> {
-        self.office().herald.as_ref()?.for_the_command(slot)
+        self.office()
+            .service_manager
+            .as_ref()?
+            .for_the_command(slot)
     }
 
     /// The queue does not do what we ask of it, for this reason; or does again.
     pub(super) fn doubts(&self, why: Option<String>) {
-        if let Some(herald) = &self.office().herald {
-            herald.doubts(why);
+        if let Some(service_manager) = &self.office().service_manager {
+            service_manager.doubts(why);
         }
     }
 
     /// We were asked to stop, or are about to end.
     pub(super) fn stops(&self) {
-        self.office().herald.iter().for_each(Herald::stops);
+        self.office()
+            .service_manager
+            .iter()
+            .for_each(ServiceManager::stops);
     }
 
     /// The worker does this now.
     pub(super) fn enter(&self, state: &str, running: usize) {
         let office = &mut *self.office();
-        if let Some(herald) = &office.herald {
-            herald.works(doing(state, running));
+        if let Some(service_manager) = &office.service_manager {
+            service_manager.works(doing(state, running));
             if state == DRAINING {
-                herald.stops();
+                service_manager.stops();
             }
         }
         #[cfg(feature = "http")]
         if let Some(server) = &office.server {
-            server.board().works_on(running);
+            server.shared_status().works_on(running);
         }
         if office.status.state == state {
             return;
@@ -144,12 +150,12 @@ impl Notary {
         office.events.message(Instant::now(), row);
         #[cfg(feature = "http")]
         if let Some(server) = &office.server {
-            server.board().message(row.outcome, row.duration);
+            server.shared_status().message(row.outcome, row.duration);
         }
     }
 
     /// The end.
-    pub(super) fn finish(&self, cause: &str, leave: Leave) {
+    pub(super) fn finish(&self, cause: &str, leave: ExitAction) {
         let office = &mut *self.office();
         #[cfg(feature = "http")]
         drop(office.server.take());
@@ -158,8 +164,8 @@ impl Notary {
         office.status.enter("done");
         office.write();
         let events = std::mem::take(&mut office.events);
-        if let Some(herald) = &office.herald {
-            herald.finish(cause.to_owned());
+        if let Some(service_manager) = &office.service_manager {
+            service_manager.finish(cause.to_owned());
         }
         events.finish_work(cause.to_owned(), leave.status(), PATIENCE);
         if let Some(file) = office.file.take() {
@@ -169,8 +175,8 @@ impl Notary {
 
     /// Who is told of one message, worked on in this slot.
     pub(super) fn clerk(&self, id: &str, slot: usize) -> Clerk {
-        if let Some(herald) = &self.office().herald {
-            herald.name(slot, format!("message {id}"));
+        if let Some(service_manager) = &self.office().service_manager {
+            service_manager.name(slot, format!("message {id}"));
         }
         Clerk {
             notary: self.clone(),
@@ -201,36 +207,36 @@ impl Office {
         }
         #[cfg(feature = "http")]
         if let Some(server) = &self.server {
-            server.board().write(&self.status);
+            server.shared_status().write(&self.status);
         }
     }
 }
 
-/// The audience of one message.
+/// The observer of one message.
 pub(super) struct Clerk {
     notary: Notary,
     id: String,
     slot: usize,
 }
 
-impl Audience for Clerk {
+impl Observer for Clerk {
     fn notice(&mut self, now: Instant, notice: &Notice) {
         messages::notice(&self.id, notice, now);
         #[cfg(feature = "http")]
         if let Some(server) = &self.notary.office().server {
-            server.board().notice(notice);
+            server.shared_status().notice(notice);
         }
     }
 
-    fn news(&mut self, now: Instant, news: &WorkloadEvent) {
-        if let Some(herald) = &self.notary.office().herald {
-            herald.news(self.slot, news);
+    fn workload_event(&mut self, now: Instant, event: &WorkloadEvent) {
+        if let Some(service_manager) = &self.notary.office().service_manager {
+            service_manager.workload_event(self.slot, event);
         }
         #[cfg(feature = "http")]
         if let Some(server) = &self.notary.office().server {
-            server.board().news(news);
+            server.shared_status().workload_event(event);
         }
-        match news {
+        match event {
             WorkloadEvent::LeftBehind => messages::notice(&self.id, &Notice::LeftBehind, now),
             WorkloadEvent::Lost => tracing::warn!(
                 "message {}: the guardian died or fell silent; killing the command",
@@ -246,7 +252,7 @@ impl Audience for Clerk {
         }
         #[cfg(feature = "http")]
         if let Some(server) = &self.notary.office().server {
-            server.board().renewed(now, t0, reply);
+            server.shared_status().renewed(now, t0, reply);
         }
         #[cfg(not(feature = "http"))]
         let _ = (now, t0, &self.notary);

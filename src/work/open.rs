@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::azure::Account;
-use crate::plan::{self, Refusal, Source};
+use crate::plan::{self, Source, UsageError};
 use crate::queue::Queue;
 use crate::queue::storage::{Config, Encoding, StorageQueue, Target};
 
@@ -11,7 +11,7 @@ use crate::queue::storage::{Config, Encoding, StorageQueue, Target};
 ///
 /// # Errors
 /// What speaks against its name, its address or our credentials.
-pub(super) fn open(plan: &plan::Work) -> Result<Arc<dyn Queue>, Refusal> {
+pub(super) fn open(plan: &plan::Work) -> Result<Arc<dyn Queue>, UsageError> {
     let max_body = usize::try_from(plan.max_body).unwrap_or(usize::MAX);
     match &plan.source {
         Source::Storage(source) => storage(source, max_body),
@@ -24,11 +24,11 @@ pub(super) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-pub(super) fn refuse(why: impl ToString) -> Refusal {
-    Refusal::new(why.to_string())
+pub(super) fn refuse(why: impl ToString) -> UsageError {
+    UsageError::new(why.to_string())
 }
 
-fn storage(source: &plan::Storage, max_body: usize) -> Result<Arc<dyn Queue>, Refusal> {
+fn storage(source: &plan::Storage, max_body: usize) -> Result<Arc<dyn Queue>, UsageError> {
     let target = Target::parse(&source.queue).map_err(refuse)?;
     let account = Account::find_queue(&variable, &source.wishes, target.url()).map_err(refuse)?;
     tracing::info!("credential: {}", account.kind());

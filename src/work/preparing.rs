@@ -14,7 +14,7 @@ use crate::core::Failure;
 use crate::core::budget::{ATTEMPT, RETRY};
 use crate::guardian::WorkloadEvent;
 use crate::queue::{Missing, Queue};
-use crate::signals::{Asked, Signals};
+use crate::signals::{SignalEvent, Signals};
 
 /// How long a queue may stay silent before the first answer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -63,14 +63,14 @@ pub(super) async fn prepare(
 
 /// What happens to the guardians of idle slots: somebody has to answer whether they are well.
 pub(super) async fn news_of(idle: &mut [Slot]) -> WorkloadEvent {
-    let news = idle.iter_mut().map(|slot| async {
-        let news = slot.handle.news().await;
-        slot.lost |= news == WorkloadEvent::Lost;
-        news
+    let event = idle.iter_mut().map(|slot| async {
+        let event = slot.handle.next_event().await;
+        slot.lost |= event == WorkloadEvent::Lost;
+        event
     });
-    let mut news: FuturesUnordered<_> = news.collect();
-    match news.next().await {
-        Some(news) => news,
+    let mut event: FuturesUnordered<_> = event.collect();
+    match event.next().await {
+        Some(event) => event,
         None => pending().await,
     }
 }
@@ -84,7 +84,7 @@ async fn answer_for(idle: &mut [Slot]) {
 
 async fn stop(signals: &mut Signals) -> i32 {
     loop {
-        if let Asked::Stop(signal) = signals.next().await {
+        if let SignalEvent::Stop(signal) = signals.next().await {
             return signal;
         }
     }

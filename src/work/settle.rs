@@ -1,6 +1,6 @@
 //! What becomes of a message: the table of how a command ended. Pure.
 //!
-//! Called by the driver's charge when nothing of the command lives any more, and before anything is
+//! Called by the driver's workload when nothing of the command lives any more, and before anything is
 //! run. It must never settle a message whose lock was lost or in doubt: another may have it.
 
 use std::ops::RangeInclusive;

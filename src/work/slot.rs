@@ -20,8 +20,8 @@ use super::settle::{Outcome, Rules, Verdict};
 use crate::background_writer;
 use crate::clock::Instant;
 use crate::core::{self, Budget, Cause, Ending, Exit, Failure, Habits, IfLost, Tenure};
+use crate::driver::drive;
 use crate::guardian::{GuardianHandle, WorkloadEvent};
-use crate::hold::hold;
 use crate::queue::{Message, Settlement};
 use crate::report::messages::Row;
 use crate::signals::Signals;
@@ -158,7 +158,7 @@ impl Slot {
             given,
         );
         let store = Arc::clone(&held) as _;
-        let ending = hold(tenure, store, &mut handler, &mut self.signals, &mut clerk).await;
+        let ending = drive(tenure, store, &mut handler, &mut self.signals, &mut clerk).await;
         let course = handler.finish();
         // Files can take their time; the message is settled.
         if handover.is_on_disk() {
@@ -204,7 +204,7 @@ impl Slot {
             tokio::select! {
                 biased;
                 done = &mut what => return done,
-                news = self.handle.news() => self.lost |= news == WorkloadEvent::Lost,
+                event = self.handle.next_event() => self.lost |= event == WorkloadEvent::Lost,
             }
         }
     }

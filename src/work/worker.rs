@@ -25,16 +25,16 @@ use super::slot::{Done, Shop, Slot};
 use crate::clock::Instant;
 use crate::core::Failure;
 use crate::core::budget::ATTEMPT;
-use crate::exit::Leave;
+use crate::exit::ExitAction;
 use crate::guardian::{self, Guardian, Program, Setup, StopAsked, WorkloadEvent};
-use crate::plan::{self, Refusal};
+use crate::plan::{self, UsageError};
 use crate::queue::{Message, Queue};
 use crate::report;
 use crate::run::no_guardian;
 use crate::runtime::runtime;
 #[cfg(feature = "http")]
 use crate::serve;
-use crate::signals::{Asked, Signals};
+use crate::signals::{SignalEvent, Signals};
 
 /// How long it may take to say farewell to a queue.
 const CLOSING: Duration = Duration::from_secs(2);
@@ -47,8 +47,8 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 /// To be called while the process has one thread: the guardians are forked in here.
 ///
 /// # Errors
-/// What kept us from starting at all: a [`Refusal`], what the queue said, or the machine.
-pub fn work(plan: plan::Work) -> anyhow::Result<Leave> {
+/// What kept us from starting at all: a [`UsageError`], what the queue said, or the machine.
+pub fn work(plan: plan::Work) -> anyhow::Result<ExitAction> {
     let path = std::env::var_os("PATH");
     if let Some(program) = plan.command.first()
         && let Err(errno) = guardian::resolve(program, path.as_deref())
@@ -66,7 +66,7 @@ pub fn work(plan: plan::Work) -> anyhow::Result<Leave> {
         .transpose()?;
     let queue = open(&plan)?;
     let base = if plan.in_directories {
-        let base = handover::base(std::env::var_os("TMPDIR")).map_err(Refusal::new)?;
+        let base = handover::base(std::env::var_os("TMPDIR")).map_err(UsageError::new)?;
         handover::sweep(&base);
         Some(base)
     } else {
@@ -79,7 +79,7 @@ pub fn work(plan: plan::Work) -> anyhow::Result<Leave> {
         command: plan::quoted(&plan.command),
     });
     let Some(first) = guardians.first() else {
-        return Err(Refusal::new("-j 0: nothing could ever be done: take 1 or more").into());
+        return Err(UsageError::new("-j 0: nothing could ever be done: take 1 or more").into());
     };
     let contain = first.containment().to_string();
     tracing::info!(
@@ -150,8 +150,8 @@ fn server(
     let first = guardians.first().context(missing)?;
     let control = first.view().context(missing)?;
     let health_check = guardians.iter().map(Guardian::health_check).collect();
-    let board = serve::Board::of_worker(queue.name(), control, health_check);
-    serve::Server::start(listener, board).context("--listen: cannot start the server")
+    let shared_status = serve::SharedStatus::of_worker(queue.name(), control, health_check);
+    serve::Server::start(listener, shared_status).context("--listen: cannot start the server")
 }
 
 async fn begin(
@@ -159,7 +159,7 @@ async fn begin(
     queue: Arc<dyn Queue>,
     mut shop: Shop,
     guardians: Vec<Guardian>,
-) -> anyhow::Result<Leave> {
+) -> anyhow::Result<ExitAction> {
     let mut signals = Signals::listen()?;
     let (hurry, hurried) = watch::channel(false);
     let leaving;
@@ -225,7 +225,7 @@ async fn begin(
             let cause = missing.to_string();
             let error = anyhow::Error::from(missing);
             report::failure(&error);
-            let leave = Leave::of_error(&error);
+            let leave = ExitAction::of_error(&error);
             notary.finish(&cause, leave);
             leave
         }
@@ -245,7 +245,7 @@ struct Worker {
     idle: Vec<Slot>,
     running: FuturesUnordered<Job>,
     /// By which each slot's message hears of signals.
-    posts: Vec<mpsc::UnboundedSender<Asked>>,
+    posts: Vec<mpsc::UnboundedSender<SignalEvent>>,
     hurry: watch::Sender<bool>,
     leaving: watch::Sender<bool>,
     /// The queue did not answer as hoped, and that was told.
@@ -273,10 +273,10 @@ impl Worker {
             }
             if let Some(signal) = self.desk.ends(now) {
                 tracing::info!("the grace is over: stopping what still runs");
-                self.tell(&Asked::Stop(signal));
+                self.tell(&SignalEvent::Stop(signal));
             }
             let until = match self.desk.next(now) {
-                Next::Leave(why) => {
+                Next::ExitAction(why) => {
                     drop(taking.take());
                     if !stopped {
                         let stop = stopping.take();
@@ -328,7 +328,7 @@ impl Worker {
                         self.desk.withdrawn();
                     }
                 }
-                news = news_of(&mut self.idle) => self.heard(&news),
+                event = news_of(&mut self.idle) => self.heard(&event),
                 () = tokio::time::sleep(until.since(now).min(LONGEST_SLEEP)) => {}
             }
         }
@@ -349,16 +349,16 @@ impl Worker {
         self.shop.notary.enter(state, self.desk.running());
     }
 
-    fn tell(&self, asked: &Asked) {
+    fn tell(&self, asked: &SignalEvent) {
         for post in &self.posts {
             // A slot that is gone hears nothing.
             let _ = post.send(asked.clone());
         }
     }
 
-    fn asked(&mut self, asked: Asked) {
+    fn asked(&mut self, asked: SignalEvent) {
         match asked {
-            Asked::Stop(signal) => match self.desk.asked_to_stop(Instant::now(), signal) {
+            SignalEvent::Stop(signal) => match self.desk.asked_to_stop(Instant::now(), signal) {
                 Stop::Finish => {
                     let running = self.desk.running();
                     tracing::info!("asked to stop: taking no more messages, finishing {running}");
@@ -367,15 +367,15 @@ impl Worker {
                     tracing::info!("asked to stop at once");
                     self.desk.has_ended();
                     self.hurry.send_replace(true);
-                    self.tell(&Asked::Stop(signal));
+                    self.tell(&SignalEvent::Stop(signal));
                 }
                 Stop::Again => {}
             },
-            Asked::Pass(_) => self.tell(&asked),
+            SignalEvent::Pass(_) => self.tell(&asked),
             // Nobody here listens to the platform.
-            Asked::Cordon(_) => {}
+            SignalEvent::Cordon(_) => {}
             // The commands go on under their deadlines.
-            Asked::Pause => {
+            SignalEvent::Pause => {
                 if let Err(why) = guardian::stop_ourselves(StopAsked::of_a_signal()) {
                     tracing::warn!("cannot stop: {why}");
                 }
@@ -385,8 +385,8 @@ impl Worker {
 
     /// Of a guardian that has nothing to guard: without it we are not sound, and no message may
     /// come to it.
-    fn heard(&mut self, news: &WorkloadEvent) {
-        if *news == WorkloadEvent::Lost {
+    fn heard(&mut self, event: &WorkloadEvent) {
+        if *event == WorkloadEvent::Lost {
             tracing::error!("a guardian died or fell silent: taking no more messages");
             let why = Why::GuardianLost { overlap: false };
             self.desk.leave(Instant::now(), why);

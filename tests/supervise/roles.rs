@@ -79,7 +79,7 @@ pub(crate) fn supervisor(control: &str, command: Vec<OsString>) {
                     }
                     None => return,
                 },
-                news = handle.news() => format!("{news:?}\n"),
+                news = handle.next_event() => format!("{news:?}\n"),
             };
             tokio::io::AsyncWriteExt::write_all(&mut answers, answer.as_bytes())
                 .await

@@ -35,26 +35,26 @@ enum Rest {
 enum Next {
     Restart,
     Keep { until: Instant },
-    Leave,
+    ExitAction,
 }
 
 fn next(campaign: &Campaign, charge: &Charge, now: Instant) -> Next {
     let habits = &campaign.rules.habits;
     let Some(exit) = charge.exit.filter(|_| campaign.stopping().is_none()) else {
-        return Next::Leave;
+        return Next::ExitAction;
     };
     if habits.restart.is_some_and(|rule| rule.applies_to(exit)) {
         return Next::Restart;
     }
     match habits.min_hold.map(|span| charge.control.began() + span) {
         Some(until) if now < until => Next::Keep { until },
-        _ => Next::Leave,
+        _ => Next::ExitAction,
     }
 }
 
 /// Whether the lease will be kept when the tree of this command, which has ended, is empty.
 pub(super) fn is_ahead(campaign: &Campaign, charge: &Charge, now: Instant) -> bool {
-    !matches!(next(campaign, charge, now), Next::Leave)
+    !matches!(next(campaign, charge, now), Next::ExitAction)
 }
 
 /// After a tenure's tree was empty at `empty_at`: a rest if the command ended by itself and there
@@ -85,7 +85,7 @@ pub(super) fn after(
             turn.report(Notice::Keeping { until });
             Rest::Keeping { until }
         }
-        Next::Restart | Next::Keep { .. } | Next::Leave => {
+        Next::Restart | Next::Keep { .. } | Next::ExitAction => {
             return Releasing::after(campaign, turn, charge, cause, Some(empty_at));
         }
     };

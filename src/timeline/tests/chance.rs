@@ -15,7 +15,7 @@ fn played(schedules: &[Vec<(u64, u64, u8)>]) -> Vec<Pen> {
     for (number, schedule) in schedules.iter().enumerate() {
         let mut pen = Pen::new(&format!("web{number}"), ["a", "b"][number % 2]);
         let mut now = 1;
-        pen.word(now, Word::Competing);
+        pen.word(now, EventKind::Competing);
         for (token, (wait, length, fate)) in schedule.iter().enumerate() {
             now += wait;
             let token = token as u64 * 10 + number as u64;

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn a_hand_over_is_two_tenures_and_the_gap_between_them() {
     let (mut one, mut two) = pair();
-    one.tenure(10, 50, 1).word(51, Word::Done);
+    one.tenure(10, 50, 1).word(51, EventKind::Done);
     // Woken before the first had a chance to say that it had let go.
     two.tenure(60, 90, 2);
     let timeline = told(&[&one, &two]);
@@ -29,7 +29,7 @@ fn who_was_killed_is_over_by_its_deadline_or_by_the_next_one_s_beginning() {
         let mut one = Pen::new("web1", "a");
         one.holds(10, 1)
             .starts(10, 590)
-            .word(20, Word::CommandStarted);
+            .word(20, EventKind::CommandStarted);
         one
     };
     let end = |timeline: &Timeline| only(timeline).tenures[0].end.clone();
@@ -64,7 +64,7 @@ fn who_was_killed_is_over_by_its_deadline_or_by_the_next_one_s_beginning() {
     assert!(gap.at_least && gap.from == at(590) && gap.to == at(620));
     // It was not dead at all.
     let mut one = killed();
-    one.word(60, Word::Doubt);
+    one.word(60, EventKind::Doubt);
     let mut two = Pen::new("web2", "a");
     two.tenure(40, 90, 2);
     assert!(told(&[&one, &two]).has_overlap());
@@ -73,7 +73,7 @@ fn who_was_killed_is_over_by_its_deadline_or_by_the_next_one_s_beginning() {
 #[test]
 fn a_lock_without_a_deadline_says_so_where_an_end_was_not_seen() {
     let mut one = Pen::new("web1", "a");
-    one.holds(10, 1).word(10, Word::Starting);
+    one.holds(10, 1).word(10, EventKind::Starting);
     let timeline = told(&[&one]);
     assert!(
         text(&timeline).contains("ended unseen, or goes on"),
@@ -81,7 +81,7 @@ fn a_lock_without_a_deadline_says_so_where_an_end_was_not_seen() {
         text(&timeline)
     );
     // The same process went on.
-    one.word(80, Word::Standby);
+    one.word(80, EventKind::Standby);
     let timeline = told(&[&one]);
     assert!(text(&timeline).contains("lines that say how are missing"));
 }
@@ -90,7 +90,7 @@ fn a_lock_without_a_deadline_says_so_where_an_end_was_not_seen() {
 fn a_renewal_moves_the_deadline() {
     let mut one = Pen::new("web1", "a");
     one.holds(10, 1).starts(10, 590);
-    one.says(200, Word::Renewed, |record| {
+    one.says(200, EventKind::Renewed, |record| {
         record.deadline_ns = Some(79 * SECOND);
     });
     assert_eq!(
@@ -103,13 +103,13 @@ fn a_renewal_moves_the_deadline() {
 fn restarts_within_a_tenure_are_one_tenure() {
     let (mut one, mut two) = pair();
     one.holds(10, 1)
-        .word(10, Word::Starting)
-        .word(20, Word::TreeEmpty)
-        .word(20, Word::Resting)
-        .word(30, Word::Restarting)
-        .word(30, Word::Starting)
-        .word(50, Word::TreeEmpty)
-        .word(51, Word::Released);
+        .word(10, EventKind::Starting)
+        .word(20, EventKind::TreeEmpty)
+        .word(20, EventKind::Resting)
+        .word(30, EventKind::Restarting)
+        .word(30, EventKind::Starting)
+        .word(50, EventKind::TreeEmpty)
+        .word(51, EventKind::Released);
     two.tenure(40, 90, 2);
     let timeline = told(&[&one, &two]);
     assert_eq!(tokens(&timeline), [1, 2]);
@@ -119,10 +119,10 @@ fn restarts_within_a_tenure_are_one_tenure() {
 #[test]
 fn slots_are_locks_of_their_own() {
     let (mut one, mut two) = pair();
-    one.word(1, Word::Competing);
+    one.word(1, EventKind::Competing);
     one.common.lock = "file:/x.0".into();
     one.tenure(10, 50, 1);
-    two.word(1, Word::Competing);
+    two.word(1, EventKind::Competing);
     two.common.lock = "file:/x.1".into();
     two.tenure(20, 60, 1);
     let timeline = told(&[&one, &two]);

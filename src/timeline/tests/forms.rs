@@ -45,7 +45,7 @@ fn lost_lines_are_told() {
 #[test]
 fn the_json_says_what_is_documented_and_nothing_else() {
     let (mut one, mut two) = pair();
-    one.tenure(10, 50, 1).word(51, Word::Done);
+    one.tenure(10, 50, 1).word(51, EventKind::Done);
     two.tenure(40, 90, 2);
     let json = json(&told(&[&one, &two]));
     let keys = |value: &serde_json::Value| -> BTreeSet<String> {
@@ -83,7 +83,7 @@ fn a_name_is_no_more_than_a_name_in_the_picture() {
 #[test]
 fn the_picture_shows_what_is_worth_a_question() {
     let (mut one, mut two) = pair();
-    one.holds(10, 1).starts(10, 590).word(20, Word::Doubt);
+    one.holds(10, 1).starts(10, 590).word(20, EventKind::Doubt);
     two.tenure(100, 200, 2).tenure(300, 400, 3);
     let calm = svg(&told(&[&one, &two]));
     for shown in [

@@ -6,9 +6,9 @@ use super::*;
 fn a_successor_that_speaks_before_its_predecessor_has_said_released_is_no_overlap() {
     let (mut one, mut two) = pair();
     one.holds(10, 1)
-        .word(10, Word::Starting)
-        .word(50, Word::TreeEmpty)
-        .word(55, Word::Released);
+        .word(10, EventKind::Starting)
+        .word(50, EventKind::TreeEmpty)
+        .word(55, EventKind::Released);
     two.tenure(52, 90, 2);
     let timeline = told(&[&one, &two]);
     assert!(!timeline.has_overlap(), "{}", text(&timeline));
@@ -36,8 +36,8 @@ fn one_within_another_s_time_is_an_overlap_even_if_it_ran_nothing() {
     let (mut one, mut two) = pair();
     one.tenure(10, 90, 1);
     two.holds(40, 2)
-        .word(40, Word::NotStarted)
-        .word(41, Word::Released);
+        .word(40, EventKind::NotStarted)
+        .word(41, EventKind::Released);
     assert!(told(&[&one, &two]).has_overlap());
 }
 
@@ -67,7 +67,7 @@ fn between_machines_what_the_clocks_may_differ_by_proves_nothing() {
 fn a_clock_that_was_set_changes_nothing_on_its_machine() {
     // Put back by an hour between the two: by the wall clock the second comes first.
     let (mut one, mut two) = pair();
-    one.tenure(10, 50, 1).word(52, Word::Done);
+    one.tenure(10, 50, 1).word(52, EventKind::Done);
     one.common.run = 8;
     two.off = -3600;
     two.tenure(60, 90, 2);
@@ -82,9 +82,10 @@ fn a_clock_that_was_set_changes_nothing_on_its_machine() {
     );
     // And in the midst of a tenure.
     let (mut one, mut two) = pair();
-    one.holds(10, 1).word(10, Word::Starting);
+    one.holds(10, 1).word(10, EventKind::Starting);
     one.off = 7;
-    one.word(50, Word::TreeEmpty).word(51, Word::Released);
+    one.word(50, EventKind::TreeEmpty)
+        .word(51, EventKind::Released);
     two.off = 7;
     two.tenure(60, 90, 2);
     let timeline = told(&[&one, &two]);
@@ -95,10 +96,10 @@ fn a_clock_that_was_set_changes_nothing_on_its_machine() {
 fn one_that_cannot_exclude_an_overlap_itself_is_believed() {
     let (mut one, mut two) = pair();
     one.holds(10, 1)
-        .word(10, Word::Starting)
-        .word(30, Word::Lost)
-        .word(40, Word::TreeEmpty);
-    one.says(41, Word::Done, |record| record.overlap = Some(true));
+        .word(10, EventKind::Starting)
+        .word(30, EventKind::Lost)
+        .word(40, EventKind::TreeEmpty);
+    one.says(41, EventKind::Done, |record| record.overlap = Some(true));
     two.tenure(60, 90, 2);
     let timeline = told(&[&one, &two]);
     assert!(timeline.has_overlap() && only(&timeline).overlaps.is_empty());
@@ -110,6 +111,6 @@ fn one_that_cannot_exclude_an_overlap_itself_is_believed() {
     // After the lease had been left to run out, too.
     let mut one = Pen::new("web1", "a");
     one.tenure(10, 50, 1);
-    one.says(60, Word::Overlap, |record| record.overlap = Some(true));
+    one.says(60, EventKind::Overlap, |record| record.overlap = Some(true));
     assert!(told(&[&one]).has_overlap());
 }

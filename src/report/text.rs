@@ -5,7 +5,7 @@ use tracing::Level;
 
 use crate::clock::Instant;
 use crate::core::{Cause, Ending, Exit, Failed, Notice, Outcome, Sight, Unfit};
-use crate::exit::{self, Leave};
+use crate::exit::{self, ExitAction};
 use crate::units::{show, signal_name};
 
 /// One line for a notice.
@@ -113,7 +113,7 @@ pub(super) fn of_notice(notice: &Notice, now: Instant) -> (Level, String) {
 }
 
 /// What happened, in the event log's word for it.
-pub(super) fn event(notice: &Notice) -> &'static str {
+pub(crate) fn event(notice: &Notice) -> &'static str {
     match notice {
         Notice::StandingBy(_) => "standby",
         Notice::InControl { .. } => "holding",
@@ -178,7 +178,11 @@ fn draining(cause: &Cause) -> (Level, String) {
 }
 
 /// One line for the end; `None` where the command ended by itself, which has been told.
-pub(super) fn of_ending(ending: &Ending, leave: Leave, command: &str) -> Option<(Level, String)> {
+pub(super) fn of_ending(
+    ending: &Ending,
+    leave: ExitAction,
+    command: &str,
+) -> Option<(Level, String)> {
     let mut reason = reason(&ending.cause, command);
     if let Cause::Cordoned { .. } = ending.cause {
         reason.insert_str(0, "control not obtained: ");
@@ -194,9 +198,10 @@ pub(super) fn of_ending(ending: &Ending, leave: Leave, command: &str) -> Option<
         (Cause::CommandEnded, _) => None,
         // On a machine that has nothing to do this is no warning, and -E 0 says so.
         (Cause::Stopped(_), _)
-        | (Cause::NotObtained(_) | Cause::Cordoned { .. } | Cause::Over(_), Leave::Status(0)) => {
-            Some((Level::INFO, reason))
-        }
+        | (
+            Cause::NotObtained(_) | Cause::Cordoned { .. } | Cause::Over(_),
+            ExitAction::Status(0),
+        ) => Some((Level::INFO, reason)),
         _ => Some((
             Level::ERROR,
             format!("{reason}; exit status {}", leave.status()),
@@ -205,7 +210,7 @@ pub(super) fn of_ending(ending: &Ending, leave: Leave, command: &str) -> Option<
 }
 
 /// Why, in one line; `command` as it could be typed.
-pub(super) fn reason(cause: &Cause, command: &str) -> String {
+pub(crate) fn reason(cause: &Cause, command: &str) -> String {
     match cause {
         Cause::CommandEnded => "the command ended".into(),
         Cause::NotStarted { errno } => not_started(*errno, command),
@@ -295,7 +300,7 @@ pub(super) fn until_the_kill(span: std::time::Duration) -> String {
     format!("; SIGKILL in {}", left(span))
 }
 
-pub(super) fn rounded(span: std::time::Duration) -> std::time::Duration {
+pub(crate) fn rounded(span: std::time::Duration) -> std::time::Duration {
     if span < std::time::Duration::from_secs(1) {
         return std::time::Duration::from_millis(u64::try_from(span.as_millis()).unwrap_or(0));
     }
@@ -350,7 +355,7 @@ mod tests {
 
     #[test]
     fn the_last_line_says_why_and_with_what_status() {
-        let line = |cause| of_ending(&ending(cause), Leave::Status(70), "job");
+        let line = |cause| of_ending(&ending(cause), ExitAction::Status(70), "job");
         let (level, text) = line(Cause::Lost {
             why: "broken".into(),
         })
@@ -362,7 +367,7 @@ mod tests {
         assert_eq!(line(Cause::CommandEnded), None);
         let mut overlap = ending(Cause::CommandEnded);
         overlap.overlap = true;
-        let (level, text) = of_ending(&overlap, Leave::Status(71), "job").unwrap();
+        let (level, text) = of_ending(&overlap, ExitAction::Status(71), "job").unwrap();
         assert!(level == Level::ERROR && text.contains("beside") && text.contains("71"));
     }
 
@@ -395,13 +400,13 @@ mod tests {
             }))
         };
         assert_eq!(
-            of_ending(&over(0), Leave::Status(0), "job").unwrap(),
+            of_ending(&over(0), ExitAction::Status(0), "job").unwrap(),
             (
                 Level::INFO,
                 "already done by web2-9 at 2026-01-01T00:00:00Z, token 7".into()
             )
         );
-        let (level, text) = of_ending(&over(3), Leave::Status(3), "job").unwrap();
+        let (level, text) = of_ending(&over(3), ExitAction::Status(3), "job").unwrap();
         assert!(
             level == Level::ERROR && text.contains("failed for good"),
             "{text}"
@@ -414,7 +419,7 @@ mod tests {
         let why = "503".to_owned();
         let (level, text) = of_ending(
             &ending(Cause::NotRecorded { why }),
-            Leave::Status(70),
+            ExitAction::Status(70),
             "job",
         )
         .unwrap();
@@ -430,11 +435,13 @@ mod tests {
     fn cron_is_kept_quiet_by_minus_e_0() {
         let cause = || ending(Cause::NotObtained(Sight::default()));
         assert_eq!(
-            of_ending(&cause(), Leave::Status(0), "job").unwrap().0,
+            of_ending(&cause(), ExitAction::Status(0), "job").unwrap().0,
             Level::INFO
         );
         assert_eq!(
-            of_ending(&cause(), Leave::Status(75), "job").unwrap().0,
+            of_ending(&cause(), ExitAction::Status(75), "job")
+                .unwrap()
+                .0,
             Level::ERROR
         );
     }

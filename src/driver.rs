@@ -1,6 +1,6 @@
 //! The one place where a lease and a process meet.
 //!
-//! `hold` waits for whatever comes first (a signal, news of the tree, a reply of the store, the
+//! the driver waits for whatever comes first (a signal, news of the tree, a reply of the store, the
 //! kernel's word that a lock is free, the time), tells the pure state machine, and carries out
 //! what that says, in its order. It owns no policy: whoever looks for the reason of something
 //! finds it in [`crate::core`].
@@ -17,7 +17,7 @@ use crate::clock::Instant;
 use crate::core::{Action, Cause, Ending, Event, Exit, Failure, Grant, Notice, State, Tenure};
 use crate::guardian::WorkloadEvent;
 use crate::lease::Store;
-use crate::signals::{Asked, Signals};
+use crate::signals::{SignalEvent, Signals};
 
 /// The longest sleep between two looks at the clock. Tokio's timers stand still while the machine
 /// sleeps; the guardian's do not, and it tells of a jump of the clock. This bounds what is left
@@ -27,7 +27,7 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 /// What runs while we have control: a command under a guardian, or a program of the library's
 /// user. Nothing here may block.
 #[async_trait]
-pub trait Charge: Send {
+pub trait Workload: Send {
     /// Start it, under these deadlines.
     fn start(&mut self, grant: Start);
     /// Move its deadlines.
@@ -41,19 +41,19 @@ pub trait Charge: Send {
     /// Stop it from the terminal, then ourselves, until both are continued.
     fn pause(&mut self);
     /// Forget the last release info: the lease is not ours to give back any more.
-    fn forget_will(&mut self);
+    fn forget_release_info(&mut self);
     /// Nothing of it lives, and what we have is about to be given back: why the tenure ended
     /// (`None`: nothing was started in it), and how the command's main process ended, if it ran.
     fn gives_back(&mut self, _cause: Option<&Cause>, _exit: Option<Exit>) {}
-    /// We wait for control: run what runs without it, until the next [`Charge::start`].
+    /// We wait for control: run what runs without it, until the next [`Workload::start`].
     fn stand_by(&mut self) {}
     /// A tenure is over, for this reason.
     fn tenure_over(&mut self, _cause: &Cause) {}
     /// What happened to it. Cancel-safe.
-    async fn news(&mut self) -> WorkloadEvent;
+    async fn next_event(&mut self) -> WorkloadEvent;
 }
 
-/// With what a charge starts.
+/// With what a workload starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Start {
     /// When it is drained without being told.
@@ -67,11 +67,11 @@ pub struct Start {
 }
 
 /// Who is told what happens, for people: the log, the status file, a watch channel.
-pub trait Audience: Send {
+pub trait Observer: Send {
     /// A change of state, as the core puts it.
     fn notice(&mut self, now: Instant, notice: &Notice);
     /// Something of the tree, as the guardian puts it.
-    fn news(&mut self, now: Instant, news: &WorkloadEvent);
+    fn workload_event(&mut self, now: Instant, event: &WorkloadEvent);
     /// An attempt to acquire ended.
     fn acquired(&mut self, _now: Instant, _reply: &Result<Grant, Failure>) {}
     /// An attempt to renew that was sent at `t0` ended.
@@ -97,58 +97,58 @@ enum Answer {
     Announced(Result<(), Failure>),
 }
 
-/// Competes by `tenure`'s rules for the lock of `store`, runs `charge` while it has control, and
+/// Competes by `tenure`'s rules for the lock of `store`, runs `workload` while it has control, and
 /// returns when the state machine is done.
-pub async fn hold(
+pub async fn drive(
     tenure: Tenure,
     store: Arc<dyn Store>,
-    charge: &mut dyn Charge,
+    workload: &mut dyn Workload,
     signals: &mut Signals,
-    audience: &mut dyn Audience,
+    observer: &mut dyn Observer,
 ) -> Ending {
-    let mut scene = Scene {
+    let mut driver = Driver {
         tenure,
         store,
-        charge,
-        audience,
+        workload,
+        observer,
         calls: FuturesUnordered::new(),
         acquiring: false,
         withdrawn: None,
     };
-    scene.tell(Event::Ticked);
+    driver.tell(Event::Ticked);
     loop {
-        if let Some(ending) = scene.tenure.ending().cloned() {
-            scene.store.leave(Instant::now() + FAREWELL).await;
+        if let Some(ending) = driver.tenure.ending().cloned() {
+            driver.store.leave(Instant::now() + FAREWELL).await;
             return ending;
         }
         // A lock that wakes its waiters is only waited for while the core would take it: who is
         // handed a lock and does not want it yet keeps everybody else out.
-        let listening = scene.store.terms().wakes && scene.tenure.listens() && !scene.acquiring;
+        let listening = driver.store.terms().wakes && driver.tenure.listens() && !driver.acquiring;
         let freed = {
-            let store = Arc::clone(&scene.store);
+            let store = Arc::clone(&driver.store);
             async move { store.freed().await }
         };
-        let wake_at = scene.wake_at();
-        if *scene.tenure.state() == State::Standby {
-            scene.audience.waits(wake_at);
+        let wake_at = driver.wake_at();
+        if *driver.tenure.state() == State::Standby {
+            driver.observer.waits(wake_at);
         }
         tokio::select! {
             biased;
-            asked = signals.next() => scene.asked(asked),
-            news = scene.charge.news() => scene.heard(news),
-            Some(answer) = scene.calls.next(), if !scene.calls.is_empty() => scene.answered(answer),
-            () = freed, if listening => scene.tell(Event::Freed),
-            () = sleep_until(wake_at) => scene.woke(),
+            asked = signals.next() => driver.asked(asked),
+            event = driver.workload.next_event() => driver.heard(event),
+            Some(answer) = driver.calls.next(), if !driver.calls.is_empty() => driver.answered(answer),
+            () = freed, if listening => driver.tell(Event::Freed),
+            () = sleep_until(wake_at) => driver.woke(),
         }
     }
 }
 
 /// Everything one campaign has in its hands.
-struct Scene<'a> {
+struct Driver<'a> {
     tenure: Tenure,
     store: Arc<dyn Store>,
-    charge: &'a mut dyn Charge,
-    audience: &'a mut dyn Audience,
+    workload: &'a mut dyn Workload,
+    observer: &'a mut dyn Observer,
     calls: FuturesUnordered<Reply>,
     /// A call to acquire is under way.
     acquiring: bool,
@@ -156,7 +156,7 @@ struct Scene<'a> {
     withdrawn: Option<Instant>,
 }
 
-impl Scene<'_> {
+impl Driver<'_> {
     /// Tells the core what happened, but what time it is before that: after a pause (a stopped
     /// process, a sleeping machine) the first thing done is to look at the clock.
     fn tell(&mut self, event: Event) {
@@ -169,22 +169,22 @@ impl Scene<'_> {
         self.act(now, actions);
     }
 
-    fn asked(&mut self, asked: Asked) {
+    fn asked(&mut self, asked: SignalEvent) {
         match asked {
-            Asked::Stop(signal) => {
-                self.audience.stop_asked();
+            SignalEvent::Stop(signal) => {
+                self.observer.stop_asked();
                 self.tell(Event::StopAsked(signal));
             }
-            Asked::Pass(signal) => self.charge.pass(signal),
-            Asked::Pause => self.charge.pause(),
-            Asked::Cordon(Some(cordon)) => self.tell(Event::Cordoned(cordon)),
-            Asked::Cordon(None) => self.tell(Event::Uncordoned),
+            SignalEvent::Pass(signal) => self.workload.pass(signal),
+            SignalEvent::Pause => self.workload.pause(),
+            SignalEvent::Cordon(Some(cordon)) => self.tell(Event::Cordoned(cordon)),
+            SignalEvent::Cordon(None) => self.tell(Event::Uncordoned),
         }
     }
 
-    fn heard(&mut self, news: WorkloadEvent) {
-        self.audience.news(Instant::now(), &news);
-        match news {
+    fn heard(&mut self, event: WorkloadEvent) {
+        self.observer.workload_event(Instant::now(), &event);
+        match event {
             WorkloadEvent::Started { pid } => self.tell(Event::Started { pid }),
             WorkloadEvent::NotStarted { errno } => self.tell(Event::NotStarted { errno }),
             WorkloadEvent::Exited(exit) => self.tell(Event::Exited(exit)),
@@ -206,7 +206,7 @@ impl Scene<'_> {
         match answer {
             Answer::Acquired(reply) => {
                 self.acquiring = false;
-                self.audience.acquired(Instant::now(), &reply);
+                self.observer.acquired(Instant::now(), &reply);
                 match self.withdrawn.take() {
                     Some(give_up_at) => self.undo(give_up_at),
                     None => self.tell(Event::Acquired(reply)),
@@ -216,7 +216,7 @@ impl Scene<'_> {
                 let (now, answer) = (Instant::now(), reply.clone());
                 // First: it moves the guardian's deadline.
                 self.tell(Event::Renewed { t0, reply });
-                self.audience.renewed(now, t0, &answer);
+                self.observer.renewed(now, t0, &answer);
             }
             Answer::Released(reply) => self.tell(Event::Released(reply)),
             Answer::Recorded(reply) => self.tell(Event::Recorded(reply)),
@@ -281,18 +281,18 @@ impl Scene<'_> {
                     kill_at,
                     fresh_until,
                     token,
-                } => self.charge.start(Start {
+                } => self.workload.start(Start {
                     term_at,
                     kill_at,
                     fresh_until,
                     token,
                 }),
-                Action::Extend { term_at, kill_at } => self.charge.extend(term_at, kill_at),
+                Action::Extend { term_at, kill_at } => self.workload.extend(term_at, kill_at),
                 Action::Drain {
                     signal,
                     end_of_grace,
-                } => self.charge.drain(signal, end_of_grace),
-                Action::Kill => self.charge.kill(),
+                } => self.workload.drain(signal, end_of_grace),
+                Action::Kill => self.workload.kill(),
                 Action::Announce => {
                     let store = Arc::clone(&self.store);
                     let give_up_at = now + ANNOUNCE;
@@ -312,20 +312,20 @@ impl Scene<'_> {
                 Action::Release { give_up_at } => {
                     // What is still under way would ask for a lease that is about to be no more.
                     self.calls.clear();
-                    self.charge.forget_will();
+                    self.workload.forget_release_info();
                     if let Some((cause, exit)) = self.tenure.leaving() {
-                        self.charge.gives_back(cause, exit);
+                        self.workload.gives_back(cause, exit);
                     }
                     self.undo(give_up_at);
                 }
                 Action::Abandon => {
                     // What is still under way is about a lease that is ours no more.
                     self.calls.clear();
-                    self.charge.forget_will();
+                    self.workload.forget_release_info();
                 }
-                Action::StandBy => self.charge.stand_by(),
-                Action::TenureOver { cause } => self.charge.tenure_over(&cause),
-                Action::Report(notice) => self.audience.notice(now, &notice),
+                Action::StandBy => self.workload.stand_by(),
+                Action::TenureOver { cause } => self.workload.tenure_over(&cause),
+                Action::Report(notice) => self.observer.notice(now, &notice),
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-use super::Refusal;
+use super::UsageError;
 use crate::cli;
 
 /// What runs besides the command, each by `sh -c`.
@@ -17,7 +17,7 @@ pub struct Roles {
     pub on_lost: Option<OsString>,
 }
 
-pub(super) fn roles(typed: cli::Roles) -> Result<Roles, Refusal> {
+pub(super) fn roles(typed: cli::Roles) -> Result<Roles, UsageError> {
     Ok(Roles {
         standby: script("--standby", typed.standby)?,
         on_acquire: script("--on-acquire", typed.on_acquire)?,
@@ -25,10 +25,10 @@ pub(super) fn roles(typed: cli::Roles) -> Result<Roles, Refusal> {
     })
 }
 
-fn script(flag: &str, text: Option<OsString>) -> Result<Option<OsString>, Refusal> {
+fn script(flag: &str, text: Option<OsString>) -> Result<Option<OsString>, UsageError> {
     let is_empty = |text: &OsStr| text.as_bytes().trim_ascii().is_empty();
     if text.as_deref().is_some_and(is_empty) {
-        return Err(Refusal::new(format!(
+        return Err(UsageError::new(format!(
             "{flag} is empty: name a command for sh, or leave it out"
         )));
     }

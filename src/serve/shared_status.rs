@@ -2,7 +2,7 @@
 //! the server's thread.
 //!
 //! Nobody waits here: a lock is held for as long as it takes to swap a pointer. Whether we lead is
-//! not written down at all; it is a comparison of the deadline with the clock ([`Board::sight`]).
+//! not written down at all; it is a comparison of the deadline with the clock ([`SharedStatus::sight`]).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,7 +22,7 @@ const FRESH: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What is known of this instance.
-pub struct Board {
+pub struct SharedStatus {
     /// The deadline, as guardian and command have it: not ours to write.
     control: View,
     /// Those of every guardian.
@@ -45,8 +45,8 @@ pub struct Board {
     pub(super) metrics: Metrics,
 }
 
-impl Board {
-    /// A board for an instance that competes for `lock`, whose grants last for `term`, and whose
+impl SharedStatus {
+    /// The status of an instance that competes for `lock`, whose grants last for `term`, and whose
     /// deadline is in `control`.
     #[must_use]
     pub fn new(
@@ -54,8 +54,8 @@ impl Board {
         term: Option<Duration>,
         control: View,
         health_check: Arc<HealthCheck>,
-    ) -> Board {
-        Board {
+    ) -> SharedStatus {
+        SharedStatus {
             control,
             health_check: vec![health_check],
             alive_at: AtomicU64::new(0),
@@ -73,13 +73,17 @@ impl Board {
     /// A board for a worker on the messages of `queue`, with the control file of one of its guardians
     /// and the health_check of all.
     #[must_use]
-    pub fn of_worker(queue: &str, control: View, health_check: Vec<Arc<HealthCheck>>) -> Board {
-        let board = Board::new(queue, None, control, Arc::default());
-        Board {
+    pub fn of_worker(
+        queue: &str,
+        control: View,
+        health_check: Vec<Arc<HealthCheck>>,
+    ) -> SharedStatus {
+        let shared_status = SharedStatus::new(queue, None, control, Arc::default());
+        SharedStatus {
             health_check,
             metrics: Metrics::of_worker(queue),
             worker: true,
-            ..board
+            ..shared_status
         }
     }
 
@@ -115,11 +119,11 @@ impl Board {
     }
 
     /// Something of the tree.
-    pub fn news(&self, news: &WorkloadEvent) {
-        if *news == WorkloadEvent::TreeStuck {
+    pub fn workload_event(&self, event: &WorkloadEvent) {
+        if *event == WorkloadEvent::TreeStuck {
             self.stuck.store(true, Ordering::Release);
         }
-        self.metrics.news(news);
+        self.metrics.workload_event(event);
     }
 
     /// An attempt to acquire ended.
@@ -163,12 +167,12 @@ impl Board {
     }
 
     /// Everything as it is at this moment.
-    pub(super) fn sight(&self) -> Sight {
+    pub(super) fn snapshot(&self) -> Snapshot {
         let status = Arc::clone(&self.status.lock().unwrap_or_else(PoisonError::into_inner));
         let instant = |word: &AtomicU64| Instant::from_nanos(word.load(Ordering::Acquire));
         let (lease_until, confirmed) = (instant(&self.lease_until), instant(&self.confirmed));
         let control = self.control.until();
-        Sight {
+        Snapshot {
             status,
             control,
             lease_until,
@@ -184,7 +188,7 @@ impl Board {
 
 /// What was seen at one moment.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Sight {
+pub(super) struct Snapshot {
     /// What the status file says.
     pub(super) status: Arc<Status>,
     /// Until when the command may believe in its control.
@@ -203,7 +207,7 @@ pub(super) struct Sight {
     pub(super) now: Instant,
 }
 
-impl Sight {
+impl Snapshot {
     /// Whether we lead: the command runs, and nobody else can have been given control.
     pub(super) fn leads(&self) -> bool {
         self.status.command_pid.is_some() && self.now < self.control
@@ -254,8 +258,8 @@ mod tests {
         Instant::ZERO + Duration::from_secs(1000 + seconds)
     }
 
-    fn sight(now: Instant, control: Instant, pid: Option<i32>) -> Sight {
-        Sight {
+    fn snapshot(now: Instant, control: Instant, pid: Option<i32>) -> Snapshot {
+        Snapshot {
             status: Arc::new(Status {
                 // A flag that nobody may believe.
                 state: "holding".into(),
@@ -264,7 +268,7 @@ mod tests {
             }),
             control,
             now,
-            ..Sight::default()
+            ..Snapshot::default()
         }
     }
 
@@ -279,21 +283,21 @@ mod tests {
             (at(0), at(1), None, false),
             (at(0), Instant::FOREVER, None, false),
         ] {
-            let sight = sight(now, control, pid);
+            let sight = snapshot(now, control, pid);
             assert_eq!(sight.leads(), leads, "{sight:?}");
         }
     }
 
     #[test]
     fn a_command_that_outlives_its_deadline_is_a_fault() {
-        let fault = |now, control, pid| sight(now, control, pid).fault();
+        let fault = |now, control, pid| snapshot(now, control, pid).fault();
         assert!(fault(at(5), at(0), Some(7)).is_some());
         assert!(fault(at(4), at(0), Some(7)).is_none());
         assert!(fault(at(5), at(0), None).is_none());
         assert!(fault(at(5), Instant::FOREVER, Some(7)).is_none());
         // Being killed by its guardian: that has a limit of its own.
         assert!(fault(at(5), Instant::ZERO, Some(7)).is_none());
-        let mut stuck = sight(at(0), at(1), None);
+        let mut stuck = snapshot(at(0), at(1), None);
         stuck.stuck = true;
         assert!(stuck.fault().is_some());
     }

@@ -13,20 +13,20 @@ use nix::errno::Errno;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
+use super::lines::{Here, Role};
 use crate::cli;
 use crate::deadline::{Deadline, VARIABLE};
-use crate::exit::{self, Leave};
-use crate::report::roles::{Here, Role};
-use crate::report::stdout::{Mouth, Said};
+use crate::exit::{self, ExitAction};
+use crate::report::stdout::{LineWriter, Said};
 
 /// Written to the ledger before the first byte of `holder`: from now on the reader may believe it.
-pub const BELIEVED: u8 = b'h';
+pub(super) const BELIEVED: u8 = b'h';
 /// Written to the ledger after the last byte of `standby`.
-pub const TOLD: u8 = b's';
+pub(super) const TOLD: u8 = b's';
 
 /// How far it is.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum HookSequencer {
     /// `holder` waits to be written; the reader does not know.
     Before,
     /// Control was gone before `holder` could be written: the reader knows nothing.
@@ -36,14 +36,14 @@ enum Stage {
     /// `standby` waits to be written.
     Leaving,
     /// The reader was told; it has its grace.
-    Told,
+    StdoutObserver,
 }
 
 /// Tells the reader.
 ///
 /// # Errors
 /// What the kernel refuses, before a word was said.
-pub fn announce(typed: &cli::Announce) -> anyhow::Result<Leave> {
+pub fn announce(typed: &cli::Announce) -> anyhow::Result<ExitAction> {
     // As `ps` and `top` show it; else it would be "exe".
     let _ = nix::sys::prctl::set_name(c"trafficcop-tell");
     let variable = |name: &str| std::env::var(name).unwrap_or_default();
@@ -51,9 +51,9 @@ pub fn announce(typed: &cli::Announce) -> anyhow::Result<Leave> {
     stop.thread_block()?;
     let asked = SignalFd::with_flags(&stop, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
     // Where nobody reads it the supervisor is dead, and the guardian gives the grace.
-    let mut ledger = std::fs::OpenOptions::new()
+    let mut progress = std::fs::OpenOptions::new()
         .write(true)
-        .open(format!("/proc/self/fd/{}", typed.ledger))?;
+        .open(format!("/proc/self/fd/{}", typed.progress))?;
     let deadline = Deadline::from_env().ok();
     let here = Here {
         identity: variable("TRAFFICCOP_HOLDER"),
@@ -62,17 +62,17 @@ pub fn announce(typed: &cli::Announce) -> anyhow::Result<Leave> {
         control: Some(variable(VARIABLE)).filter(|path| !path.is_empty()),
     };
     let token = variable("TRAFFICCOP_TOKEN").parse()?;
-    let mut mouth = Mouth::of_stdout();
+    let mut mouth = LineWriter::of_stdout();
     mouth.say(Role::holder(here.clone(), token).line(typed.json));
-    let mut stage = Stage::Before;
+    let mut hooks = HookSequencer::Before;
     loop {
-        if stage == Stage::Before && mouth.is_about_to_begin() {
+        if hooks == HookSequencer::Before && mouth.is_about_to_begin() {
             // What waited for room, or was stopped, may have become untrue.
             if deadline.as_ref().is_none_or(Deadline::in_control) {
-                let _ = ledger.write(&[BELIEVED]);
+                let _ = progress.write(&[BELIEVED]);
             } else {
                 mouth.retract();
-                stage = Stage::Silent;
+                hooks = HookSequencer::Silent;
             }
         }
         let said = mouth.push();
@@ -81,13 +81,13 @@ pub fn announce(typed: &cli::Announce) -> anyhow::Result<Leave> {
             Said::Waits => true,
             Said::Never(errno) => return Ok(leave(errno)),
         };
-        stage = match stage {
-            Stage::Before if !mouth.is_about_to_begin() => Stage::Believed,
-            Stage::Leaving if !waits => {
-                let _ = ledger.write(&[TOLD]);
-                Stage::Told
+        hooks = match hooks {
+            HookSequencer::Before if !mouth.is_about_to_begin() => HookSequencer::Believed,
+            HookSequencer::Leaving if !waits => {
+                let _ = progress.write(&[TOLD]);
+                HookSequencer::StdoutObserver
             }
-            stage => stage,
+            hooks => hooks,
         };
         match mouth.wait(waits, asked.as_fd()) {
             Ok(true) => {}
@@ -95,22 +95,22 @@ pub fn announce(typed: &cli::Announce) -> anyhow::Result<Leave> {
             Err(errno) => return Ok(leave(errno)),
         }
         while let Ok(Some(_)) = asked.read_signal() {}
-        match stage {
+        match hooks {
             // It waited for room all the time: the reader knows nothing that must be taken back.
-            Stage::Before | Stage::Silent => return Ok(Leave::Status(0)),
-            Stage::Believed => {
+            HookSequencer::Before | HookSequencer::Silent => return Ok(ExitAction::Status(0)),
+            HookSequencer::Believed => {
                 mouth.say(Role::standby(here.clone(), None, None).line(typed.json));
-                stage = Stage::Leaving;
+                hooks = HookSequencer::Leaving;
             }
-            Stage::Leaving | Stage::Told => {}
+            HookSequencer::Leaving | HookSequencer::StdoutObserver => {}
         }
     }
 }
 
 /// Nobody reads any more.
-fn leave(errno: Errno) -> Leave {
+fn leave(errno: Errno) -> ExitAction {
     match errno {
-        Errno::EPIPE => Leave::Signal(libc::SIGPIPE),
-        _ => Leave::Status(exit::CANNOT_WRITE),
+        Errno::EPIPE => ExitAction::Signal(libc::SIGPIPE),
+        _ => ExitAction::Status(exit::CANNOT_WRITE),
     }
 }

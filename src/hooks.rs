@@ -1,17 +1,17 @@
-//! Who is on stage: what one guardian runs, and in which order, so that the core sees one charge.
+//! The lifecycle hooks: what one guardian runs, and in which order, so that the core sees one workload.
 //!
 //! ```text
 //! without control      control obtained                                   control gone
 //! standby command ──▶ drained until its tree is empty ─▶ on-acquire ─▶ command ─▶ standby command
 //! ```
-//! Called by `run`, whose charge does what [`Stage`] says and tells it what happened. It is pure: it
+//! Called by `run`, whose workload does what [`HookSequencer`] says and tells it what happened. It is pure: it
 //! reads no clock, awaits nothing, sends nothing. What it must never do: start something while a
 //! tree is there. The guardian would not do it either, for all of this is run by one guardian, and
 //! one guardian has one tree at a time; so the one argument that the command's tree is empty before
 //! the lease is given back holds for the standby's tree and the hook's as well.
 
-mod heard;
-mod words;
+mod transitions;
+mod types;
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::clock::Instant;
 use crate::core::Exit;
 use crate::core::habits::History;
 use crate::guardian::WorkloadEvent;
-pub use words::{Act, Cast, Remark, Role, Term};
+pub use types::{Effect, HookConfig, HookNotice, Role, Term};
 
 /// What a drain of what is not the command sends first.
 const TERM: i32 = libc::SIGTERM;
@@ -54,8 +54,8 @@ enum Tree {
 
 /// See the module's text.
 #[derive(Clone, Debug)]
-pub struct Stage {
-    cast: Cast,
+pub struct HookSequencer {
+    config: HookConfig,
     tree: Tree,
     /// The core has ordered a start, and was not told yet that nothing of it lives.
     term: Option<Term>,
@@ -70,12 +70,12 @@ pub struct Stage {
     history: History,
 }
 
-impl Stage {
-    /// An empty stage.
+impl HookSequencer {
+    /// Nothing runs yet.
     #[must_use]
-    pub fn new(cast: Cast) -> Stage {
-        Stage {
-            cast,
+    pub fn new(config: HookConfig) -> HookSequencer {
+        HookSequencer {
+            config,
             tree: Tree::None,
             term: None,
             stale: Duration::ZERO,
@@ -103,7 +103,7 @@ impl Stage {
         matches!(self.tree, Tree::None | Tree::Never)
     }
 
-    /// When to come back with [`Stage::woke`].
+    /// When to come back with [`HookSequencer::woke`].
     #[must_use]
     pub fn wake_at(&self) -> Instant {
         self.due.unwrap_or(Instant::FOREVER)
@@ -112,67 +112,69 @@ impl Stage {
     // --- what the core orders ---
 
     /// We wait for control.
-    pub fn stand_by(&mut self, now: Instant) -> Vec<Act> {
-        let mut acts = Vec::new();
+    pub fn stand_by(&mut self, now: Instant) -> Vec<Effect> {
+        let mut effects = Vec::new();
         if !std::mem::replace(&mut self.standing, true) {
             self.history = History::default();
             if self.tree == Tree::None {
-                self.launch_standby(now, &mut acts);
+                self.launch_standby(now, &mut effects);
             }
         }
-        acts
+        effects
     }
 
     /// We are in control: the command is to be started.
-    pub fn start(&mut self, now: Instant, term: Term) -> Vec<Act> {
-        let mut acts = Vec::new();
+    pub fn start(&mut self, now: Instant, term: Term) -> Vec<Effect> {
+        let mut effects = Vec::new();
         if self.term.is_some() || self.tree == (Tree::Orphaned { awaited: true }) {
             // The core starts nothing beside another: what it has is still there, and not replaced.
-            return acts;
+            return effects;
         }
         self.standing = false;
         self.due = None;
         self.stale = term.term_at.since(term.fresh_until);
         self.term = Some(term);
         match &mut self.tree {
-            Tree::None => self.proceed(now, &mut acts),
+            Tree::None => self.proceed(now, &mut effects),
             Tree::Standby { asked, .. } => {
                 // From here on the lease is the guardian's to give back, should we die.
-                acts.push(Act::SetReleaseInfo);
-                acts.push(standby_extended(term.term_at));
+                effects.push(Effect::SetReleaseInfo);
+                effects.push(standby_extended(term.term_at));
                 if !std::mem::replace(asked, true) {
-                    acts.push(Act::Say(Remark::StandbyDrained));
-                    acts.push(Act::Drain {
+                    effects.push(Effect::Say(HookNotice::StandbyDrained));
+                    effects.push(Effect::Drain {
                         signal: TERM,
-                        end_of_grace: now + self.cast.grace,
+                        end_of_grace: now + self.config.grace,
                     });
                 }
             }
             // Only under a term of theirs, which is ruled out above.
             Tree::OnAcquire { .. } | Tree::Command => {}
-            Tree::Orphaned { .. } | Tree::Never => self.refuse(&mut acts),
+            Tree::Orphaned { .. } | Tree::Never => self.refuse(&mut effects),
         }
-        acts
+        effects
     }
 
     /// The lease's deadlines have moved.
-    pub fn extend(&mut self, now: Instant, term_at: Instant, kill_at: Instant) -> Vec<Act> {
-        let mut acts = Vec::new();
+    pub fn extend(&mut self, now: Instant, term_at: Instant, kill_at: Instant) -> Vec<Effect> {
+        let mut effects = Vec::new();
         let Some(term) = &mut self.term else {
-            return acts;
+            return effects;
         };
         (term.term_at, term.kill_at) = (term_at, kill_at);
         match self.tree {
-            Tree::None => self.proceed(now, &mut acts),
-            Tree::Standby { .. } => acts.push(standby_extended(term_at)),
-            Tree::OnAcquire { .. } | Tree::Command => acts.push(Act::Extend { term_at, kill_at }),
+            Tree::None => self.proceed(now, &mut effects),
+            Tree::Standby { .. } => effects.push(standby_extended(term_at)),
+            Tree::OnAcquire { .. } | Tree::Command => {
+                effects.push(Effect::Extend { term_at, kill_at })
+            }
             Tree::Orphaned { .. } | Tree::Never => {}
         }
-        acts
+        effects
     }
 
     /// What is under the lease is to end by `end_of_grace`; the command is sent `signal` first.
-    pub fn drain(&mut self, now: Instant, signal: i32, end_of_grace: Instant) -> Vec<Act> {
+    pub fn drain(&mut self, now: Instant, signal: i32, end_of_grace: Instant) -> Vec<Effect> {
         let signal = match self.tree {
             Tree::Command => signal,
             Tree::None
@@ -183,7 +185,7 @@ impl Stage {
         };
         self.end(
             now,
-            Act::Drain {
+            Effect::Drain {
                 signal,
                 end_of_grace,
             },
@@ -191,49 +193,49 @@ impl Stage {
     }
 
     /// What is under the lease is to end now.
-    pub fn kill(&mut self, now: Instant) -> Vec<Act> {
-        self.end(now, Act::Kill)
+    pub fn kill(&mut self, now: Instant) -> Vec<Effect> {
+        self.end(now, Effect::Kill)
     }
 
-    fn end(&mut self, now: Instant, act: Act) -> Vec<Act> {
-        let mut acts = Vec::new();
+    fn end(&mut self, now: Instant, effect: Effect) -> Vec<Effect> {
+        let mut effects = Vec::new();
         let Some(term) = self.term else {
-            return acts;
+            return effects;
         };
         match &mut self.tree {
             // Nothing of the tenure has been started. The standby's end goes on, but is no part of it.
             Tree::None | Tree::Standby { .. } => {
-                self.tell_empty(asked_by(term, now), &mut acts);
+                self.tell_empty(asked_by(term, now), &mut effects);
             }
             Tree::OnAcquire { asked_at, .. } => {
                 asked_at.get_or_insert(now);
-                acts.push(act);
+                effects.push(effect);
             }
-            Tree::Command => acts.push(act),
+            Tree::Command => effects.push(effect),
             Tree::Orphaned { .. } | Tree::Never => {}
         }
-        acts
+        effects
     }
 
     // --- time, and the end ---
 
     /// Time has passed.
-    pub fn woke(&mut self, now: Instant) -> Vec<Act> {
-        let mut acts = Vec::new();
+    pub fn woke(&mut self, now: Instant) -> Vec<Effect> {
+        let mut effects = Vec::new();
         if self.due.is_some_and(|due| now >= due) && self.tree == Tree::None && self.standing {
-            self.launch_standby(now, &mut acts);
+            self.launch_standby(now, &mut effects);
         }
-        acts
+        effects
     }
 
     /// The campaign is over: what runs without control has to end, too.
-    pub fn finish(&mut self, end_of_grace: Instant) -> Vec<Act> {
+    pub fn finish(&mut self, end_of_grace: Instant) -> Vec<Effect> {
         self.standing = false;
         self.due = None;
         if let Tree::Standby { asked, .. } = &mut self.tree
             && !std::mem::replace(asked, true)
         {
-            return vec![Act::Drain {
+            return vec![Effect::Drain {
                 signal: TERM,
                 end_of_grace,
             }];
@@ -243,9 +245,9 @@ impl Stage {
 
     // --- steps ---
 
-    fn launch_standby(&mut self, now: Instant, acts: &mut Vec<Act>) {
+    fn launch_standby(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         self.due = None;
-        if !self.cast.standby {
+        if !self.config.standby {
             return;
         }
         self.tree = Tree::Standby {
@@ -253,7 +255,7 @@ impl Stage {
             exit: None,
             asked: false,
         };
-        acts.push(Act::Launch {
+        effects.push(Effect::Launch {
             role: Role::Standby,
             term_at: Instant::FOREVER,
             kill_at: Instant::FOREVER,
@@ -261,17 +263,17 @@ impl Stage {
     }
 
     /// In control, and nothing runs: the next thing under the lease, if there is time for it.
-    fn proceed(&mut self, now: Instant, acts: &mut Vec<Act>) {
+    fn proceed(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         let Some(term) = self.term else { return };
         if now >= term.term_at {
             // The core will find that out, too; nothing of ours lived longer than this.
-            return self.tell_empty(term.term_at, acts);
+            return self.tell_empty(term.term_at, effects);
         }
         if now > term.term_at - self.stale {
             // The next renewal brings us back.
             return;
         }
-        let role = if self.cast.on_acquire && self.prepared != Some(term.token) {
+        let role = if self.config.on_acquire && self.prepared != Some(term.token) {
             self.tree = Tree::OnAcquire {
                 since: now,
                 exit: None,
@@ -283,7 +285,7 @@ impl Stage {
             self.tree = Tree::Command;
             Role::Command
         };
-        acts.push(Act::Launch {
+        effects.push(Effect::Launch {
             role,
             term_at: term.term_at,
             kill_at: term.kill_at,
@@ -291,22 +293,24 @@ impl Stage {
     }
 
     /// The core is told that nothing under the lease lives.
-    fn tell_empty(&mut self, at: Instant, acts: &mut Vec<Act>) {
+    fn tell_empty(&mut self, at: Instant, effects: &mut Vec<Effect>) {
         self.term = None;
-        acts.push(Act::Tell(WorkloadEvent::TreeEmpty { at }));
+        effects.push(Effect::Tell(WorkloadEvent::TreeEmpty { at }));
     }
 
     /// Nothing can be started.
-    fn refuse(&mut self, acts: &mut Vec<Act>) {
+    fn refuse(&mut self, effects: &mut Vec<Effect>) {
         self.term = None;
-        acts.push(Act::Tell(WorkloadEvent::NotStarted { errno: libc::EBUSY }));
+        effects.push(Effect::Tell(WorkloadEvent::NotStarted {
+            errno: libc::EBUSY,
+        }));
     }
 }
 
 /// The standby's tree has no deadline of its own; but it must be gone while there is time left
 /// under the lease.
-fn standby_extended(term_at: Instant) -> Act {
-    Act::Extend {
+fn standby_extended(term_at: Instant) -> Effect {
+    Effect::Extend {
         term_at: Instant::FOREVER,
         kill_at: term_at,
     }

@@ -4,9 +4,9 @@
 use serde::Serialize;
 use tracing::Level;
 
-use super::{Line as LogLine, held, now_utc, one_line, say, words};
 use crate::clock::Instant;
 use crate::core::{Cause, Notice};
+use crate::report::{self, Line as LogLine, lease_fields, now_utc, one_line, say, text as wording};
 use crate::units::show;
 
 /// Who holds a lock where nobody knows.
@@ -109,21 +109,21 @@ pub fn fits(lock: &str) -> bool {
 /// Tells people what the core wants them to hear, where a reader is told rather than a command run.
 pub fn notice(notice: &Notice, now: Instant) {
     if let Some((level, text)) = worded(notice, now) {
-        let held = *held::held();
+        let held = *lease_fields::held();
         say(LogLine {
-            event: Some(words::event(notice)),
+            event: Some(wording::event(notice)),
             token: held.token,
             left: held.left(now),
             ..LogLine::new(level, text)
         });
-    } else if !is_of_the_teller(notice) {
-        super::notice(notice, now);
+    } else if !is_of_the_child(notice) {
+        report::notice(notice, now);
     }
 }
 
 /// Whether it is about the process that tells the reader, which is nobody's business.
 #[must_use]
-pub fn is_of_the_teller(notice: &Notice) -> bool {
+pub fn is_of_the_child(notice: &Notice) -> bool {
     matches!(
         notice,
         Notice::CommandEnded(_) | Notice::LeftBehind | Notice::Draining(Cause::CommandEnded)
@@ -139,7 +139,7 @@ fn worded(notice: &Notice, now: Instant) -> Option<(Level, String)> {
             Level::WARN,
             format!(
                 "cannot renew the lease: {why}; retrying, the reader is told to stop in {} if nothing changes",
-                show(words::rounded(at.since(now)))
+                show(wording::rounded(at.since(now)))
             ),
         )),
         Notice::Draining(Cause::CommandEnded) => None,
@@ -150,7 +150,7 @@ fn worded(notice: &Notice, now: Instant) -> Option<(Level, String)> {
             };
             let why = match cause {
                 Cause::Stopped(libc::SIGPIPE) => "it hung up".to_owned(),
-                cause => words::reason(cause, ""),
+                cause => wording::reason(cause, ""),
             };
             Some((level, format!("telling the reader to stop: {why}")))
         }

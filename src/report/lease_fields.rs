@@ -8,14 +8,14 @@ use crate::clock::Instant;
 
 /// The tenure we are in, if any.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Held {
-    pub(super) token: Option<u64>,
+pub(crate) struct Held {
+    pub(crate) token: Option<u64>,
     /// Until when the command may live if nothing more is heard of the lease.
     deadline: Option<Instant>,
     /// Until when it may live although it was asked to end.
     grace: Option<Instant>,
     /// The command was asked to end because somebody wanted so, and not for want of control.
-    pub(super) is_asked: bool,
+    pub(crate) is_asked: bool,
 }
 
 static HELD: Mutex<Held> = Mutex::new(Held {
@@ -25,13 +25,13 @@ static HELD: Mutex<Held> = Mutex::new(Held {
     is_asked: false,
 });
 
-pub(super) fn held() -> MutexGuard<'static, Held> {
+pub(crate) fn held() -> MutexGuard<'static, Held> {
     HELD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Held {
     /// A tenure begins.
-    pub(super) fn begin(&mut self, token: u64) {
+    pub(crate) fn begin(&mut self, token: u64) {
         *self = Held {
             token: Some(token),
             ..Held::default()
@@ -39,20 +39,20 @@ impl Held {
     }
 
     /// It is over.
-    pub(super) fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         *self = Held::default();
     }
 
-    pub(super) fn deadline(&mut self, at: Instant) {
+    pub(crate) fn deadline(&mut self, at: Instant) {
         self.deadline = (at != Instant::FOREVER).then_some(at);
     }
 
-    pub(super) fn grace(&mut self, end: Option<Instant>) {
+    pub(crate) fn grace(&mut self, end: Option<Instant>) {
         self.grace = end.filter(|at| *at != Instant::FOREVER);
     }
 
     /// How long the command may live at least if nothing more is heard: `None` without a deadline.
-    pub(super) fn left(&self, now: Instant) -> Option<Duration> {
+    pub(crate) fn left(&self, now: Instant) -> Option<Duration> {
         let ends = [self.deadline, self.grace];
         let end = ends.into_iter().flatten().min()?;
         Some(end.since(now))

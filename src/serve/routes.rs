@@ -12,8 +12,8 @@ use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Response, StatusCode};
 use serde::Serialize;
 
-use super::board::{Board, Sight};
 use super::metrics;
+use super::shared_status::{SharedStatus, Snapshot};
 use crate::status::Status;
 
 /// The pages, and what they are for.
@@ -62,7 +62,7 @@ impl Page {
 
 /// The answer to one request.
 pub(super) async fn answer(
-    board: &Board,
+    shared_status: &SharedStatus,
     method: &Method,
     path: &str,
     accepts: &str,
@@ -73,12 +73,12 @@ pub(super) async fn answer(
     let page = if known.is_none() {
         Page::text(StatusCode::NOT_FOUND, index())
     } else if reads {
-        page(board, name, accepts).await
+        page(shared_status, name, accepts).await
     } else {
         let line = format!("{method} does nothing here: {ALLOWED} do");
         Page::text(StatusCode::METHOD_NOT_ALLOWED, line)
     };
-    board.metrics.requested(name, page.code.as_u16());
+    shared_status.metrics.requested(name, page.code.as_u16());
     // A load balancer may ask by OPTIONS: it gets the same verdict, and no text.
     let body = if *method == Method::OPTIONS {
         Bytes::new()
@@ -96,14 +96,14 @@ pub(super) async fn answer(
     response
 }
 
-async fn page(board: &Board, name: &str, accepts: &str) -> Page {
+async fn page(shared_status: &SharedStatus, name: &str, accepts: &str) -> Page {
     match name {
-        "/healthz" => healthz(board).await,
-        "/readyz" => readyz(&board.sight()),
-        "/leader" | "/primary" => leader(&board.sight()),
-        "/status" => status(&board.sight()),
+        "/healthz" => healthz(shared_status).await,
+        "/readyz" => readyz(&shared_status.snapshot()),
+        "/leader" | "/primary" => leader(&shared_status.snapshot()),
+        "/status" => status(&shared_status.snapshot()),
         _ => {
-            let text = board.metrics.text(&board.sight());
+            let text = shared_status.metrics.text(&shared_status.snapshot());
             // Whoever takes both wants the newer one.
             let plain = accepts.contains("text/plain") && !accepts.contains("openmetrics-text");
             Page {
@@ -123,17 +123,17 @@ fn index() -> String {
     text
 }
 
-async fn healthz(board: &Board) -> Page {
-    if !board.is_alive().await {
+async fn healthz(shared_status: &SharedStatus) -> Page {
+    if !shared_status.is_alive().await {
         return Page::verdict(false, "supervisor or guardian do not answer");
     }
-    match board.sight().fault() {
+    match shared_status.snapshot().fault() {
         Some(fault) => Page::verdict(false, fault),
         None => Page::verdict(true, "supervisor and guardian answer"),
     }
 }
 
-fn readyz(sight: &Sight) -> Page {
+fn readyz(sight: &Snapshot) -> Page {
     if sight.competes {
         Page::verdict(true, &*sight.status.state)
     } else {
@@ -141,7 +141,7 @@ fn readyz(sight: &Sight) -> Page {
     }
 }
 
-fn leader(sight: &Sight) -> Page {
+fn leader(sight: &Snapshot) -> Page {
     if sight.worker {
         return Page::verdict(false, "a worker leads nobody: ask /readyz");
     }
@@ -170,7 +170,7 @@ struct Document<'a> {
     renewed_seconds_ago: Option<f64>,
 }
 
-fn status(sight: &Sight) -> Page {
+fn status(sight: &Snapshot) -> Page {
     let seconds = |span: Option<Duration>| span.map(|span| span.as_secs_f64());
     let document = Document {
         status: &sight.status,

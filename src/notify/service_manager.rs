@@ -41,10 +41,10 @@ const PACE: Duration = Duration::from_secs(1);
 
 /// Speaks to the service manager; a handle, of which there can be many.
 #[derive(Clone, Debug)]
-pub struct Herald(Arc<Desk>);
+pub struct ServiceManager(Arc<Inner>);
 
 #[derive(Debug)]
-pub(super) struct Desk {
+pub(super) struct Inner {
     state: Mutex<State>,
     /// We are about to end, or something could not be sent.
     pub(super) stirred: Notify,
@@ -62,7 +62,7 @@ pub(super) struct State {
     /// What the store lets us wait for meanwhile.
     doubt: Option<String>,
     /// What each command says that it does.
-    voices: Vec<Voice>,
+    voices: Vec<CommandStatus>,
     owes: Owes,
     /// When a status was sent last, whether it arrived or not.
     told_at: Instant,
@@ -72,7 +72,7 @@ pub(super) struct State {
 
 /// A command that can say something.
 #[derive(Clone, Debug)]
-struct Voice {
+struct CommandStatus {
     /// What it is called.
     name: String,
     /// What it says that it does.
@@ -99,7 +99,7 @@ struct Owes {
     again: bool,
 }
 
-impl Herald {
+impl ServiceManager {
     /// Opens the way to the service manager, if there is one, and a way for each of so many
     /// commands; these words are what we do at first.
     #[must_use]
@@ -108,7 +108,7 @@ impl Herald {
         mut ready: Ready,
         words: &str,
         commands: usize,
-    ) -> Option<Herald> {
+    ) -> Option<ServiceManager> {
         let name = here.socket()?;
         let socket = Socket::open(&name)
             .inspect_err(|why| {
@@ -133,7 +133,7 @@ impl Herald {
             words: words.to_owned(),
             doubt: None,
             voices: vec![
-                Voice {
+                CommandStatus {
                     name: "the command".into(),
                     said: None
                 };
@@ -146,7 +146,7 @@ impl Herald {
             told_at: Instant::ZERO,
             told: false,
         };
-        Some(Herald(Arc::new(Desk {
+        Some(ServiceManager(Arc::new(Inner {
             state: Mutex::new(state),
             stirred: Notify::new(),
         })))
@@ -245,8 +245,8 @@ impl Herald {
     }
 
     /// Something of the tree of the command with this number.
-    pub fn news(&self, number: usize, news: &WorkloadEvent) {
-        match news {
+    pub fn workload_event(&self, number: usize, event: &WorkloadEvent) {
+        match event {
             WorkloadEvent::Started { .. } => self.0.with(|state| {
                 if state.ready == Ready::Held {
                     state.is_ready();
@@ -295,7 +295,7 @@ fn unheard(why: &io::Error) {
     tracing::warn!("what the command says of itself is not heard: {why}");
 }
 
-impl Desk {
+impl Inner {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -435,8 +435,8 @@ mod tests {
 
     use super::*;
 
-    /// A service manager's socket in this place, and a herald that tells it.
-    fn heard_in(place: &Path, ready: Ready, word: &str) -> (UnixDatagram, Herald) {
+    /// A service manager's socket in this place, and what tells it.
+    fn heard_in(place: &Path, ready: Ready, word: &str) -> (UnixDatagram, ServiceManager) {
         let path = place.join("manager");
         let manager = UnixDatagram::bind(&path).unwrap();
         let variable = |name: &str| match name {
@@ -448,33 +448,37 @@ mod tests {
             variable: &variable,
             pid: 7,
         };
-        let herald = Herald::open(&here, ready, word, 1).unwrap();
-        (manager, herald)
+        let service_manager = ServiceManager::open(&here, ready, word, 1).unwrap();
+        (manager, service_manager)
     }
 
     #[test]
     fn a_socket_that_goes_away_is_tried_again_at_its_pace_and_no_faster() {
         let place = tempfile::tempdir().unwrap();
-        let (manager, herald) = heard_in(place.path(), Ready::Standby, "looking");
-        herald.works("waiting".into());
-        assert_eq!(herald.0.owes(PACE), None, "READY and STATUS were sent");
+        let (manager, service_manager) = heard_in(place.path(), Ready::Standby, "looking");
+        service_manager.works("waiting".into());
+        assert_eq!(
+            service_manager.0.owes(PACE),
+            None,
+            "READY and STATUS were sent"
+        );
         drop(manager);
-        herald.0.state().told_at = Instant::ZERO;
-        herald.works("working".into());
-        herald.0.try_again();
-        let wait = herald.0.owes(Duration::MAX).unwrap();
+        service_manager.0.state().told_at = Instant::ZERO;
+        service_manager.works("working".into());
+        service_manager.0.try_again();
+        let wait = service_manager.0.owes(Duration::MAX).unwrap();
         assert!(!wait.is_zero() && wait <= PACE, "{wait:?}");
     }
 
     #[test]
     fn the_last_words_of_a_command_are_not_the_next_one_s() {
         let place = tempfile::tempdir().unwrap();
-        let (manager, herald) = heard_in(place.path(), Ready::Command, "competing");
-        let socket = herald.for_the_command(0).unwrap();
+        let (manager, service_manager) = heard_in(place.path(), Ready::Command, "competing");
+        let socket = service_manager.for_the_command(0).unwrap();
         let command = UnixDatagram::unbound().unwrap();
         command.send_to(b"READY=1\nSTATUS=done", &socket).unwrap();
-        herald.news(0, &WorkloadEvent::TreeEmpty { at: Instant::ZERO });
-        herald.notice(Instant::ZERO, &Notice::Released);
+        service_manager.workload_event(0, &WorkloadEvent::TreeEmpty { at: Instant::ZERO });
+        service_manager.notice(Instant::ZERO, &Notice::Released);
         let mut buffer = [0; 1024];
         manager.set_nonblocking(true).unwrap();
         let mut said = String::new();
@@ -484,7 +488,7 @@ mod tests {
         assert_eq!(said.matches("READY=1").count(), 1, "{said}");
         let last = said.lines().last().unwrap();
         assert!(!last.contains("done"), "{said}");
-        let unheard = herald.0.state().proxy.as_ref().unwrap().unheard(0);
+        let unheard = service_manager.0.state().proxy.as_ref().unwrap().unheard(0);
         assert_eq!(unheard, [b""; 0]);
     }
 }

@@ -159,7 +159,7 @@ fn width() -> Option<usize> {
 }
 
 fn words(standing: &Standing, now: Instant, today: &str) -> String {
-    use super::words::behind;
+    use super::text::behind;
     use crate::units::show;
     let whole = |span: Duration| show(Duration::from_secs(span.as_secs()));
     let sight = &standing.sight;

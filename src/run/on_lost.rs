@@ -1,6 +1,6 @@
 //! The hook that runs after control has ended, under a guardian of its own.
 //!
-//! Made by `run` and owned by its charge, which lets it work while it waits for news. It is no part
+//! Made by `run` and owned by its workload, which lets it work while it waits for news. It is no part
 //! of the tenure: nothing here may hold up a kill, a release, or the next competition. One runs at
 //! a time, within its limit; one more waits, and gives way to a later one.
 
@@ -17,26 +17,26 @@ use crate::report;
 const LEAST: Duration = Duration::from_secs(1);
 
 /// See the module's text.
-pub(super) struct Aftermath {
+pub(super) struct OnLostHook {
     handle: GuardianHandle,
     limit: Duration,
     /// Something of it may live.
     runs: bool,
     /// What is to run after that: the changes to the environment.
-    waits: Option<Errand>,
+    waits: Option<OnLostRun>,
     /// Its guardian is dead, or cannot get rid of what it has.
     over: bool,
 }
 
 /// One run of the hook.
-pub(super) struct Errand {
+pub(super) struct OnLostRun {
     /// What it finds in its environment.
     pub(super) env: Vec<(OsString, OsString)>,
 }
 
-impl Aftermath {
-    pub(super) fn new(handle: GuardianHandle, grace: Duration) -> Aftermath {
-        Aftermath {
+impl OnLostHook {
+    pub(super) fn new(handle: GuardianHandle, grace: Duration) -> OnLostHook {
+        OnLostHook {
             handle,
             limit: grace.max(LEAST),
             runs: false,
@@ -46,7 +46,7 @@ impl Aftermath {
     }
 
     /// Runs the hook, now or after the one that still runs.
-    pub(super) fn run(&mut self, errand: Errand) {
+    pub(super) fn run(&mut self, errand: OnLostRun) {
         if self.waits.replace(errand).is_some() {
             tracing::warn!(
                 "the --on-lost command is skipped for a tenure: it still runs for an earlier one"
@@ -75,8 +75,8 @@ impl Aftermath {
 
     /// Waits until something becomes of it, and does what follows. Cancel-safe.
     pub(super) async fn step(&mut self) {
-        let news = self.handle.news().await;
-        self.heard(&news);
+        let event = self.handle.next_event().await;
+        self.heard(&event);
     }
 
     fn next(&mut self) {
@@ -107,9 +107,9 @@ impl Aftermath {
         });
     }
 
-    fn heard(&mut self, news: &WorkloadEvent) {
+    fn heard(&mut self, event: &WorkloadEvent) {
         let fails = |how| tracing::warn!("the --on-lost command {}", report::failed(how));
-        match news {
+        match event {
             WorkloadEvent::Exited(Exit::Code(0)) => {}
             WorkloadEvent::Exited(exit) => fails(Failed::Exited(*exit)),
             WorkloadEvent::NotStarted { errno } => {

@@ -1,6 +1,6 @@
-//! The charge of `run`: the command, and what runs before, between and after its tenures.
+//! The workload of `run`: the command, and what runs before, between and after its tenures.
 //!
-//! Made by `run`, used by `hold`. What comes after what is decided by [`Stage`]; here it is done, by
+//! Made by `run`, used by the driver. What comes after what is decided by [`HookSequencer`]; here it is done, by
 //! one guardian. It decides nothing, and nothing in it may block.
 
 use std::collections::VecDeque;
@@ -11,18 +11,18 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::aftermath::{Aftermath, Errand};
-use super::people::People;
+use super::observers::Observers;
+use super::on_lost::{OnLostHook, OnLostRun};
 use crate::clock::Instant;
 use crate::core::Cause;
+use crate::driver::{Observer, Start, Workload};
 use crate::events::Events;
 use crate::guardian::{self, GuardianHandle, SpawnRequest, StopAsked, WorkloadEvent};
-use crate::hold::{Audience, Charge, Start};
+use crate::hooks::{Effect, HookConfig, HookNotice, HookSequencer, Role, Term};
 use crate::lease::Store;
 use crate::notify::{PRIVATE, VARIABLE};
 use crate::report;
-use crate::roles::{Act, Cast, Remark, Role, Stage, Term};
-use crate::signals::{Asked, Signals};
+use crate::signals::{SignalEvent, Signals};
 use crate::units;
 
 /// How long the command has to stop after Ctrl-Z or `kill -TSTP` before we stop ourselves
@@ -36,23 +36,23 @@ pub(super) const NOBODY: u8 = u8::MAX;
 
 /// Which of the guardian's programs play the roles.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Numbers {
+pub(super) struct HookPrograms {
     pub(super) standby: u8,
     pub(super) on_acquire: u8,
 }
 
-impl Numbers {
+impl HookPrograms {
     /// There is a command only.
-    pub(super) const NOBODY: Numbers = Numbers {
+    pub(super) const NOBODY: HookPrograms = HookPrograms {
         standby: NOBODY,
         on_acquire: NOBODY,
     };
 }
 
-/// What a company works with.
-pub(super) struct Means {
+/// What the workload works with.
+pub(super) struct Parts {
     pub(super) handle: GuardianHandle,
-    pub(super) aftermath: Option<Aftermath>,
+    pub(super) on_lost: Option<OnLostHook>,
     pub(super) store: Arc<dyn Store>,
     pub(super) identity: String,
     pub(super) stop_signal: i32,
@@ -60,16 +60,16 @@ pub(super) struct Means {
     pub(super) on_terminal: bool,
     /// How many can have control at the same time.
     pub(super) slots: u32,
-    pub(super) numbers: Numbers,
-    pub(super) cast: Cast,
+    pub(super) hook_programs: HookPrograms,
+    pub(super) config: HookConfig,
     /// The key of the task that is to be done once.
     pub(super) task: Option<String>,
 }
 
 /// See the module's text.
-pub(crate) struct Company {
-    means: Means,
-    stage: Stage,
+pub(crate) struct CommandWorkload {
+    parts: Parts,
+    hooks: HookSequencer,
     /// What the core is still to be told.
     inbox: VecDeque<WorkloadEvent>,
     /// What everything under the present tenure, or the last, finds in its environment.
@@ -82,11 +82,11 @@ pub(crate) struct Company {
     pub(crate) events: Events,
 }
 
-impl Company {
-    pub(super) fn new(means: Means) -> Company {
-        Company {
-            stage: Stage::new(means.cast),
-            means,
+impl CommandWorkload {
+    pub(super) fn new(parts: Parts) -> CommandWorkload {
+        CommandWorkload {
+            hooks: HookSequencer::new(parts.config),
+            parts,
             inbox: VecDeque::new(),
             tenure: Vec::new(),
             pausing: None,
@@ -101,27 +101,27 @@ impl Company {
         mut self,
         mut asked: bool,
         signals: &mut Signals,
-        people: &mut People,
+        observers: &mut Observers,
     ) {
         let began = Instant::now();
-        let acts = self.stage.finish(began + self.means.cast.grace);
-        self.perform(acts);
+        let effects = self.hooks.finish(began + self.parts.config.grace);
+        self.perform(effects);
         while !self.is_finished() {
             tokio::select! {
                 biased;
                 signal = signals.next() => match signal {
-                    Asked::Stop(libc::SIGTERM | libc::SIGINT) if asked => {
+                    SignalEvent::Stop(libc::SIGTERM | libc::SIGINT) if asked => {
                         if Instant::now().since(began) >= ECHO {
-                            self.means.handle.kill();
-                            self.means.aftermath.iter_mut().for_each(Aftermath::kill);
+                            self.parts.handle.kill();
+                            self.parts.on_lost.iter_mut().for_each(OnLostHook::kill);
                         }
                     }
-                    Asked::Stop(_) => asked = true,
-                    Asked::Pause => self.pause(),
-                    Asked::Pass(_) | Asked::Cordon(_) => {}
+                    SignalEvent::Stop(_) => asked = true,
+                    SignalEvent::Pause => self.pause(),
+                    SignalEvent::Pass(_) | SignalEvent::Cordon(_) => {}
                 },
-                () = self.step() => while let Some(news) = self.inbox.pop_front() {
-                    people.news(Instant::now(), &news);
+                () = self.step() => while let Some(event) = self.inbox.pop_front() {
+                    observers.workload_event(Instant::now(), &event);
                 },
             }
         }
@@ -130,46 +130,46 @@ impl Company {
 
     /// Lets the guardians go; what they still have is killed.
     pub(crate) async fn dismiss(self) {
-        let Means {
-            handle, aftermath, ..
-        } = self.means;
+        let Parts {
+            handle, on_lost, ..
+        } = self.parts;
         handle.dismiss().await;
-        if let Some(aftermath) = aftermath {
-            aftermath.dismiss().await;
+        if let Some(on_lost) = on_lost {
+            on_lost.dismiss().await;
         }
     }
 
     fn is_finished(&self) -> bool {
-        let aftermath = self.means.aftermath.as_ref();
-        self.stage.is_clear() && aftermath.is_none_or(Aftermath::is_idle)
+        let on_lost = self.parts.on_lost.as_ref();
+        self.hooks.is_clear() && on_lost.is_none_or(OnLostHook::is_idle)
     }
 
-    fn perform(&mut self, acts: Vec<Act>) {
-        for act in acts {
-            match act {
-                Act::Launch {
+    fn perform(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Launch {
                     role,
                     term_at,
                     kill_at,
                 } => self.launch(role, term_at, kill_at),
-                Act::Extend { term_at, kill_at } => self.means.handle.extend(term_at, kill_at),
-                Act::Drain {
+                Effect::Extend { term_at, kill_at } => self.parts.handle.extend(term_at, kill_at),
+                Effect::Drain {
                     signal,
                     end_of_grace,
-                } => self.means.handle.drain(signal, end_of_grace),
-                Act::Kill => self.means.handle.kill(),
-                Act::SetReleaseInfo => {
-                    let release_info = self.means.store.release_info().unwrap_or_default();
-                    self.means.handle.set_release_info(&release_info);
+                } => self.parts.handle.drain(signal, end_of_grace),
+                Effect::Kill => self.parts.handle.kill(),
+                Effect::SetReleaseInfo => {
+                    let release_info = self.parts.store.release_info().unwrap_or_default();
+                    self.parts.handle.set_release_info(&release_info);
                 }
-                Act::Tell(news) => self.inbox.push_back(news),
-                Act::Say(remark) => say(remark),
+                Effect::Tell(event) => self.inbox.push_back(event),
+                Effect::Say(remark) => say(remark),
             }
         }
     }
 
     fn launch(&mut self, role: Role, term_at: Instant, kill_at: Instant) {
-        let means = &mut self.means;
+        let parts = &mut self.parts;
         let pairs = |pairs: &[(&str, &str)]| -> Vec<(OsString, OsString)> {
             let pairs = pairs.iter();
             pairs
@@ -178,10 +178,10 @@ impl Company {
         };
         let mut order = match role {
             Role::Standby => SpawnRequest {
-                program: means.numbers.standby,
+                program: parts.hook_programs.standby,
                 in_control: false,
                 env: pairs(&[
-                    ("TRAFFICCOP_LOCK", means.store.name()),
+                    ("TRAFFICCOP_LOCK", parts.store.name()),
                     ("TRAFFICCOP_ROLE", "standby"),
                 ]),
                 // An outer trafficcop's would speak of another lock.
@@ -198,11 +198,11 @@ impl Company {
             Role::OnAcquire | Role::Command => {
                 // Without what keeps the lock nothing is begun: it would run on beside the next holder
                 // once supervisor and guardian are gone.
-                let lock = match means.store.descriptor() {
+                let lock = match parts.store.descriptor() {
                     Ok(lock) => lock,
                     Err(error) => {
                         let errno = error.raw_os_error().unwrap_or(libc::EIO);
-                        return means.handle.refuse(errno);
+                        return parts.handle.refuse(errno);
                     }
                 };
                 let mut env = self.tenure.clone();
@@ -212,7 +212,7 @@ impl Company {
                     program: if is_command {
                         0
                     } else {
-                        means.numbers.on_acquire
+                        parts.hook_programs.on_acquire
                     },
                     in_control: true,
                     env,
@@ -220,13 +220,13 @@ impl Company {
                     term_at,
                     kill_at,
                     stop_signal: if is_command {
-                        means.stop_signal
+                        parts.stop_signal
                     } else {
                         libc::SIGTERM
                     },
                     lock,
                     input: None,
-                    release_info: means.store.release_info().unwrap_or_default(),
+                    release_info: parts.store.release_info().unwrap_or_default(),
                 }
             }
         };
@@ -235,7 +235,7 @@ impl Company {
             order.unset.retain(|name| name != VARIABLE);
             order.env.push((VARIABLE.into(), socket.clone()));
         }
-        means.handle.start(order);
+        parts.handle.start(order);
     }
 
     /// Stops this process until it is continued; the guardian and the time go on.
@@ -244,8 +244,8 @@ impl Company {
         if let Err(why) = guardian::stop_ourselves(asked) {
             tracing::warn!("cannot stop: {why}");
         }
-        if self.stage.on().is_some() {
-            self.means.handle.resume();
+        if self.hooks.on().is_some() {
+            self.parts.handle.resume();
         }
     }
 
@@ -253,42 +253,42 @@ impl Company {
     async fn step(&mut self) {
         let now = Instant::now();
         let paused = self.pausing.map(|(_, until)| until.since(now));
-        let due = self.stage.wake_at().since(now);
-        let Means {
-            handle, aftermath, ..
-        } = &mut self.means;
-        let aftermath = async {
-            match aftermath {
-                Some(aftermath) => aftermath.step().await,
+        let due = self.hooks.wake_at().since(now);
+        let Parts {
+            handle, on_lost, ..
+        } = &mut self.parts;
+        let on_lost = async {
+            match on_lost {
+                Some(on_lost) => on_lost.step().await,
                 None => pending().await,
             }
         };
         tokio::select! {
-            news = handle.news() => self.heard(news),
+            event = handle.next_event() => self.heard(event),
             () = tokio::time::sleep(paused.unwrap_or_default()), if paused.is_some() => {
                 self.heard(WorkloadEvent::Stopped);
             }
             () = tokio::time::sleep(due) => {
-                let acts = self.stage.woke(Instant::now());
-                self.perform(acts);
+                let effects = self.hooks.woke(Instant::now());
+                self.perform(effects);
             }
-            () = aftermath => {}
+            () = on_lost => {}
         }
     }
 
-    fn heard(&mut self, news: WorkloadEvent) {
-        let is_command = self.stage.on() == Some(Role::Command);
-        let typed = (self.means.on_terminal && is_command).then_some(StopAsked::OfTheCommand);
+    fn heard(&mut self, event: WorkloadEvent) {
+        let is_command = self.hooks.on() == Some(Role::Command);
+        let typed = (self.parts.on_terminal && is_command).then_some(StopAsked::OfTheCommand);
         let asked = self.pausing.map(|(asked, _)| asked).or(typed);
-        if news == WorkloadEvent::Stopped
+        if event == WorkloadEvent::Stopped
             && let Some(asked) = asked
         {
             self.stop_ourselves(asked);
             // Whatever time that took: the core looks at the clock.
-            return self.inbox.push_back(news);
+            return self.inbox.push_back(event);
         }
-        let acts = self.stage.heard(Instant::now(), news);
-        self.perform(acts);
+        let effects = self.hooks.heard(Instant::now(), event);
+        self.perform(effects);
     }
 }
 
@@ -299,19 +299,19 @@ const CAUSE: &str = "TRAFFICCOP_CAUSE";
 const TASK: &str = "TRAFFICCOP_TASK";
 const PERIOD: &str = "TRAFFICCOP_PERIOD";
 
-fn say(remark: Remark) {
+fn say(remark: HookNotice) {
     match remark {
-        Remark::StandbyDone => {
+        HookNotice::StandbyDone => {
             tracing::info!(
                 "the standby command ended; it is not started again before control was had"
             );
         }
-        Remark::StandbyFailed(how, again) => {
+        HookNotice::StandbyFailed(how, again) => {
             let (how, again) = (report::failed(how), units::show(again));
             tracing::warn!("the standby command {how}: it is started again in {again}");
         }
-        Remark::StandbyDrained => tracing::info!("stopping the standby command"),
-        Remark::LeftBehind(role) => {
+        HookNotice::StandbyDrained => tracing::info!("stopping the standby command"),
+        HookNotice::LeftBehind(role) => {
             let which = match role {
                 Role::Standby => "standby",
                 Role::OnAcquire => "--on-acquire",
@@ -319,35 +319,35 @@ fn say(remark: Remark) {
             };
             tracing::warn!("the {which} command left processes behind: stopping them");
         }
-        Remark::StandbyStuck => tracing::error!(
+        HookNotice::StandbyStuck => tracing::error!(
             "a process of the standby command cannot be killed: nothing can be started here, restart this machine"
         ),
     }
 }
 
 #[async_trait]
-impl Charge for Company {
+impl Workload for CommandWorkload {
     fn start(&mut self, start: Start) {
-        let store = &self.means.store;
-        if self.means.slots > 1 {
-            let (slot, slots) = (store.slot(), self.means.slots);
+        let store = &self.parts.store;
+        if self.parts.slots > 1 {
+            let (slot, slots) = (store.slot(), self.parts.slots);
             tracing::info!(slot, "slot {slot} of {slots}: {}", store.name());
         }
         self.tenure = vec![
             (TOKEN.into(), start.token.to_string().into()),
             ("TRAFFICCOP_LOCK".into(), store.name().into()),
-            (HOLDER.into(), self.means.identity.clone().into()),
+            (HOLDER.into(), self.parts.identity.clone().into()),
             (SLOT.into(), store.slot().to_string().into()),
         ];
-        let task = self.means.task.clone().map(|key| (TASK, key));
+        let task = self.parts.task.clone().map(|key| (TASK, key));
         let period = store.period().map(|begin| (PERIOD, begin));
         let more = task.into_iter().chain(period);
         self.tenure
             .extend(more.map(|(name, value)| (name.into(), value.into())));
         let now = Instant::now();
-        report::starts(now, start.kill_at, self.means.store.name());
+        report::starts(now, start.kill_at, self.parts.store.name());
         self.events.starts(now, start.kill_at);
-        let acts = self.stage.start(
+        let effects = self.hooks.start(
             now,
             Term {
                 term_at: start.term_at,
@@ -356,14 +356,14 @@ impl Charge for Company {
                 token: start.token,
             },
         );
-        self.perform(acts);
+        self.perform(effects);
     }
 
     fn extend(&mut self, term_at: Instant, kill_at: Instant) {
         let now = Instant::now();
         // The guardian first: it is what keeps time.
-        let acts = self.stage.extend(now, term_at, kill_at);
-        self.perform(acts);
+        let effects = self.hooks.extend(now, term_at, kill_at);
+        self.perform(effects);
         report::renewed(now, kill_at);
         self.events.renewed(now, kill_at);
     }
@@ -371,15 +371,15 @@ impl Charge for Company {
     fn drain(&mut self, signal: i32, end_of_grace: Instant) {
         // Who is to end does not stand still first, and gives the lock back.
         self.pausing = None;
-        let acts = self.stage.drain(Instant::now(), signal, end_of_grace);
-        self.perform(acts);
+        let effects = self.hooks.drain(Instant::now(), signal, end_of_grace);
+        self.perform(effects);
         report::drains_until(end_of_grace);
     }
 
     fn kill(&mut self) {
         let now = Instant::now();
-        let acts = self.stage.kill(now);
-        self.perform(acts);
+        let effects = self.hooks.kill(now);
+        self.perform(effects);
         report::drains_until(now);
     }
 
@@ -388,43 +388,43 @@ impl Charge for Company {
             report::resized();
         }
         // A hook's shell would die of what is meant for a service.
-        if matches!(self.stage.on(), Some(Role::Command | Role::Standby)) {
-            self.means.handle.signal(signal);
+        if matches!(self.hooks.on(), Some(Role::Command | Role::Standby)) {
+            self.parts.handle.signal(signal);
         }
     }
 
     fn pause(&mut self) {
         let asked = StopAsked::of_a_signal();
-        if self.stage.on().is_some() {
-            self.means.handle.signal(libc::SIGTSTP);
+        if self.hooks.on().is_some() {
+            self.parts.handle.signal(libc::SIGTSTP);
             self.pausing = Some((asked, Instant::now() + PAUSE));
         } else {
             self.stop_ourselves(asked);
         }
     }
 
-    fn forget_will(&mut self) {
-        self.means.handle.set_release_info(&[]);
+    fn forget_release_info(&mut self) {
+        self.parts.handle.set_release_info(&[]);
     }
 
     fn stand_by(&mut self) {
-        let acts = self.stage.stand_by(Instant::now());
-        self.perform(acts);
+        let effects = self.hooks.stand_by(Instant::now());
+        self.perform(effects);
     }
 
     fn tenure_over(&mut self, cause: &Cause) {
-        if let Some(aftermath) = &mut self.means.aftermath {
+        if let Some(on_lost) = &mut self.parts.on_lost {
             let mut env = self.tenure.clone();
             env.push(("TRAFFICCOP_ROLE".into(), "standby".into()));
             env.push((CAUSE.into(), report::cause(cause).into()));
-            aftermath.run(Errand { env });
+            on_lost.run(OnLostRun { env });
         }
     }
 
-    async fn news(&mut self) -> WorkloadEvent {
+    async fn next_event(&mut self) -> WorkloadEvent {
         loop {
-            if let Some(news) = self.inbox.pop_front() {
-                return news;
+            if let Some(event) = self.inbox.pop_front() {
+                return event;
             }
             self.step().await;
         }

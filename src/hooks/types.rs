@@ -1,6 +1,6 @@
 //! The words of this room: who can run, under what, and what is to be done.
 //!
-//! Used by [`super::Stage`] and by the charge that does what it says. Nothing here does anything.
+//! Used by [`super::HookSequencer`] and by the workload that does what it says. Nothing here does anything.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub enum Role {
 
 /// Who is there to play, besides the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cast {
+pub struct HookConfig {
     /// There is a standby command.
     pub standby: bool,
     /// There is something that has to succeed before the command is started.
@@ -45,7 +45,7 @@ pub struct Term {
 
 /// What is to be done, in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Act {
+pub enum Effect {
     /// Order the guardian to start this.
     Launch {
         /// What.
@@ -57,9 +57,9 @@ pub enum Act {
     },
     /// Move the deadlines of what runs.
     Extend {
-        /// See [`Act::Launch`].
+        /// See [`Effect::Launch`].
         term_at: Instant,
-        /// See [`Act::Launch`].
+        /// See [`Effect::Launch`].
         kill_at: Instant,
     },
     /// Drain what runs.
@@ -76,12 +76,12 @@ pub enum Act {
     /// Tell the core (and people).
     Tell(WorkloadEvent),
     /// Tell people.
-    Say(Remark),
+    Say(HookNotice),
 }
 
 /// What people are told of a role that the core does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Remark {
+pub enum HookNotice {
     /// The standby command did its work, and is not started again before the next time.
     StandbyDone,
     /// The standby command failed, and is started again after this time.

@@ -1,7 +1,7 @@
 //! Makes records of what happens: of the core's notices, the guardian's news, and the deadlines
 //! that a command is given.
 //!
-//! Called by `run`, from its audience and from its charge, which is why it is shared between two.
+//! Called by `run`, from its observer and from its workload, which is why it is shared between two.
 //! It never decides, waits or fails.
 
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use crate::guardian::WorkloadEvent;
 use crate::report;
 use crate::report::messages::Row;
 
-use super::record::{self, Record, VERSION, Word};
+use super::record::{self, EventKind, Record, VERSION};
 use super::writer::Writer;
 
 /// The machine's word for its present boot.
@@ -22,11 +22,11 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// The event log of this instance, or none. Clones write the same one.
 #[derive(Clone, Default)]
-pub struct Events(Option<Arc<Mutex<Teller>>>);
+pub struct Events(Option<Arc<Mutex<EventLog>>>);
 
 /// Who writes.
 #[derive(Clone, Debug)]
-pub struct Who {
+pub struct Instance {
     /// The instance's identity.
     pub identity: String,
     /// The machine's name.
@@ -37,7 +37,7 @@ pub struct Who {
     pub lock: String,
 }
 
-struct Teller {
+struct EventLog {
     writer: Writer,
     /// What all records have in common, with the number of the next one.
     common: Record,
@@ -46,23 +46,23 @@ struct Teller {
 impl Events {
     /// Begins a log in this file, or none. Starts a thread, so not before the guardian was forked.
     #[must_use]
-    pub fn begin(path: Option<PathBuf>, who: Who) -> Events {
-        Events::begin_as(path, who, Word::Competing)
+    pub fn begin(path: Option<PathBuf>, who: Instance) -> Events {
+        Events::begin_as(path, who, EventKind::Competing)
     }
 
     /// The same for a worker, whose lock is the queue it takes messages from.
     #[must_use]
-    pub fn begin_work(path: Option<PathBuf>, who: Who) -> Events {
-        Events::begin_as(path, who, Word::Working)
+    pub fn begin_work(path: Option<PathBuf>, who: Instance) -> Events {
+        Events::begin_as(path, who, EventKind::Working)
     }
 
-    fn begin_as(path: Option<PathBuf>, who: Who, word: Word) -> Events {
+    fn begin_as(path: Option<PathBuf>, who: Instance, word: EventKind) -> Events {
         let Some(path) = path else {
             return Events(None);
         };
         let now = Instant::now();
         let boot_id = std::fs::read_to_string(BOOT_ID).unwrap_or_default();
-        let mut teller = Teller {
+        let mut child = EventLog {
             writer: Writer::new(path),
             common: Record {
                 v: VERSION,
@@ -75,44 +75,44 @@ impl Events {
                 ..Record::default()
             },
         };
-        teller.tell(now, word, |_| {});
-        Events(Some(Arc::new(Mutex::new(teller))))
+        child.tell(now, word, |_| {});
+        Events(Some(Arc::new(Mutex::new(child))))
     }
 
-    fn with(&self, act: impl FnOnce(&mut Teller)) {
-        if let Some(teller) = &self.0 {
-            act(&mut teller.lock().unwrap_or_else(PoisonError::into_inner));
+    fn with(&self, act: impl FnOnce(&mut EventLog)) {
+        if let Some(child) = &self.0 {
+            act(&mut child.lock().unwrap_or_else(PoisonError::into_inner));
         }
     }
 
     /// What the core says; `lock` is the one at this moment (with slots it is another one in every
     /// tenure).
     pub fn notice(&self, now: Instant, notice: &Notice, lock: &str) {
-        self.with(|teller| {
-            lock.clone_into(&mut teller.common.lock);
-            teller.notice(now, notice);
+        self.with(|child| {
+            lock.clone_into(&mut child.common.lock);
+            child.notice(now, notice);
         });
     }
 
     /// What the guardian says.
-    pub fn news(&self, now: Instant, news: &WorkloadEvent) {
-        self.with(|teller| teller.news(now, news));
+    pub fn workload_event(&self, now: Instant, event: &WorkloadEvent) {
+        self.with(|child| child.workload_event(now, event));
     }
 
     /// The command is to be started, and may live until then.
     pub fn starts(&self, now: Instant, deadline: Instant) {
-        self.with(|teller| teller.deadline(now, Word::Starting, deadline));
+        self.with(|child| child.deadline(now, EventKind::Starting, deadline));
     }
 
     /// The lease was renewed: the command may live until then.
     pub fn renewed(&self, now: Instant, deadline: Instant) {
-        self.with(|teller| teller.deadline(now, Word::Renewed, deadline));
+        self.with(|child| child.deadline(now, EventKind::Renewed, deadline));
     }
 
     /// A message was done with.
     pub fn message(&self, now: Instant, row: &Row) {
-        self.with(|teller| {
-            teller.tell(now, Word::Message, |record| {
+        self.with(|child| {
+            child.tell(now, EventKind::Message, |record| {
                 record.message_id = Some(row.id.clone());
                 record.attempt = Some(row.attempt);
                 record.outcome = Some(row.outcome.to_owned());
@@ -130,110 +130,114 @@ impl Events {
     /// The end of a worker, for this reason; waits until it is written, but not for longer than
     /// `limit`.
     pub fn finish_work(self, cause: String, exit: i32, limit: Duration) {
-        self.with(|teller| {
-            teller.tell(Instant::now(), Word::Done, |record| {
+        self.with(|child| {
+            child.tell(Instant::now(), EventKind::Done, |record| {
                 record.cause = Some(cause);
                 record.exit = Some(exit);
             });
-            teller.writer.finish(limit);
+            child.writer.finish(limit);
         });
     }
 
     /// The end; waits until it is written, but not for longer than `limit`.
     pub fn finish(self, ending: &Ending, exit: i32, limit: Duration) {
-        self.with(|teller| {
-            teller.tell(Instant::now(), Word::Done, |record| {
+        self.with(|child| {
+            child.tell(Instant::now(), EventKind::Done, |record| {
                 record.cause = Some(report::cause(&ending.cause));
                 record.overlap = ending.overlap.then_some(true);
                 record.exit = Some(exit);
             });
-            teller.writer.finish(limit);
+            child.writer.finish(limit);
         });
     }
 }
 
-impl Teller {
+impl EventLog {
     fn notice(&mut self, now: Instant, notice: &Notice) {
-        let because = |word: Word, teller: &mut Teller, cause: String| {
-            teller.tell(now, word, |record| record.cause = Some(cause));
+        let because = |word: EventKind, child: &mut EventLog, cause: String| {
+            child.tell(now, word, |record| record.cause = Some(cause));
         };
         match notice {
             Notice::StandingBy(sight) => {
                 self.common.token = None;
-                self.tell(now, Word::Standby, |record| {
+                self.tell(now, EventKind::Standby, |record| {
                     record.holder.clone_from(&sight.holder);
                     record.token = sight.token;
                 });
             }
             Notice::InControl { token } => {
                 self.common.token = Some(*token);
-                self.tell(now, Word::Holding, |_| {});
+                self.tell(now, EventKind::Holding, |_| {});
             }
-            Notice::Doubt { why, .. } => because(Word::Doubt, self, why.clone()),
-            Notice::Recovered => self.tell(now, Word::Recovered, |_| {}),
+            Notice::Doubt { why, .. } => because(EventKind::Doubt, self, why.clone()),
+            Notice::Recovered => self.tell(now, EventKind::Recovered, |_| {}),
             Notice::Draining(cause) => {
                 if matches!(cause, Cause::Lost { .. }) {
-                    because(Word::Lost, self, report::cause(cause));
+                    because(EventKind::Lost, self, report::cause(cause));
                 }
-                because(Word::Draining, self, report::cause(cause));
+                because(EventKind::Draining, self, report::cause(cause));
             }
-            Notice::CommandEnded(exit) => self.tell(now, Word::CommandEnded, |record| {
+            Notice::CommandEnded(exit) => self.tell(now, EventKind::CommandEnded, |record| {
                 record.command_exit = Some(exit.as_status());
             }),
             // It comes as news.
             Notice::LeftBehind => {}
             Notice::BackingOff { .. } | Notice::Keeping { .. } | Notice::Pausing { .. } => {
-                because(Word::Resting, self, report::text(notice, now));
+                because(EventKind::Resting, self, report::text(notice, now));
             }
-            Notice::Restarting => self.tell(now, Word::Restarting, |_| {}),
-            Notice::Recorded { .. } => because(Word::Recorded, self, report::text(notice, now)),
+            Notice::Restarting => self.tell(now, EventKind::Restarting, |_| {}),
+            Notice::Recorded { .. } => {
+                because(EventKind::Recorded, self, report::text(notice, now))
+            }
             Notice::Unrecorded { .. } | Notice::NotDone => {
-                because(Word::NotRecorded, self, report::text(notice, now));
+                because(EventKind::NotRecorded, self, report::text(notice, now));
             }
             Notice::RestartsSpent | Notice::Unprepared(_) | Notice::HoldOver => {
-                because(Word::HandingOver, self, report::text(notice, now));
+                because(EventKind::HandingOver, self, report::text(notice, now));
             }
             Notice::StandingBack { .. } => {
-                because(Word::StandingBack, self, report::text(notice, now));
+                because(EventKind::StandingBack, self, report::text(notice, now));
             }
             Notice::StandingAside { why } => {
                 self.common.token = None;
-                because(Word::StandingAside, self, why.clone());
+                because(EventKind::StandingAside, self, why.clone());
             }
-            Notice::Uncordoned => self.tell(now, Word::Competing, |_| {}),
-            Notice::Overlapped => self.tell(now, Word::Overlap, |record| {
+            Notice::Uncordoned => self.tell(now, EventKind::Competing, |_| {}),
+            Notice::Overlapped => self.tell(now, EventKind::Overlap, |record| {
                 record.overlap = Some(true);
             }),
             Notice::Released => {
-                self.tell(now, Word::Released, |_| {});
+                self.tell(now, EventKind::Released, |_| {});
                 self.common.token = None;
             }
             Notice::FoundLost { why } => {
-                because(Word::Lost, self, why.clone());
+                because(EventKind::Lost, self, why.clone());
                 self.common.token = None;
             }
             Notice::LeftToRunOut { why } => {
-                because(Word::LeftToRunOut, self, why.clone());
+                because(EventKind::LeftToRunOut, self, why.clone());
                 self.common.token = None;
             }
         }
     }
 
-    fn news(&mut self, now: Instant, news: &WorkloadEvent) {
-        match news {
-            WorkloadEvent::Started { pid } => self.tell(now, Word::CommandStarted, |record| {
+    fn workload_event(&mut self, now: Instant, event: &WorkloadEvent) {
+        match event {
+            WorkloadEvent::Started { pid } => self.tell(now, EventKind::CommandStarted, |record| {
                 record.command_pid = Some(*pid);
             }),
             WorkloadEvent::NotStarted { errno } => {
                 let cause = report::cause(&Cause::NotStarted { errno: *errno });
-                self.tell(now, Word::NotStarted, |record| record.cause = Some(cause));
+                self.tell(now, EventKind::NotStarted, |record| {
+                    record.cause = Some(cause)
+                });
             }
             WorkloadEvent::TreeEmpty { at } | WorkloadEvent::Unprepared { at, .. } => {
-                self.tell(*at, Word::TreeEmpty, |_| {})
+                self.tell(*at, EventKind::TreeEmpty, |_| {})
             }
-            WorkloadEvent::LeftBehind => self.tell(now, Word::LeftBehind, |_| {}),
-            WorkloadEvent::Lost => self.tell(now, Word::GuardianLost, |_| {}),
-            WorkloadEvent::TreeStuck => self.tell(now, Word::TreeStuck, |_| {}),
+            WorkloadEvent::LeftBehind => self.tell(now, EventKind::LeftBehind, |_| {}),
+            WorkloadEvent::Lost => self.tell(now, EventKind::GuardianLost, |_| {}),
+            WorkloadEvent::TreeStuck => self.tell(now, EventKind::TreeStuck, |_| {}),
             // The core tells of the end, and has its reasons for the rest. What runs on standby has
             // nothing to do with control.
             WorkloadEvent::Standby(_)
@@ -244,7 +248,7 @@ impl Teller {
         }
     }
 
-    fn deadline(&mut self, now: Instant, word: Word, deadline: Instant) {
+    fn deadline(&mut self, now: Instant, word: EventKind, deadline: Instant) {
         self.tell(now, word, |record| {
             if deadline == Instant::FOREVER {
                 return;
@@ -255,7 +259,7 @@ impl Teller {
         });
     }
 
-    fn tell(&mut self, at: Instant, word: Word, more: impl FnOnce(&mut Record)) {
+    fn tell(&mut self, at: Instant, word: EventKind, more: impl FnOnce(&mut Record)) {
         let mut record = Record {
             time: record::spelt(wall_clock_at(at)),
             boottime_ns: at.as_nanos(),
@@ -296,7 +300,7 @@ mod tests {
     fn told(tell: impl FnOnce(&Events)) -> Vec<Record> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
-        let who = Who {
+        let who = Instance {
             identity: "web1".into(),
             host: "web".into(),
             pid: 42,
@@ -325,26 +329,26 @@ mod tests {
             events.notice(now, &Notice::StandingBy(Sight::default()), "file:/x");
             events.notice(now, &Notice::InControl { token: 7 }, "file:/x.1");
             events.starts(now, now + Duration::from_secs(58));
-            events.news(now, &WorkloadEvent::Started { pid: 9 });
+            events.workload_event(now, &WorkloadEvent::Started { pid: 9 });
             events.renewed(now, Instant::FOREVER);
             events.notice(now, &Notice::CommandEnded(Exit::Signal(9)), "file:/x.1");
-            events.news(now, &WorkloadEvent::TreeEmpty { at: empty });
+            events.workload_event(now, &WorkloadEvent::TreeEmpty { at: empty });
             events.notice(now, &Notice::Released, "file:/x.1");
         });
         let words: Vec<_> = records.iter().map(|record| record.event).collect();
         assert_eq!(
             words,
             [
-                Word::Competing,
-                Word::Standby,
-                Word::Holding,
-                Word::Starting,
-                Word::CommandStarted,
-                Word::Renewed,
-                Word::CommandEnded,
-                Word::TreeEmpty,
-                Word::Released,
-                Word::Done
+                EventKind::Competing,
+                EventKind::Standby,
+                EventKind::Holding,
+                EventKind::Starting,
+                EventKind::CommandStarted,
+                EventKind::Renewed,
+                EventKind::CommandEnded,
+                EventKind::TreeEmpty,
+                EventKind::Released,
+                EventKind::Done
             ]
         );
         let numbers: Vec<_> = records.iter().map(|record| record.seq).collect();
@@ -413,7 +417,12 @@ mod tests {
         let words: Vec<_> = records.iter().map(|record| record.event).collect();
         assert_eq!(
             words,
-            [Word::Competing, Word::Lost, Word::Draining, Word::Done]
+            [
+                EventKind::Competing,
+                EventKind::Lost,
+                EventKind::Draining,
+                EventKind::Done
+            ]
         );
         let cause = records[1].cause.as_ref().unwrap();
         assert!(cause.len() < 2100 && !cause.contains('\n'));
@@ -423,6 +432,6 @@ mod tests {
     fn no_log_is_no_trouble() {
         let events = Events::default();
         events.renewed(Instant::now(), Instant::FOREVER);
-        events.news(Instant::now(), &WorkloadEvent::Lost);
+        events.workload_event(Instant::now(), &WorkloadEvent::Lost);
     }
 }

@@ -1,6 +1,6 @@
 //! What people are told of this instance: the log, the status file, and who asks over HTTP.
 //!
-//! Made by `run`, told by `hold`. It must never hold anything up: the log drops lines that nobody
+//! Made by `run`, told by the driver. It must never hold anything up: the log drops lines that nobody
 //! reads, and the status file has a thread of its own.
 
 use std::ffi::OsString;
@@ -14,13 +14,13 @@ use crate::clock::Instant;
 use crate::core::{Cause, Cordon, Ending, Notice, Unfit};
 #[cfg(feature = "http")]
 use crate::core::{Failure, Grant};
+use crate::driver::Observer;
 use crate::events::Events;
-use crate::events::teller::Who;
-use crate::exit::Leave;
+use crate::events::event_log::Instance;
+use crate::exit::ExitAction;
 use crate::guardian::{Guardian, HealthCheck, WorkloadEvent};
-use crate::hold::Audience;
 use crate::lease::Store;
-use crate::notify::{Herald, Surroundings};
+use crate::notify::{ServiceManager, Surroundings};
 use crate::plan::Plan;
 use crate::report;
 #[cfg(feature = "http")]
@@ -29,7 +29,7 @@ use crate::signals::Signals;
 use crate::status::{Status, StatusFile};
 
 /// What people are told of this instance: the log, the status file, and who asks over HTTP.
-pub(crate) struct People {
+pub(crate) struct Observers {
     status: Status,
     store: Arc<dyn Store>,
     file: Option<StatusFile>,
@@ -40,21 +40,21 @@ pub(crate) struct People {
     /// How the log words a notice.
     log: fn(&Notice, Instant),
     /// The service manager.
-    herald: Option<Herald>,
+    service_manager: Option<ServiceManager>,
     /// Who follows what is announced for this machine is told whether we are out of its way.
     aside: Option<watch::Sender<bool>>,
     pub(crate) events: Events,
 }
 
-impl People {
+impl Observers {
     /// Those of this plan. Not before the guardians were forked: a thread writes the status file.
     pub(crate) fn new(
         plan: &Plan,
         store: &Arc<dyn Store>,
         guardian: &Guardian,
         log: fn(&Notice, Instant),
-    ) -> People {
-        People {
+    ) -> Observers {
+        Observers {
             status: Status {
                 state: "starting".into(),
                 identity: plan.candidate.identity.clone(),
@@ -69,7 +69,7 @@ impl People {
             server: None,
             prepares: plan.roles.standby.is_some() || plan.roles.on_acquire.is_some(),
             log,
-            herald: Herald::open(
+            service_manager: ServiceManager::open(
                 &Surroundings::ours(&|name| std::env::var_os(name)),
                 plan.ready,
                 "competing",
@@ -78,7 +78,7 @@ impl People {
             aside: None,
             events: Events::begin(
                 plan.event_log.clone(),
-                Who {
+                Instance {
                     identity: plan.candidate.identity.clone(),
                     host: plan.candidate.host.clone(),
                     pid: plan.candidate.pid,
@@ -97,7 +97,7 @@ impl People {
         }
         #[cfg(feature = "http")]
         if let Some(server) = &self.server {
-            server.board().write(&self.status);
+            server.shared_status().write(&self.status);
         }
     }
 
@@ -109,7 +109,7 @@ impl People {
 
     /// Begins to tell the service manager, if there is one, inside the runtime.
     pub(crate) fn begin(&self, health_check: Arc<HealthCheck>) {
-        if let Some(one) = &self.herald {
+        if let Some(one) = &self.service_manager {
             one.begin(
                 &Surroundings::ours(&|name| std::env::var_os(name)),
                 vec![health_check],
@@ -119,12 +119,12 @@ impl People {
 
     /// What the command finds in its `NOTIFY_SOCKET`.
     pub(crate) fn notify_socket(&self) -> Option<OsString> {
-        self.herald.as_ref()?.for_the_command(0)
+        self.service_manager.as_ref()?.for_the_command(0)
     }
 
     /// We are about to end: whatever comes now comes after the last tenure.
     pub(crate) fn stops(&self) {
-        self.herald.iter().for_each(Herald::stops);
+        self.service_manager.iter().for_each(ServiceManager::stops);
     }
 
     /// Begins to follow what the platform announces for this machine, if the plan says so; what was
@@ -155,13 +155,13 @@ impl People {
         drop(self.server.take());
     }
 
-    pub(crate) fn finish(mut self, ending: &Ending, leave: Leave) {
+    pub(crate) fn finish(mut self, ending: &Ending, leave: ExitAction) {
         self.status.cause = Some(report::cause(&ending.cause));
         self.status.overlap = ending.overlap;
         self.status.exit = Some(leave.status());
         self.write("done");
-        if let Some(herald) = &self.herald {
-            herald.finish(report::cause(&ending.cause));
+        if let Some(service_manager) = &self.service_manager {
+            service_manager.finish(report::cause(&ending.cause));
         }
         self.events.finish(ending, leave.status(), STATUS_PATIENCE);
         if let Some(file) = self.file {
@@ -176,7 +176,7 @@ const STATUS_PATIENCE: Duration = Duration::from_secs(2);
 /// How long we wait for the platform's first word before we compete.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
 
-impl Audience for People {
+impl Observer for Observers {
     fn notice(&mut self, now: Instant, notice: &Notice) {
         if let Some(aside) = &self.aside {
             match notice {
@@ -187,11 +187,11 @@ impl Audience for People {
         }
         #[cfg(feature = "http")]
         if let Some(server) = &self.server {
-            server.board().notice(notice);
+            server.shared_status().notice(notice);
         }
         (self.log)(notice, now);
-        if let Some(herald) = &self.herald {
-            herald.notice(now, notice);
+        if let Some(service_manager) = &self.service_manager {
+            service_manager.notice(now, notice);
         }
         self.events.notice(now, notice, self.store.name());
         let state = match notice {
@@ -269,16 +269,16 @@ impl Audience for People {
         report::next_look(next_look);
     }
 
-    fn news(&mut self, now: Instant, news: &WorkloadEvent) {
-        self.events.news(now, news);
-        if let Some(herald) = &self.herald {
-            herald.news(0, news);
+    fn workload_event(&mut self, now: Instant, event: &WorkloadEvent) {
+        self.events.workload_event(now, event);
+        if let Some(service_manager) = &self.service_manager {
+            service_manager.workload_event(0, event);
         }
         #[cfg(feature = "http")]
         if let Some(server) = &self.server {
-            server.board().news(news);
+            server.shared_status().workload_event(event);
         }
-        match news {
+        match event {
             WorkloadEvent::Started { pid } => {
                 self.status.command_pid = Some(*pid);
                 if self.status.state == "preparing" {
@@ -300,14 +300,14 @@ impl Audience for People {
     #[cfg(feature = "http")]
     fn acquired(&mut self, _now: Instant, reply: &Result<Grant, Failure>) {
         if let Some(server) = &self.server {
-            server.board().acquired(reply);
+            server.shared_status().acquired(reply);
         }
     }
 
     #[cfg(feature = "http")]
     fn renewed(&mut self, now: Instant, t0: Instant, reply: &Result<(), Failure>) {
         if let Some(server) = &self.server {
-            server.board().renewed(now, t0, reply);
+            server.shared_status().renewed(now, t0, reply);
         }
     }
 }

@@ -1,11 +1,11 @@
 //! What follows from what the guardian tells, by what it has.
 //!
-//! Part of [`Stage`]. It must never tell the core that a tree is empty which the guardian has not
+//! Part of [`HookSequencer`]. It must never tell the core that a tree is empty which the guardian has not
 //! called empty, nor start anything before that.
 
 use std::time::Duration;
 
-use super::{Act, Remark, Role, Stage, Tree, asked_by};
+use super::{Effect, HookNotice, HookSequencer, Role, Tree, asked_by};
 use crate::clock::Instant;
 use crate::core::{After, Exit, Failed, Restart};
 use crate::guardian::WorkloadEvent;
@@ -18,70 +18,70 @@ const AGAIN: Restart = Restart {
     window: Duration::ZERO,
 };
 
-impl Stage {
+impl HookSequencer {
     /// The guardian told this.
-    pub fn heard(&mut self, now: Instant, news: WorkloadEvent) -> Vec<Act> {
-        let mut acts = Vec::new();
-        if news == WorkloadEvent::ClockJumped {
-            acts.push(Act::Tell(news));
-            return acts;
+    pub fn heard(&mut self, now: Instant, event: WorkloadEvent) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        if event == WorkloadEvent::ClockJumped {
+            effects.push(Effect::Tell(event));
+            return effects;
         }
         match self.tree {
             Tree::None | Tree::Never => {
-                if news == WorkloadEvent::Lost {
-                    self.orphan(now, false, &mut acts);
+                if event == WorkloadEvent::Lost {
+                    self.orphan(now, false, &mut effects);
                 }
             }
-            Tree::Standby { .. } => self.heard_of_standby(now, &news, &mut acts),
-            Tree::OnAcquire { .. } => self.heard_of_hook(now, news, &mut acts),
-            Tree::Command => self.heard_of_command(now, news, &mut acts),
+            Tree::Standby { .. } => self.heard_of_standby(now, &event, &mut effects),
+            Tree::OnAcquire { .. } => self.heard_of_hook(now, event, &mut effects),
+            Tree::Command => self.heard_of_command(now, event, &mut effects),
             Tree::Orphaned { awaited } => {
                 if matches!(
-                    news,
+                    event,
                     WorkloadEvent::TreeEmpty { .. } | WorkloadEvent::TreeStuck
                 ) {
                     self.tree = Tree::Never;
                     self.term = None;
                     if awaited {
-                        acts.push(Act::Tell(news));
+                        effects.push(Effect::Tell(event));
                     }
                 }
             }
         }
-        acts
+        effects
     }
 
-    fn heard_of_standby(&mut self, now: Instant, news: &WorkloadEvent, acts: &mut Vec<Act>) {
+    fn heard_of_standby(&mut self, now: Instant, event: &WorkloadEvent, effects: &mut Vec<Effect>) {
         let Tree::Standby { since, exit, asked } = &mut self.tree else {
             return;
         };
-        match news {
+        match event {
             WorkloadEvent::Started { pid } => {
-                acts.push(Act::Tell(WorkloadEvent::Standby(Some(*pid))))
+                effects.push(Effect::Tell(WorkloadEvent::Standby(Some(*pid))))
             }
             WorkloadEvent::Exited(how) => {
                 *exit = Some(*how);
-                acts.push(Act::Tell(WorkloadEvent::Standby(None)));
+                effects.push(Effect::Tell(WorkloadEvent::Standby(None)));
             }
             WorkloadEvent::LeftBehind if !*asked => {
-                acts.push(Act::Say(Remark::LeftBehind(Role::Standby)))
+                effects.push(Effect::Say(HookNotice::LeftBehind(Role::Standby)))
             }
             WorkloadEvent::NotStarted { errno } => {
                 let (since, asked) = (*since, *asked);
                 let failed = Failed::NotStarted(*errno);
-                self.standby_gone(now, since, (!asked).then_some(failed), acts);
+                self.standby_gone(now, since, (!asked).then_some(failed), effects);
             }
             WorkloadEvent::TreeEmpty { .. } => {
                 let (since, asked) = (*since, *asked);
                 let failed = exit.filter(|_| !asked).map(Failed::Exited);
-                self.standby_gone(now, since, failed, acts);
+                self.standby_gone(now, since, failed, effects);
             }
-            WorkloadEvent::Lost => self.orphan(now, false, acts),
+            WorkloadEvent::Lost => self.orphan(now, false, effects),
             WorkloadEvent::TreeStuck => {
                 self.tree = Tree::Never;
-                acts.push(Act::Say(Remark::StandbyStuck));
+                effects.push(Effect::Say(HookNotice::StandbyStuck));
                 if self.term.is_some() {
-                    self.refuse(acts);
+                    self.refuse(effects);
                 }
             }
             WorkloadEvent::LeftBehind
@@ -99,29 +99,31 @@ impl Stage {
         now: Instant,
         since: Instant,
         by_itself: Option<Failed>,
-        acts: &mut Vec<Act>,
+        effects: &mut Vec<Effect>,
     ) {
         self.tree = Tree::None;
         if self.term.is_some() {
-            return self.proceed(now, acts);
+            return self.proceed(now, effects);
         }
         if !self.standing {
             return;
         }
         match by_itself {
             // It ended because of a tenure that is over already.
-            None => self.launch_standby(now, acts),
-            Some(Failed::Exited(Exit::Code(0))) => acts.push(Act::Say(Remark::StandbyDone)),
+            None => self.launch_standby(now, effects),
+            Some(Failed::Exited(Exit::Code(0))) => {
+                effects.push(Effect::Say(HookNotice::StandbyDone))
+            }
             Some(how) => {
                 if let Some((wait, _)) = self.history.next(&AGAIN, now.since(since), now) {
                     self.due = Some(now + wait);
-                    acts.push(Act::Say(Remark::StandbyFailed(how, wait)));
+                    effects.push(Effect::Say(HookNotice::StandbyFailed(how, wait)));
                 }
             }
         }
     }
 
-    fn heard_of_hook(&mut self, now: Instant, news: WorkloadEvent, acts: &mut Vec<Act>) {
+    fn heard_of_hook(&mut self, now: Instant, event: WorkloadEvent, effects: &mut Vec<Effect>) {
         let (
             Tree::OnAcquire {
                 since,
@@ -134,17 +136,19 @@ impl Stage {
         else {
             return;
         };
-        match news {
+        match event {
             WorkloadEvent::Exited(how) => *exit = Some(how),
             WorkloadEvent::Acting => *acting = true,
-            WorkloadEvent::LeftBehind => acts.push(Act::Say(Remark::LeftBehind(Role::OnAcquire))),
+            WorkloadEvent::LeftBehind => {
+                effects.push(Effect::Say(HookNotice::LeftBehind(Role::OnAcquire)))
+            }
             WorkloadEvent::NotStarted { errno: libc::ETIME } => {
                 self.tree = Tree::None;
-                self.tell_empty(term.term_at, acts);
+                self.tell_empty(term.term_at, effects);
             }
             WorkloadEvent::NotStarted { errno } => {
                 let (at, how) = (*since, Failed::NotStarted(errno));
-                self.unprepared(at, how, acts);
+                self.unprepared(at, how, effects);
             }
             WorkloadEvent::TreeEmpty { at } => {
                 // For the core it ended because of its deadline, or because it was asked to: not
@@ -157,22 +161,22 @@ impl Stage {
                 let exit = *exit;
                 self.tree = Tree::None;
                 match (ended_by, exit) {
-                    (Some(earliest), _) => self.tell_empty(at.max(earliest), acts),
+                    (Some(earliest), _) => self.tell_empty(at.max(earliest), effects),
                     (None, Some(Exit::Code(0))) => {
                         self.prepared = Some(term.token);
-                        self.proceed(now, acts);
+                        self.proceed(now, effects);
                     }
                     // Without a word of how it ended nothing can be claimed for it.
                     (None, how) => {
                         let how = Failed::Exited(how.unwrap_or(Exit::Signal(libc::SIGKILL)));
-                        self.unprepared(at, how, acts);
+                        self.unprepared(at, how, effects);
                     }
                 }
             }
-            WorkloadEvent::Lost => self.orphan(now, true, acts),
+            WorkloadEvent::Lost => self.orphan(now, true, effects),
             WorkloadEvent::TreeStuck => {
                 self.tree = Tree::Never;
-                acts.push(Act::Tell(news));
+                effects.push(Effect::Tell(event));
             }
             WorkloadEvent::Started { .. }
             | WorkloadEvent::Stopped
@@ -182,29 +186,29 @@ impl Stage {
         }
     }
 
-    fn unprepared(&mut self, at: Instant, how: Failed, acts: &mut Vec<Act>) {
+    fn unprepared(&mut self, at: Instant, how: Failed, effects: &mut Vec<Effect>) {
         self.tree = Tree::None;
         self.term = None;
-        acts.push(Act::Tell(WorkloadEvent::Unprepared { at, how }));
+        effects.push(Effect::Tell(WorkloadEvent::Unprepared { at, how }));
     }
 
-    fn heard_of_command(&mut self, now: Instant, news: WorkloadEvent, acts: &mut Vec<Act>) {
-        match news {
+    fn heard_of_command(&mut self, now: Instant, event: WorkloadEvent, effects: &mut Vec<Effect>) {
+        match event {
             WorkloadEvent::NotStarted { errno: libc::ETIME } if self.term.is_some() => {
                 // The deadline came first: that is doubt, and not a command that cannot be run.
                 self.tree = Tree::None;
                 let at = self.term.map_or(now, |term| term.term_at);
-                self.tell_empty(at, acts);
+                self.tell_empty(at, effects);
             }
             WorkloadEvent::NotStarted { .. } | WorkloadEvent::TreeEmpty { .. } => {
                 self.tree = Tree::None;
                 self.term = None;
-                acts.push(Act::Tell(news));
+                effects.push(Effect::Tell(event));
             }
-            WorkloadEvent::Lost => self.orphan(now, true, acts),
+            WorkloadEvent::Lost => self.orphan(now, true, effects),
             WorkloadEvent::TreeStuck => {
                 self.tree = Tree::Never;
-                acts.push(Act::Tell(news));
+                effects.push(Effect::Tell(event));
             }
             WorkloadEvent::Started { .. }
             | WorkloadEvent::Stopped
@@ -213,16 +217,16 @@ impl Stage {
             | WorkloadEvent::Acting
             | WorkloadEvent::ClockJumped
             | WorkloadEvent::Unprepared { .. }
-            | WorkloadEvent::Standby(_) => acts.push(Act::Tell(news)),
+            | WorkloadEvent::Standby(_) => effects.push(Effect::Tell(event)),
         }
     }
 
     /// The guardian is dead, and what it had is being killed: `awaited` where that is the lease's.
-    fn orphan(&mut self, now: Instant, awaited: bool, acts: &mut Vec<Act>) {
+    fn orphan(&mut self, now: Instant, awaited: bool, effects: &mut Vec<Effect>) {
         self.tree = Tree::Orphaned { awaited };
-        acts.push(Act::Tell(WorkloadEvent::Lost));
+        effects.push(Effect::Tell(WorkloadEvent::Lost));
         if let Some(term) = self.term.filter(|_| !awaited) {
-            self.tell_empty(asked_by(term, now), acts);
+            self.tell_empty(asked_by(term, now), effects);
         }
     }
 }

@@ -1,0 +1,134 @@
+//! The supervisor's end of the socket to a guardian: frames out, frames in, nothing that waits.
+//!
+//! Called by [`super`] alone. It must never start a command without the descriptor meant for it.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, recv};
+use tokio::io::Interest;
+
+use super::super::WorkloadEvent;
+use super::super::out_frame::OutFrame;
+use super::super::wire::{Event, FRAME, Request};
+use super::{GuardianHandle, State};
+
+impl GuardianHandle {
+    pub(super) fn send(&mut self, request: Request, payload: &[u8], lock: Option<OwnedFd>) {
+        if !matches!(self.state, State::Well) {
+            return;
+        }
+        let mut bytes = request.encode().to_vec();
+        bytes.extend_from_slice(payload);
+        self.outgoing.push_back(OutFrame::new(bytes, lock));
+        self.flush();
+    }
+
+    pub(super) fn flush(&mut self) {
+        while let Some(frame) = self.outgoing.front_mut() {
+            // Straight to the kernel: the runtime's idea of readiness may be older than a pause.
+            let mut result = frame.send(self.socket.as_raw_fd());
+            if result == Err(Errno::EAGAIN) {
+                // And the runtime is told, lest it wakes us for what is not so.
+                let socket = self.socket.as_raw_fd();
+                result = self
+                    .socket
+                    .try_io(Interest::WRITABLE, || {
+                        frame.send(socket).map_err(io::Error::from)
+                    })
+                    .map_err(|_| Errno::EAGAIN);
+            }
+            match result {
+                Ok(()) if frame.is_sent() => {
+                    self.outgoing.pop_front();
+                }
+                Ok(()) | Err(Errno::EINTR) => {}
+                // Full, or closed: reading will tell which.
+                Err(Errno::EAGAIN | Errno::EPIPE | Errno::ECONNRESET) => return,
+                // The kernel does not pass its descriptor on (too many are on their way): nothing is
+                // started without.
+                Err(errno) if frame.has_descriptor() => {
+                    self.outgoing.pop_front();
+                    self.busy = false;
+                    self.refuse(errno as i32);
+                }
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Takes in everything that has arrived.
+    pub(super) fn read(&mut self) {
+        if !matches!(self.state, State::Well) {
+            return;
+        }
+        let fd = self.socket.as_raw_fd();
+        let mut buffer = [0; 1024];
+        loop {
+            let mut result = recv(fd, &mut buffer, MsgFlags::MSG_DONTWAIT);
+            if result == Err(Errno::EAGAIN) {
+                result = self
+                    .socket
+                    .try_io(Interest::READABLE, || {
+                        recv(fd, &mut buffer, MsgFlags::MSG_DONTWAIT).map_err(io::Error::from)
+                    })
+                    .map_err(|_| Errno::EAGAIN);
+            }
+            match result {
+                Ok(0) => return self.lose(),
+                Ok(length) => {
+                    self.incoming.extend_from_slice(&buffer[..length]);
+                    self.understand();
+                }
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => return,
+                Err(_) => return self.lose(),
+            }
+        }
+    }
+
+    fn understand(&mut self) {
+        while let Some(frame) = self.incoming.first_chunk::<FRAME>() {
+            let report = Event::decode(frame);
+            self.incoming.drain(..FRAME);
+            let event = match report {
+                Ok(Event::Pong(seq)) => {
+                    if self.health_check.heard(seq) {
+                        self.carry();
+                    } else {
+                        self.liveness.answered(seq);
+                    }
+                    continue;
+                }
+                Ok(Event::Started { pid }) => {
+                    self.liveness.started();
+                    WorkloadEvent::Started { pid }
+                }
+                Ok(Event::NotStarted { errno }) => {
+                    self.busy = false;
+                    WorkloadEvent::NotStarted { errno }
+                }
+                Ok(Event::Stopped) => WorkloadEvent::Stopped,
+                Ok(Event::Exited(exit)) => WorkloadEvent::Exited(exit),
+                Ok(Event::LeftBehind) => WorkloadEvent::LeftBehind,
+                Ok(Event::TreeEmpty { at }) => {
+                    self.busy = false;
+                    WorkloadEvent::TreeEmpty { at }
+                }
+                Ok(Event::TreeStuck) => {
+                    self.busy = false;
+                    self.stuck = true;
+                    WorkloadEvent::TreeStuck
+                }
+                Ok(Event::Acting) => WorkloadEvent::Acting,
+                Ok(Event::ClockJumped) => WorkloadEvent::ClockJumped,
+                Ok(Event::Ready | Event::Unready { .. }) | Err(_) => {
+                    // A guardian out of its mind guards nothing.
+                    return self.lose();
+                }
+            };
+            self.inbox.push_back(event);
+        }
+    }
+}
