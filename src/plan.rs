@@ -22,7 +22,7 @@ mod source;
 mod telling;
 mod work;
 
-pub use access::{of_blobs_alone, wishes};
+pub use access::{of_blobs_alone, options};
 pub use elect::Telling;
 use files::{has_directory, locks, same_file, status_file};
 pub use hooks::Roles;
@@ -31,7 +31,7 @@ use quote::{cut, quoted_word};
 pub use source::*;
 pub use work::Work;
 
-use crate::azure::Wishes;
+use crate::azure::AuthOptions;
 use crate::cli;
 use crate::core::duty::WARM_POLL;
 use crate::core::{Budget, IfLost, Rules};
@@ -104,7 +104,7 @@ pub enum Lock {
         /// `CONTAINER/NAME` or a URL; Azure's rules for names are the store's to check.
         target: String,
         /// What was typed about its account.
-        wishes: Wishes,
+        options: AuthOptions,
         /// Container and blob are created if they are missing.
         create: bool,
         /// Create a page blob of this many bytes (a multiple of 512) instead of a block blob.
@@ -346,7 +346,7 @@ fn lock(typed: &cli::Common) -> Result<Lock, UsageError> {
             let page_blob = typed.page_blob.as_deref().map(units::page_blob_size);
             Ok(Lock::Blob {
                 target: target.clone(),
-                wishes: wishes(typed.emulator, &typed.access),
+                options: options(typed.emulator, &typed.access),
                 create: !typed.no_create,
                 page_blob: page_blob
                     .transpose()

@@ -106,7 +106,7 @@ pub fn run(plan: Plan) -> anyhow::Result<ExitAction> {
 fn cannot_work(plan: &Plan) -> Option<Ending> {
     let program = plan.command.first()?;
     let path = std::env::var_os("PATH");
-    let errno = guardian::resolve(program, path.as_deref()).err()?;
+    let errno = guardian::which(program, path.as_deref()).err()?;
     if plan.roles.on_acquire.is_some() {
         let why = errno.desc();
         tracing::warn!(
@@ -303,14 +303,14 @@ pub(crate) fn open(plan: &Plan) -> anyhow::Result<Result<Arc<dyn Store>, Ending>
     match &plan.lock {
         Lock::Blob {
             target,
-            wishes,
+            options,
             create,
             page_blob,
         } => {
             let refuse = |why: String| UsageError::new(why);
             let target = blob::Target::parse(target).map_err(|why| refuse(why.to_string()))?;
             let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-            let account = Account::find(&variable, wishes, target.url())
+            let account = Account::find(&variable, options, target.url())
                 .map_err(|why| refuse(why.to_string()))?;
             #[cfg(feature = "entra")]
             let account = vault::handed_on(account);

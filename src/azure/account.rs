@@ -10,18 +10,18 @@ use std::time::Duration;
 use azure_core::http::{ClientOptions, RetryOptions, Transport};
 use url::Url;
 
+use super::account_builder::{ACCOUNT, AccountBuilder, KEY, SAS, STRING, SUFFIX};
 use super::account_error::AccountError;
 use super::address::{Service, split_url};
-use super::ambient::Ambient;
-use super::choice::Wishes;
+use super::ca_file::CaCertificates;
 use super::credential::Credential;
-use super::errors::Trouble;
-use super::found::{ACCOUNT, Found, KEY, SAS, STRING, SUFFIX};
+use super::credential_kind::AuthOptions;
+use super::env::EntraEnv;
+use super::error::ServiceError;
 use super::service_clock::ServiceClock;
 #[cfg(feature = "entra")]
-use super::tokens::Vault;
+use super::token_cache::Vault;
 use super::transport::Client;
-use super::trust::Trust;
 use crate::clock::Instant;
 
 /// A service of a storage account and the credential for it. `Debug` shows no secret.
@@ -54,7 +54,7 @@ impl Account {
         emulator: bool,
         url: Option<&Url>,
     ) -> Result<Account, AccountError> {
-        Account::find(get, &Wishes::with_emulator(emulator), url)
+        Account::find(get, &AuthOptions::with_emulator(emulator), url)
     }
 
     /// Finds the blob service of the account in the environment (`get`), what was typed, and the
@@ -66,10 +66,10 @@ impl Account {
     /// A missing, unreadable or contradicting part, named.
     pub fn find(
         get: &dyn Fn(&str) -> Option<String>,
-        wishes: &Wishes,
+        options: &AuthOptions,
         url: Option<&Url>,
     ) -> Result<Account, AccountError> {
-        Account::of_service(Service::Blob, get, wishes, url)
+        Account::of_service(Service::Blob, get, options, url)
     }
 
     /// [`Account::find_queue`] with no more wishes than the flag `--emulator`.
@@ -81,7 +81,7 @@ impl Account {
         emulator: bool,
         url: Option<&Url>,
     ) -> Result<Account, AccountError> {
-        Account::find_queue(get, &Wishes::with_emulator(emulator), url)
+        Account::find_queue(get, &AuthOptions::with_emulator(emulator), url)
     }
 
     /// The same for the account's queue service, and the queue's URL if it was given as one.
@@ -90,19 +90,19 @@ impl Account {
     /// A missing, unreadable or contradicting part, named.
     pub fn find_queue(
         get: &dyn Fn(&str) -> Option<String>,
-        wishes: &Wishes,
+        options: &AuthOptions,
         url: Option<&Url>,
     ) -> Result<Account, AccountError> {
-        Account::of_service(Service::Queue, get, wishes, url)
+        Account::of_service(Service::Queue, get, options, url)
     }
 
     fn of_service(
         service: Service,
         get: &dyn Fn(&str) -> Option<String>,
-        wishes: &Wishes,
+        options: &AuthOptions,
         url: Option<&Url>,
     ) -> Result<Account, AccountError> {
-        let mut found = Found::about(service);
+        let mut found = AccountBuilder::about(service);
         let url = url.map(split_url).transpose()?;
         let env = |name: &str| {
             get(name)
@@ -123,22 +123,22 @@ impl Account {
             found.sas(&sas, SAS)?;
         }
         if let Some((variable, text)) = service.variable().and_then(|v| Some((v, env(v)?))) {
-            found.at(Found::endpoint(&text, variable)?, variable)?;
+            found.at(AccountBuilder::endpoint(&text, variable)?, variable)?;
         }
         if let Some(suffix) = env(SUFFIX) {
             found.suffix(&suffix, SUFFIX)?;
         }
-        if wishes.emulator {
+        if options.emulator {
             found.emulator(url.is_some())?;
         }
         if let Some(url) = url {
             found.url(url)?;
         }
-        let trust = match &wishes.ca_file {
-            Some(path) => Trust::read(path)?,
-            None => Trust::default(),
+        let trust = match &options.ca_file {
+            Some(path) => CaCertificates::read(path)?,
+            None => CaCertificates::default(),
         };
-        found.finish(wishes, &Ambient::read(&env), trust)
+        found.finish(options, &EntraEnv::read(&env), trust)
     }
 
     /// Whether the credential opens one blob and nothing beside it.
@@ -161,7 +161,7 @@ impl Account {
     ///
     /// # Errors
     /// Why there is no token.
-    pub async fn obtain(&self, give_up_at: Instant) -> Result<Option<Duration>, Trouble> {
+    pub async fn obtain(&self, give_up_at: Instant) -> Result<Option<Duration>, ServiceError> {
         self.credential.obtain(give_up_at).await
     }
 
@@ -223,5 +223,4 @@ impl Account {
 }
 
 #[cfg(test)]
-#[path = "account_tests.rs"]
 mod tests;

@@ -9,11 +9,11 @@ use azure_core::credentials::Secret;
 use azure_core::http::policies::Policy;
 use url::Url;
 
-use super::errors::Trouble;
+use super::error::ServiceError;
 use super::service_clock::ServiceClock;
 use super::shared_key::SharedKey;
 #[cfg(feature = "entra")]
-use super::tokens::{Bearer, Tokens, Vault};
+use super::token_cache::{Bearer, TokenCache, Vault};
 use super::transport::Client;
 use crate::clock::Instant;
 
@@ -26,7 +26,7 @@ pub(super) enum Credential {
     Sas(Secret),
     /// A token of Entra ID.
     #[cfg(feature = "entra")]
-    Token(Arc<Tokens>),
+    Token(Arc<TokenCache>),
 }
 
 impl Credential {
@@ -54,13 +54,16 @@ impl Credential {
         not(feature = "entra"),
         expect(unused_variables, reason = "nobody asks")
     )]
-    pub(super) async fn obtain(&self, give_up_at: Instant) -> Result<Option<Duration>, Trouble> {
+    pub(super) async fn obtain(
+        &self,
+        give_up_at: Instant,
+    ) -> Result<Option<Duration>, ServiceError> {
         match self {
             #[cfg(feature = "entra")]
             Credential::Token(tokens) => match tokens.token(give_up_at).await {
                 Ok(_) => Ok(tokens.left()),
-                Err(none) if none.refused => Err(Trouble::Denied(none.why)),
-                Err(none) => Err(Trouble::Unsent(none.why)),
+                Err(none) if none.refused => Err(ServiceError::Denied(none.why)),
+                Err(none) => Err(ServiceError::Unsent(none.why)),
             },
             Credential::Key(_) | Credential::Sas(_) => Ok(None),
         }

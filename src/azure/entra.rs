@@ -1,4 +1,4 @@
-//! Tokens of Entra ID, by the official `azure_identity`: workload identity federation, a client
+//! TokenCache of Entra ID, by the official `azure_identity`: workload identity federation, a client
 //! secret, the managed identity of the machine, or whoever is logged in with the Azure CLI.
 //!
 //! Made by the account, asked by [`super::tokens`]. What `azure_identity` does not do is done
@@ -26,13 +26,13 @@ use azure_identity::{
 use url::Url;
 
 use super::account_error::{AccountError, malformed, missing};
-use super::ambient::{
-    AUTHORITY, Ambient, CLIENT, CLIENT_SECRET, IDENTITY_ENDPOINT, METADATA, TENANT, TOKEN_FILE,
+use super::credential_kind::Auth;
+use super::env::{
+    AUTHORITY, CLIENT, CLIENT_SECRET, EntraEnv, IDENTITY_ENDPOINT, METADATA, TENANT, TOKEN_FILE,
 };
-use super::asking::{Asking, Cli};
-use super::choice::Auth;
-use super::limit::before;
-use super::tokens::{Issued, Issuer, Unissued};
+use super::identity_http::{Cli, IdentityHttp};
+use super::timeout::before;
+use super::token_cache::{Issued, Issuer, Unissued};
 use super::transport::Client;
 use crate::background_writer;
 use crate::clock::Instant;
@@ -158,30 +158,30 @@ impl Entra {
     /// A part that is missing or unreadable, named.
     pub(super) fn new(
         auth: Auth,
-        ambient: &Ambient,
+        env: &EntraEnv,
         endpoint: &Url,
         client: Arc<Client>,
         purpose: Purpose,
     ) -> Result<Entra, AccountError> {
         let managed = Source::Managed {
-            client: ambient.client.clone(),
+            client: env.client.clone(),
         };
         let sources = match auth {
-            Auth::Workload => vec![workload(ambient)?],
+            Auth::Workload => vec![workload(env)?],
             Auth::Managed => vec![managed],
             Auth::Cli => vec![Source::Cli],
-            _ if ambient.token_file.is_some() => vec![workload(ambient)?],
-            _ if ambient.secret.is_some() => vec![with_secret(ambient)?],
+            _ if env.token_file.is_some() => vec![workload(env)?],
+            _ if env.secret.is_some() => vec![with_secret(env)?],
             _ => vec![managed, Source::Cli],
         };
-        if let Some(text) = &ambient.identity_endpoint {
+        if let Some(text) = &env.identity_endpoint {
             nearby(text, IDENTITY_ENDPOINT)?;
         }
-        let metadata = ambient.metadata.as_deref();
+        let metadata = env.metadata.as_deref();
         let metadata = metadata.map(|text| nearby(text, METADATA)).transpose()?;
         Ok(Entra {
             sources,
-            cloud: cloud(ambient, endpoint)?,
+            cloud: cloud(env, endpoint)?,
             metadata,
             client,
             picked: OnceLock::new(),
@@ -196,7 +196,10 @@ impl Entra {
             _ => LIMIT,
         };
         let give_up_at = Instant::now() + limit;
-        let asking = Arc::new(Asking::new(Arc::clone(&self.client), self.metadata.clone()));
+        let asking = Arc::new(IdentityHttp::new(
+            Arc::clone(&self.client),
+            self.metadata.clone(),
+        ));
         let options = ClientOptions {
             retry: RetryOptions::none(),
             transport: Some(Transport::new(Arc::clone(&asking) as _)),
@@ -335,7 +338,7 @@ fn of_the_crate(error: &Error) -> Unissued {
         .unwrap_or_default()
         .split_once("authentication failed.")
         .map_or(&*text, |(_, rest)| rest);
-    let why = super::asking::one_line(first);
+    let why = super::identity_http::one_line(first);
     let refused = [
         "failed to read",
         "not found",
@@ -390,8 +393,8 @@ fn needed<T: Clone>(value: Option<&T>, name: &str, by: &str) -> Result<T, Accoun
         .ok_or_else(|| missing(name, format!("{by} needs it: set it")))
 }
 
-fn tenant(ambient: &Ambient, by: &str) -> Result<String, AccountError> {
-    let tenant = needed(ambient.tenant.as_ref(), TENANT, by)?;
+fn tenant(env: &EntraEnv, by: &str) -> Result<String, AccountError> {
+    let tenant = needed(env.tenant.as_ref(), TENANT, by)?;
     let fits = tenant
         .bytes()
         .all(|byte| byte.is_ascii_alphanumeric() || byte == b'.' || byte == b'-');
@@ -404,20 +407,20 @@ fn tenant(ambient: &Ambient, by: &str) -> Result<String, AccountError> {
     }
 }
 
-fn workload(ambient: &Ambient) -> Result<Source, AccountError> {
+fn workload(env: &EntraEnv) -> Result<Source, AccountError> {
     let by = "workload identity";
     Ok(Source::Workload {
-        file: needed(ambient.token_file.as_ref(), TOKEN_FILE, by)?,
-        client: needed(ambient.client.as_ref(), CLIENT, by)?,
-        tenant: tenant(ambient, by)?,
+        file: needed(env.token_file.as_ref(), TOKEN_FILE, by)?,
+        client: needed(env.client.as_ref(), CLIENT, by)?,
+        tenant: tenant(env, by)?,
     })
 }
 
-fn with_secret(ambient: &Ambient) -> Result<Source, AccountError> {
+fn with_secret(env: &EntraEnv) -> Result<Source, AccountError> {
     Ok(Source::Secret {
-        client: needed(ambient.client.as_ref(), CLIENT, CLIENT_SECRET)?,
-        tenant: tenant(ambient, CLIENT_SECRET)?,
-        secret: needed(ambient.secret.as_ref(), CLIENT_SECRET, "a client")?,
+        client: needed(env.client.as_ref(), CLIENT, CLIENT_SECRET)?,
+        tenant: tenant(env, CLIENT_SECRET)?,
+        secret: needed(env.secret.as_ref(), CLIENT_SECRET, "a client")?,
     })
 }
 
@@ -425,7 +428,7 @@ fn with_secret(ambient: &Ambient) -> Result<Source, AccountError> {
 fn nearby(text: &str, variable: &str) -> Result<Url, AccountError> {
     let url =
         Url::parse(text).map_err(|error| malformed(variable, format!("is not a URL: {error}")))?;
-    let near = url.scheme() == "https" || super::asking::is_near(&url);
+    let near = url.scheme() == "https" || super::identity_http::is_near(&url);
     match (near, url.host_str()) {
         (true, Some(_)) => Ok(url),
         (_, host) => Err(AccountError::PlainHttp {
@@ -435,12 +438,9 @@ fn nearby(text: &str, variable: &str) -> Result<Url, AccountError> {
 }
 
 /// Who issues the tokens: as named, or by the cloud that the storage's address is in.
-fn cloud(
-    ambient: &Ambient,
-    endpoint: &Url,
-) -> Result<Option<Arc<CloudConfiguration>>, AccountError> {
+fn cloud(env: &EntraEnv, endpoint: &Url) -> Result<Option<Arc<CloudConfiguration>>, AccountError> {
     let host = endpoint.host_str().unwrap_or_default();
-    let cloud = match &ambient.authority {
+    let cloud = match &env.authority {
         Some(text) => {
             // As other tools take it: with or without the scheme.
             let text = match text.contains("://") {

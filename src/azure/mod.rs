@@ -5,18 +5,18 @@
 //! secret into a log line, an error or a `Debug` output.
 
 mod account;
+mod account_builder;
 mod account_error;
 mod address;
-mod ambient;
-#[cfg(feature = "entra")]
-mod asking;
-mod choice;
+mod ca_file;
 mod credential;
+mod credential_kind;
 #[cfg(feature = "entra")]
 mod entra;
-mod errors;
-mod found;
-mod limit;
+mod env;
+mod error;
+#[cfg(feature = "entra")]
+mod identity_http;
 mod names;
 mod runtime;
 pub mod scheduled_events;
@@ -24,26 +24,26 @@ pub mod scheduled_events;
 mod service_bus;
 mod service_clock;
 mod shared_key;
+mod timeout;
 #[cfg(feature = "entra")]
-mod tokens;
+mod token_cache;
 mod transport;
-mod trust;
 
 pub use account::Account;
 pub use account_error::AccountError;
-pub use ambient::CREDENTIALS;
-pub use choice::{Auth, Wishes};
-pub use errors::{Operation, Trouble};
-pub use limit::before;
+pub use credential_kind::{Auth, AuthOptions};
+pub use env::CREDENTIALS;
+pub use error::{Operation, ServiceError};
 #[cfg(feature = "service-bus")]
 pub(crate) use names::addresses;
 #[cfg(all(feature = "service-bus", feature = "entra"))]
 pub use service_bus::BusTokens;
 #[cfg(feature = "service-bus")]
-pub use service_bus::{Asked, BusCredential, ServiceBus};
+pub use service_bus::{BusCredential, ServiceBus, ServiceBusOptions};
+pub use timeout::before;
 #[cfg(feature = "entra")]
-pub use tokens::Vault;
+pub use token_cache::Vault;
 
 pub(crate) use address::split_url;
-pub(crate) use limit::{limited, unhurried};
 pub(crate) use service_clock::ServiceClock;
+pub(crate) use timeout::{limited, unhurried};

@@ -16,9 +16,9 @@ use azure_core::credentials::Secret;
 use rustls::ClientConfig;
 
 use super::account_error::{AccountError, contradiction, malformed, missing};
-use super::ambient::Ambient;
-use super::choice::{Auth, Wishes};
-use super::trust::Trust;
+use super::ca_file::CaCertificates;
+use super::credential_kind::{Auth, AuthOptions};
+use super::env::EntraEnv;
 use crate::clock::Instant;
 use crate::core::Failure;
 
@@ -33,7 +33,7 @@ const PLAIN_PORT: u16 = 5672;
 
 /// What was typed of a queue on Service Bus.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct ServiceBusOptions {
     /// `QUEUE`, `TOPIC/Subscriptions/NAME`, either behind `NAMESPACE/`, or `sb://HOST/ENTITY`.
     pub entity: String,
     /// What has been put aside there, instead of what waits.
@@ -69,7 +69,7 @@ pub enum BusCredential {
     },
     /// A signature that somebody else has made.
     Sas(Secret),
-    /// Tokens of Entra ID.
+    /// TokenCache of Entra ID.
     #[cfg(feature = "entra")]
     Entra(BusTokens),
 }
@@ -87,10 +87,10 @@ impl BusCredential {
     }
 }
 
-/// Tokens of Entra ID for Service Bus, renewed in the background.
+/// TokenCache of Entra ID for Service Bus, renewed in the background.
 #[cfg(feature = "entra")]
 #[derive(Clone)]
-pub struct BusTokens(Arc<super::tokens::Tokens>);
+pub struct BusTokens(Arc<super::token_cache::TokenCache>);
 
 #[cfg(feature = "entra")]
 impl BusTokens {
@@ -133,8 +133,8 @@ impl ServiceBus {
     /// A missing, unreadable or contradicting part, named.
     pub fn find(
         get: &dyn Fn(&str) -> Option<String>,
-        wishes: &Wishes,
-        asked: &Asked,
+        options: &AuthOptions,
+        asked: &ServiceBusOptions,
     ) -> Result<ServiceBus, AccountError> {
         let env = |name: &str| {
             get(name)
@@ -157,13 +157,13 @@ impl ServiceBus {
             false => entity,
         };
         let plain = parts.as_ref().is_some_and(|parts| parts.emulator);
-        let ambient = Ambient::read(&env);
-        let trust = match &wishes.ca_file {
-            Some(path) => Trust::read(Path::new(path))?,
-            None => Trust::default(),
+        let env = EntraEnv::read(&env);
+        let trust = match &options.ca_file {
+            Some(path) => CaCertificates::read(Path::new(path))?,
+            None => CaCertificates::default(),
         };
-        let credential = choose(wishes.auth, parts, source, plain, &ambient, || {
-            entra(wishes.auth, &ambient, &namespace, trust.clone())
+        let credential = choose(options.auth, parts, source, plain, &env, || {
+            entra(options.auth, &env, &namespace, trust.clone())
         })?;
         let tls = match plain {
             true => None,
@@ -255,7 +255,7 @@ fn choose(
     parts: Option<Parts>,
     source: &str,
     plain: bool,
-    ambient: &Ambient,
+    env: &EntraEnv,
     entra: impl FnOnce() -> Result<BusCredential, AccountError>,
 ) -> Result<BusCredential, AccountError> {
     let explicit = format!("--auth {}", auth.word());
@@ -281,7 +281,7 @@ fn choose(
                 ),
             )),
         },
-        Auth::Auto => match (secret, ambient.named().filter(|_| !plain)) {
+        Auth::Auto => match (secret, env.named().filter(|_| !plain)) {
             (Some(secret), Some(named)) => Err(contradiction(
                 format!("the {} in {source}", secret.kind()),
                 named,
@@ -309,12 +309,12 @@ fn choose(
 #[cfg(feature = "entra")]
 fn entra(
     auth: Auth,
-    ambient: &Ambient,
+    env: &EntraEnv,
     namespace: &Namespace,
-    trust: Trust,
+    trust: CaCertificates,
 ) -> Result<BusCredential, AccountError> {
     use super::entra::{Entra, Purpose};
-    use super::tokens::Tokens;
+    use super::token_cache::TokenCache;
     use super::transport::Client;
     let endpoint = url::Url::parse(&format!("https://{}", namespace.host)).map_err(|error| {
         malformed(
@@ -323,13 +323,18 @@ fn entra(
         )
     })?;
     let client = Arc::new(Client::new(true, 1).trusting(trust));
-    let entra = Entra::new(auth, ambient, &endpoint, client, Purpose::ServiceBus)?;
-    let tokens = Tokens::new(Arc::new(entra), None);
+    let entra = Entra::new(auth, env, &endpoint, client, Purpose::ServiceBus)?;
+    let tokens = TokenCache::new(Arc::new(entra), None);
     Ok(BusCredential::Entra(BusTokens(Arc::new(tokens))))
 }
 
 #[cfg(not(feature = "entra"))]
-fn entra(_: Auth, _: &Ambient, _: &Namespace, _: Trust) -> Result<BusCredential, AccountError> {
+fn entra(
+    _: Auth,
+    _: &EntraEnv,
+    _: &Namespace,
+    _: CaCertificates,
+) -> Result<BusCredential, AccountError> {
     Err(missing(
         "the credential",
         format!("Entra ID was left out of this build: set {STRING}"),

@@ -14,9 +14,9 @@ use azure_core::error::{Error, ErrorKind, Result};
 use azure_core::http::headers::{HeaderName, HeaderValue, Headers};
 use azure_core::http::{AsyncRawResponse, Body, HttpClient, Method, Request};
 
+use super::ca_file::CaCertificates;
 use super::names::Names;
 use super::runtime;
-use super::trust::Trust;
 
 /// A connection that takes longer is given up, so that the renewal still has time for another.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
@@ -30,7 +30,7 @@ pub(crate) struct Client {
     https: bool,
     /// How many connections are kept for the next requests.
     idle: usize,
-    trust: Trust,
+    trust: CaCertificates,
     connect_limit: Duration,
     built: OnceLock<std::result::Result<reqwest::Client, String>>,
 }
@@ -40,14 +40,14 @@ impl Client {
         Client {
             https,
             idle,
-            trust: Trust::default(),
+            trust: CaCertificates::default(),
             connect_limit: CONNECT_LIMIT,
             built: OnceLock::new(),
         }
     }
 
     /// The same, with additional authorities for https.
-    pub(super) fn trusting(mut self, trust: Trust) -> Client {
+    pub(super) fn trusting(mut self, trust: CaCertificates) -> Client {
         self.trust = trust;
         self
     }

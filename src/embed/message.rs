@@ -22,7 +22,7 @@ use crate::driver::{Start, Workload, drive};
 use crate::guardian::WorkloadEvent;
 use crate::queue::{About, Message, Settlement};
 use crate::signals::Signals;
-use crate::work::held::Held;
+use crate::work::lease::MessageLease;
 
 /// After how much of its time a lock is renewed, in per cent.
 const RENEW_AT: u32 = 70;
@@ -35,7 +35,7 @@ pub struct MessageLock {
     attempt: u32,
     body: Vec<u8>,
     about: About,
-    held: Arc<Held>,
+    held: Arc<MessageLease>,
     deadline: Arc<AtomicU64>,
     watched: watch::Receiver<Control>,
     ended: Arc<AtomicBool>,
@@ -69,7 +69,7 @@ impl MessageLock {
             once: None,
             seed: fastrand::u64(..),
         };
-        let held = Arc::new(Held::new(&message, "message"));
+        let held = Arc::new(MessageLease::new(&message, "message"));
         // Until the task has begun: what was taken is ours.
         let deadline = Arc::new(AtomicU64::new(budget.term_at(message.t0).as_nanos()));
         let (state, watched) = watch::channel(Control::InControl {
@@ -230,7 +230,7 @@ impl Drop for MessageLock {
 /// The program as the workload of one message.
 struct Processing {
     program: Program,
-    held: Arc<Held>,
+    held: Arc<MessageLease>,
 }
 
 #[async_trait]

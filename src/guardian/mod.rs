@@ -20,7 +20,6 @@ pub mod liveness;
 mod out_frame;
 mod panic;
 mod rescue;
-mod resolve;
 mod runtime_start;
 mod shared_bytes;
 mod socket_activation;
@@ -30,6 +29,7 @@ pub mod state;
 mod tree;
 pub mod tty;
 mod types;
+mod which;
 #[doc(hidden)]
 pub mod wire;
 
@@ -38,8 +38,8 @@ pub use fork::{Guardian, fork, fork_for_elect};
 pub use handle::GuardianHandle;
 pub use health_check::{HealthCheck, all_answer};
 pub use panic::leave_by_the_guardians;
-pub use resolve::resolve;
 pub use runtime_start::begin;
 pub use shared_bytes::SharedBytes;
 pub use tty::{StopAsked, stop_ourselves};
 pub use types::{Contain, Program, Refusal, Setup, SpawnRequest, WorkloadEvent};
+pub use which::which;

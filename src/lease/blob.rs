@@ -45,7 +45,7 @@ use self::wire::{LeaseState, Wire};
 use super::once::{Errand, Task};
 use super::record::{Candidate, Record};
 use super::{Store, Terms};
-use crate::azure::{Account, Operation, ServiceClock, Trouble};
+use crate::azure::{Account, Operation, ServiceClock, ServiceError};
 use crate::clock::Instant;
 use crate::core::{Failure, Grant, Outcome};
 
@@ -202,7 +202,7 @@ impl Blob {
     }
 
     /// The meaning of trouble outside a tenure.
-    fn failure(&self, trouble: &Trouble, operation: Operation) -> Failure {
+    fn failure(&self, trouble: &ServiceError, operation: Operation) -> Failure {
         let proven = self.state().proven & (1 << operation as u16) != 0;
         trouble.failure(operation, &self.name, proven)
     }
@@ -215,7 +215,7 @@ impl Blob {
     ///
     /// # Errors
     /// If the service did not say.
-    async fn rest_of_breaking(&self, give_up_at: Instant) -> Result<Option<Instant>, Trouble> {
+    async fn rest_of_breaking(&self, give_up_at: Instant) -> Result<Option<Instant>, ServiceError> {
         // Every moment spent here the command may run without control.
         let limit = give_up_at.min(Instant::now() + Duration::from_secs(1));
         let view = match self.wire.look(None, limit).await {
@@ -246,7 +246,7 @@ impl Blob {
         wire: &Wire,
         spent: &Spent,
         give_up_at: Instant,
-    ) -> Result<Returned, Trouble> {
+    ) -> Result<Returned, ServiceError> {
         let mut pause = Duration::from_millis(250);
         loop {
             // Written down before it is asked for: this call can be dropped at any await.
@@ -264,7 +264,7 @@ impl Blob {
                 spent.unclear.store(unclear, Ordering::Relaxed);
             }
             let pause_now = match &trouble {
-                Trouble::Answer {
+                ServiceError::Answer {
                     retry_after: Some(wished),
                     ..
                 } => pause.max(*wished),
@@ -293,7 +293,7 @@ fn connect(target: &Target, account: &Account) -> Result<(String, Wire), OpenErr
 }
 
 /// The service itself says that the lease is not (or no more) ours.
-fn is_gone(trouble: &Trouble) -> bool {
+fn is_gone(trouble: &ServiceError) -> bool {
     matches!(
         trouble.code(),
         Some(
@@ -310,7 +310,7 @@ fn is_gone(trouble: &Trouble) -> bool {
 }
 
 /// The blob is there, and what we would have made of it is another's by now.
-fn is_there(trouble: &Trouble) -> bool {
+fn is_there(trouble: &ServiceError) -> bool {
     matches!(
         trouble.code(),
         Some(
@@ -323,7 +323,7 @@ fn is_there(trouble: &Trouble) -> bool {
 }
 
 /// Another has the lease, or it is being broken.
-fn is_taken(trouble: &Trouble) -> bool {
+fn is_taken(trouble: &ServiceError) -> bool {
     matches!(
         trouble.code(),
         Some(

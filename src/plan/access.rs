@@ -4,13 +4,13 @@
 
 use std::ffi::OsString;
 
-use crate::azure::{Auth, CREDENTIALS, Wishes};
+use crate::azure::{Auth, AuthOptions, CREDENTIALS};
 use crate::cli;
 
 /// What was typed about the account.
 #[must_use]
-pub fn wishes(emulator: bool, typed: &cli::Access) -> Wishes {
-    Wishes {
+pub fn options(emulator: bool, typed: &cli::Access) -> AuthOptions {
+    AuthOptions {
         emulator,
         auth: match typed.auth {
             cli::Auth::Auto => Auth::Auto,

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 #[cfg(feature = "service-bus")]
 use super::span;
-use super::{UsageError, wishes};
+use super::{UsageError, options};
+use crate::azure::AuthOptions;
 #[cfg(feature = "service-bus")]
-use crate::azure::Asked;
-use crate::azure::Wishes;
+use crate::azure::ServiceBusOptions;
 use crate::cli;
 #[cfg(feature = "service-bus")]
 use crate::units::show;
@@ -41,7 +41,7 @@ pub struct Storage {
     /// It is created if it is missing.
     pub create: bool,
     /// How the account and our credential are found.
-    pub wishes: Wishes,
+    pub options: AuthOptions,
     /// Where messages are put aside, if not beside the queue.
     pub poison_queue: Option<String>,
     /// How messages were encoded.
@@ -55,9 +55,9 @@ pub struct Storage {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceBus {
     /// Which one; Azure's rules for names are checked when it is opened.
-    pub asked: Asked,
+    pub asked: ServiceBusOptions,
     /// How our credential is found.
-    pub wishes: Wishes,
+    pub options: AuthOptions,
     /// For how long its messages are locked, where its own word for that is not to be believed.
     pub lock_time: Option<Duration>,
     /// Settle on the link that brought the message.
@@ -135,7 +135,7 @@ fn storage(typed: &cli::Work) -> Result<Storage, UsageError> {
     Ok(Storage {
         queue,
         create: typed.create,
-        wishes: wishes(typed.emulator, &typed.access),
+        options: options(typed.emulator, &typed.access),
         poison_queue: match typed.poison_queue.as_deref() {
             Some("") => {
                 return Err(UsageError::new(
@@ -219,12 +219,12 @@ fn service_bus(name: &str, typed: &cli::Work) -> Result<ServiceBus, UsageError> 
         )));
     }
     Ok(ServiceBus {
-        asked: Asked {
+        asked: ServiceBusOptions {
             entity: name.to_owned(),
             dead_letters: bus.dead_letter_queue,
             string_in,
         },
-        wishes: wishes(false, &typed.access),
+        options: options(false, &typed.access),
         lock_time,
         link_settle: bus.link_settle,
     })

@@ -55,7 +55,7 @@ fn the_defaults_are_those_of_the_design() {
         plan.lock,
         Lock::Blob {
             target: "locks/a".into(),
-            wishes: crate::azure::Wishes::default(),
+            options: crate::azure::AuthOptions::default(),
             create: true,
             page_blob: None
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::source::Source;
 use super::{Lock, Place, UsageError, about, identity, span, status_file, telling};
-use crate::azure::Wishes;
+use crate::azure::AuthOptions;
 use crate::cli;
 use crate::core::Budget;
 use crate::guardian::Contain;
@@ -122,7 +122,7 @@ impl Work {
         // No file of the lock's own could be named twice, as with a blob.
         let lock = Lock::Blob {
             target: String::new(),
-            wishes: Wishes::default(),
+            options: AuthOptions::default(),
             create: false,
             page_blob: None,
         };

@@ -127,7 +127,7 @@ fn a_queue_on_service_bus_has_what_it_has_and_nothing_else() {
     let orders = bus(whole);
     assert_eq!(orders.asked.entity, "ns/orders");
     assert_eq!(orders.lock_time, Some(Duration::from_millis(7500)));
-    assert_eq!(orders.wishes.auth, crate::azure::Auth::Managed);
+    assert_eq!(orders.options.auth, crate::azure::Auth::Managed);
     let plain = plan("--service-bus orders -- job").unwrap();
     assert_eq!(plain.max_attempts, None, "the queue's own");
     assert!(plain.source.puts_aside());

@@ -3,9 +3,9 @@
 //! Called by the driver of `work` through [`Queue`] and [`Lock`](super::Lock). Maps what the service
 //! says to the five meanings of [`Failure`] and decides nothing.
 //!
-//! As the data goes: [`keeper`] has the one connection ([`line`](self::line) is where others find it),
-//! gives credit for as many messages as the driver wants, and lays down what comes ([`shelf`]), from
-//! where `take` hands it out; [`lock`] renews and settles; [`belief`] says how long a lock is. AMQP is
+//! As the data goes: [`connection_task`] has the one connection ([`shared_connection`] is where others find it),
+//! gives credit for as many messages as the driver wants, and lays down what comes ([`prefetch`]), from
+//! where `take` hands it out; [`lock`] renews and settles; [`lock_duration`] says how long a lock is. AMQP is
 //! behind [`engine`], spoken by [`amqp`] with its [`requests`], [`wire`] and [`errors`] (the only ones
 //! that know the library), over [`transport`] and [`tap`]. [`tokens`] prove who we are.
 //!
@@ -15,20 +15,19 @@
 //! ago.
 
 mod amqp;
-mod belief;
+mod close_signal;
+mod connection_task;
 mod correlation;
-mod end;
 mod engine;
-mod errors;
-mod fault;
-mod frames;
-mod guid;
-mod keeper;
-mod line;
+mod error;
+mod frame_observer;
+mod frame_scanner;
 mod lock;
-mod requests;
-mod shelf;
-mod tap;
+mod lock_duration;
+mod lock_token;
+mod prefetch;
+mod request_link;
+mod shared_connection;
 mod tokens;
 mod transport;
 mod wire;
@@ -44,12 +43,12 @@ use rustls::ClientConfig;
 use tokio::sync::{mpsc, oneshot};
 
 use self::amqp::Fe2o3;
-use self::belief::Belief;
-use self::fault::Fault;
-use self::keeper::{Keeper, Order};
-use self::line::Line;
+use self::connection_task::{ConnectionTask, Instruction};
+use self::error::BusError;
 use self::lock::Shared;
-use self::shelf::Shelf;
+use self::lock_duration::LockDuration;
+use self::prefetch::Prefetch;
+use self::shared_connection::SharedConnection;
 use super::{Message, Missing, Queue};
 use crate::azure::before;
 use crate::clock::Instant;
@@ -114,10 +113,10 @@ impl fmt::Debug for Config {
 pub struct ServiceBusQueue {
     name: String,
     shared: Arc<Shared>,
-    shelf: Arc<Shelf>,
-    orders: mpsc::Sender<Order>,
+    prefetch: Arc<Prefetch>,
+    orders: mpsc::Sender<Instruction>,
     /// Begins with the first call that needs a connection: only then is there a runtime.
-    keeper: Mutex<Option<Keeper>>,
+    connection_task: Mutex<Option<ConnectionTask>>,
 }
 
 impl ServiceBusQueue {
@@ -125,40 +124,47 @@ impl ServiceBusQueue {
     #[must_use]
     pub fn open(config: Config) -> ServiceBusQueue {
         let shared = Arc::new(Shared {
-            line: Line::new(),
-            belief: Belief::new(config.lock_time),
+            shared_connection: SharedConnection::new(),
+            lock_duration: LockDuration::new(config.lock_time),
             link_settle: config.link_settle,
         });
-        let shelf = Arc::new(Shelf::new());
+        let prefetch = Arc::new(Prefetch::new());
         let (orders, ordered) = mpsc::channel(4);
-        let keeper = Keeper {
+        let connection_task = ConnectionTask {
             audience: config.target.audience(),
             engine: Box::new(Fe2o3::new(config.target, config.max_body)),
             tokens: config.tokens,
             shared: Arc::clone(&shared),
-            shelf: Arc::clone(&shelf),
+            prefetch: Arc::clone(&prefetch),
             orders: ordered,
         };
         ServiceBusQueue {
             name: config.name,
             shared,
-            shelf,
+            prefetch,
             orders,
-            keeper: Mutex::new(Some(keeper)),
+            connection_task: Mutex::new(Some(connection_task)),
         }
     }
 
     fn begin(&self) {
-        let mut keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(keeper) = keeper.take() {
-            tokio::spawn(keeper.run());
+        let mut connection_task = self
+            .connection_task
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(connection_task) = connection_task.take() {
+            tokio::spawn(connection_task.run());
         }
     }
 
-    /// Has the keeper do something, and waits until it is done.
-    async fn order(&self, give_up_at: Instant, order: impl FnOnce(oneshot::Sender<()>) -> Order) {
+    /// Has the connection task do something, and waits until it is done.
+    async fn order(
+        &self,
+        give_up_at: Instant,
+        order: impl FnOnce(oneshot::Sender<()>) -> Instruction,
+    ) {
         let begun = self
-            .keeper
+            .connection_task
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .is_none();
@@ -168,14 +174,14 @@ impl ServiceBusQueue {
         let (done, waiting) = oneshot::channel();
         let ordered = async {
             if self.orders.send(order(done)).await.is_ok() {
-                // A keeper that has ended has nothing left to do.
+                // A connection task that has ended has nothing left to do.
                 let _ = waiting.await;
             }
         };
         before(give_up_at, ordered).await;
     }
 
-    fn unreachable(&self, fault: &Fault) -> Failure {
+    fn unreachable(&self, fault: &BusError) -> Failure {
         fault.doubt(&format!("cannot reach {}", self.name))
     }
 }
@@ -187,7 +193,7 @@ impl Queue for ServiceBusQueue {
     }
 
     fn lock_time(&self) -> Duration {
-        self.shared.belief.at_first()
+        self.shared.lock_duration.at_first()
     }
 
     fn waits(&self) -> bool {
@@ -199,15 +205,15 @@ impl Queue for ServiceBusQueue {
     }
 
     async fn prepare(&self, give_up_at: Instant) -> Result<(), Missing> {
-        let line = &self.shared.line;
-        let failures = line.failures();
+        let shared_connection = &self.shared.shared_connection;
+        let failures = shared_connection.failures();
         self.begin();
-        match before(give_up_at, line.tried(failures)).await {
+        match before(give_up_at, shared_connection.tried(failures)).await {
             Some(Ok(())) => Ok(()),
             Some(Err(fault)) => Err(fault.at_first(&self.name)),
             None => {
-                let fault = line.trouble();
-                let late = || Fault::Unsent("no answer yet".into());
+                let fault = shared_connection.trouble();
+                let late = || BusError::Unsent("no answer yet".into());
                 Err(self.unreachable(&fault.unwrap_or_else(late)).into())
             }
         }
@@ -215,13 +221,13 @@ impl Queue for ServiceBusQueue {
 
     async fn take(&self, most: usize, give_up_at: Instant) -> Result<Vec<Message>, Failure> {
         self.begin();
-        let (shelf, line) = (&self.shelf, &self.shared.line);
-        let failures = line.failures();
-        shelf.want(most);
+        let (prefetch, shared_connection) = (&self.prefetch, &self.shared.shared_connection);
+        let failures = shared_connection.failures();
+        prefetch.want(most);
         loop {
-            let filled = shelf.filled.notified();
+            let filled = prefetch.filled.notified();
             // Nothing is awaited between here and the caller: it could be dropped there.
-            let messages = shelf.hand_out(Instant::now());
+            let messages = prefetch.hand_out(Instant::now());
             if !messages.is_empty() {
                 return Ok(messages);
             }
@@ -229,14 +235,14 @@ impl Queue for ServiceBusQueue {
                 tokio::select! {
                     biased;
                     () = filled => Ok(()),
-                    fault = line.failing(failures) => Err(fault),
+                    fault = shared_connection.failing(failures) => Err(fault),
                 }
             };
             match before(give_up_at, woken).await {
                 Some(Ok(())) => {}
                 Some(Err(fault)) => return Err(self.unreachable(&fault)),
                 None => {
-                    return match line.trouble() {
+                    return match shared_connection.trouble() {
                         Some(fault) => Err(self.unreachable(&fault)),
                         None => Ok(Vec::new()),
                     };
@@ -246,12 +252,12 @@ impl Queue for ServiceBusQueue {
     }
 
     async fn stop(&self, give_up_at: Instant) {
-        self.order(give_up_at, |done| Order::Stop(give_up_at, done))
+        self.order(give_up_at, |done| Instruction::Stop(give_up_at, done))
             .await;
     }
 
     async fn close(&self, give_up_at: Instant) {
-        self.order(give_up_at, |done| Order::Close(give_up_at, done))
+        self.order(give_up_at, |done| Instruction::Close(give_up_at, done))
             .await;
     }
 }

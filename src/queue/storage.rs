@@ -31,7 +31,7 @@ use async_trait::async_trait;
 use self::lock::{Held, Service};
 use self::wire::{Told, Wire};
 use super::{Message, Missing, Queue};
-use crate::azure::{Account, Operation, Trouble};
+use crate::azure::{Account, Operation, ServiceError};
 use crate::clock::Instant;
 use crate::core::Failure;
 
@@ -140,7 +140,7 @@ impl StorageQueue {
     }
 
     /// The meaning of trouble: what has worked before is in doubt, not wrong.
-    fn failure(&self, trouble: &Trouble, operation: Operation) -> Failure {
+    fn failure(&self, trouble: &ServiceError, operation: Operation) -> Failure {
         let proven = self.proven.load(Ordering::Relaxed) & (1 << operation as u32) != 0;
         trouble.failure(operation, &self.service.name, proven)
     }
@@ -177,7 +177,8 @@ impl Queue for StorageQueue {
 
     async fn prepare(&self, give_up_at: Instant) -> Result<(), Missing> {
         let wire = &self.service.wire;
-        let told = |trouble: Trouble, operation| Missing::from(self.failure(&trouble, operation));
+        let told =
+            |trouble: ServiceError, operation| Missing::from(self.failure(&trouble, operation));
         match wire.look(give_up_at).await {
             Ok(()) => {}
             Err(trouble) if trouble.code() == Some("QueueNotFound") => {
@@ -197,7 +198,7 @@ impl Queue for StorageQueue {
         // command killed at the end of the first lock, and all of them end in the poison queue.
         match wire.update(NOBODY, NOBODY, 0, give_up_at).await {
             Err(
-                trouble @ Trouble::Answer {
+                trouble @ ServiceError::Answer {
                     status: 401 | 403, ..
                 },
             ) => Err(told(trouble, Operation::Update)),

@@ -13,7 +13,7 @@ use crate::core::Failure;
 use crate::exit::ExitAction;
 use crate::lease::inspect::{LockState, Sighting};
 use crate::lease::{blob, file};
-use crate::plan::{UsageError, of_blobs_alone, wishes};
+use crate::plan::{UsageError, of_blobs_alone, options};
 use crate::report;
 use crate::runtime::runtime;
 
@@ -79,9 +79,9 @@ pub(super) fn account(
     emulator: bool,
     access: &cli::Access,
 ) -> Result<Account, UsageError> {
-    let wishes = wishes(emulator, access);
+    let options = options(emulator, access);
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    Account::find(&variable, &wishes, target.url()).map_err(|why| UsageError::new(why.to_string()))
+    Account::find(&variable, &options, target.url()).map_err(|why| UsageError::new(why.to_string()))
 }
 
 /// What is found under a name.

@@ -2,31 +2,31 @@
 //! it by how that ended.
 //!
 //! ```text
-//! desk (pure: take, wait, leave) ─▶ worker ─▶ take ─▶ slot: hold(held, handler) ─▶ settle
+//! scheduler (pure: take, wait, leave) ─▶ worker ─▶ take ─▶ processor: drive(lease, workload) ─▶ settle
 //!                                                          │        │
 //!                                             the message's lock    the command, under a guardian
 //! ```
-//! [`settle`] is the table of what becomes of a message, [`desk`] what the worker does next: both
-//! are pure. [`held`] makes a lease of a message's lock, so that [`crate::driver`] and the core keep
+//! [`settle`] is the table of what becomes of a message, [`scheduler`] what the worker does next: both
+//! are pure. [`lease`] makes a lease of a message's lock, so that [`crate::driver`] and the core keep
 //! it as they keep every lease. Nothing here knows which kind of queue it is, but for `open`
-//! and `bus`.
+//! and `connect`.
 
-pub mod desk;
-pub mod handover;
-pub mod held;
+pub mod lease;
+pub mod message_io;
+pub mod scheduler;
 pub mod settle;
 
-mod away;
 #[cfg(feature = "service-bus")]
-mod bus;
-mod ending;
-mod handler;
-mod notary;
+mod connect;
+mod delay;
+mod exit_status;
+mod observer;
 mod open;
 mod preparing;
+mod processor;
 #[cfg(test)]
 pub(crate) mod scripted;
-mod slot;
 mod worker;
+mod workload;
 
 pub use worker::work;

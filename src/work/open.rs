@@ -16,7 +16,7 @@ pub(super) fn open(plan: &plan::Work) -> Result<Arc<dyn Queue>, UsageError> {
     match &plan.source {
         Source::Storage(source) => storage(source, max_body),
         #[cfg(feature = "service-bus")]
-        Source::ServiceBus(source) => super::bus::open(source, max_body),
+        Source::ServiceBus(source) => super::connect::open(source, max_body),
     }
 }
 
@@ -30,7 +30,7 @@ pub(super) fn refuse(why: impl ToString) -> UsageError {
 
 fn storage(source: &plan::Storage, max_body: usize) -> Result<Arc<dyn Queue>, UsageError> {
     let target = Target::parse(&source.queue).map_err(refuse)?;
-    let account = Account::find_queue(&variable, &source.wishes, target.url()).map_err(refuse)?;
+    let account = Account::find_queue(&variable, &source.options, target.url()).map_err(refuse)?;
     tracing::info!("credential: {}", account.kind());
     let queue = StorageQueue::open(Config {
         target,

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use futures::stream::{FuturesUnordered, StreamExt as _};
 
-use super::notary::Notary;
-use super::slot::Slot;
+use super::observer::WorkerObserver;
+use super::processor::MessageProcessor;
 use crate::clock::Instant;
 use crate::core::Failure;
 use crate::core::budget::{ATTEMPT, RETRY};
@@ -23,8 +23,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub(super) async fn prepare(
     queue: &dyn Queue,
     signals: &mut Signals,
-    idle: &mut [Slot],
-    notary: &Notary,
+    idle: &mut [MessageProcessor],
+    observer: &WorkerObserver,
 ) -> Result<Option<i32>, Missing> {
     let give_up_at = Instant::now() + PATIENCE;
     let mut told = false;
@@ -37,7 +37,7 @@ pub(super) async fn prepare(
             () = answer_for(idle) => {}
             looked = attempt => match looked {
                 Ok(()) => {
-                    notary.doubts(None);
+                    observer.doubts(None);
                     return Ok(None);
                 }
                 Err(Missing::Failed(Failure::Transient { why, .. }))
@@ -45,7 +45,7 @@ pub(super) async fn prepare(
                 {
                     if !std::mem::replace(&mut told, true) {
                         tracing::warn!("cannot reach the queue: {why}; retrying");
-                        notary.doubts(Some(format!("cannot reach the queue: {why}")));
+                        observer.doubts(Some(format!("cannot reach the queue: {why}")));
                     }
                 }
                 Err(missing) => return Err(missing),
@@ -62,10 +62,10 @@ pub(super) async fn prepare(
 }
 
 /// What happens to the guardians of idle slots: somebody has to answer whether they are well.
-pub(super) async fn news_of(idle: &mut [Slot]) -> WorkloadEvent {
-    let event = idle.iter_mut().map(|slot| async {
-        let event = slot.handle.next_event().await;
-        slot.lost |= event == WorkloadEvent::Lost;
+pub(super) async fn news_of(idle: &mut [MessageProcessor]) -> WorkloadEvent {
+    let event = idle.iter_mut().map(|processor| async {
+        let event = processor.handle.next_event().await;
+        processor.lost |= event == WorkloadEvent::Lost;
         event
     });
     let mut event: FuturesUnordered<_> = event.collect();
@@ -76,7 +76,7 @@ pub(super) async fn news_of(idle: &mut [Slot]) -> WorkloadEvent {
 }
 
 /// The same for as long as nothing can be made of it.
-async fn answer_for(idle: &mut [Slot]) {
+async fn answer_for(idle: &mut [MessageProcessor]) {
     loop {
         let _ = news_of(idle).await;
     }

@@ -1,8 +1,8 @@
-//! `trafficcop work`: opens the queue, forks a guardian for each slot, and takes messages until it
+//! `trafficcop work`: opens the queue, forks a guardian for each processor, and takes messages until it
 //! is done.
 //!
 //! Called by main with a validated plan, while the process has one thread. What to do next is
-//! decided by [`Desk`], what becomes of a message by [`super::settle`].
+//! decided by [`Scheduler`], what becomes of a message by [`super::settle`].
 
 use std::future::{Future, pending};
 use std::pin::Pin;
@@ -14,14 +14,14 @@ use futures::stream::{FuturesUnordered, StreamExt as _};
 use nix::errno::Errno;
 use tokio::sync::{mpsc, watch};
 
-use super::desk::{Desk, Next, Stop, Terms, Why};
-use super::ending::{said, words};
-use super::handover;
-use super::notary::{DRAINING, Notary};
+use super::exit_status::{said, words};
+use super::message_io;
+use super::observer::{DRAINING, WorkerObserver};
 use super::open::open;
 use super::preparing::{news_of, prepare};
+use super::processor::{Done, MessageProcessor, ProcessorContext};
+use super::scheduler::{Next, Scheduler, Stop, Terms, Why};
 use super::settle::Rules;
-use super::slot::{Done, Shop, Slot};
 use crate::clock::Instant;
 use crate::core::Failure;
 use crate::core::budget::ATTEMPT;
@@ -51,7 +51,7 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 pub fn work(plan: plan::Work) -> anyhow::Result<ExitAction> {
     let path = std::env::var_os("PATH");
     if let Some(program) = plan.command.first()
-        && let Err(errno) = guardian::resolve(program, path.as_deref())
+        && let Err(errno) = guardian::which(program, path.as_deref())
     {
         let why = Why::NotStarted {
             errno: errno as i32,
@@ -66,8 +66,8 @@ pub fn work(plan: plan::Work) -> anyhow::Result<ExitAction> {
         .transpose()?;
     let queue = open(&plan)?;
     let base = if plan.in_directories {
-        let base = handover::base(std::env::var_os("TMPDIR")).map_err(UsageError::new)?;
-        handover::sweep(&base);
+        let base = message_io::base(std::env::var_os("TMPDIR")).map_err(UsageError::new)?;
+        message_io::sweep(&base);
         Some(base)
     } else {
         None
@@ -89,24 +89,24 @@ pub fn work(plan: plan::Work) -> anyhow::Result<ExitAction> {
         queue.name(),
         plan.concurrency
     );
-    let notary = Notary::new(&plan, queue.name(), first);
+    let observer = WorkerObserver::new(&plan, queue.name(), first);
     #[cfg(feature = "http")]
     if let Some(listener) = listener {
-        notary.serve(server(listener, &*queue, &guardians)?);
+        observer.serve(server(listener, &*queue, &guardians)?);
     }
-    let shop = Shop {
+    let context = ProcessorContext {
         queue: queue.name().to_owned(),
         rules: rules(&plan),
         renew_at: plan.renew_at,
         stop_signal: plan.stop_signal,
         kill_after: plan.kill_after,
         base,
-        notary,
+        observer,
         delays: queue.delays(),
         leaving: watch::channel(false).1,
     };
     let runtime = runtime()?;
-    let leave = runtime.block_on(begin(&plan, queue, shop, guardians));
+    let leave = runtime.block_on(begin(&plan, queue, context, guardians));
     // A call that hangs must not keep us here.
     runtime.shutdown_background();
     leave
@@ -157,21 +157,21 @@ fn server(
 async fn begin(
     plan: &plan::Work,
     queue: Arc<dyn Queue>,
-    mut shop: Shop,
+    mut context: ProcessorContext,
     guardians: Vec<Guardian>,
 ) -> anyhow::Result<ExitAction> {
     let mut signals = Signals::listen()?;
     let (hurry, hurried) = watch::channel(false);
     let leaving;
-    (leaving, shop.leaving) = watch::channel(false);
-    let notary = shop.notary.clone();
-    notary.begin(guardians.iter().map(Guardian::health_check).collect());
+    (leaving, context.leaving) = watch::channel(false);
+    let observer = context.observer.clone();
+    observer.begin(guardians.iter().map(Guardian::health_check).collect());
     let mut posts = Vec::new();
     let mut idle = Vec::new();
     for (number, guardian) in guardians.into_iter().enumerate() {
         let (post, relay) = mpsc::unbounded_channel();
         posts.push(post);
-        idle.push(Slot {
+        idle.push(MessageProcessor {
             number,
             handle: guardian.attend().map_err(no_guardian)?,
             signals: Signals::relayed(relay),
@@ -179,7 +179,7 @@ async fn begin(
             lost: false,
         });
     }
-    let prepared = prepare(&*queue, &mut signals, &mut idle, &notary).await;
+    let prepared = prepare(&*queue, &mut signals, &mut idle, &observer).await;
     let leave = match prepared {
         Ok(None) => {
             let terms = Terms {
@@ -190,9 +190,9 @@ async fn begin(
                 waits: queue.waits(),
             };
             let mut worker = Worker {
-                desk: Desk::new(terms, plan.seed, Instant::now()),
+                scheduler: Scheduler::new(terms, plan.seed, Instant::now()),
                 queue: Arc::clone(&queue),
-                shop: Arc::new(shop),
+                context: Arc::new(context),
                 idle,
                 running: FuturesUnordered::new(),
                 posts,
@@ -202,49 +202,55 @@ async fn begin(
                 last: None,
             };
             let why = worker.run(&mut signals).await;
-            notary.stops();
+            observer.stops();
             queue.close(Instant::now() + CLOSING).await;
-            join_all(worker.idle.into_iter().map(|slot| slot.handle.dismiss())).await;
+            join_all(
+                worker
+                    .idle
+                    .into_iter()
+                    .map(|processor| processor.handle.dismiss()),
+            )
+            .await;
             let leave = said(&why, plan, worker.last.as_ref());
-            notary.finish(&words(&why), leave);
+            observer.finish(&words(&why), leave);
             leave
         }
         Ok(Some(signal)) => {
-            notary.stops();
+            observer.stops();
             queue.close(Instant::now() + CLOSING).await;
-            join_all(idle.into_iter().map(|slot| slot.handle.dismiss())).await;
+            join_all(idle.into_iter().map(|processor| processor.handle.dismiss())).await;
             let why = Why::Stopped(signal);
             let leave = said(&why, plan, None);
-            notary.finish(&words(&why), leave);
+            observer.finish(&words(&why), leave);
             leave
         }
         Err(missing) => {
-            notary.stops();
+            observer.stops();
             queue.close(Instant::now() + CLOSING).await;
-            join_all(idle.into_iter().map(|slot| slot.handle.dismiss())).await;
+            join_all(idle.into_iter().map(|processor| processor.handle.dismiss())).await;
             let cause = missing.to_string();
             let error = anyhow::Error::from(missing);
             report::failure(&error);
             let leave = ExitAction::of_error(&error);
-            notary.finish(&cause, leave);
+            observer.finish(&cause, leave);
             leave
         }
     };
     Ok(leave)
 }
 
-type Job = Pin<Box<dyn Future<Output = (Slot, Done)>>>;
+type Job = Pin<Box<dyn Future<Output = (MessageProcessor, Done)>>>;
 type Stopping = Pin<Box<dyn Future<Output = ()>>>;
 type Taking = Pin<Box<dyn Future<Output = Result<Vec<Message>, Failure>>>>;
 
 /// Everything the loop has in its hands.
 struct Worker {
-    desk: Desk,
+    scheduler: Scheduler,
     queue: Arc<dyn Queue>,
-    shop: Arc<Shop>,
-    idle: Vec<Slot>,
+    context: Arc<ProcessorContext>,
+    idle: Vec<MessageProcessor>,
     running: FuturesUnordered<Job>,
-    /// By which each slot's message hears of signals.
+    /// By which each processor's message hears of signals.
     posts: Vec<mpsc::UnboundedSender<SignalEvent>>,
     hurry: watch::Sender<bool>,
     leaving: watch::Sender<bool>,
@@ -259,23 +265,23 @@ impl Worker {
         let mut taking: Option<Taking> = None;
         let mut stopping: Option<Stopping> = None;
         let mut stopped = false;
-        if self.idle.iter().any(|slot| slot.lost) {
+        if self.idle.iter().any(|processor| processor.lost) {
             self.heard(&WorkloadEvent::Lost);
         }
         loop {
             let now = Instant::now();
-            if self.queue.waits() && (self.desk.is_leaving() || !self.desk.is_taking()) {
+            if self.queue.waits() && (self.scheduler.is_leaving() || !self.scheduler.is_taking()) {
                 taking = None;
             }
-            if self.desk.is_leaving() && stopping.is_none() && !stopped {
+            if self.scheduler.is_leaving() && stopping.is_none() && !stopped {
                 self.leaving.send_replace(true);
                 stopping = Some(self.stop_the_queue());
             }
-            if let Some(signal) = self.desk.ends(now) {
+            if let Some(signal) = self.scheduler.ends(now) {
                 tracing::info!("the grace is over: stopping what still runs");
                 self.tell(&SignalEvent::Stop(signal));
             }
-            let until = match self.desk.next(now) {
+            let until = match self.scheduler.next(now) {
                 Next::ExitAction(why) => {
                     drop(taking.take());
                     if !stopped {
@@ -285,10 +291,10 @@ impl Worker {
                     return why;
                 }
                 Next::Take(most) => {
-                    self.desk.takes(now, most);
+                    self.scheduler.takes(now, most);
                     let queue = Arc::clone(&self.queue);
                     let until = match queue.waits() {
-                        true => self.desk.listens_until(now),
+                        true => self.scheduler.listens_until(now),
                         false => now + ATTEMPT.min(queue.lock_time() / 2),
                     };
                     // The one before goes first.
@@ -314,8 +320,8 @@ impl Worker {
             tokio::select! {
                 biased;
                 asked = signals.next() => self.asked(asked),
-                Some((slot, done)) = self.running.next(), if !self.running.is_empty() => {
-                    self.done(slot, done);
+                Some((processor, done)) = self.running.next(), if !self.running.is_empty() => {
+                    self.done(processor, done);
                 }
                 taken = taken => {
                     taking = None;
@@ -325,7 +331,7 @@ impl Worker {
                     stopping = None;
                     stopped = true;
                     if self.queue.waits() {
-                        self.desk.withdrawn();
+                        self.scheduler.withdrawn();
                     }
                 }
                 event = news_of(&mut self.idle) => self.heard(&event),
@@ -341,31 +347,32 @@ impl Worker {
     }
 
     fn show(&self) {
-        let state = match self.desk.running() {
-            _ if self.desk.is_leaving() => DRAINING,
+        let state = match self.scheduler.running() {
+            _ if self.scheduler.is_leaving() => DRAINING,
             0 => "waiting",
             _ => "working",
         };
-        self.shop.notary.enter(state, self.desk.running());
+        self.context.observer.enter(state, self.scheduler.running());
     }
 
     fn tell(&self, asked: &SignalEvent) {
         for post in &self.posts {
-            // A slot that is gone hears nothing.
+            // A processor that is gone hears nothing.
             let _ = post.send(asked.clone());
         }
     }
 
     fn asked(&mut self, asked: SignalEvent) {
         match asked {
-            SignalEvent::Stop(signal) => match self.desk.asked_to_stop(Instant::now(), signal) {
+            SignalEvent::Stop(signal) => match self.scheduler.asked_to_stop(Instant::now(), signal)
+            {
                 Stop::Finish => {
-                    let running = self.desk.running();
+                    let running = self.scheduler.running();
                     tracing::info!("asked to stop: taking no more messages, finishing {running}");
                 }
                 Stop::AtOnce => {
                     tracing::info!("asked to stop at once");
-                    self.desk.has_ended();
+                    self.scheduler.has_ended();
                     self.hurry.send_replace(true);
                     self.tell(&SignalEvent::Stop(signal));
                 }
@@ -389,7 +396,7 @@ impl Worker {
         if *event == WorkloadEvent::Lost {
             tracing::error!("a guardian died or fell silent: taking no more messages");
             let why = Why::GuardianLost { overlap: false };
-            self.desk.leave(Instant::now(), why);
+            self.scheduler.leave(Instant::now(), why);
         }
     }
 
@@ -402,55 +409,56 @@ impl Worker {
                     Failure::Fatal { denied, .. } => Some(denied),
                     _ => None,
                 };
-                self.desk.took_nothing(now, failure.to_string(), denied);
-                if !std::mem::replace(&mut self.doubt, true) && !self.desk.is_leaving() {
+                self.scheduler
+                    .took_nothing(now, failure.to_string(), denied);
+                if !std::mem::replace(&mut self.doubt, true) && !self.scheduler.is_leaving() {
                     tracing::warn!("cannot take messages: {failure}; retrying");
                 }
-                self.shop
-                    .notary
+                self.context
+                    .observer
                     .doubts(Some(format!("cannot take messages: {failure}")));
                 return;
             }
         };
         if std::mem::take(&mut self.doubt) {
             tracing::info!("the queue answers again");
-            self.shop.notary.doubts(None);
+            self.context.observer.doubts(None);
         }
         let mut count = 0;
         for message in messages {
-            let Some(slot) = self.idle.pop() else {
+            let Some(processor) = self.idle.pop() else {
                 // More than was asked for: it comes again when its lock has run out.
                 continue;
             };
             count += 1;
-            let shop = Arc::clone(&self.shop);
-            self.running.push(if self.desk.is_leaving() {
-                Box::pin(slot.give_back(message, shop))
+            let context = Arc::clone(&self.context);
+            self.running.push(if self.scheduler.is_leaving() {
+                Box::pin(processor.give_back(message, context))
             } else {
-                Box::pin(slot.work(message, shop))
+                Box::pin(processor.work(message, context))
             });
         }
-        self.desk.took(now, count);
+        self.scheduler.took(now, count);
     }
 
-    fn done(&mut self, slot: Slot, done: Done) {
+    fn done(&mut self, processor: MessageProcessor, done: Done) {
         let now = Instant::now();
-        self.idle.push(slot);
-        self.desk.done(now, done.ran);
+        self.idle.push(processor);
+        self.scheduler.done(now, done.ran);
         if let Some(result) = &done.put_aside {
-            self.desk.put_aside(now, result.clone());
+            self.scheduler.put_aside(now, result.clone());
         }
         if done.lost {
             let overlap = done.overlap;
-            self.desk.leave(now, Why::GuardianLost { overlap });
+            self.scheduler.leave(now, Why::GuardianLost { overlap });
         }
         if let Some(why) = &done.no_handover {
             let why = why.clone();
-            self.desk.leave(now, Why::NoHandover { why });
+            self.scheduler.leave(now, Why::NoHandover { why });
         }
         // The deadline had passed when it was to be started: that is nobody's fault.
         if let Some(errno) = done.errno.filter(|errno| *errno != Errno::ETIME as i32) {
-            self.desk.leave(now, Why::NotStarted { errno });
+            self.scheduler.leave(now, Why::NotStarted { errno });
         }
         if done.ran {
             self.last = Some(done);

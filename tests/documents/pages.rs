@@ -1,7 +1,7 @@
 //! The man pages of the program and of the verbs that drive a command.
 
 use clap_mangen::roff::{Roff, bold, roman};
-use trafficcop::work::handover;
+use trafficcop::work::message_io;
 use trafficcop::{cli, exit};
 
 use crate::definition;
@@ -112,7 +112,7 @@ pub(crate) fn page_of_work() -> Vec<u8> {
     rest.control("PP", []);
     rest.text([roman(by_variable("--lock-time") + THE_COMMAND_FINDS)]);
     rows(&mut rest, cli::FOR_THE_MESSAGE);
-    section(&mut rest, "MESSAGE.JSON", handover::FIELDS);
+    section(&mut rest, "MESSAGE.JSON", message_io::FIELDS);
     examples(&mut rest, cli::WORK_EXAMPLES);
     see_also(
         &mut rest,

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-use trafficcop::azure::{Account, Wishes};
+use trafficcop::azure::{Account, AuthOptions};
 use trafficcop::lease::Store;
 use trafficcop::lease::blob::{Blob, Config, Target};
 use trafficcop::lease::record::Candidate;
@@ -90,14 +90,14 @@ fn the_libraries_beneath_us_show_none_at_their_highest_level() {
         };
         Some(value.to_owned())
     };
-    let wishes = Wishes {
+    let options = AuthOptions {
         ca_file: Some(authority().file.clone()),
-        ..Wishes::default()
+        ..AuthOptions::default()
     };
     let target = Target::parse(&stage.blob).expect("a target");
     let mut told = String::new();
     tracing::subscriber::with_default(subscriber, || {
-        let account = Account::find(&get, &wishes, target.url()).expect("an account");
+        let account = Account::find(&get, &options, target.url()).expect("an account");
         told += &format!("{account:?}");
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()

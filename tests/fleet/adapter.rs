@@ -8,7 +8,7 @@ use std::time::Duration;
 use trafficcop::clock::Instant;
 use trafficcop::core::{Failure, Grant, Sight};
 
-use super::desk::{Desk, Returned, Spent, Trouble};
+use super::desk::{Desk, Returned, ServiceError, Spent};
 use super::store::{Code, Id, LeaseState, Record, Reply, Request};
 
 /// How long a request may be on its way.
@@ -93,10 +93,12 @@ impl Adapter {
                 etag,
                 record,
             }) => (lease, Some(etag), record),
-            Err(Trouble::Code(Code::BlobNotFound)) => {
+            Err(ServiceError::Code(Code::BlobNotFound)) => {
                 match desk.exchange(Request::Create, give_up_at).await {
                     Ok(Reply::Etag(etag)) => (LeaseState::Free, Some(etag), None),
-                    Err(Trouble::Code(Code::BlobAlreadyExists)) => (LeaseState::Free, None, None),
+                    Err(ServiceError::Code(Code::BlobAlreadyExists)) => {
+                        (LeaseState::Free, None, None)
+                    }
                     Err(trouble) => return Err(trouble.doubt()),
                     Ok(other) => unreachable!("{other:?} to a create"),
                 }
@@ -118,11 +120,11 @@ impl Adapter {
             Ok(Reply::Etag(etag)) => etag,
             Ok(other) => unreachable!("{other:?} to an acquire"),
             Err(trouble) => {
-                if let Trouble::Code(_) = trouble {
+                if let ServiceError::Code(_) = trouble {
                     self.state().perhaps = earlier;
                 }
                 return Err(match trouble {
-                    Trouble::Code(Code::LeaseAlreadyPresent | Code::LeaseIsBreaking) => {
+                    ServiceError::Code(Code::LeaseAlreadyPresent | Code::LeaseIsBreaking) => {
                         Failure::Held(match lease {
                             LeaseState::Free => Sight::default(),
                             LeaseState::Leased | LeaseState::Breaking => sight(record),
@@ -216,7 +218,7 @@ impl Adapter {
                 }
                 Err(trouble) => {
                     written = Some(record);
-                    if !matches!(trouble, Trouble::Code(Code::ConditionNotMet)) {
+                    if !matches!(trouble, ServiceError::Code(Code::ConditionNotMet)) {
                         self.again(trouble, stop_at).await?;
                     } else if desk.now.get() >= stop_at {
                         return Err(trouble.doubt());
@@ -226,7 +228,7 @@ impl Adapter {
         }
     }
 
-    async fn again(&self, trouble: Trouble, stop_at: Instant) -> Result<(), Failure> {
+    async fn again(&self, trouble: ServiceError, stop_at: Instant) -> Result<(), Failure> {
         if trouble.is_gone() {
             return Err(Failure::Transient {
                 why: String::new(),
@@ -234,7 +236,7 @@ impl Adapter {
             });
         }
         let mut pause = Duration::from_millis(300);
-        if let Trouble::Error {
+        if let ServiceError::Error {
             retry_after: Some(wished),
             ..
         } = trouble
@@ -260,7 +262,7 @@ impl Adapter {
             Ok(_) => return Ok(()),
             Err(trouble) => trouble,
         };
-        if let Trouble::Code(Code::LeaseIsBrokenAndCannotBeRenewed) = trouble {
+        if let ServiceError::Code(Code::LeaseIsBrokenAndCannotBeRenewed) = trouble {
             let until = match self.rest_of_breaking(give_up_at).await {
                 Ok(until) => until,
                 Err(trouble) if self.state().breaking == Some(id) => return Err(trouble.doubt()),
@@ -278,7 +280,7 @@ impl Adapter {
         Err(trouble.doubt())
     }
 
-    async fn rest_of_breaking(&self, give_up_at: Instant) -> Result<Option<Instant>, Trouble> {
+    async fn rest_of_breaking(&self, give_up_at: Instant) -> Result<Option<Instant>, ServiceError> {
         let desk = &self.desk;
         let limit = give_up_at.min(desk.now.get() + Duration::from_secs(1));
         let look = desk.exchange(Request::Look { lease: None }, limit).await;
@@ -298,7 +300,7 @@ impl Adapter {
                 let rest = rest.checked_sub(Duration::from_secs(1));
                 Ok(rest.map(|rest| asked + rest))
             }
-            Err(Trouble::Code(_)) => Ok(None),
+            Err(ServiceError::Code(_)) => Ok(None),
             Err(trouble) => Err(trouble),
             Ok(other) => unreachable!("{other:?} to a break"),
         }
@@ -318,7 +320,7 @@ impl Adapter {
             spent
         };
         let returned = self.desk.release_until(&spent, give_up_at).await;
-        let returned = returned.map_err(Trouble::doubt)?;
+        let returned = returned.map_err(ServiceError::doubt)?;
         self.state().spent = None;
         match returned {
             Returned::Done => Ok(()),
@@ -343,7 +345,7 @@ impl Adapter {
             .exchange(set, give_up_at)
             .await
             .map(drop)
-            .map_err(Trouble::doubt)
+            .map_err(ServiceError::doubt)
     }
 }
 

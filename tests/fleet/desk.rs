@@ -28,7 +28,7 @@ pub(crate) struct Desk {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Trouble {
+pub(crate) enum ServiceError {
     Code(Code),
     Error {
         status: u16,
@@ -37,20 +37,20 @@ pub(crate) enum Trouble {
     Silence,
 }
 
-impl Trouble {
+impl ServiceError {
     pub(crate) fn is_gone(self) -> bool {
         matches!(
             self,
-            Trouble::Code(Code::Mismatch | Code::NotPresent | Code::BlobNotFound)
+            ServiceError::Code(Code::Mismatch | Code::NotPresent | Code::BlobNotFound)
         )
     }
 
     /// What was asked for may have been done.
     pub(crate) fn is_unclear(self) -> bool {
         match self {
-            Trouble::Code(_) => false,
-            Trouble::Error { status, .. } => !(400..500).contains(&status) || status == 408,
-            Trouble::Silence => true,
+            ServiceError::Code(_) => false,
+            ServiceError::Error { status, .. } => !(400..500).contains(&status) || status == 408,
+            ServiceError::Silence => true,
         }
     }
 
@@ -58,7 +58,7 @@ impl Trouble {
         Failure::Transient {
             why: String::new(),
             retry_after: match self {
-                Trouble::Error { retry_after, .. } => retry_after,
+                ServiceError::Error { retry_after, .. } => retry_after,
                 _ => None,
             },
         }
@@ -93,10 +93,10 @@ impl Desk {
         &self,
         request: Request,
         give_up_at: Instant,
-    ) -> Result<Reply, Trouble> {
+    ) -> Result<Reply, ServiceError> {
         let limit = give_up_at.min(self.now.get() + EXCHANGE);
         if self.now.get() >= limit {
-            return Err(Trouble::Silence);
+            return Err(ServiceError::Silence);
         }
         let slot = self.slots.get();
         self.slots.set(slot + 1);
@@ -115,12 +115,12 @@ impl Desk {
         })
         .await;
         match reply {
-            None => Err(Trouble::Silence),
-            Some(Reply::Refused(code)) => Err(Trouble::Code(code)),
+            None => Err(ServiceError::Silence),
+            Some(Reply::Refused(code)) => Err(ServiceError::Code(code)),
             Some(Reply::Error {
                 status,
                 retry_after,
-            }) => Err(Trouble::Error {
+            }) => Err(ServiceError::Error {
                 status,
                 retry_after,
             }),
@@ -133,7 +133,7 @@ impl Desk {
         &self,
         spent: &Spent,
         give_up_at: Instant,
-    ) -> Result<Returned, Trouble> {
+    ) -> Result<Returned, ServiceError> {
         let mut pause = Duration::from_millis(250);
         loop {
             let unclear = spent.unclear.replace(true);
@@ -148,7 +148,7 @@ impl Desk {
                 spent.unclear.set(unclear);
             }
             let pause_now = match trouble {
-                Trouble::Error {
+                ServiceError::Error {
                     retry_after: Some(wished),
                     ..
                 } => pause.max(wished),

@@ -9,15 +9,15 @@ fn find(entity: &str, vars: &[(&str, &str)], auth: Auth) -> Result<ServiceBus, A
         let found = vars.iter().find(|(known, _)| *known == name);
         found.map(|(_, value)| (*value).to_owned())
     };
-    let wishes = Wishes {
+    let options = AuthOptions {
         auth,
-        ..Wishes::default()
+        ..AuthOptions::default()
     };
-    let asked = Asked {
+    let asked = ServiceBusOptions {
         entity: entity.to_owned(),
-        ..Asked::default()
+        ..ServiceBusOptions::default()
     };
-    ServiceBus::find(&get, &wishes, &asked)
+    ServiceBus::find(&get, &options, &asked)
 }
 
 fn string(endpoint: &str, more: &str) -> String {
@@ -130,15 +130,15 @@ fn a_queue_is_named_in_each_of_its_forms() {
         assert_eq!(bus.entity, path);
         assert_eq!(bus.host, "contoso.servicebus.windows.net");
     }
-    let asked = Asked {
+    let asked = ServiceBusOptions {
         entity: "news/Subscriptions/web".into(),
         dead_letters: true,
         string_in: Some("BUS".into()),
     };
     let get = |name: &str| (name == "BUS").then(|| format!("{text};EntityPath=news"));
-    let bus = ServiceBus::find(&get, &Wishes::default(), &asked).expect("a bus");
+    let bus = ServiceBus::find(&get, &AuthOptions::default(), &asked).expect("a bus");
     assert_eq!(bus.entity, "news/Subscriptions/web/$DeadLetterQueue");
-    let said = ServiceBus::find(&|_| None, &Wishes::default(), &asked).expect_err("not set");
+    let said = ServiceBus::find(&|_| None, &AuthOptions::default(), &asked).expect_err("not set");
     assert!(said.to_string().contains("BUS, which is not set"), "{said}");
 }
 

@@ -13,7 +13,7 @@ use azure_core::time::{OffsetDateTime, to_rfc3339};
 use super::notes::{self, Notes};
 use super::wire::{LeaseState, View};
 use super::{Blob, Held, Spent, is_gone, is_taken, is_there};
-use crate::azure::{Operation, Trouble};
+use crate::azure::{Operation, ServiceError};
 use crate::clock::Instant;
 use crate::core::budget::LATE;
 use crate::core::{Failure, Grant, Sight};
@@ -192,7 +192,7 @@ impl Blob {
         }
     }
 
-    fn not_acquired(&self, trouble: &Trouble, view: &View) -> Failure {
+    fn not_acquired(&self, trouble: &ServiceError, view: &View) -> Failure {
         if is_taken(trouble) {
             self.prove(Operation::Acquire);
             // Whoever was faster has not told us his name yet.
@@ -298,7 +298,7 @@ impl Blob {
     /// Waits a little before the next try, if there is to be one.
     async fn again(
         &self,
-        trouble: &Trouble,
+        trouble: &ServiceError,
         operation: Operation,
         stop_at: Instant,
     ) -> Result<(), Failure> {

@@ -6,7 +6,7 @@
 //! what we wrote last, if that was answered. It must never take a write of ours for another's.
 
 use super::{Blob, Held};
-use crate::azure::Trouble;
+use crate::azure::ServiceError;
 
 impl Held {
     /// Its id, and the ETag of what stands there if nobody but us writes.
@@ -26,7 +26,7 @@ impl Blob {
     }
 
     /// That write was not answered as it should be; `unanswered` is what [`Blob::begin_to_write`] said.
-    pub(super) fn not_written(&self, trouble: &Trouble, unanswered: bool) {
+    pub(super) fn not_written(&self, trouble: &ServiceError, unanswered: bool) {
         if trouble.is_unclear() {
             return;
         }

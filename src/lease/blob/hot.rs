@@ -13,7 +13,7 @@ use azure_core::Uuid;
 
 use super::wire::{LeaseState, Wire};
 use super::{Blob, Config, connect, is_taken, is_there, notes};
-use crate::azure::Trouble;
+use crate::azure::ServiceError;
 use crate::clock::Instant;
 use crate::core::Duty;
 use crate::core::duty::{Heard, Move, Question, Roster, TERM};
@@ -175,7 +175,7 @@ impl Sibling {
 }
 
 /// What trouble with the sibling means for the looking.
-fn meaning(trouble: &Trouble, question: Question) -> Heard {
+fn meaning(trouble: &ServiceError, question: Question) -> Heard {
     match trouble.code() {
         Some("BlobNotFound") => return Heard::Missing,
         // Gone with the lock: what becomes of that is not decided here.
@@ -192,7 +192,7 @@ fn meaning(trouble: &Trouble, question: Question) -> Heard {
     // 401 is what a token that has just ended gets.
     let passing = matches!(
         trouble,
-        Trouble::Answer {
+        ServiceError::Answer {
             status: 401 | 408 | 412 | 429,
             ..
         }

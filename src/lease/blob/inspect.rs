@@ -5,7 +5,7 @@
 use super::notes::{self, Notes};
 use super::wire::{LeaseState, Wire};
 use super::{OpenError, Target};
-use crate::azure::{Account, Operation, Trouble};
+use crate::azure::{Account, Operation, ServiceError};
 use crate::clock::Instant;
 use crate::core::Failure;
 use crate::lease::inspect::{Broken, LockState, Sighting, UNREAD};
@@ -66,7 +66,7 @@ impl Inspector {
     }
 
     /// A name in a container that is not there is mistyped as likely as not.
-    fn unseen(&self, trouble: &Trouble, operation: Operation) -> Failure {
+    fn unseen(&self, trouble: &ServiceError, operation: Operation) -> Failure {
         match trouble.code() {
             Some("ContainerNotFound") => Failure::Fatal {
                 why: format!(
@@ -134,7 +134,7 @@ impl Inspector {
         }
     }
 
-    pub(super) fn failure(&self, trouble: &Trouble, operation: Operation) -> Failure {
+    pub(super) fn failure(&self, trouble: &ServiceError, operation: Operation) -> Failure {
         match trouble.failure(operation, &self.address, false) {
             Failure::Transient { retry_after, .. } => Failure::Transient {
                 why: format!("{}: {}", self.address, trouble.why()),

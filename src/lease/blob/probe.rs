@@ -12,7 +12,7 @@ use azure_storage_blob::{BlobServiceClient, BlobServiceClientOptions};
 
 use super::wire::{Around, LeaseState, Wire};
 use super::{OpenError, Target};
-use crate::azure::{Account, Trouble};
+use crate::azure::{Account, ServiceError};
 use crate::clock::Instant;
 
 /// How long the probe's lease lasts: the shortest there is.
@@ -75,7 +75,7 @@ impl Probe {
     ///
     /// # Errors
     /// The service's, as for all that follow.
-    pub async fn look(&self, give_up_at: Instant) -> Result<Surroundings, Trouble> {
+    pub async fn look(&self, give_up_at: Instant) -> Result<Surroundings, ServiceError> {
         self.wire.look_around(give_up_at).await.map(Into::into)
     }
 
@@ -83,7 +83,10 @@ impl Probe {
     ///
     /// # Errors
     /// See [`Probe::look`].
-    pub async fn look_at_container(&self, give_up_at: Instant) -> Result<Surroundings, Trouble> {
+    pub async fn look_at_container(
+        &self,
+        give_up_at: Instant,
+    ) -> Result<Surroundings, ServiceError> {
         let around = self.wire.look_at_container(give_up_at).await;
         around.map(Into::into)
     }
@@ -92,16 +95,18 @@ impl Probe {
     ///
     /// # Errors
     /// See [`Probe::look`].
-    pub async fn soft_delete(&self, give_up_at: Instant) -> Result<Option<i32>, Trouble> {
+    pub async fn soft_delete(&self, give_up_at: Instant) -> Result<Option<i32>, ServiceError> {
         let options = BlobServiceClientOptions {
             client_options: self.account.client_options(),
             ..BlobServiceClientOptions::default()
         };
         let url = self.account.authorised(self.account.endpoint());
         let service = BlobServiceClient::new(url, None, Some(options))
-            .map_err(|error| Trouble::of(&error))?;
+            .map_err(|error| ServiceError::of(&error))?;
         let answer = crate::azure::limited(give_up_at, service.get_properties(None)).await?;
-        let known = answer.into_model().map_err(|error| Trouble::of(&error))?;
+        let known = answer
+            .into_model()
+            .map_err(|error| ServiceError::of(&error))?;
         let policy = known.delete_retention_policy;
         Ok(policy
             .filter(|policy| policy.enabled == Some(true))
@@ -112,7 +117,7 @@ impl Probe {
     ///
     /// # Errors
     /// See [`Probe::look`].
-    pub async fn create(&self, give_up_at: Instant) -> Result<(), Trouble> {
+    pub async fn create(&self, give_up_at: Instant) -> Result<(), ServiceError> {
         self.wire
             .create_blob(None, None, give_up_at)
             .await
@@ -123,7 +128,7 @@ impl Probe {
     ///
     /// # Errors
     /// See [`Probe::look`].
-    pub async fn acquire(&self, give_up_at: Instant) -> Result<(), Trouble> {
+    pub async fn acquire(&self, give_up_at: Instant) -> Result<(), ServiceError> {
         let lease = &self.lease;
         self.wire
             .acquire(lease, SECONDS, give_up_at)
@@ -135,7 +140,7 @@ impl Probe {
     ///
     /// # Errors
     /// See [`Probe::look`].
-    pub async fn renew(&self, give_up_at: Instant) -> Result<(), Trouble> {
+    pub async fn renew(&self, give_up_at: Instant) -> Result<(), ServiceError> {
         let renewed = self.wire.renew(&self.lease, give_up_at).await;
         renewed.map(drop)
     }
@@ -144,7 +149,7 @@ impl Probe {
     ///
     /// # Errors
     /// See [`Probe::look`].
-    pub async fn write(&self, give_up_at: Instant) -> Result<(), Trouble> {
+    pub async fn write(&self, give_up_at: Instant) -> Result<(), ServiceError> {
         // No key of a record: a listing shall not take it for a lock.
         let metadata = HashMap::from([("trafficcop_doctor".to_owned(), "1".to_owned())]);
         self.wire
@@ -157,7 +162,7 @@ impl Probe {
     ///
     /// # Errors
     /// See [`Probe::look`].
-    pub async fn release(&self, give_up_at: Instant) -> Result<(), Trouble> {
+    pub async fn release(&self, give_up_at: Instant) -> Result<(), ServiceError> {
         self.wire.release(&self.lease, give_up_at).await
     }
 
@@ -165,7 +170,7 @@ impl Probe {
     ///
     /// # Errors
     /// See [`Probe::look`].
-    pub async fn break_lease(&self, give_up_at: Instant) -> Result<bool, Trouble> {
+    pub async fn break_lease(&self, give_up_at: Instant) -> Result<bool, ServiceError> {
         self.wire.break_lease(Some(0), None, give_up_at).await?;
         let view = self.wire.look(None, give_up_at).await?;
         Ok(view.lease == LeaseState::Free)
@@ -175,7 +180,7 @@ impl Probe {
     ///
     /// # Errors
     /// See [`Probe::look`].
-    pub async fn delete(&self, give_up_at: Instant) -> Result<(), Trouble> {
+    pub async fn delete(&self, give_up_at: Instant) -> Result<(), ServiceError> {
         self.wire.delete(give_up_at).await
     }
 }

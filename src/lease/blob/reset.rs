@@ -8,7 +8,7 @@ use azure_core::Uuid;
 
 use super::inspect::{Inspector, has_unread};
 use super::notes::{self, Notes};
-use crate::azure::{Operation, Trouble};
+use crate::azure::{Operation, ServiceError};
 use crate::clock::Instant;
 use crate::core::Failure;
 use crate::lease::inspect::{Errands, Forgotten};
@@ -57,7 +57,7 @@ impl Inspector {
         shown: &Ledger,
         give_up_at: Instant,
     ) -> Result<Forgotten, Failure> {
-        let failed = |trouble: Trouble, operation| self.failure(&trouble, operation);
+        let failed = |trouble: ServiceError, operation| self.failure(&trouble, operation);
         let view = self.wire.look(Some(id), give_up_at).await;
         let view = view.map_err(|trouble| failed(trouble, Operation::Look))?;
         let mut notes = view.notes;

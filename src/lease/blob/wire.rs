@@ -21,7 +21,7 @@ use azure_storage_blob::{
 use futures::TryStreamExt as _;
 
 use super::notes::{self, Notes};
-use crate::azure::{Trouble, limited};
+use crate::azure::{ServiceError, limited};
 use crate::clock::Instant;
 
 /// How many blobs a page of a listing has: their metadata can be 8 KiB each.
@@ -69,7 +69,11 @@ pub(super) struct Wire {
 
 impl Wire {
     /// Makes the clients; nothing is sent. The URLs may hold a secret.
-    pub(super) fn new(blob: Url, container: Url, options: &ClientOptions) -> Result<Wire, Trouble> {
+    pub(super) fn new(
+        blob: Url,
+        container: Url,
+        options: &ClientOptions,
+    ) -> Result<Wire, ServiceError> {
         let blob_options = BlobClientOptions {
             client_options: options.clone(),
             ..BlobClientOptions::default()
@@ -80,9 +84,9 @@ impl Wire {
         };
         Ok(Wire {
             blob: BlobClient::new(blob, None, Some(blob_options))
-                .map_err(|error| Trouble::of(&error))?,
+                .map_err(|error| ServiceError::of(&error))?,
             container: BlobContainerClient::new(container, None, Some(container_options))
-                .map_err(|error| Trouble::of(&error))?,
+                .map_err(|error| ServiceError::of(&error))?,
         })
     }
 
@@ -91,7 +95,7 @@ impl Wire {
         &self,
         lease: Option<&str>,
         give_up_at: Instant,
-    ) -> Result<View, Trouble> {
+    ) -> Result<View, ServiceError> {
         let options = BlobClientGetPropertiesOptions {
             lease_id: lease.map(str::to_owned),
             ..Default::default()
@@ -101,18 +105,21 @@ impl Wire {
     }
 
     /// What the service says of itself with the blob's properties.
-    pub(super) async fn look_around(&self, give_up_at: Instant) -> Result<Around, Trouble> {
+    pub(super) async fn look_around(&self, give_up_at: Instant) -> Result<Around, ServiceError> {
         let answer = limited(give_up_at, self.blob.get_properties(None)).await?;
         view(answer.headers())?;
         Ok(around(answer.headers()))
     }
 
     /// What the service says of itself with the container's properties.
-    pub(super) async fn look_at_container(&self, give_up_at: Instant) -> Result<Around, Trouble> {
+    pub(super) async fn look_at_container(
+        &self,
+        give_up_at: Instant,
+    ) -> Result<Around, ServiceError> {
         let answer = limited(give_up_at, self.container.get_properties(None)).await?;
         match header(answer.headers(), "x-ms-version") {
             Some(_) => Ok(around(answer.headers())),
-            None => Err(Trouble::foreign("its version", answer.headers())),
+            None => Err(ServiceError::foreign("its version", answer.headers())),
         }
     }
 
@@ -121,14 +128,14 @@ impl Wire {
         &self,
         prefix: &str,
         give_up_at: Instant,
-    ) -> Result<Vec<(String, LeaseState, Notes)>, Trouble> {
+    ) -> Result<Vec<(String, LeaseState, Notes)>, ServiceError> {
         let options = BlobContainerClientListBlobsOptions {
             include: Some(vec![ListBlobsIncludeItem::Metadata]),
             maxresults: Some(PAGE),
             prefix: Some(prefix.to_owned()).filter(|prefix| !prefix.is_empty()),
             ..Default::default()
         };
-        let told = |error| Trouble::of(&error);
+        let told = |error| ServiceError::of(&error);
         let pages = self.container.list_blobs(Some(options)).map_err(told)?;
         let mut pages = pages.into_pages();
         let mut found = Vec::new();
@@ -149,11 +156,11 @@ impl Wire {
     }
 
     /// Deletes the blob, whose lease nobody has.
-    pub(super) async fn delete(&self, give_up_at: Instant) -> Result<(), Trouble> {
+    pub(super) async fn delete(&self, give_up_at: Instant) -> Result<(), ServiceError> {
         let answer = limited(give_up_at, self.blob.delete(None)).await?;
         match header(answer.headers(), "x-ms-version") {
             Some(_) => Ok(()),
-            None => Err(Trouble::foreign("its version", answer.headers())),
+            None => Err(ServiceError::foreign("its version", answer.headers())),
         }
     }
 
@@ -163,7 +170,7 @@ impl Wire {
         page_blob: Option<u64>,
         metadata: Option<HashMap<String, String>>,
         give_up_at: Instant,
-    ) -> Result<Option<String>, Trouble> {
+    ) -> Result<Option<String>, ServiceError> {
         match page_blob {
             Some(size) => {
                 let options = PageBlobClientCreateOptions {
@@ -190,7 +197,7 @@ impl Wire {
     }
 
     /// Creates the container.
-    pub(super) async fn create_container(&self, give_up_at: Instant) -> Result<(), Trouble> {
+    pub(super) async fn create_container(&self, give_up_at: Instant) -> Result<(), ServiceError> {
         limited(give_up_at, self.container.create(None))
             .await
             .map(drop)
@@ -202,7 +209,7 @@ impl Wire {
         id: &str,
         seconds: i32,
         give_up_at: Instant,
-    ) -> Result<(Option<String>, Option<u64>), Trouble> {
+    ) -> Result<(Option<String>, Option<u64>), ServiceError> {
         let options = BlobClientAcquireLeaseOptions {
             proposed_lease_id: Some(id.to_owned()),
             ..Default::default()
@@ -218,19 +225,19 @@ impl Wire {
         &self,
         id: &str,
         give_up_at: Instant,
-    ) -> Result<Option<String>, Trouble> {
+    ) -> Result<Option<String>, ServiceError> {
         let answer = limited(give_up_at, self.blob.renew_lease(id.to_owned(), None)).await?;
         bears(answer.headers(), id)?;
         Ok(header(answer.headers(), "etag").map(str::to_owned))
     }
 
     /// Gives the lease back.
-    pub(super) async fn release(&self, id: &str, give_up_at: Instant) -> Result<(), Trouble> {
+    pub(super) async fn release(&self, id: &str, give_up_at: Instant) -> Result<(), ServiceError> {
         let answer = limited(give_up_at, self.blob.release_lease(id.to_owned(), None)).await?;
         // The service names the version of its interface in every answer; a portal does not.
         match header(answer.headers(), "x-ms-version") {
             Some(_) => Ok(()),
-            None => Err(Trouble::foreign("its version", answer.headers())),
+            None => Err(ServiceError::foreign("its version", answer.headers())),
         }
     }
 
@@ -241,7 +248,7 @@ impl Wire {
         etag: Option<&str>,
         metadata: &HashMap<String, String>,
         give_up_at: Instant,
-    ) -> Result<Option<String>, Trouble> {
+    ) -> Result<Option<String>, ServiceError> {
         let options = BlobClientSetMetadataOptions {
             lease_id: Some(id.to_owned()),
             if_match: etag.map(Etag::from),
@@ -250,7 +257,7 @@ impl Wire {
         let answer = limited(give_up_at, self.blob.set_metadata(metadata, Some(options))).await?;
         match header(answer.headers(), "x-ms-version") {
             Some(_) => Ok(header(answer.headers(), "etag").map(str::to_owned)),
-            None => Err(Trouble::foreign("its version", answer.headers())),
+            None => Err(ServiceError::foreign("its version", answer.headers())),
         }
     }
 
@@ -260,7 +267,7 @@ impl Wire {
         &self,
         etag: &str,
         give_up_at: Instant,
-    ) -> Result<Duration, Trouble> {
+    ) -> Result<Duration, ServiceError> {
         self.break_lease(None, Some(etag), give_up_at).await
     }
 
@@ -271,7 +278,7 @@ impl Wire {
         period: Option<u8>,
         etag: Option<&str>,
         give_up_at: Instant,
-    ) -> Result<Duration, Trouble> {
+    ) -> Result<Duration, ServiceError> {
         let options = BlobClientBreakLeaseOptions {
             break_period: period.map(i32::from),
             if_match: etag.map(Etag::from),
@@ -281,7 +288,7 @@ impl Wire {
         header(answer.headers(), "x-ms-lease-time")
             .and_then(|text| text.trim().parse().ok())
             .map(Duration::from_secs)
-            .ok_or_else(|| Trouble::foreign("the lease's time", answer.headers()))
+            .ok_or_else(|| ServiceError::foreign("the lease's time", answer.headers()))
     }
 }
 
@@ -294,13 +301,13 @@ fn lease_state(word: Option<&str>) -> Option<LeaseState> {
     }
 }
 
-fn view(headers: &Headers) -> Result<View, Trouble> {
+fn view(headers: &Headers) -> Result<View, ServiceError> {
     let metadata = headers.iter().filter_map(|(name, value)| {
         Some((name.as_str().strip_prefix("x-ms-meta-")?, value.as_str()))
     });
     Ok(View {
         lease: lease_state(header(headers, "x-ms-lease-state"))
-            .ok_or_else(|| Trouble::foreign("a lease state", headers))?,
+            .ok_or_else(|| ServiceError::foreign("a lease state", headers))?,
         etag: header(headers, "etag").map(str::to_owned),
         notes: notes::read(metadata),
         date: date(headers),
@@ -334,12 +341,12 @@ fn date(headers: &Headers) -> Option<u64> {
 }
 
 /// An answer counts only if it bears our lease id; GUIDs have no case.
-fn bears(headers: &Headers, id: &str) -> Result<(), Trouble> {
+fn bears(headers: &Headers, id: &str) -> Result<(), ServiceError> {
     match header(headers, "x-ms-lease-id") {
         Some(theirs) if theirs.trim().eq_ignore_ascii_case(id) => Ok(()),
-        Some(_) => Err(Trouble::Silence(
+        Some(_) => Err(ServiceError::Silence(
             "unknown: the answer bears another lease id".to_owned(),
         )),
-        None => Err(Trouble::foreign("a lease id", headers)),
+        None => Err(ServiceError::foreign("a lease id", headers)),
     }
 }

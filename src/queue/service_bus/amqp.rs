@@ -1,8 +1,8 @@
 //! The engine: AMQP 1.0 through `fe2o3-amqp`, over a stream of our own.
 //!
-//! Called by the keeper (through [`super::engine`]), and knows what the library can and cannot do:
+//! Called by the connection task (through [`super::engine`]), and knows what the library can and cannot do:
 //!
-//! - **It pairs nothing.** Requests and answers are [`super::requests`]; the library's own client for
+//! - **It pairs nothing.** RequestLink and answers are [`super::requests`]; the library's own client for
 //!   `$management` takes the next message for the answer.
 //! - **It forgets what the service says to a disposition**, and when a link has used up its credit.
 //!   Both are read on the way in ([`super::tap`]). So a message is settled by its lock's token through
@@ -33,14 +33,14 @@ use time::OffsetDateTime;
 use tokio::sync::mpsc;
 
 use super::Target;
-use super::end::End;
+use super::close_signal::CloseSignal;
 use super::engine::{Connection, Delivery, Engine, Intake, Service, Ticket};
-use super::errors;
-use super::fault::Fault;
-use super::frames::Said;
-use super::guid::Guid;
-use super::requests::Requests;
-use super::tap::{Seen, Tap};
+use super::error;
+use super::error::BusError;
+use super::frame_observer::{FrameObserver, Seen};
+use super::frame_scanner::Said;
+use super::lock_token::LockToken;
+use super::request_link::RequestLink;
 use super::tokens::CbsToken;
 use super::transport;
 use super::wire;
@@ -80,7 +80,7 @@ impl Fe2o3 {
         }
     }
 
-    async fn open(&self, token: &CbsToken, give_up_at: Instant) -> Result<Connection, Fault> {
+    async fn open(&self, token: &CbsToken, give_up_at: Instant) -> Result<Connection, BusError> {
         let Target {
             host, port, tls, ..
         } = &self.target;
@@ -88,7 +88,7 @@ impl Fe2o3 {
         let name = format!("{}-{serial}", self.container);
         let stream = transport::connect(host, *port, tls.as_ref()).await?;
         let seen = Arc::new(Seen::new(name.clone()));
-        let end = Arc::new(End::new(Arc::clone(&seen)));
+        let end = Arc::new(CloseSignal::new(Arc::clone(&seen)));
         let mut connection = Amqp::builder()
             .container_id(self.container.clone())
             .hostname(host.as_str())
@@ -97,15 +97,15 @@ impl Fe2o3 {
             .sasl_profile(SaslProfile::Anonymous)
             .max_frame_size(MAX_FRAME)
             .idle_time_out(IDLE)
-            .open_with_stream(Tap::new(stream, Arc::clone(&seen)))
+            .open_with_stream(FrameObserver::new(stream, Arc::clone(&seen)))
             .await
-            .map_err(|error| errors::opening(&error, host, *port))?;
+            .map_err(|error| error::amqp::opening(&error, host, *port))?;
         let mut session = Session::begin(&mut connection)
             .await
-            .map_err(|error| errors::beginning(&error))?;
+            .map_err(|error| error::amqp::beginning(&error))?;
         let requests = |what: &str| (format!("{name}:{what}"), Arc::clone(&end));
         let (cbs_name, cbs_end) = requests("cbs");
-        let cbs = Requests::attach(&mut session, "$cbs", cbs_name, cbs_end).await?;
+        let cbs = RequestLink::attach(&mut session, "$cbs", cbs_name, cbs_end).await?;
         self.authorise(&cbs, token, give_up_at).await?;
         let receiver = Receiver::builder()
             .name(name.clone())
@@ -117,11 +117,11 @@ impl Fe2o3 {
             .verify_incoming_target(false)
             .attach(&mut session)
             .await
-            .map_err(|error| errors::attaching_receiver(&error))?;
+            .map_err(|error| error::amqp::attaching_receiver(&error))?;
         let address = format!("{}/$management", self.target.entity);
         let (management_name, management_end) = requests("management");
         let management =
-            Requests::attach(&mut session, &address, management_name, management_end).await?;
+            RequestLink::attach(&mut session, &address, management_name, management_end).await?;
         let deliveries = Deliveries::default();
         let (orders, ordered) = mpsc::unbounded_channel();
         let open = Arc::new(Open {
@@ -155,10 +155,10 @@ impl Fe2o3 {
 
     async fn authorise(
         &self,
-        cbs: &Requests,
+        cbs: &RequestLink,
         token: &CbsToken,
         give_up_at: Instant,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), BusError> {
         authorise(&self.target, cbs, token, give_up_at).await
     }
 }
@@ -166,10 +166,10 @@ impl Fe2o3 {
 /// Puts a token for everything that is below the entity.
 async fn authorise(
     target: &Target,
-    cbs: &Requests,
+    cbs: &RequestLink,
     token: &CbsToken,
     give_up_at: Instant,
-) -> Result<(), Fault> {
+) -> Result<(), BusError> {
     let left = token
         .good_until
         .since(Instant::now())
@@ -194,11 +194,11 @@ async fn authorise(
 
 #[async_trait]
 impl Engine for Fe2o3 {
-    async fn connect(&self, token: &CbsToken, give_up_at: Instant) -> Result<Connection, Fault> {
+    async fn connect(&self, token: &CbsToken, give_up_at: Instant) -> Result<Connection, BusError> {
         let opened = before(give_up_at, self.open(token, give_up_at)).await;
         opened.unwrap_or_else(|| {
             let Target { host, port, .. } = &self.target;
-            Err(Fault::Unsent(format!(
+            Err(BusError::Unsent(format!(
                 "{host}:{port} does not answer in time"
             )))
         })
@@ -206,7 +206,7 @@ impl Engine for Fe2o3 {
 }
 
 /// What is to be said on the link.
-struct Order {
+struct Instruction {
     info: DeliveryInfo,
     state: TerminalDeliveryState,
 }
@@ -217,12 +217,12 @@ struct Open {
     /// Of the link that messages come by.
     name: String,
     target: Target,
-    cbs: Requests,
-    management: Requests,
+    cbs: RequestLink,
+    management: RequestLink,
     seen: Arc<Seen>,
-    end: Arc<End>,
+    end: Arc<CloseSignal>,
     deliveries: Deliveries,
-    orders: mpsc::UnboundedSender<Order>,
+    orders: mpsc::UnboundedSender<Instruction>,
     /// As long as these live, the connection does.
     handles: tokio::sync::Mutex<Option<(SessionHandle<()>, ConnectionHandle<()>)>>,
 }
@@ -232,7 +232,7 @@ impl Open {
         &self,
         (operation, body): (&'static str, Value),
         give_up_at: Instant,
-    ) -> Result<Value, Fault> {
+    ) -> Result<Value, BusError> {
         let left = give_up_at.since(Instant::now()).as_millis();
         let marks = [
             ("operation", SimpleValue::String(operation.to_owned())),
@@ -256,18 +256,23 @@ impl Open {
 
 #[async_trait]
 impl Service for Open {
-    async fn authorise(&self, token: &CbsToken, give_up_at: Instant) -> Result<(), Fault> {
+    async fn authorise(&self, token: &CbsToken, give_up_at: Instant) -> Result<(), BusError> {
         authorise(&self.target, &self.cbs, token, give_up_at).await
     }
 
-    async fn renew(&self, lock: Guid, give_up_at: Instant) -> Result<Option<i64>, Fault> {
+    async fn renew(&self, lock: LockToken, give_up_at: Instant) -> Result<Option<i64>, BusError> {
         let body = self.ask(wire::renewal(lock), give_up_at).await?;
         Ok(wire::expiration(&body))
     }
 
-    async fn settle(&self, lock: Guid, how: &Settlement, give_up_at: Instant) -> Result<(), Fault> {
+    async fn settle(
+        &self,
+        lock: LockToken,
+        how: &Settlement,
+        give_up_at: Instant,
+    ) -> Result<(), BusError> {
         let Some(request) = wire::settlement(lock, how) else {
-            return Err(Fault::Unsent("a release has no request".into()));
+            return Err(BusError::Unsent("a release has no request".into()));
         };
         self.ask(request, give_up_at).await.map(drop)
     }
@@ -277,30 +282,30 @@ impl Service for Open {
         ticket: Ticket,
         how: &Settlement,
         give_up_at: Instant,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), BusError> {
         let sent = Instant::now();
-        let gone = || Fault::Unsent("the link that delivered it is gone".into());
+        let gone = || BusError::Unsent("the link that delivered it is gone".into());
         let info = self.info(ticket).ok_or_else(gone)?;
         let mut expected = self.seen.expect(ticket.delivery);
         let state = state(how);
         self.orders
-            .send(Order { info, state })
+            .send(Instruction { info, state })
             .map_err(|_| gone())?;
         let said = async {
             tokio::select! {
                 biased;
                 said = expected.answer() => said.ok_or_else(gone),
-                why = self.end.wait() => Err(Fault::Unanswered(why.why())),
+                why = self.end.wait() => Err(BusError::Unanswered(why.why())),
             }
         };
         let said = before(give_up_at, said).await.unwrap_or_else(|| {
             self.end.suspect(sent);
-            Err(Fault::Unanswered("no answer to the disposition".into()))
+            Err(BusError::Unanswered("no answer to the disposition".into()))
         })?;
         locked(&self.deliveries).remove(&ticket.delivery);
         match said {
             Said::Done => Ok(()),
-            Said::Refused(condition, text) => Err(Fault::refused(&condition, Some(&text))),
+            Said::Refused(condition, text) => Err(BusError::refused(&condition, Some(&text))),
         }
     }
 
@@ -317,7 +322,7 @@ impl Service for Open {
                 _ => Released {}.into(),
             };
             // A connection that has ended has forgotten everything.
-            let _ = self.orders.send(Order { info, state });
+            let _ = self.orders.send(Instruction { info, state });
         }
     }
 
@@ -325,7 +330,7 @@ impl Service for Open {
         ticket.connection == self.serial
     }
 
-    async fn ended(&self) -> Fault {
+    async fn ended(&self) -> BusError {
         self.end.wait().await
     }
 
@@ -340,7 +345,7 @@ impl Service for Open {
             before(give_up_at, closing).await;
         }
         self.end
-            .now(Fault::Unsent("the connection is closed".into()));
+            .now(BusError::Unsent("the connection is closed".into()));
     }
 }
 
@@ -374,13 +379,13 @@ fn state(how: &Settlement) -> TerminalDeliveryState {
 struct Arrivals {
     serial: u64,
     receiver: Receiver,
-    ordered: mpsc::UnboundedReceiver<Order>,
+    ordered: mpsc::UnboundedReceiver<Instruction>,
     /// The one that is being said.
-    order: Option<Order>,
+    order: Option<Instruction>,
     deliveries: Deliveries,
     received: u64,
     seen: Arc<Seen>,
-    end: Arc<End>,
+    end: Arc<CloseSignal>,
     max_body: usize,
 }
 
@@ -388,10 +393,10 @@ impl Arrivals {
     /// Within the time that anything takes.
     async fn limited<T>(
         work: impl Future<Output = Result<T, fe2o3_amqp::link::IllegalLinkStateError>>,
-    ) -> Result<T, Fault> {
+    ) -> Result<T, BusError> {
         match before(Instant::now() + LIMIT, work).await {
-            Some(done) => done.map_err(|error| errors::flowing(&error)),
-            None => Err(Fault::Unanswered(
+            Some(done) => done.map_err(|error| error::amqp::flowing(&error)),
+            None => Err(BusError::Unanswered(
                 "the connection takes nothing any more".into(),
             )),
         }
@@ -410,11 +415,11 @@ impl Arrivals {
 
 #[async_trait]
 impl Intake for Arrivals {
-    async fn let_come(&mut self, total: u32) -> Result<(), Fault> {
+    async fn let_come(&mut self, total: u32) -> Result<(), BusError> {
         Self::limited(self.receiver.set_credit(total)).await
     }
 
-    async fn next(&mut self) -> Result<Delivery, Fault> {
+    async fn next(&mut self) -> Result<Delivery, BusError> {
         loop {
             if let Some(order) = &self.order {
                 let (info, state) = (order.info.clone(), order.state.clone());
@@ -442,7 +447,7 @@ impl Intake for Arrivals {
                     Ok(wire::unreadable(ticket, &tag, &error.source.to_string()))
                 }
                 Err(error) => {
-                    let fault = errors::receiving(&error);
+                    let fault = error::amqp::receiving(&error);
                     self.end.now(fault.clone());
                     Err(fault)
                 }
@@ -455,7 +460,7 @@ impl Intake for Arrivals {
         mut left: usize,
         give_up_at: Instant,
         came: &mut (dyn FnMut(Delivery) + Send),
-    ) -> Result<(), Fault> {
+    ) -> Result<(), BusError> {
         let seen = Arc::clone(&self.seen);
         let drained = async {
             if left > 0 {
@@ -477,7 +482,7 @@ impl Intake for Arrivals {
         };
         before(give_up_at, drained).await.unwrap_or_else(|| {
             let why = "the service does not say that it drained";
-            Err(Fault::Unanswered(why.into()))
+            Err(BusError::Unanswered(why.into()))
         })
     }
 }

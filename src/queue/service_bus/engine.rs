@@ -1,6 +1,6 @@
 //! What this room needs of AMQP, so that what speaks it can be replaced.
 //!
-//! Implemented by [`super::amqp`] alone; asked by the keeper, which has the one connection there is,
+//! Implemented by [`super::amqp`] alone; asked by the connection task, which has the one connection there is,
 //! and by locks. An engine tells what it heard, and decides nothing. Everything here ends by itself
 //! in some time; what the caller has less of is said by `give_up_at`.
 
@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::fault::Fault;
-use super::guid::Guid;
+use super::error::BusError;
+use super::lock_token::LockToken;
 use super::tokens::CbsToken;
 use crate::clock::Instant;
 use crate::queue::{About, Settlement, Unreadable};
@@ -18,7 +18,7 @@ use crate::queue::{About, Settlement, Unreadable};
 #[async_trait]
 pub(super) trait Engine: Send + Sync {
     /// A connection to the queue, authorised, with everything attached and no credit given.
-    async fn connect(&self, token: &CbsToken, give_up_at: Instant) -> Result<Connection, Fault>;
+    async fn connect(&self, token: &CbsToken, give_up_at: Instant) -> Result<Connection, BusError>;
 }
 
 /// A connection, in two halves.
@@ -33,14 +33,19 @@ pub(super) struct Connection {
 #[async_trait]
 pub(super) trait Service: Send + Sync {
     /// Puts a new token.
-    async fn authorise(&self, token: &CbsToken, give_up_at: Instant) -> Result<(), Fault>;
+    async fn authorise(&self, token: &CbsToken, give_up_at: Instant) -> Result<(), BusError>;
 
     /// Renews a lock. Until when it is locked, by the service's clock, in milliseconds since 1970.
-    async fn renew(&self, lock: Guid, give_up_at: Instant) -> Result<Option<i64>, Fault>;
+    async fn renew(&self, lock: LockToken, give_up_at: Instant) -> Result<Option<i64>, BusError>;
 
     /// Settles by the lock's token, and hears what the service says to it. A release cannot be said
     /// in this way.
-    async fn settle(&self, lock: Guid, how: &Settlement, give_up_at: Instant) -> Result<(), Fault>;
+    async fn settle(
+        &self,
+        lock: LockToken,
+        how: &Settlement,
+        give_up_at: Instant,
+    ) -> Result<(), BusError>;
 
     /// Settles by a disposition on the link that delivered the message, and hears what the service
     /// says to it.
@@ -49,7 +54,7 @@ pub(super) trait Service: Send + Sync {
         ticket: Ticket,
         how: &Settlement,
         give_up_at: Instant,
-    ) -> Result<(), Fault>;
+    ) -> Result<(), BusError>;
 
     /// Forgets a delivery that was settled in another way.
     fn forget(&self, ticket: Ticket, how: &Settlement);
@@ -58,7 +63,7 @@ pub(super) trait Service: Send + Sync {
     fn delivered(&self, ticket: Ticket) -> bool;
 
     /// Ends when the connection has ended: why.
-    async fn ended(&self) -> Fault;
+    async fn ended(&self) -> BusError;
 
     /// Ends the connection in good order.
     async fn close(&self, give_up_at: Instant);
@@ -70,10 +75,10 @@ pub(super) trait Service: Send + Sync {
 pub(super) trait Intake: Send {
     /// Lets `total` messages come, those included that were let before and have not come. Never less
     /// than were let before.
-    async fn let_come(&mut self, total: u32) -> Result<(), Fault>;
+    async fn let_come(&mut self, total: u32) -> Result<(), BusError>;
 
     /// The next message. Loses nothing when it is dropped.
-    async fn next(&mut self) -> Result<Delivery, Fault>;
+    async fn next(&mut self) -> Result<Delivery, BusError>;
 
     /// Lets nothing come any more, and tells of what comes until the service has heard of it. That is
     /// so as well when all has come that was let: `left` more.
@@ -85,7 +90,7 @@ pub(super) trait Intake: Send {
         left: usize,
         give_up_at: Instant,
         came: &mut (dyn FnMut(Delivery) + Send),
-    ) -> Result<(), Fault>;
+    ) -> Result<(), BusError>;
 }
 
 /// A delivery on the link of one connection.
@@ -102,7 +107,7 @@ pub(super) struct Ticket {
 pub(super) struct Delivery {
     pub(super) ticket: Ticket,
     /// The token of its lock; without one it cannot be worked on.
-    pub(super) lock: Option<Guid>,
+    pub(super) lock: Option<LockToken>,
     pub(super) id: String,
     /// From 1.
     pub(super) attempt: u32,

@@ -1,6 +1,6 @@
 //! The lock of one message, and what settles it.
 //!
-//! Called by the driver through [`Lock`], and by the keeper for what it gives back. Must never take
+//! Called by the driver through [`Lock`], and by the connection task for what it gives back. Must never take
 //! the answer to one request for that to another, and never call a message done that the service has
 //! not said to be.
 //!
@@ -24,11 +24,11 @@ use futures::FutureExt as _;
 use time::OffsetDateTime;
 use tokio::sync::Mutex;
 
-use super::belief::Belief;
 use super::engine::{Service, Ticket};
-use super::fault::Fault;
-use super::guid::Guid;
-use super::line::Line;
+use super::error::BusError;
+use super::lock_duration::LockDuration;
+use super::lock_token::LockToken;
+use super::shared_connection::SharedConnection;
 use crate::clock::Instant;
 use crate::core::Failure;
 use crate::queue::turn::turn;
@@ -39,8 +39,8 @@ const NEVER: Duration = Duration::from_secs(24 * 3600);
 
 /// What all locks of a queue share.
 pub(super) struct Shared {
-    pub(super) line: Line,
-    pub(super) belief: Belief,
+    pub(super) shared_connection: SharedConnection,
+    pub(super) lock_duration: LockDuration,
     /// Settle on the link wherever that can be, instead of through `$management`.
     pub(super) link_settle: bool,
 }
@@ -48,7 +48,7 @@ pub(super) struct Shared {
 /// A message that came, as far as its lock goes.
 pub(super) struct Held {
     shared: Arc<Shared>,
-    lock: Guid,
+    lock: LockToken,
     ticket: Ticket,
     state: Mutex<State>,
 }
@@ -87,7 +87,7 @@ impl Over {
 impl Held {
     pub(super) fn new(
         shared: Arc<Shared>,
-        lock: Guid,
+        lock: LockToken,
         ticket: Ticket,
         t0: Instant,
         length: Duration,
@@ -107,7 +107,11 @@ impl Held {
     }
 
     async fn service(&self, what: &str, give_up_at: Instant) -> Result<Arc<dyn Service>, Failure> {
-        let service = self.shared.line.service(None, give_up_at).await;
+        let service = self
+            .shared
+            .shared_connection
+            .service(None, give_up_at)
+            .await;
         service.map_err(|fault| fault.doubt(what))
     }
 
@@ -116,13 +120,17 @@ impl Held {
     async fn after(
         &self,
         service: &Arc<dyn Service>,
-        fault: Fault,
+        fault: BusError,
         give_up_at: Instant,
-    ) -> Result<Arc<dyn Service>, Fault> {
+    ) -> Result<Arc<dyn Service>, BusError> {
         if service.ended().now_or_never().is_none() {
             return Err(fault);
         }
-        let next = self.shared.line.service(Some(service), give_up_at).await;
+        let next = self
+            .shared
+            .shared_connection
+            .service(Some(service), give_up_at)
+            .await;
         next.map_err(|_| fault)
     }
 
@@ -141,14 +149,14 @@ impl Held {
                 Ok(until) => {
                     state.t0 = t0;
                     if until.is_some() {
-                        state.length = self.shared.belief.of(until, wall());
+                        state.length = self.shared.lock_duration.of(until, wall());
                     }
                     return Ok(state.length);
                 }
                 Err(fault) if fault.is_lost() => {
                     if state.settling.is_none() {
                         let after = Instant::now().since(state.t0);
-                        self.shared.belief.ended_early(after, state.length);
+                        self.shared.lock_duration.ended_early(after, state.length);
                     }
                     return Err(lose(&mut state, &fault));
                 }
@@ -166,7 +174,7 @@ impl Held {
         service: &dyn Service,
         how: &Settlement,
         give_up_at: Instant,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), BusError> {
         let on_link = self.shared.link_settle || matches!(how, Settlement::Release);
         if on_link && service.delivered(self.ticket) {
             return service.dispose(self.ticket, how, give_up_at).await;
@@ -183,7 +191,7 @@ impl Held {
 
 /// The service says that there is no such lock. Nothing is said on the link any more either, not even
 /// to empty the library's map: it could still mean something to a service that was wrong.
-fn lose(state: &mut State, fault: &Fault) -> Failure {
+fn lose(state: &mut State, fault: &BusError) -> Failure {
     let over = if state.settling.is_some() {
         Over::Unconfirmed(format!(
             "{}: the settlement before was not answered, and whether it was carried out cannot be said",
@@ -238,7 +246,7 @@ impl Lock for Held {
             }
             // What was not even sent is asked for on the next connection.
             let next = match &fault {
-                Fault::Unsent(_) => self.after(&service, fault, give_up_at).await,
+                BusError::Unsent(_) => self.after(&service, fault, give_up_at).await,
                 _ => Err(fault),
             };
             service = next.map_err(|fault| fault.doubt(WHAT))?;

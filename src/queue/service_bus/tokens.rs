@@ -1,7 +1,7 @@
 //! What proves to `$cbs` who we are: shared access signatures. Entra's tokens are made elsewhere,
 //! through the same trait.
 //!
-//! Called by the keeper of the connection, for each connection and before a token ends. Must never
+//! Called by the connection task, for each connection and before a token ends. Must never
 //! show a key, a signature or a token.
 
 use std::fmt;

@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::fault::Fault;
+use super::error::BusError;
 use crate::azure::addresses;
 
 /// A stream of bytes, whatever is under it.
@@ -26,18 +26,19 @@ pub(super) async fn connect(
     host: &str,
     port: u16,
     tls: Option<&Arc<ClientConfig>>,
-) -> Result<Box<dyn Stream>, Fault> {
-    let unsent = |why: io::Error| Fault::Unsent(format!("{host}:{port}: {why}"));
+) -> Result<Box<dyn Stream>, BusError> {
+    let unsent = |why: io::Error| BusError::Unsent(format!("{host}:{port}: {why}"));
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     let addresses = addresses(bare, port).await.map_err(unsent)?;
     let stream = TcpStream::connect(&*addresses).await.map_err(unsent)?;
-    // Requests are short and waited for: each would be held back for the answer to the one before.
+    // RequestLink are short and waited for: each would be held back for the answer to the one before.
     stream.set_nodelay(true).map_err(unsent)?;
     let Some(tls) = tls else {
         return Ok(Box::new(stream));
     };
-    let name = ServerName::try_from(bare.to_owned())
-        .map_err(|_| Fault::Unfit(format!("`{host}` is no name that a certificate can be for")))?;
+    let name = ServerName::try_from(bare.to_owned()).map_err(|_| {
+        BusError::Unfit(format!("`{host}` is no name that a certificate can be for"))
+    })?;
     let connector = TlsConnector::from(Arc::clone(tls));
     match connector.connect(name, stream).await {
         Ok(stream) => Ok(Box::new(stream)),
@@ -46,13 +47,13 @@ pub(super) async fn connect(
 }
 
 /// Why there is no TLS.
-fn explain(host: &str, port: u16, why: &io::Error) -> Fault {
+fn explain(host: &str, port: u16, why: &io::Error) -> BusError {
     let inner = why.get_ref().and_then(|inner| inner.downcast_ref());
     let Some(error): Option<&TlsError> = inner else {
-        return Fault::Unsent(format!("{host}:{port}: TLS: {why}"));
+        return BusError::Unsent(format!("{host}:{port}: TLS: {why}"));
     };
     use CertificateError as Bad;
-    Fault::Unfit(match error {
+    BusError::Unfit(match error {
         // The second, where another authority has the name of one that is trusted.
         TlsError::InvalidCertificate(Bad::UnknownIssuer | Bad::BadSignature) => format!(
             "TLS: nobody whom this machine trusts vouches for {host}:{port} (unknown issuer): name \
@@ -73,7 +74,7 @@ fn explain(host: &str, port: u16, why: &io::Error) -> Fault {
 }
 
 /// What the other side is, by the first bytes that it said instead of AMQP's.
-pub(super) fn stranger(host: &str, port: u16, said: &[u8]) -> Fault {
+pub(super) fn stranger(host: &str, port: u16, said: &[u8]) -> BusError {
     let what = if said.starts_with(b"HTTP") {
         "it speaks HTTP"
     } else if said.first() == Some(&0x15) || said.first() == Some(&0x16) {
@@ -81,7 +82,7 @@ pub(super) fn stranger(host: &str, port: u16, said: &[u8]) -> Fault {
     } else {
         "it speaks something else"
     };
-    Fault::Unfit(format!(
+    BusError::Unfit(format!(
         "{host}:{port} is not an AMQP server: {what}: look at the endpoint and its port"
     ))
 }

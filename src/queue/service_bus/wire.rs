@@ -12,8 +12,8 @@ use fe2o3_amqp::types::primitives::{Array, OrderedMap, SimpleValue, Timestamp, U
 use time::OffsetDateTime;
 
 use super::engine::{Delivery, Ticket};
-use super::fault::{Fault, one_line};
-use super::guid::Guid;
+use super::error::{BusError, one_line};
+use super::lock_token::LockToken;
 use crate::queue::{About, Settlement, Unreadable};
 
 /// The longest reason and description that the service keeps.
@@ -28,10 +28,10 @@ pub(super) fn delivery(
 ) -> Delivery {
     let notes = message.message_annotations.map(|notes| notes.0);
     let note = |key: &str| annotation(notes.as_ref(), key);
-    let lock = Guid::from_tag(tag).or_else(|| {
+    let lock = LockToken::from_tag(tag).or_else(|| {
         let notes = message.delivery_annotations.as_ref().map(|notes| &notes.0);
         match annotation(notes, "x-opt-lock-token")? {
-            Value::Uuid(token) => Some(Guid::from_uuid(*token.as_inner())),
+            Value::Uuid(token) => Some(LockToken::from_uuid(*token.as_inner())),
             _ => None,
         }
     });
@@ -68,7 +68,7 @@ pub(super) fn delivery(
 
 /// A message that cannot be read; it can be put aside.
 pub(super) fn unreadable(ticket: Ticket, tag: &[u8], why: &str) -> Delivery {
-    let lock = Guid::from_tag(tag);
+    let lock = LockToken::from_tag(tag);
     Delivery {
         ticket,
         lock,
@@ -167,7 +167,7 @@ fn expires(header: &Header, known: &Properties, enqueued: Option<i64>) -> Option
 fn identifier(id: &MessageId) -> String {
     match id {
         MessageId::Ulong(number) => number.to_string(),
-        MessageId::Uuid(uuid) => Guid::from_uuid(*uuid.as_inner()).to_string(),
+        MessageId::Uuid(uuid) => LockToken::from_uuid(*uuid.as_inner()).to_string(),
         MessageId::Binary(bytes) => hex(bytes),
         MessageId::String(text) => text.clone(),
     }
@@ -231,7 +231,7 @@ fn simple(value: &Value) -> Option<String> {
         Value::Double(number) => number.to_string(),
         Value::Char(char) => char.to_string(),
         Value::Timestamp(at) => moment(at.milliseconds())?,
-        Value::Uuid(uuid) => Guid::from_uuid(*uuid.as_inner()).to_string(),
+        Value::Uuid(uuid) => LockToken::from_uuid(*uuid.as_inner()).to_string(),
         Value::Binary(bytes) => hex(bytes),
         Value::String(text) => text.clone(),
         Value::Symbol(symbol) => symbol.0.clone(),
@@ -242,7 +242,7 @@ fn simple(value: &Value) -> Option<String> {
 }
 
 /// The operation and the body of a request to renew a lock.
-pub(super) fn renewal(lock: Guid) -> (&'static str, Value) {
+pub(super) fn renewal(lock: LockToken) -> (&'static str, Value) {
     (
         "com.microsoft:renew-lock",
         map([("lock-tokens", tokens(lock))]),
@@ -250,7 +250,7 @@ pub(super) fn renewal(lock: Guid) -> (&'static str, Value) {
 }
 
 /// The same of a request to settle; a release cannot be asked for.
-pub(super) fn settlement(lock: Guid, how: &Settlement) -> Option<(&'static str, Value)> {
+pub(super) fn settlement(lock: LockToken, how: &Settlement) -> Option<(&'static str, Value)> {
     let status = match how {
         Settlement::Complete => "completed",
         Settlement::Retry(_) => "abandoned",
@@ -268,7 +268,7 @@ pub(super) fn settlement(lock: Guid, how: &Settlement) -> Option<(&'static str, 
     Some(("com.microsoft:update-disposition", map(entries)))
 }
 
-fn tokens(lock: Guid) -> Value {
+fn tokens(lock: LockToken) -> Value {
     Value::Array(Array(vec![Value::Uuid(Uuid::from(lock.as_uuid()))]))
 }
 
@@ -328,11 +328,11 @@ pub(super) fn answer(message: Message<Body<Value>>) -> Option<(String, Answer)> 
 
 impl Answer {
     /// Whether it was done.
-    pub(super) fn result(self) -> Result<Value, Fault> {
+    pub(super) fn result(self) -> Result<Value, BusError> {
         if (200..300).contains(&self.status) {
             return Ok(self.body);
         }
-        Err(Fault::Refused {
+        Err(BusError::Refused {
             status: Some(self.status),
             condition: self.condition,
             text: one_line(&self.text),

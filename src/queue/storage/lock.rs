@@ -35,7 +35,7 @@ use tokio::sync::Mutex;
 
 use super::LONGEST;
 use super::wire::Wire;
-use crate::azure::{Operation, Trouble};
+use crate::azure::{Operation, ServiceError};
 use crate::clock::Instant;
 use crate::core::Failure;
 use crate::queue::turn::turn;
@@ -98,7 +98,7 @@ impl Over {
 
 impl State {
     /// The service refused our receipt.
-    fn lose(&mut self, trouble: &Trouble) -> Failure {
+    fn lose(&mut self, trouble: &ServiceError) -> Failure {
         // After an unanswered settlement it may be anybody's.
         let unheard = self.renewing && self.settling.is_none();
         let why = match unheard {
@@ -121,7 +121,7 @@ impl State {
         &mut self,
         settlement: &Settlement,
         earlier: Option<&Settlement>,
-        trouble: &Trouble,
+        trouble: &ServiceError,
         sent: Instant,
     ) -> Result<(), Failure> {
         let Some(earlier) = earlier else {
@@ -317,7 +317,7 @@ impl Lock for Held {
 }
 
 /// The service itself says that the message is not there under this receipt.
-fn is_gone(trouble: &Trouble) -> bool {
+fn is_gone(trouble: &ServiceError) -> bool {
     matches!(
         trouble.code(),
         Some("PopReceiptMismatch" | "MessageNotFound" | "QueueNotFound" | "QueueBeingDeleted")

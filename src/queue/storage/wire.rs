@@ -13,7 +13,7 @@ use azure_storage_queue::models::{
 };
 use azure_storage_queue::{QueueClient, QueueClientOptions};
 
-use crate::azure::{Trouble, limited, unhurried};
+use crate::azure::{ServiceError, limited, unhurried};
 use crate::clock::Instant;
 use crate::queue::About;
 
@@ -37,24 +37,24 @@ pub(super) struct Wire {
 
 impl Wire {
     /// Makes the client; nothing is sent. The URL may hold a secret.
-    pub(super) fn new(queue: Url, options: &ClientOptions) -> Result<Wire, Trouble> {
+    pub(super) fn new(queue: Url, options: &ClientOptions) -> Result<Wire, ServiceError> {
         let options = QueueClientOptions {
             client_options: options.clone(),
             ..QueueClientOptions::default()
         };
         let client = QueueClient::new(queue, None, Some(options));
-        let client = client.map_err(|error| Trouble::of(&error))?;
+        let client = client.map_err(|error| ServiceError::of(&error))?;
         Ok(Wire { client })
     }
 
     /// Whether the queue is there: its properties, which are of no interest.
-    pub(super) async fn look(&self, give_up_at: Instant) -> Result<(), Trouble> {
+    pub(super) async fn look(&self, give_up_at: Instant) -> Result<(), ServiceError> {
         let answer = limited(give_up_at, self.client.get_properties(None)).await?;
         ours(answer.headers())
     }
 
     /// Creates the queue; that it is there already is success.
-    pub(super) async fn create(&self, give_up_at: Instant) -> Result<(), Trouble> {
+    pub(super) async fn create(&self, give_up_at: Instant) -> Result<(), ServiceError> {
         match limited(give_up_at, self.client.create(None)).await {
             Ok(answer) => ours(answer.headers()),
             // With metadata of its own.
@@ -69,7 +69,7 @@ impl Wire {
         most: usize,
         seconds: i32,
         give_up_at: Instant,
-    ) -> Result<Vec<Told>, Trouble> {
+    ) -> Result<Vec<Told>, ServiceError> {
         let options = QueueClientReceiveMessagesOptions {
             number_of_messages: i32::try_from(most.clamp(1, 32)).ok(),
             visibility_timeout: Some(seconds),
@@ -88,12 +88,12 @@ impl Wire {
         receipt: &str,
         seconds: i32,
         give_up_at: Instant,
-    ) -> Result<String, Trouble> {
+    ) -> Result<String, ServiceError> {
         let update = self.client.update_message(id, receipt, seconds, None);
         let answer = limited(give_up_at, update).await?;
         header(answer.headers(), "x-ms-popreceipt")
             .map(str::to_owned)
-            .ok_or_else(|| Trouble::foreign("a pop receipt", answer.headers()))
+            .ok_or_else(|| ServiceError::foreign("a pop receipt", answer.headers()))
     }
 
     /// Deletes the message.
@@ -102,14 +102,14 @@ impl Wire {
         id: &str,
         receipt: &str,
         give_up_at: Instant,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), ServiceError> {
         let delete = self.client.delete_message(id, receipt, None);
         ours(limited(give_up_at, delete).await?.headers())
     }
 
     /// Puts a message with exactly this text into the queue, which stays there until somebody
     /// deletes it.
-    pub(super) async fn put(&self, text: &str, give_up_at: Instant) -> Result<(), Trouble> {
+    pub(super) async fn put(&self, text: &str, give_up_at: Instant) -> Result<(), ServiceError> {
         let content = RequestContent::from(written(text)?);
         let options = QueueClientSendMessageOptions {
             message_time_to_live: Some(FOR_EVER),
@@ -121,18 +121,18 @@ impl Wire {
 }
 
 /// A message as it is sent.
-fn written(text: &str) -> Result<Vec<u8>, Trouble> {
+fn written(text: &str) -> Result<Vec<u8>, ServiceError> {
     let message = QueueMessage {
         message_text: Some(text.to_owned()),
     };
-    let xml = to_xml(&message).map_err(|error| Trouble::of(&error))?;
+    let xml = to_xml(&message).map_err(|error| ServiceError::of(&error))?;
     Ok(escaped(&xml))
 }
 
 /// The messages of an answer.
-fn read(xml: &[u8]) -> Result<Vec<Told>, Trouble> {
+fn read(xml: &[u8]) -> Result<Vec<Told>, ServiceError> {
     let list: ReceivedMessages = from_xml(escaped(xml))
-        .map_err(|_| Trouble::Silence("unknown: the messages cannot be read".to_owned()))?;
+        .map_err(|_| ServiceError::Silence("unknown: the messages cannot be read".to_owned()))?;
     list.items.into_iter().flatten().map(told).collect()
 }
 
@@ -150,10 +150,10 @@ fn escaped(xml: &[u8]) -> Vec<u8> {
 }
 
 /// The service names the version of its interface in every answer; a portal does not.
-fn ours(headers: &Headers) -> Result<(), Trouble> {
+fn ours(headers: &Headers) -> Result<(), ServiceError> {
     match header(headers, "x-ms-version") {
         Some(_) => Ok(()),
-        None => Err(Trouble::foreign("its version", headers)),
+        None => Err(ServiceError::foreign("its version", headers)),
     }
 }
 
@@ -161,8 +161,8 @@ fn header<'a>(headers: &'a Headers, name: &'static str) -> Option<&'a str> {
     headers.get_optional_str(&HeaderName::from_static(name))
 }
 
-fn told(message: ReceivedMessage) -> Result<Told, Trouble> {
-    let lacks = |what| Trouble::Silence(format!("unknown: a message without {what}"));
+fn told(message: ReceivedMessage) -> Result<Told, ServiceError> {
+    let lacks = |what| ServiceError::Silence(format!("unknown: a message without {what}"));
     let id = message.message_id.ok_or_else(|| lacks("an id"))?;
     // It becomes part of a path.
     if id.is_empty() || !id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') {
@@ -233,7 +233,10 @@ mod tests {
             list("<QueueMessage>"),
         ] {
             let said = read(xml.as_bytes());
-            assert!(matches!(said, Err(Trouble::Silence(_))), "{xml}: {said:?}");
+            assert!(
+                matches!(said, Err(ServiceError::Silence(_))),
+                "{xml}: {said:?}"
+            );
         }
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use time::OffsetDateTime;
 
 use super::{Check, Findings, Verdict, attempt_limit, brief, percentiles};
-use crate::azure::{Account, Operation, Trouble};
+use crate::azure::{Account, Operation, ServiceError};
 use crate::clock::Instant;
 use crate::core::{Budget, Failure};
 use crate::lease::blob::{Inspector, Probe, Surroundings, Target};
@@ -47,7 +47,7 @@ pub(super) async fn examine(
                 left.as_secs() / 60
             ),
         ),
-        Err(Trouble::Denied(why)) => {
+        Err(ServiceError::Denied(why)) => {
             return findings.add(Check::fail("credential", why, "run would end with 77"));
         }
         Err(trouble) => {
@@ -378,11 +378,16 @@ async fn surroundings(
     }
 }
 
-fn refused(check: &'static str, trouble: &Trouble, operation: Operation) -> Check {
+fn refused(check: &'static str, trouble: &ServiceError, operation: Operation) -> Check {
     failed(check, trouble, operation, "run needs it")
 }
 
-fn failed(check: &'static str, trouble: &Trouble, operation: Operation, advice: &str) -> Check {
+fn failed(
+    check: &'static str,
+    trouble: &ServiceError,
+    operation: Operation,
+    advice: &str,
+) -> Check {
     let known = trouble.advice(operation);
     let advice = match known {
         Some(known) => format!("{known}; {advice}"),

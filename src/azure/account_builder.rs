@@ -1,0 +1,328 @@
+//! What the sources say of an account, put together: those that say the same overlap, those that
+//! contradict each other are refused.
+//!
+//! Made and filled by [`Account::find`]. Must never show a secret: errors name variables and parts,
+//! not values.
+
+use std::sync::Arc;
+
+use azure_core::credentials::Secret;
+use url::Url;
+
+use super::account::Account;
+use super::account_error::{AccountError, contradiction, malformed, missing};
+use super::address::{Service, SplitUrl, is_loopback, is_sas, safe, split_url};
+use super::ca_file::CaCertificates;
+use super::credential::Credential;
+use super::credential_kind::{Advice, AuthOptions, CredentialKind, Offered, choose};
+#[cfg(feature = "entra")]
+use super::entra::{Entra, Purpose};
+use super::env::EntraEnv;
+use super::service_clock::ServiceClock;
+#[cfg(feature = "entra")]
+use super::token_cache::TokenCache;
+
+pub(super) const STRING: &str = "AZURE_STORAGE_CONNECTION_STRING";
+pub(super) const ACCOUNT: &str = "AZURE_STORAGE_ACCOUNT";
+pub(super) const KEY: &str = "AZURE_STORAGE_KEY";
+pub(super) const SAS: &str = "AZURE_STORAGE_SAS_TOKEN";
+pub(super) const SUFFIX: &str = "AZURE_STORAGE_ENDPOINT_SUFFIX";
+pub(super) const THE_URL: &str = "the URL";
+pub(super) const THE_FLAG: &str = "--emulator";
+
+/// The emulator's account; not a secret, every Azurite has it.
+pub(super) const EMULATOR: &str = "devstoreaccount1";
+pub(super) const EMULATOR_KEY: &str =
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
+
+/// A value, and which source gave it first.
+type Said<T> = Option<(T, &'static str)>;
+
+#[derive(Default)]
+pub(super) struct AccountBuilder {
+    /// What of the account is asked for.
+    service: Service,
+    /// A connection string was given.
+    pub(super) string: bool,
+    name: Said<String>,
+    key: Said<String>,
+    sas: Said<String>,
+    endpoint: Said<Url>,
+    suffix: Said<String>,
+    protocol: Option<String>,
+}
+
+fn agree<T: PartialEq>(
+    slot: &mut Said<T>,
+    value: T,
+    source: &'static str,
+    about: &str,
+) -> Result<(), AccountError> {
+    match slot {
+        Some((known, first)) if *known != value => Err(contradiction(*first, source, about)),
+        Some(_) => Ok(()),
+        None => {
+            *slot = Some((value, source));
+            Ok(())
+        }
+    }
+}
+
+impl AccountBuilder {
+    pub(super) fn about(service: Service) -> AccountBuilder {
+        AccountBuilder {
+            service,
+            ..AccountBuilder::default()
+        }
+    }
+
+    pub(super) fn name(&mut self, name: &str, source: &'static str) -> Result<(), AccountError> {
+        let fits = (3..=24).contains(&name.len())
+            && name
+                .bytes()
+                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+        if !fits {
+            return Err(malformed(
+                format!("the account name in {source}"),
+                "is not 3 to 24 lower-case letters and digits",
+            ));
+        }
+        agree(
+            &mut self.name,
+            name.to_owned(),
+            source,
+            "different accounts",
+        )
+    }
+
+    pub(super) fn key(&mut self, key: &str, source: &'static str) -> Result<(), AccountError> {
+        if azure_core::base64::decode(key).map_or(true, |bytes| bytes.is_empty()) {
+            return Err(malformed(
+                format!("the account key in {source}"),
+                "is not base64: copy it again, whole",
+            ));
+        }
+        agree(&mut self.key, key.to_owned(), source, "different keys")
+    }
+
+    pub(super) fn sas(&mut self, sas: &str, source: &'static str) -> Result<(), AccountError> {
+        let sas = sas.strip_prefix('?').unwrap_or(sas);
+        if !is_sas(sas) {
+            return Err(malformed(
+                format!("the SAS in {source}"),
+                "has no signature (`sig=`): copy it again, whole",
+            ));
+        }
+        agree(&mut self.sas, sas.to_owned(), source, "different SAS")
+    }
+
+    pub(super) fn suffix(
+        &mut self,
+        suffix: &str,
+        source: &'static str,
+    ) -> Result<(), AccountError> {
+        let label = |label: &str| {
+            !label.is_empty()
+                && label
+                    .bytes()
+                    .all(|b| b.is_ascii_alphanumeric() || b == b'-')
+        };
+        if !suffix.split('.').all(label) {
+            return Err(malformed(
+                format!("the endpoint suffix in {source}"),
+                "is not a domain, as core.windows.net is one",
+            ));
+        }
+        let suffix = suffix.to_owned();
+        agree(&mut self.suffix, suffix, source, "different clouds")
+    }
+
+    /// The service is there.
+    pub(super) fn at(&mut self, endpoint: Url, source: &'static str) -> Result<(), AccountError> {
+        agree(&mut self.endpoint, endpoint, source, self.service.differs())
+    }
+
+    pub(super) fn endpoint(text: &str, what: &str) -> Result<Url, AccountError> {
+        let url = Url::parse(text.trim_end_matches('/'))
+            .map_err(|error| malformed(what, format!("is not a URL: {error}")))?;
+        if url.query().is_some() || !url.username().is_empty() || url.password().is_some() {
+            return Err(malformed(
+                what,
+                "carries a query or a user name: give a SAS as SharedAccessSignature",
+            ));
+        }
+        safe(&url)?;
+        Ok(url)
+    }
+
+    pub(super) fn connection_string(&mut self, text: &str) -> Result<(), AccountError> {
+        let part = self.service.part();
+        for field in text
+            .split(';')
+            .map(str::trim)
+            .filter(|field| !field.is_empty())
+        {
+            let (name, value) = field
+                .split_once('=')
+                .ok_or_else(|| malformed(STRING, "has a part without `=`"))?;
+            let value = value.trim();
+            match name.trim().to_ascii_lowercase().as_str() {
+                "usedevelopmentstorage" if value.eq_ignore_ascii_case("true") => {
+                    self.name(EMULATOR, STRING)?;
+                    self.key(EMULATOR_KEY, STRING)?;
+                    let url = Self::endpoint(self.service.emulator(), "UseDevelopmentStorage")?;
+                    self.at(url, STRING)?;
+                }
+                "usedevelopmentstorage" => {
+                    return Err(malformed(
+                        format!("UseDevelopmentStorage in {STRING}"),
+                        "can only be `true`",
+                    ));
+                }
+                "accountname" => self.name(value, STRING)?,
+                "accountkey" => self.key(value, STRING)?,
+                "sharedaccesssignature" => self.sas(value, STRING)?,
+                name if name.eq_ignore_ascii_case(part) => {
+                    let url = Self::endpoint(value, &format!("{part} in {STRING}"))?;
+                    self.at(url, STRING)?;
+                }
+                "endpointsuffix" => self.suffix(value, STRING)?,
+                "defaultendpointsprotocol" => self.protocol = Some(value.to_ascii_lowercase()),
+                // The addresses of other services, and whatever else: not ours.
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn emulator(&mut self, url_given: bool) -> Result<(), AccountError> {
+        self.name(EMULATOR, THE_FLAG)?;
+        self.key(EMULATOR_KEY, THE_FLAG)?;
+        match &self.endpoint {
+            Some((known, first)) if !is_loopback(known) => {
+                let about = "the emulator is on this machine";
+                Err(contradiction(*first, THE_FLAG, about))
+            }
+            // A port of one's own stands; else the well-known one, unless the URL has one.
+            None if !url_given => {
+                let url = Self::endpoint(self.service.emulator(), THE_FLAG)?;
+                self.endpoint = Some((url, THE_FLAG));
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn url(&mut self, url: SplitUrl) -> Result<(), AccountError> {
+        let same_account = match (&self.name, &url.account) {
+            (Some((known, _)), Some(name)) => known == name,
+            _ => true,
+        };
+        if let Some(sas) = &url.sas {
+            if !same_account && self.endpoint.as_ref().is_none_or(|(_, s)| *s != THE_FLAG) {
+                // A URL with a SAS needs nothing else; what is set for another account is not
+                // about this lock.
+                *self = AccountBuilder::about(self.service);
+            }
+            self.sas(sas, THE_URL)?;
+        }
+        if let Some(name) = &url.account {
+            agree(&mut self.name, name.clone(), THE_URL, "different accounts")?;
+        }
+        self.at(url.endpoint, THE_URL)
+    }
+
+    pub(super) fn finish(
+        self,
+        options: &AuthOptions,
+        env: &EntraEnv,
+        trust: CaCertificates,
+    ) -> Result<Account, AccountError> {
+        let whole = format!("copy the whole connection string into {STRING}");
+        let by_name = || -> Result<Option<Url>, AccountError> {
+            let Some((name, _)) = &self.name else {
+                return Ok(None);
+            };
+            let protocol = self.protocol.as_deref().unwrap_or("https");
+            if protocol != "https" && protocol != "http" {
+                return Err(malformed(
+                    format!("DefaultEndpointsProtocol in {STRING}"),
+                    "is neither `https` nor `http`",
+                ));
+            }
+            let suffix = self
+                .suffix
+                .as_ref()
+                .map_or("core.windows.net", |said| &said.0);
+            let text = format!("{protocol}://{name}.{}.{suffix}", self.service.word());
+            Self::endpoint(&text, "EndpointSuffix").map(Some)
+        };
+        let endpoint = match &self.endpoint {
+            Some((url, _)) => url.clone(),
+            None => by_name()?.ok_or_else(|| {
+                if self.string {
+                    let part = format!("AccountName (or {})", self.service.part());
+                    return missing(part, whole);
+                }
+                missing(
+                    "the storage account",
+                    format!("set {STRING}, or {ACCOUNT} with {KEY} or {SAS}; or use --emulator"),
+                )
+            })?,
+        };
+        safe(&endpoint)?;
+        let name = match (&self.name, split_url(&endpoint)?.account) {
+            (Some((name, _)), _) => Some(name.clone()),
+            (None, in_endpoint) => in_endpoint,
+        };
+        let client = Arc::new(self.service.client(&endpoint).trusting(trust));
+        let known_key =
+            matches!(&self.key, Some((key, _)) if key == EMULATOR_KEY) && is_loopback(&endpoint);
+        let offered = Offered {
+            key: self.key.as_ref().map(|said| said.1),
+            sas: self.sas.as_ref().map(|said| said.1),
+            emulator: known_key,
+            string: self.string,
+            env,
+            typed: &[THE_FLAG, THE_URL],
+            advice: Advice {
+                key: KEY,
+                sas: SAS,
+                string: STRING,
+            },
+        };
+        let secret = |said: Said<String>| Secret::new(said.map(|said| said.0).unwrap_or_default());
+        let credential = match choose(options.auth, &offered, &endpoint)? {
+            CredentialKind::Key if name.is_none() => {
+                let advice =
+                    format!("an account key needs one: set {ACCOUNT}, or AccountName in {STRING}");
+                return Err(missing("the account's name", advice));
+            }
+            CredentialKind::Key => Credential::Key(secret(self.key)),
+            CredentialKind::Sas => Credential::Sas(secret(self.sas)),
+            #[cfg(feature = "entra")]
+            CredentialKind::Entra => {
+                let entra = Entra::new(
+                    options.auth,
+                    env,
+                    &endpoint,
+                    Arc::clone(&client),
+                    Purpose::Storage,
+                )?;
+                Credential::Token(Arc::new(TokenCache::new(Arc::new(entra), None)))
+            }
+            #[cfg(not(feature = "entra"))]
+            CredentialKind::Entra => {
+                return Err(missing("Entra ID", "it was left out of this build"));
+            }
+        };
+        Ok(Account {
+            name,
+            credential,
+            emulator: options.emulator || known_key,
+            client,
+            clock: Arc::new(ServiceClock::new()),
+            endpoint,
+        })
+    }
+}

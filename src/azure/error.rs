@@ -1,0 +1,482 @@
+//! What the service's errors mean: from the client's errors to the five meanings of
+//! [`Failure`], and to one line for a person.
+//!
+//! Called by the stores. Must never show a URL's query, a header or a body: only the status, the
+//! service's own error code and our own words.
+
+use std::time::Duration;
+
+use azure_core::error::{Error, ErrorKind};
+use azure_core::http::RawResponse;
+use azure_core::http::headers::{HeaderName, Headers};
+use azure_core::time::parse_rfc7231;
+
+use crate::core::Failure;
+
+/// What was asked for when the trouble came; each needs a permission of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Look at the blob's properties.
+    Look,
+    /// Create the blob.
+    CreateBlob,
+    /// Create the container.
+    CreateContainer,
+    /// Acquire the lease.
+    Acquire,
+    /// Write the record.
+    Record,
+    /// Renew the lease.
+    Renew,
+    /// Give the lease back.
+    Release,
+    /// Ask for the rest of a breaking lease.
+    Break,
+    /// Break another's lease.
+    BreakLease,
+    /// List the blobs of a container.
+    List,
+    /// Delete the blob.
+    Delete,
+    /// Look at the queue's properties.
+    LookAtQueue,
+    /// Create the queue.
+    CreateQueue,
+    /// Take messages.
+    Take,
+    /// Lock a message anew, or make it visible again.
+    Update,
+    /// Put a message into a queue.
+    Put,
+    /// Delete a message.
+    DeleteMessage,
+}
+
+impl Operation {
+    /// What we failed to do, for a person.
+    fn words(self) -> &'static str {
+        match self {
+            Operation::Look => "read the properties of",
+            Operation::CreateBlob => "create",
+            Operation::CreateContainer => "create the container of",
+            Operation::Acquire => "lease",
+            Operation::Record => "write the metadata of",
+            Operation::Renew => "renew the lease of",
+            Operation::Release => "release the lease of",
+            Operation::Break => "ask for the rest of the lease of",
+            Operation::BreakLease => "break the lease of",
+            Operation::List => "list the blobs of",
+            Operation::Delete => "delete",
+            Operation::LookAtQueue => "read the properties of",
+            Operation::CreateQueue => "create",
+            Operation::Take => "take messages from",
+            Operation::Update => "update a message of",
+            Operation::Put => "put a message into",
+            Operation::DeleteMessage => "delete a message of",
+        }
+    }
+
+    /// What it is done to.
+    fn object(self) -> &'static str {
+        if self.is_of_queue() {
+            "the queue"
+        } else {
+            "the blob"
+        }
+    }
+
+    fn is_of_queue(self) -> bool {
+        matches!(
+            self,
+            Operation::LookAtQueue
+                | Operation::CreateQueue
+                | Operation::Take
+                | Operation::Update
+                | Operation::Put
+                | Operation::DeleteMessage
+        )
+    }
+
+    /// What allows it, in the letters of a SAS.
+    fn sas_letters(self) -> &'static str {
+        match self {
+            Operation::Look | Operation::LookAtQueue => "r",
+            Operation::CreateBlob | Operation::CreateContainer | Operation::CreateQueue => "c",
+            Operation::Take | Operation::DeleteMessage => "p",
+            Operation::Update => "u",
+            Operation::Put => "a",
+            Operation::List => "l",
+            Operation::Delete => "d",
+            _ => "w",
+        }
+    }
+}
+
+/// What went wrong in one exchange.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServiceError {
+    /// An answer that is not the success we hoped for.
+    Answer {
+        /// The HTTP status.
+        status: u16,
+        /// The service's error code (`x-ms-error-code`), the only proof that the service answered.
+        code: Option<String>,
+        /// The answer is a web page: a proxy or a portal answered, not the service.
+        page: bool,
+        /// The service asked not to be asked again for so long.
+        retry_after: Option<Duration>,
+    },
+    /// No connection: the request never left us.
+    Unsent(String),
+    /// No answer, or not a whole one: it is not known what happened.
+    Silence(String),
+    /// The request could not even be made.
+    Ours(String),
+    /// Whoever was to say who we are refused to: nothing was sent.
+    Denied(String),
+}
+
+impl ServiceError {
+    /// Reads an error of the official clients.
+    #[must_use]
+    pub fn of(error: &Error) -> ServiceError {
+        match error.kind() {
+            ErrorKind::HttpResponse {
+                status,
+                raw_response,
+                ..
+            } => {
+                let status = u16::from(*status);
+                match raw_response {
+                    Some(raw) => ServiceError::of_answer(status, raw),
+                    None => ServiceError::Answer {
+                        status,
+                        code: None,
+                        page: false,
+                        retry_after: None,
+                    },
+                }
+            }
+            ErrorKind::Connection => ServiceError::Unsent(error.to_string()),
+            ErrorKind::Io => ServiceError::Silence(error.to_string()),
+            ErrorKind::Credential => ServiceError::Denied(cause(error)),
+            _ => ServiceError::Ours(error.to_string()),
+        }
+    }
+
+    fn of_answer(status: u16, raw: &RawResponse) -> ServiceError {
+        let header = |name: &'static str| {
+            raw.headers()
+                .get_optional_str(&HeaderName::from_static(name))
+        };
+        let body: &[u8] = raw.body().as_ref();
+        let start = body.trim_ascii_start();
+        let page = header("content-type").is_some_and(|kind| kind.contains("text/html"))
+            || start.len() >= 5
+                && (start[..5].eq_ignore_ascii_case(b"<html")
+                    || start[..5].eq_ignore_ascii_case(b"<!doc"));
+        let date = header("date").and_then(|text| parse_rfc7231(text).ok());
+        let retry_after = header("x-ms-retry-after-ms")
+            .and_then(|text| text.trim().parse().ok().map(Duration::from_millis))
+            .or_else(|| {
+                let text = header("retry-after")?.trim();
+                match text.parse() {
+                    Ok(seconds) => Some(Duration::from_secs(seconds)),
+                    // A date: counted from the service's own clock, not from ours.
+                    Err(_) => Duration::try_from(parse_rfc7231(text).ok()? - date?).ok(),
+                }
+            });
+        ServiceError::Answer {
+            status,
+            code: header("x-ms-error-code").map(clean).filter(|_| !page),
+            page,
+            retry_after,
+        }
+    }
+
+    /// An answer of success that the service cannot have given: it lacks this.
+    #[must_use]
+    pub(crate) fn foreign(lacks: &str, headers: &Headers) -> ServiceError {
+        let kind = headers.get_optional_str(&HeaderName::from_static("content-type"));
+        ServiceError::Silence(if kind.is_some_and(|kind| kind.contains("text/html")) {
+            "unknown: a web page instead of an answer of the storage service".to_owned()
+        } else {
+            format!("unknown: the answer lacks {lacks}, so it is not from the storage service")
+        })
+    }
+
+    /// The time limit passed before an answer came.
+    #[must_use]
+    pub fn timed_out() -> ServiceError {
+        ServiceError::Silence("no answer in time".to_owned())
+    }
+
+    /// The service's own error code, where the service answered.
+    #[must_use]
+    pub fn code(&self) -> Option<&str> {
+        match self {
+            ServiceError::Answer { code, .. } => code.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// The service itself refused: what was asked for was not done.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        matches!(
+            self,
+            ServiceError::Answer {
+                status: 400..=499,
+                code: Some(_),
+                page: false,
+                ..
+            }
+        )
+    }
+
+    /// What was asked for may have been done all the same: there was no answer, or none that says.
+    #[must_use]
+    pub fn is_unclear(&self) -> bool {
+        match self {
+            ServiceError::Unsent(_) | ServiceError::Denied(_) => false,
+            // Given up by the service at some point of the way.
+            ServiceError::Answer { status: 408, .. } => true,
+            ServiceError::Answer { .. } => !self.is_refusal(),
+            ServiceError::Silence(_) | ServiceError::Ours(_) => true,
+        }
+    }
+
+    /// One line for a person, without saying what was asked for.
+    #[must_use]
+    pub fn why(&self) -> String {
+        match self {
+            ServiceError::Answer {
+                status, page: true, ..
+            } => {
+                format!("{status} with a web page instead of an answer of the storage service")
+            }
+            ServiceError::Answer {
+                status,
+                code: Some(code),
+                ..
+            } => format!("{status} {code}"),
+            ServiceError::Answer { status, .. } => {
+                format!("{status} without an error code of the storage service")
+            }
+            ServiceError::Unsent(why)
+            | ServiceError::Silence(why)
+            | ServiceError::Ours(why)
+            | ServiceError::Denied(why) => why.clone(),
+        }
+    }
+
+    /// What to do about it, where that can be said.
+    #[must_use]
+    pub fn advice(&self, operation: Operation) -> Option<String> {
+        let ServiceError::Answer { status, code, .. } = self else {
+            return None;
+        };
+        Some(match (status, code.as_deref()) {
+            (_, Some("AccountIsDisabled")) => "the storage account is disabled".to_owned(),
+            (
+                _,
+                Some(
+                    "AuthorizationPermissionMismatch"
+                    | "AuthorizationResourceTypeMismatch"
+                    | "AuthorizationServiceMismatch"
+                    | "InsufficientAccountPermissions",
+                ),
+            ) => match operation {
+                Operation::List | Operation::Delete => format!(
+                    "the credential does not allow it: a SAS needs the permission {} for it, a \
+                     token of Entra ID the role Storage Blob Data Contributor",
+                    operation.sas_letters()
+                ),
+                _ if operation.is_of_queue() => format!(
+                    "the credential does not allow it: a SAS needs the permissions rpuac (here {}) \
+                     for the queue service, an identity the role Storage Queue Data Contributor",
+                    operation.sas_letters()
+                ),
+                _ => format!(
+                    "the credential does not allow it: a SAS needs the permissions rcw (here {}) \
+                     for the blob service, a token of Entra ID the role Storage Blob Data \
+                     Contributor",
+                    operation.sas_letters()
+                ),
+            },
+            (_, Some("AuthorizationSourceIPMismatch")) => {
+                "the SAS does not allow this machine's address".to_owned()
+            }
+            (_, Some("KeyBasedAuthenticationNotPermitted")) => {
+                "the account does not allow account keys: use --auth entra".to_owned()
+            }
+            (401 | 403, Some("AuthenticationFailed")) => "the key is not this account's, or the \
+                SAS has expired or was changed: check AZURE_STORAGE_CONNECTION_STRING, \
+                AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN (or the token of Entra ID is not of the \
+                account's tenant)"
+                .to_owned(),
+            (401 | 403, _) => "check the credential, its permissions and the account's network \
+                rules"
+                .to_owned(),
+            _ => return None,
+        })
+    }
+
+    /// The meaning outside a tenure. `proven`: this operation has succeeded before, so what was
+    /// configured can work, and refusals are doubt.
+    #[must_use]
+    pub fn failure(&self, operation: Operation, target: &str, proven: bool) -> Failure {
+        let fatal = |denied: bool| {
+            let advice = self
+                .advice(operation)
+                .map(|text| format!(": {text}"))
+                .unwrap_or_default();
+            Failure::Fatal {
+                why: format!(
+                    "cannot {} {target}: {}{advice}",
+                    operation.words(),
+                    self.why()
+                ),
+                denied,
+            }
+        };
+        match self {
+            ServiceError::Answer { page: true, .. } => self.doubt(operation),
+            ServiceError::Answer { status, code, .. } if !proven => match (status, code.as_deref())
+            {
+                (401 | 403, _) => fatal(true),
+                (_, Some("AccountIsDisabled" | "InsufficientAccountPermissions")) => fatal(true),
+                // Being deleted takes a while, then it can be created again.
+                (_, Some("ContainerBeingDeleted" | "QueueBeingDeleted" | "ConditionNotMet")) => {
+                    self.doubt(operation)
+                }
+                (408 | 429, _) | (500.., _) => self.doubt(operation),
+                (400..=499, Some(_)) => fatal(false),
+                _ => self.doubt(operation),
+            },
+            ServiceError::Ours(_) => fatal(false),
+            ServiceError::Denied(_) if !proven => fatal(true),
+            _ => self.doubt(operation),
+        }
+    }
+
+    /// The meaning where nothing is certain, as in a tenure.
+    #[must_use]
+    pub fn doubt(&self, operation: Operation) -> Failure {
+        Failure::Transient {
+            why: format!(
+                "{} (to {} {})",
+                self.why(),
+                operation.words(),
+                operation.object()
+            ),
+            retry_after: match self {
+                ServiceError::Answer { retry_after, .. } => *retry_after,
+                _ => None,
+            },
+        }
+    }
+}
+
+/// The innermost words: the client's layers put theirs in front.
+fn cause(error: &Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
+}
+
+/// Nothing but what an error code is made of: it goes into log lines.
+fn clean(code: &str) -> String {
+    code.chars()
+        .filter(|c| c.is_ascii_alphanumeric())
+        .take(80)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use azure_core::http::headers::HeaderValue;
+    use azure_core::time::{OffsetDateTime, to_rfc7231};
+
+    use super::*;
+
+    fn trouble(status: u16, headers: &[(&'static str, &str)], body: &str) -> ServiceError {
+        let headers: HashMap<HeaderName, HeaderValue> = headers
+            .iter()
+            .map(|(name, value)| {
+                (
+                    HeaderName::from_static(name),
+                    HeaderValue::from((*value).to_owned()),
+                )
+            })
+            .collect();
+        let raw = RawResponse::from_bytes(status.into(), Headers::from(headers), body.to_owned());
+        let kind = ErrorKind::HttpResponse {
+            status: status.into(),
+            error_code: Some("made up by the client".to_owned()),
+            raw_response: Some(Box::new(raw)),
+        };
+        ServiceError::of(&Error::with_message(kind, "a text with sig=s3cr3t in it"))
+    }
+
+    #[test]
+    fn a_refused_signature_is_about_the_credential_whatever_the_clock_says() {
+        let date = to_rfc7231(&(OffsetDateTime::now_utc() + Duration::from_secs(20 * 60)));
+        let code = ("x-ms-error-code", "AuthenticationFailed");
+        let said = trouble(403, &[code, ("date", &date)], "").failure(Operation::Look, "B", false);
+        assert!(
+            said.to_string()
+                .contains("check AZURE_STORAGE_CONNECTION_STRING"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn only_what_was_answered_with_a_refusal_or_never_sent_is_clear() {
+        let code = [("x-ms-error-code", "X")];
+        assert!(!trouble(409, &code, "").is_unclear());
+        let refused = Error::with_message(ErrorKind::Connection, "cannot connect");
+        assert!(!ServiceError::of(&refused).is_unclear());
+        let reset = Error::with_message(ErrorKind::Io, "connection lost");
+        assert!(ServiceError::of(&reset).is_unclear());
+        assert!(trouble(408, &code, "").is_unclear());
+        assert!(trouble(500, &code, "").is_unclear());
+        assert!(trouble(409, &[], "").is_unclear());
+        assert!(trouble(409, &code, "<html>").is_unclear());
+        assert!(ServiceError::timed_out().is_unclear());
+    }
+
+    #[test]
+    fn a_text_tells_status_and_code_and_nothing_of_the_body() {
+        let said = trouble(
+            503,
+            &[("x-ms-error-code", "ServerBusy\nfake line")],
+            "sig=s3cr3t",
+        );
+        assert_eq!(said.why(), "503 ServerBusyfakeline");
+        let page = trouble(
+            404,
+            &[("x-ms-error-code", "BlobNotFound")],
+            " <!DOCTYPE html>sig=s3cr3t",
+        );
+        assert_eq!(
+            page.why(),
+            "404 with a web page instead of an answer of the storage service"
+        );
+        assert_eq!(page.code(), None, "a web page proves nothing");
+        assert_eq!(trouble(409, &[], "").code(), None);
+    }
+
+    #[test]
+    fn only_the_services_own_refusal_is_one() {
+        let code = [("x-ms-error-code", "X")];
+        assert!(trouble(409, &code, "").is_refusal());
+        assert!(!trouble(409, &[], "").is_refusal());
+        assert!(!trouble(500, &code, "").is_refusal());
+        assert!(!ServiceError::timed_out().is_refusal());
+    }
+}

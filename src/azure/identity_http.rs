@@ -1,0 +1,253 @@
+//! How the official credentials reach the outside: our transport under their requests, and `az`
+//! with an end.
+//!
+//! Used by [`super::entra`]. Must never repeat a question, must never send plain http past this
+//! machine's own side of the wire, and must never show more of an answer than its error.
+
+use std::ffi::OsStr;
+use std::io;
+use std::pin::pin;
+use std::process::{Output, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use azure_core::error::{Error, ErrorKind, Result};
+use azure_core::http::{AsyncRawResponse, HttpClient, Request};
+use azure_identity::Executor;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use serde::Deserialize;
+use url::{Host, Url};
+
+use super::address::is_loopback;
+use super::token_cache::Unissued;
+use super::transport::Client;
+
+/// The metadata service of a machine in Azure.
+const METADATA: &str = "169.254.169.254";
+
+/// Who is as near as that connects in no time, or is not there: then the Azure CLI is next.
+const NEAR_LIMIT: Duration = Duration::from_secs(2);
+
+/// The transport of one question. What goes wrong is kept here, because the crate would put it
+/// into words of its own, and ask again for over a minute.
+#[derive(Debug)]
+pub(super) struct IdentityHttp {
+    secure: Arc<Client>,
+    plain: Client,
+    metadata: Option<Url>,
+    trouble: Mutex<Option<Unissued>>,
+}
+
+impl IdentityHttp {
+    /// `secure` is the client for https; `metadata` is where the machine's metadata service is, if
+    /// it is not where it always is.
+    pub(super) fn new(secure: Arc<Client>, metadata: Option<Url>) -> IdentityHttp {
+        IdentityHttp {
+            secure,
+            plain: Client::new(false, 2).connecting_within(NEAR_LIMIT),
+            metadata,
+            trouble: Mutex::default(),
+        }
+    }
+
+    /// What went wrong, if anything did.
+    pub(super) fn trouble(&self) -> Option<Unissued> {
+        let trouble = self.trouble.lock();
+        trouble.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn fail<T>(&self, why: String, refused: bool) -> Result<T> {
+        let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        *trouble = Some(Unissued { why, refused });
+        // Of this kind, because the crate does not ask again then.
+        Err(Error::with_message(ErrorKind::Other, "no token"))
+    }
+}
+
+#[async_trait]
+impl HttpClient for IdentityHttp {
+    async fn execute_request(&self, request: &Request) -> Result<AsyncRawResponse> {
+        let mut request = request.clone();
+        if let Some(metadata) = &self.metadata
+            && request.url().host_str() == Some(METADATA)
+        {
+            let mut url = metadata.clone();
+            url.set_path(request.url().path());
+            url.set_query(request.url().query());
+            *request.url_mut() = url;
+        }
+        let url = request.url();
+        let host = url.host_str().unwrap_or_default().to_owned();
+        let client = match url.scheme() {
+            "https" => &*self.secure,
+            _ if is_near(url) => &self.plain,
+            _ => return self.fail(format!("plain http to {host} is not allowed"), true),
+        };
+        let answer = match client.execute_request(&request).await {
+            Ok(answer) => answer,
+            Err(error) => {
+                let doubt = matches!(error.kind(), ErrorKind::Connection | ErrorKind::Io);
+                return self.fail(format!("{error} ({host})"), !doubt);
+            }
+        };
+        let status = u16::from(answer.status());
+        if answer.status().is_success() {
+            return Ok(answer);
+        }
+        let answer = answer.try_into_raw_response().await;
+        let body = answer.as_ref().map(|answer| answer.body().as_ref());
+        let (said, passing) = said(body.unwrap_or_default());
+        // 404 and 410 is what a metadata service says that is starting or being updated.
+        let refused = matches!(status, 400..=499) && !matches!(status, 404 | 408 | 410 | 429);
+        self.fail(format!("{status} from {host}{said}"), refused && !passing)
+    }
+}
+
+/// Of an answer that is no token: the error's name and its first sentence, and whether it says of
+/// itself that it will pass.
+fn said(body: &[u8]) -> (String, bool) {
+    #[derive(Deserialize)]
+    struct Said {
+        error: String,
+        #[serde(default)]
+        error_description: String,
+    }
+    let Ok(said) = serde_json::from_slice::<Said>(body) else {
+        return (String::new(), false);
+    };
+    let passing = ["temporarily_unavailable", "server_error"].contains(&&*said.error);
+    let first = said.error_description.lines().next().unwrap_or_default();
+    // What follows names the request, the tenant's people and the time.
+    let first = first.split(" Trace ID").next().unwrap_or_default();
+    let first = first.trim_end_matches('.');
+    let joint = if first.is_empty() { "" } else { ", " };
+    (one_line(&format!(" {}{joint}{first}", said.error)), passing)
+}
+
+/// What is fit for a line of the log.
+pub(super) fn one_line(text: &str) -> String {
+    let clean: String = text
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .take(300)
+        .collect();
+    let words: Vec<&str> = clean.split_whitespace().collect();
+    let lead = if text.starts_with(' ') && !words.is_empty() {
+        " "
+    } else {
+        ""
+    };
+    format!("{lead}{}", words.join(" "))
+}
+
+/// This machine, or the wire that ends in it: where platforms keep their identity endpoints.
+pub(super) fn is_near(url: &Url) -> bool {
+    match url.host() {
+        Some(Host::Ipv4(address)) if address.is_link_local() => true,
+        _ => is_loopback(url),
+    }
+}
+
+/// Runs `az`, and ends it and what it started when nobody waits for it any more.
+#[derive(Debug)]
+pub(super) struct Cli;
+
+/// The group of a child that has not been reaped.
+struct Group(Option<Pid>);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(group) = self.0 {
+            let _ = killpg(group, Signal::SIGKILL);
+        }
+    }
+}
+
+#[async_trait]
+impl Executor for Cli {
+    async fn run(&self, program: &OsStr, args: &[&OsStr]) -> io::Result<Output> {
+        let child = tokio::process::Command::new(program)
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()?;
+        let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
+        // Declared in this order, so that the group is ended while its number is still the child's.
+        let waiting = pin!(child.wait_with_output());
+        let mut group = Group(pid.map(Pid::from_raw));
+        let output = waiting.await;
+        // Reaped: the number may be another's by now.
+        group.0 = None;
+        output
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_an_answer_only_the_error_is_told() {
+        let body = br#"{"error":"invalid_client","error_description":"AADSTS7000215: Invalid client secret provided. Trace ID: 1\r\nCorrelation ID: 2","x":"y"}"#;
+        let (text, passing) = said(body);
+        assert_eq!(
+            text,
+            " invalid_client, AADSTS7000215: Invalid client secret provided"
+        );
+        assert!(!passing);
+        assert!(said(br#"{"error":"temporarily_unavailable"}"#).1);
+        assert_eq!(said(b"<html>token</html>"), (String::new(), false));
+    }
+
+    #[test]
+    fn plain_http_stays_near() {
+        for (text, near) in [
+            ("http://127.0.0.1:41741/MSI/token", true),
+            ("http://localhost:42356/msi/token", true),
+            ("http://169.254.169.254/metadata", true),
+            ("http://169.254.255.2:8081/msi/token", true),
+            ("http://10.0.0.1/token", false),
+            ("http://metadata.example/token", false),
+        ] {
+            assert_eq!(is_near(&Url::parse(text).expect("a URL")), near, "{text}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_not_waited_for_any_more_is_ended_with_all_that_it_started() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = directory.path().join("pid");
+        let script = format!(
+            "sleep 600 & echo $! >{0}.new; mv {0}.new {0}; wait",
+            file.display()
+        );
+        let (shell, flag) = (OsStr::new("/bin/sh"), OsStr::new("-c"));
+        let args = [flag, OsStr::new(&script)];
+        let mut running = Box::pin(Cli.run(shell, &args));
+        let pid: i32 = loop {
+            tokio::select! {
+                ended = &mut running => panic!("it ended: {ended:?}"),
+                () = tokio::time::sleep(std::time::Duration::from_millis(5)) => {}
+            }
+            if let Ok(text) = std::fs::read_to_string(&file) {
+                break text.trim().parse().expect("a number");
+            }
+        };
+        drop(running);
+        // Dead, or dead and not reaped by whoever inherited it.
+        let lives = || {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            stat.contains("sleep") && !stat.contains(") Z ")
+        };
+        let give_up_at = crate::clock::Instant::now() + std::time::Duration::from_secs(60);
+        while lives() {
+            assert!(crate::clock::Instant::now() < give_up_at, "{pid} lives");
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    }
+}

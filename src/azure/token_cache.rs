@@ -1,0 +1,377 @@
+//! The token of Entra ID that requests bear: had from an issuer, renewed in the background long
+//! before it ends, and handed on to the guardian.
+//!
+//! Asked by the signature of each request ([`Bearer`]). Must never make a request wait for the
+//! issuer while there is a token that is still good, and must never show a token.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use azure_core::credentials::Secret;
+use azure_core::error::{Error, ErrorKind};
+use azure_core::http::headers::HeaderName;
+use azure_core::http::policies::{Policy, PolicyResult};
+use azure_core::http::{Context, Request};
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+
+use super::timeout::before;
+use super::transport::Client;
+use crate::clock::Instant;
+
+/// How long a request waits for the first token; less than it may take itself.
+const WAIT: Duration = Duration::from_secs(4);
+/// The first pause after an issuer failed; it doubles.
+const PAUSE: Duration = Duration::from_secs(1);
+/// The longest pause while no token is good, and while one is.
+const LONGEST_IN_NEED: Duration = Duration::from_secs(5);
+const LONGEST: Duration = Duration::from_secs(60);
+/// A token that the service refused is not renewed more often than this.
+const SPACING: Duration = Duration::from_secs(5);
+/// tokio's timers stand still while the machine sleeps, so the clock is looked at this often.
+const LOOK: Duration = Duration::from_secs(30);
+
+/// A token as it was issued.
+pub(super) struct Issued {
+    pub(super) secret: Secret,
+    /// How long it is good, from now on.
+    pub(super) left: Duration,
+}
+
+/// Why there is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Unissued {
+    /// For a person; no secret.
+    pub(super) why: String,
+    /// The issuer said no, and would say so again.
+    pub(super) refused: bool,
+}
+
+/// Who issues tokens.
+#[async_trait]
+pub(super) trait Issuer: Send + Sync {
+    /// For the log.
+    fn kind(&self) -> &'static str;
+    /// Asks for a new token, under a time limit of its own.
+    async fn issue(&self) -> Result<Issued, Unissued>;
+    /// The same for a process that was forked, with a client of its own.
+    fn in_another_process(&self, client: Arc<Client>) -> Arc<dyn Issuer>;
+}
+
+/// Where the present token is kept for the processes that were forked from this one. Not a file:
+/// memory that they share.
+pub trait Vault: Send + Sync {
+    /// Keeps these bytes instead of those before. What is too long is not kept, nor is what was
+    /// there before.
+    fn put(&self, bytes: &[u8]);
+    /// What is kept. Only while nobody puts.
+    fn take(&self) -> Option<Vec<u8>>;
+}
+
+#[derive(Clone)]
+struct Token {
+    secret: Secret,
+    until: Instant,
+}
+
+#[derive(Default)]
+struct State {
+    token: Option<Token>,
+    trouble: Option<Unissued>,
+    /// Attempts that have ended.
+    attempts: u64,
+    /// Attempts that have failed since the last that did not.
+    failures: u32,
+    asked: Instant,
+    /// When the issuer is asked next.
+    next: Instant,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    /// An attempt has ended.
+    changed: Notify,
+    /// The time to ask next is another one, or has come while tokio's timers stood still.
+    look: Notify,
+    vault: Option<Arc<dyn Vault>>,
+}
+
+/// See the module's text.
+pub(crate) struct TokenCache {
+    issuer: Arc<dyn Issuer>,
+    shared: Arc<Shared>,
+    renewing: Mutex<Option<AbortHandle>>,
+}
+
+impl TokenCache {
+    /// Nothing is asked for before the first request.
+    pub(super) fn new(issuer: Arc<dyn Issuer>, vault: Option<Arc<dyn Vault>>) -> TokenCache {
+        TokenCache {
+            issuer,
+            shared: Arc::new(Shared {
+                state: Mutex::default(),
+                changed: Notify::new(),
+                look: Notify::new(),
+                vault,
+            }),
+            renewing: Mutex::default(),
+        }
+    }
+
+    /// The same, with a vault for the processes that will be forked.
+    pub(super) fn with_vault(&self, vault: Arc<dyn Vault>) -> TokenCache {
+        TokenCache::new(Arc::clone(&self.issuer), Some(vault))
+    }
+
+    /// The same for this process, which was forked: it begins with what the vault has.
+    pub(super) fn in_another_process(&self, client: Arc<Client>) -> TokenCache {
+        let tokens = TokenCache::new(self.issuer.in_another_process(client), None);
+        let kept = self.shared.vault.as_ref().and_then(|vault| vault.take());
+        if let Some(token) = kept.as_deref().and_then(Token::unpack) {
+            let mut state = tokens.shared.state();
+            state.next = token.until;
+            state.token = Some(token);
+        }
+        tokens
+    }
+
+    /// What the credential is, for the log.
+    pub(super) fn kind(&self) -> &'static str {
+        self.issuer.kind()
+    }
+
+    /// How long the present token is good, if there is one.
+    pub(super) fn left(&self) -> Option<Duration> {
+        let now = Instant::now();
+        let state = self.shared.state();
+        state.good(now).map(|token| token.until.since(now))
+    }
+
+    /// The token; waits only where none is good, and no longer than until `give_up_at`.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(super) async fn token(&self, give_up_at: Instant) -> Result<Secret, Unissued> {
+        self.keep_renewing();
+        let seen = {
+            let now = Instant::now();
+            let state = self.shared.state();
+            let due = now >= state.next;
+            if due {
+                // Should the renewal have overslept.
+                self.shared.look.notify_one();
+            }
+            if let Some(token) = state.good(now) {
+                return Ok(token.secret.clone());
+            }
+            match &state.trouble {
+                Some(trouble) if !due => return Err(trouble.clone()),
+                _ => state.attempts,
+            }
+        };
+        let ended = async {
+            loop {
+                let changed = self.shared.changed.notified();
+                let mut changed = std::pin::pin!(changed);
+                // Registered before the look, so that nothing is missed in between.
+                changed.as_mut().enable();
+                {
+                    let state = self.shared.state();
+                    if let Some(token) = state.good(Instant::now()) {
+                        return Ok(token.secret.clone());
+                    }
+                    if state.attempts != seen {
+                        return Err(state.trouble.clone());
+                    }
+                }
+                changed.await;
+            }
+        };
+        let late = || Unissued {
+            why: format!("no token yet from {}", self.kind()),
+            refused: false,
+        };
+        match before(give_up_at, ended).await {
+            Some(Ok(secret)) => Ok(secret),
+            Some(Err(trouble)) => Err(trouble.unwrap_or_else(late)),
+            None => Err(late()),
+        }
+    }
+
+    /// The service refused this token: another one is asked for soon, whatever time it has left.
+    pub(super) fn refused(&self, secret: &Secret) {
+        let mut state = self.shared.state();
+        if state
+            .token
+            .as_ref()
+            .is_some_and(|token| token.secret.secret() == secret.secret())
+        {
+            state.next = state.next.min(state.asked + SPACING);
+            self.shared.look.notify_one();
+        }
+    }
+
+    /// Begins to renew, in the runtime of whoever asks first.
+    fn keep_renewing(&self) {
+        let mut renewing = self.renewing.lock().unwrap_or_else(PoisonError::into_inner);
+        if renewing.as_ref().is_none_or(AbortHandle::is_finished) {
+            let work = renew(Arc::clone(&self.shared), Arc::clone(&self.issuer));
+            *renewing = Some(tokio::spawn(work).abort_handle());
+        }
+    }
+}
+
+impl Drop for TokenCache {
+    fn drop(&mut self) {
+        let renewing = self.renewing.get_mut();
+        if let Some(task) = renewing.unwrap_or_else(PoisonError::into_inner) {
+            task.abort();
+        }
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn settle(&self, kind: &str, answer: Result<Issued, Unissued>) {
+        let now = Instant::now();
+        let mut state = self.state();
+        state.attempts += 1;
+        match answer {
+            Ok(issued) => {
+                let token = Token {
+                    secret: issued.secret,
+                    // Not to the last moment: a request takes its time.
+                    until: now + (issued.left - (issued.left / 20).min(Duration::from_secs(10))),
+                };
+                if state.trouble.take().is_some() && state.attempts > 1 {
+                    tracing::info!("there is a new token of {kind} again");
+                } else {
+                    tracing::debug!("a new token of {kind}, good for {:?}", issued.left);
+                }
+                if let Some(vault) = &self.vault {
+                    vault.put(&token.pack());
+                }
+                state.failures = 0;
+                state.next = now + (issued.left / 2).max(PAUSE);
+                state.token = Some(token);
+            }
+            Err(trouble) => {
+                let pause = PAUSE * 2_u32.saturating_pow(state.failures.min(6));
+                let left = state.good(now).map(|token| token.until.since(now));
+                let longest = left.map_or(LONGEST_IN_NEED, |_| LONGEST);
+                if state.trouble.is_none()
+                    && let Some(left) = left
+                {
+                    tracing::warn!(
+                        "no new token: {}; the one we have is good for another {} s, retrying",
+                        trouble.why,
+                        left.as_secs()
+                    );
+                }
+                state.trouble = Some(trouble);
+                state.failures += 1;
+                state.next = now + pause.min(longest);
+            }
+        }
+        drop(state);
+        self.changed.notify_waiters();
+    }
+}
+
+/// Asks the issuer, for as long as the runtime lives.
+async fn renew(shared: Arc<Shared>, issuer: Arc<dyn Issuer>) {
+    loop {
+        loop {
+            let next = shared.state().next;
+            let left = next.since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            tokio::select! {
+                () = tokio::time::sleep(left.min(LOOK)) => {}
+                () = shared.look.notified() => {}
+            }
+        }
+        shared.state().asked = Instant::now();
+        let answer = issuer.issue().await;
+        shared.settle(issuer.kind(), answer);
+    }
+}
+
+impl State {
+    fn good(&self, now: Instant) -> Option<&Token> {
+        self.token.as_ref().filter(|token| now < token.until)
+    }
+}
+
+impl Token {
+    fn pack(&self) -> Vec<u8> {
+        let mut bytes = self.until.as_nanos().to_le_bytes().to_vec();
+        bytes.extend_from_slice(self.secret.secret().as_bytes());
+        bytes
+    }
+
+    fn unpack(bytes: &[u8]) -> Option<Token> {
+        let (until, secret) = bytes.split_first_chunk()?;
+        Some(Token {
+            secret: Secret::new(String::from_utf8(secret.to_vec()).ok()?),
+            until: Instant::from_nanos(u64::from_le_bytes(*until)),
+        })
+    }
+}
+
+impl fmt::Debug for TokenCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TokenCache").finish_non_exhaustive()
+    }
+}
+
+/// The policy that puts the token into each try.
+#[derive(Debug)]
+pub(super) struct Bearer(pub(super) Arc<TokenCache>);
+
+#[async_trait]
+impl Policy for Bearer {
+    async fn send(
+        &self,
+        ctx: &Context,
+        request: &mut Request,
+        next: &[Arc<dyn Policy>],
+    ) -> PolicyResult {
+        if request.url().scheme() != "https" {
+            let why = "a token is never sent over plain http: use https";
+            return Err(Error::with_message(ErrorKind::Other, why));
+        }
+        let token = self.0.token(Instant::now() + WAIT).await.map_err(|none| {
+            // Nothing was sent, so nothing can have been done.
+            let kind = match none.refused {
+                true => ErrorKind::Credential,
+                false => ErrorKind::Connection,
+            };
+            Error::with_message(kind, none.why)
+        })?;
+        request.insert_header("authorization", format!("Bearer {}", token.secret()));
+        let answer = next[0].send(ctx, request, &next[1..]).await?;
+        let code = HeaderName::from_static("x-ms-error-code");
+        let code = answer.headers().get_optional_str(&code);
+        if matches!(
+            (u16::from(answer.status()), code),
+            (401, _)
+                | (
+                    403,
+                    Some("AuthenticationFailed" | "InvalidAuthenticationInfo")
+                )
+        ) {
+            self.0.refused(&token);
+        }
+        Ok(answer)
+    }
+}
+
+#[cfg(test)]
+mod tests;

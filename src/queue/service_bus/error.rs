@@ -1,0 +1,272 @@
+//! What can go wrong with the service, and which of the meanings of [`Failure`] it has.
+//!
+//! Made by the engine, read by everything else in this room.
+
+pub(super) mod amqp;
+
+use std::time::Duration;
+
+use crate::core::Failure;
+use crate::queue::Missing;
+
+/// Microsoft's clients wait as long.
+pub(super) const BUSY: Duration = Duration::from_secs(4);
+
+/// What went wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum BusError {
+    /// The service itself said no.
+    Refused {
+        /// The status of an answer to a request.
+        status: Option<i64>,
+        /// The condition, such as `amqp:not-found`; can be empty.
+        condition: String,
+        /// Its text.
+        text: String,
+    },
+    /// There was no answer, or none is to be expected any more: it may have been done.
+    Unanswered(String),
+    /// It was not done: there is no connection.
+    Unsent(String),
+    /// What is there will never do: another protocol, a certificate that nobody trusts.
+    Unfit(String),
+}
+
+impl BusError {
+    pub(super) fn refused(condition: &str, text: Option<&str>) -> BusError {
+        BusError::Refused {
+            status: None,
+            condition: condition.to_owned(),
+            text: one_line(text.unwrap_or_default()),
+        }
+    }
+
+    fn condition(&self) -> &str {
+        match self {
+            BusError::Refused { condition, .. } => condition,
+            BusError::Unanswered(_) | BusError::Unsent(_) | BusError::Unfit(_) => "",
+        }
+    }
+
+    fn status(&self) -> Option<i64> {
+        match self {
+            BusError::Refused { status, .. } => *status,
+            BusError::Unanswered(_) | BusError::Unsent(_) | BusError::Unfit(_) => None,
+        }
+    }
+
+    /// Whether it may have been done all the same.
+    pub(super) fn is_unclear(&self) -> bool {
+        match self {
+            BusError::Unanswered(_) => true,
+            // The service's own time limits, and what broke inside.
+            BusError::Refused { status, .. } => status.is_some_and(|status| {
+                status == 408 || (500..=599).contains(&status) && !self.is_busy()
+            }),
+            BusError::Unsent(_) | BusError::Unfit(_) => false,
+        }
+    }
+
+    /// The lock of a message is definitely not ours any more.
+    pub(super) fn is_lost(&self) -> bool {
+        self.status() == Some(410)
+            || matches!(
+                self.condition(),
+                "com.microsoft:message-lock-lost" | "com.microsoft:message-not-found"
+            )
+    }
+
+    pub(super) fn is_busy(&self) -> bool {
+        self.condition() == "com.microsoft:server-busy" || self.status() == Some(429)
+    }
+
+    fn is_denied(&self) -> bool {
+        self.condition() == "amqp:unauthorized-access" || matches!(self.status(), Some(401 | 403))
+    }
+
+    /// What helps with a token that is not taken, besides rights.
+    fn hint(&self) -> &'static str {
+        match self {
+            BusError::Refused { text, .. } if text.contains("ExpiredToken") => {
+                ": is this machine's clock right?"
+            }
+            _ => "",
+        }
+    }
+
+    fn is_not_found(&self) -> bool {
+        self.condition() == "amqp:not-found" || self.status() == Some(404)
+    }
+
+    /// What it means in the middle of everything: doubt, whatever it is.
+    pub(super) fn doubt(&self, what: &str) -> Failure {
+        Failure::Transient {
+            why: format!("{what}: {}", self.why()),
+            retry_after: self.is_busy().then_some(BUSY),
+        }
+    }
+
+    /// What it means at the beginning, when the queue `name` was to be opened.
+    pub(super) fn at_first(&self, name: &str) -> Missing {
+        let fatal = |why: String, denied| Failure::Fatal { why, denied }.into();
+        match self {
+            BusError::Unfit(why) => fatal(format!("{name}: {why}"), false),
+            _ if self.is_denied() => fatal(
+                format!(
+                    "not authorised for {name}: {}: a key or identity with the right to listen \
+                     is needed (Azure Service Bus Data Receiver){}",
+                    self.why(),
+                    self.hint()
+                ),
+                true,
+            ),
+            _ if self.is_not_found() => Missing::NoQueue(format!(
+                "no such queue {name}: {}: make it, or look at its name (a subscription is \
+                 TOPIC/Subscriptions/NAME)",
+                self.why()
+            )),
+            BusError::Refused { condition, .. } if condition == "amqp:not-allowed" => fatal(
+                format!(
+                    "{name} cannot be worked on: {}: a queue with sessions is for receivers of \
+                     sessions: use one without",
+                    self.why()
+                ),
+                false,
+            ),
+            BusError::Refused { condition, .. } if condition.ends_with(":entity-disabled") => {
+                fatal(
+                    format!("{name} is disabled: {}: enable it", self.why()),
+                    false,
+                )
+            }
+            _ => self.doubt(&format!("cannot reach {name}")).into(),
+        }
+    }
+
+    /// One line for a person.
+    pub(super) fn why(&self) -> String {
+        match self {
+            BusError::Refused {
+                status,
+                condition,
+                text,
+            } => {
+                let status = status.map(|status| status.to_string());
+                let parts = [status.as_deref(), Some(condition.as_str()), Some(text)];
+                let parts = parts.into_iter().flatten().filter(|part| !part.is_empty());
+                parts.collect::<Vec<_>>().join(" ")
+            }
+            BusError::Unanswered(why) | BusError::Unsent(why) | BusError::Unfit(why) => why.clone(),
+        }
+    }
+}
+
+/// What the service says, as part of one line.
+pub(super) fn one_line(text: &str) -> String {
+    const MOST: usize = 400;
+    let shared_connection: Vec<&str> = text
+        .split(|c: char| c.is_whitespace() || c.is_control())
+        .collect();
+    let shared_connection = shared_connection
+        .into_iter()
+        .filter(|word| !word.is_empty());
+    let shared_connection: String = shared_connection.collect::<Vec<_>>().join(" ");
+    shared_connection.chars().take(MOST).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(status: Option<i64>, condition: &str) -> BusError {
+        BusError::Refused {
+            status,
+            condition: condition.to_owned(),
+            text: "text".to_owned(),
+        }
+    }
+
+    #[test]
+    fn every_refusal_has_its_meaning() {
+        for (fault, lost, unclear, busy) in [
+            (refused(Some(410), ""), true, false, false),
+            (
+                refused(Some(410), "com.microsoft:message-lock-lost"),
+                true,
+                false,
+                false,
+            ),
+            (
+                refused(None, "com.microsoft:message-lock-lost"),
+                true,
+                false,
+                false,
+            ),
+            (
+                refused(Some(404), "com.microsoft:message-not-found"),
+                true,
+                false,
+                false,
+            ),
+            (refused(Some(404), "amqp:not-found"), false, false, false),
+            (
+                refused(Some(503), "com.microsoft:server-busy"),
+                false,
+                false,
+                true,
+            ),
+            (
+                refused(Some(500), "amqp:internal-error"),
+                false,
+                true,
+                false,
+            ),
+            (
+                refused(Some(408), "com.microsoft:timeout"),
+                false,
+                true,
+                false,
+            ),
+            (refused(Some(401), ""), false, false, false),
+            (BusError::Unanswered("x".into()), false, true, false),
+            (BusError::Unsent("x".into()), false, false, false),
+        ] {
+            assert_eq!(fault.is_lost(), lost, "{fault:?}");
+            assert_eq!(fault.is_unclear(), unclear, "{fault:?}");
+            assert_eq!(fault.is_busy(), busy, "{fault:?}");
+        }
+    }
+
+    #[test]
+    fn at_first_what_is_wrong_for_good_is_told_apart() {
+        let denied = |missing| match missing {
+            Missing::Failed(Failure::Fatal { denied, .. }) => Some(denied),
+            _ => None,
+        };
+        let at_first = |condition| refused(None, condition).at_first("sb://h/q");
+        assert_eq!(denied(at_first("amqp:unauthorized-access")), Some(true));
+        assert_eq!(denied(refused(Some(401), "").at_first("q")), Some(true));
+        assert_eq!(denied(at_first("amqp:not-allowed")), Some(false));
+        assert_eq!(
+            denied(at_first("com.microsoft:entity-disabled")),
+            Some(false)
+        );
+        assert_eq!(
+            denied(BusError::Unfit("HTTP".into()).at_first("q")),
+            Some(false)
+        );
+        assert!(matches!(at_first("amqp:not-found"), Missing::NoQueue(_)));
+        let busy = at_first("com.microsoft:server-busy");
+        let Missing::Failed(Failure::Transient { retry_after, .. }) = busy else {
+            panic!("{busy}");
+        };
+        assert_eq!(retry_after, Some(BUSY));
+    }
+
+    #[test]
+    fn what_is_told_is_one_line() {
+        let fault = BusError::refused("amqp:not-found", Some("one\r\n two\0\x1b[31m"));
+        assert_eq!(fault.why(), "amqp:not-found one two [31m");
+        assert_eq!(refused(Some(410), "c").why(), "410 c text");
+    }
+}

@@ -1,0 +1,319 @@
+//! One taken message as a lock store: its lock *is* the lease that the driver renews and gives back.
+//!
+//! Made by the worker, and by the library's `MessageLock`. What giving back means is decided by
+//! whoever has it ([`MessageLease::decide`]), after the last process of the command is gone; until then it
+//! means "as it was". It must never settle anything twice, or a message whose lock is in doubt.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::watch;
+
+use crate::clock::Instant;
+use crate::core::budget::ATTEMPT;
+use crate::core::{Failure, Grant, Verdict};
+use crate::lease::{Store, Terms};
+use crate::queue::{Lock, Message, Settlement};
+
+/// How long a queue is asked to settle a message, as long as its lock lasts: work that was done
+/// is not done again because of a network that is away for some seconds.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The same for a message that is only given back: its lock runs out by itself.
+const RELEASE_PATIENCE: Duration = Duration::from_secs(10);
+/// From the end of one attempt to settle to the next, at first and at most.
+const PAUSE: Duration = Duration::from_millis(250);
+const PAUSE_MAX: Duration = Duration::from_secs(4);
+
+/// What giving back means.
+#[derive(Clone, Debug)]
+enum Decision {
+    /// Nothing: another may have it.
+    Nothing,
+    Settle(Settlement),
+}
+
+/// See the module's text.
+pub struct MessageLease {
+    name: String,
+    lock_time: Duration,
+    t0: Instant,
+    token: u64,
+    lock: Arc<dyn Lock>,
+    granted: AtomicBool,
+    /// The moment before the request was sent that locked it last.
+    confirmed: Arc<AtomicU64>,
+    renewals: Arc<AtomicU32>,
+    /// Turns true when settling is not to be tried again and again.
+    hurry: Option<watch::Receiver<bool>>,
+    decision: Mutex<Decision>,
+    result: Mutex<Option<Result<(), Failure>>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl MessageLease {
+    /// This message of the queue with this name.
+    #[must_use]
+    pub fn new(message: &Message, queue: &str) -> MessageLease {
+        MessageLease {
+            name: queue.to_owned(),
+            lock_time: message.lock_time,
+            t0: message.t0,
+            token: u64::from(message.attempt),
+            lock: Arc::clone(&message.lock),
+            granted: AtomicBool::new(false),
+            confirmed: Arc::new(AtomicU64::new(message.t0.as_nanos())),
+            renewals: Arc::default(),
+            hurry: None,
+            decision: Mutex::new(Decision::Settle(Settlement::Release)),
+            result: Mutex::new(None),
+        }
+    }
+
+    /// The same, which is settled with one more attempt when this has turned true.
+    #[must_use]
+    pub fn hurried_by(mut self, hurry: watch::Receiver<bool>) -> MessageLease {
+        self.hurry = Some(hurry);
+        self
+    }
+
+    /// What giving it back will mean; `None`: nothing is settled.
+    pub fn decide(&self, settlement: Option<Settlement>) {
+        *locked(&self.decision) = settlement.map_or(Decision::Nothing, Decision::Settle);
+    }
+
+    /// What the queue said to that; `None` as long as (or because) it was not asked, or its answer
+    /// not waited for.
+    #[must_use]
+    pub fn result(&self) -> Option<Result<(), Failure>> {
+        locked(&self.result).clone()
+    }
+
+    /// How often the lock was renewed.
+    #[must_use]
+    pub fn renewals(&self) -> u32 {
+        self.renewals.load(Ordering::Acquire)
+    }
+
+    /// The moment before the request was sent that locked it last.
+    #[must_use]
+    pub fn confirmed(&self) -> Instant {
+        Instant::from_nanos(self.confirmed.load(Ordering::Acquire))
+    }
+
+    /// It was lost before anything could be settled.
+    pub fn lose(&self, failure: Failure) {
+        *locked(&self.result) = Some(Err(failure));
+    }
+
+    /// Settles it, as often as it takes and its lock (and our patience) allows.
+    ///
+    /// # Errors
+    /// What the queue said last.
+    pub async fn settle(&self, settlement: &Settlement) -> Result<(), Failure> {
+        let begin = Instant::now();
+        let confirmed = self.confirmed();
+        let patience = match settlement {
+            Settlement::Release => RELEASE_PATIENCE,
+            Settlement::Complete | Settlement::Retry(_) | Settlement::DeadLetter { .. } => PATIENCE,
+        };
+        // There is always a first attempt: a lock that has run out is still ours until somebody
+        // else takes the message, and the queue knows.
+        let until = (confirmed + self.lock_time)
+            .min(begin + patience)
+            .max(begin + ATTEMPT.min(self.lock_time));
+        let mut pause = PAUSE;
+        let mut hurry = self.hurry.clone();
+        let result = loop {
+            let hurried = hurry.as_ref().is_some_and(|hurry| *hurry.borrow());
+            let give_up_at = until.min(Instant::now() + ATTEMPT);
+            let failure = match self.lock.settle(settlement, give_up_at).await {
+                Err(failure @ Failure::Transient { .. }) => failure,
+                result => break result,
+            };
+            let asked = match &failure {
+                Failure::Transient { retry_after, .. } => retry_after.unwrap_or_default(),
+                _ => Duration::ZERO,
+            };
+            let wait = pause.max(asked);
+            if hurried || Instant::now() + wait >= until {
+                break Err(failure);
+            }
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = turns_true(&mut hurry) => {}
+            }
+            pause = (pause * 2).min(PAUSE_MAX);
+        };
+        *locked(&self.result) = Some(result.clone());
+        result
+    }
+}
+
+/// Never, where there is nothing to turn.
+async fn turns_true(flag: &mut Option<watch::Receiver<bool>>) {
+    if let Some(flag) = flag
+        && flag.wait_for(|is_set| *is_set).await.is_ok()
+    {
+        return;
+    }
+    std::future::pending().await
+}
+
+#[async_trait]
+impl Store for MessageLease {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn terms(&self) -> Terms {
+        Terms {
+            lease: Some(self.lock_time),
+            wakes: false,
+        }
+    }
+
+    /// It was taken already; and once given back it is over.
+    async fn acquire(&self, _give_up_at: Instant) -> Result<Grant, Failure> {
+        if self.granted.swap(true, Ordering::AcqRel) {
+            return Err(Failure::Over(Verdict {
+                status: 0,
+                holder: String::new(),
+                at: String::new(),
+                token: self.token,
+            }));
+        }
+        Ok(Grant {
+            t0: self.t0,
+            token: self.token,
+            failed: 0,
+        })
+    }
+
+    /// By a task of its own: nobody waits for it any more when the command ends meanwhile, but what
+    /// settles the message is in its answer, and is waited for by whatever comes after it.
+    async fn renew(&self, give_up_at: Instant) -> Result<(), Failure> {
+        let t0 = Instant::now();
+        let lock = Arc::clone(&self.lock);
+        let (confirmed, renewals) = (Arc::clone(&self.confirmed), Arc::clone(&self.renewals));
+        let renewal = tokio::spawn(async move {
+            lock.renew(give_up_at).await?;
+            confirmed.store(t0.as_nanos(), Ordering::Release);
+            renewals.fetch_add(1, Ordering::AcqRel);
+            Ok(())
+        });
+        renewal.await.unwrap_or_else(|_| {
+            Err(Failure::Transient {
+                why: "the renewal came to nothing".to_owned(),
+                retry_after: None,
+            })
+        })
+    }
+
+    /// Has a patience of its own: the core's is for locks that others wait for.
+    async fn release(&self, _give_up_at: Instant) -> Result<(), Failure> {
+        if self.result().is_some() {
+            return Ok(());
+        }
+        let settlement = match locked(&self.decision).clone() {
+            Decision::Nothing => return Ok(()),
+            Decision::Settle(settlement) => settlement,
+        };
+        match self.settle(&settlement).await {
+            // Enough was tried: the core is not to begin anew.
+            Err(Failure::Transient { why, .. }) => Err(Failure::Fatal { why, denied: false }),
+            result => result,
+        }
+    }
+
+    async fn announce(&self, _give_up_at: Instant) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    async fn freed(&self) {
+        std::future::pending().await
+    }
+
+    fn descriptor(&self) -> io::Result<Option<OwnedFd>> {
+        Ok(None)
+    }
+
+    /// The lock of a worker that died runs out by itself; its guardian has killed the command by then.
+    fn release_info(&self) -> Option<Vec<u8>> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::work::scripted::{self, Scripted};
+    use tokio::sync::Semaphore;
+
+    /// A lock whose renewals are answered when they are let.
+    struct Slow {
+        asked: Semaphore,
+        let_go: Semaphore,
+    }
+
+    #[async_trait]
+    impl Lock for Slow {
+        async fn renew(&self, _give_up_at: Instant) -> Result<(), Failure> {
+            self.asked.add_permits(1);
+            let _go = self.let_go.acquire().await;
+            Ok(())
+        }
+
+        async fn settle(&self, _: &Settlement, _: Instant) -> Result<(), Failure> {
+            Ok(())
+        }
+    }
+
+    fn held(lock: Arc<dyn Lock>) -> MessageLease {
+        let message = Message {
+            lock,
+            ..scripted::message("id-1", 1, b"body")
+        };
+        MessageLease::new(&message, "queue")
+    }
+
+    #[tokio::test]
+    async fn a_renewal_that_nobody_waits_for_any_more_is_carried_through() {
+        let lock = Arc::new(Slow {
+            asked: Semaphore::new(0),
+            let_go: Semaphore::new(0),
+        });
+        let held = held(Arc::clone(&lock) as _);
+        tokio::select! {
+            said = held.renew(Instant::FOREVER) => panic!("answered: {said:?}"),
+            asked = lock.asked.acquire() => drop(asked),
+        }
+        lock.let_go.add_permits(1);
+        while held.renewals() == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn in_a_hurry_a_settlement_is_tried_once_more_and_not_for_a_minute() {
+        let lock = Scripted::settling((0..1000).map(|_| scripted::transient()));
+        let (hurry, hurried) = watch::channel(false);
+        let held = held(Arc::clone(&lock) as _).hurried_by(hurried);
+        let settled = held.settle(&Settlement::Complete);
+        let hurries = async {
+            while lock.asked().len() < 2 {
+                tokio::task::yield_now().await;
+            }
+            hurry.send_replace(true);
+        };
+        let (said, ()) = tokio::join!(settled, hurries);
+        assert!(matches!(said, Err(Failure::Transient { .. })), "{said:?}");
+        assert_eq!(lock.asked().len(), 3);
+    }
+}

@@ -1,0 +1,479 @@
+//! How a message reaches its command: the exact bytes on stdin or in a private directory, what is
+//! known of it in the environment. Nothing of it is ever in an argument.
+//!
+//! Called by the worker for each message. The stdin is a sealed file in memory, not a pipe: there is
+//! nobody who writes into it while the command runs, so a command that reads slowly, not at all, or
+//! closes it early holds up nothing, and one that wants to may read it twice.
+
+use std::ffi::{CStr, OsString};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Seek as _, Write as _};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::fs::{
+    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{FcntlArg, Flock, FlockArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use serde::Serialize;
+
+use crate::queue::{About, Message};
+
+/// How the directories' names begin.
+const PREFIX: &str = "trafficcop-message.";
+/// The most that properties may measure in the environment.
+const PROPERTIES_LIMIT: usize = 32 << 10;
+/// What a process list shows of the file in memory.
+const MEMORY: &CStr = c"trafficcop-message";
+
+/// What the command finds in its environment, by the names that are documented.
+pub(super) const QUEUE: &str = "TRAFFICCOP_MESSAGE_QUEUE";
+const ID: &str = "TRAFFICCOP_MESSAGE_ID";
+const ATTEMPT: &str = "TRAFFICCOP_MESSAGE_ATTEMPT";
+const MAX_ATTEMPTS: &str = "TRAFFICCOP_MESSAGE_MAX_ATTEMPTS";
+const ENQUEUED_AT: &str = "TRAFFICCOP_MESSAGE_ENQUEUED_AT";
+const LOCKED_UNTIL: &str = "TRAFFICCOP_MESSAGE_LOCKED_UNTIL";
+const CONTENT_TYPE: &str = "TRAFFICCOP_MESSAGE_CONTENT_TYPE";
+const PROPERTIES: &str = "TRAFFICCOP_MESSAGE_PROPERTIES";
+const DIR: &str = "TRAFFICCOP_MESSAGE_DIR";
+const FILE: &str = "TRAFFICCOP_MESSAGE_FILE";
+
+/// What an outer trafficcop has set, and what would speak of another lock or message.
+pub(super) const FOREIGN: &[&str] = &[
+    "TRAFFICCOP_TOKEN",
+    "TRAFFICCOP_LOCK",
+    "TRAFFICCOP_HOLDER",
+    "TRAFFICCOP_SLOT",
+    "TRAFFICCOP_CAUSE",
+    "TRAFFICCOP_TASK",
+    "TRAFFICCOP_PERIOD",
+    "TRAFFICCOP_ROLE",
+    ENQUEUED_AT,
+    LOCKED_UNTIL,
+    CONTENT_TYPE,
+    MAX_ATTEMPTS,
+    PROPERTIES,
+    DIR,
+    FILE,
+];
+
+/// A message on its way to a command.
+#[derive(Debug, Default)]
+pub(super) struct MessageIo {
+    /// What stands on the command's stdin; nothing, if it is in a directory.
+    pub(super) input: Option<OwnedFd>,
+    /// What keeps the directory from being swept, as long as anything of the tree has it open.
+    pub(super) lock: Option<OwnedFd>,
+    /// Further variables.
+    pub(super) env: Vec<(OsString, OsString)>,
+    /// Removed with this.
+    folder: Option<Folder>,
+}
+
+impl MessageIo {
+    /// The body on stdin.
+    ///
+    /// # Errors
+    /// What the kernel says where there is no memory for it.
+    pub(super) fn on_stdin(body: &[u8]) -> io::Result<MessageIo> {
+        Ok(MessageIo {
+            input: Some(in_memory(body)?),
+            ..MessageIo::default()
+        })
+    }
+
+    /// The body and what is known of it in a directory of its own below `base`.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub(super) fn in_directory(base: &Path, body: &[u8], json: &[u8]) -> io::Result<MessageIo> {
+        let folder = Folder::create(base)?;
+        write(&folder.path.join("body"), body)?;
+        write(&folder.path.join("message.json"), json)?;
+        let env = vec![
+            (DIR.into(), folder.path.clone().into()),
+            (FILE.into(), folder.path.join("body").into()),
+        ];
+        Ok(MessageIo {
+            lock: Some(folder.lock.try_clone()?.into()),
+            env,
+            folder: Some(folder),
+            input: None,
+        })
+    }
+
+    /// Whether there is something to remove.
+    pub(super) fn is_on_disk(&self) -> bool {
+        self.folder.is_some()
+    }
+
+    /// Removes what is on disk. Can take its time.
+    pub(super) fn remove(mut self) {
+        drop(self.folder.take());
+    }
+}
+
+/// A sealed file in memory with these bytes, open for reading from its beginning.
+fn in_memory(body: &[u8]) -> io::Result<OwnedFd> {
+    let memory = memfd_create(MEMORY, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
+    let mut memory = File::from(memory);
+    memory.write_all(body)?;
+    let seals = SealFlag::F_SEAL_WRITE
+        | SealFlag::F_SEAL_GROW
+        | SealFlag::F_SEAL_SHRINK
+        | SealFlag::F_SEAL_SEAL;
+    fcntl(&memory, FcntlArg::F_ADD_SEALS(seals))?;
+    // A description that cannot even be written to; where there is no /proc the seals have to do.
+    match File::open(format!("/proc/self/fd/{}", memory.as_raw_fd())) {
+        Ok(reader) => Ok(reader.into()),
+        Err(_) => {
+            memory.rewind()?;
+            Ok(memory.into())
+        }
+    }
+}
+
+fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    let mut file = options
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?;
+    file.write_all(bytes)
+}
+
+/// A directory that is ours alone, removed when it is dropped. While it is in use it is locked; the
+/// lock is shared with guardian and command, so one that nobody has locked is left over from a
+/// worker that was killed with all it had, and is swept by the next.
+#[derive(Debug)]
+struct Folder {
+    path: PathBuf,
+    lock: File,
+}
+
+impl Folder {
+    fn create(base: &Path) -> io::Result<Folder> {
+        let name = format!("{}.{:016x}", std::process::id(), fastrand::u64(..));
+        // Under another name until it is locked, so that nobody takes it for a leftover.
+        let fresh = base.join(format!(".{PREFIX}{name}"));
+        DirBuilder::new().mode(0o700).create(&fresh)?;
+        let path = base.join(format!("{PREFIX}{name}"));
+        let made = File::open(&fresh).and_then(|file| {
+            let lock = lock(file)?;
+            fs::rename(&fresh, &path)?;
+            Ok(lock)
+        });
+        match made {
+            Ok(lock) => Ok(Folder { path, lock }),
+            Err(why) => {
+                let _ = fs::remove_dir(&fresh);
+                Err(why)
+            }
+        }
+    }
+}
+
+/// Locks what this is open on, for as long as its description is open anywhere: nix's own type would
+/// unlock it for everybody when it is dropped.
+fn lock(file: File) -> io::Result<File> {
+    let copy = file.try_clone()?;
+    let locked = Flock::lock(file, FlockArg::LockExclusiveNonblock);
+    let locked = locked.map_err(|(_, errno)| io::Error::from(errno))?;
+    let number = locked.as_raw_fd();
+    std::mem::forget(locked);
+    nix::unistd::close(number)?;
+    Ok(copy)
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        remove(&self.path);
+    }
+}
+
+fn remove(path: &Path) {
+    // The command may have made it unreadable for its owner.
+    let _ = fs::set_permissions(path, Permissions::from_mode(0o700));
+    let removed = fs::remove_dir_all(path).or_else(|_| {
+        open_up(path);
+        fs::remove_dir_all(path)
+    });
+    if let Err(why) = removed {
+        tracing::warn!("cannot remove the message in {}: {why}", path.display());
+    }
+}
+
+/// Lets us into every directory below this one. Links are not followed.
+fn open_up(path: &Path) {
+    let _ = fs::set_permissions(path, Permissions::from_mode(0o700));
+    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            open_up(&entry.path());
+        }
+    }
+}
+
+/// Where directories of messages are made: TMPDIR, or /tmp.
+///
+/// # Errors
+/// One line for a person where that will not do.
+pub(super) fn base(tmpdir: Option<OsString>) -> Result<PathBuf, String> {
+    let base = tmpdir
+        .filter(|path| !path.is_empty())
+        .unwrap_or("/tmp".into());
+    let base = PathBuf::from(base);
+    let refuse = |why: &str| {
+        Err(format!(
+            "--message file: {} {why}: set TMPDIR to a directory that will do",
+            base.display()
+        ))
+    };
+    let Ok(found) = fs::metadata(&base) else {
+        return refuse("cannot be looked at");
+    };
+    let ours = nix::unistd::geteuid().as_raw();
+    // Whoever can rename our directory could hand the command another message.
+    let others_write = found.mode() & 0o022 != 0 && found.mode() & 0o1000 == 0;
+    if !found.is_dir() || (found.uid() != 0 && found.uid() != ours) || others_write {
+        return refuse("is no directory that others cannot tamper with");
+    }
+    match Folder::create(&base) {
+        Ok(_) => Ok(base),
+        Err(why) => refuse(&format!("cannot be written to ({why})")),
+    }
+}
+
+/// Removes what workers that were killed have left.
+pub(super) fn sweep(base: &Path) {
+    let Ok(entries) = fs::read_dir(base) else {
+        return;
+    };
+    let ours = nix::unistd::geteuid().as_raw();
+    for entry in entries.flatten() {
+        if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
+            continue;
+        }
+        let is_ours = entry
+            .metadata()
+            .is_ok_and(|found| found.is_dir() && found.uid() == ours);
+        if is_ours
+            && let Ok(file) = File::open(entry.path())
+            && let Ok(_unused) = Flock::lock(file, FlockArg::LockExclusiveNonblock)
+        {
+            remove(&entry.path());
+        }
+    }
+}
+
+/// What every command is told of its message.
+pub(super) fn environment(
+    queue: &str,
+    message: &Message,
+    max_attempts: Option<u32>,
+) -> Vec<(OsString, OsString)> {
+    let about = &message.about;
+    let properties = (!about.properties.is_empty())
+        .then(|| serde_json::to_string(&about.properties).unwrap_or_default())
+        .filter(|text| text.len() <= PROPERTIES_LIMIT);
+    let known = [
+        (QUEUE, Some(queue.to_owned())),
+        (ID, Some(message.id.clone())),
+        (ATTEMPT, Some(message.attempt.to_string())),
+        (MAX_ATTEMPTS, max_attempts.map(|most| most.to_string())),
+        (ENQUEUED_AT, about.enqueued.clone()),
+        (LOCKED_UNTIL, about.locked_until.clone()),
+        (CONTENT_TYPE, about.content_type.clone()),
+        (PROPERTIES, properties),
+    ];
+    known
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, value?)))
+        // What cannot be told to everybody is in message.json.
+        .filter(|(_, value)| !value.chars().any(char::is_control))
+        .map(|(name, value)| (name.into(), value.into()))
+        .collect()
+}
+
+/// The same as a file, nothing left out.
+pub(super) fn json(queue: &str, message: &Message, max_attempts: Option<u32>) -> Vec<u8> {
+    #[derive(Serialize)]
+    struct Told<'a> {
+        id: &'a str,
+        attempt: u32,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        max_attempts: Option<u32>,
+        queue: &'a str,
+        #[serde(flatten)]
+        about: &'a About,
+    }
+    let told = Told {
+        id: &message.id,
+        attempt: message.attempt,
+        max_attempts,
+        queue,
+        about: &message.about,
+    };
+    let mut text = serde_json::to_vec_pretty(&told).unwrap_or_default();
+    text.push(b'\n');
+    text
+}
+
+/// The fields of `message.json`, and what they mean.
+pub const FIELDS: &[(&str, &str)] = &[
+    ("id", "the message's id: the same at every attempt"),
+    ("attempt", "which attempt this is, from 1"),
+    (
+        "max_attempts",
+        "how many there are (--max-attempts), where we count them",
+    ),
+    ("queue", "the queue's address"),
+    (
+        "enqueued",
+        "when it was put into the queue, by the service's clock (RFC 3339, UTC)",
+    ),
+    (
+        "locked_until",
+        "until when the service had locked it when it was taken; the lock is renewed",
+    ),
+    ("expires", "when it vanishes by itself"),
+    ("content_type", "the type of its content, by its sender"),
+    (
+        "properties",
+        "properties of the service and of its sender, by name",
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::work::scripted;
+    use std::io::Read as _;
+
+    #[test]
+    fn what_is_on_stdin_is_every_byte_and_cannot_be_changed() {
+        let body: Vec<u8> = (0..=255).cycle().take(64 << 10).collect();
+        let message_io = MessageIo::on_stdin(&body).unwrap();
+        let mut file = File::from(message_io.input.unwrap());
+        let mut read = Vec::new();
+        file.read_to_end(&mut read).unwrap();
+        assert_eq!(read, body);
+        assert!(file.write_all(b"x").is_err());
+        file.rewind().unwrap();
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let written = OpenOptions::new()
+            .write(true)
+            .open(path)
+            .and_then(|mut again| again.write_all(b"x"));
+        assert!(written.is_err());
+        assert!(MessageIo::on_stdin(b"").unwrap().input.is_some());
+    }
+
+    fn names(base: &Path) -> Vec<String> {
+        let entries = fs::read_dir(base).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.collect()
+    }
+
+    #[test]
+    fn a_directory_is_private_and_goes_whatever_the_command_did_to_it() {
+        let base = tempfile::tempdir().unwrap();
+        let message_io = MessageIo::in_directory(base.path(), b"\0\xff", b"{}").unwrap();
+        let path = PathBuf::from(&message_io.env[0].1);
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o700);
+        assert_eq!(fs::read(path.join("body")).unwrap(), b"\0\xff");
+        assert_eq!(message_io.env[1].1, path.join("body"));
+        assert_eq!(fs::read(path.join("message.json")).unwrap(), b"{}");
+        fs::create_dir(path.join("more")).unwrap();
+        fs::write(path.join("more/file"), "x").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o0)).unwrap();
+        message_io.remove();
+        assert_eq!(names(base.path()), [""; 0]);
+    }
+
+    #[test]
+    fn what_killed_workers_left_is_swept_and_what_is_in_use_is_not() {
+        let base = tempfile::tempdir().unwrap();
+        let living = MessageIo::in_directory(base.path(), b"a", b"").unwrap();
+        let left = base.path().join(format!("{PREFIX}1.dead"));
+        fs::create_dir(&left).unwrap();
+        fs::write(left.join("body"), "secret").unwrap();
+        fs::create_dir(base.path().join("other")).unwrap();
+        sweep(base.path());
+        assert!(!left.exists());
+        assert_eq!(names(base.path()).len(), 2);
+        // The supervisor is dead, and the command still has it.
+        let mut orphan = MessageIo::in_directory(base.path(), b"b", b"").unwrap();
+        let held_by_the_tree = orphan.lock.take().unwrap();
+        let path = orphan.folder.as_ref().unwrap().path.clone();
+        let folder = orphan.folder.take().unwrap();
+        let number = folder.lock.as_raw_fd();
+        std::mem::forget(folder);
+        nix::unistd::close(number).unwrap();
+        sweep(base.path());
+        assert!(path.exists());
+        drop(held_by_the_tree);
+        // A child that a neighbouring test is forking has the descriptor until it execs.
+        let give_up_at = crate::clock::Instant::now() + std::time::Duration::from_secs(60);
+        while path.exists() && crate::clock::Instant::now() < give_up_at {
+            sweep(base.path());
+        }
+        assert!(!path.exists());
+        living.remove();
+        assert_eq!(names(base.path()), ["other"]);
+    }
+
+    #[test]
+    fn what_is_known_is_in_the_environment_as_far_as_it_may() {
+        let mut message = scripted::message("id-1", 2, b"body");
+        message.about.content_type = Some("text/plain\0; evil".into());
+        message.about.enqueued = Some("2026-01-31T13:00:00Z".into());
+        message
+            .about
+            .properties
+            .insert("a\n".into(), "1\u{7}".into());
+        let env = environment("http://q", &message, Some(5));
+        let text = |name: &str| {
+            let found = env.iter().find(|(known, _)| known == name);
+            found.map(|(_, value)| value.to_str().unwrap().to_owned())
+        };
+        assert_eq!(text(QUEUE).unwrap(), "http://q");
+        assert_eq!(text(ID).unwrap(), "id-1");
+        assert_eq!(text(ATTEMPT).unwrap(), "2");
+        assert_eq!(text(MAX_ATTEMPTS).unwrap(), "5");
+        assert_eq!(text(ENQUEUED_AT).unwrap(), "2026-01-31T13:00:00Z");
+        assert_eq!(text(CONTENT_TYPE), None, "it has a NUL in it");
+        assert_eq!(text(LOCKED_UNTIL), None, "not known");
+        // JSON escapes what is not fit for a terminal.
+        assert_eq!(text(PROPERTIES).unwrap(), r#"{"a\n":"1\u0007"}"#);
+        let told: serde_json::Value =
+            serde_json::from_slice(&json("http://q", &message, Some(5))).unwrap();
+        assert_eq!(told["content_type"], "text/plain\0; evil");
+        assert_eq!(told["properties"]["a\n"], "1\u{7}");
+        let keys: Vec<_> = told.as_object().unwrap().keys().cloned().collect();
+        let mut documented: Vec<_> = FIELDS.iter().map(|(name, _)| *name).collect();
+        documented.sort_unstable();
+        assert_eq!(keys, documented);
+        message
+            .about
+            .properties
+            .insert("big".into(), "x".repeat(PROPERTIES_LIMIT));
+        let env = environment("http://q", &message, Some(5));
+        assert!(env.iter().all(|(name, _)| name != PROPERTIES));
+    }
+
+    #[test]
+    fn a_place_where_others_can_tamper_is_refused() {
+        let base = tempfile::tempdir().unwrap();
+        let asked = |mode| {
+            fs::set_permissions(base.path(), Permissions::from_mode(mode)).unwrap();
+            super::base(Some(base.path().into()))
+        };
+        assert!(asked(0o700).is_ok() && asked(0o1777).is_ok());
+        assert!(asked(0o777).unwrap_err().contains("TMPDIR"));
+        assert!(super::base(Some("/nowhere".into())).is_err());
+        fs::set_permissions(base.path(), Permissions::from_mode(0o700)).unwrap();
+        assert_eq!(names(base.path()), [""; 0]);
+    }
+}

@@ -1,0 +1,260 @@
+//! What people are told of a worker: the log, the event log, the status file, the service manager, and
+//! who asks over HTTP.
+//!
+//! Made by the worker, told by its loop and by every processor, which all run on one thread. It must never
+//! hold anything up.
+
+use std::ffi::OsString;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::clock::Instant;
+use crate::core::{Failure, Notice};
+use crate::driver::Observer;
+use crate::events::Events;
+use crate::events::event_log::Instance;
+use crate::exit::ExitAction;
+use crate::guardian::{Guardian, HealthCheck, WorkloadEvent};
+use crate::notify::{Ready, ServiceManager, Surroundings};
+use crate::plan;
+use crate::report::{self, messages};
+#[cfg(feature = "http")]
+use crate::serve;
+use crate::status::{Status, StatusFile};
+
+/// How long we wait at the end for a status file or an event log on a slow file system.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The state of a worker that takes no more messages.
+pub(super) const DRAINING: &str = "draining";
+
+/// See the module's text. Clones are the same one.
+#[derive(Clone)]
+pub(super) struct WorkerObserver(Arc<Mutex<State>>);
+
+struct State {
+    status: Status,
+    file: Option<StatusFile>,
+    events: Events,
+    /// The service manager.
+    service_manager: Option<ServiceManager>,
+    #[cfg(feature = "http")]
+    server: Option<serve::Server>,
+}
+
+impl WorkerObserver {
+    /// Not before the guardians were forked: threads write the files.
+    pub(super) fn new(plan: &plan::Work, queue: &str, guardian: &Guardian) -> WorkerObserver {
+        let status = Status {
+            state: "starting".into(),
+            lock: queue.to_owned(),
+            identity: plan.identity.clone(),
+            pid: plan.pid,
+            guardian_pid: Some(guardian.pid()),
+            contain: Some(guardian.containment().to_string()),
+            ..Status::default()
+        };
+        WorkerObserver(Arc::new(Mutex::new(State {
+            status,
+            file: plan.status_file.clone().map(StatusFile::new),
+            events: Events::begin_work(
+                plan.event_log.clone(),
+                Instance {
+                    identity: plan.identity.clone(),
+                    host: plan.host.clone(),
+                    pid: plan.pid,
+                    lock: queue.to_owned(),
+                },
+            ),
+            service_manager: ServiceManager::open(
+                &Surroundings::ours(&|name| std::env::var_os(name)),
+                Ready::Standby,
+                "looking at the queue",
+                plan.concurrency,
+            ),
+            #[cfg(feature = "http")]
+            server: None,
+        })))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells those who ask over HTTP, too.
+    #[cfg(feature = "http")]
+    pub(super) fn serve(&self, server: serve::Server) {
+        self.state().server = Some(server);
+    }
+
+    /// Begins to tell the service manager, if there is one, inside the runtime: a sign of life after
+    /// each round to all guardians.
+    pub(super) fn begin(&self, health_check: Vec<Arc<HealthCheck>>) {
+        if let Some(service_manager) = &self.state().service_manager {
+            service_manager.begin(
+                &Surroundings::ours(&|name| std::env::var_os(name)),
+                health_check,
+            );
+        }
+    }
+
+    /// What the command of this processor finds in its `NOTIFY_SOCKET`.
+    pub(super) fn notify_socket(&self, processor: usize) -> Option<OsString> {
+        self.state()
+            .service_manager
+            .as_ref()?
+            .for_the_command(processor)
+    }
+
+    /// The queue does not do what we ask of it, for this reason; or does again.
+    pub(super) fn doubts(&self, why: Option<String>) {
+        if let Some(service_manager) = &self.state().service_manager {
+            service_manager.doubts(why);
+        }
+    }
+
+    /// We were asked to stop, or are about to end.
+    pub(super) fn stops(&self) {
+        self.state()
+            .service_manager
+            .iter()
+            .for_each(ServiceManager::stops);
+    }
+
+    /// The worker does this now.
+    pub(super) fn enter(&self, name: &str, running: usize) {
+        let state = &mut *self.state();
+        if let Some(service_manager) = &state.service_manager {
+            service_manager.works(doing(name, running));
+            if name == DRAINING {
+                service_manager.stops();
+            }
+        }
+        #[cfg(feature = "http")]
+        if let Some(server) = &state.server {
+            server.shared_status().works_on(running);
+        }
+        if state.status.state == name {
+            return;
+        }
+        #[cfg(not(feature = "http"))]
+        let _ = running;
+        state.status.enter(name);
+        state.write();
+    }
+
+    /// A message was done with.
+    pub(super) fn message(&self, row: &messages::Row) {
+        messages::row(row);
+        let state = self.state();
+        state.events.message(Instant::now(), row);
+        #[cfg(feature = "http")]
+        if let Some(server) = &state.server {
+            server.shared_status().message(row.outcome, row.duration);
+        }
+    }
+
+    /// The end.
+    pub(super) fn finish(&self, cause: &str, leave: ExitAction) {
+        let state = &mut *self.state();
+        #[cfg(feature = "http")]
+        drop(state.server.take());
+        state.status.cause = Some(cause.to_owned());
+        state.status.exit = Some(leave.status());
+        state.status.enter("done");
+        state.write();
+        let events = std::mem::take(&mut state.events);
+        if let Some(service_manager) = &state.service_manager {
+            service_manager.finish(cause.to_owned());
+        }
+        events.finish_work(cause.to_owned(), leave.status(), PATIENCE);
+        if let Some(file) = state.file.take() {
+            file.finish(PATIENCE);
+        }
+    }
+
+    /// Who is told of one message, worked on in this processor.
+    pub(super) fn message_observer(&self, id: &str, processor: usize) -> MessageObserver {
+        if let Some(service_manager) = &self.state().service_manager {
+            service_manager.name(processor, format!("message {id}"));
+        }
+        MessageObserver {
+            observer: self.clone(),
+            id: id.to_owned(),
+            processor,
+        }
+    }
+}
+
+/// What a worker in this state does, in words.
+fn doing(state: &str, running: usize) -> String {
+    let messages = match running {
+        1 => "1 message".to_owned(),
+        more => format!("{more} messages"),
+    };
+    match (state, running) {
+        (DRAINING, 0) => "about to end".into(),
+        (DRAINING, _) => format!("taking no more messages, finishing {messages}"),
+        (_, 0) => "waiting for messages".into(),
+        _ => format!("working on {messages}"),
+    }
+}
+
+impl State {
+    fn write(&self) {
+        if let Some(file) = &self.file {
+            file.write(&self.status);
+        }
+        #[cfg(feature = "http")]
+        if let Some(server) = &self.server {
+            server.shared_status().write(&self.status);
+        }
+    }
+}
+
+/// The observer of one message.
+pub(super) struct MessageObserver {
+    observer: WorkerObserver,
+    id: String,
+    processor: usize,
+}
+
+impl Observer for MessageObserver {
+    fn notice(&mut self, now: Instant, notice: &Notice) {
+        messages::notice(&self.id, notice, now);
+        #[cfg(feature = "http")]
+        if let Some(server) = &self.observer.state().server {
+            server.shared_status().notice(notice);
+        }
+    }
+
+    fn workload_event(&mut self, now: Instant, event: &WorkloadEvent) {
+        if let Some(service_manager) = &self.observer.state().service_manager {
+            service_manager.workload_event(self.processor, event);
+        }
+        #[cfg(feature = "http")]
+        if let Some(server) = &self.observer.state().server {
+            server.shared_status().workload_event(event);
+        }
+        match event {
+            WorkloadEvent::LeftBehind => messages::notice(&self.id, &Notice::LeftBehind, now),
+            WorkloadEvent::Lost => tracing::warn!(
+                "message {}: the guardian died or fell silent; killing the command",
+                report::plain(&self.id)
+            ),
+            _ => {}
+        }
+    }
+
+    fn renewed(&mut self, now: Instant, t0: Instant, reply: &Result<(), Failure>) {
+        if reply.is_ok() {
+            messages::renewed(&self.id);
+        }
+        #[cfg(feature = "http")]
+        if let Some(server) = &self.observer.state().server {
+            server.shared_status().renewed(now, t0, reply);
+        }
+        #[cfg(not(feature = "http"))]
+        let _ = (now, t0, &self.observer);
+    }
+}

@@ -1,0 +1,383 @@
+//! One message at a time, from the moment it was taken until it is settled.
+//!
+//! Run by the worker's loop, as many at once as there are slots, each with a guardian of its own
+//! that serves one command after another. What the end of a command means is said by the table
+//! ([`super::settle`]); when its command ends for want of a lock, by the core.
+
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::delay;
+use super::lease::MessageLease;
+use super::message_io::{self, MessageIo};
+use super::observer::WorkerObserver;
+use super::settle::{Outcome, Rules, Verdict};
+use super::workload::{Given, MessageWorkload, Progress};
+use crate::background_writer;
+use crate::clock::Instant;
+use crate::core::{self, Budget, Cause, Ending, Exit, Failure, Habits, IfLost, Tenure};
+use crate::driver::drive;
+use crate::guardian::{GuardianHandle, WorkloadEvent};
+use crate::queue::{Message, Settlement};
+use crate::report::messages::Row;
+use crate::signals::Signals;
+use crate::units;
+
+/// What all slots go by.
+pub(super) struct ProcessorContext {
+    pub(super) queue: String,
+    pub(super) rules: Rules,
+    /// After how much of its time a lock is renewed, in per cent.
+    pub(super) renew_at: u32,
+    pub(super) stop_signal: i32,
+    pub(super) kill_after: Duration,
+    /// Where messages are handed over in directories; `None`: on stdin.
+    pub(super) base: Option<PathBuf>,
+    pub(super) observer: WorkerObserver,
+    /// The queue itself keeps a message away that is to be tried again.
+    pub(super) delays: bool,
+    /// Turns true when the worker takes no more messages.
+    pub(super) leaving: watch::Receiver<bool>,
+}
+
+/// A guardian, and what its present message listens to.
+pub(super) struct MessageProcessor {
+    pub(super) number: usize,
+    pub(super) handle: GuardianHandle,
+    pub(super) signals: Signals,
+    pub(super) hurry: watch::Receiver<bool>,
+    /// The guardian died while it had nothing to guard.
+    pub(super) lost: bool,
+}
+
+/// How a message was done with, as far as the worker has to know.
+pub(super) struct Done {
+    /// The command was started.
+    pub(super) ran: bool,
+    pub(super) exit: Option<Exit>,
+    pub(super) outcome: Outcome,
+    /// The command cannot be started, for this error number.
+    pub(super) errno: Option<i32>,
+    /// It could not be handed over to a command.
+    pub(super) no_handover: Option<String>,
+    /// There is no guardian any more.
+    pub(super) lost: bool,
+    pub(super) overlap: bool,
+    /// Whether it could be put aside, if it was to be.
+    pub(super) put_aside: Option<Result<(), String>>,
+}
+
+impl MessageProcessor {
+    /// Works on this message until it is done with.
+    pub(super) async fn work(
+        mut self,
+        message: Message,
+        context: Arc<ProcessorContext>,
+    ) -> (MessageProcessor, Done) {
+        let held = MessageLease::new(&message, &context.queue);
+        let held = Arc::new(held.hurried_by(self.hurry.clone()));
+        let unfit = match &message.body {
+            Err(why) => {
+                let detail = why.detail.clone();
+                Some(context.rules.put_aside(message.attempt, why.reason, detail))
+            }
+            Ok(_) => context.rules.before_running(message.attempt),
+        };
+        let done = match unfit {
+            Some(verdict) => self.put_aside(&message, &held, verdict, &context).await,
+            None => self.run(message, held, &context).await,
+        };
+        (self, done)
+    }
+
+    /// Gives a message back that nothing was done with.
+    pub(super) async fn give_back(
+        mut self,
+        message: Message,
+        context: Arc<ProcessorContext>,
+    ) -> (MessageProcessor, Done) {
+        let held = MessageLease::new(&message, &context.queue);
+        let held = held.hurried_by(self.hurry.clone());
+        let verdict = Verdict::release("WorkerStopped");
+        let done = self.put_aside(&message, &held, verdict, &context).await;
+        (self, done)
+    }
+
+    /// Settles a message without running anything.
+    async fn put_aside(
+        &mut self,
+        message: &Message,
+        held: &MessageLease,
+        verdict: Verdict,
+        context: &ProcessorContext,
+    ) -> Done {
+        match &verdict.settlement {
+            Some(Settlement::Retry(delay)) if !context.delays => {
+                let budget = context.budget(message);
+                self.keep(held, &budget, *delay, context).await;
+            }
+            // Its result is kept.
+            Some(settlement) => drop(self.meanwhile(held.settle(settlement)).await),
+            None => {}
+        }
+        self.done(&message.id, message.attempt, held, verdict, None, context)
+    }
+
+    async fn run(
+        &mut self,
+        message: Message,
+        held: Arc<MessageLease>,
+        context: &ProcessorContext,
+    ) -> Done {
+        let (id, attempt) = (message.id.clone(), message.attempt);
+        let budget = context.budget(&message);
+        let env = message_io::environment(&context.queue, &message, context.rules.max_attempts);
+        let mut message_io = match self.meanwhile(hand_over(message, context)).await {
+            Ok(message_io) => message_io,
+            Err(why) => {
+                tracing::error!("message {id}: cannot be handed over: {why}; giving it back");
+                let verdict = Verdict::release("NoHandover");
+                let _ = self.meanwhile(held.settle(&Settlement::Release)).await;
+                return Done {
+                    no_handover: Some(why.to_string()),
+                    ..self.done(&id, attempt, &held, verdict, None, context)
+                };
+            }
+        };
+        let given = Given {
+            env: env
+                .into_iter()
+                .chain(std::mem::take(&mut message_io.env))
+                .collect(),
+            input: message_io.input.take(),
+            lock: message_io.lock.take(),
+            notify_socket: context.observer.notify_socket(self.number),
+            stop_signal: context.stop_signal,
+            kill_after: context.kill_after,
+            delays: context.delays,
+        };
+        let tenure = Tenure::new(context.tenure(budget), Instant::now());
+        let mut message_observer = context.observer.message_observer(&id, self.number);
+        let mut handler = MessageWorkload::new(
+            &mut self.handle,
+            &mut self.hurry,
+            &context.rules,
+            Arc::clone(&held),
+            attempt,
+            given,
+        );
+        let store = Arc::clone(&held) as _;
+        let ending = drive(
+            tenure,
+            store,
+            &mut handler,
+            &mut self.signals,
+            &mut message_observer,
+        )
+        .await;
+        let progress = handler.finish();
+        // Files can take their time; the message is settled.
+        if message_io.is_on_disk() {
+            self.meanwhile(removed(message_io)).await;
+        }
+        // Nothing was given back: that is said by the ending.
+        let verdict = progress.verdict.clone().unwrap_or_else(|| {
+            if progress.stuck {
+                return Verdict::nothing("CannotBeKilled");
+            }
+            context.rules.verdict(&super::settle::Run {
+                attempt,
+                cause: Some(&ending.cause),
+                exit: ending.exit,
+                timed_out: false,
+            })
+        });
+        if let Some(Settlement::Retry(delay)) = &verdict.settlement
+            && held.result().is_none()
+            && !context.delays
+        {
+            let delay = *delay;
+            if !delay.is_zero() && !*context.leaving.borrow() {
+                let span = units::show(delay);
+                let id = crate::report::plain(&id);
+                tracing::info!("message {id}: it failed; kept for {span}, then it may come again");
+            }
+            self.keep(&held, &budget, delay, context).await;
+        }
+        self.done(
+            &id,
+            attempt,
+            &held,
+            verdict,
+            Some((&progress, &ending)),
+            context,
+        )
+    }
+
+    /// Keeps a message away, whose queue cannot do that, by its lock; then it may come again.
+    async fn keep(
+        &mut self,
+        held: &MessageLease,
+        budget: &Budget,
+        delay: Duration,
+        context: &ProcessorContext,
+    ) {
+        self.meanwhile(delay::keep(held, budget, delay, context.leaving.clone()))
+            .await;
+    }
+
+    /// Waits for this. Meanwhile somebody has to answer whether the guardian is well.
+    async fn meanwhile<T>(&mut self, what: impl Future<Output = T>) -> T {
+        let mut what = pin!(what);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut what => return done,
+                event = self.handle.next_event() => self.lost |= event == WorkloadEvent::Lost,
+            }
+        }
+    }
+
+    /// Tells people, and the worker.
+    fn done(
+        &self,
+        id: &str,
+        attempt: u32,
+        held: &MessageLease,
+        verdict: Verdict,
+        ran: Option<(&Progress, &Ending)>,
+        context: &ProcessorContext,
+    ) -> Done {
+        let result = held.result();
+        let asked = verdict.settlement.is_some();
+        let outcome = outcome(verdict.outcome, asked, result.as_ref());
+        let detail = match (&result, &verdict.settlement) {
+            (Some(Err(why)), _) => Some(why.to_string()),
+            (_, Some(Settlement::DeadLetter { detail, .. })) => Some(detail.clone()),
+            _ => None,
+        };
+        let progress = ran.map(|(progress, _)| progress);
+        let ending = ran.map(|(_, ending)| ending);
+        let exit = progress.and_then(|progress| progress.exit);
+        let overlap = ending.is_some_and(|ending| ending.overlap);
+        context.observer.message(&Row {
+            id: crate::report::plain(id),
+            attempt,
+            outcome: outcome.word(),
+            reason: verdict.reason.map(str::to_owned),
+            detail: detail.as_deref().map(crate::report::plain),
+            exit: exit.map(Exit::as_status),
+            duration: progress.and_then(Progress::duration),
+            renewals: held.renewals(),
+            overlap,
+        });
+        let aside = matches!(verdict.settlement, Some(Settlement::DeadLetter { .. }));
+        let put_aside = match &result {
+            // Another worker has it, and will see to it.
+            Some(Ok(()) | Err(Failure::Lost { .. })) if aside => Some(Ok(())),
+            Some(Err(why)) if aside => Some(Err(why.to_string())),
+            _ => None,
+        };
+        let cause = ending.map(|ending| &ending.cause);
+        Done {
+            ran: progress.is_some_and(Progress::ran),
+            exit,
+            outcome,
+            errno: progress.and_then(|progress| progress.errno),
+            no_handover: None,
+            lost: self.lost
+                || matches!(cause, Some(Cause::GuardianLost))
+                || progress.is_some_and(|progress| progress.stuck),
+            overlap,
+            put_aside,
+        }
+    }
+}
+
+impl ProcessorContext {
+    /// How the time of this message's lock is divided.
+    fn budget(&self, message: &Message) -> Budget {
+        Budget::for_lock(message.lock_time, self.renew_at).renewing_within(message.first_renewal)
+    }
+
+    /// What the core goes by for one message.
+    fn tenure(&self, budget: Budget) -> core::Rules {
+        core::Rules {
+            budget: Some(budget),
+            // A message that could not be begun in time is not waited for.
+            poll: Some(Duration::from_millis(1)),
+            wait: None,
+            patience: Duration::ZERO,
+            grace: self.kill_after,
+            stop_signal: self.stop_signal,
+            if_lost: IfLost::Exit,
+            habits: Habits::default(),
+            once: None,
+            seed: fastrand::u64(..),
+        }
+    }
+}
+
+/// The message, on its way to the command.
+async fn hand_over(message: Message, context: &ProcessorContext) -> std::io::Result<MessageIo> {
+    let json = message_io::json(&context.queue, &message, context.rules.max_attempts);
+    let body = message.body.unwrap_or_default();
+    match context.base.clone() {
+        None => MessageIo::on_stdin(&body),
+        Some(base) => {
+            match background_writer::apart("message", move || {
+                MessageIo::in_directory(&base, &body, &json)
+            }) {
+                Ok(made) => made.await.map_err(std::io::Error::other)?,
+                // Here, then: a disk that hangs is seen to by the guardians, at their deadlines.
+                Err((_no_thread, made)) => made(),
+            }
+        }
+    }
+}
+
+/// Removes what is left of it on disk.
+async fn removed(message_io: MessageIo) {
+    match background_writer::apart("message", move || message_io.remove()) {
+        // Nobody can do anything about what is left; it is swept by the next worker.
+        Ok(removal) => drop(removal.await),
+        Err((_no_thread, remove)) => remove(),
+    }
+}
+
+/// What became of a message that was to be settled so, by what the queue said.
+fn outcome(wanted: Outcome, asked: bool, result: Option<&Result<(), Failure>>) -> Outcome {
+    match result {
+        Some(Ok(())) => wanted,
+        Some(Err(Failure::Lost { .. } | Failure::Held(_))) => Outcome::Lost,
+        Some(Err(Failure::Transient { .. })) => Outcome::Unconfirmed,
+        Some(Err(Failure::Fatal { .. } | Failure::Over(_))) => Outcome::Unsettled,
+        // The queue was not asked, because the core knew better; or its answer was not waited for.
+        None if wanted == Outcome::Lost => Outcome::Lost,
+        None if asked => Outcome::Unconfirmed,
+        None => wanted,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::work::scripted;
+
+    #[test]
+    fn what_the_queue_says_counts() {
+        let of = |result: Option<Result<(), Failure>>| {
+            outcome(Outcome::Completed, true, result.as_ref())
+        };
+        assert_eq!(of(Some(Ok(()))), Outcome::Completed);
+        assert_eq!(of(Some(scripted::lost())), Outcome::Lost);
+        assert_eq!(of(Some(scripted::transient())), Outcome::Unconfirmed);
+        assert_eq!(of(Some(scripted::refused())), Outcome::Unsettled);
+        assert_eq!(of(None), Outcome::Unconfirmed);
+        assert_eq!(outcome(Outcome::Lost, false, None), Outcome::Lost);
+    }
+}

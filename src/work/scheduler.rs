@@ -1,0 +1,369 @@
+//! What the worker does next: take so many messages, wait, or leave. Pure: time comes in as a value.
+//!
+//! Called by the driver's loop. It knows how many slots are free and what was asked of us, and
+//! nothing of queues, commands or locks.
+
+use std::time::Duration;
+
+use crate::clock::Instant;
+use crate::core::retry::Chance;
+
+/// From one look at an empty queue to the next, at first and at most (with ±20 %).
+const LEAST: Duration = Duration::from_millis(100);
+const MOST: Duration = Duration::from_secs(30);
+/// A queue that waits for messages is listened to for so long before it counts as empty, and at once
+/// for so long at most.
+const LOOK: Duration = Duration::from_secs(2);
+const LISTEN: Duration = Duration::from_secs(60);
+/// How many messages a queue gives at once.
+const BATCH: usize = 32;
+/// How often in a row messages may refuse to be put aside before we leave.
+const STUCK: u32 = 5;
+/// For how long a queue may fail to answer a worker that is to leave when there is no message.
+const OUT_OF_REACH: Duration = Duration::from_secs(30);
+/// Two stop signals closer than this are one request: see the core's campaign.
+const ECHO: Duration = Duration::from_millis(100);
+
+/// What the worker goes by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// How many messages at once; at least 1.
+    pub concurrency: usize,
+    /// After how many messages it leaves.
+    pub max_messages: Option<u64>,
+    /// After how long without a message it leaves.
+    pub idle_exit: Option<Duration>,
+    /// How long messages may go on after a stop was asked for.
+    pub grace: Duration,
+    /// A request to take waits for messages by itself, and can be withdrawn for another.
+    pub waits: bool,
+}
+
+/// Why the worker leaves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// It was asked to, by this signal.
+    Stopped(i32),
+    /// There was no message for long enough.
+    Idle,
+    /// It has had as many messages as it was to have.
+    Enough,
+    /// The command cannot be started.
+    NotStarted {
+        /// The error number of the kernel.
+        errno: i32,
+    },
+    /// A guardian died, or could not kill what it guarded (then `overlap`).
+    GuardianLost {
+        /// Something may live on.
+        overlap: bool,
+    },
+    /// Messages could not be handed over to a command, on this machine.
+    NoHandover {
+        /// What the file system said.
+        why: String,
+    },
+    /// The queue lets us take none, or does not answer when we are to leave because there is none.
+    CannotTake {
+        /// What the queue said last.
+        why: String,
+        /// We may not.
+        denied: bool,
+    },
+    /// Messages that were to be put aside could not be, several times in a row.
+    CannotPutAside {
+        /// What the queue said last.
+        why: String,
+    },
+}
+
+/// What is to be done now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Ask for at most so many messages, instead of what was asked for before.
+    Take(usize),
+    /// Come back at this moment, if nothing happens before.
+    Wait(Instant),
+    /// Leave: nothing is held any more.
+    ExitAction(Why),
+}
+
+/// What a request to stop means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// The first: take no more, and let those finish that run.
+    Finish,
+    /// The second: end everything now.
+    AtOnce,
+    /// A repetition that changes nothing.
+    Again,
+}
+
+/// A request to take.
+#[derive(Clone, Copy, Debug)]
+struct SignalEvent {
+    most: usize,
+    at: Instant,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub struct Scheduler {
+    terms: Terms,
+    chance: Chance,
+    /// Messages that are being worked on.
+    running: usize,
+    /// A request to take is under way.
+    taking: Option<SignalEvent>,
+    /// Messages whose commands were started.
+    counted: u64,
+    /// When the queue is looked at next.
+    look_at: Instant,
+    /// The wait before the look after that.
+    wait: Duration,
+    /// When the last message came, or was done with.
+    busy_at: Instant,
+    /// Since then the queue was looked at, and said that it was empty.
+    empty: bool,
+    /// Since when it has not answered, and what was said last.
+    failing: Option<(Instant, String)>,
+    /// It has answered once.
+    answered: bool,
+    /// Since when a stop is asked for, or decided.
+    leaving: Option<(Why, Instant)>,
+    /// What runs was told to end.
+    ended: bool,
+    /// How often in a row a message could not be put aside.
+    refusals: u32,
+}
+
+impl Scheduler {
+    /// A scheduler where work begins at `now`.
+    #[must_use]
+    pub fn new(terms: Terms, seed: u64, now: Instant) -> Scheduler {
+        Scheduler {
+            terms,
+            chance: Chance::new(seed),
+            running: 0,
+            taking: None,
+            counted: 0,
+            look_at: now,
+            wait: LEAST,
+            busy_at: now,
+            empty: false,
+            failing: None,
+            answered: false,
+            leaving: None,
+            ended: false,
+            refusals: 0,
+        }
+    }
+
+    /// What to do now.
+    pub fn next(&mut self, now: Instant) -> Next {
+        let quiet = self.running == 0 && self.taking.is_none();
+        if let Some((why, since)) = &self.leaving {
+            if quiet {
+                return Next::ExitAction(why.clone());
+            }
+            // Where nothing runs there is nothing to end: what is being taken is given back.
+            return Next::Wait(if self.ended || self.running == 0 {
+                Instant::FOREVER
+            } else {
+                *since + self.terms.grace
+            });
+        }
+        let left = self.left();
+        if quiet && left == Some(0) {
+            return Next::ExitAction(Why::Enough);
+        }
+        let mut idle_at = match self.terms.idle_exit {
+            Some(span) if quiet => self.busy_at + span,
+            _ => Instant::FOREVER,
+        };
+        if now >= idle_at {
+            // Never before a look that was answered: a worker that is started for one message has to
+            // ask for it.
+            match &self.failing {
+                None if self.empty => return Next::ExitAction(Why::Idle),
+                Some((since, why)) if now >= *since + OUT_OF_REACH => {
+                    let (why, denied) = (why.clone(), false);
+                    return Next::ExitAction(Why::CannotTake { why, denied });
+                }
+                _ => idle_at = Instant::FOREVER,
+            }
+        }
+        let free = self.terms.concurrency - self.running;
+        let wanted = free
+            .min(BATCH)
+            .min(left.map_or(BATCH, |left| usize::try_from(left).unwrap_or(BATCH)));
+        if let Some(asked) = self.taking
+            && (!self.terms.waits || wanted <= asked.most)
+        {
+            return Next::Wait(Instant::FOREVER);
+        }
+        if wanted == 0 {
+            return Next::Wait(Instant::FOREVER);
+        }
+        if now >= self.look_at {
+            return Next::Take(wanted);
+        }
+        Next::Wait(self.look_at.min(idle_at))
+    }
+
+    /// Until when a queue that waits for messages is to wait for them, if it is asked now: as long as
+    /// nothing else is to be done, and never for so short that its silence would say nothing.
+    #[must_use]
+    pub fn listens_until(&self, now: Instant) -> Instant {
+        let idle_at = match self.terms.idle_exit {
+            Some(span) => self.busy_at + span,
+            None => Instant::FOREVER,
+        };
+        idle_at.min(now + LISTEN).max(now + LOOK)
+    }
+
+    /// How many messages may still be begun.
+    fn left(&self) -> Option<u64> {
+        let running = self.running as u64;
+        let most = self.terms.max_messages?;
+        Some(most.saturating_sub(self.counted).saturating_sub(running))
+    }
+
+    /// A request to take so many was sent.
+    pub fn takes(&mut self, now: Instant, most: usize) {
+        self.taking = Some(SignalEvent { most, at: now });
+    }
+
+    /// Whether a request to take is under way that is still wanted.
+    #[must_use]
+    pub fn is_taking(&self) -> bool {
+        self.taking.is_some()
+    }
+
+    /// The request to take was withdrawn, and brings nothing any more.
+    pub fn withdrawn(&mut self) {
+        self.taking = None;
+    }
+
+    /// It came back with so many messages, which are being worked on from now.
+    pub fn took(&mut self, now: Instant, count: usize) {
+        let asked = self.taking.take();
+        self.running += count;
+        // It has waited for us: there is no need to wait before it is asked again.
+        let waited = asked.is_some_and(|asked| self.terms.waits && now.since(asked.at) >= LOOK / 2);
+        self.answered = true;
+        self.failing = None;
+        self.empty = count == 0;
+        if count > 0 {
+            self.busy_at = now;
+        }
+        if count > 0 || waited {
+            self.wait = LEAST;
+            self.look_at = now;
+        } else {
+            self.look_later(now);
+        }
+    }
+
+    /// It failed: the queue is asked again as often as if it were empty. `denied`: it will always
+    /// fail, and for want of a right or not; then we leave, if it has never answered.
+    pub fn took_nothing(&mut self, now: Instant, why: String, denied: Option<bool>) {
+        self.taking = None;
+        self.empty = false;
+        self.look_later(now);
+        match denied {
+            Some(denied) if !self.answered => self.leave(now, Why::CannotTake { why, denied }),
+            _ => {
+                let since = self.failing.take().map_or(now, |(since, _)| since);
+                self.failing = Some((since, why));
+            }
+        }
+    }
+
+    fn look_later(&mut self, now: Instant) {
+        self.look_at = now + self.chance.spread(self.wait);
+        self.wait = (self.wait * 2).min(MOST);
+    }
+
+    /// A message was done with; `ran` if its command was started.
+    pub fn done(&mut self, now: Instant, ran: bool) {
+        self.running = self.running.saturating_sub(1);
+        self.counted += u64::from(ran);
+        self.busy_at = now;
+        self.empty = false;
+    }
+
+    /// A message was put aside, or (`Err`) could not be: then the queue is left in peace for a
+    /// while, and after several in a row we leave.
+    pub fn put_aside(&mut self, now: Instant, result: Result<(), String>) {
+        match result {
+            Ok(()) => self.refusals = 0,
+            Err(why) => {
+                self.refusals += 1;
+                self.look_later(now);
+                if self.terms.waits {
+                    self.taking = None;
+                }
+                if self.refusals >= STUCK {
+                    self.leave(now, Why::CannotPutAside { why });
+                }
+            }
+        }
+    }
+
+    /// No more is taken, for this reason; the first one counts.
+    pub fn leave(&mut self, now: Instant, why: Why) {
+        self.leaving.get_or_insert((why, now));
+    }
+
+    /// A person or a service manager asks for a stop.
+    pub fn asked_to_stop(&mut self, now: Instant, signal: i32) -> Stop {
+        match &self.leaving {
+            Some((Why::Stopped(_), since)) => {
+                let urgent = signal == libc::SIGTERM || signal == libc::SIGINT;
+                if urgent && now.since(*since) >= ECHO {
+                    return Stop::AtOnce;
+                }
+                Stop::Again
+            }
+            Some(_) | None => {
+                // Whoever is asked to stop while leaving leaves as asked.
+                self.leaving = Some((Why::Stopped(signal), now));
+                Stop::Finish
+            }
+        }
+    }
+
+    /// By which signal what runs is to be told to end now; said once.
+    pub fn ends(&mut self, now: Instant) -> Option<i32> {
+        let (why, since) = self.leaving.as_ref()?;
+        if self.ended || self.running == 0 || now < *since + self.terms.grace {
+            return None;
+        }
+        self.ended = true;
+        Some(match why {
+            Why::Stopped(signal) => *signal,
+            _ => libc::SIGTERM,
+        })
+    }
+
+    /// What runs was told to end.
+    pub fn has_ended(&mut self) {
+        self.ended = true;
+    }
+
+    /// Whether no more is taken.
+    #[must_use]
+    pub fn is_leaving(&self) -> bool {
+        self.leaving.is_some()
+    }
+
+    /// How many messages are being worked on.
+    #[must_use]
+    pub fn running(&self) -> usize {
+        self.running
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,371 @@
+//! How many messages are taken, when the worker looks again, and when it leaves.
+
+use super::*;
+
+const T: Instant = Instant::from_nanos(1_000_000_000_000);
+
+fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+fn terms() -> Terms {
+    Terms {
+        concurrency: 4,
+        max_messages: None,
+        idle_exit: None,
+        grace: secs(30),
+        waits: false,
+    }
+}
+
+fn scheduler(terms: Terms) -> Scheduler {
+    Scheduler::new(terms, 7, T)
+}
+
+/// Takes in that the queue gave so many.
+fn take(scheduler: &mut Scheduler, now: Instant, count: usize) {
+    assert!(matches!(scheduler.next(now), Next::Take(wanted) if wanted >= count));
+    scheduler.takes(now, 4);
+    assert_eq!(
+        scheduler.next(now),
+        Next::Wait(Instant::FOREVER),
+        "one at a time"
+    );
+    scheduler.took(now, count);
+}
+
+#[test]
+fn an_empty_queue_is_looked_at_less_and_less_often() {
+    let mut scheduler = scheduler(terms());
+    let (mut now, mut wanted) = (T, ms(100));
+    for round in 0..20 {
+        take(&mut scheduler, now, 0);
+        let Next::Wait(at) = scheduler.next(now) else {
+            panic!("{round}")
+        };
+        let wait = at.since(now);
+        assert!(
+            wait >= wanted * 8 / 10 && wait <= wanted * 12 / 10,
+            "{round}: {wait:?}"
+        );
+        assert_eq!(scheduler.next(at - ms(1)), Next::Wait(at));
+        now = at;
+        wanted = (wanted * 2).min(secs(30));
+    }
+    // Any message brings us back to the quick pace.
+    take(&mut scheduler, now, 1);
+    assert_eq!(scheduler.next(now), Next::Take(3), "there may be more");
+    take(&mut scheduler, now, 0);
+    let Next::Wait(at) = scheduler.next(now) else {
+        panic!()
+    };
+    assert!(at.since(now) <= ms(120));
+}
+
+#[test]
+fn no_more_is_taken_than_there_are_free_slots_and_a_queue_gives() {
+    let mut four = scheduler(terms());
+    assert_eq!(four.next(T), Next::Take(4));
+    take(&mut four, T, 3);
+    assert_eq!(four.next(T), Next::Take(1));
+    take(&mut four, T, 1);
+    assert_eq!(four.next(T), Next::Wait(Instant::FOREVER));
+    four.done(T, true);
+    assert_eq!(four.next(T), Next::Take(1), "at once");
+    let many = Terms {
+        concurrency: 64,
+        ..terms()
+    };
+    assert_eq!(scheduler(many).next(T), Next::Take(32));
+}
+
+#[test]
+fn as_many_messages_as_it_may_have_and_none_more() {
+    let mut scheduler = scheduler(Terms {
+        max_messages: Some(3),
+        ..terms()
+    });
+    assert_eq!(scheduler.next(T), Next::Take(3));
+    take(&mut scheduler, T, 2);
+    assert_eq!(scheduler.next(T), Next::Take(1));
+    // One was put aside without being run: it does not count.
+    scheduler.done(T, false);
+    assert_eq!(scheduler.next(T), Next::Take(2));
+    take(&mut scheduler, T, 2);
+    for _ in 0..3 {
+        assert_eq!(scheduler.next(T), Next::Wait(Instant::FOREVER));
+        scheduler.done(T, true);
+    }
+    assert_eq!(scheduler.next(T), Next::ExitAction(Why::Enough));
+}
+
+#[test]
+fn it_leaves_when_there_was_nothing_for_long_enough_and_not_before_a_look() {
+    let mut idle = scheduler(Terms {
+        idle_exit: Some(secs(10)),
+        ..terms()
+    });
+    assert_eq!(
+        idle.next(T + secs(60)),
+        Next::Take(4),
+        "a slow start is no idleness"
+    );
+    take(&mut idle, T, 1);
+    assert_eq!(
+        idle.next(T + secs(60)),
+        Next::Take(3),
+        "one is being worked on"
+    );
+    take(&mut idle, T + secs(60), 0);
+    idle.done(T + secs(60), true);
+    let mut now = T + secs(60);
+    let left = loop {
+        match idle.next(now) {
+            Next::Take(_) => {
+                idle.takes(now, 4);
+                idle.took(now, 0);
+            }
+            Next::Wait(at) => now = at,
+            Next::ExitAction(why) => break why,
+        }
+    };
+    assert_eq!((left, now), (Why::Idle, T + secs(70)));
+    let zero = Terms {
+        idle_exit: Some(Duration::ZERO),
+        ..terms()
+    };
+    let mut zero = scheduler(zero);
+    take(&mut zero, T, 0);
+    assert_eq!(
+        zero.next(T),
+        Next::ExitAction(Why::Idle),
+        "one look, and no message"
+    );
+}
+
+#[test]
+fn a_queue_that_does_not_answer_is_not_an_empty_one() {
+    let mut silent = scheduler(Terms {
+        idle_exit: Some(secs(10)),
+        ..terms()
+    });
+    take(&mut silent, T, 0);
+    // It was empty, and cannot be asked since: nobody knows whether it is.
+    let mut now = T;
+    let left = loop {
+        match silent.next(now) {
+            Next::Take(_) => {
+                silent.takes(T, 4);
+                silent.took_nothing(now, "503".into(), None);
+            }
+            Next::Wait(at) => {
+                assert!(at > now, "spinning");
+                now = at;
+            }
+            Next::ExitAction(why) => break why,
+        }
+    };
+    let (why, denied) = ("503".to_owned(), false);
+    assert_eq!(left, Why::CannotTake { why, denied });
+    assert!(now >= T + secs(30), "{now:?}");
+    // One answer is enough.
+    let mut scheduler = scheduler(Terms {
+        idle_exit: Some(secs(10)),
+        ..terms()
+    });
+    scheduler.takes(T, 4);
+    scheduler.took_nothing(T, "503".into(), None);
+    assert!(
+        matches!(scheduler.next(T), Next::Wait(at) if at > T),
+        "later"
+    );
+    take(&mut scheduler, T + secs(20), 0);
+    assert_eq!(scheduler.next(T + secs(20)), Next::ExitAction(Why::Idle));
+}
+
+#[test]
+fn who_may_not_take_leaves_unless_he_has() {
+    let mut new = scheduler(terms());
+    new.takes(T, 4);
+    new.took_nothing(T, "403".into(), Some(true));
+    let (why, denied) = ("403".to_owned(), true);
+    assert_eq!(
+        new.next(T),
+        Next::ExitAction(Why::CannotTake { why, denied })
+    );
+    let mut old = scheduler(terms());
+    take(&mut old, T, 0);
+    old.takes(T, 4);
+    old.took_nothing(T + secs(1), "403".into(), Some(true));
+    assert!(matches!(old.next(T + secs(1)), Next::Wait(at) if at > T + secs(1)));
+}
+
+#[test]
+fn a_stop_lets_finish_what_runs_and_ends_it_after_the_grace() {
+    let mut scheduler = scheduler(terms());
+    take(&mut scheduler, T, 2);
+    assert_eq!(scheduler.asked_to_stop(T, 15), Stop::Finish);
+    assert_eq!(scheduler.next(T), Next::Wait(T + secs(30)));
+    assert_eq!(scheduler.ends(T + secs(29)), None);
+    scheduler.done(T + secs(10), true);
+    assert_eq!(scheduler.ends(T + secs(30)), Some(15));
+    assert_eq!(scheduler.ends(T + secs(31)), None, "said once");
+    assert_eq!(scheduler.next(T + secs(31)), Next::Wait(Instant::FOREVER));
+    scheduler.done(T + secs(32), true);
+    assert_eq!(
+        scheduler.next(T + secs(32)),
+        Next::ExitAction(Why::Stopped(15))
+    );
+}
+
+#[test]
+fn a_stop_while_taking_waits_for_what_it_brings() {
+    let mut scheduler = scheduler(terms());
+    scheduler.takes(T, 4);
+    assert_eq!(scheduler.asked_to_stop(T, 2), Stop::Finish);
+    for now in [T, T + secs(31)] {
+        assert_eq!(scheduler.ends(now), None);
+        assert_eq!(
+            scheduler.next(now),
+            Next::Wait(Instant::FOREVER),
+            "no spinning"
+        );
+    }
+    scheduler.took(T, 2);
+    assert_eq!(scheduler.next(T), Next::Wait(T + secs(30)));
+    assert!(scheduler.is_leaving());
+    scheduler.done(T, false);
+    scheduler.done(T, false);
+    assert_eq!(scheduler.next(T), Next::ExitAction(Why::Stopped(2)));
+}
+
+#[test]
+fn the_second_stop_is_at_once_and_an_echo_is_none() {
+    let mut scheduler = scheduler(terms());
+    take(&mut scheduler, T, 1);
+    assert_eq!(scheduler.asked_to_stop(T, 15), Stop::Finish);
+    assert_eq!(scheduler.asked_to_stop(T + ms(50), 15), Stop::Again);
+    assert_eq!(scheduler.asked_to_stop(T + secs(1), 1), Stop::Again);
+    assert_eq!(scheduler.asked_to_stop(T + secs(1), 2), Stop::AtOnce);
+}
+
+fn waiting(idle_exit: Option<Duration>) -> Scheduler {
+    scheduler(Terms {
+        idle_exit,
+        waits: true,
+        ..terms()
+    })
+}
+
+#[test]
+fn a_queue_that_waits_is_asked_once_and_anew_when_more_slots_are_free() {
+    let mut scheduler = waiting(None);
+    assert_eq!(scheduler.next(T), Next::Take(4));
+    scheduler.takes(T, 4);
+    assert_eq!(scheduler.next(T + secs(50)), Next::Wait(Instant::FOREVER));
+    // One of four; three are asked for, and one more as soon as there is room for it.
+    scheduler.took(T + secs(50), 1);
+    assert_eq!(scheduler.next(T + secs(50)), Next::Take(3));
+    scheduler.takes(T + secs(50), 3);
+    assert_eq!(scheduler.next(T + secs(50)), Next::Wait(Instant::FOREVER));
+    scheduler.done(T + secs(51), true);
+    assert_eq!(scheduler.next(T + secs(51)), Next::Take(4));
+    scheduler.takes(T + secs(51), 4);
+    // It has waited in vain, and is asked again without a pause.
+    scheduler.took(T + secs(111), 0);
+    assert_eq!(scheduler.next(T + secs(111)), Next::Take(4));
+    // What comes back at once did not wait, and what fails did not either.
+    scheduler.takes(T + secs(111), 4);
+    scheduler.took(T + secs(111), 0);
+    assert!(matches!(scheduler.next(T + secs(111)), Next::Wait(at) if at > T + secs(111)));
+    scheduler.took_nothing(T + secs(112), "503".into(), None);
+    assert!(matches!(scheduler.next(T + secs(112)), Next::Wait(at) if at > T + secs(112)));
+}
+
+#[test]
+fn a_queue_that_waits_is_listened_to_before_it_counts_as_empty() {
+    let mut scheduler = waiting(Some(Duration::ZERO));
+    let start = T + secs(9);
+    assert_eq!(scheduler.next(start), Next::Take(4), "a slow start");
+    assert_eq!(scheduler.listens_until(start), start + secs(2));
+    scheduler.takes(start, 4);
+    assert_eq!(
+        scheduler.next(start + secs(1)),
+        Next::Wait(Instant::FOREVER)
+    );
+    scheduler.took(start + secs(1), 1);
+    scheduler.takes(start + secs(1), 3);
+    scheduler.took(start + secs(3), 0);
+    assert_eq!(
+        scheduler.next(start + secs(3)),
+        Next::Take(3),
+        "one is being worked on"
+    );
+    scheduler.takes(start + secs(3), 3);
+    scheduler.done(start + secs(4), true);
+    assert_eq!(scheduler.next(start + secs(4)), Next::Take(4));
+    scheduler.takes(start + secs(4), 4);
+    scheduler.took(start + secs(6), 0);
+    assert_eq!(scheduler.next(start + secs(6)), Next::ExitAction(Why::Idle));
+
+    let mut scheduler = waiting(Some(secs(10)));
+    assert_eq!(scheduler.listens_until(T), T + secs(10));
+    assert_eq!(scheduler.listens_until(T + secs(9)), T + secs(11));
+    scheduler.takes(T, 4);
+    scheduler.took(T + secs(5), 0);
+    assert_eq!(scheduler.next(T + secs(5)), Next::Take(4), "too early");
+    scheduler.takes(T + secs(5), 4);
+    scheduler.took(T + secs(10), 0);
+    assert_eq!(scheduler.next(T + secs(10)), Next::ExitAction(Why::Idle));
+    assert_eq!(waiting(None).listens_until(T), T + secs(60));
+    assert_eq!(waiting(Some(secs(600))).listens_until(T), T + secs(60));
+}
+
+#[test]
+fn a_request_that_waits_is_withdrawn_on_the_way_out() {
+    let mut scheduler = waiting(None);
+    scheduler.takes(T, 4);
+    assert_eq!(scheduler.asked_to_stop(T, 15), Stop::Finish);
+    assert!(scheduler.is_taking(), "something may still be on its way");
+    assert_eq!(scheduler.next(T), Next::Wait(Instant::FOREVER));
+    scheduler.withdrawn();
+    assert_eq!(scheduler.next(T), Next::ExitAction(Why::Stopped(15)));
+}
+
+#[test]
+fn a_queue_that_waits_is_left_in_peace_when_messages_cannot_be_put_aside() {
+    let mut scheduler = waiting(None);
+    scheduler.takes(T, 4);
+    scheduler.took(T, 1);
+    scheduler.takes(T, 3);
+    scheduler.put_aside(T, Err("403".to_owned()));
+    scheduler.done(T, false);
+    assert!(!scheduler.is_taking());
+    assert!(matches!(scheduler.next(T), Next::Wait(at) if at > T));
+}
+
+#[test]
+fn messages_that_cannot_be_put_aside_slow_us_down_and_then_stop_us() {
+    let mut scheduler = scheduler(terms());
+    take(&mut scheduler, T, 4);
+    let refused = || Err("403".to_owned());
+    for _ in 0..4 {
+        scheduler.put_aside(T, refused());
+    }
+    scheduler.put_aside(T, Ok(()));
+    for _ in 0..4 {
+        scheduler.put_aside(T, refused());
+        scheduler.done(T, false);
+        assert!(matches!(scheduler.next(T), Next::Wait(at) if at > T));
+    }
+    scheduler.put_aside(T, refused());
+    let why = "403".to_owned();
+    assert_eq!(
+        scheduler.next(T),
+        Next::ExitAction(Why::CannotPutAside { why })
+    );
+}

@@ -1,0 +1,236 @@
+//! The command of one message, as the driver has it: started once, under one guardian, and asked what
+//! its end means for the message.
+//!
+//! Made by the processor for each message. It ends a command that runs for too long, or that is to end
+//! at once; to the core that is a command that ended by itself, and what it means is said by the
+//! table ([`super::settle`]). Nothing in it may block.
+
+use std::ffi::OsString;
+use std::future::pending;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::watch;
+
+use super::lease::MessageLease;
+use super::message_io::FOREIGN;
+use super::settle::{Rules, Run, Verdict};
+use crate::clock::Instant;
+use crate::core::{Cause, Exit};
+use crate::driver::{Start, Workload};
+use crate::guardian::{GuardianHandle, SpawnRequest, WorkloadEvent};
+use crate::notify::{PRIVATE, VARIABLE};
+use crate::queue::Settlement;
+
+/// The longest sleep between two looks at the clock: the runtime's stands still while the machine
+/// sleeps.
+const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+
+/// What the command gets.
+pub(super) struct Given {
+    pub(super) env: Vec<(OsString, OsString)>,
+    pub(super) input: Option<OwnedFd>,
+    pub(super) lock: Option<OwnedFd>,
+    /// What it finds in its `NOTIFY_SOCKET`.
+    pub(super) notify_socket: Option<OsString>,
+    /// What it is sent first when it is to end.
+    pub(super) stop_signal: i32,
+    /// From that to SIGKILL.
+    pub(super) kill_after: Duration,
+    /// The queue itself keeps a message away that is to be tried again.
+    pub(super) delays: bool,
+}
+
+/// See the module's text.
+pub(super) struct MessageWorkload<'a> {
+    pub(super) handle: &'a mut GuardianHandle,
+    /// Turns true when everything is to end at once.
+    pub(super) hurry: &'a mut watch::Receiver<bool>,
+    pub(super) rules: &'a Rules,
+    pub(super) held: Arc<MessageLease>,
+    pub(super) attempt: u32,
+    pub(super) given: Given,
+    progress: Progress,
+}
+
+/// What became of the command.
+#[derive(Default)]
+pub(super) struct Progress {
+    began: Option<Instant>,
+    ended: Option<Instant>,
+    pub(super) exit: Option<Exit>,
+    /// It has run for too long, and was told to end.
+    timed_out: bool,
+    hurried: bool,
+    /// Something of it cannot be killed.
+    pub(super) stuck: bool,
+    /// It could not be started, for this error number.
+    pub(super) errno: Option<i32>,
+    pub(super) verdict: Option<Verdict>,
+}
+
+impl Progress {
+    /// Whether the command was started.
+    pub(super) fn ran(&self) -> bool {
+        self.began.is_some() && self.errno.is_none()
+    }
+
+    /// For how long it ran.
+    pub(super) fn duration(&self) -> Option<Duration> {
+        self.began
+            .filter(|_| self.errno.is_none())
+            .map(|began| self.ended.unwrap_or_else(Instant::now).since(began))
+    }
+}
+
+impl<'a> MessageWorkload<'a> {
+    pub(super) fn new(
+        handle: &'a mut GuardianHandle,
+        hurry: &'a mut watch::Receiver<bool>,
+        rules: &'a Rules,
+        held: Arc<MessageLease>,
+        attempt: u32,
+        given: Given,
+    ) -> MessageWorkload<'a> {
+        MessageWorkload {
+            handle,
+            hurry,
+            rules,
+            held,
+            attempt,
+            given,
+            progress: Progress::default(),
+        }
+    }
+
+    /// What became of the command.
+    pub(super) fn finish(self) -> Progress {
+        self.progress
+    }
+
+    /// Whether this is for the processor to do, when the message has been kept for a while.
+    fn later(&self, settlement: &Settlement) -> bool {
+        !self.given.delays && matches!(settlement, Settlement::Retry(delay) if !delay.is_zero())
+    }
+
+    /// When the command has run for too long.
+    fn times_out_at(&self) -> Instant {
+        let progress = &self.progress;
+        if progress.timed_out || progress.ended.is_some() {
+            return Instant::FOREVER;
+        }
+        match (progress.began, self.rules.timeout) {
+            (Some(began), Some(limit)) => began + limit,
+            _ => Instant::FOREVER,
+        }
+    }
+
+    fn heard(&mut self, event: &WorkloadEvent) {
+        let now = Instant::now();
+        match event {
+            WorkloadEvent::Exited(exit) => {
+                self.progress.exit = Some(*exit);
+                self.progress.ended = Some(now);
+            }
+            WorkloadEvent::NotStarted { errno } => self.progress.errno = Some(*errno),
+            WorkloadEvent::TreeStuck => self.progress.stuck = true,
+            WorkloadEvent::TreeEmpty { at } => drop(self.progress.ended.get_or_insert(*at)),
+            _ => {}
+        }
+    }
+}
+
+#[async_trait]
+impl Workload for MessageWorkload<'_> {
+    fn start(&mut self, start: Start) {
+        self.progress.began = Some(Instant::now());
+        let mut env = std::mem::take(&mut self.given.env);
+        let mut unset: Vec<OsString> = FOREIGN.iter().chain(&PRIVATE).map(OsString::from).collect();
+        if let Some(socket) = self.given.notify_socket.take() {
+            unset.retain(|name| name != VARIABLE);
+            env.push((VARIABLE.into(), socket));
+        }
+        self.handle.start(SpawnRequest {
+            program: 0,
+            in_control: true,
+            env,
+            unset,
+            term_at: start.term_at,
+            kill_at: start.kill_at,
+            stop_signal: self.given.stop_signal,
+            lock: self.given.lock.take(),
+            input: self.given.input.take(),
+            release_info: Vec::new(),
+        });
+    }
+
+    fn extend(&mut self, term_at: Instant, kill_at: Instant) {
+        self.handle.extend(term_at, kill_at);
+    }
+
+    fn drain(&mut self, signal: i32, end_of_grace: Instant) {
+        if self.progress.hurried || *self.hurry.borrow() {
+            self.handle.kill();
+        } else {
+            self.handle.drain(signal, end_of_grace);
+        }
+    }
+
+    fn kill(&mut self) {
+        self.handle.kill();
+    }
+
+    fn pass(&mut self, signal: i32) {
+        self.handle.signal(signal);
+    }
+
+    /// The command goes on under its deadline: messages come from elsewhere, not from a terminal.
+    fn pause(&mut self) {}
+
+    /// There is none: a lock that nobody renews runs out by itself.
+    fn forget_release_info(&mut self) {}
+
+    fn gives_back(&mut self, cause: Option<&Cause>, exit: Option<Exit>) {
+        let verdict = self.rules.verdict(&Run {
+            attempt: self.attempt,
+            cause,
+            exit,
+            timed_out: self.progress.timed_out,
+        });
+        self.held
+            .decide(verdict.settlement.clone().filter(|s| !self.later(s)));
+        self.progress.verdict = Some(verdict);
+    }
+
+    async fn next_event(&mut self) -> WorkloadEvent {
+        loop {
+            let due = self.times_out_at();
+            let now = Instant::now();
+            if now >= due {
+                self.progress.timed_out = true;
+                let (signal, grace) = (self.given.stop_signal, self.given.kill_after);
+                self.handle.drain(signal, now + grace);
+                continue;
+            }
+            let hurried = async {
+                if self.progress.hurried || self.hurry.wait_for(|hurry| *hurry).await.is_err() {
+                    pending::<()>().await;
+                }
+            };
+            tokio::select! {
+                biased;
+                event = self.handle.next_event() => {
+                    self.heard(&event);
+                    return event;
+                }
+                () = hurried => {
+                    self.progress.hurried = true;
+                    self.handle.kill();
+                }
+                () = tokio::time::sleep(due.since(now).min(LONGEST_SLEEP)) => {}
+            }
+        }
+    }
+}
