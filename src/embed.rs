@@ -60,8 +60,7 @@ impl Builder {
     }
 
     /// Time between two looks at a lock that somebody else holds (default 2 s, spread by ±20 %);
-    /// an eighth of it while that one drains, but between 250 ms and 2 s. Of many on one blob one
-    /// can look for all: see [`crate::lease::blob::Blob::with_hot_standby`].
+    /// an eighth of it while that one drains, but between 250 ms and 2 s.
     #[must_use]
     pub fn poll(mut self, poll: Duration) -> Builder {
         self.poll = poll;

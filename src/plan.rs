@@ -33,7 +33,6 @@ pub use work::Work;
 
 use crate::azure::AuthOptions;
 use crate::cli;
-use crate::core::duty::WARM_POLL;
 use crate::core::{Budget, IfLost, Rules};
 use crate::deadline::Deadline;
 use crate::exit;
@@ -148,8 +147,6 @@ pub struct Plan {
     /// What the instance goes by. A budget is always there; on a file of a local disk
     /// it has no meaning, and whoever knows the store's terms takes it out.
     pub rules: Rules,
-    /// The standbys of a blob may have one of them look at the lock for all.
-    pub hot_standby: bool,
     /// What is to be done once, if the command is that.
     pub task: Option<crate::lease::once::Task>,
     /// How long a grant lasts; the same as in the rules' budget.
@@ -266,13 +263,6 @@ impl Plan {
                 pid: place.pid,
                 command: cut(&quoted(&typed.command), COMMAND_LIMIT).to_owned(),
             },
-            // Where that saves anything, and what is waited for is control: who looks once does not
-            // wait, whoever waits for a task's result wants it as soon as it is there, and a slot is one
-            // of several looks.
-            hot_standby: poll < WARM_POLL
-                && rules.wait != Some(Duration::ZERO)
-                && task.is_none()
-                && slots == 1,
             lock,
             slots,
             rules,

@@ -333,10 +333,7 @@ pub(crate) fn open(plan: &Plan) -> anyhow::Result<Result<Arc<dyn Store>, Ending>
                 let slots = slots.map_err(|why| refuse(why.to_string()))?;
                 Arc::new(looking(slots, plan))
             } else {
-                let mut store = blob::Blob::open(config)?;
-                if plan.hot_standby {
-                    store = store.with_hot_standby();
-                }
+                let store = blob::Blob::open(config)?;
                 Arc::new(match &plan.task {
                     Some(task) => store.with_task(task.clone()),
                     None => store,

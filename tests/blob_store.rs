@@ -5,8 +5,6 @@
 mod acquire;
 #[path = "blob_store/clock.rs"]
 mod clock;
-#[path = "blob_store/hot.rs"]
-mod hot;
 #[path = "blob_store/missing.rs"]
 mod missing;
 #[path = "blob_store/once.rs"]

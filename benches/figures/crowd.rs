@@ -32,28 +32,19 @@ use crate::rows::{CROWD_ROWS, CROWDS};
 const MINUTE: Time = 60 * SECOND;
 /// Changes of control of each kind.
 const CHANGES: usize = 40;
-/// Which row tells of two machines that go at once.
-const BOTH: usize = 13;
 /// Drains that last longer than the longest poll.
 const LONG_DRAINS: usize = 5;
 
 /// Simulates and prints.
 pub(crate) fn print() {
-    let plans = [
-        (1, 2, false),
-        (50, 2, false),
-        (500, 2, false),
-        (500, 2, true),
-        (500, 12, true),
-    ];
-    let columns = plans.map(|(standbys, poll, refuses_sibling)| {
+    let plans = [(1, 2), (50, 2), (80, 2), (500, 2), (500, 12)];
+    let columns = plans.map(|(standbys, poll)| {
         column(Plan {
             standbys,
             poll: Duration::from_secs(poll),
             drain: Duration::from_secs(2),
             started_within: Duration::from_secs(1),
             throttles: None,
-            refuses_sibling,
             seed: 1,
         })
     });
@@ -77,14 +68,11 @@ fn column(plan: Plan) -> Vec<String> {
     crowd.run_until(hour.1);
     let rate = crowd.service.asked(hour.0, hour.1) as f64 / 3600.0;
     let calm = |stretch| crowd.service.busiest(hour.0, hour.1, stretch);
-    let beside = crowd.sibling.asked(hour.0, hour.1) as f64 / 3600.0;
     let share = |rate: f64| format!("{rate:.1} ({:.1} %)", 100.0 * rate / TARGET as f64);
     let mut cells = vec![
         share(rate),
         calm(100 * MILLI).to_string(),
         calm(SECOND).to_string(),
-        share(beside),
-        crowd.sibling.busiest(hour.0, hour.1, SECOND).to_string(),
         started.to_string(),
         minute_later.to_string(),
     ];
@@ -113,14 +101,6 @@ fn column(plan: Plan) -> Vec<String> {
         cells.push(busiest.to_string());
         cells.push(format!("{:.0} ({:.0})", gaps.p50(), gaps.quantile(0.99)));
     }
-    // Somebody has to be left.
-    let both = if crowd.hot_and_warm().1 > 1 {
-        let (gaps, _) = changes(&mut crowd, CHANGES, Crowd::crash_with_the_hot_standby);
-        format!("{:.0} ({:.0})", gaps.p50(), gaps.quantile(0.99))
-    } else {
-        "-".to_owned()
-    };
-    cells.insert(BOTH, both);
     cells
 }
 

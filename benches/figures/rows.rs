@@ -32,15 +32,13 @@ pub(crate) const ROWS: [&str; 17] = [
 ];
 
 /// The crowds that are simulated, in the order of the columns.
-pub(crate) const CROWDS: [&str; 5] = ["1", "50", "500", "500, no sibling", "500, no sibling, 12s"];
+pub(crate) const CROWDS: [&str; 5] = ["1", "50", "80", "500", "500, 12s"];
 
 /// What is said of each, in the order of the rows.
-pub(crate) const CROWD_ROWS: [&str; 16] = [
+pub(crate) const CROWD_ROWS: [&str; 13] = [
     "in an hour without a change: requests/s (of 500)",
     "the busiest 100 ms of it",
     "the busiest second of it",
-    "the sibling in that hour: requests/s (of 500)",
-    "the busiest second of it, on the sibling",
     "all started in one second: the busiest second",
     "the busiest second of the minute after the next",
     "holder drains for 30 s: the busiest second",
@@ -49,7 +47,6 @@ pub(crate) const CROWD_ROWS: [&str; 16] = [
     "from its release to the next command, ms",
     "supervisor SIGKILLed: the busiest second",
     "from the guardian's release to the next command, ms",
-    "the same, the hot standby's machine switched off at the same moment, ms",
     "machine switched off: the busiest second",
     "from the end of the lease to the next command, ms",
 ];

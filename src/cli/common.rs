@@ -94,12 +94,9 @@ pub struct Common {
     /// How often a standby looks at the lock (±20 %) [default: 2s]
     ///
     /// For --blob, --slots and shared drives; a local file's lock wakes its waiter by itself otherwise.
-    /// Of several standbys on a blob one, the hot standby, looks this often, and ten times a second
-    /// while the holder drains; the others look every 12s (1.5s). Who is hot has the lease on the
-    /// blob NAME.standby, which is made if it may be. Without it, with 12s or more, and with --once
-    /// or --slots, each looks this often, and eight times as often, between four times a second and
-    /// every 2s, while the holder drains; with more than 80 of them on a blob, give them a second
-    /// for every 40: 12s for 500.
+    /// While the holder drains, a standby looks eight times as often, between four times a second
+    /// and every 2s. With more than 80 standbys on a blob, give them a second for every 40: 12s for
+    /// 500.
     #[arg(
         long,
         value_name = "D",

@@ -5,7 +5,6 @@
 
 use std::time::Duration;
 
-use super::duty::Duty;
 use super::once::{Outcome, Verdict};
 use crate::clock::Instant;
 
@@ -30,7 +29,7 @@ impl Exit {
 }
 
 /// What a store tells about a lock that somebody else holds; all of it is for people, but for
-/// `draining` and `duty`, which say how often a standby looks.
+/// `draining` and `expires`, which say when a standby looks next.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sight {
     /// The holder's identity, if its record tells one.
@@ -41,8 +40,6 @@ pub struct Sight {
     pub draining: bool,
     /// Since when, by the holder's own wall clock (RFC 3339), if its record tells it.
     pub since: Option<String>,
-    /// Which part of the looking is ours.
-    pub duty: Duty,
     /// When the lock may be had if nothing is heard of its holder until then, as far as the store
     /// knows that by our own clock: the next look comes no later.
     pub expires: Option<Instant>,

@@ -5,7 +5,6 @@
 //! safety argument is in this room and is tested here in virtual time.
 
 pub mod budget;
-pub mod duty;
 pub mod event;
 pub mod habits;
 pub mod observed;
@@ -14,7 +13,6 @@ pub mod retry;
 pub mod tenure;
 
 pub use budget::{Budget, BudgetError};
-pub use duty::Duty;
 pub use event::{
     Action, Cause, Cordon, Ending, Event, Exit, Failed, Failure, Grant, Notice, Sight, Unfit,
 };

@@ -28,7 +28,7 @@ mod campaign;
 mod control;
 mod draining;
 mod holding;
-mod pace;
+mod poll_interval;
 mod recording;
 mod releasing;
 mod resting;
@@ -65,9 +65,8 @@ pub struct Rules {
     /// The lease's time; `None` for a lock that lasts as long as a descriptor is open.
     pub budget: Option<Budget>,
     /// From one look at the lock to the next while standing by (with ±20 %), and eight times that
-    /// pace, but every 250 ms at most and every 2 s at least, while the holder drains; other than
-    /// that for a hot and a warm standby (see [`Duty`](crate::core::Duty)). `None` where the store
-    /// wakes us.
+    /// pace, but every 250 ms at most and every 2 s at least, while the holder drains. `None`
+    /// where the store wakes us.
     pub poll: Option<Duration>,
     /// How long to wait for control: `None` for ever, zero for one look. It counts from the
     /// beginning and does not apply any more once the command has been started. One look means one

@@ -14,7 +14,6 @@
 
 mod acquire;
 mod copies;
-mod hot;
 mod inspect;
 mod notes;
 mod orphan_release;
@@ -40,7 +39,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use self::hot::Sibling;
 use self::wire::{LeaseState, Wire};
 use super::once::{Errand, Task};
 use super::record::{Candidate, Record};
@@ -91,8 +89,6 @@ pub struct Blob {
     seconds: i32,
     config: Config,
     task: Option<Task>,
-    /// By which the standbys agree on who looks most often.
-    sibling: Option<Sibling>,
     state: Mutex<State>,
     /// Announcements and results are written one after the other.
     writing: tokio::sync::Mutex<()>,
@@ -182,7 +178,6 @@ impl Blob {
             seconds,
             config,
             task: None,
-            sibling: None,
             state: Mutex::default(),
             writing: tokio::sync::Mutex::default(),
         })
@@ -348,28 +343,7 @@ impl Store for Blob {
     }
 
     async fn acquire(&self, give_up_at: Instant) -> Result<Grant, Failure> {
-        let reply = self.compete(give_up_at).await;
-        let Some(sibling) = &self.sibling else {
-            return reply;
-        };
-        match reply {
-            // Another has control, so there is time for it.
-            Err(Failure::Held(mut sight)) => {
-                sight.duty = sibling.duty(sight.draining, give_up_at).await;
-                Err(Failure::Held(sight))
-            }
-            Ok(grant) => {
-                sibling.give_back();
-                Ok(grant)
-            }
-            Err(failure) => Err(failure),
-        }
-    }
-
-    async fn leave(&self, give_up_at: Instant) {
-        if let Some(sibling) = &self.sibling {
-            sibling.leave(give_up_at).await;
-        }
+        self.compete(give_up_at).await
     }
 
     async fn renew(&self, give_up_at: Instant) -> Result<(), Failure> {

@@ -84,8 +84,6 @@ impl Plan {
                 pid: place.pid,
                 command: COMMAND.into(),
             },
-            // Each standby is to name the holder as soon as there is another.
-            hot_standby: false,
             lock,
             slots,
             rules,

@@ -36,19 +36,6 @@ fn plan(line: &str) -> Result<Plan, UsageError> {
 }
 
 #[test]
-fn one_standby_looks_for_all_where_that_saves_anything_and_control_is_waited_for() {
-    for (line, shared) in [
-        ("--blob c/a job", true),
-        ("--blob c/a -w 10s --poll 11s job", true),
-        ("--blob c/a --poll 12s job", false),
-        ("--blob c/a -n job", false),
-        ("--blob c/a --once job", false),
-    ] {
-        assert_eq!(plan(line).unwrap().hot_standby, shared, "{line}");
-    }
-}
-
-#[test]
 fn the_defaults_are_those_of_the_design() {
     let plan = plan("--blob locks/a -- job --now").unwrap();
     assert_eq!(

@@ -91,6 +91,29 @@ async fn what_another_holds_is_only_looked_at() {
 }
 
 #[tokio::test]
+async fn what_an_older_version_left_beside_a_lock_is_refused_as_one() {
+    let left = free().meta("trafficcop_standby_of", "job");
+    let server = Server::start(vec![("look", left)]);
+    let said = server.blob().acquire(later()).await.expect_err("no lock");
+    let (why, denied) = fatal(&said);
+    assert!(!denied && why.contains("trafficcop_standby_of"), "{why}");
+    server.played();
+    // With a record of ours on it, it is somebody's lock.
+    let lock = free()
+        .meta("trafficcop_standby_of", "job")
+        .meta("trafficcop_token", "6");
+    let control = vec![
+        ("look", lock),
+        ("acquire", acquired()),
+        ("metadata", done()),
+    ];
+    let server = Server::start(control);
+    let grant = server.blob().acquire(later()).await.expect("control");
+    assert_eq!(grant.token, 7);
+    server.played();
+}
+
+#[tokio::test]
 async fn a_race_that_is_lost_is_held_by_somebody_unknown_yet() {
     let server = Server::start(vec![
         (

@@ -4,20 +4,15 @@
 //!
 //! Used by the fleet's tests and by `cargo bench -- crowd`. Decides nothing about figures.
 
-#[path = "sibling.rs"]
-mod sibling;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use trafficcop::clock::Instant;
-use trafficcop::core::duty::{Question, TERM as SIBLING_LEASE};
 use trafficcop::core::{
     Action, Budget, Cause, Event, Exit, Failure, Grant, Habits, IfLost, Notice, Rules, Sight,
     Tenure,
 };
 
-use self::sibling::Share;
 use super::clock::{MILLI, SECOND, Time, nanos};
 use super::service::{Service, at};
 use super::store::{Code, Id, LeaseState, Record, Reply, Request};
@@ -38,8 +33,6 @@ pub(crate) struct Plan {
     pub(crate) started_within: Duration,
     /// The service refuses what exceeds its target, with these words for when to come back.
     pub(crate) throttles: Option<Option<Duration>>,
-    /// The service lets nobody have a sibling of the lock.
-    pub(crate) refuses_sibling: bool,
     pub(crate) seed: u64,
 }
 
@@ -60,9 +53,6 @@ enum Errand {
     },
     Announce,
     Release,
-    Sibling(Question),
-    /// To give the sibling's lease back, in the background.
-    GiveBack,
     /// To give back what no life of ours knows of any more.
     ReleaseInfo {
         id: Id,
@@ -90,7 +80,6 @@ struct Member {
     give_up_at: Instant,
     t0: Instant,
     record: Option<Record>,
-    share: Option<Share>,
     /// It was told that another has control.
     waits: bool,
     /// The command lives.
@@ -105,8 +94,6 @@ pub(crate) struct Crowd {
     made: u64,
     members: Vec<Member>,
     pub(crate) service: Service,
-    /// The blob by which the standbys share the looking.
-    pub(crate) sibling: Service,
     chance: fastrand::Rng,
     /// How many commands were started, and when the last one was.
     controlled: (usize, Time),
@@ -126,7 +113,6 @@ impl Crowd {
             dues: BTreeMap::new(),
             made: 0,
             service: Service::new(LEASE, plan.throttles),
-            sibling: Service::new(SIBLING_LEASE, plan.throttles),
             chance,
             controlled: (0, 0),
             gave_up: 0,
@@ -166,7 +152,7 @@ impl Crowd {
 
     /// For so long that everybody looks twice at least.
     pub(crate) fn settle(&mut self) {
-        self.run_until(self.now + 3 * nanos(self.slowest()));
+        self.run_until(self.now + 3 * nanos(self.plan.poll));
     }
 
     /// Until another command runs than now: for how long nobody had the lock before it.
@@ -191,16 +177,12 @@ impl Crowd {
 
     /// The holder's supervisor is killed; its guardian ends the tree and gives the lease back.
     pub(crate) fn crash(&mut self) -> Duration {
-        self.loses_the_supervisor(AWAY);
-        self.run_until_control()
-    }
-
-    fn loses_the_supervisor(&mut self, away: Time) {
         let holder = self.holder();
         let id = self.members[holder].id;
         let will = Due::Send(Errand::ReleaseInfo { id }, Request::Release { id });
         self.due(self.now + 20 * MILLI, holder, will);
-        self.leave_for(holder, away);
+        self.leave(holder);
+        self.run_until_control()
     }
 
     /// The holder's whole machine dies: the lease runs out.
@@ -218,12 +200,8 @@ impl Crowd {
 
     /// It is gone, and comes back as somebody new.
     fn leave(&mut self, who: usize) {
-        self.leave_for(who, AWAY);
-    }
-
-    fn leave_for(&mut self, who: usize, away: Time) {
         let life = self.members[who].life + 1;
-        let (now, seed) = (self.now + away, self.chance.u64(..));
+        let (now, seed) = (self.now + AWAY, self.chance.u64(..));
         self.members[who] = Member::new(self.plan, life, now, seed);
         self.due(now, who, Due::Join);
     }
@@ -259,11 +237,7 @@ impl Crowd {
                 self.send(who, errand, request);
             }
             Due::Arrive(errand, request) => {
-                let service = match errand {
-                    Errand::Sibling(_) | Errand::GiveBack => &mut self.sibling,
-                    _ => &mut self.service,
-                };
-                let reply = service.handle(self.now, request);
+                let reply = self.service.handle(self.now, request);
                 let back = self.latency();
                 self.made += 1;
                 let due = (who, life, Due::Return(errand, reply));
@@ -356,7 +330,10 @@ impl Crowd {
         let id = self.members[who].id;
         match (errand, reply) {
             (Errand::Look, Reply::View { lease, record, .. }) if lease != LeaseState::Free => {
-                self.held(who, record.map_or_else(Sight::default, sight));
+                self.refuse(
+                    who,
+                    Failure::Held(record.map_or_else(Sight::default, sight)),
+                );
             }
             (Errand::Look, Reply::View { etag, record, .. }) => {
                 self.members[who].record = record;
@@ -376,13 +353,12 @@ impl Crowd {
             }
             (Errand::Acquire { .. }, Reply::Refused(_)) => {
                 self.members[who].record = None;
-                self.held(who, Sight::default());
+                self.refuse(who, Failure::Held(Sight::default()));
             }
             (Errand::Read, Reply::View { etag, record, .. }) => self.sign(who, etag, record),
             (Errand::Sign { token }, Reply::Done) => {
                 let t0 = self.members[who].t0;
                 let (failed, grant) = (0, Event::Acquired);
-                self.gives_back(who);
                 self.tell(who, grant(Ok(Grant { t0, token, failed })));
             }
             (Errand::Renew { t0 }, reply) => {
@@ -397,8 +373,7 @@ impl Crowd {
                 self.members[who].id = self.chance.u64(..);
                 self.tell(who, Event::Released(Ok(())));
             }
-            (Errand::Announce | Errand::ReleaseInfo { .. } | Errand::GiveBack, _) => {}
-            (Errand::Sibling(question), reply) => self.heard(who, question, reply),
+            (Errand::Announce | Errand::ReleaseInfo { .. }, _) => {}
             (Errand::Release, Reply::Refused(_)) => {
                 self.members[who].id = self.chance.u64(..);
                 self.tell(who, Event::Released(Err(lost())));
@@ -480,7 +455,6 @@ impl Member {
             give_up_at: Instant::FOREVER,
             t0: Instant::ZERO,
             record: None,
-            share: Share::of(plan, seed ^ 1),
             waits: false,
             runs: false,
         }

@@ -13,11 +13,11 @@ mod blob;
 mod clock;
 mod contact;
 mod hand_over;
-mod hot;
 mod lost_reply;
 mod others;
 mod outage;
 mod refused;
+mod standbys;
 
 use std::fs::File;
 

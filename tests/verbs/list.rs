@@ -15,7 +15,7 @@ fn the_locks_of_a_container_by_prefix_and_nothing_else() {
     Blob::named("listing/jobs/a")
         .create(&[("trafficcop_token", "41"), ("trafficcop_holder", "web3")]);
     Blob::named("listing/jobs/letter").create(&[("owner", "somebody")]);
-    // By this the standbys of a lock agree on who looks; that is somebody's lock.
+    // What an older version left beside its lock, and somebody's lock of that name.
     Blob::named("listing/jobs/c.standby").create(&[("trafficcop_standby_of", "jobs/c")]);
     Blob::named("listing/lock.standby").create(&[("trafficcop_token", "1")]);
     Blob::named("listing/other").create(&[("trafficcop_token", "seven")]);

@@ -11,7 +11,7 @@ use super::{Phase, Releasing, Rules};
 use crate::clock::Instant;
 use crate::core::budget::{ATTEMPT, RETRY};
 use crate::core::retry::Chance;
-use crate::core::{Action, Cause, Cordon, Duty, Ending, Event, Notice, Sight};
+use crate::core::{Action, Cause, Cordon, Ending, Event, Notice, Sight};
 
 /// How long whoever looks once asks a store that does not answer: what may have been obtained is
 /// undone afterwards, and all of it is to be over in five seconds.
@@ -107,8 +107,6 @@ pub(super) struct Campaign {
     /// An unanswered attempt to acquire may have obtained the lease.
     ambiguous: bool,
     seen: Option<Sight>,
-    /// Which part of the looking was ours when the lock was last seen.
-    duty: Duty,
     doubt: Option<String>,
     /// When people were told of it last.
     told_doubt: Instant,
@@ -133,7 +131,6 @@ impl Campaign {
             standing: false,
             ambiguous: false,
             seen: None,
-            duty: Duty::Unshared,
             doubt: None,
             told_doubt: now,
             stop: None,
@@ -271,21 +268,15 @@ impl Campaign {
     }
 
     /// Whether the next look comes at the pace of the one before: nothing was seen before the
-    /// first, and a drain changes it, and so does being the hot standby or not.
+    /// first, and a drain changes it.
     pub(super) fn keeps_the_pace(&self, sight: &Sight) -> bool {
         let before = self.seen.as_ref();
-        before.is_some_and(|seen| seen.draining == sight.draining) && self.duty == sight.duty
-    }
-
-    /// Which part of the looking is ours.
-    pub(super) fn duty(&self) -> Duty {
-        self.duty
+        before.is_some_and(|seen| seen.draining == sight.draining)
     }
 
     /// Somebody else holds the lock; said when it is news.
     pub(super) fn sees(&mut self, turn: &mut Turn, mut sight: Sight) {
-        // Which of the standbys looks most often is nobody's news, and neither is each renewal.
-        self.duty = std::mem::take(&mut sight.duty);
+        // Each renewal is nobody's news.
         sight.expires = None;
         if self.seen.as_ref() != Some(&sight) {
             turn.report(Notice::StandingBy(sight.clone()));
@@ -305,7 +296,6 @@ impl Campaign {
         self.controlled = true;
         self.standing = false;
         self.seen = None;
-        self.duty = Duty::Unshared;
     }
 
     /// Takes in what an event says of cordons, whatever else it means.

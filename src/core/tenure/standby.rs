@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use super::campaign::{Campaign, Turn};
 use super::control::Control;
-use super::{Confirming, Holding, Phase, Releasing, pace};
+use super::poll_interval::poll_interval;
+use super::{Confirming, Holding, Phase, Releasing};
 use crate::clock::Instant;
 use crate::core::budget::RETRY;
 use crate::core::{Action, Cause, Event, Failure, Grant, Sight};
@@ -170,18 +171,8 @@ impl Acquiring {
         let next_at = match campaign.rules.poll {
             _ if self.freed => after_freed(campaign, turn.now),
             Some(poll) => {
-                let pace = if sight.draining {
-                    pace::lane(poll, sight.duty)
-                } else {
-                    pace::poll(poll, sight.duty)
-                };
-                // Machines that were started by one clock, or have seen one drain end, would
-                // look together from now on.
-                let wait = if campaign.keeps_the_pace(&sight) {
-                    campaign.chance.spread(pace)
-                } else {
-                    campaign.chance.rest_of(pace)
-                };
+                let kept = campaign.keeps_the_pace(&sight);
+                let wait = poll_interval(poll, sight.draining, kept, &mut campaign.chance);
                 let due = sight.expires.filter(|due| *due > turn.now);
                 let next_at = (turn.now + wait).min(due.unwrap_or(Instant::FOREVER));
                 last_look(campaign, turn.now, next_at)
@@ -205,11 +196,10 @@ impl Acquiring {
             .chance
             .again_at(self.sent, turn.now, retry_after, Instant::FOREVER);
         let next_at = if campaign.contacted() {
-            // Whoever polls slowly, for the money's sake or because another is hot, does not ask
+            // Whoever polls slowly, for the money's sake or because they are many, does not ask
             // faster in an outage.
             let poll = campaign.rules.poll.unwrap_or(RETRY);
-            let poll = pace::poll(poll, campaign.duty());
-            again.max(self.sent + campaign.chance.spread(poll))
+            again.max(self.sent + poll_interval(poll, false, true, &mut campaign.chance))
         } else if turn.now >= campaign.patience_ends() {
             return campaign.leave(turn, Cause::Store { why, denied: false });
         } else {

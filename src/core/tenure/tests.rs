@@ -5,7 +5,7 @@ mod cordon;
 mod endings;
 mod habits;
 mod once;
-mod pace;
+mod polling;
 mod properties;
 mod roles;
 mod table;

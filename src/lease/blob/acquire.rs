@@ -145,7 +145,7 @@ impl Blob {
                 }
             }
             let page_blob = self.config.page_blob;
-            match self.wire.create_blob(page_blob, None, give_up_at).await {
+            match self.wire.create_blob(page_blob, give_up_at).await {
                 Ok(etag) => return Ok(etag),
                 // Another was faster, and perhaps holds it already.
                 Err(trouble) if is_there(&trouble) => return Ok(None),
@@ -161,13 +161,14 @@ impl Blob {
         })
     }
 
-    /// A token that cannot be read cannot be raised either, and a sibling's lease is not control.
+    /// A token that cannot be read cannot be raised either. Standbys of an older version may
+    /// still lease the blob they made beside their lock: that lease is not control.
     fn check(&self, notes: &Notes) -> Result<(), Failure> {
-        if notes::is_sibling(notes) {
+        if notes::is_left_beside_a_lock(notes) {
             return Err(Failure::Fatal {
                 why: format!(
-                    "{} is no lock: by its lease the standbys of another lock tell which of them \
-                     looks most often (metadata trafficcop_standby_of): choose another name",
+                    "{} is no lock: an older version made it beside one, for its standbys (metadata \
+                     trafficcop_standby_of): choose another name",
                     self.name
                 ),
                 denied: false,

@@ -17,7 +17,7 @@ const SINCE: &str = "trafficcop_since";
 const COMMAND: &str = "trafficcop_command";
 const DRAINING: &str = "trafficcop_draining";
 const ONCE: &str = "trafficcop_once";
-/// What the sibling bears by which the standbys of a lock know who is the hot one.
+/// What an older version put on the blob `NAME.standby`, which it made beside a lock.
 const STANDBY_OF: &str = "trafficcop_standby_of";
 const OURS: [&str; 7] = [TOKEN, HOLDER, HOST, PID, SINCE, COMMAND, DRAINING];
 
@@ -84,13 +84,8 @@ pub(super) fn is_once(key: &str) -> bool {
     key.eq_ignore_ascii_case(ONCE)
 }
 
-/// What the sibling of a lock is made with.
-pub(super) fn of_sibling(lock: &str) -> HashMap<String, String> {
-    HashMap::from([(STANDBY_OF.to_owned(), encode(lock))])
-}
-
-/// Whether the blob is the sibling of a lock, and not a lock.
-pub(super) fn is_sibling(notes: &Notes) -> bool {
+/// Whether the blob was left beside a lock by an older version, and is none itself.
+pub(super) fn is_left_beside_a_lock(notes: &Notes) -> bool {
     let marked = |key: &String| key.eq_ignore_ascii_case(STANDBY_OF);
     notes.record.is_none() && notes.others.keys().any(marked)
 }

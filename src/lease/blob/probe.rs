@@ -118,10 +118,7 @@ impl Probe {
     /// # Errors
     /// See [`Probe::look`].
     pub async fn create(&self, give_up_at: Instant) -> Result<(), ServiceError> {
-        self.wire
-            .create_blob(None, None, give_up_at)
-            .await
-            .map(drop)
+        self.wire.create_blob(None, give_up_at).await.map(drop)
     }
 
     /// Acquires its lease.

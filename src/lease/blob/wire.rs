@@ -164,30 +164,21 @@ impl Wire {
         }
     }
 
-    /// Creates the blob unless it exists, with these metadata from the first; its ETag if we did.
+    /// Creates the blob unless it exists; its ETag if we did.
     pub(super) async fn create_blob(
         &self,
         page_blob: Option<u64>,
-        metadata: Option<HashMap<String, String>>,
         give_up_at: Instant,
     ) -> Result<Option<String>, ServiceError> {
         match page_blob {
             Some(size) => {
-                let options = PageBlobClientCreateOptions {
-                    metadata,
-                    ..Default::default()
-                }
-                .if_not_exists();
+                let options = PageBlobClientCreateOptions::default().if_not_exists();
                 let client = self.blob.page_blob_client();
                 let answer = limited(give_up_at, client.create(size, Some(options))).await?;
                 Ok(header(answer.headers(), "etag").map(str::to_owned))
             }
             None => {
-                let options = BlockBlobClientUploadOptions {
-                    metadata,
-                    ..Default::default()
-                }
-                .if_not_exists();
+                let options = BlockBlobClientUploadOptions::default().if_not_exists();
                 let client = self.blob.block_blob_client();
                 let nothing = RequestContent::from(Vec::new());
                 let answer = limited(give_up_at, client.upload(nothing, Some(options))).await?;

@@ -214,6 +214,5 @@ pub(super) fn sight(record: Option<&VersionRecord>, due: Option<Instant>) -> Sig
         draining: record.state == State::Draining,
         since: some(&record.record.since),
         expires: due,
-        ..Sight::default()
     }
 }

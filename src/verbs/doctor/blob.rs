@@ -72,8 +72,7 @@ pub(super) async fn examine(
     if account.is_for_one_blob() {
         findings.add(Check::warn(
             "permissions",
-            "the SAS is for this blob alone, so nothing can be tried on one beside it, and each \
-             standby looks for itself (no hot standby)",
+            "the SAS is for this blob alone, so nothing can be tried on one beside it",
             "run needs read, create and write (sp=rcw)",
         ));
     } else {

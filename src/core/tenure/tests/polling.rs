@@ -1,8 +1,7 @@
-//! How often a standby looks: its poll, the fast lane behind a draining holder, and how those that
+//! How often a standby looks: its poll, how much sooner behind a draining holder, and how those that
 //! wait from one moment on are kept from looking together.
 
 use super::*;
-use crate::core::Duty;
 
 /// The shortest and the longest wait of standbys with this poll that saw the first and then the second.
 fn waits(poll: Duration, first: &Sight, second: &Sight) -> (Duration, Duration) {
@@ -31,9 +30,9 @@ fn drains() -> Sight {
 }
 
 #[test]
-fn a_standby_behind_a_draining_holder_takes_the_fast_lane() {
-    // Poll and lane: an eighth, between four times a second and every 2 s, never slower than the poll.
-    for (poll, lane) in [
+fn a_standby_behind_a_draining_holder_polls_eight_times_as_often() {
+    // Poll and interval: an eighth, between four times a second and every 2 s, never slower than the poll.
+    for (poll, fast) in [
         (100, 100),
         (250, 250),
         (500, 250),
@@ -45,12 +44,12 @@ fn a_standby_behind_a_draining_holder_takes_the_fast_lane() {
     ] {
         let (least, most) = waits(ms(poll), &drains(), &drains());
         assert!(
-            least >= ms(lane) * 4 / 5 && most <= ms(lane) * 6 / 5,
+            least >= ms(fast) * 4 / 5 && most <= ms(fast) * 6 / 5,
             "poll {poll}"
         );
-        assert!(most > ms(lane) && least < ms(lane), "poll {poll}");
+        assert!(most > ms(fast) && least < ms(fast), "poll {poll}");
         let (_, most) = waits(ms(poll), &Sight::default(), &drains());
-        assert!(most <= ms(lane) * 6 / 5, "poll {poll}");
+        assert!(most <= ms(fast) * 6 / 5, "poll {poll}");
     }
 }
 
@@ -73,7 +72,7 @@ fn standbys_that_came_or_saw_a_drain_end_together_do_not_stay_together() {
 }
 
 #[test]
-fn a_standby_that_is_throttled_leaves_the_fast_lane_and_asks_no_faster_than_it_polls() {
+fn a_standby_that_is_throttled_stops_polling_fast_and_asks_no_faster_than_it_polls() {
     for (poll, least) in [(500, 1600), (2000, 1600), (12_000, 9600)] {
         let mut tenure = acquiring(Rules {
             poll: Some(ms(poll)),
@@ -87,96 +86,43 @@ fn a_standby_that_is_throttled_leaves_the_fast_lane_and_asks_no_faster_than_it_p
     }
 }
 
-fn at_duty(sight: Sight, duty: Duty) -> Sight {
-    Sight { duty, ..sight }
-}
-
 #[test]
-fn a_warm_standby_looks_every_twelve_seconds_and_the_hot_one_at_its_poll() {
-    // Poll, and what it comes to: calm and in the lane, for a warm and for the hot one.
-    for (poll, warm, warm_lane, hot_lane) in [
-        (2000, 12_000, 1500, 100),
-        (100, 12_000, 1500, 100),
-        (50, 12_000, 1500, 50),
-        (30_000, 30_000, 2000, 100),
-    ] {
-        for (duty, calm, lane) in [(Duty::Warm, warm, warm_lane), (Duty::Hot, poll, hot_lane)] {
-            for (sight, pace) in [(Sight::default(), calm), (drains(), lane)] {
-                let sight = at_duty(sight, duty);
-                let (least, most) = waits(ms(poll), &sight, &sight);
-                assert!(
-                    least >= ms(pace) * 4 / 5 && most <= ms(pace) * 6 / 5,
-                    "{duty:?} at poll {poll}: {least:?} to {most:?}"
-                );
-                assert!(most > ms(pace) && least < ms(pace), "{duty:?}, {poll}");
-            }
-        }
-    }
-}
-
-#[test]
-fn standbys_that_find_out_together_that_another_is_hot_do_not_stay_together() {
-    let calm = |duty| at_duty(Sight::default(), duty);
-    for (before, after, poll) in [
-        (Duty::Unshared, Duty::Warm, 12_000),
-        (Duty::Hot, Duty::Warm, 12_000),
-        (Duty::Warm, Duty::Unshared, 2000),
-    ] {
-        let (least, most) = waits(secs(2), &calm(before), &calm(after));
-        assert!(
-            least < ms(poll) / 20 && most > ms(poll) && most <= ms(poll) * 6 / 5,
-            "{before:?} to {after:?}: {least:?} to {most:?}"
-        );
-    }
-}
-
-#[test]
-fn a_warm_standby_looks_once_more_before_its_wait_ends() {
+fn a_standby_that_polls_slowly_looks_once_more_before_its_wait_ends() {
     for seed in 0..100 {
         let mut tenure = acquiring(Rules {
+            poll: Some(secs(12)),
             wait: Some(secs(5)),
             seed,
             ..rules()
         });
-        let sight = at_duty(Sight::default(), Duty::Warm);
-        tenure.step(BEGIN, refused(Failure::Held(sight.clone())));
+        tenure.step(BEGIN, refused(held()));
         let mut now = BEGIN;
         while tenure.wake_at() < BEGIN + secs(5) {
             now = tenure.wake_at();
             assert!(acquires(&tenure.step(now, Event::Ticked)));
-            tenure.step(now, refused(Failure::Held(sight.clone())));
+            tenure.step(now, refused(held()));
         }
         assert!(now >= BEGIN + ms(4700), "{now:?}");
     }
 }
 
 #[test]
-fn a_warm_standby_that_is_not_answered_asks_no_faster_than_it_looks() {
-    let calm = |duty| at_duty(Sight::default(), duty);
-    for (duty, least, most) in [
-        (Duty::Warm, 9600, 14_400),
-        (Duty::Hot, 1600, 2400),
-        (Duty::Unshared, 1600, 2400),
+fn a_standby_that_is_not_answered_asks_no_faster_than_it_polls() {
+    for (poll, least, most) in [
+        (500, 1600, 2400),
+        (2000, 1600, 2400),
+        (12_000, 9600, 14_400),
     ] {
-        let mut tenure = acquiring(rules());
-        tenure.step(BEGIN, refused(Failure::Held(calm(duty))));
+        let mut tenure = acquiring(Rules {
+            poll: Some(ms(poll)),
+            ..rules()
+        });
+        tenure.step(BEGIN, refused(held()));
         let now = tenure.wake_at();
         tenure.step(now, Event::Ticked);
         tenure.step(now, refused(transient()));
         let wait = tenure.wake_at().since(now);
-        assert!(wait >= ms(least) && wait <= ms(most), "{duty:?}: {wait:?}");
-    }
-}
-
-#[test]
-fn who_of_the_standbys_is_hot_is_no_news() {
-    let mut tenure = acquiring(rules());
-    let sight = |duty| Failure::Held(at_duty(Sight::default(), duty));
-    tenure.step(BEGIN, refused(sight(Duty::Unshared)));
-    for duty in [Duty::Hot, Duty::Warm, Duty::Unshared] {
-        let now = tenure.wake_at();
-        assert!(acquires(&tenure.step(now, Event::Ticked)));
-        assert_eq!(tenure.step(now, refused(sight(duty))), []);
+        assert!(wait >= ms(least) && wait <= ms(most), "{poll}: {wait:?}");
     }
 }
 

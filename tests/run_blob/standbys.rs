@@ -1,0 +1,122 @@
+//! Several that stand by: each looks at the lock by itself, and what becomes of one is nothing to
+//! the others.
+
+use nix::sys::signal::Signal;
+
+use super::{KILL, SECOND, STRANGER, Stage};
+use crate::support::azurite::azurite;
+use crate::support::blob::Blob;
+use crate::support::instance::{Ended, Instance};
+use crate::support::journal::What;
+use crate::support::processes::await_stopped;
+use crate::support::proxy::{Call, Proxy, Seen};
+
+/// From each look to the next: nanoseconds.
+fn waits(log: &[Seen]) -> Vec<u64> {
+    log.windows(2).map(|pair| pair[1].at - pair[0].at).collect()
+}
+
+#[test]
+fn each_polls_the_lock_and_nothing_beside_it_and_faster_while_the_holder_drains() {
+    let stage = Stage::new("each-polls");
+    // What an older version left: its hot standby, if it still runs, has the lease on it.
+    let left = Blob::named(&format!("{}.standby", stage.blob.name));
+    left.create(&[("trafficcop_standby_of", "singleton")]);
+    left.acquire(STRANGER, 60);
+    let journal = &stage.scene.journal;
+    let mut first = stage.instance(azurite().port, "first", &[], &["--term", "12000:0"]);
+    journal.await_tag(What::Beat, "first");
+    let standby = |name: &str| {
+        let proxy = Proxy::before(azurite().port);
+        let one = stage.instance(proxy.port, name, &["--poll", "2s"], &[]);
+        one.await_log("standing by: first is in control");
+        (one, proxy)
+    };
+    let mut standbys = [standby("second"), standby("third")];
+    for (_, proxy) in &standbys {
+        for _ in 0..2 {
+            proxy.await_next(Call::Look);
+        }
+    }
+    let calm = standbys.each_ref().map(|(_, proxy)| proxy.log());
+    first.signal(Signal::SIGTERM);
+    journal.await_tag(What::Term, "first");
+    for ((_, proxy), calm) in standbys.iter().zip(&calm) {
+        // The first wait is cut short, so that not all who came together stay together.
+        for wait in &waits(calm)[1..] {
+            assert!(*wait > SECOND, "{wait} ns\n{calm:#?}");
+        }
+        // Its next poll tells it of the drain; four times a second is 250 ms ±20 %, and what a
+        // busy machine takes.
+        for _ in 0..8 {
+            proxy.await_next(Call::Look);
+        }
+        let log = proxy.log();
+        let mut fast = waits(&log[log.len() - 6..]);
+        fast.sort_unstable();
+        assert!(fast[2] < SECOND / 2, "{fast:?}\n{log:#?}");
+        assert!(fast[0] > SECOND / 10, "{fast:?}\n{log:#?}");
+        let at_the_lock =
+            |seen: &Seen| seen.call == Call::Look && seen.path.ends_with("/singleton");
+        assert!(log.iter().all(at_the_lock), "{log:#?}");
+    }
+    assert_eq!(first.wait(), Ended::Code(0), "{}", first.stderr());
+    stage.let_end("second");
+    stage.let_end("third");
+    for (one, proxy) in &mut standbys {
+        assert_eq!(one.wait(), Ended::Code(0), "{}", one.stderr());
+        let beside = |seen: &Seen| seen.path.ends_with(".standby");
+        assert!(!proxy.log().iter().any(beside), "{:#?}", proxy.log());
+    }
+    assert_eq!(journal.judge().len(), 3);
+    assert_eq!(left.lease_state(), "leased", "nobody touched it");
+}
+
+/// The holder and two that stand by.
+fn trio(stage: &Stage) -> [Instance; 3] {
+    let port = azurite().port;
+    let first = stage.instance(port, "first", &[], &[]);
+    stage.scene.journal.await_tag(What::Beat, "first");
+    let [second, third] = ["second", "third"].map(|name| {
+        let one = stage.instance(port, name, &[], &[]);
+        one.await_log("standing by: first is in control");
+        one
+    });
+    [first, second, third]
+}
+
+#[test]
+fn a_standby_that_stands_still_is_passed_over_and_harms_nobody_when_it_goes_on() {
+    let stage = Stage::new("standby-stands-still");
+    let [mut first, mut second, mut third] = trio(&stage);
+    second.signal(Signal::SIGSTOP);
+    await_stopped(second.pid());
+    stage.let_end("first");
+    assert_eq!(first.wait(), Ended::Code(0), "{}", first.stderr());
+    let journal = &stage.scene.journal;
+    journal.await_tag(What::Beat, "third");
+    second.signal(Signal::SIGCONT);
+    second.await_log("standing by: third is in control");
+    stage.let_end("third");
+    assert_eq!(third.wait(), Ended::Code(0), "{}", third.stderr());
+    journal.await_tag(What::Beat, "second");
+    stage.let_end("second");
+    assert_eq!(second.wait(), Ended::Code(0), "{}", second.stderr());
+    assert_eq!(journal.judge(), ["first", "third", "second"]);
+    stage.scene.await_nobody();
+}
+
+#[test]
+fn a_standby_that_is_killed_leaves_nothing_behind_and_another_takes_over() {
+    let stage = Stage::new("standby-killed");
+    let [mut first, mut second, mut third] = trio(&stage);
+    second.signal(Signal::SIGKILL);
+    assert_eq!(second.wait(), KILL);
+    stage.let_end("first");
+    assert_eq!(first.wait(), Ended::Code(0), "{}", first.stderr());
+    stage.scene.journal.await_tag(What::Beat, "third");
+    stage.let_end("third");
+    assert_eq!(third.wait(), Ended::Code(0), "{}", third.stderr());
+    stage.scene.await_nobody();
+    assert_eq!(stage.blob.all_in_its_container(), ["singleton"]);
+}
