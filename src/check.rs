@@ -5,10 +5,10 @@
 
 use std::time::Duration;
 
-use crate::cli;
+use crate::args;
+use crate::config::UsageError;
 use crate::deadline::{Deadline, DeadlineError};
 use crate::exit::{self, ExitAction};
-use crate::plan::UsageError;
 use crate::report;
 
 /// What `--remaining` says where there is no deadline: the greatest the control file can hold.
@@ -18,7 +18,7 @@ const FOR_EVER: Duration = Duration::from_nanos(u64::MAX);
 ///
 /// # Errors
 /// A [`UsageError`] outside of a command, and what keeps the control file from being read.
-pub fn check(typed: &cli::Check) -> anyhow::Result<ExitAction> {
+pub fn check(typed: &args::Check) -> anyhow::Result<ExitAction> {
     let deadline = Deadline::from_env().map_err(|why| match why {
         DeadlineError::Outside => UsageError::new(why.to_string()).into(),
         DeadlineError::None | DeadlineError::Unreadable { .. } => anyhow::Error::new(why),

@@ -26,12 +26,12 @@ pub use self::child::announce;
 use self::child::{BELIEVED, TOLD};
 use self::lines::{Here, Role};
 use crate::clock::Instant;
+use crate::config::{Config, Telling, UsageError};
 use crate::core::{Cause, Ending, Exit, Notice, Tenure};
 use crate::driver::{Observer, Start, Workload, drive};
 use crate::exit::{self, ExitAction};
 use crate::guardian::{self, Program, Setup, StopAsked, WorkloadEvent};
 use crate::lease::{self, Store};
-use crate::plan::{Plan, Telling, UsageError};
 use crate::report;
 use crate::report::stdout::Voice;
 use crate::run::{
@@ -304,7 +304,7 @@ fn link(telling: &Telling, control: Option<&Path>) -> anyhow::Result<Option<Cont
 ///
 /// # Errors
 /// What kept us from starting at all: a [`UsageError`], or what the machine refused.
-pub fn elect(mut plan: Plan, telling: &Telling) -> anyhow::Result<ExitAction> {
+pub fn elect(mut plan: Config, telling: &Telling) -> anyhow::Result<ExitAction> {
     let store = match open(&plan)? {
         Ok(store) => store,
         Err(ending) => {
@@ -382,7 +382,7 @@ pub fn elect(mut plan: Plan, telling: &Telling) -> anyhow::Result<ExitAction> {
 }
 
 async fn campaign(
-    plan: &Plan,
+    plan: &Config,
     store: Arc<dyn Store>,
     mut reader: ElectWorkload,
     mut signals: Signals,

@@ -31,11 +31,13 @@
 //! - `procfs` reads files of /proc at once, for what happens before a command starts.
 //! - [`events`] is the log for those who ask afterwards, [`timeline`] answers them.
 
+pub mod args;
 pub mod azure;
 mod background_writer;
 pub mod check;
-pub mod cli;
 pub mod clock;
+pub mod commands;
+pub mod config;
 pub mod core;
 pub mod deadline;
 pub mod driver;
@@ -47,7 +49,6 @@ pub mod guardian;
 pub mod hooks;
 pub mod lease;
 pub mod notify;
-pub mod plan;
 mod procfs;
 pub mod queue;
 pub mod report;
@@ -59,7 +60,6 @@ pub mod signals;
 pub mod status;
 pub mod timeline;
 pub mod units;
-pub mod verbs;
 pub mod work;
 
 pub use deadline::{Deadline, DeadlineError};

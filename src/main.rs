@@ -5,7 +5,7 @@
 use std::ffi::{OsString, c_char, c_int};
 
 use trafficcop::exit::{self, ExitAction};
-use trafficcop::{check, cli, elect, guardian, plan, report, run, timeline, verbs, work};
+use trafficcop::{args, check, commands, config, elect, guardian, report, run, timeline, work};
 
 /// What the C library calls, without Rust's own start between: see [`guardian::begin`].
 #[unsafe(no_mangle)]
@@ -17,7 +17,7 @@ extern "C" fn main(count: c_int, words: *const *const c_char) -> c_int {
 }
 
 fn perform(words: Vec<OsString>) -> ExitAction {
-    let typed = match cli::parse(words) {
+    let typed = match args::parse(words) {
         Ok(typed) => typed,
         Err(error) => {
             // Nothing can be done where even this cannot be written.
@@ -26,10 +26,10 @@ fn perform(words: Vec<OsString>) -> ExitAction {
         }
     };
     let (format, volume) = match &typed.verb {
-        cli::Verb::Run(typed) => (typed.common.log.into(), (&typed.common).into()),
-        cli::Verb::Elect(typed) => (typed.common.log.into(), (&typed.common).into()),
-        cli::Verb::Work(typed) => (typed.log.into(), (&**typed).into()),
-        cli::Verb::Announce(_) | cli::Verb::Check(_) => {
+        args::Verb::Run(typed) => (typed.common.log.into(), (&typed.common).into()),
+        args::Verb::Elect(typed) => (typed.common.log.into(), (&typed.common).into()),
+        args::Verb::Work(typed) => (typed.log.into(), (&**typed).into()),
+        args::Verb::Announce(_) | args::Verb::Check(_) => {
             (report::Format::Text, report::Volume::Normal)
         }
         // Their answers are on stdout: only what is wrong is logged.
@@ -38,37 +38,37 @@ fn perform(words: Vec<OsString>) -> ExitAction {
     report::init(format, volume, std::env::var_os("JOURNAL_STREAM"));
     if typed.verb.reads_settings() {
         let set = std::env::vars_os().filter(|(_, value)| !value.is_empty());
-        for name in cli::unknown(set.map(|(name, _)| name)) {
+        for name in args::unknown(set.map(|(name, _)| name)) {
             tracing::warn!("{name} is no setting of trafficcop: it does nothing; is it mistyped?");
         }
     }
-    if let cli::Verb::Run(typed) = &typed.verb
-        && typed.common.log == cli::Log::Text
+    if let args::Verb::Run(typed) = &typed.verb
+        && typed.common.log == args::Log::Text
         && volume != report::Volume::Quiet
     {
         report::show_the_wait(std::env::var("TERM").ok().as_deref());
     }
     let ended = match typed.verb {
-        cli::Verb::Run(typed) => plan::Plan::new(*typed, &plan::Place::here())
+        args::Verb::Run(typed) => config::Config::new(*typed, &config::Host::here())
             .map_err(anyhow::Error::from)
             .and_then(run::run),
-        cli::Verb::Elect(typed) => plan::Plan::of_elect(*typed, &plan::Place::here())
+        args::Verb::Elect(typed) => config::Config::of_elect(*typed, &config::Host::here())
             .map_err(anyhow::Error::from)
             .and_then(|(plan, telling)| elect::elect(plan, &telling)),
-        cli::Verb::Work(typed) => plan::Work::new(*typed, &plan::Place::here())
+        args::Verb::Work(typed) => config::Work::new(*typed, &config::Host::here())
             .map_err(anyhow::Error::from)
             .and_then(work::work),
-        cli::Verb::Announce(typed) => elect::announce(&typed),
-        cli::Verb::Check(typed) => check::check(&typed),
-        cli::Verb::Status(typed) => verbs::status(&typed),
-        cli::Verb::List(typed) => verbs::list(&typed),
-        cli::Verb::Watch(typed) => verbs::watch(&typed),
-        cli::Verb::Break(typed) => verbs::break_lease(&typed),
-        cli::Verb::Reset(typed) => verbs::reset(&typed),
-        cli::Verb::Completions(typed) => verbs::completions(&typed),
-        cli::Verb::Doctor(typed) => verbs::doctor(&typed),
-        cli::Verb::FindLocked(typed) => verbs::find_locked(&typed),
-        cli::Verb::Timeline(typed) => timeline::timeline(&typed),
+        args::Verb::Announce(typed) => elect::announce(&typed),
+        args::Verb::Check(typed) => check::check(&typed),
+        args::Verb::Status(typed) => commands::status(&typed),
+        args::Verb::List(typed) => commands::list(&typed),
+        args::Verb::Watch(typed) => commands::watch(&typed),
+        args::Verb::Break(typed) => commands::break_lease(&typed),
+        args::Verb::Reset(typed) => commands::reset(&typed),
+        args::Verb::Completions(typed) => commands::completions(&typed),
+        args::Verb::Doctor(typed) => commands::doctor(&typed),
+        args::Verb::FindLocked(typed) => commands::find_locked(&typed),
+        args::Verb::Timeline(typed) => timeline::timeline(&typed),
     };
     match ended {
         Ok(leave) => leave,

@@ -18,6 +18,7 @@ use anyhow::Context as _;
 
 use crate::azure::Account;
 use crate::clock::Instant;
+use crate::config::{Config, Lock, UsageError};
 use crate::core::observed::{LONGEST_LEASE, SHORTEST_LEASE};
 use crate::core::{Cause, Ending, Rules, Tenure};
 use crate::driver::drive;
@@ -27,7 +28,6 @@ use crate::hooks::HookConfig;
 use crate::lease::shared_file::{self, SharedFile};
 use crate::lease::slots::{self, Slots};
 use crate::lease::{self, SharedMemory, Store, blob, file};
-use crate::plan::{Lock, Plan, UsageError};
 use crate::report;
 use crate::runtime::runtime;
 #[cfg(feature = "http")]
@@ -45,7 +45,7 @@ use workload::{HookPrograms, NOBODY, Parts};
 ///
 /// # Errors
 /// What kept us from starting at all: a [`crate::plan::UsageError`], or what the machine refused.
-pub fn run(plan: Plan) -> anyhow::Result<ExitAction> {
+pub fn run(plan: Config) -> anyhow::Result<ExitAction> {
     #[cfg(feature = "http")]
     let listener = plan
         .listen
@@ -103,7 +103,7 @@ pub fn run(plan: Plan) -> anyhow::Result<ExitAction> {
 
 /// A standby that can never work is better found out now than by the fail-over. What a hook brings
 /// about (a mount, a download) need not be there yet.
-fn cannot_work(plan: &Plan) -> Option<Ending> {
+fn cannot_work(plan: &Config) -> Option<Ending> {
     let program = plan.command.first()?;
     let path = std::env::var_os("PATH");
     let errno = guardian::which(program, path.as_deref()).err()?;
@@ -144,7 +144,7 @@ impl Guardians {
         }
     }
 
-    fn fork(plan: &Plan, rules: &Rules) -> anyhow::Result<Guardians> {
+    fn fork(plan: &Config, rules: &Rules) -> anyhow::Result<Guardians> {
         let mut programs = vec![Program::command(plan.command.clone())];
         let mut add = |script: Option<&OsStr>| {
             script.map_or(NOBODY, |script| {
@@ -207,7 +207,7 @@ fn server(
 }
 
 async fn campaign(
-    plan: &Plan,
+    plan: &Config,
     store: Arc<dyn Store>,
     guardians: Guardians,
     mut observers: Observers,
@@ -239,7 +239,7 @@ async fn campaign(
 /// # Errors
 /// Where a guardian could not get ready.
 pub(crate) fn workload(
-    plan: &Plan,
+    plan: &Config,
     store: &Arc<dyn Store>,
     guardians: Guardians,
 ) -> anyhow::Result<CommandWorkload> {
@@ -267,7 +267,7 @@ pub(crate) fn workload(
 }
 
 /// The rules of the plan, as far as they have a meaning for this store.
-pub(crate) fn rules(plan: &Plan, store: &dyn Store) -> Rules {
+pub(crate) fn rules(plan: &Config, store: &dyn Store) -> Rules {
     let terms = store.terms();
     let mut rules = plan.rules.clone();
     rules.budget = terms.lease.and(rules.budget);
@@ -290,7 +290,7 @@ pub(crate) fn name_the_lock(ending: &mut Ending, lock: &str) {
 }
 
 /// Whoever looks once (`-n`) looks at all slots.
-fn looking(slots: Slots, plan: &Plan) -> Slots {
+fn looking(slots: Slots, plan: &Config) -> Slots {
     if plan.looks_once() {
         slots.looking_at_all()
     } else {
@@ -299,7 +299,7 @@ fn looking(slots: Slots, plan: &Plan) -> Slots {
 }
 
 /// The store of the plan; what speaks against it before anything is started comes as an ending.
-pub(crate) fn open(plan: &Plan) -> anyhow::Result<Result<Arc<dyn Store>, Ending>> {
+pub(crate) fn open(plan: &Config) -> anyhow::Result<Result<Arc<dyn Store>, Ending>> {
     match &plan.lock {
         Lock::Blob {
             target,
@@ -370,7 +370,7 @@ pub(crate) fn open(plan: &Plan) -> anyhow::Result<Result<Arc<dyn Store>, Ending>
 }
 
 /// The store of a lock on a shared drive. The drive is not asked anything yet: it may hang.
-fn open_shared(plan: &Plan, path: &Path) -> anyhow::Result<Arc<dyn Store>> {
+fn open_shared(plan: &Config, path: &Path) -> anyhow::Result<Arc<dyn Store>> {
     let leases = SHORTEST_LEASE..=LONGEST_LEASE;
     if !leases.contains(&plan.lease) {
         return Err(UsageError::new(format!(

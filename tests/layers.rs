@@ -38,7 +38,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "driver",
             "lease",
             "notify",
-            "plan",
+            "config",
             "queue",
             "report",
             "run",
@@ -53,26 +53,26 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     (
         "elect",
         &[
-            "cli", "clock", "core", "deadline", "exit", "driver", "lease", "plan", "report", "run",
-            "runtime", "signals", "guardian", "units",
+            "args", "clock", "core", "deadline", "exit", "driver", "lease", "config", "report",
+            "run", "runtime", "signals", "guardian", "units",
         ],
     ),
     ("deadline", &["clock", "guardian"]),
-    ("check", &["cli", "deadline", "exit", "plan", "report"]),
+    ("check", &["args", "deadline", "exit", "config", "report"]),
     ("exit", &["core", "queue"]),
-    ("cli", &["exit"]),
+    ("args", &["exit"]),
     (
         "events",
         &["background_writer", "clock", "core", "report", "guardian"],
     ),
     (
         "timeline",
-        &["cli", "events", "exit", "plan", "report", "units"],
+        &["args", "events", "exit", "config", "report", "units"],
     ),
     (
-        "plan",
+        "config",
         &[
-            "azure", "cli", "core", "deadline", "exit", "lease", "notify", "report", "serve",
+            "azure", "args", "core", "deadline", "exit", "lease", "notify", "report", "serve",
             "guardian", "units",
         ],
     ),
@@ -81,16 +81,16 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("background_writer", &[]),
     ("status", &["background_writer", "report"]),
     (
-        "verbs",
+        "commands",
         &[
-            "azure", "cli", "clock", "core", "exit", "lease", "plan", "report", "runtime",
+            "azure", "args", "clock", "core", "exit", "lease", "config", "report", "runtime",
             "signals", "guardian", "units",
         ],
     ),
     (
         "run",
         &[
-            "azure", "clock", "core", "events", "exit", "driver", "lease", "notify", "plan",
+            "azure", "clock", "core", "events", "exit", "driver", "lease", "notify", "config",
             "report", "hooks", "runtime", "serve", "signals", "status", "guardian", "units",
         ],
     ),
@@ -98,7 +98,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
 
 /// Words that may stand only in some rooms, and why.
 const WORDS: &[(&[&str], &[&str], &str)] = &[
-    (&["clap::"], &["cli"], "only the command line knows clap"),
+    (&["clap::"], &["args"], "only the command line knows clap"),
     (
         &[
             "println!",
@@ -120,15 +120,15 @@ const WORDS: &[(&[&str], &[&str], &str)] = &[
     (
         &["anyhow::", "anyhow!"],
         &[
-            "check", "elect", "exit", "report", "run", "main", "timeline", "verbs", "work",
+            "check", "elect", "exit", "report", "run", "main", "timeline", "commands", "work",
         ],
         "errors are typed below the top",
     ),
     (
         &["env::var", "env::vars"],
         &[
-            "cli", "deadline", "elect", "plan", "run", "runtime", "main", "guardian", "verbs",
-            "work",
+            "args", "deadline", "elect", "config", "run", "runtime", "main", "guardian",
+            "commands", "work",
         ],
         "the environment is passed in",
     ),

@@ -14,7 +14,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use super::lines::{Here, Role};
-use crate::cli;
+use crate::args;
 use crate::deadline::{Deadline, VARIABLE};
 use crate::exit::{self, ExitAction};
 use crate::report::stdout::{LineWriter, Said};
@@ -43,7 +43,7 @@ enum HookSequencer {
 ///
 /// # Errors
 /// What the kernel refuses, before a word was said.
-pub fn announce(typed: &cli::Announce) -> anyhow::Result<ExitAction> {
+pub fn announce(typed: &args::Announce) -> anyhow::Result<ExitAction> {
     // As `ps` and `top` show it; else it would be "exe".
     let _ = nix::sys::prctl::set_name(c"trafficcop-tell");
     let variable = |name: &str| std::env::var(name).unwrap_or_default();

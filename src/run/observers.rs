@@ -11,6 +11,7 @@ use tokio::sync::watch;
 
 use crate::azure::scheduled_events::Watch;
 use crate::clock::Instant;
+use crate::config::Config;
 use crate::core::{Cause, Cordon, Ending, Notice, Unfit};
 #[cfg(feature = "http")]
 use crate::core::{Failure, Grant};
@@ -21,7 +22,6 @@ use crate::exit::ExitAction;
 use crate::guardian::{Guardian, HealthCheck, WorkloadEvent};
 use crate::lease::Store;
 use crate::notify::{ServiceManager, Surroundings};
-use crate::plan::Plan;
 use crate::report;
 #[cfg(feature = "http")]
 use crate::serve;
@@ -49,7 +49,7 @@ pub(crate) struct Observers {
 impl Observers {
     /// Those of this plan. Not before the guardians were forked: a thread writes the status file.
     pub(crate) fn new(
-        plan: &Plan,
+        plan: &Config,
         store: &Arc<dyn Store>,
         guardian: &Guardian,
         log: fn(&Notice, Instant),
@@ -132,7 +132,7 @@ impl Observers {
     /// signals.
     pub(crate) async fn follow_events(
         &mut self,
-        plan: &Plan,
+        plan: &Config,
         signals: &mut Signals,
     ) -> Option<Cordon> {
         let mut watch = Watch::begin(plan.scheduled_events.clone()?);

@@ -7,9 +7,9 @@ use std::path::Path;
 use anyhow::Context as _;
 
 use super::{json, merge, read, svg, text};
-use crate::cli;
+use crate::args;
+use crate::config::UsageError;
 use crate::exit::{self, ExitAction};
-use crate::plan::UsageError;
 use crate::report;
 use crate::units;
 
@@ -17,7 +17,7 @@ use crate::units;
 ///
 /// # Errors
 /// A [`UsageError`] of what was typed; what cannot be read or written.
-pub fn timeline(typed: &cli::Timeline) -> anyhow::Result<ExitAction> {
+pub fn timeline(typed: &args::Timeline) -> anyhow::Result<ExitAction> {
     if typed.files.is_empty() {
         return Err(UsageError::new("no event log: name the files, or - for stdin").into());
     }

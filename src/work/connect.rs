@@ -12,9 +12,9 @@ use crate::azure::BusTokens;
 use crate::azure::{BusCredential, ServiceBus};
 #[cfg(feature = "entra")]
 use crate::clock::Instant;
+use crate::config::{self, UsageError};
 #[cfg(feature = "entra")]
 use crate::core::Failure;
-use crate::plan::{self, UsageError};
 use crate::queue::Queue;
 #[cfg(feature = "entra")]
 use crate::queue::service_bus::{CbsToken, JWT};
@@ -29,7 +29,7 @@ const WAIT: std::time::Duration = std::time::Duration::from_secs(4);
 /// # Errors
 /// What speaks against its name, its address or our credential.
 pub(super) fn open(
-    source: &plan::ServiceBus,
+    source: &config::ServiceBus,
     max_body: usize,
 ) -> Result<Arc<dyn Queue>, UsageError> {
     let bus = ServiceBus::find(&variable, &source.options, &source.asked).map_err(refuse)?;

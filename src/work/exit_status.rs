@@ -5,9 +5,9 @@
 use super::processor::Done;
 use super::scheduler::Why;
 use super::settle::Outcome;
+use crate::config;
 use crate::core::Exit;
 use crate::exit::{self, ExitAction};
-use crate::plan;
 
 /// Why we leave, in a few words.
 pub(super) fn words(why: &Why) -> String {
@@ -37,14 +37,14 @@ pub(super) fn words(why: &Why) -> String {
 }
 
 /// How we leave, said to people.
-pub(super) fn said(why: &Why, plan: &plan::Work, last: Option<&Done>) -> ExitAction {
+pub(super) fn said(why: &Why, plan: &config::Work, last: Option<&Done>) -> ExitAction {
     let leave = leave(why, plan.once, last);
     let (exit, text) = (leave.status(), words(why));
     let event = "done";
     match why {
         Why::Stopped(_) | Why::Idle | Why::Enough => tracing::info!(event, exit, "{text}"),
         Why::NotStarted { .. } => {
-            let command = plan::quoted(&plan.command);
+            let command = config::quoted(&plan.command);
             tracing::error!(event, exit, "{text}: {command}");
         }
         Why::GuardianLost { .. }

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::clock::Instant;
+use crate::config;
 use crate::core::{Failure, Notice};
 use crate::driver::Observer;
 use crate::events::Events;
@@ -16,7 +17,6 @@ use crate::events::event_log::Instance;
 use crate::exit::ExitAction;
 use crate::guardian::{Guardian, HealthCheck, WorkloadEvent};
 use crate::notify::{Ready, ServiceManager, Surroundings};
-use crate::plan;
 use crate::report::{self, messages};
 #[cfg(feature = "http")]
 use crate::serve;
@@ -44,7 +44,7 @@ struct State {
 
 impl WorkerObserver {
     /// Not before the guardians were forked: threads write the files.
-    pub(super) fn new(plan: &plan::Work, queue: &str, guardian: &Guardian) -> WorkerObserver {
+    pub(super) fn new(plan: &config::Work, queue: &str, guardian: &Guardian) -> WorkerObserver {
         let status = Status {
             state: "starting".into(),
             lock: queue.to_owned(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::azure::Account;
-use crate::plan::{self, Source, UsageError};
+use crate::config::{self, Source, UsageError};
 use crate::queue::Queue;
 use crate::queue::storage::{Config, Encoding, StorageQueue, Target};
 
@@ -11,7 +11,7 @@ use crate::queue::storage::{Config, Encoding, StorageQueue, Target};
 ///
 /// # Errors
 /// What speaks against its name, its address or our credentials.
-pub(super) fn open(plan: &plan::Work) -> Result<Arc<dyn Queue>, UsageError> {
+pub(super) fn open(plan: &config::Work) -> Result<Arc<dyn Queue>, UsageError> {
     let max_body = usize::try_from(plan.max_body).unwrap_or(usize::MAX);
     match &plan.source {
         Source::Storage(source) => storage(source, max_body),
@@ -28,7 +28,7 @@ pub(super) fn refuse(why: impl ToString) -> UsageError {
     UsageError::new(why.to_string())
 }
 
-fn storage(source: &plan::Storage, max_body: usize) -> Result<Arc<dyn Queue>, UsageError> {
+fn storage(source: &config::Storage, max_body: usize) -> Result<Arc<dyn Queue>, UsageError> {
     let target = Target::parse(&source.queue).map_err(refuse)?;
     let account = Account::find_queue(&variable, &source.options, target.url()).map_err(refuse)?;
     tracing::info!("credential: {}", account.kind());
@@ -37,9 +37,9 @@ fn storage(source: &plan::Storage, max_body: usize) -> Result<Arc<dyn Queue>, Us
         account,
         lock_time: source.lock_time,
         encoding: match source.encoding {
-            plan::Encoding::Auto => Encoding::Auto,
-            plan::Encoding::Base64 => Encoding::Base64,
-            plan::Encoding::Text => Encoding::Text,
+            config::Encoding::Auto => Encoding::Auto,
+            config::Encoding::Base64 => Encoding::Base64,
+            config::Encoding::Text => Encoding::Text,
         },
         max_body,
         poison: source.poison_queue.clone(),

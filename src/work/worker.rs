@@ -23,11 +23,11 @@ use super::processor::{Done, MessageProcessor, ProcessorContext};
 use super::scheduler::{Next, Scheduler, Stop, Terms, Why};
 use super::settle::Rules;
 use crate::clock::Instant;
+use crate::config::{self, UsageError};
 use crate::core::Failure;
 use crate::core::budget::ATTEMPT;
 use crate::exit::ExitAction;
 use crate::guardian::{self, Guardian, Program, Setup, StopAsked, WorkloadEvent};
-use crate::plan::{self, UsageError};
 use crate::queue::{Message, Queue};
 use crate::report;
 use crate::run::no_guardian;
@@ -48,7 +48,7 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 ///
 /// # Errors
 /// What kept us from starting at all: a [`UsageError`], what the queue said, or the machine.
-pub fn work(plan: plan::Work) -> anyhow::Result<ExitAction> {
+pub fn work(plan: config::Work) -> anyhow::Result<ExitAction> {
     let path = std::env::var_os("PATH");
     if let Some(program) = plan.command.first()
         && let Err(errno) = guardian::which(program, path.as_deref())
@@ -76,7 +76,7 @@ pub fn work(plan: plan::Work) -> anyhow::Result<ExitAction> {
     report::context(report::Context {
         lock: queue.name().to_owned(),
         identity: plan.identity.clone(),
-        command: plan::quoted(&plan.command),
+        command: config::quoted(&plan.command),
     });
     let Some(first) = guardians.first() else {
         return Err(UsageError::new("-j 0: nothing could ever be done: take 1 or more").into());
@@ -112,7 +112,7 @@ pub fn work(plan: plan::Work) -> anyhow::Result<ExitAction> {
     leave
 }
 
-fn fork(plan: &plan::Work) -> anyhow::Result<Vec<Guardian>> {
+fn fork(plan: &config::Work) -> anyhow::Result<Vec<Guardian>> {
     let fork = |_| {
         let guardian = guardian::fork(Setup {
             programs: vec![Program::handler(plan.command.clone())],
@@ -126,7 +126,7 @@ fn fork(plan: &plan::Work) -> anyhow::Result<Vec<Guardian>> {
     (0..plan.concurrency).map(fork).collect()
 }
 
-fn rules(plan: &plan::Work) -> Rules {
+fn rules(plan: &config::Work) -> Rules {
     Rules {
         max_attempts: plan.max_attempts,
         puts_aside: plan.source.puts_aside(),
@@ -155,7 +155,7 @@ fn server(
 }
 
 async fn begin(
-    plan: &plan::Work,
+    plan: &config::Work,
     queue: Arc<dyn Queue>,
     mut context: ProcessorContext,
     guardians: Vec<Guardian>,

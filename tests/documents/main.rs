@@ -19,7 +19,7 @@ mod verbs;
 
 use std::path::PathBuf;
 
-use trafficcop::cli;
+use trafficcop::args;
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -32,7 +32,7 @@ fn text(path: &str) -> String {
 /// The definition as it is without the environment of whoever runs the tests, as every test here
 /// wants it; `build` gives subcommands their full names. `help` is clap's, and has no page.
 fn definition() -> clap::Command {
-    let mut definition = cli::definition().disable_help_subcommand(true);
+    let mut definition = args::definition().disable_help_subcommand(true);
     definition.build();
     definition
 }

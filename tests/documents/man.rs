@@ -1,6 +1,6 @@
 //! The man pages and the help are what the definitions say.
 
-use trafficcop::{cli, exit, timeline};
+use trafficcop::{args, exit, timeline};
 
 use crate::pages::{page_of_elect, page_of_run, page_of_trafficcop, page_of_work};
 use crate::promises::page_of_guarantees;
@@ -77,7 +77,7 @@ fn the_help_of_each_verb_names_its_statuses_and_fields() {
         }
         for (_, example) in commands {
             let (line, _pipe) = example.split_once(" | ").unwrap_or((example, ""));
-            cli::parse(line.split_whitespace().map(Into::into))
+            args::parse(line.split_whitespace().map(Into::into))
                 .unwrap_or_else(|why| panic!("{why}"));
         }
     }
@@ -88,8 +88,8 @@ fn the_help_names_every_exit_status_and_variable() {
     let help = run_help();
     for (name, _) in exit::TABLE
         .iter()
-        .chain(cli::FOR_THE_COMMAND)
-        .chain(cli::FOR_THE_STORE)
+        .chain(args::FOR_THE_COMMAND)
+        .chain(args::FOR_THE_STORE)
     {
         assert!(help.contains(name), "{name}");
     }

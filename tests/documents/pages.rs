@@ -2,7 +2,7 @@
 
 use clap_mangen::roff::{Roff, bold, roman};
 use trafficcop::work::message_io;
-use trafficcop::{cli, exit};
+use trafficcop::{args, exit};
 
 use crate::definition;
 use crate::making::{by_variable, definition_of, examples, page, rows, section, see_also};
@@ -45,11 +45,11 @@ pub(crate) fn page_of_run() -> Vec<u8> {
     }
     let mut rest = Roff::new();
     section(&mut rest, "EXIT STATUS", exit::TABLE);
-    section(&mut rest, "ENVIRONMENT", cli::FOR_THE_STORE);
+    section(&mut rest, "ENVIRONMENT", args::FOR_THE_STORE);
     rest.control("PP", []);
     rest.text([roman(by_variable("--grace-on-loss") + THE_COMMAND_FINDS)]);
-    rows(&mut rest, cli::FOR_THE_COMMAND);
-    examples(&mut rest, cli::EXAMPLES);
+    rows(&mut rest, args::FOR_THE_COMMAND);
+    examples(&mut rest, args::EXAMPLES);
     see_also(
         &mut rest,
         &[
@@ -78,12 +78,12 @@ pub(crate) fn page_of_elect() -> Vec<u8> {
     synopsis.control("br", []);
     synopsis.text([bold("trafficcop elect --file"), roman(" PATH [OPTIONS]")]);
     let mut rest = Roff::new();
-    section(&mut rest, "JSON", cli::FIELDS);
-    section(&mut rest, "EXIT STATUS", cli::ELECT_STATUS);
-    section(&mut rest, "ENVIRONMENT", cli::FOR_THE_STORE);
+    section(&mut rest, "JSON", args::FIELDS);
+    section(&mut rest, "EXIT STATUS", args::ELECT_STATUS);
+    section(&mut rest, "ENVIRONMENT", args::FOR_THE_STORE);
     rest.control("PP", []);
     rest.text([roman(by_variable("--grace-on-loss"))]);
-    examples(&mut rest, cli::ELECT_EXAMPLES);
+    examples(&mut rest, args::ELECT_EXAMPLES);
     see_also(
         &mut rest,
         &[
@@ -105,15 +105,15 @@ pub(crate) fn page_of_work() -> Vec<u8> {
         roman(" NAME|URL [OPTIONS] -- COMMAND [ARG]..."),
     ]);
     let mut rest = Roff::new();
-    section(&mut rest, "WHAT BECOMES OF A MESSAGE", cli::SETTLED);
-    section(&mut rest, "EXIT STATUS", cli::WORK_STATUS);
-    let variables = [cli::FOR_SERVICE_BUS, cli::FOR_THE_STORE].concat();
+    section(&mut rest, "WHAT BECOMES OF A MESSAGE", args::SETTLED);
+    section(&mut rest, "EXIT STATUS", args::WORK_STATUS);
+    let variables = [args::FOR_SERVICE_BUS, args::FOR_THE_STORE].concat();
     section(&mut rest, "ENVIRONMENT", &variables);
     rest.control("PP", []);
     rest.text([roman(by_variable("--lock-time") + THE_COMMAND_FINDS)]);
-    rows(&mut rest, cli::FOR_THE_MESSAGE);
+    rows(&mut rest, args::FOR_THE_MESSAGE);
     section(&mut rest, "MESSAGE.JSON", message_io::FIELDS);
-    examples(&mut rest, cli::WORK_EXAMPLES);
+    examples(&mut rest, args::WORK_EXAMPLES);
     see_also(
         &mut rest,
         &[

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use trafficcop::{cli, exit};
+use trafficcop::{args, exit};
 
 use crate::making::definition_of;
 use crate::verbs::VERBS;
@@ -35,11 +35,11 @@ fn the_readme_mentions_every_flag() {
             );
         }
     }
-    let told = cli::FOR_THE_MESSAGE.iter();
+    let told = args::FOR_THE_MESSAGE.iter();
     let told = told.flat_map(|(names, meaning)| names.split(", ").map(move |name| (name, meaning)));
-    for (variable, _) in cli::FOR_THE_COMMAND
+    for (variable, _) in args::FOR_THE_COMMAND
         .iter()
-        .chain(cli::FOR_THE_STORE)
+        .chain(args::FOR_THE_STORE)
         .map(|(name, meaning)| (*name, meaning))
         .chain(told)
     {
@@ -103,7 +103,7 @@ fn the_readme_s_command_lines_can_be_parsed() {
             .split_whitespace()
             .skip_while(|word| *word != "run");
         let line = ["trafficcop"].into_iter().chain(words).map(Into::into);
-        cli::parse(line).unwrap_or_else(|why| panic!("{why}"));
+        args::parse(line).unwrap_or_else(|why| panic!("{why}"));
         seen += 1;
     }
     assert!(seen >= 5, "only {seen} command lines were found");
@@ -112,20 +112,20 @@ fn the_readme_s_command_lines_can_be_parsed() {
         if let Some((_, rest)) = line.split_once("trafficcop work ") {
             let line = ["trafficcop", "work"].into_iter();
             let line = line.chain(rest.split_whitespace()).map(Into::into);
-            cli::parse(line).unwrap_or_else(|why| panic!("{why}"));
+            args::parse(line).unwrap_or_else(|why| panic!("{why}"));
         }
         if let Some((_, rest)) = line.split_once("trafficcop elect") {
             let words = rest.split(" | ").next().unwrap_or_default();
             let line = ["trafficcop", "elect"].into_iter();
             let line = line.chain(words.split_whitespace()).map(Into::into);
-            cli::parse(line).unwrap_or_else(|why| panic!("{why}"));
+            args::parse(line).unwrap_or_else(|why| panic!("{why}"));
         }
         if let Some(at) = VERBS
             .iter()
             .find_map(|verb| line.find(&format!("trafficcop {} ", verb.0)))
         {
             let (line, _pipe) = line[at..].split_once(" | ").unwrap_or((&line[at..], ""));
-            cli::parse(line.split_whitespace().map(Into::into))
+            args::parse(line.split_whitespace().map(Into::into))
                 .unwrap_or_else(|why| panic!("{why}"));
             looked += 1;
         }
@@ -134,20 +134,20 @@ fn the_readme_s_command_lines_can_be_parsed() {
             let flag = rest.split(|c: char| ";)\"".contains(c)).next();
             let words = flag.unwrap_or_default().split_whitespace();
             let line = ["trafficcop", "check"].into_iter().chain(words);
-            cli::parse(line.map(Into::into)).unwrap_or_else(|why| panic!("{why}"));
+            args::parse(line.map(Into::into)).unwrap_or_else(|why| panic!("{why}"));
         }
     }
     assert!(
         looked >= 5,
         "only {looked} lines with the other verbs were found"
     );
-    for (_, example) in cli::EXAMPLES
+    for (_, example) in args::EXAMPLES
         .iter()
-        .chain(cli::ELECT_EXAMPLES)
-        .chain(cli::WORK_EXAMPLES)
+        .chain(args::ELECT_EXAMPLES)
+        .chain(args::WORK_EXAMPLES)
     {
         let example = example.split(" | ").next().unwrap_or_default();
-        cli::parse(example.split_whitespace().map(Into::into))
+        args::parse(example.split_whitespace().map(Into::into))
             .unwrap_or_else(|why| panic!("{why}"));
     }
 }

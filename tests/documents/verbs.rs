@@ -2,20 +2,20 @@
 
 use clap_mangen::roff::{Roff, roman};
 use trafficcop::events::record;
-use trafficcop::{cli, report, status, timeline};
+use trafficcop::{args, report, status, timeline};
 
 use crate::making::{definition_of, examples, inlines, page, page_of, rows, section, see_also};
 
 pub(crate) fn page_of_check() -> Vec<u8> {
     let mut rest = Roff::new();
-    section(&mut rest, "EXIT STATUS", cli::CHECK_STATUS);
-    let control = cli::FOR_THE_COMMAND.iter();
+    section(&mut rest, "EXIT STATUS", args::CHECK_STATUS);
+    let control = args::FOR_THE_COMMAND.iter();
     let control: Vec<_> = control
         .filter(|(name, _)| *name == "TRAFFICCOP_CONTROL")
         .copied()
         .collect();
     section(&mut rest, "ENVIRONMENT", &control);
-    examples(&mut rest, cli::CHECK_EXAMPLES);
+    examples(&mut rest, args::CHECK_EXAMPLES);
     let others = [("trafficcop-run", "1"), ("trafficcop-guarantees", "7")];
     see_also(&mut rest, &others);
     page(definition_of("check"), None, &rest)
@@ -32,32 +32,32 @@ type Verb<'a> = (
 pub(crate) const VERBS: [Verb<'_>; 6] = [
     (
         "status",
-        &[("JSON", cli::STATUS_JSON)],
-        cli::STATUS_STATUS,
-        cli::STATUS_EXAMPLES,
+        &[("JSON", args::STATUS_JSON)],
+        args::STATUS_STATUS,
+        args::STATUS_EXAMPLES,
     ),
     (
         "list",
-        &[("EACH ELEMENT OF THE JSON ARRAY", cli::STATUS_JSON)],
-        cli::LIST_STATUS,
-        cli::LIST_EXAMPLES,
+        &[("EACH ELEMENT OF THE JSON ARRAY", args::STATUS_JSON)],
+        args::LIST_STATUS,
+        args::LIST_EXAMPLES,
     ),
     (
         "watch",
         &[
-            ("EACH LINE OF JSON", cli::STATUS_JSON),
-            ("AND", cli::WATCH_JSON),
+            ("EACH LINE OF JSON", args::STATUS_JSON),
+            ("AND", args::WATCH_JSON),
         ],
-        cli::WATCH_STATUS,
-        cli::WATCH_EXAMPLES,
+        args::WATCH_STATUS,
+        args::WATCH_EXAMPLES,
     ),
-    ("break", &[], cli::BREAK_STATUS, cli::BREAK_EXAMPLES),
-    ("reset", &[], cli::RESET_STATUS, cli::RESET_EXAMPLES),
+    ("break", &[], args::BREAK_STATUS, args::BREAK_EXAMPLES),
+    ("reset", &[], args::RESET_STATUS, args::RESET_EXAMPLES),
     (
         "doctor",
-        &[("JSON", cli::DOCTOR_JSON)],
-        cli::DOCTOR_STATUS,
-        cli::DOCTOR_EXAMPLES,
+        &[("JSON", args::DOCTOR_JSON)],
+        args::DOCTOR_STATUS,
+        args::DOCTOR_EXAMPLES,
     ),
 ];
 
@@ -67,7 +67,7 @@ pub(crate) fn page_of_verb((verb, lists, statuses, commands): Verb<'_>) -> Vec<u
         section(&mut rest, title, rows);
     }
     section(&mut rest, "EXIT STATUS", statuses);
-    section(&mut rest, "ENVIRONMENT", cli::FOR_THE_STORE);
+    section(&mut rest, "ENVIRONMENT", args::FOR_THE_STORE);
     examples(&mut rest, commands);
     see_also(
         &mut rest,
@@ -82,8 +82,8 @@ pub(crate) fn page_of_verb((verb, lists, statuses, commands): Verb<'_>) -> Vec<u
 
 pub(crate) fn page_of_completions() -> Vec<u8> {
     let mut rest = Roff::new();
-    section(&mut rest, "EXIT STATUS", cli::COMPLETIONS_STATUS);
-    examples(&mut rest, cli::COMPLETIONS_EXAMPLES);
+    section(&mut rest, "EXIT STATUS", args::COMPLETIONS_STATUS);
+    examples(&mut rest, args::COMPLETIONS_EXAMPLES);
     see_also(&mut rest, &[("trafficcop", "1")]);
     page(definition_of("completions"), None, &rest)
 }
@@ -96,8 +96,8 @@ pub(crate) fn page_of_timeline() -> Vec<u8> {
         rest.text(inlines(paragraph));
     }
     section(&mut rest, "JSON", timeline::FIELDS);
-    section(&mut rest, "EXIT STATUS", cli::TIMELINE_STATUS);
-    examples(&mut rest, cli::TIMELINE_EXAMPLES);
+    section(&mut rest, "EXIT STATUS", args::TIMELINE_STATUS);
+    examples(&mut rest, args::TIMELINE_EXAMPLES);
     let others = [("trafficcop-run", "1"), ("trafficcop-formats", "5")];
     see_also(&mut rest, &others);
     page(definition_of("timeline"), None, &rest)

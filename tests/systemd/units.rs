@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use trafficcop::cli;
+use trafficcop::args;
 
 /// Each unit, and as what it is started.
 const UNITS: &[(&str, &str)] = &[
@@ -137,12 +137,12 @@ fn what_the_units_start_can_be_parsed() {
         let line = line.expect("it starts something").replace("%i", "job");
         let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
         let verb = words[1].to_string_lossy().into_owned();
-        if cli::definition().find_subcommand(&verb).is_none() {
+        if args::definition().find_subcommand(&verb).is_none() {
             // Not built in (a feature that is off).
             eprintln!("{unit}: this trafficcop knows no verb '{verb}': NOT PARSED");
             continue;
         }
-        cli::parse(words).unwrap_or_else(|why| panic!("{unit}: {why}"));
+        args::parse(words).unwrap_or_else(|why| panic!("{unit}: {why}"));
     }
 }
 

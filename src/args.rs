@@ -1,0 +1,473 @@
+//! What can be typed: the clap types and their help, nothing else. `main` parses with it, `plan`
+//! makes sense of it. Values stay as they were typed, so that what is wrong with one is said in
+//! one line and in one place, by the plan. It must never decide anything.
+
+use std::cell::Cell;
+use std::ffi::OsString;
+use std::fmt::Write as _;
+
+use clap::{Args as _, CommandFactory, FromArgMatches, Parser, Subcommand};
+
+mod access;
+mod check;
+mod commands;
+mod common;
+mod completions;
+mod elect;
+mod habits;
+mod hooks;
+#[cfg(feature = "http")]
+mod listen;
+mod notify;
+mod once;
+mod precedence;
+mod reset;
+mod run;
+mod scheduled_events;
+#[cfg(feature = "service-bus")]
+mod service_bus;
+mod telling;
+mod timeline;
+mod work;
+
+pub use access::{Access, Auth};
+pub use check::{CHECK_EXAMPLES, CHECK_STATUS, Check};
+pub use commands::{
+    BREAK_EXAMPLES, BREAK_STATUS, Break, DOCTOR_EXAMPLES, DOCTOR_JSON, DOCTOR_STATUS, Doctor,
+    FindLocked, LIST_EXAMPLES, LIST_STATUS, List, STATUS_EXAMPLES, STATUS_JSON, STATUS_STATUS,
+    Status, TheLock, WATCH_EXAMPLES, WATCH_JSON, WATCH_STATUS, Watch,
+};
+pub use common::{Common, FOR_THE_STORE, IfLost, Log};
+pub use completions::{COMPLETIONS_EXAMPLES, COMPLETIONS_STATUS, Completions};
+pub use elect::{Announce, ELECT_EXAMPLES, ELECT_STATUS, Elect, FIELDS};
+pub use habits::{Habits, Restart};
+pub use hooks::Roles;
+#[cfg(feature = "http")]
+pub use listen::Listen;
+pub use notify::{Notify, Ready};
+pub use once::{Once, OnceOnFailure};
+pub use reset::{RESET_EXAMPLES, RESET_STATUS, Reset};
+pub use run::{Contain, EXAMPLES, FOR_THE_COMMAND, Run};
+pub use scheduled_events::ScheduledEvents;
+#[cfg(feature = "service-bus")]
+pub use service_bus::{FOR_SERVICE_BUS, ServiceBus};
+pub use telling::Telling;
+pub use timeline::{TIMELINE_EXAMPLES, TIMELINE_STATUS, Timeline};
+pub use work::{Encoding, FOR_THE_MESSAGE, Hand, SETTLED, WORK_EXAMPLES, WORK_STATUS, Work};
+
+/// How wide help may be.
+const WIDTH: usize = 100;
+
+/// Run a command on exactly one of many machines, and never on two.
+///
+/// Many machines start trafficcop with the same lock; on exactly one of them the command runs. The
+/// others stand by and take over when it ends, is stopped, crashes or is cut off. No process of the
+/// command's tree lives at a moment when another instance could already have been given control.
+#[derive(Debug, Parser)]
+#[command(
+    name = "trafficcop",
+    version,
+    max_term_width = WIDTH,
+    subcommand_required = true
+)]
+#[command(after_help = "See 'trafficcop run --help' for the flags, examples and exit statuses.")]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// What trafficcop can do.
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Run a command while, and only while, we hold the lock
+    ///
+    /// Waits for the lock, runs COMMAND, gives the lock back. If control is lost the command is stopped
+    /// (SIGTERM, a grace, SIGKILL to its whole tree) before anybody else can have been given control.
+    ///
+    /// Durations are written 10s, 1m30s, 500ms or 2h; a bare number is seconds. Every flag can also be
+    /// set by an environment variable, --grace-on-loss by TRAFFICCOP_GRACE_ON_LOSS, say; the command
+    /// line wins, and an empty variable counts as unset.
+    Run(Box<Run>),
+
+    /// Run a command for each message of a queue, one instance at a time for each
+    ///
+    /// Takes a message, runs COMMAND with its exact body on stdin, keeps the message locked for as long as
+    /// that takes, and settles it by the command's exit status: done, once more, or put aside. If the
+    /// lock is lost the command is killed before anybody else can have been given the message.
+    ///
+    /// A message can come more than once: when a worker died before it could say that it was done, say.
+    /// A command that must not do a thing twice remembers TRAFFICCOP_MESSAGE_ID. Durations and
+    /// variables are written as for 'trafficcop run'.
+    Work(Box<Work>),
+
+    /// Tell a program on stdout who is in control, instead of running a command
+    ///
+    /// Competes as 'run' does, and prints one line for each change: 'holder TOKEN' when we have control,
+    /// 'standby HOLDER' when we have not ('unknown' where nobody knows who has). For a script or a program
+    /// that reads them through a pipe, and itself starts and stops what may run once only.
+    ///
+    /// 'standby' is printed while nobody else can have control yet: the reader has --grace-on-loss to stop
+    /// where the lease cannot be renewed, --grace where a stop was asked for or control is handed over. It
+    /// is printed too if trafficcop is killed or stopped. The end of the output means 'standby'.
+    ///
+    /// What 'holder' says was true when it was written. Nobody stops the reader: what must not go
+    /// wrong has to ask before each step whether there is still time (--control-file), or be fenced with
+    /// the token. When the reader closes the pipe, the lock is given back at once.
+    Elect(Box<Elect>),
+
+    /// Tell the reader of `elect` (what its guardian starts).
+    #[command(hide = true)]
+    Announce(Announce),
+
+    /// Ask, from inside a command, whether it is still in control
+    ///
+    /// For scripts that trafficcop runs: exits 0 if the command is in control, 1 if it is not. It
+    /// asks no store and no other process, only a file of eight bytes that the guardian keeps (see
+    /// TRAFFICCOP_CONTROL), so it can be asked as often as you like.
+    Check(Check),
+
+    /// Show who has a lock, and since when
+    ///
+    /// Only looks: it creates, acquires and disturbs nothing. Whether the lock is held is what the
+    /// store says (for a file, the kernel); the rest is the record that the holder left with it.
+    Status(Status),
+
+    /// List the locks of a container or a directory
+    ///
+    /// Blobs and files that bear a record of trafficcop, whoever has them. Only looks.
+    List(List),
+
+    /// Write a line for each change of a lock
+    ///
+    /// Looks as often as a standby does, so what lasts shorter than --poll can be missed; the fencing
+    /// token tells. Ends by Ctrl-C, or when nobody reads its lines any more.
+    Watch(Watch),
+
+    /// Break another's lease on a blob
+    ///
+    /// Says what will happen to its holder, and asks before. The holder learns of it with its next
+    /// renewal, stops its command, and competes again (unless it runs with --if-lost exit). If the
+    /// record changes while you think, nothing is broken. A lock on a local file is the kernel's and cannot be broken.
+    Break(Break),
+
+    /// Forget that a task is done
+    ///
+    /// The next 'run --once' that gets control does it again. Says what is known of the task, and asks
+    /// before. Done under the lock itself, and only while nobody has it, so it cannot come in between
+    /// somebody's run and its result. The fencing token and the rest of the record stay as they are.
+    Reset(Reset),
+
+    /// Try whether everything works that run needs
+    ///
+    /// Each line is ok, warn or fail, with what to do. What must be written is written to a blob or a
+    /// file of its own beside the lock, NAME.trafficcop-doctor-RANDOM, and deleted afterwards. The
+    /// lock itself is only looked at.
+    Doctor(Doctor),
+
+    /// Say whether a file is locked (the second process of doctor)
+    #[command(hide = true)]
+    FindLocked(FindLocked),
+
+    /// Show who held control when, from event logs
+    ///
+    /// Merges what any number of instances have written with --event-log, and prints for each lock
+    /// who held control when, when nobody did, and whether two did at the same time (exit status 1).
+    /// Half a line at the end of a log, a clock that was set, and an instance that was killed before it
+    /// could say how it ended are told and do no harm.
+    Timeline(Timeline),
+
+    /// Write a script that completes command lines in a shell
+    ///
+    /// Packages install it; it is for those who have built trafficcop themselves.
+    Completions(Completions),
+}
+
+impl Verb {
+    /// Whether variables of ours are settings of it. Not of what is asked from inside a command, again
+    /// and again, nor of what we start ourselves.
+    #[must_use]
+    pub fn reads_settings(&self) -> bool {
+        !matches!(
+            self,
+            Verb::Announce(_) | Verb::Check(_) | Verb::FindLocked(_)
+        )
+    }
+}
+
+/// Two columns of text: a name and its meaning.
+type Rows<'a> = &'a [(&'a str, &'a str)];
+
+thread_local! {
+    /// What is being defined will show no help, so long texts need not be laid out.
+    static BRIEF: Cell<bool> = const { Cell::new(false) };
+}
+
+fn with_examples(examples: Rows<'_>, lists: &[(&str, Rows<'_>)]) -> String {
+    if BRIEF.get() {
+        return String::new();
+    }
+    let mut text = String::from("Examples:\n");
+    for (what, command) in examples {
+        let _ = write!(text, "  {what}\n      {command}\n");
+    }
+    for (title, rows) in lists {
+        let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+        let _ = writeln!(text, "\n{title}:");
+        for (name, meaning) in *rows {
+            // clap wraps long lines, but knows nothing of columns.
+            let mut line = format!("  {name:width$} ");
+            for word in meaning.split(' ') {
+                if line.len() + 1 + word.len() > WIDTH {
+                    let _ = writeln!(text, "{line}");
+                    line = " ".repeat(width + 3);
+                }
+                line.push(' ');
+                line.push_str(word);
+            }
+            let _ = writeln!(text, "{line}");
+        }
+    }
+    text
+}
+
+/// The command line's definition. The help names a flag's variable, never its value; a variable
+/// that is empty counts as unset: `TRAFFICCOP_IDENTITY=` in a unit's file means "not set".
+#[must_use]
+pub fn definition() -> clap::Command {
+    Cli::command()
+        .args_override_self(true)
+        .mut_subcommand("elect", elect::in_its_words)
+        .mut_subcommands(|verb| verb.mut_args(with_its_variable))
+}
+
+/// An empty variable counts as unset, and what a variable holds is not shown.
+fn with_its_variable(arg: clap::Arg) -> clap::Arg {
+    match arg.get_env().map(std::env::var_os) {
+        Some(Some(value)) if value.is_empty() => arg.env(None::<&'static str>),
+        Some(_) => arg.hide_env_values(true),
+        None => arg,
+    }
+}
+
+/// Parses a command line, the program's name first.
+///
+/// # Errors
+/// What clap has to say: also the text of `--help` and `--version` (see
+/// [`clap::Error::use_stderr`]).
+pub fn parse(line: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
+    let line: Vec<OsString> = line.into_iter().collect();
+    if let Some(run) = sound_run(&line) {
+        let verb = Verb::Run(Box::new(run));
+        return Ok(Cli { verb });
+    }
+    let definition = definition();
+    let mut matches = definition.clone().try_get_matches_from(&line)?;
+    if let Some((name, typed)) = matches.subcommand()
+        && let Some(verb) = definition.find_subcommand(name)
+    {
+        let beaten = precedence::beaten(verb, typed);
+        if !beaten.is_empty() {
+            matches = definition
+                .mut_subcommand(name, |verb| precedence::without_variables(verb, &beaten))
+                .try_get_matches_from(&line)?;
+        }
+    }
+    Cli::from_arg_matches(&matches)
+}
+
+/// How the names of all our variables begin.
+const PREFIX: &str = "TRAFFICCOP_";
+
+/// Those of these variables that look like ours and are not: neither a setting of any verb, nor what
+/// a command finds in its environment. What they hold is not looked at.
+pub fn unknown(variables: impl IntoIterator<Item = OsString>) -> Vec<String> {
+    let told = FOR_THE_COMMAND.iter().chain(FOR_THE_MESSAGE);
+    let told: Vec<&str> = told.flat_map(|(names, _)| names.split(", ")).collect();
+    let mut unknown: Vec<String> = variables
+        .into_iter()
+        .filter_map(|name| name.into_string().ok())
+        .filter(|name| name.starts_with(PREFIX) && !told.contains(&&**name))
+        .collect();
+    let mut leave_out = |verb: &clap::Command| {
+        unknown.retain(|name| {
+            let is_it = |arg: &clap::Arg| arg.get_env().is_some_and(|env| env == &**name);
+            !verb.get_arguments().any(is_it)
+        });
+        unknown.is_empty()
+    };
+    // Most are of run, and all definitions cost as much as everything else before the guardian.
+    let nothing_left = leave_out(&clap::Command::new("none")) || leave_out(&run_alone());
+    if !nothing_left {
+        Cli::command().get_subcommands().for_each(|verb| {
+            leave_out(verb);
+        });
+    }
+    unknown.sort();
+    unknown
+}
+
+fn run_alone() -> clap::Command {
+    BRIEF.set(true);
+    let definition = Run::augment_args(clap::Command::new("run"));
+    BRIEF.set(false);
+    definition
+}
+
+/// A run, where nothing is wrong with it, parsed without the definitions of all the other verbs:
+/// they cost as much as everything else before the guardian. What is wrong, and help, is for the
+/// whole definition to say.
+fn sound_run(line: &[OsString]) -> Option<Run> {
+    let words = line.get(1..)?;
+    if words.first()? != "run" {
+        return None;
+    }
+    let definition = run_alone()
+        .args_override_self(true)
+        .mut_args(with_its_variable);
+    let mut matches = definition.clone().try_get_matches_from(words).ok()?;
+    let beaten = precedence::beaten(&definition, &matches);
+    if !beaten.is_empty() {
+        let definition = precedence::without_variables(definition, &beaten);
+        matches = definition.try_get_matches_from(words).ok()?;
+    }
+    Run::from_arg_matches(&matches).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn typed(line: &str) -> Result<Run, clap::Error> {
+        let words = line.split_whitespace().map(OsString::from);
+        let line = [OsString::from("trafficcop"), "run".into()]
+            .into_iter()
+            .chain(words);
+        parse(line).map(|cli| match cli.verb {
+            Verb::Run(run) => *run,
+            other => panic!("not a run: {other:?}"),
+        })
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        definition().debug_assert();
+    }
+
+    #[test]
+    fn every_flag_has_its_variable() {
+        let definition = definition();
+        let verbs = definition.get_subcommands();
+        let verbs = verbs.filter(|verb| {
+            // Those ask for nothing that a unit or a crontab would set.
+            !["check", "timeline", "completions"].contains(&verb.get_name()) && !verb.is_hide_set()
+        });
+        for arg in verbs.flat_map(clap::Command::get_arguments) {
+            let Some(long) = arg.get_long().filter(|long| *long != "help") else {
+                continue;
+            };
+            // What ends another's tenure is typed, each time.
+            if ["yes", "period"].contains(&long) {
+                assert_eq!(arg.get_env(), None, "{long}");
+                continue;
+            }
+            let variable = format!("TRAFFICCOP_{}", long.to_uppercase().replace('-', "_"));
+            assert_eq!(arg.get_env().unwrap().to_str(), Some(&*variable));
+            assert!(
+                arg.is_hide_env_values_set(),
+                "{long} shows its variable's value"
+            );
+        }
+    }
+
+    #[test]
+    fn nothing_that_we_tell_a_command_is_a_setting_of_ours() {
+        let definition = definition();
+        let told = FOR_THE_COMMAND.iter().chain(FOR_THE_MESSAGE);
+        for name in told.flat_map(|(names, _)| names.split(", ")) {
+            for arg in definition
+                .get_subcommands()
+                .flat_map(clap::Command::get_arguments)
+            {
+                assert_ne!(arg.get_env(), Some(name.as_ref()), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_variable_that_nobody_reads_is_found() {
+        let names = [
+            "TRAFFICCOP_GRCE",
+            "TRAFFICCOP_GRACE",
+            "TRAFFICCOP_SHARED",
+            "TRAFFICCOP_QUEUE",
+            "TRAFFICCOP_TOKEN",
+            "TRAFFICCOP_MESSAGE_DIR",
+            "TRAFFICCOP_YES",
+            "PATH",
+        ];
+        assert_eq!(
+            unknown(names.map(OsString::from)),
+            ["TRAFFICCOP_GRCE", "TRAFFICCOP_YES"]
+        );
+        assert!(unknown(["HOME".into(), "TRAFFICCOP_GRACE".into()]).is_empty());
+    }
+
+    #[test]
+    fn of_a_flag_given_twice_the_last_counts() {
+        let run = typed("--file a -n --grace 5 --file b -n --grace 6 -- job --x --x").unwrap();
+        assert_eq!(run.common.file.as_deref(), Some("b".as_ref()));
+        assert_eq!(run.grace.as_deref(), Some("6"));
+        assert!(run.common.no_wait);
+        assert_eq!(run.command, ["job", "--x", "--x"]);
+        let line = ["trafficcop", "status", "--file", "a", "--file", "b"];
+        let Verb::Status(status) = parse(line.map(OsString::from)).unwrap().verb else {
+            panic!("it is status");
+        };
+        assert_eq!(status.lock.file.as_deref(), Some("b".as_ref()));
+    }
+
+    #[test]
+    fn the_command_s_flags_are_the_command_s() {
+        for line in [
+            "--file x -- job -n --file y -- z",
+            "--file x job -n --file y -- z",
+        ] {
+            let run = typed(line).unwrap();
+            assert_eq!(run.common.file.as_deref(), Some("x".as_ref()), "{line}");
+            assert!(!run.common.no_wait, "{line}");
+            assert_eq!(
+                run.command,
+                ["job", "-n", "--file", "y", "--", "z"],
+                "{line}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_page_blob_s_size_never_swallows_the_command() {
+        assert_eq!(
+            typed("--page-blob job")
+                .unwrap()
+                .common
+                .page_blob
+                .as_deref(),
+            Some("512")
+        );
+        assert_eq!(
+            typed("--page-blob=1M job")
+                .unwrap()
+                .common
+                .page_blob
+                .as_deref(),
+            Some("1M")
+        );
+        assert_eq!(typed("job").unwrap().common.page_blob, None);
+    }
+
+    #[test]
+    fn nothing_required_is_asked_for_by_clap() {
+        assert!(typed("").unwrap().command.is_empty());
+        assert!(typed("--no-such-flag").is_err());
+    }
+}

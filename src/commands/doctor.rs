@@ -1,0 +1,266 @@
+//! `trafficcop doctor`: would `run` work here, and if not, why. Called by main while the process has
+//! one thread, because it forks a guardian to see that it can.
+//!
+//! It must never touch the lock itself, but for looking at it, and must leave nothing behind.
+
+mod blob;
+mod file;
+mod machine;
+mod shared_file;
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::lock_target::{self, Named, answer};
+use crate::args;
+use crate::config::{self, UsageError};
+use crate::core::Budget;
+use crate::exit::{self, ExitAction};
+use crate::lease;
+use crate::report;
+use crate::units::{self, show};
+
+/// How a check ended, from good to bad.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Verdict {
+    Ok,
+    Warn,
+    Fail,
+}
+
+/// One line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Check {
+    check: &'static str,
+    verdict: Verdict,
+    found: String,
+    advice: Option<String>,
+}
+
+impl Check {
+    fn ok(check: &'static str, found: impl Into<String>) -> Check {
+        Check {
+            check,
+            verdict: Verdict::Ok,
+            found: found.into(),
+            advice: None,
+        }
+    }
+
+    fn warn(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Check {
+        Check {
+            verdict: Verdict::Warn,
+            advice: Some(advice.into()).filter(|text| !text.is_empty()),
+            ..Check::ok(check, found)
+        }
+    }
+
+    fn fail(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Check {
+        Check {
+            verdict: Verdict::Fail,
+            ..Check::warn(check, found, advice)
+        }
+    }
+
+    fn line(&self) -> String {
+        let verdict = match self.verdict {
+            Verdict::Ok => "ok",
+            Verdict::Warn => "warn",
+            Verdict::Fail => "fail",
+        };
+        let advice = self.advice.as_ref().map(|text| format!(": {text}"));
+        let text = report::plain(&(self.found.clone() + &advice.unwrap_or_default()));
+        format!("{verdict:<4}  {:<13}  {text}\n", self.check)
+    }
+}
+
+/// All of them, printed as they come.
+struct Findings {
+    lock: String,
+    json: bool,
+    checks: Vec<Check>,
+    /// Nobody reads us any more, or nothing can be written: how to leave.
+    cut_short: Option<anyhow::Result<ExitAction>>,
+}
+
+/// The whole, as JSON.
+#[derive(Serialize)]
+struct Whole<'a> {
+    lock: &'a str,
+    verdict: Verdict,
+    checks: &'a [Check],
+}
+
+impl Findings {
+    fn add(&mut self, check: Check) {
+        if !self.json && self.cut_short.is_none() {
+            match answer(&check.line(), ExitAction::Status(0)) {
+                Ok(ExitAction::Status(_)) => {}
+                otherwise => self.cut_short = Some(otherwise),
+            }
+        }
+        self.checks.push(check);
+    }
+
+    fn finish(self) -> anyhow::Result<ExitAction> {
+        if let Some(cut_short) = self.cut_short {
+            return cut_short;
+        }
+        let worst = self.checks.iter().map(|check| check.verdict).max();
+        let verdict = worst.unwrap_or(Verdict::Ok);
+        let leave = match verdict {
+            Verdict::Ok | Verdict::Warn => ExitAction::Status(0),
+            Verdict::Fail => ExitAction::Status(exit::UNFIT),
+        };
+        if !self.json {
+            return Ok(leave);
+        }
+        let whole = Whole {
+            lock: &self.lock,
+            verdict,
+            checks: &self.checks,
+        };
+        answer(&(serde_json::to_string(&whole)? + "\n"), leave)
+    }
+}
+
+/// Examines.
+///
+/// # Errors
+/// A [`UsageError`], or where the answer cannot be written.
+pub fn doctor(typed: &args::Doctor) -> anyhow::Result<ExitAction> {
+    let named = lock_target::named(typed.lock.blob.as_deref(), typed.lock.file.as_deref())?;
+    let budget = budget(typed.lease.as_deref(), matches!(named, Named::Blob(_)))?;
+    let findings = |lock: String| Findings {
+        lock,
+        json: typed.json,
+        checks: Vec::new(),
+        cut_short: None,
+    };
+    match named {
+        Named::Blob(text) => {
+            let target =
+                lease::blob::Target::parse(text).map_err(|why| UsageError::new(why.to_string()))?;
+            let name = format!("{}/{}", target.container(), target.name());
+            let mut findings = findings(name);
+            machine::examine(&mut findings);
+            match lock_target::account(&target, typed.lock.emulator, &typed.lock.access) {
+                Ok(account) => lock_target::run(async {
+                    blob::examine(&mut findings, &target, &account, &budget).await;
+                    Ok(())
+                })?,
+                Err(why) => findings.add(Check::fail("credential", why.to_string(), "")),
+            }
+            findings.finish()
+        }
+        Named::File(path) => {
+            lock_target::refuse_access(typed.lock.emulator, &typed.lock.access)?;
+            let path = std::path::absolute(path)?;
+            let mut findings = findings(path.display().to_string());
+            machine::examine(&mut findings);
+            file::examine(&mut findings, &path, &budget);
+            findings.finish()
+        }
+    }
+}
+
+/// The second process: whether it finds the file locked.
+///
+/// # Errors
+/// The kernel's.
+pub fn find_locked(typed: &args::FindLocked) -> anyhow::Result<ExitAction> {
+    Ok(match lease::file::Probe::is_excluded(&typed.path)? {
+        true => ExitAction::Status(0),
+        false => ExitAction::Status(file::NOT_LOCKED),
+    })
+}
+
+fn budget(typed: Option<&str>, on_blob: bool) -> Result<Budget, UsageError> {
+    let lease = match typed {
+        Some(text) => {
+            units::duration(text).map_err(|why| UsageError::new(format!("--lease: {why}")))?
+        }
+        None => config::DEFAULT_LEASE,
+    };
+    if on_blob && !config::BLOB_LEASE.contains(&lease) {
+        return Err(UsageError::new(format!(
+            "--lease {}: a blob can be leased for 15s to 60s only",
+            show(lease)
+        )));
+    }
+    let budget = Budget::for_lease(lease);
+    budget
+        .validate()
+        .map_err(|why| UsageError::new(why.to_string()))?;
+    Ok(budget)
+}
+
+/// The time that one attempt to renew can take if there is to be a second.
+fn attempt_limit(budget: &Budget) -> Duration {
+    let term_after = budget.lease - budget.margin - budget.grace_on_loss;
+    crate::core::budget::ATTEMPT.min(term_after.saturating_sub(budget.renew_every) / 2)
+}
+
+/// The middle and the end of these, at one in a hundred.
+fn percentiles(samples: &[Duration]) -> (Duration, Duration) {
+    let mut sorted = samples.to_vec();
+    sorted.sort();
+    let rank = |part: usize| {
+        let at = (sorted.len() * part).div_ceil(100).max(1) - 1;
+        sorted.get(at).copied().unwrap_or_default()
+    };
+    (rank(50), rank(99))
+}
+
+/// A time as short as these are.
+fn brief(span: Duration) -> String {
+    match span.as_micros() {
+        micros @ ..10_000 => format!("{}.{} ms", micros / 1000, micros % 1000 / 100),
+        micros @ ..1_000_000 => format!("{} ms", micros / 1000),
+        micros => format!("{}.{} s", micros / 1_000_000, micros % 1_000_000 / 100_000),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_attempt_may_take_what_leaves_room_for_a_second() {
+        let limit = |secs| attempt_limit(&Budget::for_lease(Duration::from_secs(secs)));
+        assert_eq!(limit(60), Duration::from_secs(5));
+        assert_eq!(limit(30), Duration::from_secs(5));
+        assert_eq!(limit(15), Duration::from_secs(3));
+    }
+
+    #[test]
+    fn percentiles_are_those_of_the_samples() {
+        let millis = |n: u64| Duration::from_millis(n);
+        let samples: Vec<_> = (1..=20).rev().map(millis).collect();
+        assert_eq!(percentiles(&samples), (millis(10), millis(20)));
+        assert_eq!(percentiles(&samples[..1]), (millis(20), millis(20)));
+        assert_eq!(percentiles(&[]), (millis(0), millis(0)));
+        assert_eq!(brief(Duration::from_micros(1_234)), "1.2 ms");
+        assert_eq!(brief(millis(45)), "45 ms");
+        assert_eq!(brief(millis(1_650)), "1.6 s");
+    }
+
+    #[test]
+    fn the_worst_check_is_the_verdict() {
+        let whole = |checks: Vec<Check>| Findings {
+            lock: String::new(),
+            json: false,
+            checks,
+            cut_short: None,
+        };
+        let ok = Check::ok("a", "x");
+        let warn = Check::warn("b", "x", "do");
+        let fail = Check::fail("c", "x", "do");
+        let leave = |checks| whole(checks).finish().unwrap();
+        assert_eq!(leave(vec![ok.clone(), warn.clone()]), ExitAction::Status(0));
+        assert_eq!(leave(vec![fail.clone(), ok, warn]), ExitAction::Status(1));
+        assert!(fail.line().starts_with("fail  c ") && fail.line().ends_with("x: do\n"));
+    }
+}

@@ -1,0 +1,433 @@
+//! What `run` needs of a storage account: permissions one by one, round trips, clock, and what the
+//! container does with its blobs.
+//!
+//! Called by `doctor`. Must never write to the lock's blob, and must delete the one it made.
+
+use std::time::Duration;
+
+use time::OffsetDateTime;
+
+use super::{Check, Findings, Verdict, attempt_limit, brief, percentiles};
+use crate::azure::{Account, Operation, ServiceError};
+use crate::clock::Instant;
+use crate::commands::lock_view::LockView;
+use crate::core::{Budget, Failure};
+use crate::lease::blob::{Inspector, Probe, Surroundings, Target};
+use crate::units::show;
+
+/// How many requests are timed, and for how long at most.
+const SAMPLES: usize = 20;
+const SAMPLING: Duration = Duration::from_secs(10);
+/// How long the first token may take.
+const TOKEN_LIMIT: Duration = Duration::from_secs(35);
+/// How long one request may take.
+const LIMIT: Duration = Duration::from_secs(5);
+
+fn limit() -> Instant {
+    Instant::now() + LIMIT
+}
+
+/// Examines.
+pub(super) async fn examine(
+    findings: &mut Findings,
+    target: &Target,
+    account: &Account,
+    budget: &Budget,
+) {
+    let endpoint = account.endpoint();
+    let token = account.obtain(Instant::now() + TOKEN_LIMIT).await;
+    // Asked before it is named: of several ways to a token, one has led to it now.
+    let kind = account.kind();
+    findings.add(match token {
+        Ok(None) => Check::ok("credential", format!("{kind} for {endpoint}")),
+        Ok(Some(left)) => Check::ok(
+            "credential",
+            format!(
+                "{kind} for {endpoint}, a token for {} min",
+                left.as_secs() / 60
+            ),
+        ),
+        Err(ServiceError::Denied(why)) => {
+            return findings.add(Check::fail("credential", why, "run would end with 77"));
+        }
+        Err(trouble) => {
+            let advice = "check AZURE_AUTHORITY_HOST, the network and its proxies";
+            return findings.add(Check::fail("credential", trouble.why(), advice));
+        }
+    });
+    let suffix = format!(".trafficcop-doctor-{:08x}", fastrand::u32(..));
+    let made = Inspector::open(target.clone(), account)
+        .and_then(|lock| Ok((lock, Probe::beside(target, &suffix, account)?)));
+    let (lock, probe) = match made {
+        Ok(made) => made,
+        Err(why) => return findings.add(Check::fail("lock", why.to_string(), "shorten its name")),
+    };
+    let Some(reached) = reach(findings, target, &probe).await else {
+        return;
+    };
+    if !look(findings, &lock).await {
+        return;
+    }
+    let mut around = reached;
+    if account.is_for_one_blob() {
+        findings.add(Check::warn(
+            "permissions",
+            "the SAS is for this blob alone, so nothing can be tried on one beside it",
+            "run needs read, create and write (sp=rcw)",
+        ));
+    } else {
+        permissions(findings, &probe, budget, &mut around).await;
+    }
+    surroundings(findings, &probe, around, account).await;
+}
+
+/// Whether the service answers; what it says of the container, if it may be asked for that.
+async fn reach(
+    findings: &mut Findings,
+    target: &Target,
+    probe: &Probe,
+) -> Option<Option<Surroundings>> {
+    const NAME: &str = "reach";
+    let begun = Instant::now();
+    let asked = OffsetDateTime::now_utc();
+    let answer = probe.look_at_container(limit()).await;
+    let took = Instant::now().since(begun);
+    let ok = Check::ok(NAME, format!("the service answers, {}", brief(took)));
+    match answer {
+        Ok(around) => {
+            findings.add(ok);
+            clock(findings, &around, asked);
+            Some(Some(around))
+        }
+        Err(trouble) if trouble.code() == Some("ContainerNotFound") => {
+            findings.add(ok);
+            findings.add(Check::warn(
+                "container",
+                format!("there is no container {}", target.container()),
+                "create it and ask again, or leave that to the first run, whose credential must be \
+                 allowed to; the permissions in it cannot be tried before",
+            ));
+            None
+        }
+        // Not everybody who may use a container may ask for its properties.
+        Err(trouble) if trouble.is_refusal() => {
+            findings.add(ok);
+            Some(None)
+        }
+        Err(trouble) => {
+            findings.add(failed(
+                NAME,
+                &trouble,
+                Operation::Look,
+                "check the address, the network and its proxies",
+            ));
+            None
+        }
+    }
+}
+
+/// Looks at the lock. `false`: whatever else is tried would end in the same way.
+async fn look(findings: &mut Findings, lock: &Inspector) -> bool {
+    let seen = match lock.look(limit()).await {
+        Ok(seen) => seen,
+        Err(why) => {
+            let advice = match why {
+                Failure::Fatal { .. } => "",
+                _ => "try again",
+            };
+            let why = why.to_string();
+            // A key that is not this account's opens nothing; a SAS may still do other things.
+            let nothing = ["AuthenticationFailed", "AuthorizationFailure"];
+            let goes_on = !nothing.iter().any(|code| why.contains(code));
+            findings.add(Check::fail("read", why, advice));
+            return goes_on;
+        }
+    };
+    findings.add(Check::ok("read", "the properties of the lock's blob"));
+    let view = LockView::of(&seen, OffsetDateTime::now_utc());
+    findings.add(match &seen.flaw {
+        Some(flaw) => Check::fail(
+            "lock",
+            flaw,
+            "set it to a number greater than every fencing token given out so far, or remove all \
+             metadata trafficcop_* if no fencing token is in use",
+        ),
+        None => Check::ok("lock", view.line()),
+    });
+    true
+}
+
+/// Everything that `run` does, once, on the probe.
+async fn permissions(
+    findings: &mut Findings,
+    probe: &Probe,
+    budget: &Budget,
+    around: &mut Option<Surroundings>,
+) {
+    if let Err(trouble) = probe.create(limit()).await {
+        // Also where the lock's blob exists: what allows the lease and the record allows this.
+        findings.add(refused("create", &trouble, Operation::CreateBlob));
+        let rest = "acquire, renew, write, release, break and delete were not tried";
+        let advice = "they are tried on a blob beside the lock, which cannot be created";
+        findings.add(Check::warn("permissions", rest, advice));
+        if trouble.is_unclear() {
+            // It may be there nevertheless.
+            let _best_effort = probe.delete(limit()).await;
+        }
+        return;
+    }
+    findings.add(Check::ok("create", "a blob beside the lock"));
+    lease(findings, probe, budget).await;
+    let asked = OffsetDateTime::now_utc();
+    if let Ok(seen) = probe.look(limit()).await {
+        match around {
+            Some(known) => known.versioned = seen.versioned,
+            None => {
+                clock(findings, &seen, asked);
+                *around = Some(seen);
+            }
+        }
+    }
+    findings.add(match probe.delete(limit()).await {
+        Ok(()) => Check::ok("delete", "the blob beside the lock (run never deletes)"),
+        Err(trouble) => Check {
+            verdict: Verdict::Warn,
+            ..failed(
+                "delete",
+                &trouble,
+                Operation::Delete,
+                &format!(
+                    "run does not need it, but {} is left behind: delete it",
+                    probe.name()
+                ),
+            )
+        },
+    });
+}
+
+/// Leases the probe, and gives it back.
+async fn lease(findings: &mut Findings, probe: &Probe, budget: &Budget) {
+    if let Err(trouble) = probe.acquire(limit()).await {
+        return findings.add(refused("acquire", &trouble, Operation::Acquire));
+    }
+    findings.add(Check::ok("acquire", "a lease on it"));
+    findings.add(match probe.renew(limit()).await {
+        Ok(()) => Check::ok("renew", "the lease"),
+        Err(trouble) => refused("renew", &trouble, Operation::Renew),
+    });
+    findings.add(match probe.write(limit()).await {
+        Ok(()) => Check::ok("write", "metadata under the lease"),
+        Err(trouble) => refused("write", &trouble, Operation::Record),
+    });
+    findings.add(round_trips(probe, budget).await);
+    findings.add(match probe.release(limit()).await {
+        Ok(()) => Check::ok("release", "the lease"),
+        Err(trouble) => refused("release", &trouble, Operation::Release),
+    });
+    if let Err(trouble) = probe.acquire(limit()).await {
+        let again = "the lease cannot be acquired again after its release";
+        return findings.add(Check::fail("acquire", again, trouble.why()));
+    }
+    findings.add(match probe.break_lease(limit()).await {
+        Ok(true) => Check::ok("break", "the lease"),
+        Ok(false) => Check::warn("break", "the lease is still there", ""),
+        Err(trouble) => {
+            let _best_effort = probe.release(limit()).await;
+            Check {
+                verdict: Verdict::Warn,
+                ..failed(
+                    "break",
+                    &trouble,
+                    Operation::BreakLease,
+                    "only 'trafficcop break' needs it, and a holder whose lease somebody breaks",
+                )
+            }
+        }
+    });
+}
+
+/// Renewals, one after the other: what a holder does all the time.
+async fn round_trips(probe: &Probe, budget: &Budget) -> Check {
+    let end = Instant::now() + SAMPLING;
+    let mut samples = Vec::new();
+    let mut last = None;
+    for _ in 0..SAMPLES {
+        let begun = Instant::now();
+        if begun >= end {
+            break;
+        }
+        match probe.renew(limit()).await {
+            Ok(()) => samples.push(Instant::now().since(begun)),
+            Err(trouble) => last = Some(trouble.why()),
+        }
+    }
+    judge(&samples, last.as_deref(), budget)
+}
+
+fn judge(samples: &[Duration], failed: Option<&str>, budget: &Budget) -> Check {
+    const NAME: &str = "round-trip";
+    let (p50, p99) = percentiles(samples);
+    let limit = attempt_limit(budget);
+    let found = format!(
+        "p50 {}, p99 {} of {} renewals; an attempt may take {} with --lease {}",
+        brief(p50),
+        brief(p99),
+        samples.len(),
+        brief(limit),
+        show(budget.lease)
+    );
+    let longer = match budget.lease < *crate::config::BLOB_LEASE.end() {
+        true => " or take a longer --lease",
+        false => "",
+    };
+    if samples.is_empty() || p50 * 2 >= limit {
+        let why = failed.map(|why| format!(" ({why})")).unwrap_or_default();
+        return Check::fail(
+            NAME,
+            found + &why,
+            format!("renewals would fail: use an account in this region{longer}"),
+        );
+    }
+    if let Some(why) = failed {
+        let advice = "run retries that, but not for ever: see whether it happens often";
+        return Check::warn(NAME, format!("{found}; one failed: {why}"), advice);
+    }
+    if p99 * 4 >= limit {
+        return Check::warn(NAME, found, format!("slow: use an account nearer{longer}"));
+    }
+    Check::ok(NAME, found)
+}
+
+/// The service's clock against ours.
+fn clock(findings: &mut Findings, around: &Surroundings, asked: OffsetDateTime) {
+    let Some(theirs) = around.date else {
+        return;
+    };
+    let now = OffsetDateTime::now_utc();
+    // To the second, and at some moment between asking and hearing.
+    let skew = if theirs + time::Duration::SECOND < asked {
+        asked - theirs
+    } else if theirs > now {
+        theirs - now
+    } else {
+        time::Duration::ZERO
+    };
+    findings.add(of_skew(skew.unsigned_abs()));
+}
+
+fn of_skew(skew: Duration) -> Check {
+    const NAME: &str = "clock";
+    let secs = Duration::from_secs(skew.as_secs());
+    let found = format!("differs from the service's by {}", show(secs));
+    match secs.as_secs() {
+        0..=2 => Check::ok(NAME, "agrees with the service's"),
+        3..=60 => Check::ok(NAME, found),
+        _ => Check::warn(
+            NAME,
+            found,
+            "no harm to leases, nor to requests, which are dated by the service's; but to whoever \
+             reads logs and records: set it",
+        ),
+    }
+}
+
+/// What the account and the container do with their blobs.
+async fn surroundings(
+    findings: &mut Findings,
+    probe: &Probe,
+    around: Option<Surroundings>,
+    account: &Account,
+) {
+    if let Some(around) = around {
+        let server = around.server.unwrap_or_default();
+        if server.contains("Azurite") || account.kind() == "emulator key" {
+            findings.add(Check::warn(
+                "emulator",
+                format!("this is the emulator ({server})"),
+                "it forgets leases when it is restarted: for trying only",
+            ));
+        }
+        findings.add(match around.immutable {
+            Some(what) => Check::fail(
+                "immutability",
+                format!("the container has {what}"),
+                "the record cannot be written: use a container without",
+            ),
+            None => Check::ok(
+                "immutability",
+                "the container has no policy and no legal hold",
+            ),
+        });
+        if around.versioned {
+            findings.add(Check::warn(
+                "versioning",
+                "is on: each tenure leaves one or two versions of the blob behind",
+                "they are empty, but many: let a lifecycle rule delete them, or use an account without",
+            ));
+        }
+    }
+    // Who has no more than a container cannot know.
+    match probe.soft_delete(limit()).await {
+        Ok(Some(days)) => findings.add(Check::ok(
+            "soft-delete",
+            format!("is on, {days} days: run never deletes, but the blob of this check is kept"),
+        )),
+        Ok(None) => findings.add(Check::ok("soft-delete", "is off")),
+        Err(_) => {}
+    }
+}
+
+fn refused(check: &'static str, trouble: &ServiceError, operation: Operation) -> Check {
+    failed(check, trouble, operation, "run needs it")
+}
+
+fn failed(
+    check: &'static str,
+    trouble: &ServiceError,
+    operation: Operation,
+    advice: &str,
+) -> Check {
+    let known = trouble.advice(operation);
+    let advice = match known {
+        Some(known) => format!("{known}; {advice}"),
+        None => advice.to_owned(),
+    };
+    Check::fail(check, trouble.why(), advice)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn round_trips_are_judged_by_the_room_that_the_lease_leaves() {
+        let verdict = |millis: &[u64], failed, secs| {
+            let samples: Vec<_> = millis.iter().copied().map(Duration::from_millis).collect();
+            judge(
+                &samples,
+                failed,
+                &Budget::for_lease(Duration::from_secs(secs)),
+            )
+            .verdict
+        };
+        assert_eq!(verdict(&[5; 20], None, 60), Verdict::Ok);
+        assert_eq!(
+            verdict(&[5; 20], Some("no answer in time"), 60),
+            Verdict::Warn
+        );
+        assert_eq!(verdict(&[1_000; 20], None, 60), Verdict::Ok);
+        assert_eq!(verdict(&[1_000; 20], None, 15), Verdict::Warn);
+        assert_eq!(verdict(&[2_000; 20], None, 60), Verdict::Warn);
+        assert_eq!(verdict(&[2_000; 20], None, 15), Verdict::Fail);
+        assert_eq!(verdict(&[], Some("no answer in time"), 60), Verdict::Fail);
+    }
+
+    #[test]
+    fn a_clock_that_is_off_is_told_and_no_more() {
+        let verdict = |secs| of_skew(Duration::from_secs(secs)).verdict;
+        assert_eq!(verdict(0), Verdict::Ok);
+        assert_eq!(verdict(59), Verdict::Ok);
+        assert_eq!(verdict(120), Verdict::Warn);
+        assert_eq!(verdict(1200), Verdict::Warn);
+    }
+}

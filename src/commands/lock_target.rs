@@ -1,0 +1,275 @@
+//! From what was typed to something that can be looked at, and how patiently it is.
+//!
+//! Called by the verbs. Must never make up what was not typed: a lock is named, or it is bad usage.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::args;
+use crate::azure::Account;
+use crate::clock::Instant;
+use crate::config::{UsageError, of_blobs_alone, options};
+use crate::core::Failure;
+use crate::exit::ExitAction;
+use crate::lease::inspect::{LockState, Sighting};
+use crate::lease::{blob, file};
+use crate::report;
+use crate::runtime::runtime;
+
+/// How long one look may take.
+const LOOK: Duration = Duration::from_secs(5);
+/// How often it is looked again where nothing is known.
+const TRIES: usize = 3;
+/// Between two of those.
+const PAUSE: Duration = Duration::from_millis(500);
+/// How long all of it may take on a file, its slots included: its drive may hang, and who asks because
+/// something hangs wants an answer.
+const FILE: Duration = Duration::from_secs(6);
+/// How long a listing may take.
+const LISTING: Duration = Duration::from_secs(120);
+
+/// Which lock was named.
+pub(super) enum Named<'a> {
+    Blob(&'a str),
+    File(&'a Path),
+}
+
+/// Exactly one of the two.
+pub(super) fn named<'a>(
+    blob: Option<&'a str>,
+    file: Option<&'a Path>,
+) -> Result<Named<'a>, UsageError> {
+    match (blob, file) {
+        (None, None) => Err(UsageError::new(
+            "no lock: name one with --blob CONTAINER/NAME or --file PATH",
+        )),
+        (Some(blob), Some(file)) => Err(UsageError::new(format!(
+            "two locks, --blob {} and --file {}: name one (is TRAFFICCOP_BLOB or TRAFFICCOP_FILE set?)",
+            // A URL's query is a secret.
+            blob.split('?').next().unwrap_or_default(),
+            file.display()
+        ))),
+        (Some(""), None) => Err(UsageError::new(
+            "--blob is empty: name a CONTAINER/NAME or a URL",
+        )),
+        (None, Some(file)) if file.as_os_str().is_empty() => {
+            Err(UsageError::new("--file is empty: name a path"))
+        }
+        (Some(blob), None) => Ok(Named::Blob(blob)),
+        (None, Some(file)) => Ok(Named::File(file)),
+    }
+}
+
+/// A flag that cannot do anything is a misunderstanding.
+pub(super) fn refuse_access(emulator: bool, access: &args::Access) -> Result<(), UsageError> {
+    let mut flags = vec![("--emulator", emulator)];
+    flags.extend(of_blobs_alone(access));
+    match flags.iter().find(|flag| flag.1) {
+        Some((flag, _)) => Err(UsageError::new(format!(
+            "{flag} has no meaning for a lock on a file: leave it out (or unset its variable)"
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Whose the blob is, and how we prove who we are.
+pub(super) fn account(
+    target: &blob::Target,
+    emulator: bool,
+    access: &args::Access,
+) -> Result<Account, UsageError> {
+    let options = options(emulator, access);
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    Account::find(&variable, &options, target.url()).map_err(|why| UsageError::new(why.to_string()))
+}
+
+/// What is found under a name.
+pub(super) enum Seen {
+    /// A lock, or that there is none yet.
+    Lock(Box<Sighting>),
+    /// The slots of that name, in their order.
+    Slots(Vec<Sighting>),
+}
+
+impl Seen {
+    /// One lock, or the slots.
+    pub(super) fn all(&self) -> &[Sighting] {
+        match self {
+            Seen::Lock(seen) => std::slice::from_ref(seen),
+            Seen::Slots(slots) => slots,
+        }
+    }
+}
+
+/// A lock, or many, to be looked at.
+pub(super) enum LockTarget {
+    Blob(Box<blob::Inspector>),
+    File(file::Inspector),
+}
+
+impl LockTarget {
+    /// Of the lock that was typed.
+    pub(super) fn of(typed: &args::TheLock) -> anyhow::Result<LockTarget> {
+        match named(typed.blob.as_deref(), typed.file.as_deref())? {
+            Named::Blob(blob) => {
+                LockTarget::blob(blob::Target::parse(blob), typed.emulator, &typed.access)
+            }
+            Named::File(path) => LockTarget::file(path, typed.emulator, &typed.access),
+        }
+    }
+
+    /// Of a container or a directory.
+    pub(super) fn of_listing(typed: &args::List) -> anyhow::Result<LockTarget> {
+        match named(typed.blob.as_deref(), typed.file.as_deref())? {
+            Named::Blob(blob) => LockTarget::blob(
+                blob::Target::of_listing(blob),
+                typed.emulator,
+                &typed.access,
+            ),
+            Named::File(path) => LockTarget::file(path, typed.emulator, &typed.access),
+        }
+    }
+
+    fn blob(
+        target: Result<blob::Target, blob::TargetError>,
+        emulator: bool,
+        access: &args::Access,
+    ) -> anyhow::Result<LockTarget> {
+        let target = target.map_err(|why| UsageError::new(why.to_string()))?;
+        let account = account(&target, emulator, access)?;
+        let inspector = blob::Inspector::open(target, &account)?;
+        Ok(LockTarget::Blob(Box::new(inspector)))
+    }
+
+    fn file(path: &Path, emulator: bool, access: &args::Access) -> anyhow::Result<LockTarget> {
+        refuse_access(emulator, access)?;
+        Ok(LockTarget::File(file::Inspector::new(path)?))
+    }
+
+    /// The lock's address.
+    pub(super) fn lock(&self) -> String {
+        match self {
+            LockTarget::Blob(blob) => blob.lock().to_owned(),
+            LockTarget::File(file) => file.lock(),
+        }
+    }
+
+    /// One look.
+    async fn look(&self) -> Result<Sighting, Failure> {
+        let give_up_at = Instant::now() + LOOK;
+        match self {
+            LockTarget::Blob(blob) => blob.look(give_up_at).await,
+            LockTarget::File(file) => file.look(give_up_at).await,
+        }
+    }
+
+    /// When to give up what is asked now. For a file it is one limit for all of it.
+    fn limit(&self) -> Instant {
+        Instant::now()
+            + match self {
+                LockTarget::Blob(_) => LISTING,
+                LockTarget::File(_) => FILE,
+            }
+    }
+
+    /// Looks again where nothing is known.
+    async fn look_patiently(&self, give_up_at: Instant) -> Result<Sighting, Failure> {
+        if let LockTarget::File(file) = self {
+            // What hangs is not asked a second time: it would wait behind the first.
+            return file.look(give_up_at).await;
+        }
+        for _ in 1..TRIES {
+            match self.look().await {
+                Err(Failure::Transient { .. }) => tokio::time::sleep(PAUSE).await,
+                known => return known,
+            }
+        }
+        self.look().await
+    }
+
+    /// As [`LockTarget::look_under_the_name`], again where nothing is known.
+    pub(super) async fn look_under_the_name_patiently(&self) -> Result<Seen, Failure> {
+        let limit = self.limit();
+        self.or_slots(self.look_patiently(limit).await?, limit)
+            .await
+    }
+
+    /// One look at the lock or, where `run --slots` has made slots of its name, at all of them that
+    /// anybody ever had.
+    pub(super) async fn look_under_the_name(&self) -> Result<Seen, Failure> {
+        let limit = self.limit();
+        self.or_slots(self.look().await?, limit).await
+    }
+
+    /// The same for whoever wants one lock, patiently.
+    ///
+    /// # Errors
+    /// As [`LockTarget::look`], and a [`UsageError`] that names the slots.
+    pub(super) async fn look_at_one(&self) -> anyhow::Result<Sighting> {
+        let slots = match self.look_under_the_name_patiently().await? {
+            Seen::Lock(seen) => return Ok(*seen),
+            Seen::Slots(slots) => slots,
+        };
+        let state = |slot: &Sighting| match slot.state {
+            LockState::Held | LockState::Breaking => format!("{} (held)", slot.name),
+            LockState::Free | LockState::Missing => slot.name.clone(),
+        };
+        let names: Vec<String> = slots.iter().map(state).collect();
+        Err(UsageError::new(format!(
+            "{} is the name of slots: name one of them: {}",
+            self.lock(),
+            names.join(", ")
+        ))
+        .into())
+    }
+
+    async fn or_slots(&self, seen: Sighting, give_up_at: Instant) -> Result<Seen, Failure> {
+        if seen.state != LockState::Missing {
+            return Ok(Seen::Lock(Box::new(seen)));
+        }
+        let found = match self {
+            LockTarget::Blob(blob) => blob.list_beside(".", give_up_at).await,
+            LockTarget::File(file) => file.list_beside(".", give_up_at).await,
+        };
+        let prefix = format!("{}.", seen.name);
+        let number = |slot: &Sighting| slot.name.strip_prefix(&prefix)?.parse::<u32>().ok();
+        let mut slots: Vec<Sighting> = found?
+            .into_iter()
+            .filter(|slot| number(slot).is_some())
+            .collect();
+        slots.sort_by_key(|slot| number(slot));
+        Ok(if slots.is_empty() {
+            Seen::Lock(Box::new(seen))
+        } else {
+            Seen::Slots(slots)
+        })
+    }
+
+    /// All locks of the target.
+    pub(super) async fn list(&self) -> Result<Vec<Sighting>, Failure> {
+        match self {
+            LockTarget::Blob(blob) => blob.list(Instant::now() + LISTING).await,
+            LockTarget::File(file) => file.list(Instant::now() + FILE).await,
+        }
+    }
+}
+
+/// Runs a verb to its end. What hangs (a name that does not resolve, a dead mount) does not keep us.
+pub(super) fn run<T>(verb: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let runtime = runtime()?;
+    let done = runtime.block_on(verb);
+    runtime.shutdown_background();
+    done
+}
+
+/// Writes the answer. Where nobody reads it we end as programs do that do not look: by SIGPIPE.
+pub(super) fn answer(text: &str, leave: ExitAction) -> anyhow::Result<ExitAction> {
+    match report::print(text) {
+        Ok(()) => Ok(leave),
+        Err(why) if why.kind() == io::ErrorKind::BrokenPipe => {
+            Ok(ExitAction::Signal(libc::SIGPIPE))
+        }
+        Err(why) => Err(anyhow::Error::new(why).context("cannot write the answer to stdout")),
+    }
+}

@@ -1,0 +1,193 @@
+//! `trafficcop reset`: forgets that a task is done, after saying what that means. Called by main. It
+//! must never forget what it has not shown, nor without a yes.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use time::OffsetDateTime;
+
+use super::break_lease::{LIMIT, attempt};
+use super::lock_target::{LockTarget, answer, run};
+use super::lock_view::LockView;
+use crate::args;
+use crate::clock::Instant;
+use crate::config::UsageError;
+use crate::core::Failure;
+use crate::exit::{self, ExitAction};
+use crate::lease::blob::Inspector;
+use crate::lease::inspect::{Broken, Errands, Forgotten, LockState, Sighting};
+use crate::lease::once::Ledger;
+use crate::report;
+
+/// How long forgetting may take: three or four requests.
+const FORGETTING: Duration = Duration::from_secs(15);
+/// How often it is tried while a lease that was broken lasts.
+const AGAIN: Duration = Duration::from_millis(250);
+
+/// Forgets.
+///
+/// # Errors
+/// A [`UsageError`], or what the store says.
+pub fn reset(typed: &args::Reset) -> anyhow::Result<ExitAction> {
+    if typed.all && typed.once_key.is_some() {
+        return Err(UsageError::new(
+            "--all and --once-key contradict each other: leave one out (is TRAFFICCOP_ONCE_KEY or TRAFFICCOP_ALL set?)",
+        )
+        .into());
+    }
+    if typed.once_key.as_deref() == Some("") {
+        return Err(
+            UsageError::new("--once-key is empty: name the task (is a variable unset?)").into(),
+        );
+    }
+    let target = LockTarget::of(&typed.lock)?;
+    let seen = run(target.look_at_one())?;
+    let view = LockView::of(&seen, OffsetDateTime::now_utc());
+    let shown = seen.record.as_ref().map(|record| record.once.clone());
+    let shown = shown.unwrap_or_default();
+    let nothing = |why: &str| {
+        let text = view.lines() + &report::plain(why) + ": nothing was forgotten\n";
+        answer(&text, ExitAction::Status(exit::NOT_FORGOTTEN))
+    };
+    let errands = match chosen(typed, &seen, &shown)? {
+        Ok(errands) => errands,
+        Err(why) => return nothing(&why),
+    };
+    let held = view.held == Some(true);
+    if held && !typed.force {
+        return nothing(
+            "somebody has the lock, and may be running that very task (wait until it is free, or say --force)",
+        );
+    }
+    let what = view.lines() + &consequence(&errands, &target, seen.state) + "\n";
+    let written = answer(&what, ExitAction::Status(0))?;
+    if written != ExitAction::Status(0) {
+        return Ok(written);
+    }
+    if !typed.yes {
+        match report::ask("Forget it?")? {
+            Some(true) => {}
+            Some(false) => {
+                return answer(
+                    "nothing was forgotten\n",
+                    ExitAction::Status(exit::NOT_FORGOTTEN),
+                );
+            }
+            None => {
+                return Err(UsageError::new(
+                    "nothing was forgotten: there is no terminal to ask at: say --yes",
+                )
+                .into());
+            }
+        }
+    }
+    let went = run(async {
+        Ok(match &target {
+            LockTarget::Blob(blob) if held => by_force(blob, &errands, &shown, seen).await?,
+            LockTarget::Blob(blob) => blob.forget(&errands, &shown, limit()).await?,
+            LockTarget::File(file) => file.forget(&errands, &shown, held, limit()).await?,
+        })
+    })?;
+    let no = |why: &str| {
+        answer(
+            &format!("{why}: nothing was forgotten\n"),
+            ExitAction::Status(exit::NOT_FORGOTTEN),
+        )
+    };
+    match went {
+        Forgotten::Done => answer("forgotten\n", ExitAction::Status(0)),
+        Forgotten::Held if held => {
+            no("the lease is broken, and somebody was faster to get the lock than we were")
+        }
+        Forgotten::Held => no("somebody has got the lock meanwhile"),
+        Forgotten::Changed => no("what is known of it has changed meanwhile, look again"),
+        Forgotten::Nothing => no("it has been forgotten already"),
+    }
+}
+
+fn limit() -> Instant {
+    Instant::now() + FORGETTING
+}
+
+/// What is to be forgotten, or why there is nothing.
+fn chosen(
+    typed: &args::Reset,
+    seen: &Sighting,
+    shown: &Ledger,
+) -> Result<Result<Errands, String>, UsageError> {
+    let keys: BTreeSet<&str> = shown.entries().iter().map(|task| &*task.key).collect();
+    let keys: Vec<&str> = keys.into_iter().collect();
+    if typed.all {
+        let nothing = keys.is_empty() && !seen.unread;
+        return Ok(match nothing {
+            true => Err("there is no result".to_owned()),
+            false => Ok(Errands::All),
+        });
+    }
+    if seen.unread {
+        return Err(UsageError::new(format!(
+            "{}: its results cannot be read: say --all to have all of them forgotten",
+            seen.lock
+        )));
+    }
+    match (&typed.once_key, &keys[..]) {
+        (Some(key), keys) if keys.contains(&&**key) => Ok(Ok(Errands::Of(key.clone()))),
+        (Some(key), _) => Ok(Err(format!("there is no result of --once-key {key}"))),
+        (None, []) => Ok(Err("there is no result".to_owned())),
+        (None, [key]) => Ok(Ok(Errands::Of((*key).to_owned()))),
+        (None, keys) => Err(UsageError::new(format!(
+            "{}: there are {} tasks: name one with --once-key ({}), or say --all",
+            seen.lock,
+            keys.len(),
+            report::plain(&keys.join(", "))
+        ))),
+    }
+}
+
+/// Breaks the lease of the tenure that was shown, and forgets as soon as that lets us.
+async fn by_force(
+    blob: &Inspector,
+    errands: &Errands,
+    shown: &Ledger,
+    seen: Sighting,
+) -> Result<Forgotten, Failure> {
+    let rest = match attempt(blob, seen, None).await? {
+        Broken::Within(rest) => rest,
+        Broken::Free => Duration::ZERO,
+        Broken::Changed => return Ok(Forgotten::Held),
+    };
+    let give_up_at = Instant::now() + rest + LIMIT;
+    loop {
+        match blob.forget(errands, shown, limit()).await? {
+            // The broken lease still, or one that was faster than we are.
+            Forgotten::Held if Instant::now() < give_up_at => tokio::time::sleep(AGAIN).await,
+            went => return Ok(went),
+        }
+    }
+}
+
+/// What will happen, before it does.
+fn consequence(errands: &Errands, target: &LockTarget, state: LockState) -> String {
+    let what = match errands {
+        Errands::Of(key) => format!(
+            "What is known of the task {} is forgotten: the next 'run --once' of it that gets control runs its command again.",
+            report::plain(key)
+        ),
+        Errands::All => "What is known of ALL tasks of this lock is forgotten: the next 'run --once' of each that gets control runs its command again."
+            .to_owned(),
+    };
+    let force = match (state, target) {
+        (LockState::Missing | LockState::Free, _) => "",
+        (LockState::Held | LockState::Breaking, LockTarget::Blob(_)) => {
+            " Somebody has the lock, so its lease is BROKEN first: the holder learns of it with its next \
+             renewal and stops its command before the lease ends, within 60 seconds. What it was running \
+             is not recorded. It competes again, unless it runs with --if-lost exit."
+        }
+        (LockState::Held | LockState::Breaking, LockTarget::File(_)) => {
+            " Somebody has the lock, and goes on undisturbed: if it runs that very task, its result is \
+             recorded all the same; if it records one in this very moment, that can be lost, and the task \
+             is then run again."
+        }
+    };
+    what + force
+}

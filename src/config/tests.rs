@@ -1,0 +1,440 @@
+//! What the plan makes of what was typed. The environment is not read: clap's part in it is tested
+//! with the binary.
+
+use super::*;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+use crate::core::{After, Habits, Restart};
+use clap::FromArgMatches;
+
+fn place() -> Host {
+    Host {
+        host: "web1".into(),
+        pid: 42,
+        seed: 7,
+        outer: None,
+    }
+}
+
+/// Parses without the environment, so that a variable of whoever runs the tests changes nothing.
+fn typed(words: &[&str]) -> args::Run {
+    let definition = args::definition().mut_subcommand("run", |run| {
+        run.mut_args(|arg| arg.env(None::<&'static str>))
+    });
+    let line = ["trafficcop", "run"].iter().chain(words);
+    let matches = definition.try_get_matches_from(line).expect("it parses");
+    match args::Cli::from_arg_matches(&matches).expect("it fits").verb {
+        args::Verb::Run(run) => *run,
+        other => panic!("not a run: {other:?}"),
+    }
+}
+
+fn plan(line: &str) -> Result<Config, UsageError> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    Config::new(typed(&words), &place())
+}
+
+#[test]
+fn the_defaults_are_those_of_the_design() {
+    let plan = plan("--blob locks/a -- job --now").unwrap();
+    assert_eq!(
+        plan.lock,
+        Lock::Blob {
+            target: "locks/a".into(),
+            options: crate::azure::AuthOptions::default(),
+            create: true,
+            page_blob: None
+        }
+    );
+    let seconds = Duration::from_secs;
+    assert_eq!(plan.lease, seconds(60));
+    let budget = plan.rules.budget.unwrap();
+    assert_eq!(budget.renew_every, seconds(20));
+    assert_eq!(budget.grace_on_loss, seconds(10));
+    assert_eq!(budget.margin, seconds(2));
+    assert_eq!(plan.rules.poll, Some(Duration::from_secs(2)));
+    assert_eq!(plan.rules.wait, None);
+    assert_eq!(plan.rules.grace, seconds(30));
+    assert_eq!(plan.rules.stop_signal, libc::SIGTERM);
+    assert_eq!(plan.rules.if_lost, IfLost::Compete);
+    assert_eq!(plan.rules.seed, 7);
+    assert_eq!(plan.conflict_status, 75);
+    assert_eq!(plan.candidate.identity, "web1-42");
+    assert_eq!(plan.candidate.command, "job --now");
+    assert_eq!(plan.contain, Contain::Auto);
+    assert!(plan.status_file.is_none() && plan.volume == Volume::Normal);
+}
+
+#[test]
+fn the_budget_scales_with_the_lease_until_it_is_told_otherwise() {
+    for (lease, grace, margin) in [(60, 10, 2), (30, 5, 1), (15, 3, 1)] {
+        let plan = plan(&format!("--blob c/a --lease {lease}s job")).unwrap();
+        let budget = plan.rules.budget.unwrap();
+        assert_eq!(budget.grace_on_loss.as_secs(), grace, "{lease}");
+        assert_eq!(budget.margin.as_secs(), margin, "{lease}");
+    }
+    let plan = plan("--blob c/a --grace-on-loss 4s --margin 1500ms job").unwrap();
+    let budget = plan.rules.budget.unwrap();
+    assert_eq!(budget.grace_on_loss, Duration::from_secs(4));
+    assert_eq!(budget.margin, Duration::from_millis(1500));
+}
+
+#[test]
+fn a_grace_longer_than_the_lease_is_fine_when_a_stop_is_asked_for() {
+    assert_eq!(
+        plan("--blob c/a --lease 15 --grace 5m job")
+            .unwrap()
+            .rules
+            .grace,
+        Duration::from_secs(300)
+    );
+}
+
+#[test]
+fn a_file_is_not_leased_by_anybody_s_limits() {
+    let plan = plan("--file /tmp/x --lease 80s job").unwrap();
+    assert_eq!(plan.rules.poll, Some(Duration::from_secs(2)));
+    assert_eq!(plan.lease, Duration::from_secs(80));
+}
+
+#[test]
+fn waiting_is_for_ever_for_a_while_or_not_at_all() {
+    let wait = |line: &str| plan(line).unwrap().rules.wait;
+    assert_eq!(wait("--file x job"), None);
+    assert_eq!(wait("-n --file x job"), Some(Duration::ZERO));
+    assert_eq!(wait("-w 1m --file x job"), Some(Duration::from_secs(60)));
+    assert_eq!(plan("-nE0 --file x job").unwrap().conflict_status, 0);
+    assert_eq!(plan("-E 255 --file x job").unwrap().conflict_status, 255);
+}
+
+#[test]
+fn habits_are_off_until_asked_for() {
+    let habits = |line: &str| plan(line).unwrap().rules.habits;
+    assert_eq!(habits("--file x job"), Habits::default());
+    assert_eq!(habits("--file x --restart never job"), Habits::default());
+    let restart = |after, limit, window| {
+        Some(Restart {
+            after,
+            limit,
+            window: Duration::from_secs(window),
+        })
+    };
+    assert_eq!(
+        habits("--file x --restart always job").restart,
+        restart(After::Any, 5, 300)
+    );
+    let line = "--blob c/a --restart on-failure --restart-limit 3 --restart-window 1m --max-hold 1h --min-hold 1m --cooldown 10s job";
+    let wanted = Habits {
+        restart: restart(After::Failure, 3, 60),
+        max_hold: Some(Duration::from_secs(3600)),
+        min_hold: Some(Duration::from_secs(60)),
+        cooldown: Some(Duration::from_secs(10)),
+    };
+    assert_eq!(habits(line), wanted);
+    assert!(plan("--blob c/a --lease 15 --max-hold 15s job").is_ok());
+}
+
+#[test]
+fn what_cannot_be_is_refused_in_one_line_that_helps() {
+    for (line, words) in [
+        ("--file x", &["no command", "--"][..]),
+        ("job", &["--blob", "--file"]),
+        (
+            "--blob c/a --file x job",
+            &["two locks", "c/a", "exactly one"],
+        ),
+        ("--blob c/a --lease 14s job", &["--lease 14s", "take 15s"]),
+        ("--blob c/a --lease 61s job", &["--lease 61s", "take 60s"]),
+        (
+            "--blob c/a --lease 15500ms job",
+            &["whole seconds", "take 15s"],
+        ),
+        (
+            "--blob c/a --lease infinite job",
+            &["infinite", "15s to 60s"],
+        ),
+        ("--file x --lease=-1 job", &["infinite"]),
+        (
+            "--blob c/a --lease soon job",
+            &["--lease", "'soon'", "1m30s"],
+        ),
+        (
+            "--blob c/a --page-blob=1000 job",
+            &["--page-blob", "512", "1024 would do"],
+        ),
+        ("--blob c/a --page-blob=9T job", &["--page-blob", "8T"]),
+        (
+            "--blob c/a --page-blob --no-create job",
+            &["--page-blob", "--no-create"],
+        ),
+        ("--blob c/a --shared job", &["--shared", "on a blob"]),
+        ("--blob c/a --poll 0 job", &["--poll 0s", "100ms"]),
+        ("--blob c/a --poll 2h job", &["--poll 2h", "1h"]),
+        ("--file x --emulator job", &["--emulator", "on a file"]),
+        ("--file x --no-create job", &["--no-create", "on a file"]),
+        ("--file x --page-blob job", &["--page-blob", "on a file"]),
+        (
+            "--file x --heartbeat on job",
+            &["--heartbeat is gone", "leave it out"],
+        ),
+        (
+            "--file x -n -w 3 job",
+            &["--no-wait", "--wait 3", "contradict"],
+        ),
+        ("--file x -E 600 job", &["600", "0 to 255"]),
+        ("--file x -E-1 job", &["-1", "0 to 255"]),
+        (
+            "--file x --stop-signal FOO job",
+            &["--stop-signal", "'FOO'"],
+        ),
+        ("--file x --stop-signal STOP job", &["--stop-signal", "end"]),
+        (
+            "--file x --status-file / job",
+            &["--status-file", "directory"],
+        ),
+        ("--file x -q -v job", &["--quiet", "--verbose"]),
+        ("--file x --event-log / job", &["--event-log", "directory"]),
+        (
+            "--file x --event-log ./x job",
+            &["--event-log", "lock's file"],
+        ),
+        (
+            "--file x --slots 2 --event-log ./x.1 job",
+            &["--event-log", "lock's file"],
+        ),
+        (
+            "--file x --status-file s --event-log ./s job",
+            &["--event-log", "status file"],
+        ),
+        (
+            "--file x --event-log there/is/none job",
+            &["--event-log", "no such directory"],
+        ),
+        (
+            "--file x --status-file ./x job",
+            &["--status-file", "lock's file"],
+        ),
+        (
+            "--file x --restart always --restart-limit 0 job",
+            &["--restart-limit 0", "--restart never"],
+        ),
+        (
+            "--file x --restart always --restart-limit=-1 job",
+            &["--restart-limit", "'-1'"],
+        ),
+        (
+            "--file x --restart always --restart-limit 10 --restart-window 3m job",
+            &["--restart-limit 10", "never be hit", "3m1s", "3m"],
+        ),
+        (
+            "--file x --restart always --restart-window 0 job",
+            &["--restart-limit 5", "31s", "--restart-window 0s"],
+        ),
+        (
+            "--file x --restart-limit 3 job",
+            &["--restart-limit", "--restart on-failure"],
+        ),
+        (
+            "--file x --restart never --restart-window 3m job",
+            &["--restart-window", "nothing is restarted"],
+        ),
+        (
+            "--blob c/a --max-hold 59s job",
+            &["--max-hold 59s", "--lease (60s)"],
+        ),
+        ("--file x --max-hold 10ms job", &["--max-hold 10ms", "1s"]),
+        ("--file x --min-hold 0 job", &["--min-hold 0s"]),
+        (
+            "--file x --min-hold 1m --restart always job",
+            &["--min-hold", "--restart always", "contradict"],
+        ),
+        (
+            "--file x --min-hold 2m --max-hold 1m job",
+            &["--min-hold 2m", "--max-hold 60s"],
+        ),
+        ("--file x --cooldown 1m job", &["--cooldown", "--max-hold"]),
+        (
+            "--file x --restart never --cooldown 1m job",
+            &["--cooldown", "--restart"],
+        ),
+        (
+            "--blob c/a --max-hold 5m --cooldown 2s job",
+            &["--cooldown 2s", "2s400ms"],
+        ),
+        (
+            "--file x --max-hold 5m --cooldown 0 job",
+            &["--cooldown 0s", "100ms"],
+        ),
+        ("--blob c/a --grace-on-loss 50s job", &[]),
+        ("--blob c/a --lease 15 --margin 9s job", &[]),
+    ] {
+        let refusal = plan(line).map(|_| ()).expect_err(line);
+        assert_eq!(refusal.status(), 64);
+        let text = refusal.to_string();
+        assert!(!text.contains('\n') && !text.is_empty(), "{line}: {text}");
+        for word in words {
+            assert!(
+                text.contains(word),
+                "{line}: '{text}' does not say '{word}'"
+            );
+        }
+    }
+}
+
+#[test]
+fn empty_and_unprintable_values_are_refused() {
+    for words in [
+        &["--file", "", "job"][..],
+        &["--blob", "", "job"],
+        &["--file", "x", ""],
+        &["--file", "x", "--identity", "", "job"],
+        &["--file", "x", "--identity", "a\nb", "job"],
+        &["--file", "x", "--identity", &"a".repeat(129), "job"],
+        &["--file", "x", "--status-file", "", "job"],
+        &["--file", "x", "--event-log", "", "job"],
+    ] {
+        assert!(Config::new(typed(words), &place()).is_err(), "{words:?}");
+    }
+}
+
+#[test]
+fn the_status_file_cannot_be_the_lock_by_another_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    std::fs::write(at("lock"), "").unwrap();
+    std::fs::hard_link(at("lock"), at("hard")).unwrap();
+    std::os::unix::fs::symlink(at("lock"), at("soft")).unwrap();
+    std::os::unix::fs::symlink(dir.path(), at("round")).unwrap();
+    let refused = |lock: &str, status: &str| {
+        let (lock, status) = (at(lock), at(status));
+        let words = [
+            "--file",
+            lock.to_str().unwrap(),
+            "--status-file",
+            status.to_str().unwrap(),
+            "job",
+        ];
+        Config::new(typed(&words), &place()).is_err()
+    };
+    assert!(refused("lock", "hard"));
+    assert!(refused("soft", "lock"));
+    assert!(refused("lock", "soft"));
+    assert!(refused("lock", "round/lock"));
+    assert!(refused("new", "round/new"));
+    assert!(!refused("lock", "status"));
+}
+
+#[test]
+fn a_command_is_shown_as_it_could_be_typed() {
+    let shown = |words: &[&[u8]]| {
+        let words: Vec<OsString> = words.iter().map(|w| OsStr::from_bytes(w).into()).collect();
+        quoted(&words)
+    };
+    assert_eq!(
+        shown(&[b"sh", b"-c", b"echo $HOME; it's"]),
+        r"sh -c 'echo $HOME; it'\''s'"
+    );
+    assert_eq!(
+        shown(&[b"", b"a=b", "\u{e9}t\u{e9}".as_bytes()]),
+        "'' a=b 'été'"
+    );
+    assert_eq!(shown(&[b"a\nb\t'\\\x1b\xff"]), r"$'a\nb\t\'\\\x1b\xff'");
+}
+
+#[test]
+fn a_long_command_is_cut_between_characters() {
+    let word = "é".repeat(200);
+    let plan = Config::new(typed(&["--file", "x", "job", &word]), &place()).unwrap();
+    let shown = plan.candidate.command;
+    assert!(shown.len() <= COMMAND_LIMIT && shown.len() > COMMAND_LIMIT - 2);
+    assert!(shown.starts_with("job 'é") && shown.ends_with('é'));
+    assert_eq!(plan.command[1], *word);
+}
+
+#[test]
+fn slots_are_counted_from_one_to_a_thousand() {
+    let slots = |line: &str| plan(&format!("--file a {line} -- job")).map(|plan| plan.slots);
+    assert_eq!(slots(""), Ok(1));
+    assert_eq!(slots("--slots 1000"), Ok(1000));
+    for (line, words) in [
+        ("--slots 0", "nobody"),
+        ("--slots 1001", "1 to 1000"),
+        ("--slots=-1", "1 to 1000"),
+        ("--slots two", "1 to 1000"),
+    ] {
+        let why = slots(line).unwrap_err().to_string();
+        assert!(why.contains(words), "{line}: {why}");
+    }
+}
+
+#[test]
+fn the_status_file_is_none_of_the_slots() {
+    let status = |line: &str| plan(&format!("--file a {line} -- job"));
+    assert!(status("--status-file a.1 --slots 2").is_err());
+    assert!(status("--status-file a.2 --slots 2").is_ok());
+    assert!(status("--status-file a --slots 2").is_ok());
+    assert!(status("--status-file a.0").is_ok());
+}
+
+#[test]
+fn a_key_or_a_slot_is_a_task_that_is_done_once() {
+    use crate::core::{OnFailure, Once};
+    let task = |line: &str| {
+        let plan = plan(&format!("--file a {line} -- job"))?;
+        Ok::<_, UsageError>(plan.rules.once.zip(plan.task))
+    };
+    assert_eq!(task(""), Ok(None));
+    let (once, task_of) = task("--once").unwrap().expect("a task");
+    assert_eq!((&*task_of.key, task_of.per), ("once", None));
+    assert_eq!((once.on_failure, once.attempts), (OnFailure::Retry, None));
+    let (_, by_key) = task("--once-key v7").unwrap().expect("a task");
+    assert_eq!((&*by_key.key, by_key.per), ("v7", None));
+    let (once, hourly) = task("--once-per 1h --once-attempts 3").unwrap().unwrap();
+    assert_eq!(
+        (&*hourly.key, hourly.per),
+        ("once", Some(Duration::from_secs(3600)))
+    );
+    assert_eq!(once.attempts, Some(3));
+    let (once, _) = task("--once --once-on-failure stop --once-attempts 1")
+        .unwrap()
+        .unwrap();
+    let stop = Once {
+        on_failure: OnFailure::Stop,
+        attempts: Some(1),
+    };
+    assert_eq!(once, stop);
+    assert!(task("--once --slots 1 --restart never").unwrap().is_some());
+}
+
+#[test]
+fn what_contradicts_a_task_is_refused_with_the_reason() {
+    let long = "k".repeat(129);
+    for (line, words) in [
+        ("--once-attempts 3", "add --once"),
+        ("--once-on-failure stop", "add --once"),
+        ("--once --restart always", "--once-attempts"),
+        ("--once --restart on-failure", "--restart and --once"),
+        ("--once-key a --max-hold 1h", "never done"),
+        ("--once-per 1h --min-hold 5m", "--min-hold and --once"),
+        ("--once --slots 2", "--slots and --once"),
+        ("--once-per 0", "needs a length"),
+        ("--once-per 0s", "needs a length"),
+        ("--once-per 1.5s", "whole seconds: take 1s"),
+        ("--once-per 500ms", "take 1s"),
+        ("--once-per soon", "--once-per"),
+        ("--once-key=", "is empty"),
+        (&format!("--once-key {long}"), "129 bytes"),
+        ("--once --once-attempts 0", "no run at all"),
+        ("--once --once-attempts many", "not a number"),
+        (
+            "--once --once-on-failure stop --once-attempts 2",
+            "choose one",
+        ),
+    ] {
+        let why = plan(&format!("--file a {line} -- job"))
+            .unwrap_err()
+            .to_string();
+        assert!(why.contains(words), "{line}: {why}");
+    }
+}

@@ -1,0 +1,183 @@
+//! What of a `work` command line is refused, and what it becomes.
+
+use super::*;
+use crate::config::Encoding;
+
+fn plan(line: &str) -> Result<Work, UsageError> {
+    let words = ["trafficcop", "work"]
+        .into_iter()
+        .chain(line.split_whitespace());
+    let typed = args::parse(words.map(OsString::from)).unwrap();
+    let args::Verb::Work(typed) = typed.verb else {
+        panic!("not work");
+    };
+    let place = Host {
+        host: "web1".into(),
+        pid: 42,
+        seed: 1,
+        outer: None,
+    };
+    Work::new(*typed, &place)
+}
+
+fn refused(line: &str) -> String {
+    plan(line).unwrap_err().to_string()
+}
+
+fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+#[test]
+fn what_is_not_said_is_as_documented() {
+    let plan = plan("--queue orders -- job").unwrap();
+    let Source::Storage(storage) = &plan.source else {
+        panic!("{:?}", plan.source);
+    };
+    assert_eq!((storage.lock_time, plan.renew_at), (secs(60), 70));
+    assert_eq!(storage.encoding, Encoding::Auto);
+    assert_eq!((plan.concurrency, plan.max_attempts), (1, Some(5)));
+    assert_eq!(plan.retry_delay, (secs(10), secs(300)));
+    assert_eq!(plan.dead_letter_exit, [65..=65]);
+    assert_eq!(plan.retry_exit, [75..=75]);
+    assert_eq!((plan.grace, plan.kill_after), (secs(30), secs(10)));
+    assert_eq!(
+        (plan.timeout, plan.idle_exit, plan.max_messages),
+        (None, None, None)
+    );
+    assert_eq!((plan.max_body, plan.in_directories), (100 << 20, false));
+    assert_eq!(plan.identity, "web1-42");
+    assert_eq!(plan.command, ["job"]);
+}
+
+#[test]
+fn what_is_said_is_understood() {
+    let plan = plan(
+        "--queue q -j 8 --lock-time 2s --renew-at 50 --retry-delay 0s --max-body 64K \
+         --dead-letter-exit 1-60,65 --retry-exit none --message file --encoding text -- job -j 9",
+    )
+    .unwrap();
+    assert_eq!((plan.concurrency, plan.max_body), (8, 64 << 10));
+    let Source::Storage(storage) = &plan.source else {
+        panic!("{:?}", plan.source);
+    };
+    assert_eq!((storage.lock_time, plan.renew_at), (secs(2), 50));
+    assert_eq!(plan.retry_delay, (Duration::ZERO, Duration::ZERO));
+    assert_eq!(plan.dead_letter_exit, [1..=60, 65..=65]);
+    assert!(plan.retry_exit.is_empty() && plan.in_directories);
+    assert_eq!(plan.command, ["job", "-j", "9"]);
+}
+
+#[test]
+fn one_message_is_one() {
+    assert_eq!(
+        plan("--queue q --once -- job").unwrap().max_messages,
+        Some(1)
+    );
+    assert!(refused("--queue q --once -j 2 -- job").contains("one slot"));
+    assert!(refused("--queue q --once --max-messages 2 -- job").contains("contradict"));
+}
+
+#[test]
+fn what_cannot_be_is_refused_in_one_line() {
+    for (line, word) in [
+        ("--queue q", "no command"),
+        ("-- job", "no queue"),
+        ("--queue= -- job", "--queue is empty"),
+        ("--queue q -j 0 -- job", "-j 0: take a number from 1 to 128"),
+        ("--queue q -j many -- job", "-j many"),
+        ("--queue q --lock-time 1s -- job", "take 2s to 7d"),
+        ("--queue q --lock-time 8d -- job", "take 2s to 7d"),
+        (
+            "--queue q --lock-time 2500ms -- job",
+            "whole seconds: take 2s",
+        ),
+        ("--queue q --renew-at 5% -- job", "take 10% to 90%"),
+        ("--queue q --renew-at soon -- job", "take 10% to 90%"),
+        ("--queue q --max-attempts 0 -- job", "--max-attempts 0"),
+        ("--queue q --retry-delay 5m..10s -- job", "swap them"),
+        ("--queue q --retry-delay 8d -- job", "7d at most"),
+        ("--queue q --retry-delay x -- job", "--retry-delay"),
+        ("--queue q --dead-letter-exit 0 -- job", "has done its work"),
+        ("--queue q --dead-letter-exit 9-3 -- job", "smaller"),
+        ("--queue q --retry-exit 256 -- job", "1 to 255"),
+        ("--queue q --timeout 0s -- job", "no limit"),
+        ("--queue q --max-body 0 -- job", "--max-body 0"),
+        ("--queue q --max-body 2G -- job", "--max-body 2G"),
+        ("--queue q --max-messages 0 -- job", "--max-messages 0"),
+        ("--queue q --quiet --verbose -- job", "contradict"),
+        ("--queue q --status-file / -- job", "--status-file"),
+    ] {
+        let line_ = refused(line);
+        assert!(
+            line_.contains(word) && !line_.contains('\n'),
+            "{line}: {line_}"
+        );
+    }
+}
+
+#[cfg(feature = "service-bus")]
+#[test]
+fn a_queue_on_service_bus_has_what_it_has_and_nothing_else() {
+    let bus = |line: &str| match plan(line).unwrap().source {
+        Source::ServiceBus(bus) => bus,
+        storage => panic!("{storage:?}"),
+    };
+    let whole = "--service-bus ns/orders --lock-time 7500ms --auth managed -- job";
+    let orders = bus(whole);
+    assert_eq!(orders.asked.entity, "ns/orders");
+    assert_eq!(orders.lock_time, Some(Duration::from_millis(7500)));
+    assert_eq!(orders.options.auth, crate::azure::Auth::Managed);
+    let plain = plan("--service-bus orders -- job").unwrap();
+    assert_eq!(plain.max_attempts, None, "the queue's own");
+    assert!(plain.source.puts_aside());
+    let few = plan("--service-bus orders --max-attempts 3 -- job").unwrap();
+    assert_eq!(few.max_attempts, Some(3));
+    let dead = "--service-bus orders --dead-letter-queue --connection-string-env BUS -- job";
+    let dead = plan(dead).unwrap();
+    assert!(!dead.source.puts_aside());
+    for (line, word) in [
+        ("--queue q --service-bus q -- job", "contradict"),
+        ("--service-bus= -- job", "--service-bus is empty"),
+        ("--service-bus q --create -- job", "az servicebus"),
+        (
+            "--service-bus q --emulator -- job",
+            "UseDevelopmentEmulator",
+        ),
+        (
+            "--service-bus q --poison-queue p -- job",
+            "dead-letter queue",
+        ),
+        ("--service-bus q --encoding text -- job", "bytes"),
+        ("--service-bus q --lock-time 4s -- job", "5s to 5m"),
+        ("--service-bus q --lock-time 6m -- job", "5s to 5m"),
+        ("--service-bus q --renew-at 0 -- job", "10% to 90%"),
+        ("--service-bus q -j 0 -- job", "-j 0"),
+        (
+            "--service-bus q --dead-letter-queue --max-attempts 3 -- job",
+            "--max-attempts does not go",
+        ),
+        (
+            "--service-bus q --dead-letter-queue --dead-letter-exit 3 -- job",
+            "--dead-letter-exit does not go",
+        ),
+        (
+            "--service-bus q --connection-string-env Endpoint=sb://h;SharedAccessKey=s3cret -- job",
+            "name of a variable",
+        ),
+        (
+            "--queue q --dead-letter-queue -- job",
+            "belongs to --service-bus",
+        ),
+        (
+            "--queue q --connection-string-env BUS -- job",
+            "belongs to --service-bus",
+        ),
+    ] {
+        let said = refused(line);
+        assert!(
+            said.contains(word) && !said.contains("s3cret"),
+            "{line}: {said}"
+        );
+    }
+}
