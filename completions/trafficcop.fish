@@ -78,7 +78,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l restart-li
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l restart-window -d 'The time in which --restart-limit counts [default: 5m]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l max-hold -d 'Hand control over after this time: stop the command, give the lock back, compete again' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l min-hold -d 'Keep the lock this long although the command has ended by itself' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l cooldown -d 'How long to stand back after control was handed over [default: twice --poll; 500ms on a local file]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l cooldown -d 'How long to cool down (not to compete) after control was handed over [default: twice --poll; 500ms on a local file]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l once-key -d 'The name of the task: with each key the command runs once more [default: once]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l once-per -d 'Run it once in every slot of this length, by the clock of the store' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l once-on-failure -d 'What a failed run means [default: retry]' -r -f -a "retry\t'After a back-off of 1 to 30 seconds the next candidate runs the command'
@@ -271,7 +271,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l event-lo
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l grace -d 'From the line \'standby\' until the lock is given back, when nothing is wrong [default: 5s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l control-file -d 'Keep a symbolic link here to the control file, for \'trafficcop check\'' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l max-hold -d 'Hand control over after this time, and compete again' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l cooldown -d 'How long to stand back after control was handed over [default: twice --poll]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l cooldown -d 'How long to cool down (not to compete) after control was handed over [default: twice --poll]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l vm-name -d 'What this machine is called in the events [default: what the metadata service says, else HOST]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l scheduled-events-endpoint -d 'Where the metadata service is; for tests' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l slots -d 'Let at most N instances have control at the same time [default: 1]' -r

@@ -14,7 +14,7 @@ mod commands;
 mod common;
 mod completions;
 mod elect;
-mod habits;
+mod hold_policy;
 mod hooks;
 #[cfg(feature = "http")]
 mod listen;
@@ -40,7 +40,7 @@ pub use commands::{
 pub use common::{Common, FOR_THE_STORE, IfLost, Log};
 pub use completions::{COMPLETIONS_EXAMPLES, COMPLETIONS_STATUS, Completions};
 pub use elect::{Announce, ELECT_EXAMPLES, ELECT_STATUS, Elect, FIELDS};
-pub use habits::{Habits, Restart};
+pub use hold_policy::{HoldPolicy, Restart};
 pub use hooks::Roles;
 #[cfg(feature = "http")]
 pub use listen::Listen;

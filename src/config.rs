@@ -11,7 +11,7 @@ use std::time::Duration;
 mod access;
 mod elect;
 mod files;
-mod habits;
+mod hold_policy;
 mod hooks;
 #[cfg(feature = "http")]
 mod listen;
@@ -245,7 +245,7 @@ impl Config {
                 args::IfLost::Compete => IfLost::Compete,
                 args::IfLost::Exit => IfLost::Exit,
             },
-            habits: habits::habits(&typed.habits, &lock, budget.lease, poll)?,
+            hold_policy: hold_policy::hold_policy(&typed.hold_policy, &lock, budget.lease, poll)?,
             once,
             seed: place.seed,
         };

@@ -16,7 +16,7 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use crate::clock::Instant;
 use crate::core::{Action, Cause, Ending, Event, Exit, Failure, Grant, Notice, State, Tenure};
 use crate::guardian::WorkloadEvent;
-use crate::lease::Store;
+use crate::lease::LeaseStore;
 use crate::signals::{SignalEvent, Signals};
 
 /// The longest sleep between two looks at the clock. Tokio's timers stand still while the machine
@@ -101,7 +101,7 @@ enum Answer {
 /// returns when the state machine is done.
 pub async fn drive(
     tenure: Tenure,
-    store: Arc<dyn Store>,
+    store: Arc<dyn LeaseStore>,
     workload: &mut dyn Workload,
     signals: &mut Signals,
     observer: &mut dyn Observer,
@@ -123,10 +123,10 @@ pub async fn drive(
         }
         // A lock that wakes its waiters is only waited for while the core would take it: who is
         // handed a lock and does not want it yet keeps everybody else out.
-        let listening = driver.store.terms().wakes && driver.tenure.listens() && !driver.acquiring;
+        let listening = driver.store.info().wakes && driver.tenure.listens() && !driver.acquiring;
         let freed = {
             let store = Arc::clone(&driver.store);
-            async move { store.freed().await }
+            async move { store.until_free().await }
         };
         let wake_at = driver.wake_at();
         if *driver.tenure.state() == State::Standby {
@@ -146,7 +146,7 @@ pub async fn drive(
 /// Everything one campaign has in its hands.
 struct Driver<'a> {
     tenure: Tenure,
-    store: Arc<dyn Store>,
+    store: Arc<dyn LeaseStore>,
     workload: &'a mut dyn Workload,
     observer: &'a mut dyn Observer,
     calls: FuturesUnordered<Reply>,
@@ -192,7 +192,7 @@ impl Driver<'_> {
             WorkloadEvent::Lost => self.tell(Event::GuardianLost),
             WorkloadEvent::TreeStuck => self.tell(Event::TreeStuck),
             WorkloadEvent::ClockJumped => self.tell(Event::ClockJumped),
-            WorkloadEvent::Unprepared { at, how } => self.tell(Event::Unprepared { at, how }),
+            WorkloadEvent::HookFailed { at, how } => self.tell(Event::HookFailed { at, how }),
             WorkloadEvent::Stopped
             | WorkloadEvent::LeftBehind
             | WorkloadEvent::Acting

@@ -31,7 +31,7 @@ use crate::core::{Cause, Ending, Exit, Notice, Tenure};
 use crate::driver::{Observer, Start, Workload, drive};
 use crate::exit::{self, ExitAction};
 use crate::guardian::{self, Program, Setup, StopAsked, WorkloadEvent};
-use crate::lease::{self, Store};
+use crate::lease::{self, LeaseStore};
 use crate::report;
 use crate::report::stdout::Voice;
 use crate::run::{
@@ -70,7 +70,7 @@ impl ProgressPipe {
 struct ReaderLines {
     voice: Voice,
     json: bool,
-    store: Arc<dyn Store>,
+    store: Arc<dyn LeaseStore>,
     identity: String,
     control: Option<String>,
     /// Whom we named last, with what token.
@@ -383,7 +383,7 @@ pub fn elect(mut plan: Config, telling: &Telling) -> anyhow::Result<ExitAction> 
 
 async fn campaign(
     plan: &Config,
-    store: Arc<dyn Store>,
+    store: Arc<dyn LeaseStore>,
     mut reader: ElectWorkload,
     mut signals: Signals,
     mut told: StdoutObserver,

@@ -18,10 +18,10 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::clock::Instant;
-use crate::core::{Budget, BudgetError, Ending, Habits, IfLost, Notice, Rules, Tenure};
+use crate::core::{Budget, BudgetError, Ending, HoldPolicy, IfLost, Notice, Rules, Tenure};
 use crate::driver::{Observer, Start, Workload, drive};
 use crate::guardian::WorkloadEvent;
-use crate::lease::Store;
+use crate::lease::LeaseStore;
 use crate::signals::Signals;
 
 /// Where this instance stands.
@@ -46,7 +46,7 @@ pub enum Control {
 
 /// How to compete: see [`TrafficCop::with_store`].
 pub struct Builder {
-    store: Arc<dyn Store>,
+    store: Arc<dyn LeaseStore>,
     budget: Option<Budget>,
     poll: Duration,
 }
@@ -78,7 +78,7 @@ impl Builder {
         if let Some(budget) = &self.budget {
             budget.validate()?;
         }
-        let terms = self.store.terms();
+        let terms = self.store.info();
         let rules = Rules {
             budget: self.budget,
             poll: (!terms.wakes).then_some(self.poll),
@@ -89,7 +89,7 @@ impl Builder {
                 .map_or(Duration::ZERO, |budget| budget.grace_on_loss),
             stop_signal: libc::SIGTERM,
             if_lost: IfLost::Compete,
-            habits: Habits::default(),
+            hold_policy: HoldPolicy::default(),
             once: None,
             seed: fastrand::u64(..),
         };
@@ -141,8 +141,8 @@ impl TrafficCop {
     /// Prepares to compete for the lock of `store` ([`crate::lease::file::File`],
     /// [`crate::lease::blob::Blob`], or one of your own).
     #[must_use]
-    pub fn with_store(store: impl Store + 'static) -> Builder {
-        let budget = store.terms().lease.map(Budget::for_lease);
+    pub fn with_store(store: impl LeaseStore + 'static) -> Builder {
+        let budget = store.info().lease.map(Budget::for_lease);
         Builder {
             store: Arc::new(store),
             budget,

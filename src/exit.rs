@@ -151,7 +151,7 @@ impl ExitAction {
                 | Cause::GuardianLost,
                 _,
             ) => ExitAction::Status(LOST),
-            (Cause::Over(verdict), _) => ExitAction::Status(verdict.status),
+            (Cause::AlreadyDone(verdict), _) => ExitAction::Status(verdict.status),
             (
                 Cause::NotStarted {
                     errno: libc::ENOENT,
@@ -220,7 +220,7 @@ impl ExitAction {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::Sight;
+    use crate::core::HolderInfo;
 
     fn ending(cause: Cause, exit: Option<Exit>) -> Ending {
         Ending {
@@ -235,7 +235,7 @@ mod tests {
     fn every_cause_has_its_status() {
         let why = || "why".to_owned();
         let over = |status| {
-            Cause::Over(crate::core::Verdict {
+            Cause::AlreadyDone(crate::core::Verdict {
                 status,
                 holder: String::new(),
                 at: String::new(),
@@ -302,7 +302,7 @@ mod tests {
             (over(0), None, ExitAction::Status(0)),
             (over(137), None, ExitAction::Status(137)),
             (
-                Cause::NotObtained(Sight::default()),
+                Cause::NotObtained(HolderInfo::default()),
                 None,
                 ExitAction::Status(42),
             ),

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use crate::clock::Instant;
 use crate::core::Exit;
-use crate::core::habits::History;
+use crate::core::hold_policy::History;
 use crate::guardian::WorkloadEvent;
 pub use types::{Effect, HookConfig, HookNotice, Role, Term};
 

@@ -219,8 +219,8 @@ pub fn notice(notice: &Notice, now: Instant) {
             lease_fields::held().end();
             line.left = None;
         }
-        Notice::StandingBack { .. } => line.left = None,
-        Notice::StandingAside { .. } => {
+        Notice::CoolingDown { .. } => line.left = None,
+        Notice::Cordoned { .. } => {
             status_line::end();
             lease_fields::held().end();
             (line.token, line.left) = (None, None);
@@ -232,7 +232,7 @@ pub fn notice(notice: &Notice, now: Instant) {
         | Notice::BackingOff { .. }
         | Notice::Restarting
         | Notice::RestartsSpent
-        | Notice::Unprepared(_)
+        | Notice::HookFailed(_)
         | Notice::HoldOver
         | Notice::Keeping { .. }
         | Notice::Recorded { .. }

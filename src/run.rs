@@ -6,7 +6,7 @@
 mod observers;
 mod on_lost;
 #[cfg(feature = "entra")]
-mod vault;
+mod shared_token;
 mod workload;
 
 use std::ffi::OsStr;
@@ -27,7 +27,7 @@ use crate::guardian::{self, Guardian, Program, Setup, SharedBytes};
 use crate::hooks::HookConfig;
 use crate::lease::shared_file::{self, SharedFile};
 use crate::lease::slots::{self, Slots};
-use crate::lease::{self, SharedMemory, Store, blob, file};
+use crate::lease::{self, LeaseStore, SharedMemory, blob, file};
 use crate::report;
 use crate::runtime::runtime;
 #[cfg(feature = "http")]
@@ -194,13 +194,13 @@ pub(crate) fn no_guardian(refusal: guardian::Refusal) -> anyhow::Error {
 #[cfg(feature = "http")]
 fn server(
     listener: serve::Listener,
-    store: &dyn Store,
+    store: &dyn LeaseStore,
     guardian: &guardian::Guardian,
 ) -> anyhow::Result<serve::Server> {
     let control = guardian
         .view()
         .context("--listen: /leader could never say yes")?;
-    let lease = store.terms().lease;
+    let lease = store.info().lease;
     let shared_status =
         serve::SharedStatus::new(store.name(), lease, control, guardian.health_check());
     serve::Server::start(listener, shared_status).context("--listen: cannot start the server")
@@ -208,7 +208,7 @@ fn server(
 
 async fn campaign(
     plan: &Config,
-    store: Arc<dyn Store>,
+    store: Arc<dyn LeaseStore>,
     guardians: Guardians,
     mut observers: Observers,
 ) -> anyhow::Result<ExitAction> {
@@ -240,7 +240,7 @@ async fn campaign(
 /// Where a guardian could not get ready.
 pub(crate) fn workload(
     plan: &Config,
-    store: &Arc<dyn Store>,
+    store: &Arc<dyn LeaseStore>,
     guardians: Guardians,
 ) -> anyhow::Result<CommandWorkload> {
     let attend = |guardian: Guardian| guardian.attend().map_err(no_guardian);
@@ -267,8 +267,8 @@ pub(crate) fn workload(
 }
 
 /// The rules of the plan, as far as they have a meaning for this store.
-pub(crate) fn rules(plan: &Config, store: &dyn Store) -> Rules {
-    let terms = store.terms();
+pub(crate) fn rules(plan: &Config, store: &dyn LeaseStore) -> Rules {
+    let terms = store.info();
     let mut rules = plan.rules.clone();
     rules.budget = terms.lease.and(rules.budget);
     rules.poll = rules.poll.filter(|_| !terms.wakes);
@@ -299,7 +299,7 @@ fn looking(slots: Slots, plan: &Config) -> Slots {
 }
 
 /// The store of the plan; what speaks against it before anything is started comes as an ending.
-pub(crate) fn open(plan: &Config) -> anyhow::Result<Result<Arc<dyn Store>, Ending>> {
+pub(crate) fn open(plan: &Config) -> anyhow::Result<Result<Arc<dyn LeaseStore>, Ending>> {
     match &plan.lock {
         Lock::Blob {
             target,
@@ -313,7 +313,7 @@ pub(crate) fn open(plan: &Config) -> anyhow::Result<Result<Arc<dyn Store>, Endin
             let account = Account::find(&variable, options, target.url())
                 .map_err(|why| refuse(why.to_string()))?;
             #[cfg(feature = "entra")]
-            let account = vault::handed_on(account);
+            let account = shared_token::handed_on(account);
             blob::prepare_orphan_release(account.clone());
             if plan.looks_once() {
                 tracing::debug!("credential: {}", account.kind());
@@ -353,7 +353,7 @@ pub(crate) fn open(plan: &Config) -> anyhow::Result<Result<Arc<dyn Store>, Endin
                 candidate: plan.candidate.clone(),
                 create: true,
             };
-            let opened: Result<Arc<dyn Store>, _> = if plan.slots > 1 {
+            let opened: Result<Arc<dyn LeaseStore>, _> = if plan.slots > 1 {
                 Slots::of_files(config, plan.slots).map(|slots| Arc::new(looking(slots, plan)) as _)
             } else {
                 file::File::open(config).map(|store| {
@@ -370,7 +370,7 @@ pub(crate) fn open(plan: &Config) -> anyhow::Result<Result<Arc<dyn Store>, Endin
 }
 
 /// The store of a lock on a shared drive. The drive is not asked anything yet: it may hang.
-fn open_shared(plan: &Config, path: &Path) -> anyhow::Result<Arc<dyn Store>> {
+fn open_shared(plan: &Config, path: &Path) -> anyhow::Result<Arc<dyn LeaseStore>> {
     let leases = SHORTEST_LEASE..=LONGEST_LEASE;
     if !leases.contains(&plan.lease) {
         return Err(UsageError::new(format!(

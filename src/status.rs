@@ -21,7 +21,7 @@ pub struct Status {
     /// What the instance does: `standby`, `preparing` (in control; the standby command is being
     /// stopped, or `--on-acquire` runs), `holding`, `resting` (in control, nothing runs),
     /// `recording` (the result of `--once`, which the store does not take), `draining`, `released`,
-    /// `standing back` (after handing control over), ... `done`; of a worker `waiting` (no message),
+    /// `cooling down` (after handing control over), ... `done`; of a worker `waiting` (no message),
     /// `working`, `draining` (taking no more), `done`.
     pub state: String,
     /// Since when, by the wall clock (RFC 3339, UTC).
@@ -74,7 +74,7 @@ impl Status {
 pub const FIELDS: &[(&str, &str)] = &[
     (
         "state",
-        "what the instance does: starting, standby, preparing (in control; the standby command is being stopped, or --on-acquire runs), holding, resting (in control, nothing runs), recording (the result of --once, which the store does not take), draining, released, standing back (after handing control over), standing aside (something is announced for this machine: see --scheduled-events), done; of a worker: waiting (there is no message), working, draining (it takes no more), done",
+        "what the instance does: starting, standby, preparing (in control; the standby command is being stopped, or --on-acquire runs), holding, resting (in control, nothing runs), recording (the result of --once, which the store does not take), draining, released, cooling down (after handing control over), cordoned (something is announced for this machine: see --scheduled-events), done; of a worker: waiting (there is no message), working, draining (it takes no more), done",
     ),
     ("since", "since when, by the wall clock (RFC 3339, UTC)"),
     ("lock", "the lock's address; with --slots that of the slot"),

@@ -347,7 +347,7 @@ fn files_say_what_they_are_for_and_stay_small() {
 fn a_broken_rule_is_seen() {
     assert_eq!(strangers("core", "use crate::clock::Instant;"), [""; 0]);
     assert_eq!(
-        strangers("core", "use crate::lease::Store;"),
+        strangers("core", "use crate::lease::LeaseStore;"),
         ["core knows lease"]
     );
     assert_eq!(

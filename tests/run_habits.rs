@@ -233,7 +233,7 @@ fn a_machine_on_which_the_command_cannot_work_passes_it_on() {
     for words in [
         "as often as --restart-limit allows",
         "gave the lock back",
-        "standing back for",
+        "cooling down for",
     ] {
         assert!(log.contains(words), "'{words}' is not in\n{log}");
     }
@@ -323,7 +323,7 @@ fn a_stop_during_the_cool_down_ends_it_at_once() {
     let scene = Scene::new();
     let options = ["--max-hold", "1s", "--cooldown", "1h"];
     let mut one = instance(&scene, "one", &options, &[]);
-    one.await_log("standing back for");
+    one.await_log("cooling down for");
     let other = scene.run_on_file().arg("-n").command(["true"]).finish();
     assert_eq!(other.ended, Ended::Code(0), "the lock is free");
     one.signal(Signal::SIGINT);
@@ -399,7 +399,7 @@ fn the_status_file_says_resting_and_standing_back() {
     options.extend(["--restart-limit", "2", "--cooldown", "1h"]);
     let mut one = instance(&scene, "one", &options, &FAILING);
     await_state("resting");
-    await_state("standing back");
+    await_state("cooling down");
     one.signal(Signal::SIGTERM);
     assert_eq!(one.wait(), TERM);
     await_state("done");

@@ -54,7 +54,7 @@ pub struct Elect {
     )]
     pub max_hold: Option<String>,
 
-    /// How long to stand back after control was handed over [default: twice --poll]
+    /// How long to cool down (not to compete) after control was handed over [default: twice --poll]
     #[arg(
         long,
         value_name = "D",

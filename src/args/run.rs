@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Args, ValueEnum};
 
-use super::{Common, FOR_THE_STORE, Habits, Once, Roles, with_examples};
+use super::{Common, FOR_THE_STORE, HoldPolicy, Once, Roles, with_examples};
 use crate::exit;
 
 /// What can be said of a run.
@@ -63,7 +63,7 @@ pub struct Run {
 
     /// Restarts, and handing control round.
     #[command(flatten)]
-    pub habits: Habits,
+    pub hold_policy: HoldPolicy,
 
     /// A task that is to be done once.
     #[command(flatten)]

@@ -20,7 +20,7 @@ use super::env::EntraEnv;
 use super::error::ServiceError;
 use super::service_clock::ServiceClock;
 #[cfg(feature = "entra")]
-use super::token_cache::Vault;
+use super::token_cache::SharedToken;
 use super::transport::Client;
 use crate::clock::Instant;
 
@@ -169,8 +169,11 @@ impl Account {
     /// process that will be forked.
     #[cfg(feature = "entra")]
     #[must_use]
-    pub fn with_vault(mut self, make: impl FnOnce() -> Option<Arc<dyn Vault>>) -> Account {
-        if let Some(credential) = self.credential.with_vault(make) {
+    pub fn with_shared_token(
+        mut self,
+        make: impl FnOnce() -> Option<Arc<dyn SharedToken>>,
+    ) -> Account {
+        if let Some(credential) = self.credential.with_shared_token(make) {
             self.credential = credential;
         }
         self

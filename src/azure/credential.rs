@@ -13,7 +13,7 @@ use super::error::ServiceError;
 use super::service_clock::ServiceClock;
 use super::shared_key::SharedKey;
 #[cfg(feature = "entra")]
-use super::token_cache::{Bearer, TokenCache, Vault};
+use super::token_cache::{Bearer, SharedToken, TokenCache};
 use super::transport::Client;
 use crate::clock::Instant;
 
@@ -101,14 +101,14 @@ impl Credential {
 
     /// The same, with a vault for the token; `None` where there is no token.
     #[cfg(feature = "entra")]
-    pub(super) fn with_vault(
+    pub(super) fn with_shared_token(
         &self,
-        vault: impl FnOnce() -> Option<Arc<dyn Vault>>,
+        shared_token: impl FnOnce() -> Option<Arc<dyn SharedToken>>,
     ) -> Option<Credential> {
         match self {
-            Credential::Token(tokens) => {
-                Some(Credential::Token(Arc::new(tokens.with_vault(vault()?))))
-            }
+            Credential::Token(tokens) => Some(Credential::Token(Arc::new(
+                tokens.with_shared_token(shared_token()?),
+            ))),
             Credential::Key(_) | Credential::Sas(_) => None,
         }
     }

@@ -42,7 +42,7 @@ pub use service_bus::BusTokens;
 pub use service_bus::{BusCredential, ServiceBus, ServiceBusOptions};
 pub use timeout::before;
 #[cfg(feature = "entra")]
-pub use token_cache::Vault;
+pub use token_cache::SharedToken;
 
 pub(crate) use address::split_url;
 pub(crate) use service_clock::ServiceClock;

@@ -143,7 +143,7 @@ impl Follower {
         if std::mem::replace(&mut self.told, true) {
             tracing::debug!("scheduled events: {why}");
         } else if self.said.is_some() {
-            tracing::warn!("scheduled events cannot be had: {why}; standing aside until they can");
+            tracing::warn!("scheduled events cannot be had: {why}; cordoned until they can");
         } else {
             tracing::warn!(
                 "scheduled events cannot be had: {why}; going on without them, and asking again now and then"

@@ -62,7 +62,7 @@ pub(super) trait Issuer: Send + Sync {
 
 /// Where the present token is kept for the processes that were forked from this one. Not a file:
 /// memory that they share.
-pub trait Vault: Send + Sync {
+pub trait SharedToken: Send + Sync {
     /// Keeps these bytes instead of those before. What is too long is not kept, nor is what was
     /// there before.
     fn put(&self, bytes: &[u8]);
@@ -95,7 +95,7 @@ struct Shared {
     changed: Notify,
     /// The time to ask next is another one, or has come while tokio's timers stood still.
     look: Notify,
-    vault: Option<Arc<dyn Vault>>,
+    shared_token: Option<Arc<dyn SharedToken>>,
 }
 
 /// See the module's text.
@@ -107,28 +107,35 @@ pub(crate) struct TokenCache {
 
 impl TokenCache {
     /// Nothing is asked for before the first request.
-    pub(super) fn new(issuer: Arc<dyn Issuer>, vault: Option<Arc<dyn Vault>>) -> TokenCache {
+    pub(super) fn new(
+        issuer: Arc<dyn Issuer>,
+        shared_token: Option<Arc<dyn SharedToken>>,
+    ) -> TokenCache {
         TokenCache {
             issuer,
             shared: Arc::new(Shared {
                 state: Mutex::default(),
                 changed: Notify::new(),
                 look: Notify::new(),
-                vault,
+                shared_token,
             }),
             renewing: Mutex::default(),
         }
     }
 
     /// The same, with a vault for the processes that will be forked.
-    pub(super) fn with_vault(&self, vault: Arc<dyn Vault>) -> TokenCache {
-        TokenCache::new(Arc::clone(&self.issuer), Some(vault))
+    pub(super) fn with_shared_token(&self, shared_token: Arc<dyn SharedToken>) -> TokenCache {
+        TokenCache::new(Arc::clone(&self.issuer), Some(shared_token))
     }
 
     /// The same for this process, which was forked: it begins with what the vault has.
     pub(super) fn in_another_process(&self, client: Arc<Client>) -> TokenCache {
         let tokens = TokenCache::new(self.issuer.in_another_process(client), None);
-        let kept = self.shared.vault.as_ref().and_then(|vault| vault.take());
+        let kept = self
+            .shared
+            .shared_token
+            .as_ref()
+            .and_then(|shared_token| shared_token.take());
         if let Some(token) = kept.as_deref().and_then(Token::unpack) {
             let mut state = tokens.shared.state();
             state.next = token.until;
@@ -253,8 +260,8 @@ impl Shared {
                 } else {
                     tracing::debug!("a new token of {kind}, good for {:?}", issued.left);
                 }
-                if let Some(vault) = &self.vault {
-                    vault.put(&token.pack());
+                if let Some(shared_token) = &self.shared_token {
+                    shared_token.put(&token.pack());
                 }
                 state.failures = 0;
                 state.next = now + (issued.left / 2).max(PAUSE);

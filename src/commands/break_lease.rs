@@ -13,7 +13,7 @@ use crate::config::{self, UsageError};
 use crate::core::Failure;
 use crate::core::observed::{LONGEST_LEASE, SHORTEST_LEASE};
 use crate::exit::{self, ExitAction};
-use crate::lease::inspect::{Broken, LockState, Sighting};
+use crate::lease::inspect::{Broken, LockState, LockStatus};
 use crate::lease::{blob, file};
 use crate::report;
 
@@ -119,7 +119,7 @@ fn refuse_short(period: Option<u8>) -> Result<(), UsageError> {
 /// The same on a shared drive.
 async fn on_drive(
     file: &file::Inspector,
-    seen: &Sighting,
+    seen: &LockStatus,
     period: Option<u8>,
 ) -> Result<Broken, Failure> {
     let here = config::Host::here();
@@ -140,10 +140,10 @@ async fn on_drive(
 /// Breaks the lease of the tenure that was shown, and no other.
 pub(super) async fn attempt(
     blob: &blob::Inspector,
-    mut seen: Sighting,
+    mut seen: LockStatus,
     period: Option<u8>,
 ) -> Result<Broken, Failure> {
-    let tenure = |seen: &Sighting| seen.record.as_ref().map(|record| record.token);
+    let tenure = |seen: &LockStatus| seen.record.as_ref().map(|record| record.token);
     let shown = tenure(&seen);
     for _ in 0..LOOKS {
         let limit = Instant::now() + LIMIT;

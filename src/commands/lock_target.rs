@@ -12,7 +12,7 @@ use crate::clock::Instant;
 use crate::config::{UsageError, of_blobs_alone, options};
 use crate::core::Failure;
 use crate::exit::ExitAction;
-use crate::lease::inspect::{LockState, Sighting};
+use crate::lease::inspect::{LockState, LockStatus};
 use crate::lease::{blob, file};
 use crate::report;
 use crate::runtime::runtime;
@@ -87,14 +87,14 @@ pub(super) fn account(
 /// What is found under a name.
 pub(super) enum Seen {
     /// A lock, or that there is none yet.
-    Lock(Box<Sighting>),
+    Lock(Box<LockStatus>),
     /// The slots of that name, in their order.
-    Slots(Vec<Sighting>),
+    Slots(Vec<LockStatus>),
 }
 
 impl Seen {
     /// One lock, or the slots.
-    pub(super) fn all(&self) -> &[Sighting] {
+    pub(super) fn all(&self) -> &[LockStatus] {
         match self {
             Seen::Lock(seen) => std::slice::from_ref(seen),
             Seen::Slots(slots) => slots,
@@ -156,7 +156,7 @@ impl LockTarget {
     }
 
     /// One look.
-    async fn look(&self) -> Result<Sighting, Failure> {
+    async fn look(&self) -> Result<LockStatus, Failure> {
         let give_up_at = Instant::now() + LOOK;
         match self {
             LockTarget::Blob(blob) => blob.look(give_up_at).await,
@@ -174,7 +174,7 @@ impl LockTarget {
     }
 
     /// Looks again where nothing is known.
-    async fn look_patiently(&self, give_up_at: Instant) -> Result<Sighting, Failure> {
+    async fn look_patiently(&self, give_up_at: Instant) -> Result<LockStatus, Failure> {
         if let LockTarget::File(file) = self {
             // What hangs is not asked a second time: it would wait behind the first.
             return file.look(give_up_at).await;
@@ -206,12 +206,12 @@ impl LockTarget {
     ///
     /// # Errors
     /// As [`LockTarget::look`], and a [`UsageError`] that names the slots.
-    pub(super) async fn look_at_one(&self) -> anyhow::Result<Sighting> {
+    pub(super) async fn look_at_one(&self) -> anyhow::Result<LockStatus> {
         let slots = match self.look_under_the_name_patiently().await? {
             Seen::Lock(seen) => return Ok(*seen),
             Seen::Slots(slots) => slots,
         };
-        let state = |slot: &Sighting| match slot.state {
+        let state = |slot: &LockStatus| match slot.state {
             LockState::Held | LockState::Breaking => format!("{} (held)", slot.name),
             LockState::Free | LockState::Missing => slot.name.clone(),
         };
@@ -224,7 +224,7 @@ impl LockTarget {
         .into())
     }
 
-    async fn or_slots(&self, seen: Sighting, give_up_at: Instant) -> Result<Seen, Failure> {
+    async fn or_slots(&self, seen: LockStatus, give_up_at: Instant) -> Result<Seen, Failure> {
         if seen.state != LockState::Missing {
             return Ok(Seen::Lock(Box::new(seen)));
         }
@@ -233,8 +233,8 @@ impl LockTarget {
             LockTarget::File(file) => file.list_beside(".", give_up_at).await,
         };
         let prefix = format!("{}.", seen.name);
-        let number = |slot: &Sighting| slot.name.strip_prefix(&prefix)?.parse::<u32>().ok();
-        let mut slots: Vec<Sighting> = found?
+        let number = |slot: &LockStatus| slot.name.strip_prefix(&prefix)?.parse::<u32>().ok();
+        let mut slots: Vec<LockStatus> = found?
             .into_iter()
             .filter(|slot| number(slot).is_some())
             .collect();
@@ -247,7 +247,7 @@ impl LockTarget {
     }
 
     /// All locks of the target.
-    pub(super) async fn list(&self) -> Result<Vec<Sighting>, Failure> {
+    pub(super) async fn list(&self) -> Result<Vec<LockStatus>, Failure> {
         match self {
             LockTarget::Blob(blob) => blob.list(Instant::now() + LISTING).await,
             LockTarget::File(file) => file.list(Instant::now() + FILE).await,

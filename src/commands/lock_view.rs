@@ -10,7 +10,7 @@ use serde::Serialize;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use crate::lease::inspect::{LockState, Sighting};
+use crate::lease::inspect::{LockState, LockStatus};
 use crate::lease::once::{self, Entry};
 use crate::lease::record::Record;
 use crate::report::plain;
@@ -88,7 +88,7 @@ impl TaskView {
 
 impl LockView {
     /// Of a sighting at this moment of the wall clock.
-    pub(super) fn of(seen: &Sighting, now: OffsetDateTime) -> LockView {
+    pub(super) fn of(seen: &LockStatus, now: OffsetDateTime) -> LockView {
         let nothing = Record::default();
         let record = seen.record.as_ref().unwrap_or(&nothing);
         let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
@@ -268,8 +268,8 @@ pub(super) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
 mod tests {
     use super::*;
 
-    fn seen(state: LockState, record: Option<Record>) -> Sighting {
-        Sighting {
+    fn seen(state: LockState, record: Option<Record>) -> LockStatus {
+        LockStatus {
             name: "locks/one".into(),
             lock: "https://web.example/locks/one".into(),
             state,

@@ -1,7 +1,7 @@
 //! The verbs that look at locks and intervene: one file a verb.
 //!
 //! Called by main with what was typed; each returns how to leave. They look through the inspectors
-//! of the stores and never compete: none of them makes a [`crate::lease::Store`]. Only `break`
+//! of the stores and never compete: none of them makes a [`crate::lease::LeaseStore`]. Only `break`
 //! and `reset` change a lock, and only `doctor` writes, to things of its own.
 //!
 //! | file | purpose |

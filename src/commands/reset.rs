@@ -15,8 +15,8 @@ use crate::config::UsageError;
 use crate::core::Failure;
 use crate::exit::{self, ExitAction};
 use crate::lease::blob::Inspector;
-use crate::lease::inspect::{Broken, Errands, Forgotten, LockState, Sighting};
-use crate::lease::once::Ledger;
+use crate::lease::inspect::{Broken, LockState, LockStatus, ResetResult, Tasks};
+use crate::lease::once::TaskLog;
 use crate::report;
 
 /// How long forgetting may take: three or four requests.
@@ -95,13 +95,13 @@ pub fn reset(typed: &args::Reset) -> anyhow::Result<ExitAction> {
         )
     };
     match went {
-        Forgotten::Done => answer("forgotten\n", ExitAction::Status(0)),
-        Forgotten::Held if held => {
+        ResetResult::Done => answer("forgotten\n", ExitAction::Status(0)),
+        ResetResult::Held if held => {
             no("the lease is broken, and somebody was faster to get the lock than we were")
         }
-        Forgotten::Held => no("somebody has got the lock meanwhile"),
-        Forgotten::Changed => no("what is known of it has changed meanwhile, look again"),
-        Forgotten::Nothing => no("it has been forgotten already"),
+        ResetResult::Held => no("somebody has got the lock meanwhile"),
+        ResetResult::Changed => no("what is known of it has changed meanwhile, look again"),
+        ResetResult::Nothing => no("it has been forgotten already"),
     }
 }
 
@@ -112,16 +112,16 @@ fn limit() -> Instant {
 /// What is to be forgotten, or why there is nothing.
 fn chosen(
     typed: &args::Reset,
-    seen: &Sighting,
-    shown: &Ledger,
-) -> Result<Result<Errands, String>, UsageError> {
+    seen: &LockStatus,
+    shown: &TaskLog,
+) -> Result<Result<Tasks, String>, UsageError> {
     let keys: BTreeSet<&str> = shown.entries().iter().map(|task| &*task.key).collect();
     let keys: Vec<&str> = keys.into_iter().collect();
     if typed.all {
         let nothing = keys.is_empty() && !seen.unread;
         return Ok(match nothing {
             true => Err("there is no result".to_owned()),
-            false => Ok(Errands::All),
+            false => Ok(Tasks::All),
         });
     }
     if seen.unread {
@@ -131,10 +131,10 @@ fn chosen(
         )));
     }
     match (&typed.once_key, &keys[..]) {
-        (Some(key), keys) if keys.contains(&&**key) => Ok(Ok(Errands::Of(key.clone()))),
+        (Some(key), keys) if keys.contains(&&**key) => Ok(Ok(Tasks::Of(key.clone()))),
         (Some(key), _) => Ok(Err(format!("there is no result of --once-key {key}"))),
         (None, []) => Ok(Err("there is no result".to_owned())),
-        (None, [key]) => Ok(Ok(Errands::Of((*key).to_owned()))),
+        (None, [key]) => Ok(Ok(Tasks::Of((*key).to_owned()))),
         (None, keys) => Err(UsageError::new(format!(
             "{}: there are {} tasks: name one with --once-key ({}), or say --all",
             seen.lock,
@@ -147,33 +147,33 @@ fn chosen(
 /// Breaks the lease of the tenure that was shown, and forgets as soon as that lets us.
 async fn by_force(
     blob: &Inspector,
-    errands: &Errands,
-    shown: &Ledger,
-    seen: Sighting,
-) -> Result<Forgotten, Failure> {
+    errands: &Tasks,
+    shown: &TaskLog,
+    seen: LockStatus,
+) -> Result<ResetResult, Failure> {
     let rest = match attempt(blob, seen, None).await? {
         Broken::Within(rest) => rest,
         Broken::Free => Duration::ZERO,
-        Broken::Changed => return Ok(Forgotten::Held),
+        Broken::Changed => return Ok(ResetResult::Held),
     };
     let give_up_at = Instant::now() + rest + LIMIT;
     loop {
         match blob.forget(errands, shown, limit()).await? {
             // The broken lease still, or one that was faster than we are.
-            Forgotten::Held if Instant::now() < give_up_at => tokio::time::sleep(AGAIN).await,
+            ResetResult::Held if Instant::now() < give_up_at => tokio::time::sleep(AGAIN).await,
             went => return Ok(went),
         }
     }
 }
 
 /// What will happen, before it does.
-fn consequence(errands: &Errands, target: &LockTarget, state: LockState) -> String {
+fn consequence(errands: &Tasks, target: &LockTarget, state: LockState) -> String {
     let what = match errands {
-        Errands::Of(key) => format!(
+        Tasks::Of(key) => format!(
             "What is known of the task {} is forgotten: the next 'run --once' of it that gets control runs its command again.",
             report::plain(key)
         ),
-        Errands::All => "What is known of ALL tasks of this lock is forgotten: the next 'run --once' of each that gets control runs its command again."
+        Tasks::All => "What is known of ALL tasks of this lock is forgotten: the next 'run --once' of each that gets control runs its command again."
             .to_owned(),
     };
     let force = match (state, target) {

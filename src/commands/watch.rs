@@ -11,7 +11,7 @@ use super::lock_view::LockView;
 use crate::args;
 use crate::config;
 use crate::core::Failure;
-use crate::core::retry::Chance;
+use crate::core::retry::Jitter;
 use crate::exit::ExitAction;
 use crate::report;
 use crate::signals::{SignalEvent, Signals};
@@ -32,7 +32,7 @@ struct Line<'a> {
 pub fn watch(typed: &args::Watch) -> anyhow::Result<ExitAction> {
     let target = LockTarget::of(&typed.lock)?;
     let poll = config::poll(typed.poll.as_deref())?;
-    let mut chance = Chance::new(fastrand::u64(..));
+    let mut jitter = Jitter::new(fastrand::u64(..));
     run(async {
         let mut asked = asked_to_stop();
         let mut last: Vec<LockView> = Vec::new();
@@ -66,7 +66,7 @@ pub fn watch(typed: &args::Watch) -> anyhow::Result<ExitAction> {
             last = view;
             tokio::select! {
                 signal = asked.as_mut() => return Ok(ExitAction::Signal(signal)),
-                () = tokio::time::sleep(chance.spread(poll)) => {}
+                () = tokio::time::sleep(jitter.spread(poll)) => {}
             }
             if report::is_unread() {
                 return Ok(ExitAction::Signal(libc::SIGPIPE));

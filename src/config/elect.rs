@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::{
     Candidate, Config, Host, IfLost, Lock, Roles, Rules, UsageError, budget, conflict_status,
-    habits, identity, lock, locks, poll, quoted, quoted_word, same_file, scheduled_events, slots,
-    span, status_file, telling, wait,
+    hold_policy, identity, lock, locks, poll, quoted, quoted_word, same_file, scheduled_events,
+    slots, span, status_file, telling, wait,
 };
 use crate::args;
 use crate::guardian::Contain;
@@ -44,7 +44,7 @@ impl Config {
         let slots = slots(common)?;
         let budget = budget(common, &lock)?;
         let poll = poll(common.poll.as_deref())?;
-        let turns = args::Habits {
+        let turns = args::HoldPolicy {
             restart: None,
             restart_limit: None,
             restart_window: None,
@@ -63,7 +63,7 @@ impl Config {
                 args::IfLost::Compete => IfLost::Compete,
                 args::IfLost::Exit => IfLost::Exit,
             },
-            habits: habits::habits(&turns, &lock, budget.lease, poll)?,
+            hold_policy: hold_policy::hold_policy(&turns, &lock, budget.lease, poll)?,
             once: None,
             seed: place.seed,
         };

@@ -48,8 +48,8 @@ pub(super) fn once(typed: &args::Run, slots: u32) -> Result<Option<(Once, Task)>
 
 /// What would run the command more often, or end it before it has done its task.
 fn strangers(typed: &args::Run, slots: u32) -> Result<(), UsageError> {
-    let habits = &typed.habits;
-    let restarts = !matches!(habits.restart, None | Some(args::Restart::Never));
+    let hold_policy = &typed.hold_policy;
+    let restarts = !matches!(hold_policy.restart, None | Some(args::Restart::Never));
     for (flag, typed, why) in [
         (
             "--restart",
@@ -58,12 +58,12 @@ fn strangers(typed: &args::Run, slots: u32) -> Result<(), UsageError> {
         ),
         (
             "--max-hold",
-            habits.max_hold.is_some(),
+            hold_policy.max_hold.is_some(),
             "a run that is cut off is never done: leave --max-hold out",
         ),
         (
             "--min-hold",
-            habits.min_hold.is_some(),
+            hold_policy.min_hold.is_some(),
             "a result that is recorded keeps late machines from running the command again: leave --min-hold out",
         ),
         (

@@ -5,7 +5,7 @@ use super::*;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-use crate::core::{After, Habits, Restart};
+use crate::core::{After, HoldPolicy, Restart};
 use clap::FromArgMatches;
 
 fn place() -> Host {
@@ -110,9 +110,12 @@ fn waiting_is_for_ever_for_a_while_or_not_at_all() {
 
 #[test]
 fn habits_are_off_until_asked_for() {
-    let habits = |line: &str| plan(line).unwrap().rules.habits;
-    assert_eq!(habits("--file x job"), Habits::default());
-    assert_eq!(habits("--file x --restart never job"), Habits::default());
+    let hold_policy = |line: &str| plan(line).unwrap().rules.hold_policy;
+    assert_eq!(hold_policy("--file x job"), HoldPolicy::default());
+    assert_eq!(
+        hold_policy("--file x --restart never job"),
+        HoldPolicy::default()
+    );
     let restart = |after, limit, window| {
         Some(Restart {
             after,
@@ -121,17 +124,17 @@ fn habits_are_off_until_asked_for() {
         })
     };
     assert_eq!(
-        habits("--file x --restart always job").restart,
+        hold_policy("--file x --restart always job").restart,
         restart(After::Any, 5, 300)
     );
     let line = "--blob c/a --restart on-failure --restart-limit 3 --restart-window 1m --max-hold 1h --min-hold 1m --cooldown 10s job";
-    let wanted = Habits {
+    let wanted = HoldPolicy {
         restart: restart(After::Failure, 3, 60),
         max_hold: Some(Duration::from_secs(3600)),
         min_hold: Some(Duration::from_secs(60)),
         cooldown: Some(Duration::from_secs(10)),
     };
-    assert_eq!(habits(line), wanted);
+    assert_eq!(hold_policy(line), wanted);
     assert!(plan("--blob c/a --lease 15 --max-hold 15s job").is_ok());
 }
 

@@ -197,11 +197,14 @@ impl Work {
 }
 
 /// The variable that was named to hold a connection string.
+#[cfg(feature = "service-bus")]
 fn named_variable(typed: &args::Work) -> Option<&str> {
-    #[cfg(feature = "service-bus")]
-    return typed.bus.connection_string_env.as_deref();
-    #[cfg(not(feature = "service-bus"))]
-    return None;
+    typed.bus.connection_string_env.as_deref()
+}
+
+#[cfg(not(feature = "service-bus"))]
+fn named_variable(_: &args::Work) -> Option<&str> {
+    None
 }
 
 /// The flags that a worker has in common with who competes for a lock.

@@ -31,7 +31,7 @@ impl Exit {
 /// What a store tells about a lock that somebody else holds; all of it is for people, but for
 /// `draining` and `expires`, which say when a standby looks next.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sight {
+pub struct HolderInfo {
     /// The holder's identity, if its record tells one.
     pub holder: Option<String>,
     /// The holder's fencing token, if its record tells one.
@@ -45,7 +45,7 @@ pub struct Sight {
     pub expires: Option<Instant>,
 }
 
-/// Control, as a store granted it.
+/// HeldLease, as a store granted it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// The moment just before the request was sent that obtained (or last renewed) the lease. The
@@ -63,10 +63,10 @@ pub struct Grant {
 pub enum Failure {
     /// Somebody else holds the lock.
     #[error("held by another")]
-    Held(Sight),
+    Held(HolderInfo),
     /// The task that is to be done once is over, by its record: there is nothing to get control for.
     #[error("the task is over")]
-    Over(Verdict),
+    AlreadyDone(Verdict),
     /// The lease we had is definitely not ours any more. Nobody else can have obtained it before
     /// `until` (`None`: somebody may have it now).
     #[error("{why}")]
@@ -139,7 +139,7 @@ pub enum Event {
     },
     /// What has to succeed before the command is started did not, and nothing of it lives since
     /// `at`; the command was not started.
-    Unprepared {
+    HookFailed {
         /// When the last of it ended, by the clock of whoever saw it.
         at: Instant,
         /// How it failed.
@@ -247,7 +247,7 @@ pub enum Action {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// Standing by, behind this holder.
-    StandingBy(Sight),
+    StandingBy(HolderInfo),
     /// In control, with this fencing token.
     InControl {
         /// The token of the tenure.
@@ -279,7 +279,7 @@ pub enum Notice {
     RestartsSpent,
     /// The command was not started, because what has to succeed before it failed so: control is
     /// handed over.
-    Unprepared(Failed),
+    HookFailed(Failed),
     /// The tenure has been long enough, while nothing ran: control is handed over.
     HoldOver,
     /// The command has done its work, and the lease is kept until then.
@@ -287,14 +287,14 @@ pub enum Notice {
         /// When it is given back.
         until: Instant,
     },
-    /// Control was handed over; we do not compete before then.
-    StandingBack {
+    /// HeldLease was handed over; we do not compete before then.
+    CoolingDown {
         /// When we compete again.
         until: Instant,
     },
     /// This machine is cordoned: we do not compete until that is over. Nothing of ours runs, and
     /// nothing is held.
-    StandingAside {
+    Cordoned {
         /// Why it is cordoned.
         why: String,
     },
@@ -321,7 +321,7 @@ pub enum Notice {
     NotDone,
     /// The command ended, and left processes behind that are being drained.
     LeftBehind,
-    /// Control was lost, and the command may have run beside another holder's.
+    /// HeldLease was lost, and the command may have run beside another holder's.
     Overlapped,
     /// The lease was given back.
     Released,
@@ -339,11 +339,11 @@ pub enum Notice {
 
 /// Why the command does not work here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unfit {
+pub enum HandOverReason {
     /// It was restarted as often as the limit allows.
     RestartsSpent,
     /// What has to succeed before it failed.
-    Unprepared(Failed),
+    HookFailed(Failed),
 }
 
 /// How something that has to succeed failed.
@@ -377,12 +377,12 @@ pub enum Cause {
         /// What the store said.
         why: String,
     },
-    /// Control is handed over, and we compete for it again: the tenure has been long enough. No
-    /// ending: a campaign goes on after it.
+    /// HeldLease is handed over, and we compete for it again: the tenure has been long enough. No
+    /// ending: a context goes on after it.
     HandOver,
     /// The same because the command does not work here.
-    GivenUp(Unfit),
-    /// This machine is cordoned. After a tenure it is no ending: a campaign goes on when that is
+    GivenUp(HandOverReason),
+    /// This machine is cordoned. After a tenure it is no ending: a context goes on when that is
     /// over. While waiting it is one, where the time to wait is over first.
     Cordoned {
         /// Why it is cordoned.
@@ -396,9 +396,9 @@ pub enum Cause {
         why: String,
     },
     /// The task was over already: another has run it.
-    Over(Verdict),
-    /// Control was not obtained in the time given (`-n`, `-w`).
-    NotObtained(Sight),
+    AlreadyDone(Verdict),
+    /// HeldLease was not obtained in the time given (`-n`, `-w`).
+    NotObtained(HolderInfo),
     /// The store was out of reach, or refused us, before anything could start.
     Store {
         /// One line for a person.
@@ -408,7 +408,7 @@ pub enum Cause {
     },
 }
 
-/// How a campaign ended: what the exit status is made of.
+/// How a context ended: what the exit status is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ending {
     /// Why.
@@ -422,7 +422,7 @@ pub struct Ending {
 }
 
 impl Ending {
-    /// The end of a campaign that never began, because the store said so.
+    /// The end of a context that never began, because the store said so.
     #[must_use]
     pub fn of_store(why: String, denied: bool) -> Ending {
         Ending {

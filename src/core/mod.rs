@@ -6,7 +6,7 @@
 
 pub mod budget;
 pub mod event;
-pub mod habits;
+pub mod hold_policy;
 pub mod observed;
 pub mod once;
 pub mod retry;
@@ -14,9 +14,10 @@ pub mod tenure;
 
 pub use budget::{Budget, BudgetError};
 pub use event::{
-    Action, Cause, Cordon, Ending, Event, Exit, Failed, Failure, Grant, Notice, Sight, Unfit,
+    Action, Cause, Cordon, Ending, Event, Exit, Failed, Failure, Grant, HandOverReason, HolderInfo,
+    Notice,
 };
-pub use habits::{After, Habits, Restart};
+pub use hold_policy::{After, HoldPolicy, Restart};
 pub use observed::Observed;
 pub use once::{OnFailure, Once, Outcome, Verdict};
 pub use tenure::{IfLost, Rules, State, Tenure};

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use super::Exit;
-use super::habits::back_off;
+use super::hold_policy::back_off;
 
 /// The rule of a task that is to be done once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,13 +13,13 @@ const RETRY_AFTER_CAP: Duration = Duration::from_secs(30);
 
 /// A small source of chance (splitmix64). Good enough to spread polls, and for nothing else.
 #[derive(Clone, Debug)]
-pub struct Chance(u64);
+pub struct Jitter(u64);
 
-impl Chance {
+impl Jitter {
     /// The same seed gives the same spread.
     #[must_use]
-    pub fn new(seed: u64) -> Chance {
-        Chance(seed)
+    pub fn new(seed: u64) -> Jitter {
+        Jitter(seed)
     }
 
     fn next(&mut self) -> u64 {
@@ -90,15 +90,15 @@ mod tests {
 
     #[test]
     fn a_spread_stays_within_a_fifth_and_reaches_both_ends() {
-        let mut chance = Chance::new(7);
-        let spans: Vec<_> = (0..10_000).map(|_| chance.spread(secs(10))).collect();
+        let mut jitter = Jitter::new(7);
+        let spans: Vec<_> = (0..10_000).map(|_| jitter.spread(secs(10))).collect();
         assert_eq!(spans.iter().min(), Some(&secs(8)));
         assert_eq!(spans.iter().max(), Some(&secs(12)));
     }
 
     #[test]
     fn two_seeds_do_not_ask_in_step() {
-        let (mut a, mut b) = (Chance::new(1), Chance::new(2));
+        let (mut a, mut b) = (Jitter::new(1), Jitter::new(2));
         let same = (0..100)
             .filter(|_| a.spread(secs(2)) == b.spread(secs(2)))
             .count();
@@ -107,24 +107,24 @@ mod tests {
 
     #[test]
     fn the_longest_base_does_not_overflow() {
-        assert!(Chance::new(0).spread(Duration::MAX) >= secs(1));
+        assert!(Jitter::new(0).spread(Duration::MAX) >= secs(1));
     }
 
     #[test]
     fn retries_count_from_start_to_start() {
-        let at = Chance::new(3).again_at(T, T + secs(1), None, Instant::FOREVER);
+        let at = Jitter::new(3).again_at(T, T + secs(1), None, Instant::FOREVER);
         assert!(at >= T + Duration::from_millis(1600) && at <= T + Duration::from_millis(2400));
     }
 
     #[test]
     fn a_service_that_asks_for_time_gets_it() {
-        let at = Chance::new(3).again_at(T, T, Some(secs(7)), Instant::FOREVER);
+        let at = Jitter::new(3).again_at(T, T, Some(secs(7)), Instant::FOREVER);
         assert!(at >= T + secs(7) && at <= T + secs(7) * 6 / 5, "{at:?}");
     }
 
     #[test]
     fn those_whom_a_service_asked_for_the_same_time_do_not_come_back_in_step() {
-        let wish = |seed| Chance::new(seed).again_at(T, T, Some(secs(10)), Instant::FOREVER);
+        let wish = |seed| Jitter::new(seed).again_at(T, T, Some(secs(10)), Instant::FOREVER);
         let (first, last) = (0..500).map(wish).fold((Instant::FOREVER, T), |ends, at| {
             (ends.0.min(at), ends.1.max(at))
         });
@@ -134,8 +134,8 @@ mod tests {
 
     #[test]
     fn the_rest_of_a_span_is_as_likely_to_be_short_as_long() {
-        let mut chance = Chance::new(7);
-        let spans: Vec<_> = (0..10_000).map(|_| chance.rest_of(secs(10))).collect();
+        let mut jitter = Jitter::new(7);
+        let spans: Vec<_> = (0..10_000).map(|_| jitter.rest_of(secs(10))).collect();
         let below = |n| spans.iter().filter(|span| **span < secs(n)).count();
         assert!(
             spans
@@ -150,15 +150,15 @@ mod tests {
 
     #[test]
     fn a_service_that_asks_for_an_hour_gets_thirty_seconds() {
-        let at = Chance::new(3).again_at(T, T, Some(secs(3600)), Instant::FOREVER);
+        let at = Jitter::new(3).again_at(T, T, Some(secs(3600)), Instant::FOREVER);
         assert!(at >= T + secs(30) && at <= T + secs(36), "{at:?}");
     }
 
     #[test]
     fn no_wish_of_the_service_outlasts_what_the_lease_allows() {
-        let at = Chance::new(3).again_at(T, T, Some(secs(20)), T + secs(9));
+        let at = Jitter::new(3).again_at(T, T, Some(secs(20)), T + secs(9));
         assert_eq!(at, T + secs(9));
-        let at = Chance::new(3).again_at(T, T, Some(secs(20)), T);
+        let at = Jitter::new(3).again_at(T, T, Some(secs(20)), T);
         assert!(
             at >= T + Duration::from_millis(1600),
             "nor does it hurry us"

@@ -20,13 +20,13 @@
 //!   "nothing runs").
 //! - No command starts under a deadline that has passed, or beside another.
 //!
-//! A cordon (this machine is about to be rebooted, say) is remembered by the campaign before any
+//! A cordon (this machine is about to be rebooted, say) is remembered by the context before any
 //! state hears of it: `Holding` drains for it, `Resting` and `Confirming` give the lease back,
 //! and `Standby` does not compete while it lasts.
 
-mod campaign;
-mod control;
+mod context;
 mod draining;
+mod held_lease;
 mod holding;
 mod poll_interval;
 mod recording;
@@ -39,14 +39,14 @@ mod tests;
 
 use std::time::Duration;
 
-use self::campaign::{Campaign, Turn};
+use self::context::{Context, Step};
 use self::draining::{Draining, Killing};
 use self::holding::{Confirming, Holding};
 use self::recording::Recording;
 use self::releasing::Releasing;
 use self::resting::Resting;
 use self::standby::{Acquiring, Standby};
-use super::{Action, Budget, Cause, Cordon, Ending, Event, Exit, Habits, Once};
+use super::{Action, Budget, Cause, Cordon, Ending, Event, Exit, HoldPolicy, Once};
 use crate::clock::Instant;
 
 /// What to do after control was lost.
@@ -82,7 +82,7 @@ pub struct Rules {
     /// What to do after control was lost.
     pub if_lost: IfLost,
     /// Restarts, and handing control round.
-    pub habits: Habits,
+    pub hold_policy: HoldPolicy,
     /// The command is a task that is to be done once, by whichever candidate: not combined with
     /// habits.
     pub once: Option<Once>,
@@ -118,7 +118,7 @@ pub enum State {
 /// The state machine: see the module's text.
 #[derive(Debug)]
 pub struct Tenure {
-    campaign: Campaign,
+    context: Context,
     phase: Phase,
     state: State,
 }
@@ -143,7 +143,7 @@ impl Tenure {
     #[must_use]
     pub fn new(rules: Rules, now: Instant) -> Tenure {
         Tenure {
-            campaign: Campaign::new(rules, now),
+            context: Context::new(rules, now),
             phase: Phase::Standby(Standby::until(now)),
             state: State::Standby,
         }
@@ -153,34 +153,34 @@ impl Tenure {
     #[must_use]
     pub fn cordoned_by(mut self, cordon: Option<Cordon>) -> Tenure {
         if let Some(cordon) = cordon {
-            self.campaign.cordoned(cordon);
+            self.context.cordoned(cordon);
         }
         self
     }
 
     /// Takes in what happened at `now` and says what is to be done, in this order.
     pub fn step(&mut self, now: Instant, event: Event) -> Vec<Action> {
-        let mut turn = Turn::at(now);
+        let mut step = Step::at(now);
         if self.ending().is_none() {
-            self.campaign.hears_of_cordons(&mut turn, &event);
+            self.context.hears_of_cordons(&mut step, &event);
         }
-        let (campaign, turn_) = (&mut self.campaign, &mut turn);
+        let (context, turn_) = (&mut self.context, &mut step);
         let nothing = Phase::Standby(Standby::until(Instant::FOREVER));
         self.phase = match std::mem::replace(&mut self.phase, nothing) {
-            Phase::Standby(standby) => standby.step(campaign, turn_, event),
-            Phase::Acquiring(acquiring) => acquiring.step(campaign, turn_, event),
-            Phase::Confirming(confirming) => confirming.step(campaign, turn_, event),
-            Phase::Holding(holding) => holding.step(campaign, turn_, event),
-            Phase::Draining(draining) => draining.step(campaign, turn_, event),
-            Phase::Killing(killing) => killing.step(campaign, turn_, event),
-            Phase::Resting(resting) => resting.step(campaign, turn_, event),
-            Phase::Recording(recording) => recording.step(campaign, turn_, event),
-            Phase::Releasing(releasing) => releasing.step(campaign, turn_, event),
+            Phase::Standby(standby) => standby.step(context, turn_, event),
+            Phase::Acquiring(acquiring) => acquiring.step(context, turn_, event),
+            Phase::Confirming(confirming) => confirming.step(context, turn_, event),
+            Phase::Holding(holding) => holding.step(context, turn_, event),
+            Phase::Draining(draining) => draining.step(context, turn_, event),
+            Phase::Killing(killing) => killing.step(context, turn_, event),
+            Phase::Resting(resting) => resting.step(context, turn_, event),
+            Phase::Recording(recording) => recording.step(context, turn_, event),
+            Phase::Releasing(releasing) => releasing.step(context, turn_, event),
             // Whatever comes after the end changes nothing.
             Phase::Done(ending) => Phase::Done(ending),
         };
         self.state = self.phase.state();
-        turn.into_actions()
+        step.into_actions()
     }
 
     /// When to come back with [`Event::Ticked`] if nothing happens before;
@@ -188,12 +188,12 @@ impl Tenure {
     #[must_use]
     pub fn wake_at(&self) -> Instant {
         match &self.phase {
-            Phase::Standby(standby) => standby.wake_at(&self.campaign),
+            Phase::Standby(standby) => standby.wake_at(&self.context),
             Phase::Confirming(confirming) => confirming.wake_at(),
-            Phase::Holding(holding) => holding.wake_at(&self.campaign),
+            Phase::Holding(holding) => holding.wake_at(&self.context),
             Phase::Draining(draining) => draining.wake_at(),
             Phase::Killing(killing) => killing.wake_at(),
-            Phase::Resting(resting) => resting.wake_at(&self.campaign),
+            Phase::Resting(resting) => resting.wake_at(&self.context),
             Phase::Recording(recording) => recording.wake_at(),
             Phase::Releasing(releasing) => releasing.wake_at(),
             // The attempt keeps its own time limit, and its reply comes in any case.
@@ -205,7 +205,7 @@ impl Tenure {
     /// keeps everybody else out.
     #[must_use]
     pub fn listens(&self) -> bool {
-        matches!(&self.phase, Phase::Standby(standby) if standby.listens(&self.campaign))
+        matches!(&self.phase, Phase::Standby(standby) if standby.listens(&self.context))
     }
 
     /// Where the instance is.

@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use super::{Control, Program, Watchers};
 use crate::clock::Instant;
 use crate::core::{
-    Budget, BudgetError, Cause, Ending, Exit, Failure, Habits, IfLost, Rules, Tenure,
+    Budget, BudgetError, Cause, Ending, Exit, Failure, HoldPolicy, IfLost, Rules, Tenure,
 };
 use crate::driver::{Start, Workload, drive};
 use crate::guardian::WorkloadEvent;
@@ -65,7 +65,7 @@ impl MessageLock {
             grace: budget.grace_on_loss,
             stop_signal: libc::SIGTERM,
             if_lost: IfLost::Exit,
-            habits: Habits::default(),
+            hold_policy: HoldPolicy::default(),
             once: None,
             seed: fastrand::u64(..),
         };

@@ -192,15 +192,15 @@ impl EventLog {
             Notice::Unrecorded { .. } | Notice::NotDone => {
                 because(EventKind::NotRecorded, self, report::text(notice, now));
             }
-            Notice::RestartsSpent | Notice::Unprepared(_) | Notice::HoldOver => {
+            Notice::RestartsSpent | Notice::HookFailed(_) | Notice::HoldOver => {
                 because(EventKind::HandingOver, self, report::text(notice, now));
             }
-            Notice::StandingBack { .. } => {
-                because(EventKind::StandingBack, self, report::text(notice, now));
+            Notice::CoolingDown { .. } => {
+                because(EventKind::CoolingDown, self, report::text(notice, now));
             }
-            Notice::StandingAside { why } => {
+            Notice::Cordoned { why } => {
                 self.common.token = None;
-                because(EventKind::StandingAside, self, why.clone());
+                because(EventKind::Cordoned, self, why.clone());
             }
             Notice::Uncordoned => self.tell(now, EventKind::Competing, |_| {}),
             Notice::Overlapped => self.tell(now, EventKind::Overlap, |record| {
@@ -232,7 +232,7 @@ impl EventLog {
                     record.cause = Some(cause)
                 });
             }
-            WorkloadEvent::TreeEmpty { at } | WorkloadEvent::Unprepared { at, .. } => {
+            WorkloadEvent::TreeEmpty { at } | WorkloadEvent::HookFailed { at, .. } => {
                 self.tell(*at, EventKind::TreeEmpty, |_| {})
             }
             WorkloadEvent::LeftBehind => self.tell(now, EventKind::LeftBehind, |_| {}),
@@ -295,7 +295,7 @@ fn wall_clock_at(at: Instant) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::{Exit, Sight};
+    use crate::core::{Exit, HolderInfo};
 
     fn told(tell: impl FnOnce(&Events)) -> Vec<Record> {
         let dir = tempfile::tempdir().unwrap();
@@ -326,7 +326,7 @@ mod tests {
         let now = Instant::now();
         let empty = now + Duration::from_secs(1);
         let records = told(|events| {
-            events.notice(now, &Notice::StandingBy(Sight::default()), "file:/x");
+            events.notice(now, &Notice::StandingBy(HolderInfo::default()), "file:/x");
             events.notice(now, &Notice::InControl { token: 7 }, "file:/x.1");
             events.starts(now, now + Duration::from_secs(58));
             events.workload_event(now, &WorkloadEvent::Started { pid: 9 });
@@ -373,7 +373,7 @@ mod tests {
     fn the_log_s_words_are_the_event_log_s() {
         let now = Instant::now();
         for notice in [
-            Notice::StandingBy(Sight::default()),
+            Notice::StandingBy(HolderInfo::default()),
             Notice::InControl { token: 1 },
             Notice::Doubt {
                 why: String::new(),
@@ -390,8 +390,8 @@ mod tests {
             Notice::Restarting,
             Notice::RestartsSpent,
             Notice::HoldOver,
-            Notice::StandingBack { until: now },
-            Notice::StandingAside { why: String::new() },
+            Notice::CoolingDown { until: now },
+            Notice::Cordoned { why: String::new() },
             Notice::Uncordoned,
             Notice::Overlapped,
             Notice::Released,

@@ -201,7 +201,7 @@ pub enum WorkloadEvent {
     TreeStuck,
     /// No guardian's word, but of whoever prepares a command's start: it failed, nothing of it lives
     /// since `at`, and the command was not started.
-    Unprepared {
+    HookFailed {
         /// When the last of it was reaped.
         at: Instant,
         /// How it failed.

@@ -151,7 +151,7 @@ fn a_hook_that_fails_is_told_when_its_tree_is_empty() {
     let how = Failed::Exited(Exit::Code(3));
     assert_eq!(
         told(&effects),
-        [WorkloadEvent::Unprepared { at: at(14), how }]
+        [WorkloadEvent::HookFailed { at: at(14), how }]
     );
     assert_eq!(launched(&effects), None);
     assert_eq!(hooks.on(), None);
@@ -169,7 +169,7 @@ fn a_hook_that_cannot_be_started_has_failed() {
     );
     assert_eq!(
         told(&effects),
-        [WorkloadEvent::Unprepared { at: at(11), how }]
+        [WorkloadEvent::HookFailed { at: at(11), how }]
     );
 }
 

@@ -88,7 +88,7 @@ impl HookSequencer {
             | WorkloadEvent::Stopped
             | WorkloadEvent::Acting
             | WorkloadEvent::ClockJumped
-            | WorkloadEvent::Unprepared { .. }
+            | WorkloadEvent::HookFailed { .. }
             | WorkloadEvent::Standby(_) => {}
         }
     }
@@ -181,7 +181,7 @@ impl HookSequencer {
             WorkloadEvent::Started { .. }
             | WorkloadEvent::Stopped
             | WorkloadEvent::ClockJumped
-            | WorkloadEvent::Unprepared { .. }
+            | WorkloadEvent::HookFailed { .. }
             | WorkloadEvent::Standby(_) => {}
         }
     }
@@ -189,7 +189,7 @@ impl HookSequencer {
     fn unprepared(&mut self, at: Instant, how: Failed, effects: &mut Vec<Effect>) {
         self.tree = Tree::None;
         self.term = None;
-        effects.push(Effect::Tell(WorkloadEvent::Unprepared { at, how }));
+        effects.push(Effect::Tell(WorkloadEvent::HookFailed { at, how }));
     }
 
     fn heard_of_command(&mut self, now: Instant, event: WorkloadEvent, effects: &mut Vec<Effect>) {
@@ -216,7 +216,7 @@ impl HookSequencer {
             | WorkloadEvent::LeftBehind
             | WorkloadEvent::Acting
             | WorkloadEvent::ClockJumped
-            | WorkloadEvent::Unprepared { .. }
+            | WorkloadEvent::HookFailed { .. }
             | WorkloadEvent::Standby(_) => effects.push(Effect::Tell(event)),
         }
     }

@@ -1,6 +1,6 @@
 //! The lock that is a lease on an Azure blob.
 //!
-//! Called by the drivers through [`Store`]. Maps what the service says to the five meanings of
+//! Called by the drivers through [`LeaseStore`]. Maps what the service says to the five meanings of
 //! [`Failure`] and decides nothing. What must never happen here: an answer counts as control that
 //! does not bear our lease id; a fencing token goes back; an id is leased again after a release of
 //! it was sent; a secret leaves the process other than to the service.
@@ -13,15 +13,15 @@
 //! have no case.
 
 mod acquire;
+mod client;
 mod copies;
 mod inspect;
-mod notes;
+mod metadata;
+mod once;
 mod orphan_release;
 mod probe;
 mod reset;
 mod target;
-mod task;
-mod wire;
 
 pub use inspect::Inspector;
 pub use orphan_release::prepare_orphan_release;
@@ -39,10 +39,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use self::wire::{LeaseState, Wire};
-use super::once::{Errand, Task};
+use self::client::{BlobApi, LeaseState};
+use super::once::{Task, TaskClock};
 use super::record::{Candidate, Record};
-use super::{Store, Terms};
+use super::{LeaseStore, StoreInfo};
 use crate::azure::{Account, Operation, ServiceClock, ServiceError};
 use crate::clock::Instant;
 use crate::core::{Failure, Grant, Outcome};
@@ -84,7 +84,7 @@ pub enum OpenError {
 /// The lock as one instance competes for it.
 pub struct Blob {
     name: String,
-    wire: Wire,
+    client: BlobApi,
     clock: Arc<ServiceClock>,
     seconds: i32,
     config: Config,
@@ -110,7 +110,7 @@ struct State {
     /// What has succeeded before, as a set of `1 << Operation`.
     proven: u16,
     /// What we know of the time for our task.
-    errand: Errand,
+    clock: TaskClock,
 }
 
 /// The lease we have, and what stands in the blob.
@@ -170,10 +170,10 @@ impl Blob {
         if let Some(size) = config.page_blob.filter(|size| size % 512 != 0) {
             return Err(OpenError::PageBlob(size));
         }
-        let (name, wire) = connect(&config.target, &config.account)?;
+        let (name, client) = connect(&config.target, &config.account)?;
         Ok(Blob {
             name,
-            wire,
+            client,
             clock: config.account.service_clock(),
             seconds,
             config,
@@ -213,7 +213,7 @@ impl Blob {
     async fn rest_of_breaking(&self, give_up_at: Instant) -> Result<Option<Instant>, ServiceError> {
         // Every moment spent here the command may run without control.
         let limit = give_up_at.min(Instant::now() + Duration::from_secs(1));
-        let view = match self.wire.look(None, limit).await {
+        let view = match self.client.look(None, limit).await {
             Ok(view) => view,
             Err(trouble) if is_gone(&trouble) => return Ok(None),
             Err(trouble) => return Err(trouble),
@@ -222,7 +222,7 @@ impl Blob {
             return Ok(None);
         };
         let asked = Instant::now();
-        let rest = match self.wire.rest_of_breaking(&etag, limit).await {
+        let rest = match self.client.rest_of_breaking(&etag, limit).await {
             Ok(rest) => rest,
             // The next holder has written already.
             Err(trouble) if trouble.code() == Some("ConditionNotMet") => return Ok(None),
@@ -238,7 +238,7 @@ impl Blob {
 
     /// Releases the lease, again and again until it is said or the time is up.
     async fn release_until(
-        wire: &Wire,
+        client: &BlobApi,
         spent: &Spent,
         give_up_at: Instant,
     ) -> Result<Returned, ServiceError> {
@@ -246,7 +246,7 @@ impl Blob {
         loop {
             // Written down before it is asked for: this call can be dropped at any await.
             let unclear = spent.unclear.swap(true, Ordering::Relaxed);
-            let trouble = match wire.release(&spent.id, give_up_at).await {
+            let trouble = match client.release(&spent.id, give_up_at).await {
                 Ok(()) => return Ok(Returned::Done),
                 Err(trouble) if !is_gone(&trouble) => trouble,
                 // An earlier request may have done it, and only its answer was lost.
@@ -275,16 +275,16 @@ impl Blob {
 }
 
 /// The blob's address without a secret, and the clients for it; nothing is sent.
-fn connect(target: &Target, account: &Account) -> Result<(String, Wire), OpenError> {
+fn connect(target: &Target, account: &Account) -> Result<(String, BlobApi), OpenError> {
     let blob_url = target.blob_url(account.endpoint());
     let container_url = target.container_url(account.endpoint());
-    let wire = Wire::new(
+    let client = BlobApi::new(
         account.authorised(&blob_url),
         account.authorised(&container_url),
         &account.client_options(),
     )
     .map_err(|trouble| OpenError::Address(trouble.why()))?;
-    Ok((blob_url.to_string(), wire))
+    Ok((blob_url.to_string(), client))
 }
 
 /// The service itself says that the lease is not (or no more) ours.
@@ -330,13 +330,13 @@ fn is_taken(trouble: &ServiceError) -> bool {
 }
 
 #[async_trait]
-impl Store for Blob {
+impl LeaseStore for Blob {
     fn name(&self) -> &str {
         &self.name
     }
 
-    fn terms(&self) -> Terms {
-        Terms {
+    fn info(&self) -> StoreInfo {
+        StoreInfo {
             lease: Some(self.config.lease),
             wakes: false,
         }
@@ -354,7 +354,7 @@ impl Store for Blob {
                 why: "there is no lease to renew".to_owned(),
             });
         };
-        let trouble = match self.wire.renew(&id, give_up_at).await {
+        let trouble = match self.client.renew(&id, give_up_at).await {
             Ok(etag) => {
                 self.prove(Operation::Renew);
                 self.compare(&(id, known), etag);
@@ -403,7 +403,7 @@ impl Store for Blob {
             state.spent = Some(spent.clone());
             spent
         };
-        let returned = match Blob::release_until(&self.wire, &spent, give_up_at).await {
+        let returned = match Blob::release_until(&self.client, &spent, give_up_at).await {
             Ok(returned) => returned,
             Err(trouble) => return Err(trouble.doubt(Operation::Release)),
         };
@@ -424,10 +424,10 @@ impl Store for Blob {
         let unanswered = self.begin_to_write();
         // Nobody else can write while we have the lease, so what we know still stands there. On
         // condition all the same: what is delayed on its way must not undo what we wrote later.
-        let metadata = notes::write(&held.others, &held.record);
+        let metadata = metadata::write(&held.others, &held.record);
         let etag = held.etag.as_deref();
         let written = self
-            .wire
+            .client
             .set_metadata(&held.id, etag, &metadata, give_up_at);
         match written.await {
             Ok(etag) => {
@@ -448,10 +448,10 @@ impl Store for Blob {
     }
 
     fn period(&self) -> Option<String> {
-        self.state().errand.slot_text(self.task.as_ref()?)
+        self.state().clock.slot_text(self.task.as_ref()?)
     }
 
-    async fn freed(&self) {
+    async fn until_free(&self) {
         pending().await
     }
 

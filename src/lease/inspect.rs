@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::once::Ledger;
+use super::once::TaskLog;
 use super::record::Record;
 
 /// The flaw of a record whose results cannot be read.
@@ -28,7 +28,7 @@ pub enum LockState {
 
 /// What was seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sighting {
+pub struct LockStatus {
     /// A short name: `CONTAINER/NAME`, or the path.
     pub name: String,
     /// The lock's address, without a secret: what `TRAFFICCOP_LOCK` says.
@@ -60,30 +60,30 @@ pub enum Broken {
 
 /// Which results of tasks that are to be done once are to be forgotten.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Errands {
+pub enum Tasks {
     /// Those of this key.
     Of(String),
     /// All, and what stands in their place and cannot be read.
     All,
 }
 
-impl Errands {
+impl Tasks {
     /// Forgets them; whether there was anything.
-    pub(super) fn leave(&self, ledger: &mut Ledger) -> bool {
+    pub(super) fn leave(&self, task_log: &mut TaskLog) -> bool {
         match self {
-            Errands::Of(key) => ledger.forget(key),
-            Errands::All => std::mem::take(ledger) != Ledger::EMPTY,
+            Tasks::Of(key) => task_log.forget(key),
+            Tasks::All => std::mem::take(task_log) != TaskLog::EMPTY,
         }
     }
 
     /// Whether what is to be forgotten is the same in both.
-    pub(super) fn are_same(&self, one: &Ledger, other: &Ledger) -> bool {
-        let of = |ledger: &Ledger| match self {
-            Errands::Of(key) => {
-                let entries = ledger.entries().iter();
+    pub(super) fn are_same(&self, one: &TaskLog, other: &TaskLog) -> bool {
+        let of = |task_log: &TaskLog| match self {
+            Tasks::Of(key) => {
+                let entries = task_log.entries().iter();
                 entries.filter(|entry| entry.key == *key).cloned().collect()
             }
-            Errands::All => ledger.entries().to_vec(),
+            Tasks::All => task_log.entries().to_vec(),
         };
         of(one) == of(other)
     }
@@ -91,7 +91,7 @@ impl Errands {
 
 /// How forgetting went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Forgotten {
+pub enum ResetResult {
     /// It is forgotten.
     Done,
     /// Somebody has the lock: nothing was changed.

@@ -35,11 +35,11 @@ pub trait SharedMemory: Send + Sync {
 
 /// What the core must know of a store before it makes its rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
+pub struct StoreInfo {
     /// For how long a grant or a renewal lasts. `None`: as long as somebody has the lock's
     /// descriptor open, so there is no deadline.
     pub lease: Option<Duration>,
-    /// The store wakes us by [`Store::freed`] when the lock can be had; otherwise it is polled.
+    /// The store wakes us by [`LeaseStore::freed`] when the lock can be had; otherwise it is polled.
     pub wakes: bool,
 }
 
@@ -50,7 +50,7 @@ pub struct Terms {
 /// limit (`give_up_at`), past which it returns [`Failure::Transient`]. An `acquire` or `release`
 /// whose reply was lost is asked again with the same lease id by the next call.
 #[async_trait]
-pub trait Store: Send + Sync {
+pub trait LeaseStore: Send + Sync {
     /// The lock's address for people and for `TRAFFICCOP_LOCK`; never with a secret in it.
     fn name(&self) -> &str;
 
@@ -61,7 +61,7 @@ pub trait Store: Send + Sync {
     }
 
     /// The terms of this store.
-    fn terms(&self) -> Terms;
+    fn info(&self) -> StoreInfo;
 
     /// Looks whether the lock is free and, only if it is, acquires it, raises the fencing token
     /// and writes the record, all under the lease.
@@ -70,7 +70,7 @@ pub trait Store: Send + Sync {
     /// the lease.
     ///
     /// # Errors
-    /// `Held` if another has it, `Over` if there is no task to do any more; nothing is held by us after any error (an ambiguous acquire is
+    /// `Held` if another has it, `AlreadyDone` if there is no task to do any more; nothing is held by us after any error (an ambiguous acquire is
     /// remembered, and undone by the next `release` or recognised by the next `acquire`).
     async fn acquire(&self, give_up_at: Instant) -> Result<Grant, Failure>;
 
@@ -121,7 +121,7 @@ pub trait Store: Send + Sync {
     async fn leave(&self, _give_up_at: Instant) {}
 
     /// Resolves when the lock can be had now, for a store that [`Terms::wakes`]; else never.
-    async fn freed(&self);
+    async fn until_free(&self);
 
     /// The descriptor that guardian and command must keep open, so that the lock lives as long as
     /// anything of the tree; `None`, if the lock does not hang on one. A duplicate that shares the

@@ -49,7 +49,7 @@ impl Task {
 /// Results and failures of all tasks of one lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Ledger(Vec<Entry>);
+pub struct TaskLog(Vec<Entry>);
 
 /// What is known of one task.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,15 +61,15 @@ pub struct Entry {
     pub slots: bool,
     /// How it ended last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub over: Option<Settled>,
+    pub over: Option<RecordedResult>,
     /// The failures since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tries: Option<Tries>,
+    pub tries: Option<Failures>,
 }
 
 /// A result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Settled {
+pub struct RecordedResult {
     /// The slot it belongs to, as the second (of the Unix epoch) it begins with; 0 without slots.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub slot: u64,
@@ -85,7 +85,7 @@ pub struct Settled {
 
 /// Runs that failed, and did not settle it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tries {
+pub struct Failures {
     /// The slot they belong to.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub slot: u64,
@@ -104,13 +104,13 @@ fn is_zero(number: &u64) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoRoom;
 
-impl Ledger {
+impl TaskLog {
     /// Nothing is known of any task.
-    pub const EMPTY: Ledger = Ledger(Vec::new());
+    pub const EMPTY: TaskLog = TaskLog(Vec::new());
 
     /// Reads what [`Ledger::text`] wrote; `None` if it is not that.
     #[must_use]
-    pub fn parse(text: &str) -> Option<Ledger> {
+    pub fn parse(text: &str) -> Option<TaskLog> {
         serde_json::from_str(text).ok()
     }
 
@@ -191,7 +191,7 @@ impl Ledger {
         let entry = &mut self.0[index];
         if outcome.over {
             entry.tries = None;
-            entry.over = Some(Settled {
+            entry.over = Some(RecordedResult {
                 slot,
                 exit: u8::try_from(outcome.exit.as_status()).unwrap_or(u8::MAX),
                 token,
@@ -199,7 +199,7 @@ impl Ledger {
                 at: at.to_owned(),
             });
         } else {
-            entry.tries = Some(Tries {
+            entry.tries = Some(Failures {
                 slot,
                 failed,
                 token,
@@ -221,7 +221,7 @@ impl Ledger {
     pub fn fit(
         &mut self,
         task: &Task,
-        fits: impl Fn(&Ledger) -> bool,
+        fits: impl Fn(&TaskLog) -> bool,
     ) -> Result<Vec<String>, NoRoom> {
         let mut forgotten = Vec::new();
         while self.0.len() > KEPT || !fits(self) {
@@ -237,7 +237,7 @@ impl Ledger {
 
     /// Whether the result of this task, however it ends, would fit: asked before it is run.
     #[must_use]
-    pub fn has_room(&self, task: &Task, by: &str, fits: impl Fn(&Ledger) -> bool) -> bool {
+    pub fn has_room(&self, task: &Task, by: &str, fits: impl Fn(&TaskLog) -> bool) -> bool {
         let worst = Outcome {
             exit: crate::core::Exit::Code(u8::MAX),
             over: true,
@@ -272,7 +272,7 @@ fn age(entry: &Entry) -> u64 {
 /// What an instance remembers of its task: in which slot it came, and for which it runs. The only
 /// clock in here is the store's own, as far as the store has told it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Errand {
+pub(super) struct TaskClock {
     /// What the store's clock said first, in the slot we came for.
     came: Option<u64>,
     /// What it said last, and when that was.
@@ -281,7 +281,7 @@ pub(super) struct Errand {
     slot: u64,
 }
 
-impl Errand {
+impl TaskClock {
     /// The store's clock said so at `at`.
     pub(super) fn hear(&mut self, task: &Task, said: u64, at: Instant) {
         self.came.get_or_insert(task.slot(said));
@@ -302,18 +302,18 @@ impl Errand {
 
     /// How the task ended, as far as it concerns us. Nothing can be said of slots before the
     /// store's clock was heard.
-    pub(super) fn verdict(&self, task: &Task, ledger: &Ledger) -> Option<Verdict> {
+    pub(super) fn verdict(&self, task: &Task, task_log: &TaskLog) -> Option<Verdict> {
         if task.per.is_some() && self.heard.is_none() {
             return None;
         }
-        ledger.verdict(task, self.came.unwrap_or(0), self.now())
+        task_log.verdict(task, self.came.unwrap_or(0), self.now())
     }
 
     /// Decides, under the lease, which slot the run belongs to; how often it failed in it before.
-    pub(super) fn begin(&mut self, task: &Task, ledger: &Ledger) -> u32 {
+    pub(super) fn begin(&mut self, task: &Task, task_log: &TaskLog) -> u32 {
         // Not one before we came: clocks of several front ends differ a little.
         self.slot = task.slot(self.now()).max(self.came.unwrap_or(0));
-        ledger.failed(task, self.slot)
+        task_log.failed(task, self.slot)
     }
 
     /// The slot of the present run.
@@ -347,5 +347,4 @@ pub fn moment(seconds: u64) -> String {
 }
 
 #[cfg(test)]
-#[path = "once_tests.rs"]
 mod tests;

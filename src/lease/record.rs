@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use super::once::Ledger;
+use super::once::TaskLog;
 
 /// The longest command text in a record, in bytes.
 pub const COMMAND_LIMIT: usize = 256;
@@ -45,7 +45,7 @@ pub struct Record {
     pub draining: bool,
     /// What is known of tasks that are to be done once. Each store keeps it in its own way.
     #[serde(skip)]
-    pub once: Ledger,
+    pub once: TaskLog,
 }
 
 impl Record {
@@ -60,7 +60,7 @@ impl Record {
             since: wall_clock(),
             command: candidate.command.clone(),
             draining: false,
-            once: Ledger::EMPTY,
+            once: TaskLog::EMPTY,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! At most N holders: one store made of N, of which we hold one at a time.
 //!
-//! Made by `run` for `--slots N`, used through [`Store`]. The slots are the locks `NAME.0` to
+//! Made by `run` for `--slots N`, used through [`LeaseStore`]. The slots are the locks `NAME.0` to
 //! `NAME.N-1`; each has a fencing token and a record of its own. An instance begins at a random
 //! slot and looks at no more than four of them in one attempt (unless it makes only one), so that many instances do not come
 //! to the same slot, and one instance does not flood the store. What must never happen here: that
@@ -20,11 +20,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::file::lane::Lane;
+use super::file::blocking::Lane;
 use super::mount::beside;
-use super::{Store, Terms, blob, file, shared_file};
+use super::{LeaseStore, StoreInfo, blob, file, shared_file};
 use crate::clock::Instant;
-use crate::core::{Failure, Grant, Sight};
+use crate::core::{Failure, Grant, HolderInfo};
 
 /// How many slots one attempt looks at.
 const LOOKS: usize = 4;
@@ -32,7 +32,7 @@ const LOOKS: usize = 4;
 const UNDO: Duration = Duration::from_secs(1);
 
 /// Opens the store of a slot. It may block, and runs in a thread of its own but for the first.
-pub type Opener = dyn Fn(u32) -> Result<Arc<dyn Store>, Failure> + Send + Sync;
+pub type Opener = dyn Fn(u32) -> Result<Arc<dyn LeaseStore>, Failure> + Send + Sync;
 
 /// N locks, one of which is to be ours.
 pub struct Slots {
@@ -40,7 +40,7 @@ pub struct Slots {
     base: String,
     /// The name of each slot.
     names: Vec<String>,
-    terms: Terms,
+    terms: StoreInfo,
     /// How many slots one attempt looks at.
     looks: usize,
     open: Arc<Opener>,
@@ -50,7 +50,7 @@ pub struct Slots {
 
 struct State {
     /// Those that were looked at; the others are not even open.
-    stores: BTreeMap<u32, Arc<dyn Store>>,
+    stores: BTreeMap<u32, Arc<dyn LeaseStore>>,
     /// Where the next attempt begins.
     next: u32,
     held: Option<u32>,
@@ -60,7 +60,7 @@ struct State {
     /// Slots of which we may have something without knowing it.
     perhaps: BTreeSet<u32>,
     /// What was seen of the slots that others hold.
-    sights: BTreeMap<u32, Sight>,
+    sights: BTreeMap<u32, HolderInfo>,
     /// Slots whose trouble was told and has not ended.
     told: BTreeSet<u32>,
 }
@@ -80,7 +80,7 @@ impl Slots {
         let first = fastrand::u32(0..count);
         let store = Arc::new(beside(first)?);
         let open = move |slot| match beside(slot) {
-            Ok(store) => Ok(Arc::new(store) as Arc<dyn Store>),
+            Ok(store) => Ok(Arc::new(store) as Arc<dyn LeaseStore>),
             Err(error) if error.passing => Err(transient(error.why)),
             Err(error) => Err(Failure::Fatal {
                 why: error.why,
@@ -104,7 +104,7 @@ impl Slots {
         let first = fastrand::u32(0..count);
         let store = Arc::new(beside(first)?);
         let open = move |slot| match beside(slot) {
-            Ok(store) => Ok(Arc::new(store) as Arc<dyn Store>),
+            Ok(store) => Ok(Arc::new(store) as Arc<dyn LeaseStore>),
             Err(error) => Err(transient(error.to_string())),
         };
         Ok(Slots::over(count, first, store, Arc::new(open)))
@@ -125,7 +125,7 @@ impl Slots {
         let first = fastrand::u32(0..count);
         let store = Arc::new(beside(first)?);
         let open = move |slot| match beside(slot) {
-            Ok(store) => Ok(Arc::new(store) as Arc<dyn Store>),
+            Ok(store) => Ok(Arc::new(store) as Arc<dyn LeaseStore>),
             Err(error) => Err(Failure::Fatal {
                 why: error.to_string(),
                 denied: false,
@@ -140,13 +140,13 @@ impl Slots {
     /// # Panics
     /// If there is no such slot as `first`.
     #[must_use]
-    pub fn over(count: u32, first: u32, store: Arc<dyn Store>, open: Arc<Opener>) -> Slots {
+    pub fn over(count: u32, first: u32, store: Arc<dyn LeaseStore>, open: Arc<Opener>) -> Slots {
         assert!(first < count, "slot {first} of {count}");
         let suffix = format!(".{first}");
         let base = store.name().strip_suffix(&suffix).unwrap_or(store.name());
-        let terms = Terms {
+        let terms = StoreInfo {
             wakes: false,
-            ..store.terms()
+            ..store.info()
         };
         Slots {
             names: (0..count).map(|slot| format!("{base}.{slot}")).collect(),
@@ -211,7 +211,7 @@ impl Slots {
     }
 
     /// The store of a slot, opened if it is not yet.
-    async fn store(&self, slot: u32, give_up_at: Instant) -> Result<Arc<dyn Store>, Failure> {
+    async fn store(&self, slot: u32, give_up_at: Instant) -> Result<Arc<dyn LeaseStore>, Failure> {
         if let Some(store) = self.state().stores.get(&slot) {
             return Ok(Arc::clone(store));
         }
@@ -220,7 +220,7 @@ impl Slots {
         let name = &self.names[slot as usize];
         let store = opened
             .map_err(|_stalled| transient(format!("{name}: it could not be opened in time")))??;
-        if store.terms().lease != self.terms.lease {
+        if store.info().lease != self.terms.lease {
             return Err(Failure::Fatal {
                 why: format!("{name}: it lies on another kind of mount than the other slots"),
                 denied: false,
@@ -268,28 +268,28 @@ impl Slots {
     }
 
     /// All of the slots' holders as one, the same as long as they are the same.
-    fn sight(&self, draining: bool) -> Sight {
+    fn sight(&self, draining: bool) -> HolderInfo {
         let state = self.state();
         let names = state.sights.values().filter_map(|one| one.holder.clone());
         let names: Vec<String> = names.collect();
         // Where only some are looked at in turn, the list would change with every look.
         let all = self.count() <= LOOKS && !names.is_empty();
-        Sight {
+        HolderInfo {
             holder: all.then(|| names.join(", ")),
             draining,
             expires: state.sights.values().filter_map(|one| one.expires).min(),
-            ..Sight::default()
+            ..HolderInfo::default()
         }
     }
 
-    fn held(&self) -> Option<Arc<dyn Store>> {
+    fn held(&self) -> Option<Arc<dyn LeaseStore>> {
         let state = self.state();
         state.stores.get(&state.held?).cloned()
     }
 }
 
 #[async_trait]
-impl Store for Slots {
+impl LeaseStore for Slots {
     fn name(&self) -> &str {
         let held = self.state().held;
         held.map_or(&self.base, |slot| &self.names[slot as usize])
@@ -299,7 +299,7 @@ impl Store for Slots {
         self.state().held.unwrap_or(0)
     }
 
-    fn terms(&self) -> Terms {
+    fn info(&self) -> StoreInfo {
         self.terms
     }
 
@@ -356,7 +356,7 @@ impl Store for Slots {
     }
 
     async fn release(&self, give_up_at: Instant) -> Result<(), Failure> {
-        let ours: Vec<(u32, Arc<dyn Store>)> = {
+        let ours: Vec<(u32, Arc<dyn LeaseStore>)> = {
             let mut state = self.state();
             if let Some(held) = state.held.take() {
                 // Until it is said: asked again by the next release, or found by the next attempt.
@@ -393,7 +393,7 @@ impl Store for Slots {
         futures::future::join_all(leave).await;
     }
 
-    async fn freed(&self) {
+    async fn until_free(&self) {
         pending().await
     }
 
@@ -429,5 +429,4 @@ fn transient(why: String) -> Failure {
 }
 
 #[cfg(test)]
-#[path = "slots_tests.rs"]
 mod tests;

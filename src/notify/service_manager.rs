@@ -226,7 +226,7 @@ impl ServiceManager {
         self.0.with(|state| {
             let arrived = matches!(
                 notice,
-                Notice::StandingBy(_) | Notice::InControl { .. } | Notice::StandingAside { .. }
+                Notice::StandingBy(_) | Notice::InControl { .. } | Notice::Cordoned { .. }
             );
             if arrived && state.ready == Ready::Standby {
                 state.is_ready();

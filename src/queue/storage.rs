@@ -14,10 +14,10 @@
 //! **A message that is about to expire** cannot be locked beyond that (the service refuses): then
 //! it is held as long as it was, and vanishes or comes again at its sender's wish.
 
+mod client;
 mod encoding;
 mod lock;
 mod target;
-mod wire;
 
 pub use encoding::Encoding;
 pub use target::{Target, TargetError};
@@ -28,8 +28,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use self::client::{QueueApi, Received};
 use self::lock::{Held, Service};
-use self::wire::{Told, Wire};
 use super::{Message, Missing, Queue};
 use crate::azure::{Account, Operation, ServiceError};
 use crate::clock::Instant;
@@ -106,16 +106,17 @@ impl StorageQueue {
         let options = config.account.client_options();
         let connect = |queue: &str| {
             let url = target::address(config.account.endpoint(), queue);
-            let wire = Wire::new(config.account.authorised(&url), &options);
-            wire.map(|wire| (url.to_string(), wire))
+            let client = QueueApi::new(config.account.authorised(&url), &options);
+            client
+                .map(|client| (url.to_string(), client))
                 .map_err(|trouble| OpenError::Address(trouble.why()))
         };
-        let (name, wire) = connect(config.target.queue())?;
+        let (name, client) = connect(config.target.queue())?;
         let (poison_name, poison) = connect(&poison)?;
         Ok(StorageQueue {
             service: Arc::new(Service {
                 name,
-                wire,
+                client,
                 poison_name,
                 poison,
                 seconds: i32::try_from(hidden.as_secs()).unwrap_or(i32::MAX),
@@ -145,7 +146,7 @@ impl StorageQueue {
         trouble.failure(operation, &self.service.name, proven)
     }
 
-    fn message(&self, told: Told, t0: Instant) -> Message {
+    fn message(&self, told: Received, t0: Instant) -> Message {
         Message {
             attempt: told.attempt,
             t0,
@@ -176,10 +177,10 @@ impl Queue for StorageQueue {
     }
 
     async fn prepare(&self, give_up_at: Instant) -> Result<(), Missing> {
-        let wire = &self.service.wire;
+        let client = &self.service.client;
         let told =
             |trouble: ServiceError, operation| Missing::from(self.failure(&trouble, operation));
-        match wire.look(give_up_at).await {
+        match client.look(give_up_at).await {
             Ok(()) => {}
             Err(trouble) if trouble.code() == Some("QueueNotFound") => {
                 if !self.create {
@@ -188,7 +189,8 @@ impl Queue for StorageQueue {
                         self.service.name
                     )));
                 }
-                wire.create(give_up_at)
+                client
+                    .create(give_up_at)
                     .await
                     .map_err(|trouble| told(trouble, Operation::CreateQueue))?;
             }
@@ -196,7 +198,7 @@ impl Queue for StorageQueue {
         }
         // Without the right to update, no lock could be renewed: every message would be taken, its
         // command killed at the end of the first lock, and all of them end in the poison queue.
-        match wire.update(NOBODY, NOBODY, 0, give_up_at).await {
+        match client.update(NOBODY, NOBODY, 0, give_up_at).await {
             Err(
                 trouble @ ServiceError::Answer {
                     status: 401 | 403, ..
@@ -207,9 +209,11 @@ impl Queue for StorageQueue {
     }
 
     async fn take(&self, most: usize, give_up_at: Instant) -> Result<Vec<Message>, Failure> {
-        let Service { wire, seconds, .. } = &*self.service;
+        let Service {
+            client, seconds, ..
+        } = &*self.service;
         let t0 = Instant::now();
-        let told = wire.take(most.min(MOST), *seconds, give_up_at).await;
+        let told = client.take(most.min(MOST), *seconds, give_up_at).await;
         let told = told.map_err(|trouble| self.failure(&trouble, Operation::Take))?;
         self.prove(Operation::Take);
         Ok(told

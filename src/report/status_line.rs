@@ -12,7 +12,7 @@ use terminal_size::terminal_size_of;
 
 use super::stderr::Stderr;
 use crate::clock::Instant;
-use crate::core::Sight;
+use crate::core::HolderInfo;
 
 /// To the beginning of the line, and all of it gone.
 pub(super) const ERASE: &[u8] = b"\r\x1b[K";
@@ -30,7 +30,7 @@ struct State {
 /// What is said of the wait.
 #[derive(Clone)]
 struct Standing {
-    sight: Sight,
+    sight: HolderInfo,
     since: Instant,
     next_look: Instant,
 }
@@ -53,7 +53,7 @@ pub(super) fn allow(terminal: Option<&str>) {
 }
 
 /// Shows the line from now on, behind this holder.
-pub(super) fn stand_by(sight: &Sight, now: Instant) {
+pub(super) fn stand_by(sight: &HolderInfo, now: Instant) {
     static THREAD: Once = Once::new();
     let mut state = state();
     if !state.wanted {
@@ -229,7 +229,7 @@ fn cut(text: &str, width: usize) -> String {
 mod tests {
     use super::*;
 
-    fn standing(sight: Sight, next_look: Instant) -> Standing {
+    fn standing(sight: HolderInfo, next_look: Instant) -> Standing {
         Standing {
             sight,
             since: Instant::ZERO,
@@ -240,11 +240,11 @@ mod tests {
     #[test]
     fn the_line_says_who_since_when_and_what_comes() {
         let now = Instant::from_nanos(12_400_000_000);
-        let sight = Sight {
+        let sight = HolderInfo {
             holder: Some("web1".into()),
             token: Some(7),
             since: Some("2026-01-02T10:03:12.123456789Z".into()),
-            ..Sight::default()
+            ..HolderInfo::default()
         };
         let next = now + Duration::from_millis(1500);
         let said = words(&standing(sight.clone(), next), now, "2026-01-02T11:00:00Z");
@@ -261,17 +261,17 @@ mod tests {
             said.contains("since 2026-01-02 10:03 UTC, we are woken"),
             "{said}"
         );
-        let unknown = standing(Sight::default(), Instant::FOREVER);
+        let unknown = standing(HolderInfo::default(), Instant::FOREVER);
         let said = words(&unknown, now, "");
         assert!(said.contains(": another is in control, we are"), "{said}");
     }
 
     #[test]
     fn a_record_that_somebody_forged_does_not_talk_to_the_terminal() {
-        let sight = Sight {
+        let sight = HolderInfo {
             holder: Some("\x1b[2Jgotcha".into()),
             since: Some("2026-01-02T\x1b]0;x\x07Z".into()),
-            ..Sight::default()
+            ..HolderInfo::default()
         };
         let said = words(
             &standing(sight, Instant::FOREVER),

@@ -4,7 +4,7 @@
 use tracing::Level;
 
 use crate::clock::Instant;
-use crate::core::{Cause, Ending, Exit, Failed, Notice, Outcome, Sight, Unfit};
+use crate::core::{Cause, Ending, Exit, Failed, HandOverReason, HolderInfo, Notice, Outcome};
 use crate::exit::{self, ExitAction};
 use crate::units::{show, signal_name};
 
@@ -56,7 +56,7 @@ pub(super) fn of_notice(notice: &Notice, now: Instant) -> (Level, String) {
             Level::WARN,
             format!("{RESTARTS_SPENT}: handing control over"),
         ),
-        Notice::Unprepared(how) => (
+        Notice::HookFailed(how) => (
             Level::WARN,
             format!("{}: handing control over", unprepared(*how)),
         ),
@@ -68,14 +68,14 @@ pub(super) fn of_notice(notice: &Notice, now: Instant) -> (Level, String) {
                 show(rounded(until.since(now)))
             ),
         ),
-        Notice::StandingBack { until } => (
+        Notice::CoolingDown { until } => (
             Level::INFO,
             format!(
-                "standing back for {} before competing again",
+                "cooling down for {} before competing again",
                 show(rounded(until.since(now)))
             ),
         ),
-        Notice::StandingAside { why } => (Level::INFO, format!("standing aside: {why}")),
+        Notice::Cordoned { why } => (Level::INFO, format!("cordoned: {why}")),
         Notice::Uncordoned => (
             Level::INFO,
             "nothing is announced for this machine any more: competing again".into(),
@@ -126,9 +126,9 @@ pub(crate) fn event(notice: &Notice) -> &'static str {
         Notice::Recorded { .. } => "recorded",
         Notice::Unrecorded { .. } | Notice::NotDone => "not-recorded",
         Notice::Restarting => "restarting",
-        Notice::RestartsSpent | Notice::Unprepared(_) | Notice::HoldOver => "handing-over",
-        Notice::StandingBack { .. } => "standing-back",
-        Notice::StandingAside { .. } => "standing-aside",
+        Notice::RestartsSpent | Notice::HookFailed(_) | Notice::HoldOver => "handing-over",
+        Notice::CoolingDown { .. } => "cooling-down",
+        Notice::Cordoned { .. } => "cordoned",
         Notice::Uncordoned => "competing",
         Notice::Overlapped => "overlap",
         Notice::Released => "released",
@@ -199,7 +199,7 @@ pub(super) fn of_ending(
         // On a machine that has nothing to do this is no warning, and -E 0 says so.
         (Cause::Stopped(_), _)
         | (
-            Cause::NotObtained(_) | Cause::Cordoned { .. } | Cause::Over(_),
+            Cause::NotObtained(_) | Cause::Cordoned { .. } | Cause::AlreadyDone(_),
             ExitAction::Status(0),
         ) => Some((Level::INFO, reason)),
         _ => Some((
@@ -219,13 +219,13 @@ pub(crate) fn reason(cause: &Cause, command: &str) -> String {
         Cause::Lost { why } => format!("the lease was lost: {why}"),
         Cause::HandOver => HELD_LONG_ENOUGH.into(),
         Cause::Cordoned { why } => why.clone(),
-        Cause::GivenUp(Unfit::RestartsSpent) => RESTARTS_SPENT.into(),
-        Cause::GivenUp(Unfit::Unprepared(how)) => unprepared(*how),
+        Cause::GivenUp(HandOverReason::RestartsSpent) => RESTARTS_SPENT.into(),
+        Cause::GivenUp(HandOverReason::HookFailed(how)) => unprepared(*how),
         Cause::GuardianLost => "the guardian died or fell silent".into(),
         Cause::NotRecorded { why } => format!(
             "the command ended, but what it came to could not be recorded: {why}; the task can run again"
         ),
-        Cause::Over(verdict) => {
+        Cause::AlreadyDone(verdict) => {
             let (holder, at, token) = (&verdict.holder, &verdict.at, verdict.token);
             match verdict.status {
                 0 => format!("already done by {holder} at {at}, token {token}"),
@@ -273,7 +273,7 @@ fn not_started(errno: i32, command: &str) -> String {
     format!("cannot run {command}: {error}: {advice}")
 }
 
-pub(super) fn behind(sight: &Sight) -> String {
+pub(super) fn behind(sight: &HolderInfo) -> String {
     let draining = if sight.draining {
         ", which is stopping"
     } else {
@@ -338,18 +338,18 @@ mod tests {
 
     #[test]
     fn a_standby_names_the_holder_if_it_can() {
-        let sight = Sight {
+        let sight = HolderInfo {
             holder: Some("web2-9".into()),
             token: Some(7),
             draining: true,
-            ..Sight::default()
+            ..HolderInfo::default()
         };
         let (_, text) = of_notice(&Notice::StandingBy(sight), Instant::ZERO);
         assert_eq!(
             text,
             "standing by: web2-9 is in control, token 7, which is stopping"
         );
-        let (_, text) = of_notice(&Notice::StandingBy(Sight::default()), Instant::ZERO);
+        let (_, text) = of_notice(&Notice::StandingBy(HolderInfo::default()), Instant::ZERO);
         assert_eq!(text, "standing by: another is in control");
     }
 
@@ -381,8 +381,8 @@ mod tests {
         assert!(text.contains("in 8s (restart 4)"), "{text}");
         let (_, text) = said(Notice::Keeping { until });
         assert_eq!(text, "keeping the lock for 8s (--min-hold)");
-        let (_, text) = said(Notice::StandingBack { until });
-        assert_eq!(text, "standing back for 8s before competing again");
+        let (_, text) = said(Notice::CoolingDown { until });
+        assert_eq!(text, "cooling down for 8s before competing again");
         let (level, text) = said(Notice::RestartsSpent);
         assert!(level == Level::WARN && text.contains("--restart-limit"));
         let (level, text) = said(Notice::Draining(Cause::HandOver));
@@ -392,7 +392,7 @@ mod tests {
     #[test]
     fn whoever_comes_too_late_for_a_task_hears_who_did_it_and_how_it_ended() {
         let over = |status| {
-            ending(Cause::Over(crate::core::Verdict {
+            ending(Cause::AlreadyDone(crate::core::Verdict {
                 status,
                 holder: "web2-9".into(),
                 at: "2026-01-01T00:00:00Z".into(),
@@ -433,7 +433,7 @@ mod tests {
 
     #[test]
     fn cron_is_kept_quiet_by_minus_e_0() {
-        let cause = || ending(Cause::NotObtained(Sight::default()));
+        let cause = || ending(Cause::NotObtained(HolderInfo::default()));
         assert_eq!(
             of_ending(&cause(), ExitAction::Status(0), "job").unwrap().0,
             Level::INFO

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use crate::azure::scheduled_events::Watch;
 use crate::clock::Instant;
 use crate::config::Config;
-use crate::core::{Cause, Cordon, Ending, Notice, Unfit};
+use crate::core::{Cause, Cordon, Ending, HandOverReason, Notice};
 #[cfg(feature = "http")]
 use crate::core::{Failure, Grant};
 use crate::driver::Observer;
@@ -20,7 +20,7 @@ use crate::events::Events;
 use crate::events::event_log::Instance;
 use crate::exit::ExitAction;
 use crate::guardian::{Guardian, HealthCheck, WorkloadEvent};
-use crate::lease::Store;
+use crate::lease::LeaseStore;
 use crate::notify::{ServiceManager, Surroundings};
 use crate::report;
 #[cfg(feature = "http")]
@@ -31,7 +31,7 @@ use crate::status::{Status, StatusFile};
 /// What people are told of this instance: the log, the status file, and who asks over HTTP.
 pub(crate) struct Observers {
     status: Status,
-    store: Arc<dyn Store>,
+    store: Arc<dyn LeaseStore>,
     file: Option<StatusFile>,
     #[cfg(feature = "http")]
     server: Option<serve::Server>,
@@ -50,7 +50,7 @@ impl Observers {
     /// Those of this plan. Not before the guardians were forked: a thread writes the status file.
     pub(crate) fn new(
         plan: &Config,
-        store: &Arc<dyn Store>,
+        store: &Arc<dyn LeaseStore>,
         guardian: &Guardian,
         log: fn(&Notice, Instant),
     ) -> Observers {
@@ -180,7 +180,7 @@ impl Observer for Observers {
     fn notice(&mut self, now: Instant, notice: &Notice) {
         if let Some(aside) = &self.aside {
             match notice {
-                Notice::StandingAside { .. } => drop(aside.send_replace(true)),
+                Notice::Cordoned { .. } => drop(aside.send_replace(true)),
                 Notice::Uncordoned => drop(aside.send_replace(false)),
                 _ => {}
             }
@@ -223,11 +223,11 @@ impl Observer for Observers {
             }
             Notice::Unrecorded { .. } => "recording",
             Notice::Restarting => "holding",
-            Notice::StandingBack { .. } => "standing back",
-            Notice::StandingAside { why } => {
+            Notice::CoolingDown { .. } => "cooling down",
+            Notice::Cordoned { why } => {
                 self.status.holder = None;
                 self.status.cause = Some(why.clone());
-                "standing aside"
+                "cordoned"
             }
             Notice::Uncordoned => {
                 self.status.cause = None;
@@ -243,12 +243,12 @@ impl Observer for Observers {
                 return;
             }
             Notice::RestartsSpent => {
-                let cause = Cause::GivenUp(Unfit::RestartsSpent);
+                let cause = Cause::GivenUp(HandOverReason::RestartsSpent);
                 self.status.cause = Some(report::cause(&cause));
                 return;
             }
-            Notice::Unprepared(how) => {
-                let cause = Cause::GivenUp(Unfit::Unprepared(*how));
+            Notice::HookFailed(how) => {
+                let cause = Cause::GivenUp(HandOverReason::HookFailed(*how));
                 self.status.cause = Some(report::cause(&cause));
                 return;
             }

@@ -140,7 +140,7 @@ impl OnLostHook {
             WorkloadEvent::Started { .. }
             | WorkloadEvent::Stopped
             | WorkloadEvent::ClockJumped
-            | WorkloadEvent::Unprepared { .. }
+            | WorkloadEvent::HookFailed { .. }
             | WorkloadEvent::Standby(_) => {}
         }
     }

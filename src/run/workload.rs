@@ -19,7 +19,7 @@ use crate::driver::{Observer, Start, Workload};
 use crate::events::Events;
 use crate::guardian::{self, GuardianHandle, SpawnRequest, StopAsked, WorkloadEvent};
 use crate::hooks::{Effect, HookConfig, HookNotice, HookSequencer, Role, Term};
-use crate::lease::Store;
+use crate::lease::LeaseStore;
 use crate::notify::{PRIVATE, VARIABLE};
 use crate::report;
 use crate::signals::{SignalEvent, Signals};
@@ -53,7 +53,7 @@ impl HookPrograms {
 pub(super) struct Parts {
     pub(super) handle: GuardianHandle,
     pub(super) on_lost: Option<OnLostHook>,
-    pub(super) store: Arc<dyn Store>,
+    pub(super) store: Arc<dyn LeaseStore>,
     pub(super) identity: String,
     pub(super) stop_signal: i32,
     /// We were started in the foreground of a terminal: when the command stops, so do we.

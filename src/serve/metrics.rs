@@ -97,8 +97,8 @@ const STATES: &[&str] = &[
     "resting",
     "draining",
     "released",
-    "standing back",
-    "standing aside",
+    "cooling down",
+    "cordoned",
 ];
 /// From what an answer on the same machine takes to the longest an attempt may.
 const LATENCIES: [f64; 11] = [
@@ -366,7 +366,7 @@ impl Metrics {
         let result = match reply {
             Ok(_) => "acquired",
             Err(Failure::Held(_)) => "held",
-            Err(Failure::Over(_)) => "over",
+            Err(Failure::AlreadyDone(_)) => "over",
             Err(_) => "failure",
         };
         count(&self.acquire_attempts, "result", result);
@@ -376,7 +376,9 @@ impl Metrics {
         let result = match reply {
             Ok(()) => "success",
             Err(Failure::Lost { .. } | Failure::Held(_)) => "lost",
-            Err(Failure::Transient { .. } | Failure::Fatal { .. } | Failure::Over(_)) => "failure",
+            Err(Failure::Transient { .. } | Failure::Fatal { .. } | Failure::AlreadyDone(_)) => {
+                "failure"
+            }
         };
         count(&self.renew_attempts, "result", result);
         self.renew_duration.observe(took.as_secs_f64());

@@ -141,7 +141,7 @@ impl SharedStatus {
             Err(Failure::Lost { .. } | Failure::Held(_)) => {
                 self.lease_until.store(0, Ordering::Release);
             }
-            Err(Failure::Transient { .. } | Failure::Fatal { .. } | Failure::Over(_)) => {}
+            Err(Failure::Transient { .. } | Failure::Fatal { .. } | Failure::AlreadyDone(_)) => {}
         }
         self.metrics.renewed(now.since(t0), reply);
     }

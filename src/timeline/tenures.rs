@@ -28,8 +28,8 @@ pub(super) fn tenures(records: &[Placed<'_>], boot: &str) -> Vec<Found> {
             // Nobody who competes, stands by or ends has control.
             EventKind::Competing
             | EventKind::Standby
-            | EventKind::StandingBack
-            | EventKind::StandingAside => {
+            | EventKind::CoolingDown
+            | EventKind::Cordoned => {
                 found.extend(open.take().map(|open| open.close(Some(placed.at))));
             }
             EventKind::Done => {
@@ -152,10 +152,10 @@ impl Open {
             | EventKind::Recorded
             | EventKind::NotRecorded
             | EventKind::Released
-            | EventKind::StandingBack
+            | EventKind::CoolingDown
             | EventKind::Working
             | EventKind::Message
-            | EventKind::StandingAside
+            | EventKind::Cordoned
             | EventKind::Other => {}
         }
     }

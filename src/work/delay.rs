@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use super::lease::MessageLease;
 use crate::clock::Instant;
 use crate::core::{Budget, Failure};
-use crate::lease::Store as _;
+use crate::lease::LeaseStore as _;
 use crate::queue::Settlement;
 
 /// The longest sleep between two looks at the clock: the runtime's stands still while the machine

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use crate::clock::Instant;
 use crate::core::budget::ATTEMPT;
 use crate::core::{Failure, Grant, Verdict};
-use crate::lease::{Store, Terms};
+use crate::lease::{LeaseStore, StoreInfo};
 use crate::queue::{Lock, Message, Settlement};
 
 /// How long a queue is asked to settle a message, as long as its lock lasts: work that was done
@@ -167,13 +167,13 @@ async fn turns_true(flag: &mut Option<watch::Receiver<bool>>) {
 }
 
 #[async_trait]
-impl Store for MessageLease {
+impl LeaseStore for MessageLease {
     fn name(&self) -> &str {
         &self.name
     }
 
-    fn terms(&self) -> Terms {
-        Terms {
+    fn info(&self) -> StoreInfo {
+        StoreInfo {
             lease: Some(self.lock_time),
             wakes: false,
         }
@@ -182,7 +182,7 @@ impl Store for MessageLease {
     /// It was taken already; and once given back it is over.
     async fn acquire(&self, _give_up_at: Instant) -> Result<Grant, Failure> {
         if self.granted.swap(true, Ordering::AcqRel) {
-            return Err(Failure::Over(Verdict {
+            return Err(Failure::AlreadyDone(Verdict {
                 status: 0,
                 holder: String::new(),
                 at: String::new(),
@@ -236,7 +236,7 @@ impl Store for MessageLease {
         Ok(())
     }
 
-    async fn freed(&self) {
+    async fn until_free(&self) {
         std::future::pending().await
     }
 

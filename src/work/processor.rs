@@ -19,7 +19,7 @@ use super::settle::{Outcome, Rules, Verdict};
 use super::workload::{Given, MessageWorkload, Progress};
 use crate::background_writer;
 use crate::clock::Instant;
-use crate::core::{self, Budget, Cause, Ending, Exit, Failure, Habits, IfLost, Tenure};
+use crate::core::{self, Budget, Cause, Ending, Exit, Failure, HoldPolicy, IfLost, Tenure};
 use crate::driver::drive;
 use crate::guardian::{GuardianHandle, WorkloadEvent};
 use crate::queue::{Message, Settlement};
@@ -315,7 +315,7 @@ impl ProcessorContext {
             grace: self.kill_after,
             stop_signal: self.stop_signal,
             if_lost: IfLost::Exit,
-            habits: Habits::default(),
+            hold_policy: HoldPolicy::default(),
             once: None,
             seed: fastrand::u64(..),
         }
@@ -355,7 +355,7 @@ fn outcome(wanted: Outcome, asked: bool, result: Option<&Result<(), Failure>>) -
         Some(Ok(())) => wanted,
         Some(Err(Failure::Lost { .. } | Failure::Held(_))) => Outcome::Lost,
         Some(Err(Failure::Transient { .. })) => Outcome::Unconfirmed,
-        Some(Err(Failure::Fatal { .. } | Failure::Over(_))) => Outcome::Unsettled,
+        Some(Err(Failure::Fatal { .. } | Failure::AlreadyDone(_))) => Outcome::Unsettled,
         // The queue was not asked, because the core knew better; or its answer was not waited for.
         None if wanted == Outcome::Lost => Outcome::Lost,
         None if asked => Outcome::Unconfirmed,

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use crate::clock::Instant;
-use crate::core::retry::Chance;
+use crate::core::retry::Jitter;
 
 /// From one look at an empty queue to the next, at first and at most (with ±20 %).
 const LEAST: Duration = Duration::from_millis(100);
@@ -110,7 +110,7 @@ struct SignalEvent {
 #[derive(Debug)]
 pub struct Scheduler {
     terms: Terms,
-    chance: Chance,
+    jitter: Jitter,
     /// Messages that are being worked on.
     running: usize,
     /// A request to take is under way.
@@ -143,7 +143,7 @@ impl Scheduler {
     pub fn new(terms: Terms, seed: u64, now: Instant) -> Scheduler {
         Scheduler {
             terms,
-            chance: Chance::new(seed),
+            jitter: Jitter::new(seed),
             running: 0,
             taking: None,
             counted: 0,
@@ -281,7 +281,7 @@ impl Scheduler {
     }
 
     fn look_later(&mut self, now: Instant) {
-        self.look_at = now + self.chance.spread(self.wait);
+        self.look_at = now + self.jitter.spread(self.wait);
         self.wait = (self.wait * 2).min(MOST);
     }
 

@@ -193,7 +193,7 @@ impl Rules {
                 | Cause::Cordoned { .. }
                 | Cause::GivenUp(_)
                 | Cause::NotRecorded { .. }
-                | Cause::Over(_)
+                | Cause::AlreadyDone(_)
                 | Cause::NotObtained(_)
                 | Cause::Store { .. },
             ) => Verdict::release("NotStarted"),

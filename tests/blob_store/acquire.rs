@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use trafficcop::clock::Instant;
-use trafficcop::core::{Failure, Sight};
-use trafficcop::lease::Store;
+use trafficcop::core::{Failure, HolderInfo};
+use trafficcop::lease::LeaseStore;
 
 use super::server::*;
 
@@ -79,11 +79,11 @@ async fn what_another_holds_is_only_looked_at() {
                 .meta("trafficcop_draining", "true"),
         )]);
         let said = server.blob().acquire(later()).await.expect_err("held");
-        let sight = Sight {
+        let sight = HolderInfo {
             holder: Some("höst".into()),
             token: Some(3),
             draining: true,
-            ..Sight::default()
+            ..HolderInfo::default()
         };
         assert_eq!(said, Failure::Held(sight));
         server.played();
@@ -127,7 +127,7 @@ async fn a_race_that_is_lost_is_held_by_somebody_unknown_yet() {
     ]);
     let blob = server.blob();
     let said = blob.acquire(later()).await.expect_err("held");
-    assert_eq!(said, Failure::Held(Sight::default()));
+    assert_eq!(said, Failure::Held(HolderInfo::default()));
     // The service said no: there is nothing to ask again for, and nothing to undo.
     assert!(matches!(blob.acquire(later()).await, Err(Failure::Held(_))));
     blob.release(later()).await.expect("nothing to do");

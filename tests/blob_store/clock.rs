@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use trafficcop::clock::Instant;
 use trafficcop::core::Failure;
-use trafficcop::lease::Store;
+use trafficcop::lease::LeaseStore;
 use trafficcop::lease::blob::{Blob, Config};
 
 use super::server::*;

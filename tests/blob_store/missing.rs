@@ -1,6 +1,6 @@
 //! A blob that is not there: created, or the reason why it cannot be.
 
-use trafficcop::lease::Store;
+use trafficcop::lease::LeaseStore;
 use trafficcop::lease::blob::Blob;
 
 use super::server::*;

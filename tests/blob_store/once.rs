@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use trafficcop::core::{Exit, Failure, Outcome};
-use trafficcop::lease::Store;
+use trafficcop::lease::LeaseStore;
 use trafficcop::lease::blob::Blob;
 use trafficcop::lease::once::Task;
 
@@ -46,7 +46,7 @@ async fn a_task_that_is_over_is_not_competed_for_whoever_holds_the_lease() {
         )]);
         let blob = server.blob().with_task(task(None));
         match blob.acquire(later()).await {
-            Err(Failure::Over(verdict)) => {
+            Err(Failure::AlreadyDone(verdict)) => {
                 assert_eq!((verdict.status, &*verdict.holder), (0, "box-2"))
             }
             other => panic!("{other:?}"),
@@ -71,7 +71,7 @@ async fn what_was_read_before_the_lease_is_read_again_if_somebody_wrote_meanwhil
     ]);
     let blob = server.blob().with_task(task(None));
     let said = blob.acquire(later()).await;
-    assert!(matches!(said, Err(Failure::Over(_))), "{said:?}");
+    assert!(matches!(said, Err(Failure::AlreadyDone(_))), "{said:?}");
     server.played();
     assert!(server.of("metadata").is_empty(), "no token is spent");
 }
@@ -96,7 +96,7 @@ async fn the_slot_is_the_one_of_the_service_s_date() {
         let blob = server.blob().with_task(task(Some(3600)));
         let said = blob.acquire(later()).await;
         assert_eq!(
-            matches!(said, Err(Failure::Over(_))),
+            matches!(said, Err(Failure::AlreadyDone(_))),
             over,
             "{date}: {said:?}"
         );

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use trafficcop::clock::Instant;
 use trafficcop::core::Failure;
-use trafficcop::lease::Store;
+use trafficcop::lease::LeaseStore;
 use trafficcop::lease::blob::prepare_orphan_release;
 use trafficcop::lease::release_orphaned;
 

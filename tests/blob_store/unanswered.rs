@@ -2,7 +2,7 @@
 //! again or undone.
 
 use trafficcop::clock::Instant;
-use trafficcop::lease::Store;
+use trafficcop::lease::LeaseStore;
 
 use super::server::*;
 

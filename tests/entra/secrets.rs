@@ -4,7 +4,7 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 
 use trafficcop::azure::{Account, AuthOptions};
-use trafficcop::lease::Store;
+use trafficcop::lease::LeaseStore;
 use trafficcop::lease::blob::{Blob, Config, Target};
 use trafficcop::lease::record::Candidate;
 

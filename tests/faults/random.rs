@@ -57,11 +57,11 @@ pub(crate) struct Made {
 impl Made {
     /// The row of this number.
     pub(crate) fn by(seed: u64, number: usize) -> Made {
-        let mut chance = Rng::with_seed(seed.wrapping_add((number as u64) << 32));
+        let mut jitter = Rng::with_seed(seed.wrapping_add((number as u64) << 32));
         let lock = LOCKS[number % LOCKS.len()];
-        let contain = CONTAINS[chance.usize(..CONTAINS.len())];
+        let contain = CONTAINS[jitter.usize(..CONTAINS.len())];
         let count = if lock == Lock::Blob { 2 } else { 3 };
-        let rounds = (0..count).map(|_| Round::by(&mut chance, lock)).collect();
+        let rounds = (0..count).map(|_| Round::by(&mut jitter, lock)).collect();
         Made {
             number,
             lock,
@@ -99,7 +99,7 @@ impl Made {
 }
 
 impl Round {
-    fn by(chance: &mut Rng, lock: Lock) -> Round {
+    fn by(jitter: &mut Rng, lock: Lock) -> Round {
         let blows = [
             Blow::KillSupervisor,
             Blow::KillGuardian,
@@ -113,13 +113,13 @@ impl Round {
             Weather::Freeze,
             Weather::Cut,
             Weather::Busy,
-            Weather::Delay(chance.u64(100..20_000)),
+            Weather::Delay(jitter.u64(100..20_000)),
         ];
-        let shape = SHAPES[chance.usize(..SHAPES.len())];
+        let shape = SHAPES[jitter.usize(..SHAPES.len())];
         let mut weather = Weather::Fair;
-        let mut blow = blows[chance.usize(..blows.len())];
+        let mut blow = blows[jitter.usize(..blows.len())];
         if lock == Lock::Blob {
-            weather = weathers[chance.usize(..weathers.len())];
+            weather = weathers[jitter.usize(..weathers.len())];
         }
         // Every round is to end with another in control, and some are stopped by one thing alone.
         let harmless = match weather {

@@ -14,7 +14,7 @@ async fn it_can_be_told_that_the_lock_is_not_ours_any_more() {
     let is_lost = |reply| matches!(reply, Err(Failure::Lost { until: None, .. }));
 
     let a = open(&path, "a");
-    assert_eq!(a.terms().lease, None);
+    assert_eq!(a.info().lease, None);
     assert!(is_lost(renew(&a).await), "never acquired");
     acquire(&a).await;
     assert_eq!(renew(&a).await, Ok(()));

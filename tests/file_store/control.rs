@@ -9,8 +9,8 @@ use super::*;
 async fn one_holds_and_the_other_is_told_by_whom() {
     let (_directory, path) = temporary();
     let (a, b) = (open(&path, "a"), open(&path, "b"));
-    assert_eq!(a.terms().lease, None, "no deadline on a local file");
-    assert!(a.terms().wakes);
+    assert_eq!(a.info().lease, None, "no deadline on a local file");
+    assert!(a.info().wakes);
     assert_eq!(a.name(), path.display().to_string());
     assert_eq!(acquire(&a).await.token, 1);
     let sight = held(&b).await;
@@ -36,7 +36,7 @@ async fn an_inherited_descriptor_keeps_the_lock_and_its_end_wakes_the_standby() 
     let child = heir(&a);
     let standby = tokio::spawn({
         let b = Arc::clone(&b);
-        async move { b.freed().await }
+        async move { b.until_free().await }
     });
     drop(a);
     // The supervisor's descriptor is closed; that of the tree is not.

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use trafficcop::clock::Instant;
-use trafficcop::core::{Failure, Grant, Sight};
-use trafficcop::lease::Store;
+use trafficcop::core::{Failure, Grant, HolderInfo};
+use trafficcop::lease::LeaseStore;
 use trafficcop::lease::file::{Config, File};
 use trafficcop::lease::record::Candidate;
 
@@ -54,7 +54,7 @@ async fn release(store: &File) {
     in_time(store.release(late())).await.expect("to unlock");
 }
 
-async fn held(store: &File) -> Sight {
+async fn held(store: &File) -> HolderInfo {
     match in_time(store.acquire(late())).await {
         Err(Failure::Held(sight)) => sight,
         other => panic!("not held: {other:?}"),
@@ -67,7 +67,7 @@ async fn stand_by(store: &File) -> Grant {
         loop {
             match store.acquire(late()).await {
                 Ok(grant) => return grant,
-                Err(Failure::Held(_)) => store.freed().await,
+                Err(Failure::Held(_)) => store.until_free().await,
                 Err(other) => panic!("{other}"),
             }
         }

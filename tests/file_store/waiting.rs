@@ -22,7 +22,7 @@ async fn a_waiter_that_nobody_wants_any_more_leaves_no_lock() {
     for _ in 0..50 {
         // A waiter left behind may have the lock for a moment: it gives it up at once.
         stand_by(&a).await;
-        poll_once(b.freed()).await;
+        poll_once(b.until_free()).await;
         release(&a).await;
         stand_by(&c).await;
         release(&c).await;
@@ -37,12 +37,12 @@ async fn a_lock_the_waiter_got_is_given_up_by_release_and_by_drop() {
     let (a, b) = (open(&path, "a"), open(&path, "b"));
     acquire(&a).await;
     release(&a).await;
-    in_time(b.freed()).await;
+    in_time(b.until_free()).await;
     held(&a).await;
     release(&b).await;
     acquire(&a).await;
     release(&a).await;
-    in_time(b.freed()).await;
+    in_time(b.until_free()).await;
     // Somebody else has the description open, so closing it would not unlock.
     let child = heir(&b);
     held(&a).await;
@@ -81,7 +81,7 @@ async fn contenders_that_change_their_minds_never_hold_together() {
             tokio::spawn(async move {
                 for round in 0..30 {
                     if round % 3 == number % 3 {
-                        poll_once(store.freed()).await;
+                        poll_once(store.until_free()).await;
                     }
                     if round % 5 == number {
                         poll_once(store.acquire(late())).await;
@@ -91,7 +91,7 @@ async fn contenders_that_change_their_minds_never_hold_together() {
                     let before = last.swap(grant.token, Ordering::SeqCst);
                     assert!(before < grant.token, "{before}, then {}", grant.token);
                     // A listener of its own, which must not disturb the tenure.
-                    poll_once(store.freed()).await;
+                    poll_once(store.until_free()).await;
                     in_time(store.renew(late())).await.expect("still ours");
                     inside.store(false, Ordering::SeqCst);
                     release(&store).await;
@@ -117,7 +117,7 @@ async fn a_standby_goes_over_to_a_file_that_took_the_place_of_the_old_one() {
     // Unlocked all the same.
     let told = in_time(a.release(late())).await;
     assert!(matches!(told, Err(Failure::Lost { .. })), "{told:?}");
-    in_time(b.freed()).await;
+    in_time(b.until_free()).await;
     let c = open(&path, "c");
     assert_eq!(
         acquire(&c).await.token,
@@ -126,7 +126,7 @@ async fn a_standby_goes_over_to_a_file_that_took_the_place_of_the_old_one() {
     );
     assert_eq!(held(&b).await.holder.as_deref(), Some("c"));
     release(&c).await;
-    in_time(b.freed()).await;
+    in_time(b.until_free()).await;
     assert_eq!(acquire(&b).await.token, 3, "b has seen the old file");
     let descriptor = fs::File::from(b.descriptor().expect("duplicated").expect("a lock"));
     let (ours, there) = (descriptor.metadata(), fs::metadata(&path));

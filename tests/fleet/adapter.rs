@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use trafficcop::clock::Instant;
-use trafficcop::core::{Failure, Grant, Sight};
+use trafficcop::core::{Failure, Grant, HolderInfo};
 
 use super::desk::{Desk, Returned, ServiceError, Spent};
 use super::store::{Code, Id, LeaseState, Record, Reply, Request};
@@ -126,7 +126,7 @@ impl Adapter {
                 return Err(match trouble {
                     ServiceError::Code(Code::LeaseAlreadyPresent | Code::LeaseIsBreaking) => {
                         Failure::Held(match lease {
-                            LeaseState::Free => Sight::default(),
+                            LeaseState::Free => HolderInfo::default(),
                             LeaseState::Leased | LeaseState::Breaking => sight(record),
                         })
                     }
@@ -349,11 +349,11 @@ impl Adapter {
     }
 }
 
-fn sight(record: Option<Record>) -> Sight {
-    Sight {
+fn sight(record: Option<Record>) -> HolderInfo {
+    HolderInfo {
         holder: None,
         token: record.map(|record| record.token),
         draining: record.is_some_and(|record| record.draining),
-        ..Sight::default()
+        ..HolderInfo::default()
     }
 }

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use trafficcop::clock::Instant;
 use trafficcop::core::{
-    Action, Budget, Cause, Event, Exit, Failure, Grant, Habits, IfLost, Notice, Rules, Sight,
-    Tenure,
+    Action, Budget, Cause, Event, Exit, Failure, Grant, HoldPolicy, HolderInfo, IfLost, Notice,
+    Rules, Tenure,
 };
 
 use super::clock::{MILLI, SECOND, Time, nanos};
@@ -94,7 +94,7 @@ pub(crate) struct Crowd {
     made: u64,
     members: Vec<Member>,
     pub(crate) service: Service,
-    chance: fastrand::Rng,
+    jitter: fastrand::Rng,
     /// How many commands were started, and when the last one was.
     controlled: (usize, Time),
     gave_up: usize,
@@ -103,22 +103,22 @@ pub(crate) struct Crowd {
 impl Crowd {
     /// All of them are about to be started, and there is no blob yet.
     pub(crate) fn new(plan: Plan) -> Crowd {
-        let mut chance = fastrand::Rng::with_seed(plan.seed);
+        let mut jitter = fastrand::Rng::with_seed(plan.seed);
         let mut crowd = Crowd {
             members: (0..=plan.standbys)
-                .map(|_| Member::new(plan, 0, 0, chance.u64(..)))
+                .map(|_| Member::new(plan, 0, 0, jitter.u64(..)))
                 .collect(),
             plan,
             now: 0,
             dues: BTreeMap::new(),
             made: 0,
             service: Service::new(LEASE, plan.throttles),
-            chance,
+            jitter,
             controlled: (0, 0),
             gave_up: 0,
         };
         for who in 0..crowd.members.len() {
-            let when = crowd.chance.u64(..nanos(plan.started_within));
+            let when = crowd.jitter.u64(..nanos(plan.started_within));
             crowd.due(when, who, Due::Join);
         }
         crowd
@@ -165,7 +165,7 @@ impl Crowd {
             assert!(self.now < limit, "nobody gets control");
             self.run_until(self.now + MILLI);
         }
-        Duration::from_nanos(self.controlled.1 - self.service.freed())
+        Duration::from_nanos(self.controlled.1 - self.service.until_free())
     }
 
     /// The holder is asked to stop, and another gets control: how long that took from the release.
@@ -201,7 +201,7 @@ impl Crowd {
     /// It is gone, and comes back as somebody new.
     fn leave(&mut self, who: usize) {
         let life = self.members[who].life + 1;
-        let (now, seed) = (self.now + AWAY, self.chance.u64(..));
+        let (now, seed) = (self.now + AWAY, self.jitter.u64(..));
         self.members[who] = Member::new(self.plan, life, now, seed);
         self.due(now, who, Due::Join);
     }
@@ -219,14 +219,14 @@ impl Crowd {
 
     /// One way, in one data centre.
     fn latency(&mut self) -> Time {
-        self.chance.u64(MILLI..5 * MILLI)
+        self.jitter.u64(MILLI..5 * MILLI)
     }
 
     fn happen(&mut self, who: usize, life: u64, due: Due) {
         let mine = life == self.members[who].life;
         match due {
             Due::Join if mine => {
-                self.members[who].id = self.chance.u64(..);
+                self.members[who].id = self.jitter.u64(..);
                 self.tell(who, Event::Ticked);
             }
             Due::Wake { armed } if mine && armed == self.members[who].armed => {
@@ -332,7 +332,7 @@ impl Crowd {
             (Errand::Look, Reply::View { lease, record, .. }) if lease != LeaseState::Free => {
                 self.refuse(
                     who,
-                    Failure::Held(record.map_or_else(Sight::default, sight)),
+                    Failure::Held(record.map_or_else(HolderInfo::default, sight)),
                 );
             }
             (Errand::Look, Reply::View { etag, record, .. }) => {
@@ -353,7 +353,7 @@ impl Crowd {
             }
             (Errand::Acquire { .. }, Reply::Refused(_)) => {
                 self.members[who].record = None;
-                self.refuse(who, Failure::Held(Sight::default()));
+                self.refuse(who, Failure::Held(HolderInfo::default()));
             }
             (Errand::Read, Reply::View { etag, record, .. }) => self.sign(who, etag, record),
             (Errand::Sign { token }, Reply::Done) => {
@@ -370,12 +370,12 @@ impl Crowd {
                 self.tell(who, Event::Renewed { t0, reply });
             }
             (Errand::Release, Reply::Done) => {
-                self.members[who].id = self.chance.u64(..);
+                self.members[who].id = self.jitter.u64(..);
                 self.tell(who, Event::Released(Ok(())));
             }
             (Errand::Announce | Errand::ReleaseInfo { .. }, _) => {}
             (Errand::Release, Reply::Refused(_)) => {
-                self.members[who].id = self.chance.u64(..);
+                self.members[who].id = self.jitter.u64(..);
                 self.tell(who, Event::Released(Err(lost())));
             }
             // What is done under the lease is done again after a moment.
@@ -393,7 +393,7 @@ impl Crowd {
                 } else {
                     // Given back, once and in the background: it would run out else.
                     self.send(who, Errand::ReleaseInfo { id }, Request::Release { id });
-                    self.members[who].id = self.chance.u64(..);
+                    self.members[who].id = self.jitter.u64(..);
                     self.refuse(who, doubt(reply));
                 }
             }
@@ -443,7 +443,7 @@ impl Member {
             grace: plan.drain + Duration::from_secs(1),
             stop_signal: TERM,
             if_lost: IfLost::Compete,
-            habits: Habits::default(),
+            hold_policy: HoldPolicy::default(),
             once: None,
             seed,
         };
@@ -462,12 +462,12 @@ impl Member {
 }
 
 /// What a record tells a standby.
-fn sight(record: Record) -> Sight {
-    Sight {
+fn sight(record: Record) -> HolderInfo {
+    HolderInfo {
         holder: Some(record.holder.to_string()),
         token: Some(record.token),
         draining: record.draining,
-        ..Sight::default()
+        ..HolderInfo::default()
     }
 }
 

@@ -76,7 +76,7 @@ impl Service {
         self.freed = ends.as_nanos() - at(0).as_nanos();
     }
 
-    pub(crate) fn freed(&self) -> Time {
+    pub(crate) fn until_free(&self) -> Time {
         self.freed
     }
 

@@ -148,7 +148,7 @@ impl World {
             WorkloadEvent::TreeEmpty { at } => Event::TreeEmpty { at },
             WorkloadEvent::Lost => Event::GuardianLost,
             WorkloadEvent::TreeStuck => Event::TreeStuck,
-            WorkloadEvent::Unprepared { at, how } => Event::Unprepared { at, how },
+            WorkloadEvent::HookFailed { at, how } => Event::HookFailed { at, how },
             WorkloadEvent::Stopped
             | WorkloadEvent::LeftBehind
             | WorkloadEvent::Acting

@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use std::rc::Rc;
 
 use fastrand::Rng;
-use trafficcop::core::{Cordon, Exit, Habits, IfLost, Rules};
+use trafficcop::core::{Cordon, Exit, HoldPolicy, IfLost, Rules};
 
 use super::adversary::{Schedule, Who};
 use super::clock::{Clock, MILLI, SECOND, Time, nanos};
@@ -435,7 +435,7 @@ impl World {
         }
         let schedule = &self.schedule;
         let rules = Rules {
-            habits: Habits::default(),
+            hold_policy: HoldPolicy::default(),
             once: None,
             budget: Some(schedule.budget),
             poll: Some(schedule.poll),

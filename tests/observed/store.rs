@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use trafficcop::clock::Instant;
 use trafficcop::core::observed::{Claim, Exists, Next, Version};
-use trafficcop::core::{Failure, Grant, Observed, Sight};
+use trafficcop::core::{Failure, Grant, HolderInfo, Observed};
 
 use super::protocol::{Check, Mutation, Protocol};
 use super::share::{Reply, Request};
@@ -85,9 +85,9 @@ fn lost(why: &str) -> Failure {
 }
 
 fn held(expires: Option<Instant>) -> Failure {
-    Failure::Held(Sight {
+    Failure::Held(HolderInfo {
         expires,
-        ..Sight::default()
+        ..HolderInfo::default()
     })
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use trafficcop::clock::Instant;
 use trafficcop::core::observed::{Claim, LONGEST_LEASE};
-use trafficcop::core::{Budget, Event, Exit, Habits, IfLost, Rules, Tenure};
+use trafficcop::core::{Budget, Event, Exit, HoldPolicy, IfLost, Rules, Tenure};
 
 use super::clock::{Clock, MILLI, SECOND, Time, nanos};
 use super::instance::{Instance, Lane, Seat};
@@ -293,7 +293,7 @@ impl World {
             grace: Duration::from_secs(self.rng.choice([1, 5, 30]).expect("a choice")),
             stop_signal: 15,
             if_lost: IfLost::Compete,
-            habits: Habits::default(),
+            hold_policy: HoldPolicy::default(),
             once: None,
             seed: self.schedule.seed + p as u64,
         };

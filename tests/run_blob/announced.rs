@@ -30,7 +30,7 @@ fn a_machine_about_to_be_rebooted_gives_its_lease_away_and_asks_for_none_until_i
     metadata.announce("x", "Reboot", "web-1");
     journal.await_tag(What::Beat, "second");
     first.await_log("gave the lock back");
-    first.await_log("standing aside");
+    first.await_log("cordoned");
     let asked = || {
         let log = proxy.log();
         log.iter().filter(|seen| seen.call == Call::Acquire).count()

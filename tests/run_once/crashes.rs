@@ -10,7 +10,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use trafficcop::clock::Instant;
 use trafficcop::core::{Exit, Failure, Outcome};
-use trafficcop::lease::Store;
+use trafficcop::lease::LeaseStore;
 use trafficcop::lease::file::{Config, File};
 use trafficcop::lease::once::Task;
 use trafficcop::lease::record::Candidate;
@@ -266,7 +266,7 @@ async fn a_result_survives_every_later_record_and_a_crash_while_it_is_written() 
         let torn = [&head, &whole[2048..]].concat();
         fs::write(stage.scene.lock(), &torn).expect("written");
         match store(&stage).acquire(late).await {
-            Err(Failure::Over(verdict)) => assert_eq!(verdict.holder, "ourselves"),
+            Err(Failure::AlreadyDone(verdict)) => assert_eq!(verdict.holder, "ourselves"),
             other => panic!("cut at {cut}: {other:?}"),
         }
     }

@@ -83,7 +83,7 @@ fn a_hook_that_fails_lets_another_have_its_turn() {
     let log = first.stderr();
     for words in [
         "the --on-acquire command exited with status 3: handing control over",
-        "standing back for 500ms",
+        "cooling down for 500ms",
     ] {
         assert!(log.contains(words), "'{words}' is not in\n{log}");
     }

@@ -75,11 +75,11 @@ pub(crate) fn stopped_at_any_moment(
 ) {
     let stops = std::env::var("TRAFFICCOP_TEST_STOPS");
     let stops: u64 = stops.map_or(20, |text| text.parse().expect("a number"));
-    let mut chance = trafficcop::core::retry::Chance::new(7);
+    let mut jitter = trafficcop::core::retry::Jitter::new(7);
     for round in 0..stops {
         let running = worker();
         running.await_log("takes messages");
-        std::thread::sleep(chance.spread(after(round % 10)));
+        std::thread::sleep(jitter.spread(after(round % 10)));
         let done = stopped_by(Signal::SIGTERM, running);
         judge(&format!("round {round}\n{}", done.stderr));
     }

@@ -64,7 +64,7 @@ fn a_notice_hands_control_over_before_it_is_approved_and_stays_out_until_it_is_g
     metadata.announce("0-1-2", "Reboot", "WEB-1");
     second.await_log("in control, token 2");
     first.await_log("stopping the command: a reboot of this machine is announced (event 0-1-2)");
-    first.await_log("standing aside: a reboot of this machine is announced");
+    first.await_log("cordoned: a reboot of this machine is announced");
     first.await_log("approved what Azure announced for this machine (event 0-1-2)");
     let (approved, seen) = metadata.approved();
     assert_eq!(approved, ["0-1-2"]);
@@ -104,7 +104,7 @@ fn a_standby_stands_aside_too_and_then_stands_by_again() {
     let mut standby = guest(&scene, &metadata, "web2").command(["true"]).start();
     standby.await_log("standing by: web1 is in control");
     metadata.announce("x", "Freeze", "web-2");
-    standby.await_log("standing aside: a freeze of this machine is announced (event x)");
+    standby.await_log("cordoned: a freeze of this machine is announced (event x)");
     metadata.announce_nothing();
     standby.await_log_times("standing by: web1 is in control", 2);
     assert_eq!(metadata.approved().0, [""; 0], "nobody asked for that");
@@ -267,7 +267,7 @@ fn an_election_hands_over_too() {
             .expect("two")
             .starts_with("standby ")
     );
-    instance.await_log("standing aside: a redeployment of this machine");
+    instance.await_log("cordoned: a redeployment of this machine");
     metadata.announce_nothing();
     assert!(
         lines(3)

@@ -176,7 +176,7 @@ async fn a_token_that_the_service_refuses_is_replaced_whatever_time_it_has_left(
 #[derive(Default)]
 struct Chest(Mutex<Option<Vec<u8>>>);
 
-impl Vault for Chest {
+impl SharedToken for Chest {
     fn put(&self, bytes: &[u8]) {
         *self.0.lock().expect("a box") = Some(bytes.to_vec());
     }
@@ -192,7 +192,7 @@ async fn what_was_forked_begins_with_the_token_that_was_there_and_asks_for_none(
         Play::Issue("one", Duration::from_secs(1)),
         Play::Issue("two", HOUR),
     ]);
-    let tokens = tokens.with_vault(Arc::new(Chest::default()));
+    let tokens = tokens.with_shared_token(Arc::new(Chest::default()));
     while said(&tokens).await.as_deref() != Ok("two") {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
-use super::campaign::{Campaign, Stop, Turn};
-use super::control::Answer;
+use super::context::{Context, Step, Stop};
+use super::held_lease::Answer;
 use super::holding::Charge;
 use super::{Phase, Releasing, resting};
 use crate::clock::Instant;
@@ -58,79 +58,79 @@ impl Draining {
     }
 
     pub(super) fn wake_at(&self) -> Instant {
-        let limit = self.charge.control.kill_at();
-        let renewal = self.charge.control.renewal_due(limit);
+        let limit = self.charge.held_lease.kill_at();
+        let renewal = self.charge.held_lease.renewal_due(limit);
         self.killed_at().min(self.announce_at).min(renewal)
     }
 
     fn killed_at(&self) -> Instant {
-        self.end_of_grace.min(self.charge.control.kill_at())
+        self.end_of_grace.min(self.charge.held_lease.kill_at())
     }
 
-    pub(super) fn step(mut self, campaign: &mut Campaign, turn: &mut Turn, event: Event) -> Phase {
+    pub(super) fn step(mut self, context: &mut Context, step: &mut Step, event: Event) -> Phase {
         let over = self.charge.is_over_by(&event);
-        if !over && turn.now >= self.killed_at() {
-            return self.kill(turn).step(campaign, turn, event);
+        if !over && step.now >= self.killed_at() {
+            return self.kill(step).step(context, step, event);
         }
         match event {
-            Event::Ticked | Event::ClockJumped => self.go_on(turn),
+            Event::Ticked | Event::ClockJumped => self.go_on(step),
             Event::Renewed { t0, reply } => {
-                let control = &mut self.charge.control;
-                let (term_at, kill_at) = (control.term_at(), control.kill_at());
-                match control.renewed(campaign, turn.now, t0, reply, kill_at) {
+                let held_lease = &mut self.charge.held_lease;
+                let (term_at, kill_at) = (held_lease.term_at(), held_lease.kill_at());
+                match held_lease.renewed(context, step.now, t0, reply, kill_at) {
                     Answer::Confirmed => {
-                        turn.extend(control);
-                        campaign.answered(turn);
-                        self.go_on(turn)
+                        step.extend(held_lease);
+                        context.answered(step);
+                        self.go_on(step)
                     }
                     Answer::Doubt(why) => {
-                        campaign.doubts(turn, why, Some(term_at));
-                        self.go_on(turn)
+                        context.doubts(step, why, Some(term_at));
+                        self.go_on(step)
                     }
                     // After a loss only: the deadlines stand as they are.
-                    Answer::TooLate => self.go_on(turn),
+                    Answer::TooLate => self.go_on(step),
                     Answer::Lost(why) => {
                         self.cause = lost(self.cause, why);
-                        if turn.now >= self.killed_at() {
-                            return Phase::Killing(self.kill(turn));
+                        if step.now >= self.killed_at() {
+                            return Phase::Killing(self.kill(step));
                         }
-                        turn.extend(&self.charge.control);
-                        self.go_on(turn)
+                        step.extend(&self.charge.held_lease);
+                        self.go_on(step)
                     }
                 }
             }
             Event::Started { .. } => {
                 self.charge.has_started();
-                self.go_on(turn)
+                self.go_on(step)
             }
             Event::NotStarted { errno } if over => Releasing::after(
-                campaign,
-                turn,
+                context,
+                step,
                 self.charge,
                 Cause::NotStarted { errno },
                 None,
             ),
             Event::Exited(exit) => {
-                self.charge.exited(turn, exit);
-                self.go_on(turn)
+                self.charge.exited(step, exit);
+                self.go_on(step)
             }
             Event::TreeEmpty { at } if over => {
                 let cause = ended_by(self.cause, self.due, at);
-                resting::after(campaign, turn, self.charge, cause, at)
+                resting::after(context, step, self.charge, cause, at)
             }
             // Whatever failed while it was asked to end failed because of that.
-            Event::Unprepared { at, .. } if over => {
-                Releasing::after(campaign, turn, self.charge, self.cause, Some(at))
+            Event::HookFailed { at, .. } if over => {
+                Releasing::after(context, step, self.charge, self.cause, Some(at))
             }
             Event::GuardianLost => {
-                campaign.guardian_lost = true;
+                context.guardian_lost = true;
                 let cause = guardian_lost(self.cause);
                 Killing::under_way(self.charge, cause, self.due)
             }
-            Event::TreeStuck => Releasing::never(turn, self.charge.exit, self.cause),
-            Event::StopAsked(signal) => match campaign.asked_to_stop(turn.now, signal) {
-                Stop::Asked | Stop::Again => self.go_on(turn),
-                Stop::AtOnce => Phase::Killing(self.kill(turn)),
+            Event::TreeStuck => Releasing::never(step, self.charge.exit, self.cause),
+            Event::StopAsked(signal) => match context.asked_to_stop(step.now, signal) {
+                Stop::Asked | Stop::Again => self.go_on(step),
+                Stop::AtOnce => Phase::Killing(self.kill(step)),
             },
             // It ends in any case; what comes after is for those who come after. And echoes of an
             // earlier round.
@@ -141,23 +141,23 @@ impl Draining {
             | Event::Released(_)
             | Event::Recorded(_)
             | Event::NotStarted { .. }
-            | Event::Unprepared { .. }
-            | Event::TreeEmpty { .. } => self.go_on(turn),
+            | Event::HookFailed { .. }
+            | Event::TreeEmpty { .. } => self.go_on(step),
         }
     }
 
-    pub(super) fn go_on(mut self, turn: &mut Turn) -> Phase {
-        let limit = self.charge.control.kill_at();
-        self.charge.control.renew_if_due(turn, limit);
-        if turn.now >= self.announce_at {
+    pub(super) fn go_on(mut self, step: &mut Step) -> Phase {
+        let limit = self.charge.held_lease.kill_at();
+        self.charge.held_lease.renew_if_due(step, limit);
+        if step.now >= self.announce_at {
             self.announce_at = Instant::FOREVER;
-            turn.act(Action::Announce);
+            step.act(Action::Announce);
         }
         Phase::Draining(self)
     }
 
-    fn kill(self, turn: &mut Turn) -> Killing {
-        turn.act(Action::Kill);
+    fn kill(self, step: &mut Step) -> Killing {
+        step.act(Action::Kill);
         Killing::begin(self.charge, self.cause, self.due)
     }
 }
@@ -182,56 +182,56 @@ impl Killing {
     }
 
     pub(super) fn wake_at(&self) -> Instant {
-        let limit = self.charge.control.kill_at();
-        self.charge.control.renewal_due(limit)
+        let limit = self.charge.held_lease.kill_at();
+        self.charge.held_lease.renewal_due(limit)
     }
 
-    pub(super) fn step(mut self, campaign: &mut Campaign, turn: &mut Turn, event: Event) -> Phase {
+    pub(super) fn step(mut self, context: &mut Context, step: &mut Step, event: Event) -> Phase {
         let over = self.charge.is_over_by(&event);
-        let limit = self.charge.control.kill_at();
+        let limit = self.charge.held_lease.kill_at();
         match event {
             Event::Renewed { t0, reply } => {
-                let control = &mut self.charge.control;
-                match control.renewed(campaign, turn.now, t0, reply, limit) {
+                let held_lease = &mut self.charge.held_lease;
+                match held_lease.renewed(context, step.now, t0, reply, limit) {
                     // It keeps others out while the tree dies; it spares nobody.
                     Answer::Confirmed | Answer::TooLate | Answer::Doubt(_) => {}
                     Answer::Lost(why) => self.cause = lost(self.cause, why),
                 }
-                self.go_on(turn)
+                self.go_on(step)
             }
             Event::Started { .. } => {
                 self.charge.has_started();
-                self.go_on(turn)
+                self.go_on(step)
             }
             Event::NotStarted { errno } if over => Releasing::after(
-                campaign,
-                turn,
+                context,
+                step,
                 self.charge,
                 Cause::NotStarted { errno },
                 None,
             ),
             Event::Exited(exit) => {
-                self.charge.exited(turn, exit);
-                self.go_on(turn)
+                self.charge.exited(step, exit);
+                self.go_on(step)
             }
             Event::TreeEmpty { at } if over => {
                 let cause = ended_by(self.cause, self.due, at);
-                resting::after(campaign, turn, self.charge, cause, at)
+                resting::after(context, step, self.charge, cause, at)
             }
             // Whatever failed while it was asked to end failed because of that.
-            Event::Unprepared { at, .. } if over => {
-                Releasing::after(campaign, turn, self.charge, self.cause, Some(at))
+            Event::HookFailed { at, .. } if over => {
+                Releasing::after(context, step, self.charge, self.cause, Some(at))
             }
             Event::GuardianLost => {
-                campaign.guardian_lost = true;
+                context.guardian_lost = true;
                 self.cause = guardian_lost(self.cause);
-                self.go_on(turn)
+                self.go_on(step)
             }
-            Event::TreeStuck => Releasing::never(turn, self.charge.exit, self.cause),
+            Event::TreeStuck => Releasing::never(step, self.charge.exit, self.cause),
             Event::StopAsked(signal) => {
                 // Nothing is faster than SIGKILL; remembered, so that we do not compete again.
-                let _: Stop = campaign.asked_to_stop(turn.now, signal);
-                self.go_on(turn)
+                let _: Stop = context.asked_to_stop(step.now, signal);
+                self.go_on(step)
             }
             // Echoes of an earlier round, and the clock, which can do no more.
             Event::Ticked
@@ -243,14 +243,14 @@ impl Killing {
             | Event::Released(_)
             | Event::Recorded(_)
             | Event::NotStarted { .. }
-            | Event::Unprepared { .. }
-            | Event::TreeEmpty { .. } => self.go_on(turn),
+            | Event::HookFailed { .. }
+            | Event::TreeEmpty { .. } => self.go_on(step),
         }
     }
 
-    fn go_on(mut self, turn: &mut Turn) -> Phase {
-        let limit = self.charge.control.kill_at();
-        self.charge.control.renew_if_due(turn, limit);
+    fn go_on(mut self, step: &mut Step) -> Phase {
+        let limit = self.charge.held_lease.kill_at();
+        self.charge.held_lease.renew_if_due(step, limit);
         Phase::Killing(self)
     }
 }

@@ -6,70 +6,70 @@
 
 use std::time::Duration;
 
-use super::campaign::{Campaign, Stop, Turn};
-use super::control::{Answer, Control};
+use super::context::{Context, Step, Stop};
 use super::draining::{Draining, Killing};
+use super::held_lease::{Answer, HeldLease};
 use super::{Phase, Releasing, resting};
 use crate::clock::Instant;
-use crate::core::habits::History;
-use crate::core::{Action, Cause, Cordon, Event, Exit, Failed, Notice, Unfit};
+use crate::core::hold_policy::History;
+use crate::core::{Action, Cause, Cordon, Event, Exit, Failed, HandOverReason, Notice};
 
 /// The lease is ours, but the answer took so long that it is renewed before anything starts.
 #[derive(Debug)]
 pub(super) struct Confirming {
-    control: Control,
+    held_lease: HeldLease,
 }
 
 impl Confirming {
-    pub(super) fn begin(mut control: Control, turn: &mut Turn) -> Phase {
-        control.hurry(turn.now);
-        Confirming { control }.go_on(turn)
+    pub(super) fn begin(mut held_lease: HeldLease, step: &mut Step) -> Phase {
+        held_lease.hurry(step.now);
+        Confirming { held_lease }.go_on(step)
     }
 
     pub(super) fn wake_at(&self) -> Instant {
-        let limit = self.control.term_at();
-        limit.min(self.control.renewal_due(limit))
+        let limit = self.held_lease.term_at();
+        limit.min(self.held_lease.renewal_due(limit))
     }
 
-    pub(super) fn step(mut self, campaign: &mut Campaign, turn: &mut Turn, event: Event) -> Phase {
-        let limit = self.control.term_at();
-        if turn.now >= limit {
+    pub(super) fn step(mut self, context: &mut Context, step: &mut Step, event: Event) -> Phase {
+        let limit = self.held_lease.term_at();
+        if step.now >= limit {
             if let Event::StopAsked(signal) = event {
-                campaign.asked_to_stop(turn.now, signal);
+                context.asked_to_stop(step.now, signal);
             }
-            campaign.guardian_lost |= event == Event::GuardianLost;
+            context.guardian_lost |= event == Event::GuardianLost;
             let why = "the lease could not be confirmed in time".to_owned();
-            campaign.doubts(turn, why, None);
-            return self.give_back(campaign, turn, None);
+            context.doubts(step, why, None);
+            return self.give_back(context, step, None);
         }
         match event {
             Event::Renewed { t0, reply } => {
-                match self.control.renewed(campaign, turn.now, t0, reply, limit) {
-                    Answer::Confirmed if self.control.half_gone(turn.now) => {
-                        self.control.hurry(turn.now);
-                        self.go_on(turn)
+                match self.held_lease.renewed(context, step.now, t0, reply, limit) {
+                    Answer::Confirmed if self.held_lease.half_gone(step.now) => {
+                        self.held_lease.hurry(step.now);
+                        self.go_on(step)
                     }
                     Answer::Confirmed => {
-                        campaign.answered(turn);
-                        Holding::begin(self.control, campaign, turn)
+                        context.answered(step);
+                        Holding::begin(self.held_lease, context, step)
                     }
                     Answer::Doubt(why) => {
-                        campaign.doubts(turn, why, None);
-                        self.go_on(turn)
+                        context.doubts(step, why, None);
+                        self.go_on(step)
                     }
-                    Answer::TooLate => self.give_back(campaign, turn, None),
+                    Answer::TooLate => self.give_back(context, step, None),
                     Answer::Lost(why) => {
-                        campaign.doubts(turn, why, None);
-                        self.give_back(campaign, turn, None)
+                        context.doubts(step, why, None);
+                        self.give_back(context, step, None)
                     }
                 }
             }
             Event::StopAsked(signal) => {
-                campaign.asked_to_stop(turn.now, signal);
-                self.give_back(campaign, turn, Some(Cause::Stopped(signal)))
+                context.asked_to_stop(step.now, signal);
+                self.give_back(context, step, Some(Cause::Stopped(signal)))
             }
-            Event::GuardianLost => self.give_back(campaign, turn, Some(Cause::GuardianLost)),
-            Event::Cordoned(_) => self.give_back(campaign, turn, None),
+            Event::GuardianLost => self.give_back(context, step, Some(Cause::GuardianLost)),
+            Event::Cordoned(_) => self.give_back(context, step, None),
             // Nothing of ours runs yet: all but the clock are late echoes of an earlier round.
             Event::Ticked
             | Event::ClockJumped
@@ -80,28 +80,28 @@ impl Confirming {
             | Event::Recorded(_)
             | Event::Started { .. }
             | Event::NotStarted { .. }
-            | Event::Unprepared { .. }
+            | Event::HookFailed { .. }
             | Event::Exited(_)
             | Event::TreeEmpty { .. }
-            | Event::TreeStuck => self.go_on(turn),
+            | Event::TreeStuck => self.go_on(step),
         }
     }
 
-    fn go_on(mut self, turn: &mut Turn) -> Phase {
-        let limit = self.control.term_at();
-        self.control.renew_if_due(turn, limit);
+    fn go_on(mut self, step: &mut Step) -> Phase {
+        let limit = self.held_lease.term_at();
+        self.held_lease.renew_if_due(step, limit);
         Phase::Confirming(self)
     }
 
-    fn give_back(self, campaign: &mut Campaign, turn: &mut Turn, cause: Option<Cause>) -> Phase {
-        Releasing::of_a_lease(campaign, turn, &self.control, cause)
+    fn give_back(self, context: &mut Context, step: &mut Step, cause: Option<Cause>) -> Phase {
+        Releasing::of_a_lease(context, step, &self.held_lease, cause)
     }
 }
 
 /// A lease, and what was started under it.
 #[derive(Debug)]
 pub(super) struct Charge {
-    pub(super) control: Control,
+    pub(super) held_lease: HeldLease,
     /// When the command was ordered to start: no tree of ours was empty before.
     since: Instant,
     started: bool,
@@ -118,7 +118,7 @@ impl Charge {
     pub(super) fn is_over_by(&self, event: &Event) -> bool {
         match event {
             Event::TreeEmpty { at } => *at >= self.since,
-            Event::Unprepared { at, .. } => !self.started && *at >= self.since,
+            Event::HookFailed { at, .. } => !self.started && *at >= self.since,
             Event::NotStarted { .. } => !self.started,
             Event::Ticked
             | Event::ClockJumped
@@ -142,11 +142,11 @@ impl Charge {
     }
 
     /// What has ended had started: nobody can say any more that nothing was.
-    pub(super) fn exited(&mut self, turn: &mut Turn, exit: Exit) {
+    pub(super) fn exited(&mut self, step: &mut Step, exit: Exit) {
         self.started = true;
         self.exit = Some(exit);
-        self.exited_at = Some(turn.now);
-        turn.report(Notice::CommandEnded(exit));
+        self.exited_at = Some(step.now);
+        step.report(Notice::CommandEnded(exit));
     }
 
     /// For how long the command's main process ran.
@@ -162,30 +162,30 @@ pub(super) struct Holding {
 }
 
 impl Holding {
-    pub(super) fn begin(control: Control, campaign: &mut Campaign, turn: &mut Turn) -> Phase {
-        campaign.in_control();
-        turn.report(Notice::InControl {
-            token: control.token(),
+    pub(super) fn begin(held_lease: HeldLease, context: &mut Context, step: &mut Step) -> Phase {
+        context.in_control();
+        step.report(Notice::InControl {
+            token: held_lease.token(),
         });
-        Holding::start(control, History::default(), turn)
+        Holding::start(held_lease, History::default(), step)
     }
 
     /// The same tenure's command once more.
-    pub(super) fn again(charge: Charge, turn: &mut Turn) -> Phase {
-        Holding::start(charge.control, charge.history, turn)
+    pub(super) fn again(charge: Charge, step: &mut Step) -> Phase {
+        Holding::start(charge.held_lease, charge.history, step)
     }
 
-    fn start(control: Control, history: History, turn: &mut Turn) -> Phase {
-        turn.act(Action::Start {
-            term_at: control.term_at(),
-            kill_at: control.kill_at(),
-            fresh_until: control.fresh_until(),
-            token: control.token(),
+    fn start(held_lease: HeldLease, history: History, step: &mut Step) -> Phase {
+        step.act(Action::Start {
+            term_at: held_lease.term_at(),
+            kill_at: held_lease.kill_at(),
+            fresh_until: held_lease.fresh_until(),
+            token: held_lease.token(),
         });
         Phase::Holding(Holding {
             charge: Charge {
-                control,
-                since: turn.now,
+                held_lease,
+                since: step.now,
                 started: false,
                 exit: None,
                 exited_at: None,
@@ -194,102 +194,102 @@ impl Holding {
         })
     }
 
-    pub(super) fn wake_at(&self, campaign: &Campaign) -> Instant {
-        let control = &self.charge.control;
-        let limit = control.term_at();
+    pub(super) fn wake_at(&self, context: &Context) -> Instant {
+        let held_lease = &self.charge.held_lease;
+        let limit = held_lease.term_at();
         limit
-            .min(control.renewal_due(limit))
-            .min(campaign.hands_over_at(control))
+            .min(held_lease.renewal_due(limit))
+            .min(context.hands_over_at(held_lease))
     }
 
-    pub(super) fn step(mut self, campaign: &mut Campaign, turn: &mut Turn, event: Event) -> Phase {
+    pub(super) fn step(mut self, context: &mut Context, step: &mut Step, event: Event) -> Phase {
         let over = self.charge.is_over_by(&event);
-        let term_at = self.charge.control.term_at();
-        if !over && turn.now >= term_at {
-            return self.out_of_time(campaign, turn, event);
+        let term_at = self.charge.held_lease.term_at();
+        if !over && step.now >= term_at {
+            return self.out_of_time(context, step, event);
         }
-        if !over && turn.now >= campaign.hands_over_at(&self.charge.control) {
-            return self.hand_over(campaign, turn, event);
+        if !over && step.now >= context.hands_over_at(&self.charge.held_lease) {
+            return self.hand_over(context, step, event);
         }
         match event {
-            Event::Ticked => self.go_on(turn),
+            Event::Ticked => self.go_on(step),
             Event::ClockJumped => {
-                self.charge.control.hurry(turn.now);
-                self.go_on(turn)
+                self.charge.held_lease.hurry(step.now);
+                self.go_on(step)
             }
             Event::Renewed { t0, reply } => {
-                let control = &mut self.charge.control;
-                match control.renewed(campaign, turn.now, t0, reply, term_at) {
+                let held_lease = &mut self.charge.held_lease;
+                match held_lease.renewed(context, step.now, t0, reply, term_at) {
                     Answer::Confirmed => {
-                        turn.extend(control);
-                        campaign.answered(turn);
-                        self.go_on(turn)
+                        step.extend(held_lease);
+                        context.answered(step);
+                        self.go_on(step)
                     }
                     Answer::Doubt(why) => {
-                        campaign.doubts(turn, why, Some(term_at));
-                        self.go_on(turn)
+                        context.doubts(step, why, Some(term_at));
+                        self.go_on(step)
                     }
                     // Ruled out by the look at the clock; the deadlines stand as they are.
-                    Answer::TooLate => self.go_on(turn),
-                    Answer::Lost(why) => self.lost(campaign, turn, why),
+                    Answer::TooLate => self.go_on(step),
+                    Answer::Lost(why) => self.lost(context, step, why),
                 }
             }
             Event::Started { .. } => {
                 self.charge.has_started();
-                self.go_on(turn)
+                self.go_on(step)
             }
             Event::NotStarted { errno } if over => Releasing::after(
-                campaign,
-                turn,
+                context,
+                step,
                 self.charge,
                 Cause::NotStarted { errno },
                 None,
             ),
-            Event::Unprepared { at, how } if over => {
-                unprepared(campaign, turn, self.charge, at, how)
+            Event::HookFailed { at, how } if over => {
+                unprepared(context, step, self.charge, at, how)
             }
             Event::Exited(exit) => {
-                let end_of_grace = turn.now + campaign.rules.grace;
-                turn.act(drain(campaign, end_of_grace));
-                self.charge.exited(turn, exit);
-                let due = turn.now;
+                let end_of_grace = step.now + context.rules.grace;
+                step.act(drain(context, end_of_grace));
+                self.charge.exited(step, exit);
+                let due = step.now;
                 // Nobody is to come closer for a lease that is kept.
-                let kept = resting::is_ahead(campaign, &self.charge, due);
+                let kept = resting::is_ahead(context, &self.charge, due);
                 let drain = Draining::begin(self.charge, Cause::CommandEnded, due, end_of_grace);
-                if kept { drain.unannounced() } else { drain }.go_on(turn)
+                if kept { drain.unannounced() } else { drain }.go_on(step)
             }
             Event::TreeEmpty { at } if over => {
                 // The guardian acts on its own at term_at: what ended before did so by itself.
                 let cause = if at < term_at {
                     Cause::CommandEnded
                 } else {
-                    in_doubt(campaign)
+                    in_doubt(context)
                 };
-                resting::after(campaign, turn, self.charge, cause, at)
+                resting::after(context, step, self.charge, cause, at)
             }
             Event::GuardianLost => {
-                campaign.guardian_lost = true;
-                turn.report(Notice::Draining(Cause::GuardianLost));
-                Killing::under_way(self.charge, Cause::GuardianLost, turn.now)
+                context.guardian_lost = true;
+                step.report(Notice::Draining(Cause::GuardianLost));
+                Killing::under_way(self.charge, Cause::GuardianLost, step.now)
             }
-            Event::TreeStuck => Releasing::never(turn, self.charge.exit, Cause::GuardianLost),
+            Event::TreeStuck => Releasing::never(step, self.charge.exit, Cause::GuardianLost),
             Event::StopAsked(signal) => {
                 // A stop that was asked for while nothing ran would have ended us there: this is
                 // the first.
-                let _: Stop = campaign.asked_to_stop(turn.now, signal);
-                let end_of_grace = turn.now + campaign.rules.grace;
+                let _: Stop = context.asked_to_stop(step.now, signal);
+                let end_of_grace = step.now + context.rules.grace;
                 self.drain(
-                    campaign,
-                    turn,
+                    context,
+                    step,
                     Cause::Stopped(signal),
-                    turn.now,
+                    step.now,
                     end_of_grace,
                 )
             }
             Event::Cordoned(Cordon { why, .. }) => {
-                let end_of_grace = campaign.end_of_grace_for_a_cordon(turn.now);
+                let end_of_grace = context.end_of_grace_for_a_cordon(step.now);
                 let cause = Cause::Cordoned { why };
-                self.drain(campaign, turn, cause, turn.now, end_of_grace)
+                self.drain(context, step, cause, step.now, end_of_grace)
             }
             // Echoes of an earlier round.
             Event::Uncordoned
@@ -298,96 +298,97 @@ impl Holding {
             | Event::Released(_)
             | Event::Recorded(_)
             | Event::NotStarted { .. }
-            | Event::Unprepared { .. }
-            | Event::TreeEmpty { .. } => self.go_on(turn),
+            | Event::HookFailed { .. }
+            | Event::TreeEmpty { .. } => self.go_on(step),
         }
     }
 
-    fn go_on(mut self, turn: &mut Turn) -> Phase {
-        let limit = self.charge.control.term_at();
-        self.charge.control.renew_if_due(turn, limit);
+    fn go_on(mut self, step: &mut Step) -> Phase {
+        let limit = self.charge.held_lease.term_at();
+        self.charge.held_lease.renew_if_due(step, limit);
         Phase::Holding(self)
     }
 
     /// term_at has passed; what happened is judged by the state that follows from that.
-    fn out_of_time(self, campaign: &mut Campaign, turn: &mut Turn, event: Event) -> Phase {
-        let (term_at, kill_at) = (self.charge.control.term_at(), self.charge.control.kill_at());
-        let cause = in_doubt(campaign);
-        if turn.now >= kill_at {
-            turn.act(Action::Kill);
-            turn.report(Notice::Draining(cause.clone()));
-            return Killing::begin(self.charge, cause, term_at).step(campaign, turn, event);
+    fn out_of_time(self, context: &mut Context, step: &mut Step, event: Event) -> Phase {
+        let (term_at, kill_at) = (
+            self.charge.held_lease.term_at(),
+            self.charge.held_lease.kill_at(),
+        );
+        let cause = in_doubt(context);
+        if step.now >= kill_at {
+            step.act(Action::Kill);
+            step.report(Notice::Draining(cause.clone()));
+            return Killing::begin(self.charge, cause, term_at).step(context, step, event);
         }
-        turn.act(drain(campaign, kill_at));
-        turn.report(Notice::Draining(cause.clone()));
+        step.act(drain(context, kill_at));
+        step.report(Notice::Draining(cause.clone()));
         Draining::begin(self.charge, cause, term_at, kill_at)
-            .since(turn.now)
-            .step(campaign, turn, event)
+            .since(step.now)
+            .step(context, step, event)
     }
 
     /// The tenure has been long enough; what happened is judged by the state that follows from that.
-    fn hand_over(self, campaign: &mut Campaign, turn: &mut Turn, event: Event) -> Phase {
-        let end_of_grace = turn.now + campaign.rules.grace;
-        turn.act(drain(campaign, end_of_grace));
-        turn.report(Notice::Draining(Cause::HandOver));
-        Draining::begin(self.charge, Cause::HandOver, turn.now, end_of_grace)
-            .step(campaign, turn, event)
+    fn hand_over(self, context: &mut Context, step: &mut Step, event: Event) -> Phase {
+        let end_of_grace = step.now + context.rules.grace;
+        step.act(drain(context, end_of_grace));
+        step.report(Notice::Draining(Cause::HandOver));
+        Draining::begin(self.charge, Cause::HandOver, step.now, end_of_grace)
+            .step(context, step, event)
     }
 
     /// Definitely lost: at once, or in the time a lease that is being broken still has.
-    fn lost(self, campaign: &mut Campaign, turn: &mut Turn, why: String) -> Phase {
-        let control = &self.charge.control;
-        let kill_at = control.kill_at();
+    fn lost(self, context: &mut Context, step: &mut Step, why: String) -> Phase {
+        let held_lease = &self.charge.held_lease;
+        let kill_at = held_lease.kill_at();
         let cause = Cause::Lost { why };
-        if turn.now >= kill_at {
-            turn.act(Action::Kill);
-            turn.report(Notice::Draining(cause.clone()));
-            return Phase::Killing(Killing::begin(self.charge, cause, turn.now));
+        if step.now >= kill_at {
+            step.act(Action::Kill);
+            step.report(Notice::Draining(cause.clone()));
+            return Phase::Killing(Killing::begin(self.charge, cause, step.now));
         }
-        turn.extend(control);
-        let grace = control.grace_on_loss(campaign.rules.grace);
-        let end_of_grace = kill_at.min(turn.now + grace);
-        self.drain(campaign, turn, cause, turn.now, end_of_grace)
+        step.extend(held_lease);
+        let grace = held_lease.grace_on_loss(context.rules.grace);
+        let end_of_grace = kill_at.min(step.now + grace);
+        self.drain(context, step, cause, step.now, end_of_grace)
     }
 
     fn drain(
         self,
-        campaign: &Campaign,
-        turn: &mut Turn,
+        context: &Context,
+        step: &mut Step,
         cause: Cause,
         due: Instant,
         end_of_grace: Instant,
     ) -> Phase {
-        turn.act(drain(campaign, end_of_grace));
-        turn.report(Notice::Draining(cause.clone()));
-        Draining::begin(self.charge, cause, due, end_of_grace).go_on(turn)
+        step.act(drain(context, end_of_grace));
+        step.report(Notice::Draining(cause.clone()));
+        Draining::begin(self.charge, cause, due, end_of_grace).go_on(step)
     }
 }
 
-fn drain(campaign: &Campaign, end_of_grace: Instant) -> Action {
+fn drain(context: &Context, end_of_grace: Instant) -> Action {
     Action::Drain {
-        signal: campaign.rules.stop_signal,
+        signal: context.rules.stop_signal,
         end_of_grace,
     }
 }
 
 /// The command was not started, because what has to succeed before it did not: another is to try.
 fn unprepared(
-    campaign: &mut Campaign,
-    turn: &mut Turn,
+    context: &mut Context,
+    step: &mut Step,
     charge: Charge,
     at: Instant,
     how: Failed,
 ) -> Phase {
-    turn.report(Notice::Unprepared(how));
-    let cause = Cause::GivenUp(Unfit::Unprepared(how));
-    Releasing::after(campaign, turn, charge, cause, Some(at))
+    step.report(Notice::HookFailed(how));
+    let cause = Cause::GivenUp(HandOverReason::HookFailed(how));
+    Releasing::after(context, step, charge, cause, Some(at))
 }
 
-pub(super) fn in_doubt(campaign: &Campaign) -> Cause {
-    let why = campaign
-        .doubt()
-        .unwrap_or("no renewal was answered in time");
+pub(super) fn in_doubt(context: &Context) -> Cause {
+    let why = context.doubt().unwrap_or("no renewal was answered in time");
     Cause::Doubt {
         why: why.to_owned(),
     }

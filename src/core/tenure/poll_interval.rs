@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::core::retry::Chance;
+use crate::core::retry::Jitter;
 
 /// While the holder drains, a standby looks so much more often: control is about to change.
 const FAST: u32 = 8;
@@ -25,7 +25,7 @@ pub(super) fn poll_interval(
     poll: Duration,
     draining: bool,
     kept: bool,
-    chance: &mut Chance,
+    jitter: &mut Jitter,
 ) -> Duration {
     let interval = if draining {
         (poll / FAST).clamp(FASTEST, SLOWEST).min(poll)
@@ -33,9 +33,9 @@ pub(super) fn poll_interval(
         poll
     };
     if kept {
-        chance.spread(interval)
+        jitter.spread(interval)
     } else {
-        chance.rest_of(interval)
+        jitter.rest_of(interval)
     }
 }
 
@@ -49,8 +49,8 @@ mod tests {
 
     /// The shortest and the longest of many waits.
     fn ends(poll: Duration, draining: bool, kept: bool) -> (Duration, Duration) {
-        let mut chance = Chance::new(7);
-        let waits = (0..10_000).map(|_| poll_interval(poll, draining, kept, &mut chance));
+        let mut jitter = Jitter::new(7);
+        let waits = (0..10_000).map(|_| poll_interval(poll, draining, kept, &mut jitter));
         waits.fold((Duration::MAX, Duration::ZERO), |ends, wait| {
             (ends.0.min(wait), ends.1.max(wait))
         })

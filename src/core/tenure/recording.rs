@@ -7,8 +7,8 @@
 
 use std::time::Duration;
 
-use super::campaign::{Campaign, Stop, Turn};
-use super::control::Answer;
+use super::context::{Context, Step, Stop};
+use super::held_lease::Answer;
 use super::holding::Charge;
 use super::{Phase, Releasing};
 use crate::clock::Instant;
@@ -45,8 +45,8 @@ enum Stage {
 
 /// After the tree of a task's run was empty at `empty_at`.
 pub(super) fn after(
-    campaign: &mut Campaign,
-    turn: &mut Turn,
+    context: &mut Context,
+    step: &mut Step,
     charge: Charge,
     cause: Cause,
     empty_at: Instant,
@@ -55,30 +55,30 @@ pub(super) fn after(
     if cause != Cause::CommandEnded {
         // It may have been in the middle of its work, whatever status it ended with.
         if matches!(cause, Cause::Stopped(_) | Cause::Cordoned { .. }) {
-            turn.report(Notice::NotDone);
+            step.report(Notice::NotDone);
         }
-        return Releasing::after(campaign, turn, charge, cause, Some(empty_at));
+        return Releasing::after(context, step, charge, cause, Some(empty_at));
     }
     let Some(exit) = charge.exit else {
         let why = "how the command ended is not known".to_owned();
         let cause = Cause::NotRecorded { why };
-        return Releasing::after(campaign, turn, charge, cause, Some(empty_at));
+        return Releasing::after(context, step, charge, cause, Some(empty_at));
     };
     Recording {
-        outcome: rule.outcome(exit, charge.control.failed()),
+        outcome: rule.outcome(exit, charge.held_lease.failed()),
         charge,
         empty_at: Some(empty_at),
-        give_up_at: turn.now + PATIENCE,
+        give_up_at: step.now + PATIENCE,
         why: None,
-        stage: Stage::Due { at: turn.now },
+        stage: Stage::Due { at: step.now },
     }
-    .go_on(campaign, turn)
+    .go_on(context, step)
 }
 
 impl Recording {
     /// Until when the store takes anything of us.
     fn limit(&self) -> Instant {
-        self.charge.control.kill_at()
+        self.charge.held_lease.kill_at()
     }
 
     pub(super) fn wake_at(&self) -> Instant {
@@ -88,47 +88,45 @@ impl Recording {
             Stage::Asked { .. } => Instant::FOREVER,
             Stage::BackOff { until } => until.min(limit),
         };
-        next.min(self.charge.control.renewal_due(limit))
+        next.min(self.charge.held_lease.renewal_due(limit))
     }
 
-    pub(super) fn step(mut self, campaign: &mut Campaign, turn: &mut Turn, event: Event) -> Phase {
+    pub(super) fn step(mut self, context: &mut Context, step: &mut Step, event: Event) -> Phase {
         match event {
-            Event::Recorded(reply) => self.recorded(campaign, turn, reply),
+            Event::Recorded(reply) => self.recorded(context, step, reply),
             Event::Renewed { t0, reply } => {
                 let limit = self.limit();
-                let control = &mut self.charge.control;
-                match control.renewed(campaign, turn.now, t0, reply, limit) {
+                let held_lease = &mut self.charge.held_lease;
+                match held_lease.renewed(context, step.now, t0, reply, limit) {
                     Answer::Confirmed => {
-                        campaign.answered(turn);
+                        context.answered(step);
                         self.empty_at = self.empty_at.filter(|at| t0 < *at);
                     }
-                    Answer::Doubt(why) => campaign.doubts(turn, why, None),
+                    Answer::Doubt(why) => context.doubts(step, why, None),
                     Answer::TooLate => {}
                     // What is left of a lease that is being broken is good enough for a record.
                     Answer::Lost(why) => self.why = Some(format!("the lease was lost: {why}")),
                 }
-                self.go_on(campaign, turn)
+                self.go_on(context, step)
             }
             Event::ClockJumped => {
-                self.charge.control.hurry(turn.now);
-                self.go_on(campaign, turn)
+                self.charge.held_lease.hurry(step.now);
+                self.go_on(context, step)
             }
             Event::StopAsked(signal) => {
-                match (campaign.asked_to_stop(turn.now, signal), &self.stage) {
-                    (_, Stage::BackOff { .. }) => {
-                        self.leave(campaign, turn, Cause::Stopped(signal))
-                    }
-                    (Stop::Asked | Stop::Again, _) => self.go_on(campaign, turn),
+                match (context.asked_to_stop(step.now, signal), &self.stage) {
+                    (_, Stage::BackOff { .. }) => self.leave(context, step, Cause::Stopped(signal)),
+                    (Stop::Asked | Stop::Again, _) => self.go_on(context, step),
                     (Stop::AtOnce, _) => {
                         self.why = Some("we were told to stop at once".to_owned());
-                        self.give_up(campaign, turn)
+                        self.give_up(context, step)
                     }
                 }
             }
             Event::GuardianLost => {
                 // Nothing is to be started any more by us; the result is as good as before.
-                campaign.guardian_lost = true;
-                self.go_on(campaign, turn)
+                context.guardian_lost = true;
+                self.go_on(context, step)
             }
             // Nothing of ours runs: the clock, late echoes, and a dead guardian's own corpse.
             Event::Ticked
@@ -139,103 +137,104 @@ impl Recording {
             | Event::Released(_)
             | Event::Started { .. }
             | Event::NotStarted { .. }
-            | Event::Unprepared { .. }
+            | Event::HookFailed { .. }
             | Event::Exited(_)
             | Event::TreeEmpty { .. }
-            | Event::TreeStuck => self.go_on(campaign, turn),
+            | Event::TreeStuck => self.go_on(context, step),
         }
     }
 
-    fn go_on(mut self, campaign: &mut Campaign, turn: &mut Turn) -> Phase {
-        let (now, limit) = (turn.now, self.limit());
+    fn go_on(mut self, context: &mut Context, step: &mut Step) -> Phase {
+        let (now, limit) = (step.now, self.limit());
         match self.stage {
             Stage::Due { .. } if now >= limit || now >= self.give_up_at => {
-                return self.give_up(campaign, turn);
+                return self.give_up(context, step);
             }
             Stage::Due { at } if now >= at => {
-                turn.act(Action::Record {
+                step.act(Action::Record {
                     outcome: self.outcome,
                     give_up_at: limit.min(now + ATTEMPT),
                 });
                 self.stage = Stage::Asked { sent: now };
             }
             Stage::BackOff { until } if now >= until || now >= limit => {
-                return self.leave(campaign, turn, Cause::HandOver);
+                return self.leave(context, step, Cause::HandOver);
             }
             Stage::Due { .. } | Stage::Asked { .. } | Stage::BackOff { .. } => {}
         }
-        self.charge.control.renew_if_due(turn, limit);
+        self.charge.held_lease.renew_if_due(step, limit);
         Phase::Recording(self)
     }
 
     fn recorded(
         mut self,
-        campaign: &mut Campaign,
-        turn: &mut Turn,
+        context: &mut Context,
+        step: &mut Step,
         reply: Result<(), Failure>,
     ) -> Phase {
         let Stage::Asked { sent } = self.stage else {
-            return self.go_on(campaign, turn);
+            return self.go_on(context, step);
         };
         match reply {
             // However late we hear of it: no store takes a record from anybody but the holder.
-            Ok(()) => self.confirmed(campaign, turn),
+            Ok(()) => self.confirmed(context, step),
             Err(Failure::Transient { why, retry_after }) => {
                 if self.why.is_none() {
-                    turn.report(Notice::Unrecorded { why: why.clone() });
+                    step.report(Notice::Unrecorded { why: why.clone() });
                 }
                 // The reason of a loss is the better one.
-                if !self.charge.control.lost() {
+                if !self.charge.held_lease.lost() {
                     self.why = Some(why);
                 }
                 let latest = self.limit() - RETRY;
-                let chance = &mut campaign.chance;
-                let at = chance.again_at(sent, turn.now, retry_after, latest);
+                let jitter = &mut context.jitter;
+                let at = jitter.again_at(sent, step.now, retry_after, latest);
                 self.stage = Stage::Due { at };
-                self.go_on(campaign, turn)
+                self.go_on(context, step)
             }
             Err(failure) => {
                 self.why = Some(failure.to_string());
                 match failure {
                     Failure::Lost { until, .. } => {
-                        self.charge.control.lose(turn.now, until);
+                        self.charge.held_lease.lose(step.now, until);
                     }
-                    Failure::Held(_) => self.charge.control.lose(turn.now, None),
-                    Failure::Over(_) | Failure::Transient { .. } | Failure::Fatal { .. } => {}
+                    Failure::Held(_) => self.charge.held_lease.lose(step.now, None),
+                    Failure::AlreadyDone(_) | Failure::Transient { .. } | Failure::Fatal { .. } => {
+                    }
                 }
-                self.give_up(campaign, turn)
+                self.give_up(context, step)
             }
         }
     }
 
     /// The store has it.
-    fn confirmed(mut self, campaign: &mut Campaign, turn: &mut Turn) -> Phase {
+    fn confirmed(mut self, context: &mut Context, step: &mut Step) -> Phase {
         // It took it from us, so the lease was ours when the tree was empty.
         self.empty_at = None;
-        let failed = self.charge.control.failed();
-        turn.report(Notice::Recorded {
+        let failed = self.charge.held_lease.failed();
+        step.report(Notice::Recorded {
             outcome: self.outcome,
             attempt: failed.saturating_add(1),
         });
         if self.outcome.over {
-            return self.leave(campaign, turn, Cause::CommandEnded);
+            return self.leave(context, step, Cause::CommandEnded);
         }
-        if let Some(signal) = campaign.stopping() {
-            return self.leave(campaign, turn, Cause::Stopped(signal));
+        if let Some(signal) = context.stopping() {
+            return self.leave(context, step, Cause::Stopped(signal));
         }
-        let until = turn.now + Once::back_off(failed);
-        turn.report(Notice::Pausing { until });
+        let until = step.now + Once::back_off(failed);
+        step.report(Notice::Pausing { until });
         self.stage = Stage::BackOff { until };
-        self.go_on(campaign, turn)
+        self.go_on(context, step)
     }
 
-    fn give_up(mut self, campaign: &mut Campaign, turn: &mut Turn) -> Phase {
-        let why = self.why.take().or(campaign.doubt().map(str::to_owned));
+    fn give_up(mut self, context: &mut Context, step: &mut Step) -> Phase {
+        let why = self.why.take().or(context.doubt().map(str::to_owned));
         let why = why.unwrap_or_else(|| "the store did not answer in time".to_owned());
-        self.leave(campaign, turn, Cause::NotRecorded { why })
+        self.leave(context, step, Cause::NotRecorded { why })
     }
 
-    fn leave(self, campaign: &mut Campaign, turn: &mut Turn, cause: Cause) -> Phase {
-        Releasing::after(campaign, turn, self.charge, cause, self.empty_at)
+    fn leave(self, context: &mut Context, step: &mut Step, cause: Cause) -> Phase {
+        Releasing::after(context, step, self.charge, cause, self.empty_at)
     }
 }

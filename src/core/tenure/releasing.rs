@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
-use super::campaign::{Campaign, Stop, Turn};
-use super::control::Control;
+use super::context::{Context, Step, Stop};
+use super::held_lease::HeldLease;
 use super::holding::Charge;
 use super::{IfLost, Phase, Standby};
 use crate::clock::Instant;
@@ -51,59 +51,59 @@ enum Stage {
 impl Releasing {
     /// After a tenure: its tree was empty at `empty_at` (`None`: nothing of it ever ran).
     pub(super) fn after(
-        campaign: &mut Campaign,
-        turn: &mut Turn,
+        context: &mut Context,
+        step: &mut Step,
         charge: Charge,
         cause: Cause,
         empty_at: Option<Instant>,
     ) -> Phase {
-        let control = &charge.control;
-        let mut this = Releasing::new(turn, Some(cause), Some(control));
+        let held_lease = &charge.held_lease;
+        let mut this = Releasing::new(step, Some(cause), Some(held_lease));
         this.began = true;
         this.exit = charge.exit;
-        this.confirmed = control.confirmed();
-        this.others_from = control.others_from();
+        this.confirmed = held_lease.confirmed();
+        this.others_from = held_lease.others_from();
         this.overlap = empty_at.is_some_and(|at| at > this.others_from);
         this.empty_at = empty_at;
-        this.begin(campaign, turn, control)
+        this.begin(context, step, held_lease)
     }
 
     /// Of a lease under which nothing was started.
     pub(super) fn of_a_lease(
-        campaign: &mut Campaign,
-        turn: &mut Turn,
-        control: &Control,
+        context: &mut Context,
+        step: &mut Step,
+        held_lease: &HeldLease,
         cause: Option<Cause>,
     ) -> Phase {
-        Releasing::new(turn, cause, Some(control)).begin(campaign, turn, control)
+        Releasing::new(step, cause, Some(held_lease)).begin(context, step, held_lease)
     }
 
     /// Of a lease that was granted when nobody waited for it.
-    pub(super) fn of_a_stray(campaign: &mut Campaign, turn: &mut Turn) -> Phase {
-        let mut this = Releasing::new(turn, None, None);
+    pub(super) fn of_a_stray(context: &mut Context, step: &mut Step) -> Phase {
+        let mut this = Releasing::new(step, None, None);
         this.granted = true;
-        this.go_on(campaign, turn)
+        this.go_on(context, step)
     }
 
     /// Of what an attempt that was not answered may have obtained.
-    pub(super) fn of_a_maybe(campaign: &mut Campaign, turn: &mut Turn, cause: Cause) -> Phase {
-        Releasing::new(turn, Some(cause), None).go_on(campaign, turn)
+    pub(super) fn of_a_maybe(context: &mut Context, step: &mut Step, cause: Cause) -> Phase {
+        Releasing::new(step, Some(cause), None).go_on(context, step)
     }
 
     /// Of what the attempt that is in flight may obtain.
-    pub(super) fn of_an_attempt(turn: &mut Turn, cause: Cause) -> Phase {
-        let mut this = Releasing::new(turn, Some(cause), None);
-        turn.act(Action::Withdraw {
-            give_up_at: this.give_up_at.min(turn.now + ATTEMPT),
+    pub(super) fn of_an_attempt(step: &mut Step, cause: Cause) -> Phase {
+        let mut this = Releasing::new(step, Some(cause), None);
+        step.act(Action::Withdraw {
+            give_up_at: this.give_up_at.min(step.now + ATTEMPT),
         });
-        this.stage = Stage::Asked { sent: turn.now };
+        this.stage = Stage::Asked { sent: step.now };
         Phase::Releasing(this)
     }
 
     /// A tree that cannot be killed may live for ever: its lease is never given back.
-    pub(super) fn never(turn: &mut Turn, exit: Option<Exit>, cause: Cause) -> Phase {
-        left_to_run_out(turn, "a process of the command cannot be killed".to_owned());
-        turn.act(Action::TenureOver {
+    pub(super) fn never(step: &mut Step, exit: Option<Exit>, cause: Cause) -> Phase {
+        left_to_run_out(step, "a process of the command cannot be killed".to_owned());
+        step.act(Action::TenureOver {
             cause: cause.clone(),
         });
         Phase::Done(Ending {
@@ -119,8 +119,8 @@ impl Releasing {
         (self.cause.as_ref(), self.exit)
     }
 
-    fn new(turn: &Turn, cause: Option<Cause>, control: Option<&Control>) -> Releasing {
-        let end = control.map_or(Instant::FOREVER, Control::may_last_until);
+    fn new(step: &Step, cause: Option<Cause>, held_lease: Option<&HeldLease>) -> Releasing {
+        let end = held_lease.map_or(Instant::FOREVER, HeldLease::may_last_until);
         Releasing {
             cause,
             exit: None,
@@ -129,21 +129,21 @@ impl Releasing {
             confirmed: Instant::ZERO,
             others_from: Instant::FOREVER,
             began: false,
-            granted: control.is_some(),
-            give_up_at: end.min(turn.now + PATIENCE),
-            stage: Stage::Due { at: turn.now },
+            granted: held_lease.is_some(),
+            give_up_at: end.min(step.now + PATIENCE),
+            stage: Stage::Due { at: step.now },
         }
     }
 
-    fn begin(mut self, campaign: &mut Campaign, turn: &mut Turn, control: &Control) -> Phase {
-        if control.lost() {
-            turn.act(Action::Abandon);
-            return self.conclude(campaign, turn, false);
+    fn begin(mut self, context: &mut Context, step: &mut Step, held_lease: &HeldLease) -> Phase {
+        if held_lease.lost() {
+            step.act(Action::Abandon);
+            return self.conclude(context, step, false);
         }
-        if let Some(until) = control.in_flight_until() {
+        if let Some(until) = held_lease.in_flight_until() {
             self.stage = Stage::Renewing { until };
         }
-        self.go_on(campaign, turn)
+        self.go_on(context, step)
     }
 
     pub(super) fn wake_at(&self) -> Instant {
@@ -155,31 +155,31 @@ impl Releasing {
         }
     }
 
-    pub(super) fn step(mut self, campaign: &mut Campaign, turn: &mut Turn, event: Event) -> Phase {
+    pub(super) fn step(mut self, context: &mut Context, step: &mut Step, event: Event) -> Phase {
         match event {
-            Event::Released(reply) => self.released(campaign, turn, reply),
-            Event::Renewed { reply, .. } => self.renewed(campaign, turn, reply),
+            Event::Released(reply) => self.released(context, step, reply),
+            Event::Renewed { reply, .. } => self.renewed(context, step, reply),
             // The attempt that was withdrawn had been answered already: undo that, too.
             Event::Acquired(Ok(_)) => {
                 self.granted = true;
-                self.stage = Stage::Due { at: turn.now };
-                self.go_on(campaign, turn)
+                self.stage = Stage::Due { at: step.now };
+                self.go_on(context, step)
             }
             Event::Exited(exit) => {
                 if self.empty_at.is_some() && self.exit.is_none() {
                     self.exit = Some(exit);
-                    turn.report(Notice::CommandEnded(exit));
+                    step.report(Notice::CommandEnded(exit));
                 }
-                self.go_on(campaign, turn)
+                self.go_on(context, step)
             }
             Event::GuardianLost => {
-                campaign.guardian_lost = true;
-                self.go_on(campaign, turn)
+                context.guardian_lost = true;
+                self.go_on(context, step)
             }
-            Event::StopAsked(signal) => match campaign.asked_to_stop(turn.now, signal) {
-                Stop::Asked | Stop::Again => self.go_on(campaign, turn),
+            Event::StopAsked(signal) => match context.asked_to_stop(step.now, signal) {
+                Stop::Asked | Stop::Again => self.go_on(context, step),
                 Stop::AtOnce => {
-                    self.run_out(campaign, turn, "we were told to stop at once".to_owned())
+                    self.run_out(context, step, "we were told to stop at once".to_owned())
                 }
             },
             // The clock, and late echoes.
@@ -192,85 +192,80 @@ impl Releasing {
             | Event::Recorded(_)
             | Event::Started { .. }
             | Event::NotStarted { .. }
-            | Event::Unprepared { .. }
+            | Event::HookFailed { .. }
             | Event::TreeEmpty { .. }
-            | Event::TreeStuck => self.go_on(campaign, turn),
+            | Event::TreeStuck => self.go_on(context, step),
         }
     }
 
     /// Asks the store if it is time to.
-    fn go_on(mut self, campaign: &mut Campaign, turn: &mut Turn) -> Phase {
+    fn go_on(mut self, context: &mut Context, step: &mut Step) -> Phase {
         let at = match self.stage {
             Stage::Renewing { until } => until,
             Stage::Due { at } => at,
             Stage::Asked { .. } => return Phase::Releasing(self),
         };
-        if turn.now >= self.give_up_at {
-            return self.run_out(
-                campaign,
-                turn,
-                "the store did not answer in time".to_owned(),
-            );
+        if step.now >= self.give_up_at {
+            return self.run_out(context, step, "the store did not answer in time".to_owned());
         }
-        if turn.now >= at {
-            turn.act(Action::Release {
-                give_up_at: self.give_up_at.min(turn.now + ATTEMPT),
+        if step.now >= at {
+            step.act(Action::Release {
+                give_up_at: self.give_up_at.min(step.now + ATTEMPT),
             });
-            self.stage = Stage::Asked { sent: turn.now };
+            self.stage = Stage::Asked { sent: step.now };
         }
         Phase::Releasing(self)
     }
 
     fn released(
         mut self,
-        campaign: &mut Campaign,
-        turn: &mut Turn,
+        context: &mut Context,
+        step: &mut Step,
         reply: Result<(), Failure>,
     ) -> Phase {
         let Stage::Asked { sent } = self.stage else {
-            return self.go_on(campaign, turn);
+            return self.go_on(context, step);
         };
         match reply {
             Ok(()) | Err(Failure::Held(_)) => {
                 if self.granted {
-                    turn.report(Notice::Released);
+                    step.report(Notice::Released);
                 }
-                self.conclude(campaign, turn, true)
+                self.conclude(context, step, true)
             }
             Err(Failure::Lost { why, .. }) => {
                 // It was taken from us at some moment since it was confirmed last; unless it has run
                 // out meanwhile, which the deadlines have seen to.
-                if turn.now < self.others_from {
+                if step.now < self.others_from {
                     self.overlap |= self.empty_at.is_some_and(|at| at > self.confirmed);
                 }
-                turn.report(Notice::FoundLost { why });
-                self.conclude(campaign, turn, false)
+                step.report(Notice::FoundLost { why });
+                self.conclude(context, step, false)
             }
             Err(Failure::Transient { why, retry_after }) => {
                 let latest = self.give_up_at;
-                let at = campaign
-                    .chance
-                    .again_at(sent, turn.now, retry_after, latest);
+                let at = context.jitter.again_at(sent, step.now, retry_after, latest);
                 if at >= self.give_up_at {
-                    return self.run_out(campaign, turn, why);
+                    return self.run_out(context, step, why);
                 }
                 self.stage = Stage::Due { at };
-                self.go_on(campaign, turn)
+                self.go_on(context, step)
             }
-            Err(Failure::Fatal { why, .. }) => self.run_out(campaign, turn, why),
-            Err(over @ Failure::Over(_)) => self.run_out(campaign, turn, over.to_string()),
+            Err(Failure::Fatal { why, .. }) => self.run_out(context, step, why),
+            Err(over @ Failure::AlreadyDone(_)) => self.run_out(context, step, over.to_string()),
         }
     }
 
     /// The renewal that was in flight when the tree was empty has ended.
     fn renewed(
         mut self,
-        campaign: &mut Campaign,
-        turn: &mut Turn,
+        context: &mut Context,
+        step: &mut Step,
         reply: Result<(), Failure>,
     ) -> Phase {
         let others_from = match reply {
-            Ok(()) | Err(Failure::Transient { .. } | Failure::Fatal { .. } | Failure::Over(_)) => {
+            Ok(())
+            | Err(Failure::Transient { .. } | Failure::Fatal { .. } | Failure::AlreadyDone(_)) => {
                 None
             }
             Err(Failure::Held(_)) => Some(Instant::ZERO),
@@ -282,32 +277,32 @@ impl Releasing {
         }
         match self.stage {
             Stage::Renewing { .. } if others_from.is_some() => {
-                turn.act(Action::Abandon);
-                self.conclude(campaign, turn, false)
+                step.act(Action::Abandon);
+                self.conclude(context, step, false)
             }
             Stage::Renewing { .. } => {
-                self.stage = Stage::Due { at: turn.now };
-                self.go_on(campaign, turn)
+                self.stage = Stage::Due { at: step.now };
+                self.go_on(context, step)
             }
-            Stage::Due { .. } | Stage::Asked { .. } => self.go_on(campaign, turn),
+            Stage::Due { .. } | Stage::Asked { .. } => self.go_on(context, step),
         }
     }
 
-    fn run_out(self, campaign: &mut Campaign, turn: &mut Turn, why: String) -> Phase {
-        left_to_run_out(turn, why);
-        self.conclude(campaign, turn, false)
+    fn run_out(self, context: &mut Context, step: &mut Step, why: String) -> Phase {
+        left_to_run_out(step, why);
+        self.conclude(context, step, false)
     }
 
     /// What comes after: another round where control was lost or handed over and we compete, unless somebody
     /// asked us to stop meanwhile or there is no guardian left to run anything.
-    fn conclude(self, campaign: &mut Campaign, turn: &mut Turn, released: bool) -> Phase {
+    fn conclude(self, context: &mut Context, step: &mut Step, released: bool) -> Phase {
         if let Some(cause) = self.cause.clone().filter(|_| self.began) {
-            turn.act(Action::TenureOver { cause });
+            step.act(Action::TenureOver { cause });
         }
         let competes = match &self.cause {
             None | Some(Cause::HandOver | Cause::GivenUp(_) | Cause::Cordoned { .. }) => true,
             Some(Cause::Doubt { .. } | Cause::Lost { .. }) => {
-                campaign.rules.if_lost == IfLost::Compete
+                context.rules.if_lost == IfLost::Compete
             }
             Some(
                 Cause::CommandEnded
@@ -315,7 +310,7 @@ impl Releasing {
                 | Cause::Stopped(_)
                 | Cause::GuardianLost
                 | Cause::NotRecorded { .. }
-                | Cause::Over(_)
+                | Cause::AlreadyDone(_)
                 | Cause::NotObtained(_)
                 | Cause::Store { .. },
             ) => false,
@@ -324,30 +319,30 @@ impl Releasing {
         let cause = match self.cause {
             Some(cause) if !competes => cause,
             Some(_) | None => {
-                if let Some(signal) = campaign.stopping() {
+                if let Some(signal) = context.stopping() {
                     Cause::Stopped(signal)
-                } else if campaign.guardian_lost {
+                } else if context.guardian_lost {
                     Cause::GuardianLost
                 } else {
                     if self.overlap {
-                        turn.report(Notice::Overlapped);
+                        step.report(Notice::Overlapped);
                     }
                     let wait = if handed_over {
-                        campaign.stand_back()
+                        context.stand_back()
                     } else {
-                        campaign.cool_down()
+                        context.cool_down()
                     };
-                    let next_at = turn.now + wait;
+                    let next_at = step.now + wait;
                     if handed_over {
-                        turn.report(Notice::StandingBack { until: next_at });
+                        step.report(Notice::CoolingDown { until: next_at });
                     }
-                    return Standby::until(next_at).look(campaign, turn);
+                    return Standby::until(next_at).look(context, step);
                 }
             }
         };
         // A task that was stopped is not done, whatever its command said when it was asked to end:
         // nobody is to take that 0 for a success which stands in no record.
-        let unfinished = campaign.rules.once.is_some() && matches!(cause, Cause::Stopped(_));
+        let unfinished = context.rules.once.is_some() && matches!(cause, Cause::Stopped(_));
         Phase::Done(Ending {
             cause,
             exit: self
@@ -359,7 +354,7 @@ impl Releasing {
     }
 }
 
-fn left_to_run_out(turn: &mut Turn, why: String) {
-    turn.act(Action::Abandon);
-    turn.report(Notice::LeftToRunOut { why });
+fn left_to_run_out(step: &mut Step, why: String) {
+    step.act(Action::Abandon);
+    step.report(Notice::LeftToRunOut { why });
 }

@@ -5,13 +5,13 @@
 
 use std::time::Duration;
 
-use super::campaign::{Campaign, Turn};
-use super::control::Control;
+use super::context::{Context, Step};
+use super::held_lease::HeldLease;
 use super::poll_interval::poll_interval;
 use super::{Confirming, Holding, Phase, Releasing};
 use crate::clock::Instant;
 use crate::core::budget::RETRY;
-use crate::core::{Action, Cause, Event, Failure, Grant, Sight};
+use crate::core::{Action, Cause, Event, Failure, Grant, HolderInfo};
 
 /// How long before the end of the wait the last look begins: what an answer may take. Not a pace,
 /// so it does not grow with the poll.
@@ -32,39 +32,39 @@ impl Standby {
     }
 
     /// No attempt is planned: it is the store that wakes us.
-    pub(super) fn listens(&self, campaign: &Campaign) -> bool {
-        self.next_at == Instant::FOREVER && !campaign.is_cordoned()
+    pub(super) fn listens(&self, context: &Context) -> bool {
+        self.next_at == Instant::FOREVER && !context.is_cordoned()
     }
 
-    pub(super) fn wake_at(&self, campaign: &Campaign) -> Instant {
-        if campaign.is_cordoned() {
-            return campaign.wait_ends();
+    pub(super) fn wake_at(&self, context: &Context) -> Instant {
+        if context.is_cordoned() {
+            return context.wait_ends();
         }
-        self.next_at.min(campaign.wait_ends())
+        self.next_at.min(context.wait_ends())
     }
 
-    pub(super) fn step(mut self, campaign: &mut Campaign, turn: &mut Turn, event: Event) -> Phase {
+    pub(super) fn step(mut self, context: &mut Context, step: &mut Step, event: Event) -> Phase {
         match event {
-            Event::Ticked | Event::ClockJumped | Event::Cordoned(_) => self.look(campaign, turn),
+            Event::Ticked | Event::ClockJumped | Event::Cordoned(_) => self.look(context, step),
             Event::Uncordoned => {
                 // Whoever is only woken when the lock is free would not know behind whom it stands.
                 if self.next_at == Instant::FOREVER {
-                    self.next_at = turn.now;
+                    self.next_at = step.now;
                 }
-                self.look(campaign, turn)
+                self.look(context, step)
             }
             Event::Freed => {
-                self.next_at = after_freed(campaign, turn.now);
-                self.look(campaign, turn)
+                self.next_at = after_freed(context, step.now);
+                self.look(context, step)
             }
             Event::StopAsked(signal) => {
-                campaign.asked_to_stop(turn.now, signal);
-                campaign.leave(turn, Cause::Stopped(signal))
+                context.asked_to_stop(step.now, signal);
+                context.leave(step, Cause::Stopped(signal))
             }
             // Without a guardian nothing can be started.
-            Event::GuardianLost => campaign.leave(turn, Cause::GuardianLost),
+            Event::GuardianLost => context.leave(step, Cause::GuardianLost),
             // No attempt is in flight, so nobody waits for this grant: back with it.
-            Event::Acquired(Ok(_)) => Releasing::of_a_stray(campaign, turn),
+            Event::Acquired(Ok(_)) => Releasing::of_a_stray(context, step),
             // Late echoes of an earlier round.
             Event::Acquired(Err(_))
             | Event::Renewed { .. }
@@ -72,33 +72,33 @@ impl Standby {
             | Event::Recorded(_)
             | Event::Started { .. }
             | Event::NotStarted { .. }
-            | Event::Unprepared { .. }
+            | Event::HookFailed { .. }
             | Event::Exited(_)
             | Event::TreeEmpty { .. }
-            | Event::TreeStuck => self.look(campaign, turn),
+            | Event::TreeStuck => self.look(context, step),
         }
     }
 
     /// Begins an attempt if it is time for one.
-    pub(super) fn look(self, campaign: &mut Campaign, turn: &mut Turn) -> Phase {
-        if campaign.out_of_time(turn.now) {
-            let cause = campaign.not_obtained();
-            return campaign.leave(turn, cause);
+    pub(super) fn look(self, context: &mut Context, step: &mut Step) -> Phase {
+        if context.out_of_time(step.now) {
+            let cause = context.not_obtained();
+            return context.leave(step, cause);
         }
-        if campaign.stands_aside(turn) {
-            campaign.stands_by(turn);
+        if context.stands_aside(step) {
+            context.stands_by(step);
             return Phase::Standby(self);
         }
-        if turn.now < self.next_at {
-            campaign.stands_by(turn);
+        if step.now < self.next_at {
+            context.stands_by(step);
             return Phase::Standby(self);
         }
-        campaign.attempt_sent(turn.now);
-        turn.act(Action::Acquire {
-            give_up_at: campaign.attempt_ends(turn.now),
+        context.attempt_sent(step.now);
+        step.act(Action::Acquire {
+            give_up_at: context.attempt_ends(step.now),
         });
         Phase::Acquiring(Acquiring {
-            sent: turn.now,
+            sent: step.now,
             freed: false,
         })
     }
@@ -113,40 +113,40 @@ pub(super) struct Acquiring {
 }
 
 impl Acquiring {
-    pub(super) fn step(mut self, campaign: &mut Campaign, turn: &mut Turn, event: Event) -> Phase {
+    pub(super) fn step(mut self, context: &mut Context, step: &mut Step, event: Event) -> Phase {
         match event {
-            Event::Acquired(Ok(grant)) => granted(campaign, turn, grant),
-            Event::Acquired(Err(Failure::Held(sight))) => self.held(campaign, turn, sight),
+            Event::Acquired(Ok(grant)) => granted(context, step, grant),
+            Event::Acquired(Err(Failure::Held(sight))) => self.held(context, step, sight),
             // By way of the store: an attempt before this one, or the look under the lease that
             // told us, may have left something behind.
-            Event::Acquired(Err(Failure::Over(verdict))) => {
-                Releasing::of_a_maybe(campaign, turn, Cause::Over(verdict))
+            Event::Acquired(Err(Failure::AlreadyDone(verdict))) => {
+                Releasing::of_a_maybe(context, step, Cause::AlreadyDone(verdict))
             }
             Event::Acquired(Err(Failure::Transient { why, retry_after })) => {
-                self.no_answer(campaign, turn, why, retry_after)
+                self.no_answer(context, step, why, retry_after)
             }
             Event::Acquired(Err(Failure::Lost { why, .. })) => {
-                self.no_answer(campaign, turn, why, None)
+                self.no_answer(context, step, why, None)
             }
             Event::Acquired(Err(Failure::Fatal { why, denied })) => {
-                if campaign.contacted() {
+                if context.contacted() {
                     // It worked before, so it is not how we were configured: keys are being
                     // turned, a container is being moved.
-                    return self.no_answer(campaign, turn, why, None);
+                    return self.no_answer(context, step, why, None);
                 }
-                campaign.leave(turn, Cause::Store { why, denied })
+                context.leave(step, Cause::Store { why, denied })
             }
             Event::Freed => {
                 self.freed = true;
                 Phase::Acquiring(self)
             }
             Event::StopAsked(signal) => {
-                campaign.asked_to_stop(turn.now, signal);
-                Releasing::of_an_attempt(turn, Cause::Stopped(signal))
+                context.asked_to_stop(step.now, signal);
+                Releasing::of_an_attempt(step, Cause::Stopped(signal))
             }
             Event::GuardianLost => {
-                campaign.guardian_lost = true;
-                Releasing::of_an_attempt(turn, Cause::GuardianLost)
+                context.guardian_lost = true;
+                Releasing::of_an_attempt(step, Cause::GuardianLost)
             }
             // The attempt keeps its own time limit; the rest are late echoes of an earlier round.
             // What a cordoned machine obtains it gives back.
@@ -159,60 +159,60 @@ impl Acquiring {
             | Event::Recorded(_)
             | Event::Started { .. }
             | Event::NotStarted { .. }
-            | Event::Unprepared { .. }
+            | Event::HookFailed { .. }
             | Event::Exited(_)
             | Event::TreeEmpty { .. }
             | Event::TreeStuck => Phase::Acquiring(self),
         }
     }
 
-    fn held(self, campaign: &mut Campaign, turn: &mut Turn, sight: Sight) -> Phase {
-        campaign.answered(turn);
-        let next_at = match campaign.rules.poll {
-            _ if self.freed => after_freed(campaign, turn.now),
+    fn held(self, context: &mut Context, step: &mut Step, sight: HolderInfo) -> Phase {
+        context.answered(step);
+        let next_at = match context.rules.poll {
+            _ if self.freed => after_freed(context, step.now),
             Some(poll) => {
-                let kept = campaign.keeps_the_pace(&sight);
-                let wait = poll_interval(poll, sight.draining, kept, &mut campaign.chance);
-                let due = sight.expires.filter(|due| *due > turn.now);
-                let next_at = (turn.now + wait).min(due.unwrap_or(Instant::FOREVER));
-                last_look(campaign, turn.now, next_at)
+                let kept = context.keeps_the_pace(&sight);
+                let wait = poll_interval(poll, sight.draining, kept, &mut context.jitter);
+                let due = sight.expires.filter(|due| *due > step.now);
+                let next_at = (step.now + wait).min(due.unwrap_or(Instant::FOREVER));
+                last_look(context, step.now, next_at)
             }
             None => Instant::FOREVER,
         };
-        campaign.sees(turn, sight);
-        Standby::until(next_at).look(campaign, turn)
+        context.sees(step, sight);
+        Standby::until(next_at).look(context, step)
     }
 
     fn no_answer(
         self,
-        campaign: &mut Campaign,
-        turn: &mut Turn,
+        context: &mut Context,
+        step: &mut Step,
         why: String,
         retry_after: Option<Duration>,
     ) -> Phase {
-        campaign.may_have_obtained();
-        campaign.doubts(turn, why.clone(), None);
-        let again = campaign
-            .chance
-            .again_at(self.sent, turn.now, retry_after, Instant::FOREVER);
-        let next_at = if campaign.contacted() {
+        context.may_have_obtained();
+        context.doubts(step, why.clone(), None);
+        let again = context
+            .jitter
+            .again_at(self.sent, step.now, retry_after, Instant::FOREVER);
+        let next_at = if context.contacted() {
             // Whoever polls slowly, for the money's sake or because they are many, does not ask
             // faster in an outage.
-            let poll = campaign.rules.poll.unwrap_or(RETRY);
-            again.max(self.sent + poll_interval(poll, false, true, &mut campaign.chance))
-        } else if turn.now >= campaign.patience_ends() {
-            return campaign.leave(turn, Cause::Store { why, denied: false });
+            let poll = context.rules.poll.unwrap_or(RETRY);
+            again.max(self.sent + poll_interval(poll, false, true, &mut context.jitter))
+        } else if step.now >= context.patience_ends() {
+            return context.leave(step, Cause::Store { why, denied: false });
         } else {
-            again.min(campaign.patience_ends())
+            again.min(context.patience_ends())
         };
-        let next_at = last_look(campaign, turn.now, next_at);
-        Standby::until(next_at).look(campaign, turn)
+        let next_at = last_look(context, step.now, next_at);
+        Standby::until(next_at).look(context, step)
     }
 }
 
 /// Pulls the next look before the end of the wait, if it would come too late to count.
-fn last_look(campaign: &Campaign, now: Instant, next_at: Instant) -> Instant {
-    let end = campaign.wait_ends();
+fn last_look(context: &Context, now: Instant, next_at: Instant) -> Instant {
+    let end = context.wait_ends();
     let last = end - LAST_LOOK;
     if end != Instant::FOREVER && next_at >= end && last > now {
         return last;
@@ -221,28 +221,28 @@ fn last_look(campaign: &Campaign, now: Instant, next_at: Instant) -> Instant {
 }
 
 /// A wake-up is followed at once, unless the one before was in vain a moment ago.
-fn after_freed(campaign: &mut Campaign, now: Instant) -> Instant {
-    let next_at = campaign
+fn after_freed(context: &mut Context, now: Instant) -> Instant {
+    let next_at = context
         .woken
         .map_or(now, |woken| now.max(woken + FREED_GAP));
-    campaign.woken = Some(next_at);
+    context.woken = Some(next_at);
     next_at
 }
 
-/// Control was granted: is there enough of it left to start a command under?
-fn granted(campaign: &mut Campaign, turn: &mut Turn, grant: Grant) -> Phase {
-    campaign.answered(turn);
-    let control = Control::new(campaign.rules.budget, grant, turn.now);
-    if campaign.is_cordoned() {
-        return Releasing::of_a_lease(campaign, turn, &control, None);
+/// HeldLease was granted: is there enough of it left to start a command under?
+fn granted(context: &mut Context, step: &mut Step, grant: Grant) -> Phase {
+    context.answered(step);
+    let held_lease = HeldLease::new(context.rules.budget, grant, step.now);
+    if context.is_cordoned() {
+        return Releasing::of_a_lease(context, step, &held_lease, None);
     }
-    if turn.now >= control.term_at() {
+    if step.now >= held_lease.term_at() {
         let why = "the lease was granted too late to be used".to_owned();
-        campaign.doubts(turn, why, None);
-        return Releasing::of_a_lease(campaign, turn, &control, None);
+        context.doubts(step, why, None);
+        return Releasing::of_a_lease(context, step, &held_lease, None);
     }
-    if control.half_gone(turn.now) {
-        return Confirming::begin(control, turn);
+    if held_lease.half_gone(step.now) {
+        return Confirming::begin(held_lease, step);
     }
-    Holding::begin(control, campaign, turn)
+    Holding::begin(held_lease, context, step)
 }

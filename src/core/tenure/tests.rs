@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::core::{
-    After, Cause, Cordon, Exit, Failed, Failure, Grant, Notice, OnFailure, Outcome, Restart, Sight,
-    Unfit, Verdict,
+    After, Cause, Cordon, Exit, Failed, Failure, Grant, HandOverReason, HolderInfo, Notice,
+    OnFailure, Outcome, Restart, Verdict,
 };
 
 const TERM: i32 = 15;
@@ -47,14 +47,14 @@ fn rules() -> Rules {
         grace: secs(30),
         stop_signal: TERM,
         if_lost: IfLost::Compete,
-        habits: Habits::default(),
+        hold_policy: HoldPolicy::default(),
         once: None,
         seed: 1,
     }
 }
 
 fn held() -> Failure {
-    Failure::Held(Sight::default())
+    Failure::Held(HolderInfo::default())
 }
 
 fn transient() -> Failure {
@@ -194,13 +194,13 @@ fn releasing(rules: Rules) -> Tenure {
 /// Restarts a command that failed, twice in five minutes.
 fn restarting() -> Rules {
     Rules {
-        habits: Habits {
+        hold_policy: HoldPolicy {
             restart: Some(Restart {
                 after: After::Failure,
                 limit: 2,
                 window: secs(300),
             }),
-            ..Habits::default()
+            ..HoldPolicy::default()
         },
         ..rules()
     }
@@ -209,9 +209,9 @@ fn restarting() -> Rules {
 /// Keeps the lease of a command that has ended for two minutes.
 fn keeping() -> Rules {
     Rules {
-        habits: Habits {
+        hold_policy: HoldPolicy {
             min_hold: Some(secs(120)),
-            ..Habits::default()
+            ..HoldPolicy::default()
         },
         ..rules()
     }

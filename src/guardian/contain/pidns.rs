@@ -160,7 +160,7 @@ impl Pidns {
                 match unsafe { self.deliver() } {
                     Ok(Forked::Child) => match self.settle_in() {
                         Ok(()) => {
-                            tell(&theirs, Word::Settled, 0);
+                            tell(&theirs, Word::RecordedResult, 0);
                             Ok(Forked::Child)
                         }
                         Err(e) => {
@@ -184,7 +184,7 @@ impl Pidns {
                 while let Some((word, value)) = hear(&ours) {
                     match word {
                         Word::Born => born = Some(value),
-                        Word::Settled => settled = true,
+                        Word::RecordedResult => settled = true,
                         Word::Failed => failed = Some(value),
                     }
                     if settled && born.is_some() {
@@ -342,7 +342,7 @@ impl Pidns {
 #[derive(Clone, Copy)]
 enum Word {
     Born = 1,
-    Settled = 2,
+    RecordedResult = 2,
     Failed = 3,
 }
 
@@ -367,7 +367,7 @@ fn hear(from: &OwnedFd) -> Option<(Word, i32)> {
         let value = i32::from_ne_bytes([e, f, g, h]);
         return match i32::from_ne_bytes([a, b, c, d]) {
             1 => Some((Word::Born, value)),
-            2 => Some((Word::Settled, value)),
+            2 => Some((Word::RecordedResult, value)),
             3 => Some((Word::Failed, value)),
             _ => None,
         };

@@ -1,7 +1,7 @@
 //! How control is obtained: look, create what is missing, acquire under an id of our own, and
 //! write the record under the lease.
 //!
-//! Called by [`Store::acquire`](crate::lease::Store::acquire). Can be dropped at any await: what
+//! Called by [`LeaseLeaseStore::acquire`](crate::lease::LeaseLeaseStore::acquire). Can be dropped at any await: what
 //! it may have obtained is written down before it is asked for.
 
 use std::sync::atomic::Ordering;
@@ -10,39 +10,39 @@ use std::time::Duration;
 use azure_core::Uuid;
 use azure_core::time::{OffsetDateTime, to_rfc3339};
 
-use super::notes::{self, Notes};
-use super::wire::{LeaseState, View};
+use super::client::{LeaseState, View};
+use super::metadata::{self, Metadata};
 use super::{Blob, Held, Spent, is_gone, is_taken, is_there};
 use crate::azure::{Operation, ServiceError};
 use crate::clock::Instant;
 use crate::core::budget::LATE;
-use crate::core::{Failure, Grant, Sight};
+use crate::core::{Failure, Grant, HolderInfo};
 use crate::lease::record::Record;
 
 impl Blob {
-    /// See [`Store::acquire`](crate::lease::Store::acquire).
+    /// See [`LeaseLeaseStore::acquire`](crate::lease::LeaseLeaseStore::acquire).
     pub(super) async fn compete(&self, give_up_at: Instant) -> Result<Grant, Failure> {
         let (id, spent) = self.begin();
         if let Some(spent) = spent {
             // Ours may be what keeps everybody out: said once more, and not waited for long.
             let limit = give_up_at.min(Instant::now() + Duration::from_secs(1));
             spent.unclear.store(true, Ordering::Relaxed);
-            match self.wire.release(&spent.id, limit).await {
+            match self.client.release(&spent.id, limit).await {
                 Ok(()) => self.state().spent = None,
                 Err(trouble) if is_gone(&trouble) => self.state().spent = None,
                 Err(_) => {}
             }
         }
         let view = self.look_or_create(give_up_at).await?;
-        self.check(&view.notes)?;
+        self.check(&view.metadata)?;
         self.hear(view.date);
-        self.check_task(&view.notes)?;
+        self.check_task(&view.metadata)?;
         if view.lease != LeaseState::Free && !self.may_be_ours() {
-            return Err(Failure::Held(sight(&view.notes)));
+            return Err(Failure::Held(sight(&view.metadata)));
         }
         let t0 = Instant::now();
         let earlier = self.state().perhaps.replace(t0);
-        let etag = match self.wire.acquire(&id, self.seconds, give_up_at).await {
+        let etag = match self.client.acquire(&id, self.seconds, give_up_at).await {
             Ok((etag, date)) => {
                 self.prove(Operation::Acquire);
                 // Said under the lease: it decides which slot a run belongs to.
@@ -97,7 +97,7 @@ impl Blob {
     }
 
     async fn look_or_create(&self, give_up_at: Instant) -> Result<View, Failure> {
-        let trouble = match self.wire.look(None, give_up_at).await {
+        let trouble = match self.client.look(None, give_up_at).await {
             Ok(view) => {
                 self.prove(Operation::Look);
                 return Ok(view);
@@ -122,7 +122,7 @@ impl Blob {
         Ok(View {
             lease: LeaseState::Free,
             etag,
-            notes: Notes::default(),
+            metadata: Metadata::default(),
             date: None,
         })
     }
@@ -136,7 +136,7 @@ impl Blob {
         let mut container_missing = container_first;
         for _ in 0..2 {
             if container_missing {
-                match self.wire.create_container(give_up_at).await {
+                match self.client.create_container(give_up_at).await {
                     Ok(()) => {}
                     Err(trouble) if trouble.code() == Some("ContainerAlreadyExists") => {}
                     Err(trouble) => {
@@ -145,7 +145,7 @@ impl Blob {
                 }
             }
             let page_blob = self.config.page_blob;
-            match self.wire.create_blob(page_blob, give_up_at).await {
+            match self.client.create_blob(page_blob, give_up_at).await {
                 Ok(etag) => return Ok(etag),
                 // Another was faster, and perhaps holds it already.
                 Err(trouble) if is_there(&trouble) => return Ok(None),
@@ -163,8 +163,8 @@ impl Blob {
 
     /// A token that cannot be read cannot be raised either. Standbys of an older version may
     /// still lease the blob they made beside their lock: that lease is not control.
-    fn check(&self, notes: &Notes) -> Result<(), Failure> {
-        if notes::is_left_beside_a_lock(notes) {
+    fn check(&self, metadata: &Metadata) -> Result<(), Failure> {
+        if metadata::is_left_beside_a_lock(metadata) {
             return Err(Failure::Fatal {
                 why: format!(
                     "{} is no lock: an older version made it beside one, for its standbys (metadata \
@@ -174,7 +174,7 @@ impl Blob {
                 denied: false,
             });
         }
-        match &notes.broken_token {
+        match &metadata.broken_token {
             Some(token) => Err(Failure::Fatal {
                 why: format!(
                     "the metadata trafficcop_token of {} is `{token}`, not a number: set it to a \
@@ -185,7 +185,7 @@ impl Blob {
                 denied: false,
             }),
             None => {
-                let seen = notes.record.as_ref().map_or(0, |record| record.token);
+                let seen = metadata.record.as_ref().map_or(0, |record| record.token);
                 let mut state = self.state();
                 state.floor = state.floor.max(seen);
                 Ok(())
@@ -198,8 +198,8 @@ impl Blob {
             self.prove(Operation::Acquire);
             // Whoever was faster has not told us his name yet.
             return Failure::Held(match view.lease {
-                LeaseState::Free => Sight::default(),
-                LeaseState::Leased | LeaseState::Breaking => sight(&view.notes),
+                LeaseState::Free => HolderInfo::default(),
+                LeaseState::Leased | LeaseState::Breaking => sight(&view.metadata),
             });
         }
         match trouble.code() {
@@ -227,7 +227,7 @@ impl Blob {
         loop {
             let view = match known.take() {
                 Some(view) => view,
-                None => match self.wire.look(Some(id), stop_at).await {
+                None => match self.client.look(Some(id), stop_at).await {
                     Ok(view) => view,
                     Err(trouble) => {
                         self.again(&trouble, Operation::Look, stop_at).await?;
@@ -236,7 +236,7 @@ impl Blob {
                 },
             };
             if let Some(held) =
-                written.take_if(|held| view.notes.record.as_ref() == Some(&held.record))
+                written.take_if(|held| view.metadata.record.as_ref() == Some(&held.record))
             {
                 // The reply to our own write was lost.
                 return Ok(Held {
@@ -244,8 +244,8 @@ impl Blob {
                     ..held
                 });
             }
-            self.check(&view.notes)?;
-            self.check_task(&view.notes)?;
+            self.check(&view.metadata)?;
+            self.check_task(&view.metadata)?;
             let token = self.state().floor.checked_add(1).ok_or_else(|| Failure::Fatal {
                 why: format!(
                     "the metadata trafficcop_token of {} is the greatest number there is: set a \
@@ -254,7 +254,7 @@ impl Blob {
                 ),
                 denied: false,
             })?;
-            let once = view.notes.record.map(|record| record.once);
+            let once = view.metadata.record.map(|record| record.once);
             let mut held = Held {
                 id: id.to_owned(),
                 etag: None,
@@ -268,15 +268,15 @@ impl Blob {
                     draining: false,
                     once: once.unwrap_or_default(),
                 },
-                others: view.notes.others,
+                others: view.metadata.others,
                 unanswered: false,
                 copied: false,
                 breaking: false,
             };
             self.begin_task(&held)?;
-            let metadata = notes::write(&held.others, &held.record);
+            let metadata = metadata::write(&held.others, &held.record);
             let etag = view.etag.as_deref();
-            match self.wire.set_metadata(id, etag, &metadata, stop_at).await {
+            match self.client.set_metadata(id, etag, &metadata, stop_at).await {
                 Ok(etag) => {
                     held.etag = etag;
                     self.prove(Operation::Record);
@@ -336,7 +336,7 @@ impl Blob {
             state.proposed = None;
             state.spent = Some(spent.clone());
         }
-        if Blob::release_until(&self.wire, &spent, give_up_at)
+        if Blob::release_until(&self.client, &spent, give_up_at)
             .await
             .is_ok()
         {
@@ -346,15 +346,15 @@ impl Blob {
 }
 
 /// What the metadata tell about the holder.
-fn sight(notes: &Notes) -> Sight {
-    let Some(record) = &notes.record else {
-        return Sight::default();
+fn sight(metadata: &Metadata) -> HolderInfo {
+    let Some(record) = &metadata.record else {
+        return HolderInfo::default();
     };
-    Sight {
+    HolderInfo {
         holder: Some(record.holder.clone()).filter(|holder| !holder.is_empty()),
         token: Some(record.token).filter(|token| *token > 0),
         draining: record.draining,
         since: Some(record.since.clone()).filter(|since| !since.is_empty()),
-        ..Sight::default()
+        ..HolderInfo::default()
     }
 }

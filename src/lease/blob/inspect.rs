@@ -2,20 +2,20 @@
 //!
 //! Called by the verbs. Only [`Inspector::break_lease`] changes anything, and only that lease.
 
-use super::notes::{self, Notes};
-use super::wire::{LeaseState, Wire};
+use super::client::{BlobApi, LeaseState};
+use super::metadata::{self, Metadata};
 use super::{OpenError, Target};
 use crate::azure::{Account, Operation, ServiceError};
 use crate::clock::Instant;
 use crate::core::Failure;
-use crate::lease::inspect::{Broken, LockState, Sighting, UNREAD};
+use crate::lease::inspect::{Broken, LockState, LockStatus, UNREAD};
 
 /// A blob (or, for a listing, a container and a prefix), to be looked at.
 pub struct Inspector {
     target: Target,
     pub(super) address: String,
     endpoint: url::Url,
-    pub(super) wire: Wire,
+    pub(super) client: BlobApi,
 }
 
 impl Inspector {
@@ -25,12 +25,12 @@ impl Inspector {
     /// An address that the official client refuses.
     pub fn open(target: Target, account: &Account) -> Result<Inspector, OpenError> {
         let endpoint = account.endpoint().clone();
-        let (address, wire) = super::connect(&target, account)?;
+        let (address, client) = super::connect(&target, account)?;
         Ok(Inspector {
             target,
             address,
             endpoint,
-            wire,
+            client,
         })
     }
 
@@ -44,15 +44,15 @@ impl Inspector {
     ///
     /// # Errors
     /// `Fatal` where the service refuses, `Transient` where it is not known.
-    pub async fn look(&self, give_up_at: Instant) -> Result<Sighting, Failure> {
+    pub async fn look(&self, give_up_at: Instant) -> Result<LockStatus, Failure> {
         let name = self.target.title();
-        match self.wire.look(None, give_up_at).await {
+        match self.client.look(None, give_up_at).await {
             Ok(view) => {
                 let version = view.etag;
-                let seen = sighting(name, self.address.clone(), view.lease, view.notes);
-                Ok(Sighting { version, ..seen })
+                let seen = sighting(name, self.address.clone(), view.lease, view.metadata);
+                Ok(LockStatus { version, ..seen })
             }
-            Err(trouble) if trouble.code() == Some("BlobNotFound") => Ok(Sighting {
+            Err(trouble) if trouble.code() == Some("BlobNotFound") => Ok(LockStatus {
                 name,
                 lock: self.address.clone(),
                 state: LockState::Missing,
@@ -83,7 +83,7 @@ impl Inspector {
     ///
     /// # Errors
     /// As [`Inspector::look`].
-    pub async fn list(&self, give_up_at: Instant) -> Result<Vec<Sighting>, Failure> {
+    pub async fn list(&self, give_up_at: Instant) -> Result<Vec<LockStatus>, Failure> {
         self.list_beside("", give_up_at).await
     }
 
@@ -95,18 +95,18 @@ impl Inspector {
         &self,
         suffix: &str,
         give_up_at: Instant,
-    ) -> Result<Vec<Sighting>, Failure> {
+    ) -> Result<Vec<LockStatus>, Failure> {
         let prefix = format!("{}{suffix}", self.target.name());
-        let found = self.wire.list(&prefix, give_up_at).await;
+        let found = self.client.list(&prefix, give_up_at).await;
         let found = found.map_err(|trouble| self.unseen(&trouble, Operation::List))?;
         let ours = found
             .into_iter()
-            .filter(|(_, _, notes)| notes.record.is_some());
+            .filter(|(_, _, metadata)| metadata.record.is_some());
         Ok(ours
-            .map(|(name, lease, notes)| {
+            .map(|(name, lease, metadata)| {
                 let blob = self.target.named(&name);
                 let address = blob.blob_url(&self.endpoint).to_string();
-                sighting(blob.title(), address, lease, notes)
+                sighting(blob.title(), address, lease, metadata)
             })
             .collect())
     }
@@ -122,7 +122,7 @@ impl Inspector {
         version: Option<&str>,
         give_up_at: Instant,
     ) -> Result<Broken, Failure> {
-        match self.wire.break_lease(period, version, give_up_at).await {
+        match self.client.break_lease(period, version, give_up_at).await {
             Ok(rest) => Ok(Broken::Within(rest)),
             Err(trouble) => match trouble.code() {
                 Some("LeaseNotPresentWithLeaseOperation" | "LeaseAlreadyBroken") => {
@@ -145,8 +145,8 @@ impl Inspector {
     }
 }
 
-fn sighting(name: String, lock: String, lease: LeaseState, notes: Notes) -> Sighting {
-    Sighting {
+fn sighting(name: String, lock: String, lease: LeaseState, metadata: Metadata) -> LockStatus {
+    LockStatus {
         name,
         lock,
         state: match lease {
@@ -154,24 +154,24 @@ fn sighting(name: String, lock: String, lease: LeaseState, notes: Notes) -> Sigh
             LeaseState::Leased => LockState::Held,
             LeaseState::Breaking => LockState::Breaking,
         },
-        flaw: flaw(&notes),
-        unread: has_unread(&notes),
-        record: notes.record,
+        flaw: flaw(&metadata),
+        unread: has_unread(&metadata),
+        record: metadata.record,
         version: None,
     }
 }
 
 /// What is wrong with our part of the metadata.
-fn flaw(notes: &Notes) -> Option<String> {
-    if let Some(token) = &notes.broken_token {
+fn flaw(metadata: &Metadata) -> Option<String> {
+    if let Some(token) = &metadata.broken_token {
         return Some(format!(
             "the metadata trafficcop_token is `{token}`, not a number"
         ));
     }
-    has_unread(notes).then(|| UNREAD.to_owned())
+    has_unread(metadata).then(|| UNREAD.to_owned())
 }
 
 /// Whether there are results that cannot be read.
-pub(super) fn has_unread(notes: &Notes) -> bool {
-    notes.others.keys().any(|key| notes::is_once(key))
+pub(super) fn has_unread(metadata: &Metadata) -> bool {
+    metadata.others.keys().any(|key| metadata::is_once(key))
 }

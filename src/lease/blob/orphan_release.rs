@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use url::Url;
 
-use super::wire::Wire;
+use super::client::BlobApi;
 use super::{Blob, Spent};
 use crate::azure::{Account, ServiceClock};
 use crate::clock::Instant;
@@ -64,10 +64,11 @@ fn execute_with(account: &Account, release_info: &[u8]) {
     let give_up_at = Instant::now() + LIMIT;
     runtime.block_on(async {
         let url = account.authorised(&blob);
-        if let Ok(wire) = Wire::new(url.clone(), url, &account.client_options()) {
+        if let Ok(client) = BlobApi::new(url.clone(), url, &account.client_options()) {
             // Nobody can be told any more; what is not released runs out.
-            let _ = Blob::release_until(&wire, &Spent::new(release_info.lease, false), give_up_at)
-                .await;
+            let _ =
+                Blob::release_until(&client, &Spent::new(release_info.lease, false), give_up_at)
+                    .await;
         }
     });
     // A name lookup that hangs must not keep the guardian.

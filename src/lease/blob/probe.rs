@@ -10,7 +10,7 @@ use azure_core::Uuid;
 use azure_core::time::OffsetDateTime;
 use azure_storage_blob::{BlobServiceClient, BlobServiceClientOptions};
 
-use super::wire::{Around, LeaseState, Wire};
+use super::client::{Around, BlobApi, LeaseState};
 use super::{OpenError, Target};
 use crate::azure::{Account, ServiceError};
 use crate::clock::Instant;
@@ -46,7 +46,7 @@ impl From<Around> for Surroundings {
 pub struct Probe {
     name: String,
     lease: String,
-    wire: Wire,
+    client: BlobApi,
     account: Account,
 }
 
@@ -56,11 +56,11 @@ impl Probe {
     /// # Errors
     /// A name that becomes too long, or an address that the official client refuses.
     pub fn beside(target: &Target, suffix: &str, account: &Account) -> Result<Probe, OpenError> {
-        let (name, wire) = super::connect(&target.with_suffix(suffix)?, account)?;
+        let (name, client) = super::connect(&target.with_suffix(suffix)?, account)?;
         Ok(Probe {
             name,
             lease: Uuid::new_v4().hyphenated().to_string(),
-            wire,
+            client,
             account: account.clone(),
         })
     }
@@ -76,7 +76,7 @@ impl Probe {
     /// # Errors
     /// The service's, as for all that follow.
     pub async fn look(&self, give_up_at: Instant) -> Result<Surroundings, ServiceError> {
-        self.wire.look_around(give_up_at).await.map(Into::into)
+        self.client.look_around(give_up_at).await.map(Into::into)
     }
 
     /// Looks at its container.
@@ -87,7 +87,7 @@ impl Probe {
         &self,
         give_up_at: Instant,
     ) -> Result<Surroundings, ServiceError> {
-        let around = self.wire.look_at_container(give_up_at).await;
+        let around = self.client.look_at_container(give_up_at).await;
         around.map(Into::into)
     }
 
@@ -118,7 +118,7 @@ impl Probe {
     /// # Errors
     /// See [`Probe::look`].
     pub async fn create(&self, give_up_at: Instant) -> Result<(), ServiceError> {
-        self.wire.create_blob(None, give_up_at).await.map(drop)
+        self.client.create_blob(None, give_up_at).await.map(drop)
     }
 
     /// Acquires its lease.
@@ -127,7 +127,7 @@ impl Probe {
     /// See [`Probe::look`].
     pub async fn acquire(&self, give_up_at: Instant) -> Result<(), ServiceError> {
         let lease = &self.lease;
-        self.wire
+        self.client
             .acquire(lease, SECONDS, give_up_at)
             .await
             .map(drop)
@@ -138,7 +138,7 @@ impl Probe {
     /// # Errors
     /// See [`Probe::look`].
     pub async fn renew(&self, give_up_at: Instant) -> Result<(), ServiceError> {
-        let renewed = self.wire.renew(&self.lease, give_up_at).await;
+        let renewed = self.client.renew(&self.lease, give_up_at).await;
         renewed.map(drop)
     }
 
@@ -149,7 +149,7 @@ impl Probe {
     pub async fn write(&self, give_up_at: Instant) -> Result<(), ServiceError> {
         // No key of a record: a listing shall not take it for a lock.
         let metadata = HashMap::from([("trafficcop_doctor".to_owned(), "1".to_owned())]);
-        self.wire
+        self.client
             .set_metadata(&self.lease, None, &metadata, give_up_at)
             .await
             .map(drop)
@@ -160,7 +160,7 @@ impl Probe {
     /// # Errors
     /// See [`Probe::look`].
     pub async fn release(&self, give_up_at: Instant) -> Result<(), ServiceError> {
-        self.wire.release(&self.lease, give_up_at).await
+        self.client.release(&self.lease, give_up_at).await
     }
 
     /// Breaks the lease at once; whether it is free then.
@@ -168,8 +168,8 @@ impl Probe {
     /// # Errors
     /// See [`Probe::look`].
     pub async fn break_lease(&self, give_up_at: Instant) -> Result<bool, ServiceError> {
-        self.wire.break_lease(Some(0), None, give_up_at).await?;
-        let view = self.wire.look(None, give_up_at).await?;
+        self.client.break_lease(Some(0), None, give_up_at).await?;
+        let view = self.client.look(None, give_up_at).await?;
         Ok(view.lease == LeaseState::Free)
     }
 
@@ -178,6 +178,6 @@ impl Probe {
     /// # Errors
     /// See [`Probe::look`].
     pub async fn delete(&self, give_up_at: Instant) -> Result<(), ServiceError> {
-        self.wire.delete(give_up_at).await
+        self.client.delete(give_up_at).await
     }
 }

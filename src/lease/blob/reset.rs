@@ -7,12 +7,12 @@
 use azure_core::Uuid;
 
 use super::inspect::{Inspector, has_unread};
-use super::notes::{self, Notes};
+use super::metadata::{self, Metadata};
 use crate::azure::{Operation, ServiceError};
 use crate::clock::Instant;
 use crate::core::Failure;
-use crate::lease::inspect::{Errands, Forgotten};
-use crate::lease::once::Ledger;
+use crate::lease::inspect::{ResetResult, Tasks};
+use crate::lease::once::TaskLog;
 
 /// How long the lease lasts if we die with it: the shortest there is.
 const SECONDS: i32 = 15;
@@ -24,19 +24,19 @@ impl Inspector {
     /// As [`Inspector::look`]. After `Transient` they may be forgotten or not.
     pub async fn forget(
         &self,
-        errands: &Errands,
-        shown: &Ledger,
+        errands: &Tasks,
+        shown: &TaskLog,
         give_up_at: Instant,
-    ) -> Result<Forgotten, Failure> {
+    ) -> Result<ResetResult, Failure> {
         let id = Uuid::new_v4().hyphenated().to_string();
-        if let Err(trouble) = self.wire.acquire(&id, SECONDS, give_up_at).await {
+        if let Err(trouble) = self.client.acquire(&id, SECONDS, give_up_at).await {
             return match trouble.code() {
                 Some(
                     "LeaseAlreadyPresent"
                     | "LeaseIsBreakingAndCannotBeAcquired"
                     | "LeaseIsBrokenAndCannotBeRenewed",
-                ) => Ok(Forgotten::Held),
-                Some("BlobNotFound" | "ContainerNotFound") => Ok(Forgotten::Nothing),
+                ) => Ok(ResetResult::Held),
+                Some("BlobNotFound" | "ContainerNotFound") => Ok(ResetResult::Nothing),
                 _ => {
                     if !trouble.is_refusal() {
                         self.give_back(&id, give_up_at).await;
@@ -53,15 +53,15 @@ impl Inspector {
     async fn forget_under(
         &self,
         id: &str,
-        errands: &Errands,
-        shown: &Ledger,
+        errands: &Tasks,
+        shown: &TaskLog,
         give_up_at: Instant,
-    ) -> Result<Forgotten, Failure> {
+    ) -> Result<ResetResult, Failure> {
         let failed = |trouble: ServiceError, operation| self.failure(&trouble, operation);
-        let view = self.wire.look(Some(id), give_up_at).await;
+        let view = self.client.look(Some(id), give_up_at).await;
         let view = view.map_err(|trouble| failed(trouble, Operation::Look))?;
-        let mut notes = view.notes;
-        if let Some(token) = &notes.broken_token {
+        let mut metadata = view.metadata;
+        if let Some(token) = &metadata.broken_token {
             return Err(Failure::Fatal {
                 why: format!(
                     "the metadata trafficcop_token of {} is `{token}`, not a number: correct it first",
@@ -70,30 +70,30 @@ impl Inspector {
                 denied: false,
             });
         }
-        if !errands.are_same(shown, ledger(&notes)) {
-            return Ok(Forgotten::Changed);
+        if !errands.are_same(shown, task_log(&metadata)) {
+            return Ok(ResetResult::Changed);
         }
-        if !leave(&mut notes, errands) {
-            return Ok(Forgotten::Nothing);
+        if !leave(&mut metadata, errands) {
+            return Ok(ResetResult::Nothing);
         }
-        let metadata = match &notes.record {
-            Some(record) => notes::write(&notes.others, record),
-            None => notes.others.into_iter().collect(),
+        let metadata = match &metadata.record {
+            Some(record) => metadata::write(&metadata.others, record),
+            None => metadata.others.into_iter().collect(),
         };
         let etag = view.etag.as_deref();
         let written = self
-            .wire
+            .client
             .set_metadata(id, etag, &metadata, give_up_at)
             .await;
         match written {
-            Ok(_) => Ok(Forgotten::Done),
-            Err(trouble) if trouble.code() == Some("ConditionNotMet") => Ok(Forgotten::Changed),
+            Ok(_) => Ok(ResetResult::Done),
+            Err(trouble) if trouble.code() == Some("ConditionNotMet") => Ok(ResetResult::Changed),
             Err(trouble) => Err(failed(trouble, Operation::Record)),
         }
     }
 
     async fn give_back(&self, id: &str, give_up_at: Instant) {
-        if let Err(trouble) = self.wire.release(id, give_up_at).await {
+        if let Err(trouble) = self.client.release(id, give_up_at).await {
             tracing::warn!(
                 "the lease could not be given back, and keeps others out for {SECONDS} seconds: {}",
                 trouble.why()
@@ -102,19 +102,19 @@ impl Inspector {
     }
 }
 
-fn ledger(notes: &Notes) -> &Ledger {
-    static NOTHING: Ledger = Ledger::EMPTY;
-    let record = notes.record.as_ref();
+fn task_log(metadata: &Metadata) -> &TaskLog {
+    static NOTHING: TaskLog = TaskLog::EMPTY;
+    let record = metadata.record.as_ref();
     record.map_or(&NOTHING, |record| &record.once)
 }
 
 /// Takes them out of the metadata; whether there was anything.
-fn leave(notes: &mut Notes, errands: &Errands) -> bool {
-    let record = notes.record.as_mut();
+fn leave(metadata: &mut Metadata, errands: &Tasks) -> bool {
+    let record = metadata.record.as_mut();
     let left = record.is_some_and(|record| errands.leave(&mut record.once));
-    let unread = *errands == Errands::All && has_unread(notes);
+    let unread = *errands == Tasks::All && has_unread(metadata);
     if unread {
-        notes.others.retain(|key, _| !notes::is_once(key));
+        metadata.others.retain(|key, _| !metadata::is_once(key));
     }
     left || unread
 }
@@ -135,28 +135,28 @@ mod tests {
                 r#"[{"key":"a","over":{"exit":0,"token":6,"by":"b","at":"c"}},{"key":"d","tries":{"failed":1,"token":7}}]"#,
             ),
         ];
-        let mut notes = notes::read(there.into_iter());
-        let before = notes.clone();
-        assert!(!leave(&mut notes, &Errands::Of("c".into())));
-        assert_eq!(notes, before);
-        assert!(leave(&mut notes, &Errands::Of("a".into())));
-        let record = notes.record.clone().expect("a record");
+        let mut metadata = metadata::read(there.into_iter());
+        let before = metadata.clone();
+        assert!(!leave(&mut metadata, &Tasks::Of("c".into())));
+        assert_eq!(metadata, before);
+        assert!(leave(&mut metadata, &Tasks::Of("a".into())));
+        let record = metadata.record.clone().expect("a record");
         assert_eq!((record.token, &*record.holder), (7, "web1"));
         assert!(record.draining);
         assert_eq!(record.once.entries().len(), 1);
-        assert_eq!(notes.others, before.others);
-        assert!(leave(&mut notes, &Errands::All));
-        assert_eq!(ledger(&notes), &Ledger::EMPTY);
-        assert!(!leave(&mut notes, &Errands::All));
+        assert_eq!(metadata.others, before.others);
+        assert!(leave(&mut metadata, &Tasks::All));
+        assert_eq!(task_log(&metadata), &TaskLog::EMPTY);
+        assert!(!leave(&mut metadata, &Tasks::All));
     }
 
     #[test]
     fn what_cannot_be_read_is_forgotten_only_with_all() {
         let there = [("Owner", "somebody"), ("trafficcop_once", "[{")];
-        let mut notes = notes::read(there.into_iter());
-        assert!(has_unread(&notes));
-        assert!(!leave(&mut notes, &Errands::Of("a".into())));
-        assert!(leave(&mut notes, &Errands::All));
-        assert_eq!(notes.others.keys().collect::<Vec<_>>(), ["Owner"]);
+        let mut metadata = metadata::read(there.into_iter());
+        assert!(has_unread(&metadata));
+        assert!(!leave(&mut metadata, &Tasks::Of("a".into())));
+        assert!(leave(&mut metadata, &Tasks::All));
+        assert_eq!(metadata.others.keys().collect::<Vec<_>>(), ["Owner"]);
     }
 }

@@ -13,14 +13,14 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
-use super::lane::{Lane, Stalled};
-use super::line::Content;
-use super::results::{self, Found};
-use super::{lock, opening};
+use super::blocking::{Lane, Stalled};
+use super::once_log::{self, Found};
+use super::record::Content;
+use super::{lock, open};
 use crate::clock::Instant;
 use crate::core::Failure;
-use crate::lease::inspect::{Broken, LockState, Sighting, UNREAD};
-use crate::lease::once::Ledger;
+use crate::lease::inspect::{Broken, LockState, LockStatus, UNREAD};
+use crate::lease::once::TaskLog;
 use crate::lease::record::Record;
 use crate::lease::{mount, shared_file};
 
@@ -59,7 +59,7 @@ impl Inspector {
     /// # Errors
     /// `Fatal` where it is no lock or cannot be read, `Transient` where the file system does not
     /// answer.
-    pub async fn look(&self, give_up_at: Instant) -> Result<Sighting, Failure> {
+    pub async fn look(&self, give_up_at: Instant) -> Result<LockStatus, Failure> {
         self.blocking(give_up_at, |path| look(&path)).await
     }
 
@@ -68,7 +68,7 @@ impl Inspector {
     ///
     /// # Errors
     /// As [`Inspector::look`].
-    pub async fn list(&self, give_up_at: Instant) -> Result<Vec<Sighting>, Failure> {
+    pub async fn list(&self, give_up_at: Instant) -> Result<Vec<LockStatus>, Failure> {
         self.blocking(give_up_at, |path| list(&path)).await
     }
 
@@ -80,7 +80,7 @@ impl Inspector {
         &self,
         suffix: &'static str,
         give_up_at: Instant,
-    ) -> Result<Vec<Sighting>, Failure> {
+    ) -> Result<Vec<LockStatus>, Failure> {
         self.blocking(give_up_at, move |path| list(&mount::beside(&path, suffix)))
             .await
     }
@@ -147,23 +147,23 @@ fn refuse_a_missing_directory(path: &Path) -> Result<(), Failure> {
     })
 }
 
-fn look(path: &Path) -> Result<Sighting, Failure> {
+fn look(path: &Path) -> Result<LockStatus, Failure> {
     refuse_a_missing_directory(path)?;
-    let Some(file) = opening::open_to_look(path)? else {
+    let Some(file) = open::open_to_look(path)? else {
         // What stands at the path is only a hint to where a shared drive's versions are.
-        return match opening::has_versions(path) {
+        return match open::has_versions(path) {
             true => shared_file::look(path),
             false => Ok(sighting(path, LockState::Missing, None, None)),
         };
     };
     match seen(path, &file)? {
         Some(sighting) => Ok(sighting),
-        None => Err(opening::foreign(path).into()),
+        None => Err(open::foreign(path).into()),
     }
 }
 
 /// What an open file shows; `None` if it holds something that we did not write.
-fn seen(path: &Path, file: &fs::File) -> Result<Option<Sighting>, Failure> {
+fn seen(path: &Path, file: &fs::File) -> Result<Option<LockStatus>, Failure> {
     let failed = |what: &str, errno: Errno| Failure::Fatal {
         why: format!("{}: {what}: {}", path.display(), errno.desc()),
         denied: matches!(errno, Errno::EACCES | Errno::EPERM),
@@ -177,9 +177,9 @@ fn seen(path: &Path, file: &fs::File) -> Result<Option<Sighting>, Failure> {
         failed("reading it", Errno::from_raw(errno))
     };
     for _ in 0..READS {
-        content = opening::read(file).map_err(unreadable)?;
-        found = results::read(file).map_err(unreadable)?;
-        if content == Content::Shared || content == Content::Empty && opening::has_versions(path) {
+        content = open::read(file).map_err(unreadable)?;
+        found = once_log::read(file).map_err(unreadable)?;
+        if content == Content::Shared || content == Content::Empty && open::has_versions(path) {
             return shared_file::look(path).map(Some);
         }
         // The record belongs to the lock only if both were seen as they are.
@@ -213,14 +213,14 @@ fn seen(path: &Path, file: &fs::File) -> Result<Option<Sighting>, Failure> {
         shared.then(|| KERNEL_ON_SHARED.to_owned())
     });
     let once = found.into_ledger();
-    let record = match (record, once == Ledger::EMPTY) {
+    let record = match (record, once == TaskLog::EMPTY) {
         (record, true) => record,
         (record, false) => Some(Record {
             once,
             ..record.unwrap_or_default()
         }),
     };
-    Ok(Some(Sighting {
+    Ok(Some(LockStatus {
         unread,
         ..sighting(path, state, record, flaw)
     }))
@@ -231,8 +231,8 @@ fn sighting(
     state: LockState,
     record: Option<Record>,
     flaw: Option<String>,
-) -> Sighting {
-    Sighting {
+) -> LockStatus {
+    LockStatus {
         name: path.display().to_string(),
         lock: path.display().to_string(),
         state,
@@ -252,7 +252,7 @@ fn without_its_hint(versions: &Path) -> Option<PathBuf> {
     (!hinted && versions.is_dir()).then_some(lock)
 }
 
-fn list(path: &Path) -> Result<Vec<Sighting>, Failure> {
+fn list(path: &Path) -> Result<Vec<LockStatus>, Failure> {
     refuse_a_missing_directory(path)?;
     let (directory, prefix) = match path.file_name() {
         Some(name) if !path.is_dir() => (path.parent().unwrap_or(path), name.as_encoded_bytes()),
@@ -285,10 +285,10 @@ fn list(path: &Path) -> Result<Vec<Sighting>, Failure> {
         let Ok(known) = fs::metadata(&path) else {
             continue;
         };
-        if !known.is_file() || known.len() == 0 || known.len() > results::LENGTH as u64 {
+        if !known.is_file() || known.len() == 0 || known.len() > once_log::LENGTH as u64 {
             continue;
         }
-        match opening::open_to_look(&path).map(|file| file.map(|file| seen(&path, &file))) {
+        match open::open_to_look(&path).map(|file| file.map(|file| seen(&path, &file))) {
             Ok(Some(Ok(Some(sighting)))) if sighting.record.is_some() => found.push(sighting),
             Ok(None | Some(Ok(_))) => {}
             Err(_) | Ok(Some(Err(_))) => unread += 1,
@@ -307,7 +307,7 @@ fn list(path: &Path) -> Result<Vec<Sighting>, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lease::file::line;
+    use crate::lease::file::record;
     use crate::lease::record::Candidate;
 
     fn record(token: u64) -> Record {
@@ -347,17 +347,17 @@ mod tests {
         let path = dir.path().join("lock");
         assert_eq!(look(&path).unwrap().state, LockState::Missing);
         assert!(!path.exists());
-        fs::write(&path, line::encode(&record(7))).unwrap();
+        fs::write(&path, record::encode(&record(7))).unwrap();
         let seen = look(&path).unwrap();
         assert_eq!(
             (seen.state, seen.record.unwrap().token),
             (LockState::Free, 7)
         );
-        let holder = opening::open_existing(&path).unwrap();
+        let holder = open::open_existing(&path).unwrap();
         assert_eq!(lock::try_exclusive(&holder), Ok(true));
         assert_eq!(look(&path).unwrap().state, LockState::Held);
         // Looking has not taken it away.
-        let other = opening::open_existing(&path).unwrap();
+        let other = open::open_existing(&path).unwrap();
         assert_eq!(lock::try_exclusive(&other), Ok(false));
         assert!(look(&dir.path().join("no/lock")).is_err());
         fs::write(&path, "#!/bin/sh\n").unwrap();
@@ -368,19 +368,19 @@ mod tests {
     fn only_files_with_our_record_are_listed() {
         let dir = tempfile::tempdir().unwrap();
         let put = |name: &str, bytes: &[u8]| fs::write(dir.path().join(name), bytes).unwrap();
-        put("b.1", &line::encode(&record(1)));
-        put("b.0", &line::encode(&record(2)));
-        put("a", &line::encode(&record(3)));
+        put("b.1", &record::encode(&record(1)));
+        put("b.0", &record::encode(&record(2)));
+        put("a", &record::encode(&record(3)));
         put("torn", b"{\"token\": 9,\"hol");
         put("letter", b"Dear Sir");
         put("empty", b"");
         put("zeros", &[0; 100]);
-        put("long", &[b' '; results::LENGTH + 1]);
-        let file = opening::open_existing(&dir.path().join("b.1")).unwrap();
-        results::make_room(&file, &Ledger::EMPTY).unwrap();
+        put("long", &[b' '; once_log::LENGTH + 1]);
+        let file = open::open_existing(&dir.path().join("b.1")).unwrap();
+        once_log::make_room(&file, &TaskLog::EMPTY).unwrap();
         fs::create_dir(dir.path().join("b.dir")).unwrap();
         let names = |path: &Path| -> Vec<String> {
-            let name = |seen: &Sighting| seen.name.rsplit('/').next().unwrap().to_owned();
+            let name = |seen: &LockStatus| seen.name.rsplit('/').next().unwrap().to_owned();
             list(path).unwrap().iter().map(name).collect()
         };
         assert_eq!(names(dir.path()), ["a", "b.0", "b.1", "torn"]);

@@ -24,20 +24,20 @@
 //! else does that while we stand by, we stay behind whoever has the old file locked (he may still
 //! run his command), and go over to the new file only when the old one is free.
 
-mod desk;
-pub(super) mod failures;
+pub(super) mod blocking;
+pub(super) mod errors;
 mod inspect;
-pub(super) mod lane;
-pub(super) mod line;
 mod lock;
-mod opening;
+mod once;
+mod once_log;
+mod open;
 mod probe;
+pub(super) mod record;
 mod reset;
-mod results;
 mod store;
-mod task;
+mod waiter;
 
 pub use inspect::{Inspector, KERNEL_ON_SHARED};
-pub use opening::{Config, OpenError, is_shared};
+pub use open::{Config, OpenError, is_shared};
 pub use probe::{Probe, Subject};
 pub use store::File;

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use time::OffsetDateTime;
 
-use super::line::{self, Content};
-use super::{lock, opening};
+use super::record::{self, Content};
+use super::{lock, open};
 use crate::clock::Instant;
 
 /// The lock's own file, opened as an instance would open it.
@@ -24,10 +24,10 @@ impl Subject {
     ///
     /// # Errors
     /// One line, as `run` would say it.
-    pub fn open(path: &Path) -> Result<Option<Subject>, opening::OpenError> {
-        match opening::open(path, false) {
+    pub fn open(path: &Path) -> Result<Option<Subject>, open::OpenError> {
+        match open::open(path, false) {
             Ok(file) => Ok(Some(Subject(file))),
-            Err(_) if matches!(opening::open_to_look(path), Ok(None)) => Ok(None),
+            Err(_) if matches!(open::open_to_look(path), Ok(None)) => Ok(None),
             Err(why) => Err(why),
         }
     }
@@ -37,7 +37,7 @@ impl Subject {
     /// # Errors
     /// One line.
     pub fn record(&self) -> Result<String, String> {
-        match opening::read(&self.0) {
+        match open::read(&self.0) {
             Ok(Content::Record(record)) => Ok(format!("readable, token {}", record.token)),
             Ok(Content::Empty) => Ok("none yet".to_owned()),
             Ok(Content::Damaged(Some(token))) => Err(format!("damaged, token {token} or so")),
@@ -93,7 +93,7 @@ impl Probe {
     /// # Errors
     /// The kernel's.
     pub fn is_excluded(path: &Path) -> io::Result<bool> {
-        let other = opening::open_existing(path)?;
+        let other = open::open_existing(path)?;
         Ok(lock::is_locked_by_another(&other)? && !lock::try_exclusive(&other)?)
     }
 
@@ -102,8 +102,8 @@ impl Probe {
     /// # Errors
     /// The kernel's.
     pub fn writes(&self, times: usize) -> io::Result<Vec<Duration>> {
-        let mut bytes = vec![b' '; line::WIDTH];
-        bytes[line::WIDTH - 1] = b'\n';
+        let mut bytes = vec![b' '; record::WIDTH];
+        bytes[record::WIDTH - 1] = b'\n';
         let once = |_| {
             let begun = Instant::now();
             self.file.write_all_at(&bytes, 0)?;

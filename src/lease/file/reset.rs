@@ -10,15 +10,15 @@ use std::path::Path;
 
 use nix::errno::Errno;
 
-use super::failures::is_passing;
+use super::errors::is_passing;
 use super::inspect::Inspector;
-use super::line::Content;
-use super::results::{self, Found};
-use super::{lock, opening};
+use super::once_log::{self, Found};
+use super::record::Content;
+use super::{lock, open};
 use crate::clock::Instant;
 use crate::core::Failure;
-use crate::lease::inspect::{Errands, Forgotten};
-use crate::lease::once::Ledger;
+use crate::lease::inspect::{ResetResult, Tasks};
+use crate::lease::once::TaskLog;
 use crate::lease::shared_file;
 
 impl Inspector {
@@ -29,11 +29,11 @@ impl Inspector {
     /// As [`Inspector::look`]. After `Transient` they may be forgotten or not.
     pub async fn forget(
         &self,
-        errands: &Errands,
-        shown: &Ledger,
+        errands: &Tasks,
+        shown: &TaskLog,
         force: bool,
         give_up_at: Instant,
-    ) -> Result<Forgotten, Failure> {
+    ) -> Result<ResetResult, Failure> {
         let (errands, shown) = (errands.clone(), shown.clone());
         self.blocking(give_up_at, move |path| {
             forget(&path, &errands, &shown, force)
@@ -44,17 +44,17 @@ impl Inspector {
 
 fn forget(
     path: &Path,
-    errands: &Errands,
-    shown: &Ledger,
+    errands: &Tasks,
+    shown: &TaskLog,
     force: bool,
-) -> Result<Forgotten, Failure> {
-    if opening::open_to_look(path)?.is_none() {
-        return Ok(Forgotten::Nothing);
+) -> Result<ResetResult, Failure> {
+    if open::open_to_look(path)?.is_none() {
+        return Ok(ResetResult::Nothing);
     }
-    if opening::bears_versions(path) {
+    if open::bears_versions(path) {
         return shared_file::forget(path, errands, shown, force);
     }
-    let file = opening::open(path, false)?;
+    let file = open::open(path, false)?;
     forget_alone(&file, path, errands, shown, force)
 }
 
@@ -62,14 +62,14 @@ fn forget(
 fn forget_alone(
     file: &fs::File,
     path: &Path,
-    errands: &Errands,
-    shown: &Ledger,
+    errands: &Tasks,
+    shown: &TaskLog,
     force: bool,
-) -> Result<Forgotten, Failure> {
+) -> Result<ResetResult, Failure> {
     match lock::try_exclusive(file) {
         Ok(true) => {}
         Ok(false) if force => {}
-        Ok(false) => return Ok(Forgotten::Held),
+        Ok(false) => return Ok(ResetResult::Held),
         Err(errno) => return Err(failure(path, "locking it", errno)),
     }
     let done = forget_in(file, path, errands, shown);
@@ -82,11 +82,11 @@ fn forget_alone(
 fn forget_in(
     file: &fs::File,
     path: &Path,
-    errands: &Errands,
-    shown: &Ledger,
-) -> Result<Forgotten, Failure> {
-    if opening::is_replaced(path, file) {
-        return Ok(Forgotten::Changed);
+    errands: &Tasks,
+    shown: &TaskLog,
+) -> Result<ResetResult, Failure> {
+    if open::is_replaced(path, file) {
+        return Ok(ResetResult::Changed);
     }
     let failed = |what: &'static str| {
         move |error: io::Error| {
@@ -94,36 +94,36 @@ fn forget_in(
             failure(path, what, errno)
         }
     };
-    if opening::read(file).map_err(failed("reading it"))? == Content::Foreign {
-        return Err(opening::foreign(path).into());
+    if open::read(file).map_err(failed("reading it"))? == Content::Foreign {
+        return Err(open::foreign(path).into());
     }
-    let mut ledger = match results::read(file).map_err(failed("reading it"))? {
-        Found::Nothing => return Ok(Forgotten::Nothing),
-        Found::Results { ledger, .. } if errands.are_same(shown, &ledger) => ledger,
-        Found::Results { .. } => return Ok(Forgotten::Changed),
-        Found::Damaged if *errands == Errands::All => {
-            write(file, &Ledger::EMPTY).map_err(failed("writing its results"))?;
-            return Ok(Forgotten::Done);
+    let mut task_log = match once_log::read(file).map_err(failed("reading it"))? {
+        Found::Nothing => return Ok(ResetResult::Nothing),
+        Found::Results { task_log, .. } if errands.are_same(shown, &task_log) => task_log,
+        Found::Results { .. } => return Ok(ResetResult::Changed),
+        Found::Damaged if *errands == Tasks::All => {
+            write(file, &TaskLog::EMPTY).map_err(failed("writing its results"))?;
+            return Ok(ResetResult::Done);
         }
-        Found::Damaged => return Ok(Forgotten::Changed),
+        Found::Damaged => return Ok(ResetResult::Changed),
     };
-    if !errands.leave(&mut ledger) {
-        return Ok(Forgotten::Nothing);
+    if !errands.leave(&mut task_log) {
+        return Ok(ResetResult::Nothing);
     }
-    write(file, &ledger).map_err(failed("writing its results"))?;
-    Ok(Forgotten::Done)
+    write(file, &task_log).map_err(failed("writing its results"))?;
+    Ok(ResetResult::Done)
 }
 
 /// Into both lines: what is forgotten must not come back when one of them is torn later.
-fn write(file: &fs::File, ledger: &Ledger) -> io::Result<()> {
-    results::write(file, ledger)?;
-    results::write(file, ledger)
+fn write(file: &fs::File, task_log: &TaskLog) -> io::Result<()> {
+    once_log::write(file, task_log)?;
+    once_log::write(file, task_log)
 }
 
 fn failure(path: &Path, what: &str, errno: Errno) -> Failure {
     let why = format!("{}: {what}: {}", path.display(), errno.desc());
     if is_passing(errno) {
-        return super::failures::transient(why);
+        return super::errors::transient(why);
     }
     Failure::Fatal {
         why,
@@ -136,16 +136,16 @@ mod tests {
     use super::*;
     use std::os::unix::fs::FileExt as _;
 
-    use crate::lease::file::line;
+    use crate::lease::file::record;
     use crate::lease::record::Record;
 
-    fn known(text: &str) -> Ledger {
-        Ledger::parse(text).expect("results")
+    fn known(text: &str) -> TaskLog {
+        TaskLog::parse(text).expect("results")
     }
 
     const TWO: &str = r#"[{"key":"a","over":{"exit":0,"token":6,"by":"b","at":"c"}},{"key":"d","tries":{"failed":1,"token":7}}]"#;
 
-    fn file_with(ledger: &Ledger) -> (tempfile::TempDir, std::path::PathBuf) {
+    fn file_with(task_log: &TaskLog) -> (tempfile::TempDir, std::path::PathBuf) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
         let record = Record {
@@ -153,41 +153,41 @@ mod tests {
             holder: "web1".into(),
             ..Record::default()
         };
-        fs::write(&path, line::encode(&record)).unwrap();
-        let file = opening::open_existing(&path).unwrap();
-        results::make_room(&file, &Ledger::EMPTY).unwrap();
-        results::write(&file, ledger).unwrap();
+        fs::write(&path, record::encode(&record)).unwrap();
+        let file = open::open_existing(&path).unwrap();
+        once_log::make_room(&file, &TaskLog::EMPTY).unwrap();
+        once_log::write(&file, task_log).unwrap();
         (dir, path)
     }
 
-    fn there(path: &Path) -> Ledger {
-        let file = opening::open_existing(path).unwrap();
-        results::read(&file).unwrap().into_ledger()
+    fn there(path: &Path) -> TaskLog {
+        let file = open::open_existing(path).unwrap();
+        once_log::read(&file).unwrap().into_ledger()
     }
 
     #[test]
     fn one_key_is_forgotten_for_good_and_the_record_stays() {
         let (_dir, path) = file_with(&known(TWO));
-        let record = fs::read(&path).unwrap()[..line::WIDTH].to_vec();
-        let a = Errands::Of("a".into());
-        assert_eq!(forget(&path, &a, &known(TWO), false), Ok(Forgotten::Done));
-        assert_eq!(fs::read(&path).unwrap()[..line::WIDTH], record);
+        let record = fs::read(&path).unwrap()[..record::WIDTH].to_vec();
+        let a = Tasks::Of("a".into());
+        assert_eq!(forget(&path, &a, &known(TWO), false), Ok(ResetResult::Done));
+        assert_eq!(fs::read(&path).unwrap()[..record::WIDTH], record);
         let rest = there(&path);
         assert_eq!(rest.entries().len(), 1);
         // Whichever of the two lines is torn.
         for place in [4096, 8192] {
             let bytes = fs::read(&path).unwrap();
-            let file = opening::open_existing(&path).unwrap();
+            let file = open::open_existing(&path).unwrap();
             file.write_all_at(b"torn", place).unwrap();
             assert_eq!(there(&path), rest);
             fs::write(&path, bytes).unwrap();
         }
-        assert_eq!(forget(&path, &a, &rest, false), Ok(Forgotten::Nothing));
+        assert_eq!(forget(&path, &a, &rest, false), Ok(ResetResult::Nothing));
         assert_eq!(
-            forget(&path, &Errands::All, &rest, false),
-            Ok(Forgotten::Done)
+            forget(&path, &Tasks::All, &rest, false),
+            Ok(ResetResult::Done)
         );
-        assert_eq!(there(&path), Ledger::EMPTY);
+        assert_eq!(there(&path), TaskLog::EMPTY);
     }
 
     #[test]
@@ -195,31 +195,31 @@ mod tests {
         let (_dir, path) = file_with(&known(TWO));
         let before = fs::read(&path).unwrap();
         assert_eq!(
-            forget(&path, &Errands::All, &Ledger::EMPTY, false),
-            Ok(Forgotten::Changed)
+            forget(&path, &Tasks::All, &TaskLog::EMPTY, false),
+            Ok(ResetResult::Changed)
         );
-        let holder = opening::open_existing(&path).unwrap();
+        let holder = open::open_existing(&path).unwrap();
         assert_eq!(lock::try_exclusive(&holder), Ok(true));
-        let all = |force| forget(&path, &Errands::All, &known(TWO), force);
-        assert_eq!(all(false), Ok(Forgotten::Held));
+        let all = |force| forget(&path, &Tasks::All, &known(TWO), force);
+        assert_eq!(all(false), Ok(ResetResult::Held));
         assert_eq!(fs::read(&path).unwrap(), before);
-        assert_eq!(all(true), Ok(Forgotten::Done));
-        assert_eq!(there(&path), Ledger::EMPTY);
+        assert_eq!(all(true), Ok(ResetResult::Done));
+        assert_eq!(there(&path), TaskLog::EMPTY);
         // The holder has its lock still.
-        let other = opening::open_existing(&path).unwrap();
+        let other = open::open_existing(&path).unwrap();
         assert_eq!(lock::try_exclusive(&other), Ok(false));
     }
 
     #[test]
     fn the_lock_is_free_afterwards_though_somebody_has_a_copy_of_the_descriptor() {
         let (_dir, path) = file_with(&known(TWO));
-        let file = opening::open_existing(&path).unwrap();
+        let file = open::open_existing(&path).unwrap();
         let copy = file.try_clone().unwrap();
-        let a = Errands::Of("a".into());
+        let a = Tasks::Of("a".into());
         let done = forget_alone(&file, &path, &a, &known(TWO), false);
-        assert_eq!(done, Ok(Forgotten::Done));
+        assert_eq!(done, Ok(ResetResult::Done));
         drop(file);
-        let other = opening::open_existing(&path).unwrap();
+        let other = open::open_existing(&path).unwrap();
         assert_eq!(lock::try_exclusive(&other), Ok(true));
         drop(copy);
     }
@@ -228,21 +228,21 @@ mod tests {
     fn nothing_is_made_and_what_cannot_be_read_goes_with_all() {
         let dir = tempfile::tempdir().unwrap();
         let missing = dir.path().join("none");
-        let all = |path: &Path| forget(path, &Errands::All, &Ledger::EMPTY, false);
-        assert_eq!(all(&missing), Ok(Forgotten::Nothing));
+        let all = |path: &Path| forget(path, &Tasks::All, &TaskLog::EMPTY, false);
+        assert_eq!(all(&missing), Ok(ResetResult::Nothing));
         assert!(!missing.exists());
-        let (_dir, path) = file_with(&Ledger::EMPTY);
-        let file = opening::open_existing(&path).unwrap();
+        let (_dir, path) = file_with(&TaskLog::EMPTY);
+        let file = open::open_existing(&path).unwrap();
         for place in [4096, 8192] {
             file.write_all_at(b"torn", place).unwrap();
         }
-        let of = Errands::Of("a".into());
+        let of = Tasks::Of("a".into());
         assert_eq!(
-            forget(&path, &of, &Ledger::EMPTY, false),
-            Ok(Forgotten::Changed)
+            forget(&path, &of, &TaskLog::EMPTY, false),
+            Ok(ResetResult::Changed)
         );
-        assert_eq!(all(&path), Ok(Forgotten::Done));
-        assert_eq!(results::read(&file).unwrap().into_ledger(), Ledger::EMPTY);
+        assert_eq!(all(&path), Ok(ResetResult::Done));
+        assert_eq!(once_log::read(&file).unwrap().into_ledger(), TaskLog::EMPTY);
         assert!(all(dir.path()).is_err(), "a directory");
     }
 }

@@ -1,5 +1,5 @@
 //! [`File`]: the steps of acquiring and giving back a file's lock, and what each of
-//! their errors means. Called through [`Store`]. It must never take an error for "held by
+//! their errors means. Called through [`LeaseStore`]. It must never take an error for "held by
 //! another", nor hold the lock of a file that is no longer the one at the path.
 
 use std::fs;
@@ -13,18 +13,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use async_trait::async_trait;
 use nix::errno::Errno;
 
-use super::desk::{Desk, Grip};
-use super::failures::{errno_of, is_errno, is_passing, lost, transient};
-use super::lane::{Lane, Stalled};
-use super::line::{self, Content};
-use super::opening::{self, Config, OpenError};
-use super::task::Duty;
-use super::{lock, results};
+use super::blocking::{Lane, Stalled};
+use super::errors::{errno_of, is_errno, is_passing, lost, transient};
+use super::once::Duty;
+use super::open::{self, Config, OpenError};
+use super::record::{self, Content};
+use super::waiter::{LockGuard, Waiter};
+use super::{lock, once_log};
 use crate::clock::Instant;
 use crate::core::{Failure, Grant, Outcome};
-use crate::lease::once::Ledger;
+use crate::lease::once::TaskLog;
 use crate::lease::record::{Candidate, Record};
-use crate::lease::{Store, Terms};
+use crate::lease::{LeaseStore, StoreInfo};
 
 /// How often an attempt goes over to a new file before it leaves that to the next attempt.
 const REPLACEMENTS: usize = 4;
@@ -49,14 +49,14 @@ pub(super) struct Place {
     pub(super) path: PathBuf,
     create: bool,
     pub(super) candidate: Candidate,
-    pub(super) desk: Arc<Desk>,
+    pub(super) waiter: Arc<Waiter>,
     /// The task that is to be done once.
     pub(super) duty: Option<Arc<Duty>>,
 }
 
 /// An attempt that succeeded; dropped, it is undone.
 struct Won {
-    grip: Grip,
+    guard: LockGuard,
     token: u64,
     /// How often the task had failed before.
     failed: u32,
@@ -74,7 +74,7 @@ impl File {
         let path = std::path::absolute(&config.path).map_err(|error| {
             OpenError::refused(&config.path, &format!("cannot be made absolute: {error}"))
         })?;
-        let file = opening::open(&path, config.create)?;
+        let file = open::open(&path, config.create)?;
         Ok(File {
             name: path.display().to_string(),
             lane: Lane::new(),
@@ -83,7 +83,7 @@ impl File {
                 path,
                 create: config.create,
                 candidate: config.candidate,
-                desk: Arc::new(Desk::new(file)),
+                waiter: Arc::new(Waiter::new(file)),
                 duty: None,
             },
         })
@@ -128,18 +128,18 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        self.place.desk.close();
+        self.place.waiter.close();
     }
 }
 
 #[async_trait]
-impl Store for File {
+impl LeaseStore for File {
     fn name(&self) -> &str {
         &self.name
     }
 
-    fn terms(&self) -> Terms {
-        Terms {
+    fn info(&self) -> StoreInfo {
+        StoreInfo {
             lease: None,
             wakes: true,
         }
@@ -153,7 +153,7 @@ impl Store for File {
             self.blocking("locking it", give_up_at, |place| place.compete())
                 .await?
         };
-        won.grip.keep();
+        won.guard.keep();
         Ok(Grant {
             t0,
             token: won.token,
@@ -187,12 +187,12 @@ impl Store for File {
         self.place.duty.as_ref()?.period()
     }
 
-    async fn freed(&self) {
-        self.place.desk.freed().await;
+    async fn until_free(&self) {
+        self.place.waiter.until_free().await;
     }
 
     fn descriptor(&self) -> io::Result<Option<OwnedFd>> {
-        Ok(Some(self.place.desk.file().try_clone()?.into()))
+        Ok(Some(self.place.waiter.file().try_clone()?.into()))
     }
 
     fn release_info(&self) -> Option<Vec<u8>> {
@@ -203,14 +203,14 @@ impl Store for File {
 impl Place {
     /// Locks the file at the path, raises the token and writes the record.
     fn compete(&self) -> Result<Won, Failure> {
-        let mut grip = self.desk.begin();
+        let mut guard = self.waiter.begin();
         for _ in 0..REPLACEMENTS {
-            let file = self.desk.file();
+            let file = self.waiter.file();
             match lock::try_exclusive(&file) {
-                Ok(true) => grip.take(&file),
+                Ok(true) => guard.take(&file),
                 Ok(false) => return Err(self.held(&file)),
                 Err(Errno::ESTALE) => {
-                    self.go_over(&mut grip)?;
+                    self.go_over(&mut guard)?;
                     continue;
                 }
                 Err(errno) => return Err(self.failure("locking it", errno)),
@@ -218,17 +218,17 @@ impl Place {
             if self.is_at_path(&file)? {
                 let (token, failed) = self.begin_record(&file)?;
                 return Ok(Won {
-                    grip,
+                    guard,
                     token,
                     failed,
                 });
             }
             // Whoever had the old file has ended. Its token must not be undercut in the new one.
-            if let Ok(content) = opening::read(&file) {
-                self.desk.see(content.token().unwrap_or(0));
+            if let Ok(content) = open::read(&file) {
+                self.waiter.see(content.token().unwrap_or(0));
             }
             tracing::warn!(path = %self.path.display(), "the lock file was replaced; competing for the new one");
-            self.go_over(&mut grip)?;
+            self.go_over(&mut guard)?;
         }
         Err(transient(format!(
             "{}: it is being replaced again and again: find out by whom",
@@ -237,8 +237,8 @@ impl Place {
     }
 
     /// Opens what lies at the path now.
-    fn go_over(&self, grip: &mut Grip) -> Result<(), Failure> {
-        let file = opening::open(&self.path, self.create).map_err(|error| {
+    fn go_over(&self, guard: &mut LockGuard) -> Result<(), Failure> {
+        let file = open::open(&self.path, self.create).map_err(|error| {
             if error.passing {
                 transient(error.why)
             } else {
@@ -248,7 +248,7 @@ impl Place {
                 }
             }
         })?;
-        grip.go_over_to(file);
+        guard.go_over_to(file);
         Ok(())
     }
 
@@ -256,14 +256,14 @@ impl Place {
     /// our description finds it locked.
     fn is_at_path(&self, file: &fs::File) -> Result<bool, Failure> {
         let failed = |error: io::Error| self.io_failure("looking at it again", &error);
-        let other = match opening::open_existing(&self.path) {
+        let other = match open::open_existing(&self.path) {
             Ok(other) => other,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             Err(error) if is_errno(&error, Errno::ESTALE) => return Ok(false),
             Err(error) => return Err(failed(error)),
         };
         let ours = file.metadata().map_err(failed)?;
-        if !opening::is_same(&ours, &other.metadata().map_err(failed)?) {
+        if !open::is_same(&ours, &other.metadata().map_err(failed)?) {
             return Ok(false);
         }
         match lock::is_locked_by_another(&other) {
@@ -283,17 +283,17 @@ impl Place {
     /// failed.
     fn begin_record(&self, file: &fs::File) -> Result<(u64, u32), Failure> {
         let content =
-            opening::read(file).map_err(|error| self.io_failure("reading its record", &error))?;
+            open::read(file).map_err(|error| self.io_failure("reading its record", &error))?;
         let old = match &content {
             Content::Foreign => {
                 return Err(Failure::Fatal {
-                    why: opening::foreign(&self.path).why,
+                    why: open::foreign(&self.path).why,
                     denied: false,
                 });
             }
             Content::Shared => {
                 return Err(Failure::Fatal {
-                    why: opening::shared(&self.path).why,
+                    why: open::shared(&self.path).why,
                     denied: false,
                 });
             }
@@ -307,7 +307,7 @@ impl Place {
             readable => readable.token().unwrap_or(0),
         };
         let once = self.results(file)?;
-        let token = self.desk.see(old).checked_add(1).ok_or(Failure::Fatal {
+        let token = self.waiter.see(old).checked_add(1).ok_or(Failure::Fatal {
             why: format!(
                 "{}: its fencing token is the greatest there is: correct the number in it",
                 self.path.display()
@@ -321,14 +321,14 @@ impl Place {
         write(file, &record).map_err(|error| self.write_failure("writing its record", &error))?;
         // Whoever has this path by the versions of a shared drive made their directory before it looked
         // for our record: one of the two sees the other.
-        if opening::has_versions(&self.path) {
+        if open::has_versions(&self.path) {
             return Err(Failure::Fatal {
-                why: opening::shared(&self.path).why,
+                why: open::shared(&self.path).why,
                 denied: false,
             });
         }
         let failed = self.begin_duty(file, &record.once)?;
-        self.desk.set_record(record);
+        self.waiter.set_record(record);
         Ok((token, failed))
     }
 
@@ -348,12 +348,12 @@ impl Place {
 
     /// Confirms that what we have locked is the file at the path.
     pub(super) fn confirm(&self) -> Result<(), Failure> {
-        let Some((file, _)) = self.desk.tenure() else {
+        let Some((file, _)) = self.waiter.tenure() else {
             return Err(lost(&self.path, "its lock is not ours"));
         };
         let failed = |error: io::Error| self.io_failure("looking at it again", &error);
         let ours = file.metadata().map_err(failed)?;
-        let other = match opening::open_existing(&self.path) {
+        let other = match open::open_existing(&self.path) {
             Ok(other) => other,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(lost(&self.path, REPLACED));
@@ -361,14 +361,14 @@ impl Place {
             // It may be there all the same, and no longer ours to open.
             Err(error) => {
                 let found = fs::metadata(&self.path).map_err(|_| failed(error))?;
-                return if opening::is_same(&ours, &found) {
+                return if open::is_same(&ours, &found) {
                     Ok(())
                 } else {
                     Err(lost(&self.path, REPLACED))
                 };
             }
         };
-        if !opening::is_same(&ours, &other.metadata().map_err(failed)?) {
+        if !open::is_same(&ours, &other.metadata().map_err(failed)?) {
             return Err(lost(&self.path, REPLACED));
         }
         match lock::is_locked_by_another(&other) {
@@ -380,31 +380,31 @@ impl Place {
 
     /// Writes that the holder drains.
     fn announce(&self) -> Result<(), Failure> {
-        let Some((file, mut record)) = self.desk.tenure() else {
+        let Some((file, mut record)) = self.waiter.tenure() else {
             return Err(lost(&self.path, "its lock is not ours"));
         };
         record.draining = true;
         write(&file, &record)
             .map_err(|error| transient(format!("{}: {error}", self.path.display())))?;
-        self.desk.set_record(record);
+        self.waiter.set_record(record);
         Ok(())
     }
 
     /// Unlocks, whoever of us has locked it and for whatever reason. After a tenure it tells of a
     /// file that was replaced meanwhile, which nobody looks for before.
     fn give_back(&self) -> Result<(), Failure> {
-        let tenure = self.desk.tenure();
+        let tenure = self.waiter.tenure();
         // Before it is unlocked: what becomes of it later is another's concern.
         let replaced =
-            (tenure.as_ref()).is_some_and(|(file, _)| opening::is_replaced(&self.path, file));
-        let mut grip = self.desk.begin();
-        grip.take(&self.desk.file());
+            (tenure.as_ref()).is_some_and(|(file, _)| open::is_replaced(&self.path, file));
+        let mut guard = self.waiter.begin();
+        guard.take(&self.waiter.file());
         if let Some((file, mut record)) = tenure.filter(|(_, record)| record.draining) {
             record.draining = false;
             // Best effort: the next holder writes a record of its own.
-            drop(file.write_all_at(&line::encode(&record), 0));
+            drop(file.write_all_at(&record::encode(&record), 0));
         }
-        grip.let_go().map_err(|errno| {
+        guard.let_go().map_err(|errno| {
             transient(format!("{}: unlocking it: {errno}", self.path.display()))
         })?;
         if replaced {
@@ -434,17 +434,16 @@ impl Place {
 /// Writes a record over the one before it, then cuts off what was longer and are no results, and
 /// sees it to the disk. Results that somebody has emptied out meanwhile are put back.
 fn write(file: &fs::File, record: &Record) -> io::Result<()> {
-    file.write_all_at(&line::encode(record), 0)?;
+    file.write_all_at(&record::encode(record), 0)?;
     let length = file.metadata()?.len();
-    if length > line::WIDTH as u64 && length <= line::READ_LIMIT as u64 {
-        file.set_len(line::WIDTH as u64)?;
+    if length > record::WIDTH as u64 && length <= record::READ_LIMIT as u64 {
+        file.set_len(record::WIDTH as u64)?;
     }
-    if record.once != Ledger::EMPTY && length <= line::READ_LIMIT as u64 {
-        results::make_room(file, &record.once)?;
+    if record.once != TaskLog::EMPTY && length <= record::READ_LIMIT as u64 {
+        once_log::make_room(file, &record.once)?;
     }
     file.sync_data()
 }
 
 #[cfg(test)]
-#[path = "store_tests.rs"]
 mod tests;

@@ -16,18 +16,18 @@ use nix::errno::Errno;
 
 use super::Config;
 use super::look::{Carried, Look, sight};
+use super::once::Clock;
 use super::record::{State, VersionRecord};
 use super::refusal;
 use super::release;
 use super::share::{Made, Share};
 use super::stamp;
-use super::task::Clock;
 use super::writer::{Wanted, Writer};
 use crate::clock::Instant;
 use crate::core::observed::{Exists, Next, Version};
 use crate::core::{Failure, Observed, Outcome};
 use crate::lease::SharedMemory;
-use crate::lease::file::failures::{errno_of, is_passing, lost, transient};
+use crate::lease::file::errors::{errno_of, is_passing, lost, transient};
 use crate::lease::record::{Candidate, Record};
 
 /// How many versions of our own a renewal steps over whose answers were lost.
@@ -143,7 +143,7 @@ impl Chain {
         self.confirm()?;
         let look = self.look_for_record()?;
         if let Some(over) = self.is_over(&look)? {
-            return Err(Failure::Over(over));
+            return Err(Failure::AlreadyDone(over));
         }
         let now = Instant::now();
         let next = {

@@ -11,8 +11,8 @@ use super::refusal;
 use super::share::{Hint, Made, Share};
 use crate::core::Failure;
 use crate::core::observed::{LONGEST_LEASE, Version};
-use crate::lease::inspect::{Broken, Errands, Forgotten, LockState, Sighting, UNREAD};
-use crate::lease::once::Ledger;
+use crate::lease::inspect::{Broken, LockState, LockStatus, ResetResult, Tasks, UNREAD};
+use crate::lease::once::TaskLog;
 use crate::lease::record::Record;
 
 /// Whoever makes a version writes its record at once, by one write that waits for the drive: who finds
@@ -62,7 +62,7 @@ fn last_now(share: &Share) -> Result<(Version, Option<VersionRecord>), Failure> 
 }
 
 /// Looks.
-pub(in crate::lease) fn look(path: &Path) -> Result<Sighting, Failure> {
+pub(in crate::lease) fn look(path: &Path) -> Result<LockStatus, Failure> {
     let (version, record) = last(&Share::new(path))?;
     let unread = record.as_ref().is_some_and(|record| record.unread);
     let flaw = match &record {
@@ -76,7 +76,7 @@ pub(in crate::lease) fn look(path: &Path) -> Result<Sighting, Failure> {
         || record
             .as_ref()
             .is_some_and(|record| record.state == State::Released);
-    Ok(Sighting {
+    Ok(LockStatus {
         name: path.display().to_string(),
         lock: path.display().to_string(),
         state: if free {
@@ -141,14 +141,14 @@ pub(in crate::lease) fn break_lock(
 /// Forgets these results, if they are still what was `shown`, and nobody has the lock.
 pub(in crate::lease) fn forget(
     path: &Path,
-    errands: &Errands,
-    shown: &Ledger,
+    errands: &Tasks,
+    shown: &TaskLog,
     force: bool,
-) -> Result<Forgotten, Failure> {
+) -> Result<ResetResult, Failure> {
     let share = Share::new(path);
     let (version, record) = last(&share)?;
     if version == 0 {
-        return Ok(Forgotten::Nothing);
+        return Ok(ResetResult::Nothing);
     }
     let Some(mut free) = record.filter(|record| record.state == State::Released) else {
         if force {
@@ -160,15 +160,15 @@ pub(in crate::lease) fn forget(
                 denied: false,
             });
         }
-        return Ok(Forgotten::Held);
+        return Ok(ResetResult::Held);
     };
-    let all = *errands == Errands::All;
+    let all = *errands == Tasks::All;
     if !errands.are_same(shown, &free.record.once) || (free.unread && !all) {
-        return Ok(Forgotten::Changed);
+        return Ok(ResetResult::Changed);
     }
     let left = errands.leave(&mut free.record.once) || (all && free.unread);
     if !left {
-        return Ok(Forgotten::Nothing);
+        return Ok(ResetResult::Nothing);
     }
     let record = VersionRecord {
         version: version.saturating_add(1),
@@ -177,8 +177,8 @@ pub(in crate::lease) fn forget(
         ..free
     };
     Ok(match put(&share, &record)? {
-        true => Forgotten::Done,
-        false => Forgotten::Changed,
+        true => ResetResult::Done,
+        false => ResetResult::Changed,
     })
 }
 
@@ -221,7 +221,7 @@ mod tests {
             record: Record {
                 token: 1,
                 holder: "a".into(),
-                once: Ledger::parse(once).unwrap_or_default(),
+                once: TaskLog::parse(once).unwrap_or_default(),
                 ..Record::default()
             },
             unread: false,
@@ -293,26 +293,26 @@ mod tests {
         );
         let broken = share.record(3).unwrap();
         assert_eq!(broken.state, State::Released);
-        assert_eq!(broken.record.once, Ledger::parse(ONE).unwrap());
+        assert_eq!(broken.record.once, TaskLog::parse(ONE).unwrap());
         assert_eq!(break_lock(&path, &seen, now, "me"), Ok(Broken::Free));
     }
 
     #[test]
     fn results_are_forgotten_while_nobody_has_it_and_if_they_are_what_was_shown() {
-        let shown = Ledger::parse(ONE).unwrap();
-        let a = Errands::Of("a".into());
+        let shown = TaskLog::parse(ONE).unwrap();
+        let a = Tasks::Of("a".into());
         let (_dir, path, share) = lock(&record(State::Held, ONE));
-        assert_eq!(forget(&path, &a, &shown, false), Ok(Forgotten::Held));
+        assert_eq!(forget(&path, &a, &shown, false), Ok(ResetResult::Held));
         assert!(forget(&path, &a, &shown, true).is_err());
         let (_dir, path, free) = lock(&record(State::Released, ONE));
         assert_eq!(
-            forget(&path, &a, &Ledger::EMPTY, false),
-            Ok(Forgotten::Changed)
+            forget(&path, &a, &TaskLog::EMPTY, false),
+            Ok(ResetResult::Changed)
         );
-        assert_eq!(forget(&path, &a, &shown, false), Ok(Forgotten::Done));
-        assert_eq!(free.record(2).unwrap().record.once, Ledger::EMPTY);
-        let empty = Ledger::EMPTY;
-        assert_eq!(forget(&path, &a, &empty, false), Ok(Forgotten::Nothing));
+        assert_eq!(forget(&path, &a, &shown, false), Ok(ResetResult::Done));
+        assert_eq!(free.record(2).unwrap().record.once, TaskLog::EMPTY);
+        let empty = TaskLog::EMPTY;
+        assert_eq!(forget(&path, &a, &empty, false), Ok(ResetResult::Nothing));
         assert_eq!(share.list().unwrap(), [0, 1]);
     }
 }

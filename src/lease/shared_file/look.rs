@@ -12,8 +12,8 @@ use super::refusal;
 use super::share::{Hint, Made};
 use crate::clock::Instant;
 use crate::core::observed::Version;
-use crate::core::{Failure, Sight};
-use crate::lease::once::Ledger;
+use crate::core::{Failure, HolderInfo};
+use crate::lease::once::TaskLog;
 
 /// How many versions one look walks forward before it reads the whole directory.
 const WALK: usize = 16;
@@ -32,7 +32,7 @@ pub(super) struct Look {
 /// What is carried along.
 #[derive(Default)]
 pub(super) struct Carried {
-    pub(super) once: Ledger,
+    pub(super) once: TaskLog,
     /// There may be more than could be read.
     pub(super) unread: bool,
 }
@@ -193,22 +193,22 @@ impl Chain {
             },
             None => Carried {
                 unread,
-                once: Ledger::EMPTY,
+                once: TaskLog::EMPTY,
             },
         }
     }
 }
 
 /// What people, and the pace of those who wait, are told of a version.
-pub(super) fn sight(record: Option<&VersionRecord>, due: Option<Instant>) -> Sight {
+pub(super) fn sight(record: Option<&VersionRecord>, due: Option<Instant>) -> HolderInfo {
     let some = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
     let Some(record) = record else {
-        return Sight {
+        return HolderInfo {
             expires: due,
-            ..Sight::default()
+            ..HolderInfo::default()
         };
     };
-    Sight {
+    HolderInfo {
         holder: some(&record.record.holder),
         token: Some(record.record.token),
         draining: record.state == State::Draining,

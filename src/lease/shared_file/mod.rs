@@ -28,6 +28,7 @@
 mod chain;
 mod inspect;
 mod look;
+mod once;
 mod probe;
 mod record;
 mod refusal;
@@ -35,7 +36,6 @@ mod release;
 mod share;
 mod stamp;
 mod store;
-mod task;
 mod writer;
 
 use std::path::PathBuf;

@@ -15,7 +15,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::core::observed::{Claim, Version};
-use crate::lease::once::Ledger;
+use crate::lease::once::TaskLog;
 use crate::lease::record::Record;
 
 /// The first line of a lock's path, and of every record.
@@ -135,8 +135,8 @@ impl VersionRecord {
         }
         let line: Json = serde_json::from_slice(text).ok()?;
         let once = match line.once.as_str() {
-            "" => Some(Ledger::EMPTY),
-            once => Ledger::parse(once),
+            "" => Some(TaskLog::EMPTY),
+            once => TaskLog::parse(once),
         };
         Some(VersionRecord {
             version: line.version,
@@ -159,8 +159,8 @@ impl VersionRecord {
 }
 
 /// Whether results find room in a record.
-pub(super) fn fits(ledger: &Ledger) -> bool {
-    ledger.text().len() <= crate::lease::once::ROOM
+pub(super) fn fits(task_log: &TaskLog) -> bool {
+    task_log.text().len() <= crate::lease::once::ROOM
 }
 
 /// The hint before there is any version.
@@ -201,7 +201,7 @@ mod tests {
                 since: "2026-01-01T00:00:00Z".into(),
                 command: "echo '\"token\": 5,'".into(),
                 draining: false,
-                once: Ledger::parse(
+                once: TaskLog::parse(
                     r#"[{"key":"a","over":{"exit":0,"token":6,"by":"b","at":"c"}}]"#,
                 )
                 .expect("results"),
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_trafficcop_that_locks_by_the_kernel_takes_it_for_a_stranger_s() {
-        use crate::lease::file::line::{Content, decode_record};
+        use crate::lease::file::record::{Content, decode_record};
         for bytes in [record(41).encode(), record(41).encode_hint(), first_hint()] {
             for end in [bytes.len(), bytes.len().min(2048), 30] {
                 assert_eq!(decode_record(&bytes[..end]), Content::Foreign);

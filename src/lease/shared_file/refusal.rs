@@ -9,7 +9,7 @@ use nix::errno::Errno;
 
 use super::share::Share;
 use crate::core::Failure;
-use crate::lease::file::failures::{errno_of, is_passing, transient};
+use crate::lease::file::errors::{errno_of, is_passing, transient};
 
 /// What an error means before there is a tenure.
 pub(super) fn of(path: &Path, versions: &Path, what: &str, error: &io::Error) -> Failure {

@@ -1,4 +1,4 @@
-//! [`SharedFile`]: a lock that is a chain of versions, as the drivers see it through [`Store`].
+//! [`SharedFile`]: a lock that is a chain of versions, as the drivers see it through [`LeaseStore`].
 //!
 //! Each call runs a step of `chain` in a thread of its own with a time limit. It must never wait for the
 //! drive where something else could be late.
@@ -15,9 +15,9 @@ use super::chain::Chain;
 use super::{release, stamp};
 use crate::clock::Instant;
 use crate::core::{Failure, Grant, Outcome};
-use crate::lease::file::failures::transient;
-use crate::lease::file::lane::{Lane, Stalled};
-use crate::lease::{Store, Terms};
+use crate::lease::file::blocking::{Lane, Stalled};
+use crate::lease::file::errors::transient;
+use crate::lease::{LeaseStore, StoreInfo};
 
 /// How long a step that hangs is waited for before a release.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -65,13 +65,13 @@ impl SharedFile {
 }
 
 #[async_trait]
-impl Store for SharedFile {
+impl LeaseStore for SharedFile {
     fn name(&self) -> &str {
         &self.name
     }
 
-    fn terms(&self) -> Terms {
-        Terms {
+    fn info(&self) -> StoreInfo {
+        StoreInfo {
             lease: Some(self.chain.lease),
             wakes: false,
         }
@@ -150,7 +150,7 @@ impl Store for SharedFile {
         }
     }
 
-    async fn freed(&self) {
+    async fn until_free(&self) {
         std::future::pending().await
     }
 

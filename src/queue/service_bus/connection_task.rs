@@ -387,7 +387,7 @@ fn untokened(failure: &Failure) -> BusError {
         Failure::Fatal { denied: true, .. } => {
             BusError::refused("amqp:unauthorized-access", Some(&why))
         }
-        Failure::Fatal { denied: false, .. } => BusError::Unfit(why),
+        Failure::Fatal { denied: false, .. } => BusError::HandOverReason(why),
         _ => BusError::Unsent(why),
     }
 }

@@ -29,7 +29,7 @@ pub(super) enum BusError {
     /// It was not done: there is no connection.
     Unsent(String),
     /// What is there will never do: another protocol, a certificate that nobody trusts.
-    Unfit(String),
+    HandOverReason(String),
 }
 
 impl BusError {
@@ -44,14 +44,14 @@ impl BusError {
     fn condition(&self) -> &str {
         match self {
             BusError::Refused { condition, .. } => condition,
-            BusError::Unanswered(_) | BusError::Unsent(_) | BusError::Unfit(_) => "",
+            BusError::Unanswered(_) | BusError::Unsent(_) | BusError::HandOverReason(_) => "",
         }
     }
 
     fn status(&self) -> Option<i64> {
         match self {
             BusError::Refused { status, .. } => *status,
-            BusError::Unanswered(_) | BusError::Unsent(_) | BusError::Unfit(_) => None,
+            BusError::Unanswered(_) | BusError::Unsent(_) | BusError::HandOverReason(_) => None,
         }
     }
 
@@ -63,7 +63,7 @@ impl BusError {
             BusError::Refused { status, .. } => status.is_some_and(|status| {
                 status == 408 || (500..=599).contains(&status) && !self.is_busy()
             }),
-            BusError::Unsent(_) | BusError::Unfit(_) => false,
+            BusError::Unsent(_) | BusError::HandOverReason(_) => false,
         }
     }
 
@@ -110,7 +110,7 @@ impl BusError {
     pub(super) fn at_first(&self, name: &str) -> Missing {
         let fatal = |why: String, denied| Failure::Fatal { why, denied }.into();
         match self {
-            BusError::Unfit(why) => fatal(format!("{name}: {why}"), false),
+            BusError::HandOverReason(why) => fatal(format!("{name}: {why}"), false),
             _ if self.is_denied() => fatal(
                 format!(
                     "not authorised for {name}: {}: a key or identity with the right to listen \
@@ -156,7 +156,9 @@ impl BusError {
                 let parts = parts.into_iter().flatten().filter(|part| !part.is_empty());
                 parts.collect::<Vec<_>>().join(" ")
             }
-            BusError::Unanswered(why) | BusError::Unsent(why) | BusError::Unfit(why) => why.clone(),
+            BusError::Unanswered(why) | BusError::Unsent(why) | BusError::HandOverReason(why) => {
+                why.clone()
+            }
         }
     }
 }
@@ -252,7 +254,7 @@ mod tests {
             Some(false)
         );
         assert_eq!(
-            denied(BusError::Unfit("HTTP".into()).at_first("q")),
+            denied(BusError::HandOverReason("HTTP".into()).at_first("q")),
             Some(false)
         );
         assert!(matches!(at_first("amqp:not-found"), Missing::NoQueue(_)));

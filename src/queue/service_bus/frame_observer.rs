@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 
 use super::correlation::{Expected, Waiting};
-use super::frame_scanner::{FrameScanner, Link, Said, Sight};
+use super::frame_scanner::{FrameEvent, FrameScanner, Link, Said};
 use crate::clock::Instant;
 
 /// What was seen on one connection.
@@ -76,19 +76,19 @@ impl Seen {
         self.settled.expect(delivery.to_string())
     }
 
-    fn saw(&self, sight: Sight) {
+    fn saw(&self, sight: FrameEvent) {
         let mut receiving = self.receiving();
         match sight {
-            Sight::Attach { link, name } if name == receiving.name => {
+            FrameEvent::Attach { link, name } if name == receiving.name => {
                 receiving.link = Some(link);
             }
-            Sight::Delivered(link) if receiving.link == Some(link) => receiving.delivered += 1,
-            Sight::Drained(link) if receiving.link == Some(link) => {
+            FrameEvent::Delivered(link) if receiving.link == Some(link) => receiving.delivered += 1,
+            FrameEvent::Drained(link) if receiving.link == Some(link) => {
                 receiving.drained = Some(receiving.delivered);
                 self.changed.notify_waiters();
             }
-            Sight::Attach { .. } | Sight::Delivered(_) | Sight::Drained(_) => {}
-            Sight::Settled { first, last, said } => {
+            FrameEvent::Attach { .. } | FrameEvent::Delivered(_) | FrameEvent::Drained(_) => {}
+            FrameEvent::Settled { first, last, said } => {
                 // A range that long is none of ours.
                 for delivery in (first..=last).take(10_000) {
                     self.settled.answered(&delivery.to_string(), said.clone());

@@ -14,7 +14,7 @@ const SIZE: usize = 4;
 
 /// What was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Sight {
+pub(super) enum FrameEvent {
     /// The service's end of a link, and the handle that stands for it.
     Attach { link: Link, name: String },
     /// A message is complete.
@@ -56,7 +56,11 @@ impl FrameScanner {
     /// # Errors
     /// How many of these bytes come before a frame that is shorter than its own header. The library
     /// panics at such a frame, and behind it nothing can be made sense of.
-    pub(super) fn feed(&mut self, bytes: &[u8], mut tell: impl FnMut(Sight)) -> Result<(), usize> {
+    pub(super) fn feed(
+        &mut self,
+        bytes: &[u8],
+        mut tell: impl FnMut(FrameEvent),
+    ) -> Result<(), usize> {
         let (mut begun, mut at) = (0, 0);
         while at < bytes.len() {
             let rest = bytes.get(at..).unwrap_or_default();
@@ -94,7 +98,7 @@ impl FrameScanner {
 }
 
 /// Reads one frame.
-fn read(frame: &[u8]) -> Option<Sight> {
+fn read(frame: &[u8]) -> Option<FrameEvent> {
     let [_, _, _, _, offset, kind, channel @ ..] = frame.get(..HEADER)? else {
         return None;
     };
@@ -109,7 +113,7 @@ fn read(frame: &[u8]) -> Option<Sight> {
             let name = fields.text()?;
             let handle = fields.uint()??;
             let link = Link { channel, handle };
-            Some(Sight::Attach { link, name })
+            Some(FrameEvent::Attach { link, name })
         }
         0x13 => {
             fields.skip(4)?;
@@ -118,7 +122,7 @@ fn read(frame: &[u8]) -> Option<Sight> {
             let credit = fields.uint()??;
             fields.skip(1)?;
             let drained = fields.truth()? && credit == 0;
-            drained.then_some(Sight::Drained(Link { channel, handle }))
+            drained.then_some(FrameEvent::Drained(Link { channel, handle }))
         }
         0x14 => {
             let handle = fields.uint()??;
@@ -126,7 +130,7 @@ fn read(frame: &[u8]) -> Option<Sight> {
             let more = fields.truth().unwrap_or(false);
             fields.skip(3)?;
             let aborted = fields.truth().unwrap_or(false);
-            (!more && !aborted).then_some(Sight::Delivered(Link { channel, handle }))
+            (!more && !aborted).then_some(FrameEvent::Delivered(Link { channel, handle }))
         }
         0x15 => {
             let by_receiver = fields.truth()?;
@@ -137,7 +141,7 @@ fn read(frame: &[u8]) -> Option<Sight> {
                 return None;
             }
             let said = fields.outcome().unwrap_or(Said::Done);
-            Some(Sight::Settled { first, last, said })
+            Some(FrameEvent::Settled { first, last, said })
         }
         _ => None,
     }
@@ -294,7 +298,7 @@ mod tests {
         frame
     }
 
-    fn all(bytes: &[u8], cut: usize) -> Vec<Sight> {
+    fn all(bytes: &[u8], cut: usize) -> Vec<FrameEvent> {
         let mut scanner = FrameScanner::default();
         let mut sights = Vec::new();
         for part in bytes.chunks(cut) {
@@ -311,7 +315,7 @@ mod tests {
     };
 
     /// Everything that is looked for, among what is not.
-    fn stream(payload: usize) -> (Vec<u8>, Vec<Sight>) {
+    fn stream(payload: usize) -> (Vec<u8>, Vec<FrameEvent>) {
         let refused = [
             0, 0x53, 0x25, 0xc0, 16, 1, 0, 0x53, 0x1d, 0xc0, 10, 2, 0xa3, 3, b'a', b':', b'b',
             0xa1, 2, b'n', b'o',
@@ -371,18 +375,18 @@ mod tests {
             frame(0x15, &[b"\x42\x52\x04\x40\x42"], b""),
             frame(0x15, &[b"\x41\x52\x04\x40\x41"], b""),
         ];
-        let settled = |last, said| Sight::Settled {
+        let settled = |last, said| FrameEvent::Settled {
             first: 4,
             last,
             said,
         };
         let sights = vec![
-            Sight::Attach {
+            FrameEvent::Attach {
                 link: LINK,
                 name: "me".into(),
             },
-            Sight::Delivered(LINK),
-            Sight::Drained(LINK),
+            FrameEvent::Delivered(LINK),
+            FrameEvent::Drained(LINK),
             settled(4, Said::Done),
             settled(6, Said::Refused("a:b".into(), "no".into())),
         ];

@@ -37,7 +37,7 @@ pub(super) async fn connect(
         return Ok(Box::new(stream));
     };
     let name = ServerName::try_from(bare.to_owned()).map_err(|_| {
-        BusError::Unfit(format!("`{host}` is no name that a certificate can be for"))
+        BusError::HandOverReason(format!("`{host}` is no name that a certificate can be for"))
     })?;
     let connector = TlsConnector::from(Arc::clone(tls));
     match connector.connect(name, stream).await {
@@ -53,7 +53,7 @@ fn explain(host: &str, port: u16, why: &io::Error) -> BusError {
         return BusError::Unsent(format!("{host}:{port}: TLS: {why}"));
     };
     use CertificateError as Bad;
-    BusError::Unfit(match error {
+    BusError::HandOverReason(match error {
         // The second, where another authority has the name of one that is trusted.
         TlsError::InvalidCertificate(Bad::UnknownIssuer | Bad::BadSignature) => format!(
             "TLS: nobody whom this machine trusts vouches for {host}:{port} (unknown issuer): name \
@@ -82,7 +82,7 @@ pub(super) fn stranger(host: &str, port: u16, said: &[u8]) -> BusError {
     } else {
         "it speaks something else"
     };
-    BusError::Unfit(format!(
+    BusError::HandOverReason(format!(
         "{host}:{port} is not an AMQP server: {what}: look at the endpoint and its port"
     ))
 }

@@ -34,7 +34,7 @@ use async_trait::async_trait;
 use tokio::sync::Mutex;
 
 use super::LONGEST;
-use super::wire::Wire;
+use super::client::QueueApi;
 use crate::azure::{Operation, ServiceError};
 use crate::clock::Instant;
 use crate::core::Failure;
@@ -45,10 +45,10 @@ use crate::queue::{Lock, Settlement};
 pub(super) struct Service {
     /// The queue's address, without a secret.
     pub(super) name: String,
-    pub(super) wire: Wire,
+    pub(super) client: QueueApi,
     /// The same of the queue for what is put aside.
     pub(super) poison_name: String,
-    pub(super) poison: Wire,
+    pub(super) poison: QueueApi,
     /// For how long a message is hidden.
     pub(super) seconds: i32,
     /// How much of that is counted on.
@@ -187,7 +187,7 @@ impl Held {
     /// Locks it anew, in its turn.
     async fn relock(&self, state: &mut State, give_up_at: Instant) -> Result<(), Failure> {
         let Service {
-            wire,
+            client,
             seconds,
             lock_time,
             ..
@@ -195,7 +195,7 @@ impl Held {
         // Written down before it is asked for: this call can be dropped at any await.
         let doubt = std::mem::replace(&mut state.renewing, true);
         let t0 = Instant::now();
-        match wire
+        match client
             .update(&self.id, &state.receipt, *seconds, give_up_at)
             .await
         {
@@ -227,17 +227,17 @@ impl Held {
         last: Last,
         give_up_at: Instant,
     ) -> Result<(), Failure> {
-        let (wire, id) = (&self.service.wire, self.id.as_str());
+        let (client, id) = (&self.service.client, self.id.as_str());
         // Written down before it is asked for: this call can be dropped at any await.
         let earlier = state.settling.replace(settlement.clone());
         let sent = Instant::now();
         let (answer, operation) = match last {
             Last::Delete => (
-                wire.delete(id, &state.receipt, give_up_at).await,
+                client.delete(id, &state.receipt, give_up_at).await,
                 Operation::DeleteMessage,
             ),
             Last::Show(seconds) => {
-                let update = wire.update(id, &state.receipt, seconds, give_up_at);
+                let update = client.update(id, &state.receipt, seconds, give_up_at);
                 (update.await.map(drop), Operation::Update)
             }
         };

@@ -7,8 +7,8 @@ use trafficcop::core::{Exit, Outcome};
 async fn one_holds_and_the_other_is_told_by_whom_and_for_how_long() {
     let (_directory, path) = temporary();
     let (a, b) = (open(&path, "a"), open(&path, "b"));
-    assert_eq!(a.terms().lease, Some(LEASE));
-    assert!(!a.terms().wakes);
+    assert_eq!(a.info().lease, Some(LEASE));
+    assert!(!a.info().wakes);
     assert_eq!(a.name(), path.display().to_string());
     let before = Instant::now();
     let grant = acquire(&a).await;
@@ -154,7 +154,7 @@ async fn the_result_of_a_task_goes_through_tenures_without_one_and_versions_with
     renew(&b).await;
     release(&b).await;
     let over = |failure: Failure| match failure {
-        Failure::Over(verdict) => (verdict.holder, verdict.token, verdict.status),
+        Failure::AlreadyDone(verdict) => (verdict.holder, verdict.token, verdict.status),
         other => panic!("not over: {other:?}"),
     };
     let c = open_with(&path, "c", task());

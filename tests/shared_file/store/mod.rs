@@ -14,8 +14,8 @@ use std::time::Duration;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use tempfile::TempDir;
 use trafficcop::clock::Instant;
-use trafficcop::core::{Failure, Grant, Sight};
-use trafficcop::lease::Store;
+use trafficcop::core::{Failure, Grant, HolderInfo};
+use trafficcop::lease::LeaseStore;
 use trafficcop::lease::once::Task;
 use trafficcop::lease::record::Candidate;
 use trafficcop::lease::shared_file::{Config, SharedFile};
@@ -78,7 +78,7 @@ async fn release(store: &SharedFile) {
     in_time(store.release(late())).await.expect("to release");
 }
 
-async fn held(store: &SharedFile) -> Sight {
+async fn held(store: &SharedFile) -> HolderInfo {
     match refusal(store).await {
         Failure::Held(sight) => sight,
         other => panic!("not held: {other:?}"),

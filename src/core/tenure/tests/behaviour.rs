@@ -14,7 +14,7 @@ fn the_first_attempt_is_made_at_once() {
 fn a_standby_polls_with_a_spread_and_says_once_whom_it_is_behind() {
     let mut tenure = acquiring(rules());
     let actions = tenure.step(BEGIN, refused(held()));
-    let notice = Action::Report(Notice::StandingBy(Sight::default()));
+    let notice = Action::Report(Notice::StandingBy(HolderInfo::default()));
     assert_eq!(actions, [notice, Action::StandBy]);
     let wake = tenure.wake_at();
     assert!(wake > BEGIN && wake <= BEGIN + ms(2400));
@@ -66,7 +66,10 @@ fn one_look_ends_with_the_first_answer() {
         ..rules()
     });
     tenure.step(at(1), refused(held()));
-    assert_eq!(ending(&tenure).cause, Cause::NotObtained(Sight::default()));
+    assert_eq!(
+        ending(&tenure).cause,
+        Cause::NotObtained(HolderInfo::default())
+    );
 }
 
 #[test]
@@ -82,7 +85,10 @@ fn a_limited_wait_ends_at_its_time_after_a_last_look_before_it() {
     tenure.step(last, refused(held()));
     assert_eq!(tenure.wake_at(), at(5));
     assert!(!acquires(&tenure.step(at(5), Event::Ticked)));
-    assert_eq!(ending(&tenure).cause, Cause::NotObtained(Sight::default()));
+    assert_eq!(
+        ending(&tenure).cause,
+        Cause::NotObtained(HolderInfo::default())
+    );
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::*;
 
 fn aside() -> Action {
-    Action::Report(Notice::StandingAside {
+    Action::Report(Notice::Cordoned {
         why: "a reboot".into(),
     })
 }
@@ -51,7 +51,7 @@ fn a_standby_does_not_ask_meanwhile_and_says_whom_it_stands_behind_afterwards() 
     assert_eq!(tenure.wake_at(), Instant::FOREVER);
     assert!(acquires(&tenure.step(at(100), Event::Uncordoned)));
     let actions = tenure.step(at(100), refused(held()));
-    let behind = Action::Report(Notice::StandingBy(Sight::default()));
+    let behind = Action::Report(Notice::StandingBy(HolderInfo::default()));
     assert!(has(&actions, &behind), "{actions:?}");
 }
 

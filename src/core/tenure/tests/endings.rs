@@ -6,7 +6,7 @@ fn empty(seconds: u64) -> Event {
     Event::TreeEmpty { at: at(seconds) }
 }
 
-/// A tenure is over for the same reason as the campaign.
+/// A tenure is over for the same reason as the context.
 fn over(ending: &Ending) -> Action {
     Action::TenureOver {
         cause: ending.cause.clone(),

@@ -4,9 +4,9 @@ use super::*;
 
 fn max_hold(seconds: u64) -> Rules {
     Rules {
-        habits: Habits {
+        hold_policy: HoldPolicy {
             max_hold: Some(secs(seconds)),
-            ..Habits::default()
+            ..HoldPolicy::default()
         },
         ..rules()
     }
@@ -78,7 +78,7 @@ fn on_failure_a_success_is_the_end() {
 #[test]
 fn always_means_after_a_success_too() {
     let mut rules = restarting();
-    rules.habits.restart.as_mut().unwrap().after = After::Any;
+    rules.hold_policy.restart.as_mut().unwrap().after = After::Any;
     let mut tenure = holding(rules);
     ends(&mut tenure, at(5), Exit::Code(0));
     assert_eq!(starts(&pass(&mut tenure, at(6))), [at(6)]);
@@ -126,7 +126,7 @@ fn where_the_limit_is_hit_control_is_given_up_and_competed_for_after_a_cool_down
     let actions = tenure.step(at(8), Event::Released(Ok(())));
     assert!(has(
         &actions,
-        &Action::Report(Notice::StandingBack { until })
+        &Action::Report(Notice::CoolingDown { until })
     ));
     assert_eq!(*tenure.state(), State::Standby);
     assert!(!tenure.listens(), "a lock handed to us would be kept");
@@ -141,7 +141,7 @@ fn where_the_limit_is_hit_control_is_given_up_and_competed_for_after_a_cool_down
 #[test]
 fn the_lease_is_renewed_all_through_a_back_off() {
     let mut rules = restarting();
-    rules.habits.restart.as_mut().unwrap().limit = 9;
+    rules.hold_policy.restart.as_mut().unwrap().limit = 9;
     let mut tenure = holding(rules);
     let mut now = at(1);
     for _ in 0..8 {
@@ -316,7 +316,7 @@ fn a_hold_that_was_long_enough_is_drained_and_given_back_and_competed_for() {
 #[test]
 fn a_cool_down_is_as_long_as_was_asked_for() {
     let mut rules = max_hold(100);
-    rules.habits.cooldown = Some(secs(77));
+    rules.hold_policy.cooldown = Some(secs(77));
     let mut tenure = holding(rules);
     pass(&mut tenure, at(100));
     tenure.step(at(101), Event::TreeEmpty { at: at(101) });
@@ -375,7 +375,7 @@ fn a_lease_lost_during_a_hand_over_is_lost() {
 #[test]
 fn a_back_off_does_not_outlast_the_hold() {
     let mut rules = restarting();
-    rules.habits.max_hold = Some(secs(60));
+    rules.hold_policy.max_hold = Some(secs(60));
     let mut tenure = holding(rules);
     pass(&mut tenure, at(59));
     failed(&mut tenure, at(59) + ms(500));
@@ -456,7 +456,7 @@ fn a_lease_is_kept_without_a_guardian_and_for_as_long_as_it_lasts() {
 #[test]
 fn failures_are_retried_and_the_success_is_kept() {
     let mut rules = restarting();
-    rules.habits.min_hold = Some(secs(120));
+    rules.hold_policy.min_hold = Some(secs(120));
     let mut tenure = holding(rules);
     failed(&mut tenure, at(5));
     assert_eq!(starts(&pass(&mut tenure, at(6))), [at(6)]);

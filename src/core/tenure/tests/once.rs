@@ -18,7 +18,7 @@ fn unrecorded(failure: Failure) -> Event {
 }
 
 fn over(status: u8) -> Failure {
-    Failure::Over(Verdict {
+    Failure::AlreadyDone(Verdict {
         status,
         holder: "web2".into(),
         at: "then".into(),
@@ -204,7 +204,7 @@ fn a_failed_run_is_counted_and_the_next_candidate_tries_after_a_back_off() {
     assert!(acquires(&tenure.step(again, Event::Ticked)));
     tenure.step(again, refused(over(0)));
     tenure.step(again, Event::Released(Ok(())));
-    assert!(matches!(ending(&tenure).cause, Cause::Over(_)));
+    assert!(matches!(ending(&tenure).cause, Cause::AlreadyDone(_)));
 }
 
 #[test]
@@ -344,7 +344,7 @@ fn who_finds_the_task_over_runs_nothing_and_gives_back_what_it_may_have() {
     let actions = tenure.step(at(1), refused(over(3)));
     assert!(start(&actions).is_none() && releases(&actions));
     tenure.step(at(1), Event::Released(Ok(())));
-    let Cause::Over(verdict) = &ending(&tenure).cause else {
+    let Cause::AlreadyDone(verdict) = &ending(&tenure).cause else {
         panic!("{:?}", ending(&tenure));
     };
     assert_eq!((verdict.status, verdict.token), (3, 3));
@@ -362,5 +362,5 @@ fn one_look_ends_with_75_while_somebody_is_at_it_and_with_the_result_when_it_is_
     let mut tenure = acquiring(one_look());
     tenure.step(at(1), refused(over(0)));
     tenure.step(at(1), Event::Released(Ok(())));
-    assert!(matches!(ending(&tenure).cause, Cause::Over(_)));
+    assert!(matches!(ending(&tenure).cause, Cause::AlreadyDone(_)));
 }

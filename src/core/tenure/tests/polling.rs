@@ -4,7 +4,7 @@
 use super::*;
 
 /// The shortest and the longest wait of standbys with this poll that saw the first and then the second.
-fn waits(poll: Duration, first: &Sight, second: &Sight) -> (Duration, Duration) {
+fn waits(poll: Duration, first: &HolderInfo, second: &HolderInfo) -> (Duration, Duration) {
     let waits = (0..500).map(|seed| {
         let mut tenure = acquiring(Rules {
             poll: Some(poll),
@@ -22,10 +22,10 @@ fn waits(poll: Duration, first: &Sight, second: &Sight) -> (Duration, Duration) 
     })
 }
 
-fn drains() -> Sight {
-    Sight {
+fn drains() -> HolderInfo {
+    HolderInfo {
         draining: true,
-        ..Sight::default()
+        ..HolderInfo::default()
     }
 }
 
@@ -48,7 +48,7 @@ fn a_standby_behind_a_draining_holder_polls_eight_times_as_often() {
             "poll {poll}"
         );
         assert!(most > ms(fast) && least < ms(fast), "poll {poll}");
-        let (_, most) = waits(ms(poll), &Sight::default(), &drains());
+        let (_, most) = waits(ms(poll), &HolderInfo::default(), &drains());
         assert!(most <= ms(fast) * 6 / 5, "poll {poll}");
     }
 }
@@ -62,9 +62,9 @@ fn standbys_that_came_or_saw_a_drain_end_together_do_not_stay_together() {
     };
     assert!((0..500).map(first).min() < Some(ms(100)));
     assert!((0..500).map(first).max() > Some(ms(2100)));
-    let (least, most) = waits(secs(2), &drains(), &Sight::default());
+    let (least, most) = waits(secs(2), &drains(), &HolderInfo::default());
     assert!(least < ms(100) && most > ms(2100) && most <= ms(2400));
-    let (least, most) = waits(secs(2), &Sight::default(), &Sight::default());
+    let (least, most) = waits(secs(2), &HolderInfo::default(), &HolderInfo::default());
     assert!(
         least >= ms(1600) && most <= ms(2400),
         "then they keep apart"
@@ -128,9 +128,9 @@ fn a_standby_that_is_not_answered_asks_no_faster_than_it_polls() {
 
 #[test]
 fn a_standby_looks_when_the_lock_may_be_had_if_that_is_before_its_poll() {
-    let expires = |span| Sight {
+    let expires = |span| HolderInfo {
         expires: Some(BEGIN + span),
-        ..Sight::default()
+        ..HolderInfo::default()
     };
     for seed in 0..50 {
         let mut tenure = acquiring(Rules {
@@ -138,7 +138,7 @@ fn a_standby_looks_when_the_lock_may_be_had_if_that_is_before_its_poll() {
             seed,
             ..rules()
         });
-        tenure.step(BEGIN, refused(Failure::Held(Sight::default())));
+        tenure.step(BEGIN, refused(Failure::Held(HolderInfo::default())));
         let now = tenure.wake_at();
         let due = now + ms(700);
         tenure.step(now, Event::Ticked);

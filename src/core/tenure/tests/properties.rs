@@ -32,7 +32,7 @@ enum Made {
     /// Empty since so many milliseconds.
     Empty(u64),
     /// Not prepared, and nothing of that since so many milliseconds.
-    Unprepared(u64),
+    HookFailed(u64),
     /// Cordoned for something that may begin in so many milliseconds.
     Cordoned(u64),
 }
@@ -42,7 +42,7 @@ fn failure() -> impl Strategy<Value = Failure> {
         1 => Just(held()),
         1 => Just(lost()),
         1 => Just(fatal()),
-        1 => Just(Failure::Over(Verdict {
+        1 => Just(Failure::AlreadyDone(Verdict {
             status: 0,
             holder: String::new(),
             at: String::new(),
@@ -73,7 +73,7 @@ fn made() -> impl Strategy<Value = Made> {
         1 => Just(Made::Plain(Event::NotStarted { errno: 2 })),
         2 => (0..2_u8).prop_map(|status| Made::Plain(Event::Exited(Exit::Code(status)))),
         3 => (0..10_000_u64).prop_map(Made::Empty),
-        1 => (0..10_000_u64).prop_map(Made::Unprepared),
+        1 => (0..10_000_u64).prop_map(Made::HookFailed),
         1 => Just(Made::Plain(Event::GuardianLost)),
         1 => (0..60_000_u64).prop_map(Made::Cordoned),
         2 => Just(Made::Plain(Event::Uncordoned)),
@@ -92,7 +92,7 @@ fn happening() -> impl Strategy<Value = Happening> {
     (pause, made()).prop_map(|(pause, event)| Happening { pause, event })
 }
 
-fn any_habits() -> impl Strategy<Value = Habits> {
+fn any_habits() -> impl Strategy<Value = HoldPolicy> {
     let restart = (any::<bool>(), 1..4_u32).prop_map(|(any, limit)| Restart {
         after: if any { After::Any } else { After::Failure },
         limit,
@@ -105,7 +105,7 @@ fn any_habits() -> impl Strategy<Value = Habits> {
         prop::option::weighted(0.3, span),
         prop::option::weighted(0.3, Just(secs(10))),
     )
-        .prop_map(|(restart, max_hold, min_hold, cooldown)| Habits {
+        .prop_map(|(restart, max_hold, min_hold, cooldown)| HoldPolicy {
             restart,
             max_hold,
             min_hold,
@@ -114,7 +114,7 @@ fn any_habits() -> impl Strategy<Value = Habits> {
 }
 
 /// What a run comes to excludes what is done with a lease apart from running a command once.
-fn any_task() -> impl Strategy<Value = (Habits, Option<Once>)> {
+fn any_task() -> impl Strategy<Value = (HoldPolicy, Option<Once>)> {
     let once = (any::<bool>(), prop::option::of(1..3_u32)).prop_map(|(stop, attempts)| Once {
         on_failure: if stop {
             OnFailure::Stop
@@ -124,8 +124,8 @@ fn any_task() -> impl Strategy<Value = (Habits, Option<Once>)> {
         attempts,
     });
     prop_oneof![
-        any_habits().prop_map(|habits| (habits, None)),
-        once.prop_map(|once| (Habits::default(), Some(once))),
+        any_habits().prop_map(|hold_policy| (hold_policy, None)),
+        once.prop_map(|once| (HoldPolicy::default(), Some(once))),
     ]
 }
 
@@ -139,7 +139,7 @@ fn any_rules() -> impl Strategy<Value = Rules> {
         any::<(bool, u64)>(),
     )
         .prop_map(
-            |(lease, poll, wait, grace, (habits, once), (exit, seed))| Rules {
+            |(lease, poll, wait, grace, (hold_policy, once), (exit, seed))| Rules {
                 budget: lease.map(|lease| Budget::for_lease(secs(lease))),
                 poll,
                 wait: wait.map(secs),
@@ -147,7 +147,7 @@ fn any_rules() -> impl Strategy<Value = Rules> {
                 grace: secs(grace),
                 stop_signal: TERM,
                 if_lost: if exit { IfLost::Exit } else { IfLost::Compete },
-                habits,
+                hold_policy,
                 once,
                 seed,
             },
@@ -202,7 +202,7 @@ impl Observer {
                 self.alive_since = None;
             }
             Event::NotStarted { .. } if !self.started => self.alive_since = None,
-            Event::Unprepared { at, .. }
+            Event::HookFailed { at, .. }
                 if !self.started && self.alive_since.is_some_and(|since| *at >= since) =>
             {
                 self.alive_since = None;
@@ -346,7 +346,7 @@ proptest! {
                 Made::Renewed(ago) => renewed(now - ms(ago)),
                 Made::Breaking(left) => unrenewed(breaking(now + ms(left))),
                 Made::Empty(ago) => Event::TreeEmpty { at: now - ms(ago) },
-                Made::Unprepared(ago) => Event::Unprepared {
+                Made::HookFailed(ago) => Event::HookFailed {
                     at: now - ms(ago),
                     how: Failed::Exited(Exit::Code(1)),
                 },

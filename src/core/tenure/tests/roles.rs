@@ -5,7 +5,7 @@ use super::*;
 const FAILED: Failed = Failed::Exited(Exit::Code(1));
 
 fn unprepared(at: Instant) -> Event {
-    Event::Unprepared { at, how: FAILED }
+    Event::HookFailed { at, how: FAILED }
 }
 
 #[test]
@@ -13,15 +13,15 @@ fn what_was_not_prepared_is_handed_over_and_stood_back_from() {
     let mut tenure = acquiring(rules());
     tenure.step(BEGIN, grant(BEGIN));
     let actions = tenure.step(at(3), unprepared(at(3)));
-    assert!(has(&actions, &Action::Report(Notice::Unprepared(FAILED))));
+    assert!(has(&actions, &Action::Report(Notice::HookFailed(FAILED))));
     assert!(releases(&actions));
     let actions = tenure.step(at(4), Event::Released(Ok(())));
-    let cause = Cause::GivenUp(Unfit::Unprepared(FAILED));
+    let cause = Cause::GivenUp(HandOverReason::HookFailed(FAILED));
     assert!(has(&actions, &Action::TenureOver { cause }));
     let until = at(8);
     assert!(has(
         &actions,
-        &Action::Report(Notice::StandingBack { until })
+        &Action::Report(Notice::CoolingDown { until })
     ));
     assert!(has(&actions, &Action::StandBy));
     assert_eq!(tenure.wake_at(), until);

@@ -96,7 +96,7 @@ fn columns() -> [(&'static str, Enter); 13] {
 }
 
 fn over() -> Failure {
-    Failure::Over(Verdict {
+    Failure::AlreadyDone(Verdict {
         status: 0,
         holder: "web2".into(),
         at: "then".into(),
@@ -139,7 +139,7 @@ fn rows() -> Vec<(&'static str, Event)> {
         ("not started", Event::NotStarted { errno: 2 }),
         (
             "unprepared",
-            Event::Unprepared {
+            Event::HookFailed {
                 at: NOW,
                 how: Failed::Exited(Exit::Code(1)),
             },

@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
-use super::failures::is_passing;
-use super::line::{self, Content};
-use super::results;
-use crate::core::{Failure, Sight};
+use super::errors::is_passing;
+use super::once_log;
+use super::record::{self, Content};
+use crate::core::{Failure, HolderInfo};
 use crate::lease::record::Candidate;
 use crate::lease::{mount, shared_file};
 
@@ -201,7 +201,7 @@ pub(super) fn has_versions(path: &Path) -> bool {
 
 /// What stands in the file.
 pub(super) fn read(file: &fs::File) -> io::Result<Content> {
-    let mut bytes = vec![0; results::LENGTH + 1];
+    let mut bytes = vec![0; once_log::LENGTH + 1];
     let mut filled = 0;
     while filled < bytes.len() {
         match file.read_at(&mut bytes[filled..], filled as u64) {
@@ -211,31 +211,31 @@ pub(super) fn read(file: &fs::File) -> io::Result<Content> {
             Err(error) => return Err(error),
         }
     }
-    if filled <= line::READ_LIMIT {
-        return Ok(line::decode(&bytes[..filled]));
+    if filled <= record::READ_LIMIT {
+        return Ok(record::decode(&bytes[..filled]));
     }
     // A longer one is ours if results follow the record, and nothing stands between them.
-    let (record, rest) = bytes[..filled].split_at(line::WIDTH);
-    let gap = &rest[..line::READ_LIMIT - line::WIDTH];
+    let (record, rest) = bytes[..filled].split_at(record::WIDTH);
+    let gap = &rest[..record::READ_LIMIT - record::WIDTH];
     let blank = |byte: &u8| *byte == 0 || byte.is_ascii_whitespace();
-    if filled > results::LENGTH || !gap.iter().all(blank) {
+    if filled > once_log::LENGTH || !gap.iter().all(blank) {
         return Ok(Content::Foreign);
     }
-    Ok(line::decode(record))
+    Ok(record::decode(record))
 }
 
 /// What the file tells of the holder; nothing, where it tells nothing that can be read.
-pub(super) fn sight(file: &fs::File) -> Sight {
+pub(super) fn sight(file: &fs::File) -> HolderInfo {
     let some = |text: String| (!text.is_empty()).then_some(text);
     match read(file) {
-        Ok(Content::Record(record)) => Sight {
+        Ok(Content::Record(record)) => HolderInfo {
             holder: some(record.holder),
             token: Some(record.token),
             draining: record.draining,
             since: some(record.since),
-            ..Sight::default()
+            ..HolderInfo::default()
         },
-        _ => Sight::default(),
+        _ => HolderInfo::default(),
     }
 }
 

@@ -10,12 +10,12 @@
 
 use std::sync::Arc;
 
-use crate::azure::{Account, Vault};
+use crate::azure::{Account, SharedToken};
 use crate::guardian::SharedBytes;
 
 struct Shared(SharedBytes);
 
-impl Vault for Shared {
+impl SharedToken for Shared {
     fn put(&self, bytes: &[u8]) {
         self.0.put(bytes);
     }
@@ -27,7 +27,7 @@ impl Vault for Shared {
 
 /// The account, with a token that the guardian will have too.
 pub(super) fn handed_on(account: Account) -> Account {
-    account.with_vault(|| match SharedBytes::new() {
+    account.with_shared_token(|| match SharedBytes::new() {
         Ok(shared) => Some(Arc::new(Shared(shared))),
         Err(why) => {
             tracing::warn!(

@@ -20,7 +20,7 @@ const WELL_AFTER: Duration = Duration::from_secs(60);
 
 /// What to do with control apart from running a command once. The default is nothing of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Habits {
+pub struct HoldPolicy {
     /// Start a command that ended by itself again; `None`: never.
     pub restart: Option<Restart>,
     /// Hand control over when a tenure, counted from its acquire, is this old.
@@ -28,7 +28,7 @@ pub struct Habits {
     /// Keep the lease until a tenure, counted from its acquire, is this old, although the command
     /// has ended by itself.
     pub min_hold: Option<Duration>,
-    /// How long to stand back before competing again after control was handed over; `None`: two
+    /// How long to cool down before competing again after control was handed over; `None`: two
     /// polls.
     pub cooldown: Option<Duration>,
 }

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::target::decode;
-use crate::lease::once::{Ledger, ROOM};
+use crate::lease::once::{ROOM, TaskLog};
 use crate::lease::record::Record;
 
 const TOKEN: &str = "trafficcop_token";
@@ -23,7 +23,7 @@ const OURS: [&str; 7] = [TOKEN, HOLDER, HOST, PID, SINCE, COMMAND, DRAINING];
 
 /// A blob's metadata, read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Notes {
+pub(super) struct Metadata {
     /// Our record, as far as it could be read.
     pub(super) record: Option<Record>,
     /// A fencing token that is no number, as it stands there.
@@ -33,35 +33,36 @@ pub(super) struct Notes {
 }
 
 /// Reads the metadata; keys are compared without regard to case, as the service does.
-pub(super) fn read<'a>(metadata: impl Iterator<Item = (&'a str, &'a str)>) -> Notes {
-    let mut notes = Notes::default();
+pub(super) fn read<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> Metadata {
+    let mut metadata = Metadata::default();
     let mut ours: HashMap<String, String> = HashMap::new();
     let mut once = None;
-    for (key, value) in metadata {
+    for (key, value) in pairs {
         let lower = key.to_ascii_lowercase();
         if OURS.contains(&lower.as_str()) {
             // What is not ours to decode is shown as it stands.
             let value = decode(value).unwrap_or_else(|| value.to_owned());
             ours.insert(lower, value);
-        } else if let Some(ledger) = ledger(&lower, value) {
-            once = Some(ledger);
+        } else if let Some(task_log) = task_log(&lower, value) {
+            once = Some(task_log);
         } else {
-            notes.others.insert(key.to_owned(), value.to_owned());
+            metadata.others.insert(key.to_owned(), value.to_owned());
         }
     }
     if ours.is_empty() && once.is_none() {
-        return notes;
+        return metadata;
     }
     let mut take = |key: &str| ours.remove(key).unwrap_or_default();
     let token = take(TOKEN);
     let token = match token.trim().parse() {
         Ok(number) => number,
         Err(_) => {
-            notes.broken_token = Some(token.chars().filter(|c| !c.is_control()).take(40).collect());
+            metadata.broken_token =
+                Some(token.chars().filter(|c| !c.is_control()).take(40).collect());
             0
         }
     };
-    notes.record = Some(Record {
+    metadata.record = Some(Record {
         token,
         holder: take(HOLDER),
         host: take(HOST),
@@ -71,12 +72,12 @@ pub(super) fn read<'a>(metadata: impl Iterator<Item = (&'a str, &'a str)>) -> No
         draining: take(DRAINING).eq_ignore_ascii_case("true"),
         once: once.unwrap_or_default(),
     });
-    notes
+    metadata
 }
 
 /// Results, if they can be read; what cannot is kept as it stands, like what is not ours.
-fn ledger(key: &str, value: &str) -> Option<Ledger> {
-    (key == ONCE).then(|| Ledger::parse(&decode(value)?))?
+fn task_log(key: &str, value: &str) -> Option<TaskLog> {
+    (key == ONCE).then(|| TaskLog::parse(&decode(value)?))?
 }
 
 /// Whether this is where results stand.
@@ -85,18 +86,18 @@ pub(super) fn is_once(key: &str) -> bool {
 }
 
 /// Whether the blob was left beside a lock by an older version, and is none itself.
-pub(super) fn is_left_beside_a_lock(notes: &Notes) -> bool {
+pub(super) fn is_left_beside_a_lock(metadata: &Metadata) -> bool {
     let marked = |key: &String| key.eq_ignore_ascii_case(STANDBY_OF);
-    notes.record.is_none() && notes.others.keys().any(marked)
+    metadata.record.is_none() && metadata.others.keys().any(marked)
 }
 
 /// Whether a blob takes all of it: the service has 8 KiB for names and values together.
-pub(super) fn fits(others: &BTreeMap<String, String>, record: &Record, once: &Ledger) -> bool {
+pub(super) fn fits(others: &BTreeMap<String, String>, record: &Record, once: &TaskLog) -> bool {
     const SERVICE: usize = 8192;
     const PREFIX: usize = "x-ms-meta-".len();
     let text = encode(&once.text());
     let bare = Record {
-        once: Ledger::EMPTY,
+        once: TaskLog::EMPTY,
         draining: true,
         ..record.clone()
     };
@@ -120,7 +121,7 @@ pub(super) fn write(others: &BTreeMap<String, String>, record: &Record) -> HashM
     put(PID, &record.pid.to_string());
     put(SINCE, &record.since);
     put(COMMAND, &record.command);
-    if record.once != Ledger::EMPTY {
+    if record.once != TaskLog::EMPTY {
         put(ONCE, &record.once.text());
     }
     put(DRAINING, if record.draining { "true" } else { "false" });
@@ -159,14 +160,14 @@ mod tests {
             since: "2026-01-01T00:00:00Z".into(),
             command: "sh -c 'a\nb'".into(),
             draining: true,
-            once: Ledger::parse(RESULTS).expect("results"),
+            once: TaskLog::parse(RESULTS).expect("results"),
         }
     }
 
     const RESULTS: &str =
         r#"[{"key":"vé %\n","over":{"exit":0,"token":6,"by":"höst","at":"now"}}]"#;
 
-    fn reread(metadata: &HashMap<String, String>) -> Notes {
+    fn reread(metadata: &HashMap<String, String>) -> Metadata {
         read(metadata.iter().map(|(k, v)| (k.as_str(), v.as_str())))
     }
 
@@ -182,29 +183,29 @@ mod tests {
                 .values()
                 .all(|v| v.is_ascii() && v.trim() == v && !v.contains('\n'))
         );
-        let notes = reread(&metadata);
-        assert_eq!(notes.record, Some(record()));
-        assert_eq!(notes.others, others);
-        assert_eq!(notes.broken_token, None);
+        let metadata = reread(&metadata);
+        assert_eq!(metadata.record, Some(record()));
+        assert_eq!(metadata.others, others);
+        assert_eq!(metadata.broken_token, None);
     }
 
     #[test]
     fn keys_are_read_whatever_their_case() {
-        let notes = read([("TrafficCop_Token", "5"), ("TRAFFICCOP_HOLDER", "h")].into_iter());
-        let record = notes.record.expect("a record");
+        let metadata = read([("TrafficCop_Token", "5"), ("TRAFFICCOP_HOLDER", "h")].into_iter());
+        let record = metadata.record.expect("a record");
         assert_eq!((record.token, record.holder.as_str()), (5, "h"));
-        assert!(notes.others.is_empty());
+        assert!(metadata.others.is_empty());
     }
 
     #[test]
     fn results_that_cannot_be_read_are_kept_as_they_stand() {
         for bad in ["", "%41", "[{", "{}"] {
             let there = [("trafficcop_token", "5"), ("trafficcop_once", bad)];
-            let notes = read(there.into_iter());
-            assert!(notes.others.keys().any(|key| is_once(key)), "{bad}");
-            let record = notes.record.expect("a record");
-            assert_eq!(record.once, Ledger::EMPTY);
-            assert_eq!(write(&notes.others, &record)[ONCE], bad);
+            let metadata = read(there.into_iter());
+            assert!(metadata.others.keys().any(|key| is_once(key)), "{bad}");
+            let record = metadata.record.expect("a record");
+            assert_eq!(record.once, TaskLog::EMPTY);
+            assert_eq!(write(&metadata.others, &record)[ONCE], bad);
         }
     }
 
@@ -216,7 +217,7 @@ mod tests {
             fits(&others, &record(), &once)
         };
         assert!(fits_beside(7000) && !fits_beside(8000));
-        let mut many = Ledger::EMPTY;
+        let mut many = TaskLog::EMPTY;
         for n in 0..60 {
             let task = crate::lease::once::Task {
                 key: "k".repeat(60) + &n.to_string(),
@@ -234,8 +235,9 @@ mod tests {
     #[test]
     fn a_token_that_is_no_number_is_told_not_taken_for_zero() {
         for bad in ["", "-1", "1e3", "18446744073709551616", "seven"] {
-            let notes = read([("trafficcop_token", bad), ("trafficcop_holder", "h")].into_iter());
-            assert_eq!(notes.broken_token.as_deref(), Some(bad));
+            let metadata =
+                read([("trafficcop_token", bad), ("trafficcop_holder", "h")].into_iter());
+            assert_eq!(metadata.broken_token.as_deref(), Some(bad));
         }
         // Somebody's tool wrote part of the record back and lost the token.
         assert!(
@@ -243,6 +245,6 @@ mod tests {
                 .broken_token
                 .is_some()
         );
-        assert_eq!(read(std::iter::empty()), Notes::default());
+        assert_eq!(read(std::iter::empty()), Metadata::default());
     }
 }

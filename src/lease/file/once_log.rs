@@ -13,8 +13,8 @@ use std::os::unix::fs::FileExt;
 
 use serde::{Deserialize, Serialize};
 
-use super::line;
-use crate::lease::once::Ledger;
+use super::record;
+use crate::lease::once::TaskLog;
 
 /// Where the two lines begin, and the length of each with its newline.
 const PLACES: [u64; 2] = [4096, 8192];
@@ -25,7 +25,7 @@ pub(super) const LENGTH: usize = 3 * 4096;
 /// One line.
 #[derive(Serialize, Deserialize)]
 struct Line {
-    once: Ledger,
+    once: TaskLog,
     /// Grows with every line that is written.
     edition: u64,
     /// Of the two before it.
@@ -37,7 +37,7 @@ enum Place {
     /// Nothing was ever written there.
     Blank,
     /// A whole line.
-    Whole(u64, Ledger),
+    Whole(u64, TaskLog),
     /// Something else: torn by a crash, or written by somebody else.
     Torn,
 }
@@ -49,7 +49,7 @@ pub(super) enum Found {
     Nothing,
     /// These, and where the next ones go with which edition.
     Results {
-        ledger: Ledger,
+        task_log: TaskLog,
         next: usize,
         edition: u64,
     },
@@ -59,10 +59,10 @@ pub(super) enum Found {
 
 impl Found {
     /// The results, as far as there are any.
-    pub(super) fn into_ledger(self) -> Ledger {
+    pub(super) fn into_ledger(self) -> TaskLog {
         match self {
-            Found::Results { ledger, .. } => ledger,
-            Found::Nothing | Found::Damaged => Ledger::EMPTY,
+            Found::Results { task_log, .. } => task_log,
+            Found::Nothing | Found::Damaged => TaskLog::EMPTY,
         }
     }
 }
@@ -71,73 +71,73 @@ impl Found {
 pub(super) fn read(file: &fs::File) -> io::Result<Found> {
     let (first, second) = (place(file, 0)?, place(file, 1)?);
     Ok(match (first, second) {
-        (Place::Whole(one, ledger), Place::Whole(two, other)) => {
-            let (ledger, next) = if one > two { (ledger, 1) } else { (other, 0) };
-            results(ledger, next, one.max(two))
+        (Place::Whole(one, task_log), Place::Whole(two, other)) => {
+            let (task_log, next) = if one > two { (task_log, 1) } else { (other, 0) };
+            results(task_log, next, one.max(two))
         }
-        (Place::Whole(edition, ledger), _) => results(ledger, 1, edition),
-        (_, Place::Whole(edition, ledger)) => results(ledger, 0, edition),
+        (Place::Whole(edition, task_log), _) => results(task_log, 1, edition),
+        (_, Place::Whole(edition, task_log)) => results(task_log, 0, edition),
         // Room is made before there is any result; a crash in the middle of that costs nothing.
         (Place::Blank, _) | (_, Place::Blank) => Found::Nothing,
         (Place::Torn, Place::Torn) => Found::Damaged,
     })
 }
 
-fn results(ledger: Ledger, next: usize, edition: u64) -> Found {
+fn results(task_log: TaskLog, next: usize, edition: u64) -> Found {
     Found::Results {
-        ledger,
+        task_log,
         next,
         edition: edition.saturating_add(1),
     }
 }
 
 /// Makes room, and sees it to the disk: a full one is noticed before anything is run.
-pub(super) fn make_room(file: &fs::File, ledger: &Ledger) -> io::Result<()> {
-    let mut gap = vec![b' '; 4096 - line::WIDTH];
+pub(super) fn make_room(file: &fs::File, task_log: &TaskLog) -> io::Result<()> {
+    let mut gap = vec![b' '; 4096 - record::WIDTH];
     if let Some(last) = gap.last_mut() {
         *last = b'\n';
     }
-    file.write_all_at(&gap, line::WIDTH as u64)?;
+    file.write_all_at(&gap, record::WIDTH as u64)?;
     for (place, edition) in PLACES.iter().zip(1..) {
-        file.write_all_at(&encode(ledger, edition), *place)?;
+        file.write_all_at(&encode(task_log, edition), *place)?;
     }
     file.sync_data()
 }
 
 /// Writes new results, over the older ones of the two, and sees them to the disk.
-pub(super) fn write(file: &fs::File, ledger: &Ledger) -> io::Result<()> {
+pub(super) fn write(file: &fs::File, task_log: &TaskLog) -> io::Result<()> {
     match read(file)? {
         // There is no greater number: the next line would not be the newer one. Counted from the
         // beginning again, with the results that stand there in both places until they are replaced.
         Found::Results {
-            ledger: there,
+            task_log: there,
             next,
             edition: u64::MAX,
         } => {
             file.write_all_at(&encode(&there, 1), PLACES[next])?;
             file.sync_data()?;
-            file.write_all_at(&encode(ledger, 2), PLACES[1 - next])?;
+            file.write_all_at(&encode(task_log, 2), PLACES[1 - next])?;
             file.sync_data()
         }
         Found::Results { next, edition, .. } => {
-            file.write_all_at(&encode(ledger, edition), PLACES[next])?;
+            file.write_all_at(&encode(task_log, edition), PLACES[next])?;
             file.sync_data()
         }
         // Somebody emptied the file while we had it.
-        Found::Nothing | Found::Damaged => make_room(file, ledger),
+        Found::Nothing | Found::Damaged => make_room(file, task_log),
     }
 }
 
 /// Whether a ledger finds room in a line.
-pub(super) fn fits(ledger: &Ledger) -> bool {
-    ledger.text().len() <= crate::lease::once::ROOM
+pub(super) fn fits(task_log: &TaskLog) -> bool {
+    task_log.text().len() <= crate::lease::once::ROOM
 }
 
-fn encode(ledger: &Ledger, edition: u64) -> Vec<u8> {
+fn encode(task_log: &TaskLog, edition: u64) -> Vec<u8> {
     let line = Line {
-        once: ledger.clone(),
+        once: task_log.clone(),
         edition,
-        check: check(ledger, edition),
+        check: check(task_log, edition),
     };
     let mut bytes = serde_json::to_vec(&line).unwrap_or_default();
     bytes.resize(WIDTH - 1, b' ');
@@ -172,8 +172,8 @@ fn place(file: &fs::File, index: usize) -> io::Result<Place> {
 }
 
 /// FNV-1a, 64 bits: tells a torn line from a whole one, and nothing more is asked of it.
-fn check(ledger: &Ledger, edition: u64) -> String {
-    let text = format!("{edition} {}", ledger.text());
+fn check(task_log: &TaskLog, edition: u64) -> String {
+    let text = format!("{edition} {}", task_log.text());
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     });
@@ -186,8 +186,8 @@ mod tests {
     use crate::core::{Exit, Outcome};
     use crate::lease::once::Task;
 
-    fn with(key: &str) -> Ledger {
-        let mut ledger = Ledger::EMPTY;
+    fn with(key: &str) -> TaskLog {
+        let mut task_log = TaskLog::EMPTY;
         let task = Task {
             key: key.into(),
             per: None,
@@ -196,21 +196,21 @@ mod tests {
             exit: Exit::Code(0),
             over: true,
         };
-        ledger.note(&task, 0, &outcome, 7, "b", "then");
-        ledger
+        task_log.note(&task, 0, &outcome, 7, "b", "then");
+        task_log
     }
 
     /// A file whose results were written twice, the newer ones being those of `key`.
     fn file(key: &str) -> fs::File {
         let file = tempfile::tempfile().expect("a file");
-        file.write_all_at(&[b' '; line::WIDTH], 0).unwrap();
-        make_room(&file, &Ledger::EMPTY).unwrap();
+        file.write_all_at(&[b' '; record::WIDTH], 0).unwrap();
+        make_room(&file, &TaskLog::EMPTY).unwrap();
         write(&file, &with("old")).unwrap();
         write(&file, &with(key)).unwrap();
         file
     }
 
-    fn ledger(file: &fs::File) -> Ledger {
+    fn task_log(file: &fs::File) -> TaskLog {
         read(file).expect("to be read").into_ledger()
     }
 
@@ -218,12 +218,12 @@ mod tests {
     fn the_newer_line_counts_and_the_older_one_is_written_over() {
         let file = file("new");
         assert_eq!(file.metadata().unwrap().len(), LENGTH as u64);
-        assert_eq!(ledger(&file), with("new"));
+        assert_eq!(task_log(&file), with("new"));
         for key in ["a", "b", "c"] {
-            let before = ledger(&file);
+            let before = task_log(&file);
             let lines = [place(&file, 0).unwrap(), place(&file, 1).unwrap()];
             write(&file, &with(key)).unwrap();
-            assert_eq!(ledger(&file), with(key));
+            assert_eq!(task_log(&file), with(key));
             let kept = lines.iter().zip([0, 1]).any(|(was, index)| {
                 let is = place(&file, index).unwrap();
                 matches!((was, is), (Place::Whole(a, x), Place::Whole(b, y))
@@ -245,14 +245,14 @@ mod tests {
         for cut in 0..200 {
             let torn = [&fresh[..cut], &there[cut..]].concat();
             file.write_all_at(&torn, PLACES[next]).unwrap();
-            let found = ledger(&file);
+            let found = task_log(&file);
             assert!(
                 found == with("new") || found == with("fresh"),
                 "cut at {cut}"
             );
         }
         file.write_all_at(&vec![0; WIDTH], PLACES[next]).unwrap();
-        assert_eq!(ledger(&file), with("new"), "a page lost in a crash");
+        assert_eq!(task_log(&file), with("new"), "a page lost in a crash");
     }
 
     #[test]
@@ -262,10 +262,10 @@ mod tests {
                 let file = file("new");
                 let line = encode(&with("greatest"), greatest);
                 file.write_all_at(&line, place).unwrap();
-                assert_eq!(ledger(&file), with("greatest"));
+                assert_eq!(task_log(&file), with("greatest"));
                 for key in ["a", "b", "c", "d"] {
                     write(&file, &with(key)).unwrap();
-                    assert_eq!(ledger(&file), with(key), "after {greatest} at {place}");
+                    assert_eq!(task_log(&file), with(key), "after {greatest} at {place}");
                 }
             }
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Lock, UsageError, span};
 use crate::args;
-use crate::core::{After, Habits, Restart};
+use crate::core::{After, HoldPolicy, Restart};
 use crate::units::show;
 
 const DEFAULT_LIMIT: u32 = 5;
@@ -13,12 +13,12 @@ const DEFAULT_WINDOW: Duration = Duration::from_secs(300);
 /// A file's lock is handed over by the kernel at once; less than this is a mistyped unit.
 const LEAST_HOLD_OF_A_FILE: Duration = Duration::from_secs(1);
 
-pub(super) fn habits(
-    typed: &args::Habits,
+pub(super) fn hold_policy(
+    typed: &args::HoldPolicy,
     lock: &Lock,
     lease: Duration,
     poll: Duration,
-) -> Result<Habits, UsageError> {
+) -> Result<HoldPolicy, UsageError> {
     let restart = restart(typed)?;
     let max_hold = max_hold(typed, lock, lease)?;
     let min_hold = span("--min-hold", typed.min_hold.as_deref())?;
@@ -41,7 +41,7 @@ pub(super) fn habits(
             )));
         }
     }
-    Ok(Habits {
+    Ok(HoldPolicy {
         restart,
         max_hold,
         min_hold,
@@ -49,7 +49,7 @@ pub(super) fn habits(
     })
 }
 
-fn restart(typed: &args::Habits) -> Result<Option<Restart>, UsageError> {
+fn restart(typed: &args::HoldPolicy) -> Result<Option<Restart>, UsageError> {
     let after = match typed.restart {
         Some(args::Restart::OnFailure) => After::Failure,
         Some(args::Restart::Always) => After::Any,
@@ -102,7 +102,7 @@ fn restart(typed: &args::Habits) -> Result<Option<Restart>, UsageError> {
 /// A tenure shorter than a lease would be more fail-over than work: on a blob every hand-over costs
 /// a drain and a poll, and nothing of the lease's time would ever be used.
 fn max_hold(
-    typed: &args::Habits,
+    typed: &args::HoldPolicy,
     lock: &Lock,
     lease: Duration,
 ) -> Result<Option<Duration>, UsageError> {
@@ -125,7 +125,7 @@ fn max_hold(
 }
 
 fn cooldown(
-    typed: &args::Habits,
+    typed: &args::HoldPolicy,
     lock: &Lock,
     poll: Duration,
 ) -> Result<Option<Duration>, UsageError> {

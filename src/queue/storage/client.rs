@@ -22,7 +22,7 @@ const FOR_EVER: i32 = -1;
 
 /// A message as the service told it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct Received {
     pub(super) id: String,
     pub(super) receipt: String,
     pub(super) attempt: u32,
@@ -31,20 +31,20 @@ pub(super) struct Told {
 }
 
 /// The official client for one queue.
-pub(super) struct Wire {
+pub(super) struct QueueApi {
     client: QueueClient,
 }
 
-impl Wire {
+impl QueueApi {
     /// Makes the client; nothing is sent. The URL may hold a secret.
-    pub(super) fn new(queue: Url, options: &ClientOptions) -> Result<Wire, ServiceError> {
+    pub(super) fn new(queue: Url, options: &ClientOptions) -> Result<QueueApi, ServiceError> {
         let options = QueueClientOptions {
             client_options: options.clone(),
             ..QueueClientOptions::default()
         };
         let client = QueueClient::new(queue, None, Some(options));
         let client = client.map_err(|error| ServiceError::of(&error))?;
-        Ok(Wire { client })
+        Ok(QueueApi { client })
     }
 
     /// Whether the queue is there: its properties, which are of no interest.
@@ -69,7 +69,7 @@ impl Wire {
         most: usize,
         seconds: i32,
         give_up_at: Instant,
-    ) -> Result<Vec<Told>, ServiceError> {
+    ) -> Result<Vec<Received>, ServiceError> {
         let options = QueueClientReceiveMessagesOptions {
             number_of_messages: i32::try_from(most.clamp(1, 32)).ok(),
             visibility_timeout: Some(seconds),
@@ -130,7 +130,7 @@ fn written(text: &str) -> Result<Vec<u8>, ServiceError> {
 }
 
 /// The messages of an answer.
-fn read(xml: &[u8]) -> Result<Vec<Told>, ServiceError> {
+fn read(xml: &[u8]) -> Result<Vec<Received>, ServiceError> {
     let list: ReceivedMessages = from_xml(escaped(xml))
         .map_err(|_| ServiceError::Silence("unknown: the messages cannot be read".to_owned()))?;
     list.items.into_iter().flatten().map(told).collect()
@@ -161,7 +161,7 @@ fn header<'a>(headers: &'a Headers, name: &'static str) -> Option<&'a str> {
     headers.get_optional_str(&HeaderName::from_static(name))
 }
 
-fn told(message: ReceivedMessage) -> Result<Told, ServiceError> {
+fn told(message: ReceivedMessage) -> Result<Received, ServiceError> {
     let lacks = |what| ServiceError::Silence(format!("unknown: a message without {what}"));
     let id = message.message_id.ok_or_else(|| lacks("an id"))?;
     // It becomes part of a path.
@@ -169,7 +169,7 @@ fn told(message: ReceivedMessage) -> Result<Told, ServiceError> {
         return Err(lacks("a proper id"));
     }
     let count = message.dequeue_count.unwrap_or(1).max(1);
-    Ok(Told {
+    Ok(Received {
         id,
         receipt: message.pop_receipt.ok_or_else(|| lacks("a pop receipt"))?,
         attempt: u32::try_from(count).unwrap_or(u32::MAX),

@@ -12,30 +12,30 @@ use super::look::Look;
 use super::record::fits;
 use crate::clock::Instant;
 use crate::core::{Failure, Outcome, Verdict};
-use crate::lease::once::{Errand, Ledger, NoRoom, Task, tell_forgotten};
+use crate::lease::once::{NoRoom, Task, TaskClock, TaskLog, tell_forgotten};
 use crate::lease::record::Record;
 
 /// The task of one instance, and what it knows of the time.
 pub(super) struct Clock {
     task: Task,
-    errand: Mutex<Errand>,
+    clock: Mutex<TaskClock>,
 }
 
 impl Clock {
     pub(super) fn new(task: Task) -> Clock {
         Clock {
             task,
-            errand: Mutex::default(),
+            clock: Mutex::default(),
         }
     }
 
-    fn errand(&self) -> MutexGuard<'_, Errand> {
-        self.errand.lock().unwrap_or_else(PoisonError::into_inner)
+    fn clock(&self) -> MutexGuard<'_, TaskClock> {
+        self.clock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// See [`Store::period`](crate::lease::Store::period).
+    /// See [`LeaseStore::period`](crate::lease::LeaseStore::period).
     pub(super) fn period(&self) -> Option<String> {
-        self.errand().slot_text(&self.task)
+        self.clock().slot_text(&self.task)
     }
 }
 
@@ -45,16 +45,16 @@ impl Chain {
         let Some(clock) = &self.clock else {
             return Ok(None);
         };
-        if clock.task.per.is_some() && !clock.errand().has_heard() {
+        if clock.task.per.is_some() && !clock.clock().has_heard() {
             self.ask_the_time(clock)?;
         }
         let carried = self.carried(look);
-        Ok(clock.errand().verdict(&clock.task, &carried.once))
+        Ok(clock.clock().verdict(&clock.task, &carried.once))
     }
 
     /// Control is ours, and nothing runs yet: there is room for the result, and it is known which
     /// slot the run belongs to; how often it failed in it before.
-    pub(super) fn begin_task(&self, ledger: &Ledger, unread: bool) -> Result<u32, Failure> {
+    pub(super) fn begin_task(&self, task_log: &TaskLog, unread: bool) -> Result<u32, Failure> {
         let Some(clock) = &self.clock else {
             return Ok(0);
         };
@@ -63,13 +63,13 @@ impl Chain {
                 "its results cannot be read, so nobody knows what has been done: 'trafficcop reset --all' has everything done anew",
             ));
         }
-        if !ledger.has_room(&clock.task, &self.candidate.identity, fits) {
+        if !task_log.has_room(&clock.task, &self.candidate.identity, fits) {
             return Err(self.no_room());
         }
         if clock.task.per.is_some() {
             self.ask_the_time(clock)?;
         }
-        Ok(clock.errand().begin(&clock.task, ledger))
+        Ok(clock.clock().begin(&clock.task, task_log))
     }
 
     /// Notes in `record` what the run came to; not twice.
@@ -81,8 +81,8 @@ impl Chain {
             return Ok(());
         }
         let (slot, at) = {
-            let errand = clock.errand();
-            (errand.slot(), errand.stamp())
+            let clock = clock.clock();
+            (clock.slot(), clock.stamp())
         };
         let by = &self.candidate.identity;
         record
@@ -101,7 +101,7 @@ impl Chain {
         let said = self.share.time();
         let said = said.map_err(|error| self.failure("asking the server's time", &error))?;
         let asked = Instant::now();
-        clock.errand().hear(&clock.task, said.as_secs(), asked);
+        clock.clock().hear(&clock.task, said.as_secs(), asked);
         Ok(())
     }
 

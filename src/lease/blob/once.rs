@@ -5,12 +5,12 @@
 //! lease, on the condition that nobody wrote since: so an announcement that is still on its way
 //! cannot take it away again, and neither can a record of an earlier attempt.
 
-use super::notes::{self, Notes};
+use super::metadata::{self, Metadata};
 use super::{Blob, Held, is_gone};
 use crate::azure::Operation;
 use crate::clock::Instant;
 use crate::core::{Failure, Outcome};
-use crate::lease::once::{Ledger, NoRoom, Task, tell_forgotten};
+use crate::lease::once::{NoRoom, Task, TaskLog, tell_forgotten};
 
 /// How often a record is written anew in one attempt because something else was written meanwhile.
 const ROUNDS: usize = 4;
@@ -26,20 +26,20 @@ impl Blob {
     /// What the service's clock said in an answer that came just now.
     pub(super) fn hear(&self, date: Option<u64>) {
         if let (Some(task), Some(date)) = (&self.task, date) {
-            self.state().errand.hear(task, date, Instant::now());
+            self.state().clock.hear(task, date, Instant::now());
         }
     }
 
     /// Whether there is anything to get control for.
-    pub(super) fn check_task(&self, notes: &Notes) -> Result<(), Failure> {
+    pub(super) fn check_task(&self, metadata: &Metadata) -> Result<(), Failure> {
         let Some(task) = &self.task else {
             return Ok(());
         };
-        if notes.others.keys().any(|key| notes::is_once(key)) {
+        if metadata.others.keys().any(|key| metadata::is_once(key)) {
             return Err(self.fatal("the metadata trafficcop_once of", "cannot be read, so nobody knows what has been done: correct it, or remove it to have everything done anew"));
         }
-        let verdict = self.state().errand.verdict(task, ledger(notes));
-        verdict.map_or(Ok(()), |verdict| Err(Failure::Over(verdict)))
+        let verdict = self.state().clock.verdict(task, task_log(metadata));
+        verdict.map_or(Ok(()), |verdict| Err(Failure::AlreadyDone(verdict)))
     }
 
     /// Before a run, under the lease: which slot it belongs to, and whether its result will find room.
@@ -48,17 +48,17 @@ impl Blob {
             return Ok(());
         };
         let mut state = self.state();
-        if task.per.is_some() && !state.errand.has_heard() {
+        if task.per.is_some() && !state.clock.has_heard() {
             return Err(Failure::Transient {
                 why: "the service's answers lack a Date, so it is not known which slot it is"
                     .into(),
                 retry_after: None,
             });
         }
-        let ledger = &held.record.once;
-        state.errand.begin(task, ledger);
-        if ledger.has_room(task, &self.config.candidate.identity, |ledger| {
-            fits(held, ledger)
+        let task_log = &held.record.once;
+        state.clock.begin(task, task_log);
+        if task_log.has_room(task, &self.config.candidate.identity, |task_log| {
+            fits(held, task_log)
         }) {
             return Ok(());
         }
@@ -72,12 +72,12 @@ impl Blob {
     pub(super) fn failed(&self, held: &Held) -> u32 {
         let task = self.task.as_ref();
         task.map_or(0, |task| {
-            let slot = self.state().errand.slot();
+            let slot = self.state().clock.slot();
             held.record.once.failed(task, slot)
         })
     }
 
-    /// See [`Store::record`](crate::lease::Store::record).
+    /// See [`LeaseStore::record`](crate::lease::LeaseStore::record).
     pub(super) async fn write_outcome(
         &self,
         outcome: &Outcome,
@@ -93,11 +93,11 @@ impl Blob {
             };
             let mut next = held.clone();
             self.note(task, &mut next, outcome)?;
-            let metadata = notes::write(&next.others, &next.record);
+            let metadata = metadata::write(&next.others, &next.record);
             let etag = held.etag.as_deref();
             let unanswered = self.begin_to_write();
             let written = self
-                .wire
+                .client
                 .set_metadata(&held.id, etag, &metadata, give_up_at);
             let trouble = match written.await {
                 Ok(etag) => {
@@ -117,16 +117,16 @@ impl Blob {
                 return Err(trouble.doubt(Operation::Record));
             }
             // Something of ours was written whose reply we did not get: the result itself, perhaps.
-            let view = match self.wire.look(Some(&held.id), give_up_at).await {
+            let view = match self.client.look(Some(&held.id), give_up_at).await {
                 Ok(view) => view,
                 Err(trouble) if is_gone(&trouble) => return Err(lost(trouble.why())),
                 Err(trouble) => return Err(trouble.doubt(Operation::Look)),
             };
-            let there = ledger(&view.notes).clone();
+            let there = task_log(&view.metadata).clone();
             let done = there.bears(task, held.record.token);
             let mut known = held;
             known.etag = view.etag;
-            known.others = view.notes.others;
+            known.others = view.metadata.others;
             known.record.once = there;
             known.unanswered = false;
             self.replace_held(known);
@@ -151,12 +151,12 @@ impl Blob {
     fn note(&self, task: &Task, next: &mut Held, outcome: &Outcome) -> Result<(), Failure> {
         let (slot, at) = {
             let state = self.state();
-            (state.errand.slot(), state.errand.stamp())
+            (state.clock.slot(), state.clock.stamp())
         };
-        let mut ledger = std::mem::take(&mut next.record.once);
+        let mut task_log = std::mem::take(&mut next.record.once);
         let (token, by) = (next.record.token, &self.config.candidate.identity);
-        ledger.note(task, slot, outcome, token, by, &at);
-        match ledger.fit(task, |ledger| fits(next, ledger)) {
+        task_log.note(task, slot, outcome, token, by, &at);
+        match task_log.fit(task, |task_log| fits(next, task_log)) {
             Ok(forgotten) => tell_forgotten(&forgotten),
             Err(NoRoom) => {
                 return Err(self.fatal(
@@ -165,7 +165,7 @@ impl Blob {
                 ));
             }
         }
-        next.record.once = ledger;
+        next.record.once = task_log;
         Ok(())
     }
 
@@ -186,16 +186,16 @@ impl Blob {
     }
 }
 
-fn ledger(notes: &Notes) -> &Ledger {
-    static NOTHING: Ledger = Ledger::EMPTY;
-    notes
+fn task_log(metadata: &Metadata) -> &TaskLog {
+    static NOTHING: TaskLog = TaskLog::EMPTY;
+    metadata
         .record
         .as_ref()
         .map_or(&NOTHING, |record| &record.once)
 }
 
-fn fits(held: &Held, ledger: &Ledger) -> bool {
-    notes::fits(&held.others, &held.record, ledger)
+fn fits(held: &Held, task_log: &TaskLog) -> bool {
+    metadata::fits(&held.others, &held.record, task_log)
 }
 
 fn lost(why: String) -> Failure {

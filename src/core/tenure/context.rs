@@ -5,13 +5,13 @@
 
 use std::time::Duration;
 
-use super::control::Control;
+use super::held_lease::HeldLease;
 use super::holding::Charge;
 use super::{Phase, Releasing, Rules};
 use crate::clock::Instant;
 use crate::core::budget::{ATTEMPT, RETRY};
-use crate::core::retry::Chance;
-use crate::core::{Action, Cause, Cordon, Ending, Event, Notice, Sight};
+use crate::core::retry::Jitter;
+use crate::core::{Action, Cause, Cordon, Ending, Event, HolderInfo, Notice};
 
 /// How long whoever looks once asks a store that does not answer: what may have been obtained is
 /// undone afterwards, and all of it is to be over in five seconds.
@@ -25,7 +25,7 @@ const REMINDER: Duration = Duration::from_secs(60);
 const ECHO: Duration = Duration::from_millis(100);
 
 /// What a command gets to end in any case, however soon a cordoned machine goes away: a clock that
-/// is wrong must not turn a drain into a kill.
+/// is wrong must not step a drain into a kill.
 const LEAST_GRACE: Duration = Duration::from_secs(5);
 
 /// For giving control away before a cordoned machine goes away.
@@ -42,14 +42,14 @@ const SIGTERM: i32 = 15;
 
 /// One step: its moment, and what is to be done.
 #[derive(Debug)]
-pub(super) struct Turn {
+pub(super) struct Step {
     pub(super) now: Instant,
     actions: Vec<Action>,
 }
 
-impl Turn {
-    pub(super) fn at(now: Instant) -> Turn {
-        Turn {
+impl Step {
+    pub(super) fn at(now: Instant) -> Step {
+        Step {
             now,
             actions: Vec::new(),
         }
@@ -60,10 +60,10 @@ impl Turn {
     }
 
     /// The guardian's deadlines go before everything that could block.
-    pub(super) fn extend(&mut self, control: &Control) {
+    pub(super) fn extend(&mut self, held_lease: &HeldLease) {
         let extend = Action::Extend {
-            term_at: control.term_at(),
-            kill_at: control.kill_at(),
+            term_at: held_lease.term_at(),
+            kill_at: held_lease.kill_at(),
         };
         self.actions.insert(0, extend);
     }
@@ -90,9 +90,9 @@ pub(super) enum Stop {
 
 /// See the module's text.
 #[derive(Debug)]
-pub(super) struct Campaign {
+pub(super) struct Context {
     pub(super) rules: Rules,
-    pub(super) chance: Chance,
+    pub(super) jitter: Jitter,
     began: Instant,
     /// When the first attempt to acquire was sent.
     first_sent: Option<Instant>,
@@ -106,22 +106,22 @@ pub(super) struct Campaign {
     standing: bool,
     /// An unanswered attempt to acquire may have obtained the lease.
     ambiguous: bool,
-    seen: Option<Sight>,
+    seen: Option<HolderInfo>,
     doubt: Option<String>,
     /// When people were told of it last.
     told_doubt: Instant,
     stop: Option<(i32, Instant)>,
     /// This machine must not have control.
     cordon: Option<Cordon>,
-    /// We stand aside for it, and people know.
+    /// We are cordoned because of it, and people know.
     aside: bool,
     pub(super) guardian_lost: bool,
 }
 
-impl Campaign {
-    pub(super) fn new(rules: Rules, now: Instant) -> Campaign {
-        Campaign {
-            chance: Chance::new(rules.seed),
+impl Context {
+    pub(super) fn new(rules: Rules, now: Instant) -> Context {
+        Context {
+            jitter: Jitter::new(rules.seed),
             rules,
             began: now,
             first_sent: None,
@@ -208,20 +208,20 @@ impl Campaign {
     /// From one round to the next: a poll, or a retry where the store wakes us.
     pub(super) fn cool_down(&mut self) -> Duration {
         let base = self.rules.poll.unwrap_or(RETRY);
-        self.chance.spread(base)
+        self.jitter.spread(base)
     }
 
     /// From handing control over to the next attempt to get it: long enough for others to take it.
     pub(super) fn stand_back(&self) -> Duration {
         // Who is woken by the store has it before we could look.
         let others = self.rules.poll.map_or(WOKEN, |poll| 2 * poll);
-        self.rules.habits.cooldown.unwrap_or(others)
+        self.rules.hold_policy.cooldown.unwrap_or(others)
     }
 
     /// When a tenure has been long enough.
-    pub(super) fn hands_over_at(&self, control: &Control) -> Instant {
-        let max_hold = self.rules.habits.max_hold;
-        max_hold.map_or(Instant::FOREVER, |span| control.began() + span)
+    pub(super) fn hands_over_at(&self, held_lease: &HeldLease) -> Instant {
+        let max_hold = self.rules.hold_policy.max_hold;
+        max_hold.map_or(Instant::FOREVER, |span| held_lease.began() + span)
     }
 
     /// After which back-off, and as which restart, a command that ended is started again; `None`
@@ -231,25 +231,25 @@ impl Campaign {
         charge: &mut Charge,
         now: Instant,
     ) -> Option<(Duration, u32)> {
-        let rule = self.rules.habits.restart.as_ref()?;
+        let rule = self.rules.hold_policy.restart.as_ref()?;
         let ran = charge.ran(now);
         charge.history.next(rule, ran, now)
     }
 
     /// The store answered.
-    pub(super) fn answered(&mut self, turn: &mut Turn) {
+    pub(super) fn answered(&mut self, step: &mut Step) {
         self.contacted = true;
         self.ambiguous = false;
         if self.doubt.take().is_some() {
-            turn.report(Notice::Recovered);
+            step.report(Notice::Recovered);
         }
     }
 
     /// The store did not answer as hoped; said at once, and once a minute until it does.
-    pub(super) fn doubts(&mut self, turn: &mut Turn, why: String, term_at: Option<Instant>) {
-        if self.doubt.is_none() || turn.now >= self.told_doubt + REMINDER {
-            self.told_doubt = turn.now;
-            turn.report(Notice::Doubt {
+    pub(super) fn doubts(&mut self, step: &mut Step, why: String, term_at: Option<Instant>) {
+        if self.doubt.is_none() || step.now >= self.told_doubt + REMINDER {
+            self.told_doubt = step.now;
+            step.report(Notice::Doubt {
                 why: why.clone(),
                 term_at,
             });
@@ -269,25 +269,25 @@ impl Campaign {
 
     /// Whether the next look comes at the pace of the one before: nothing was seen before the
     /// first, and a drain changes it.
-    pub(super) fn keeps_the_pace(&self, sight: &Sight) -> bool {
+    pub(super) fn keeps_the_pace(&self, sight: &HolderInfo) -> bool {
         let before = self.seen.as_ref();
         before.is_some_and(|seen| seen.draining == sight.draining)
     }
 
     /// Somebody else holds the lock; said when it is news.
-    pub(super) fn sees(&mut self, turn: &mut Turn, mut sight: Sight) {
+    pub(super) fn sees(&mut self, step: &mut Step, mut sight: HolderInfo) {
         // Each renewal is nobody's news.
         sight.expires = None;
         if self.seen.as_ref() != Some(&sight) {
-            turn.report(Notice::StandingBy(sight.clone()));
+            step.report(Notice::StandingBy(sight.clone()));
             self.seen = Some(sight);
         }
     }
 
     /// There is time until the next attempt: what runs without control may run.
-    pub(super) fn stands_by(&mut self, turn: &mut Turn) {
+    pub(super) fn stands_by(&mut self, step: &mut Step) {
         if !std::mem::replace(&mut self.standing, true) {
-            turn.act(Action::StandBy);
+            step.act(Action::StandBy);
         }
     }
 
@@ -299,14 +299,14 @@ impl Campaign {
     }
 
     /// Takes in what an event says of cordons, whatever else it means.
-    pub(super) fn hears_of_cordons(&mut self, turn: &mut Turn, event: &Event) {
+    pub(super) fn hears_of_cordons(&mut self, step: &mut Step, event: &Event) {
         if let Event::Cordoned(cordon) = event {
             self.cordoned(cordon.clone());
         }
         if *event == Event::Uncordoned {
             self.cordon = None;
             if std::mem::take(&mut self.aside) {
-                turn.report(Notice::Uncordoned);
+                step.report(Notice::Uncordoned);
             }
         }
     }
@@ -339,13 +339,13 @@ impl Campaign {
     }
 
     /// We do not compete while this machine is cordoned; said once for each cordon.
-    pub(super) fn stands_aside(&mut self, turn: &mut Turn) -> bool {
+    pub(super) fn stands_aside(&mut self, step: &mut Step) -> bool {
         let Some(cordon) = &self.cordon else {
             return false;
         };
         if !std::mem::replace(&mut self.aside, true) {
             let why = cordon.why.clone();
-            turn.report(Notice::StandingAside { why });
+            step.report(Notice::Cordoned { why });
             // Whoever is in control by then is news.
             self.seen = None;
         }
@@ -372,9 +372,9 @@ impl Campaign {
 
     /// Ends an instance that runs nothing and was granted nothing, undoing first what an
     /// unanswered attempt may have obtained.
-    pub(super) fn leave(&mut self, turn: &mut Turn, cause: Cause) -> Phase {
+    pub(super) fn leave(&mut self, step: &mut Step, cause: Cause) -> Phase {
         if self.ambiguous {
-            return Releasing::of_a_maybe(self, turn, cause);
+            return Releasing::of_a_maybe(self, step, cause);
         }
         Phase::Done(Ending {
             cause,

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::campaign::{Campaign, Turn};
+use super::context::{Context, Step};
 use crate::clock::Instant;
 use crate::core::budget::{ATTEMPT, RETRY};
 use crate::core::{Action, Budget, Failure, Grant};
@@ -16,9 +16,9 @@ const MARGIN: Duration = Duration::from_secs(1);
 /// A lease that is being broken can be broken again, and less of it left: asked for this often.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// Control, from the grant until it is given back, lost or run out.
+/// HeldLease, from the grant until it is given back, lost or run out.
 #[derive(Debug)]
-pub(super) struct Control {
+pub(super) struct HeldLease {
     budget: Option<Budget>,
     token: u64,
     failed: u32,
@@ -57,10 +57,10 @@ pub(super) enum Answer {
     Lost(String),
 }
 
-impl Control {
-    pub(super) fn new(budget: Option<Budget>, grant: Grant, now: Instant) -> Control {
+impl HeldLease {
+    pub(super) fn new(budget: Option<Budget>, grant: Grant, now: Instant) -> HeldLease {
         let t0 = grant.t0.min(now);
-        Control {
+        HeldLease {
             budget,
             token: grant.token,
             failed: grant.failed,
@@ -148,21 +148,21 @@ impl Control {
     }
 
     /// Sends a renewal if one is due and an answer before `limit` is possible.
-    pub(super) fn renew_if_due(&mut self, turn: &mut Turn, limit: Instant) {
+    pub(super) fn renew_if_due(&mut self, step: &mut Step, limit: Instant) {
         let Renewal::Due(at) = self.renewal else {
             return;
         };
-        if turn.now >= self.kill_at() {
+        if step.now >= self.kill_at() {
             self.renewal = Renewal::Over;
-        } else if turn.now >= at && turn.now < limit {
+        } else if step.now >= at && step.now < limit {
             let attempt = self.budget.map_or(ATTEMPT, |b| b.attempt);
-            let give_up_at = limit.min(turn.now + attempt);
+            let give_up_at = limit.min(step.now + attempt);
             self.renewal = Renewal::InFlight {
-                sent: turn.now,
+                sent: step.now,
                 give_up_at,
             };
-            self.asked = turn.now;
-            turn.act(Action::Renew { give_up_at });
+            self.asked = step.now;
+            step.act(Action::Renew { give_up_at });
         }
     }
 
@@ -185,7 +185,7 @@ impl Control {
     /// Takes in the answer to a renewal that was sent at `t0` and had to be answered by `limit`.
     pub(super) fn renewed(
         &mut self,
-        campaign: &mut Campaign,
+        context: &mut Context,
         now: Instant,
         t0: Instant,
         reply: Result<(), Failure>,
@@ -204,16 +204,16 @@ impl Control {
             }
             Err(Failure::Transient { why, retry_after }) => {
                 // The service's wish is granted as long as one attempt remains before the limit.
-                self.retry(campaign, now, retry_after, limit - self.pace());
+                self.retry(context, now, retry_after, limit - self.pace());
                 Answer::Doubt(why)
             }
             Err(Failure::Fatal { why, .. }) => {
-                self.retry(campaign, now, None, limit);
+                self.retry(context, now, None, limit);
                 Answer::Doubt(why)
             }
             // No answer to this question: it proves nothing.
-            Err(over @ Failure::Over(_)) => {
-                self.retry(campaign, now, None, limit);
+            Err(over @ Failure::AlreadyDone(_)) => {
+                self.retry(context, now, None, limit);
                 Answer::Doubt(over.to_string())
             }
         }
@@ -240,14 +240,14 @@ impl Control {
 
     fn retry(
         &mut self,
-        campaign: &mut Campaign,
+        context: &mut Context,
         now: Instant,
         asked: Option<Duration>,
         latest: Instant,
     ) {
         if let Renewal::InFlight { sent, .. } = self.renewal {
             let pace = self.pace();
-            let at = campaign.chance.again_within(pace, sent, now, asked, latest);
+            let at = context.jitter.again_within(pace, sent, now, asked, latest);
             self.renewal = Renewal::Due(at);
         }
     }

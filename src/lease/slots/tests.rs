@@ -53,13 +53,13 @@ impl Lock {
 }
 
 #[async_trait]
-impl Store for Lock {
+impl LeaseStore for Lock {
     fn name(&self) -> &str {
         &self.name
     }
 
-    fn terms(&self) -> Terms {
-        Terms {
+    fn info(&self) -> StoreInfo {
+        StoreInfo {
             lease: None,
             wakes: true,
         }
@@ -77,9 +77,9 @@ impl Store for Lock {
         };
         match self.fate() {
             Fate::Free => Ok(grant()),
-            Fate::Taken | Fate::Stolen => Err(Failure::Held(Sight {
+            Fate::Taken | Fate::Stolen => Err(Failure::Held(HolderInfo {
                 holder: Some(format!("holder of {}", self.slot)),
-                ..Sight::default()
+                ..HolderInfo::default()
             })),
             Fate::Mute | Fate::LosesTheAnswer => {
                 grant();
@@ -118,7 +118,7 @@ impl Store for Lock {
         Ok(())
     }
 
-    async fn freed(&self) {}
+    async fn until_free(&self) {}
 
     fn descriptor(&self) -> io::Result<Option<OwnedFd>> {
         Ok(None)
@@ -141,7 +141,7 @@ fn slots(first: u32, fates: &[Fate]) -> (Slots, Arc<World>) {
             name: format!("locks/x.{slot}"),
             slot,
             world: Arc::clone(&theirs),
-        }) as Arc<dyn Store>)
+        }) as Arc<dyn LeaseStore>)
     };
     let count = u32::try_from(fates.len()).unwrap();
     let store = open(first).unwrap();
@@ -177,7 +177,7 @@ async fn an_attempt_looks_at_four_slots_and_the_next_one_goes_on_there() {
     for _ in 0..3 {
         let held = slots.acquire(later()).await;
         // The same every time, or the log would tell of every look.
-        assert_eq!(held, Err(Failure::Held(Sight::default())));
+        assert_eq!(held, Err(Failure::Held(HolderInfo::default())));
         let asked = world.asked();
         assert_eq!(asked.len(), 4);
         all.extend(asked);
@@ -289,7 +289,7 @@ fn instances_begin_at_different_slots() {
             create: true,
         };
         let slots = Slots::of_files(config, 8).unwrap();
-        assert!(!slots.terms().wakes);
+        assert!(!slots.info().wakes);
     }
     // One of them each: 32 times the same is what chance does not do.
     let files = std::fs::read_dir(directory.path()).unwrap().count();

@@ -5,7 +5,7 @@ use clap::{Args, ValueEnum};
 /// The flags.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Restarts and handing control round")]
-pub struct Habits {
+pub struct HoldPolicy {
     /// Start a command that ended by itself again, while control is kept [default: never]
     ///
     /// After a back-off of 1 second that doubles up to 30, and begins anew when the command was up for a
@@ -39,7 +39,7 @@ pub struct Habits {
     #[arg(long, value_name = "D", env = "TRAFFICCOP_MIN_HOLD")]
     pub min_hold: Option<String>,
 
-    /// How long to stand back after control was handed over [default: twice --poll; 500ms on a local file]
+    /// How long to cool down (not to compete) after control was handed over [default: twice --poll; 500ms on a local file]
     #[arg(long, value_name = "D", env = "TRAFFICCOP_COOLDOWN")]
     pub cooldown: Option<String>,
 }

@@ -13,13 +13,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use super::failures::{lost, transient};
-use super::results::{self, Found};
+use super::errors::{lost, transient};
+use super::once_log::{self, Found};
 use super::store::{File, Place};
-use super::{line, opening};
+use super::{open, record};
 use crate::clock::Instant;
 use crate::core::{Failure, Outcome};
-use crate::lease::once::{Errand, Ledger, NoRoom, Task, tell_forgotten};
+use crate::lease::once::{NoRoom, Task, TaskClock, TaskLog, tell_forgotten};
 
 /// Whoever has the lock writes its record at once; a standby that looks in between waits for it.
 const MOMENT: Duration = Duration::from_millis(20);
@@ -28,24 +28,24 @@ const MOMENTS: usize = 10;
 /// The task of one instance.
 pub(super) struct Duty {
     task: Task,
-    errand: Mutex<Errand>,
+    clock: Mutex<TaskClock>,
 }
 
 impl Duty {
     pub(super) fn new(task: Task) -> Duty {
         Duty {
             task,
-            errand: Mutex::default(),
+            clock: Mutex::default(),
         }
     }
 
-    fn errand(&self) -> MutexGuard<'_, Errand> {
-        self.errand.lock().unwrap_or_else(PoisonError::into_inner)
+    fn clock(&self) -> MutexGuard<'_, TaskClock> {
+        self.clock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// See [`Store::period`](crate::lease::Store::period).
+    /// See [`LeaseStore::period`](crate::lease::LeaseStore::period).
     pub(super) fn period(&self) -> Option<String> {
-        self.errand().slot_text(&self.task)
+        self.clock().slot_text(&self.task)
     }
 }
 
@@ -61,14 +61,14 @@ impl File {
 impl Place {
     /// What there is to say when another has the lock.
     pub(super) fn held(&self, file: &fs::File) -> Failure {
-        let held = Failure::Held(opening::sight(file));
+        let held = Failure::Held(open::sight(file));
         let Some(duty) = &self.duty else {
             return held;
         };
-        if duty.task.per.is_some() && !duty.errand().has_heard() {
+        if duty.task.per.is_some() && !duty.clock().has_heard() {
             for _ in 0..MOMENTS {
                 let whole = file.metadata().map_or(0, |found| found.len());
-                if whole >= line::WIDTH as u64 {
+                if whole >= record::WIDTH as u64 {
                     break;
                 }
                 thread::sleep(MOMENT);
@@ -78,17 +78,18 @@ impl Place {
                 tracing::debug!(%error, "the file system's clock cannot be asked without the lock");
             }
         }
-        let Ok(Found::Results { ledger, .. }) = results::read(file) else {
+        let Ok(Found::Results { task_log, .. }) = once_log::read(file) else {
             return held;
         };
-        let verdict = duty.errand().verdict(&duty.task, &ledger);
-        verdict.map_or(held, Failure::Over)
+        let verdict = duty.clock().verdict(&duty.task, &task_log);
+        verdict.map_or(held, Failure::AlreadyDone)
     }
 
     /// Under the lock, before anything is written: the results there are, if the task is still to
     /// be done, and how often it has failed.
-    pub(super) fn results(&self, file: &fs::File) -> Result<Ledger, Failure> {
-        let found = results::read(file).map_err(|error| self.results_failure("reading", &error))?;
+    pub(super) fn results(&self, file: &fs::File) -> Result<TaskLog, Failure> {
+        let found =
+            once_log::read(file).map_err(|error| self.results_failure("reading", &error))?;
         let Some(duty) = &self.duty else {
             return Ok(found.into_ledger());
         };
@@ -101,41 +102,41 @@ impl Place {
                 denied: false,
             });
         }
-        let ledger = found.into_ledger();
-        let whole = file.metadata().map_or(0, |found| found.len()) >= line::WIDTH as u64;
+        let task_log = found.into_ledger();
+        let whole = file.metadata().map_or(0, |found| found.len()) >= record::WIDTH as u64;
         if duty.task.per.is_some() && whole {
             self.ask_the_time(duty, file)
                 .map_err(|error| self.results_failure("asking the time by", &error))?;
         }
-        match duty.errand().verdict(&duty.task, &ledger) {
-            Some(verdict) => Err(Failure::Over(verdict)),
-            None => Ok(ledger),
+        match duty.clock().verdict(&duty.task, &task_log) {
+            Some(verdict) => Err(Failure::AlreadyDone(verdict)),
+            None => Ok(task_log),
         }
     }
 
     /// Under the lock, when the record was written: there is room for the result, and it is known
     /// which slot the run belongs to; how often it failed in it before.
-    pub(super) fn begin_duty(&self, file: &fs::File, ledger: &Ledger) -> Result<u32, Failure> {
+    pub(super) fn begin_duty(&self, file: &fs::File, task_log: &TaskLog) -> Result<u32, Failure> {
         let Some(duty) = &self.duty else {
             return Ok(0);
         };
         let failed = |error| self.results_failure("making room for", &error);
-        if results::read(file).map_err(failed)? == Found::Nothing {
-            results::make_room(file, ledger).map_err(failed)?;
+        if once_log::read(file).map_err(failed)? == Found::Nothing {
+            once_log::make_room(file, task_log).map_err(failed)?;
         }
-        if !ledger.has_room(&duty.task, &self.candidate.identity, results::fits) {
+        if !task_log.has_room(&duty.task, &self.candidate.identity, once_log::fits) {
             return Err(self.no_room());
         }
-        if duty.task.per.is_some() && !duty.errand().has_heard() {
+        if duty.task.per.is_some() && !duty.clock().has_heard() {
             self.ask_the_time(duty, file)
                 .map_err(|error| self.results_failure("asking the time by", &error))?;
         }
-        Ok(duty.errand().begin(&duty.task, ledger))
+        Ok(duty.clock().begin(&duty.task, task_log))
     }
 
     /// Writes down what the run came to.
     pub(super) fn record(&self, outcome: &Outcome) -> Result<(), Failure> {
-        let Some((file, mut record)) = self.desk.tenure() else {
+        let Some((file, mut record)) = self.waiter.tenure() else {
             return Err(lost(&self.path, "its lock is not ours"));
         };
         let Some(duty) = &self.duty else {
@@ -146,30 +147,30 @@ impl Place {
         };
         // What stands there counts, and not what was read when the tenure began: somebody may have
         // had a result forgotten since (`reset --force`).
-        if let Ok(Found::Results { ledger, .. }) = results::read(&file) {
-            record.once = ledger;
+        if let Ok(Found::Results { task_log, .. }) = once_log::read(&file) {
+            record.once = task_log;
         }
         // Not twice, if an attempt before this one succeeded without our hearing of it.
         if !record.once.bears(&duty.task, record.token) {
             let (slot, at) = {
-                let errand = duty.errand();
-                (errand.slot(), errand.stamp())
+                let clock = duty.clock();
+                (clock.slot(), clock.stamp())
             };
             let by = &self.candidate.identity;
-            let ledger = &mut record.once;
-            ledger.note(&duty.task, slot, outcome, record.token, by, &at);
-            match ledger.fit(&duty.task, results::fits) {
+            let task_log = &mut record.once;
+            task_log.note(&duty.task, slot, outcome, record.token, by, &at);
+            match task_log.fit(&duty.task, once_log::fits) {
                 Ok(forgotten) => tell_forgotten(&forgotten),
                 Err(NoRoom) => return Err(self.no_room()),
             }
         }
-        results::write(&file, &record.once).map_err(|error| {
+        once_log::write(&file, &record.once).map_err(|error| {
             transient(format!(
                 "{}: writing the result: {error}",
                 self.path.display()
             ))
         })?;
-        self.desk.set_record(record);
+        self.waiter.set_record(record);
         // Nobody finds what was written into a file that is not at the path any more, and a lock
         // that was lost meanwhile is somebody else's.
         self.confirm()
@@ -178,13 +179,13 @@ impl Place {
     /// Has the file system tell its time.
     fn ask_the_time(&self, duty: &Duty, file: &fs::File) -> io::Result<()> {
         let found = file.metadata()?;
-        if found.len() < line::WIDTH as u64 {
+        if found.len() < record::WIDTH as u64 {
             return Err(io::Error::other("it has no record yet"));
         }
-        file.write_all_at(b"\n", line::WIDTH as u64 - 1)?;
+        file.write_all_at(b"\n", record::WIDTH as u64 - 1)?;
         let asked = Instant::now();
         let said = u64::try_from(file.metadata()?.mtime()).unwrap_or(0);
-        duty.errand().hear(&duty.task, said, asked);
+        duty.clock().hear(&duty.task, said, asked);
         Ok(())
     }
 

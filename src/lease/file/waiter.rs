@@ -60,15 +60,15 @@ struct State {
 }
 
 /// See the text of this file.
-pub(super) struct Desk {
+pub(super) struct Waiter {
     state: Mutex<State>,
     changed: Notify,
     settled: Condvar,
 }
 
-impl Desk {
-    pub(super) fn new(file: fs::File) -> Desk {
-        Desk {
+impl Waiter {
+    pub(super) fn new(file: fs::File) -> Waiter {
+        Waiter {
             state: Mutex::new(State {
                 phase: Phase::Idle,
                 file: Arc::new(file),
@@ -116,10 +116,10 @@ impl Desk {
     }
 
     /// Begins an attempt (or a release); it ends with the grip.
-    pub(super) fn begin(self: &Arc<Desk>) -> Grip {
+    pub(super) fn begin(self: &Arc<Waiter>) -> LockGuard {
         self.state().phase = Phase::Busy;
-        Grip {
-            desk: Arc::clone(self),
+        LockGuard {
+            waiter: Arc::clone(self),
             locked: None,
             kept: false,
         }
@@ -127,7 +127,7 @@ impl Desk {
 
     /// Resolves when a waiter has obtained the lock (and keeps it for the next attempt), or has
     /// failed in a way that an attempt will tell.
-    pub(super) async fn freed(self: &Arc<Desk>) {
+    pub(super) async fn until_free(self: &Arc<Waiter>) {
         let mut listening = Listening::new(self);
         loop {
             let changed = self.changed.notified();
@@ -148,13 +148,13 @@ impl Desk {
         }
     }
 
-    fn start_waiter(self: &Arc<Desk>, state: &mut State) {
+    fn start_waiter(self: &Arc<Waiter>, state: &mut State) {
         let file = Arc::clone(&state.file);
         state.waiters += 1;
-        let (desk, me, on) = (Arc::clone(self), state.waiters, Arc::clone(&file));
+        let (waiter, me, on) = (Arc::clone(self), state.waiters, Arc::clone(&file));
         let started = thread::Builder::new()
             .name("lock-waiter".into())
-            .spawn(move || desk.wait(me, &on));
+            .spawn(move || waiter.wait(me, &on));
         match started {
             Ok(_detached) => state.waiting_on = Some(file),
             // The attempt that follows needs a thread too, and tells why there is none.
@@ -215,13 +215,13 @@ impl Desk {
 }
 
 /// An attempt or a release under way. Dropped, it unlocks what it locked, unless that was kept.
-pub(super) struct Grip {
-    desk: Arc<Desk>,
+pub(super) struct LockGuard {
+    waiter: Arc<Waiter>,
     locked: Option<Arc<fs::File>>,
     kept: bool,
 }
 
-impl Grip {
+impl LockGuard {
     /// This attempt has locked `file` (or is to unlock it, whoever of us locked it).
     pub(super) fn take(&mut self, file: &Arc<fs::File>) {
         self.locked = Some(Arc::clone(file));
@@ -232,19 +232,19 @@ impl Grip {
         if let Some(old) = self.locked.take() {
             unlock_quietly(&old);
         }
-        let mut state = self.desk.state();
+        let mut state = self.waiter.state();
         state.file = Arc::new(file);
         state.debt = None;
-        self.desk.settled.notify_all();
+        self.waiter.settled.notify_all();
     }
 
     /// A tenure stands on the lock from now on.
     pub(super) fn keep(mut self) {
         self.kept = true;
-        let mut state = self.desk.state();
+        let mut state = self.waiter.state();
         state.phase = Phase::Held;
         state.debt = None;
-        self.desk.settled.notify_all();
+        self.waiter.settled.notify_all();
     }
 
     /// Unlocks, and tells whether that went well.
@@ -255,7 +255,7 @@ impl Grip {
     }
 }
 
-impl Drop for Grip {
+impl Drop for LockGuard {
     fn drop(&mut self) {
         if self.kept {
             return;
@@ -264,33 +264,36 @@ impl Drop for Grip {
         if let Some(file) = self.locked.take() {
             unlock_quietly(&file);
         }
-        let mut state = self.desk.state();
+        let mut state = self.waiter.state();
         state.phase = Phase::Idle;
         state.record = None;
-        self.desk.drop_debt(&mut state);
-        self.desk.changed.notify_waiters();
+        self.waiter.drop_debt(&mut state);
+        self.waiter.changed.notify_waiters();
     }
 }
 
 /// A future that waits to hear that the lock is free.
 struct Listening<'a> {
-    desk: &'a Desk,
+    waiter: &'a Waiter,
     heard: bool,
 }
 
 impl<'a> Listening<'a> {
-    fn new(desk: &'a Desk) -> Listening<'a> {
-        desk.state().listeners += 1;
-        Listening { desk, heard: false }
+    fn new(waiter: &'a Waiter) -> Listening<'a> {
+        waiter.state().listeners += 1;
+        Listening {
+            waiter,
+            heard: false,
+        }
     }
 }
 
 impl Drop for Listening<'_> {
     fn drop(&mut self) {
-        let mut state = self.desk.state();
+        let mut state = self.waiter.state();
         state.listeners -= 1;
         if !self.heard && state.listeners == 0 {
-            self.desk.drop_debt(&mut state);
+            self.waiter.drop_debt(&mut state);
         }
     }
 }

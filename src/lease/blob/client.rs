@@ -20,7 +20,7 @@ use azure_storage_blob::{
 
 use futures::TryStreamExt as _;
 
-use super::notes::{self, Notes};
+use super::metadata::{self, Metadata};
 use crate::azure::{ServiceError, limited};
 use crate::clock::Instant;
 
@@ -43,7 +43,7 @@ pub(super) enum LeaseState {
 pub(super) struct View {
     pub(super) lease: LeaseState,
     pub(super) etag: Option<String>,
-    pub(super) notes: Notes,
+    pub(super) metadata: Metadata,
     /// The service's clock, in seconds of the Unix epoch.
     pub(super) date: Option<u64>,
 }
@@ -62,18 +62,18 @@ pub(super) struct Around {
 }
 
 /// The official clients for one blob.
-pub(super) struct Wire {
+pub(super) struct BlobApi {
     blob: BlobClient,
     container: BlobContainerClient,
 }
 
-impl Wire {
+impl BlobApi {
     /// Makes the clients; nothing is sent. The URLs may hold a secret.
     pub(super) fn new(
         blob: Url,
         container: Url,
         options: &ClientOptions,
-    ) -> Result<Wire, ServiceError> {
+    ) -> Result<BlobApi, ServiceError> {
         let blob_options = BlobClientOptions {
             client_options: options.clone(),
             ..BlobClientOptions::default()
@@ -82,7 +82,7 @@ impl Wire {
             client_options: options.clone(),
             ..BlobContainerClientOptions::default()
         };
-        Ok(Wire {
+        Ok(BlobApi {
             blob: BlobClient::new(blob, None, Some(blob_options))
                 .map_err(|error| ServiceError::of(&error))?,
             container: BlobContainerClient::new(container, None, Some(container_options))
@@ -128,7 +128,7 @@ impl Wire {
         &self,
         prefix: &str,
         give_up_at: Instant,
-    ) -> Result<Vec<(String, LeaseState, Notes)>, ServiceError> {
+    ) -> Result<Vec<(String, LeaseState, Metadata)>, ServiceError> {
         let options = BlobContainerClientListBlobsOptions {
             include: Some(vec![ListBlobsIncludeItem::Metadata]),
             maxresults: Some(PAGE),
@@ -148,8 +148,9 @@ impl Wire {
                     continue;
                 };
                 let metadata = blob.metadata.and_then(|all| all.values).unwrap_or_default();
-                let notes = notes::read(metadata.iter().map(|(k, v)| (k.as_str(), v.as_str())));
-                found.push((name, state, notes));
+                let metadata =
+                    metadata::read(metadata.iter().map(|(k, v)| (k.as_str(), v.as_str())));
+                found.push((name, state, metadata));
             }
         }
         Ok(found)
@@ -300,7 +301,7 @@ fn view(headers: &Headers) -> Result<View, ServiceError> {
         lease: lease_state(header(headers, "x-ms-lease-state"))
             .ok_or_else(|| ServiceError::foreign("a lease state", headers))?,
         etag: header(headers, "etag").map(str::to_owned),
-        notes: notes::read(metadata),
+        metadata: metadata::read(metadata),
         date: date(headers),
     })
 }
