@@ -43,7 +43,7 @@ pub(crate) fn apart<T: Send + 'static, J: FnOnce() -> T + Send + 'static>(
     take(&place).map_or(Ok(told), |job| Err((why, job)))
 }
 
-struct Desk<T> {
+struct Pending<T> {
     waiting: VecDeque<T>,
     closed: bool,
     /// The worker has nothing in hand.
@@ -51,17 +51,17 @@ struct Desk<T> {
 }
 
 struct Shared<T> {
-    desk: Mutex<Desk<T>>,
+    pending: Mutex<Pending<T>>,
     changed: Condvar,
 }
 
 impl<T> Shared<T> {
-    fn lock(&self) -> MutexGuard<'_, Desk<T>> {
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Pending<T>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A desk and the thread that works it off.
+/// A pending and the thread that works it off.
 pub(crate) struct BackgroundWriter<T> {
     shared: Arc<Shared<T>>,
 }
@@ -81,22 +81,22 @@ impl<T: Send + 'static> BackgroundWriter<T> {
             .spawn(move || serve(&theirs, &mut work));
         if let Err(why) = started {
             tracing::warn!("cannot keep the {name}: no thread can be started: {why}");
-            let mut desk = writer.shared.lock();
-            (desk.closed, desk.idle) = (true, true);
+            let mut pending = writer.shared.lock();
+            (pending.closed, pending.idle) = (true, true);
         }
         writer
     }
 
     /// Nobody works it off.
     fn without_a_thread() -> BackgroundWriter<T> {
-        let desk = Desk {
+        let pending = Pending {
             waiting: VecDeque::new(),
             closed: false,
             idle: false,
         };
         BackgroundWriter {
             shared: Arc::new(Shared {
-                desk: Mutex::new(desk),
+                pending: Mutex::new(pending),
                 changed: Condvar::new(),
             }),
         }
@@ -104,16 +104,16 @@ impl<T: Send + 'static> BackgroundWriter<T> {
 
     /// Puts one more there, unless `most` wait already: then it is `false`. Returns at once.
     pub(crate) fn put(&self, one: T, most: usize) -> bool {
-        let mut desk = self.shared.lock();
-        if desk.closed {
+        let mut pending = self.shared.lock();
+        if pending.closed {
             // Nobody works it off; that has been told.
             return true;
         }
-        if desk.waiting.len() >= most {
+        if pending.waiting.len() >= most {
             return false;
         }
-        desk.waiting.push_back(one);
-        drop(desk);
+        pending.waiting.push_back(one);
+        drop(pending);
         self.shared.changed.notify_all();
         true
     }
@@ -126,12 +126,12 @@ impl<T: Send + 'static> BackgroundWriter<T> {
 
     /// Waits until all is worked off, but not for longer than `limit`.
     pub(crate) fn finish(&self, limit: Duration) {
-        let desk = self.shared.lock();
-        let busy = |desk: &mut Desk<T>| !desk.waiting.is_empty() || !desk.idle;
+        let pending = self.shared.lock();
+        let busy = |pending: &mut Pending<T>| !pending.waiting.is_empty() || !pending.idle;
         let _ = self
             .shared
             .changed
-            .wait_timeout_while(desk, limit, busy)
+            .wait_timeout_while(pending, limit, busy)
             .unwrap_or_else(PoisonError::into_inner);
     }
 }
@@ -144,21 +144,21 @@ impl<T> Drop for BackgroundWriter<T> {
 }
 
 fn serve<T>(shared: &Shared<T>, work: &mut impl FnMut(T)) {
-    let mut desk = shared.lock();
+    let mut pending = shared.lock();
     loop {
-        if let Some(one) = desk.waiting.pop_front() {
-            desk.idle = false;
-            drop(desk);
+        if let Some(one) = pending.waiting.pop_front() {
+            pending.idle = false;
+            drop(pending);
             work(one);
-            desk = shared.lock();
-        } else if desk.closed {
+            pending = shared.lock();
+        } else if pending.closed {
             return;
         } else {
-            desk.idle = true;
+            pending.idle = true;
             shared.changed.notify_all();
-            desk = shared
+            pending = shared
                 .changed
-                .wait(desk)
+                .wait(pending)
                 .unwrap_or_else(PoisonError::into_inner);
         }
     }

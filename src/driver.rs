@@ -124,7 +124,7 @@ pub async fn drive(
         // A lock that wakes its waiters is only waited for while the core would take it: who is
         // handed a lock and does not want it yet keeps everybody else out.
         let listening = driver.store.info().wakes && driver.tenure.listens() && !driver.acquiring;
-        let freed = {
+        let until_free = {
             let store = Arc::clone(&driver.store);
             async move { store.until_free().await }
         };
@@ -135,9 +135,9 @@ pub async fn drive(
         tokio::select! {
             biased;
             asked = signals.next() => driver.asked(asked),
-            event = driver.workload.next_event() => driver.heard(event),
+            event = driver.workload.next_event() => driver.on_event(event),
             Some(answer) = driver.calls.next(), if !driver.calls.is_empty() => driver.answered(answer),
-            () = freed, if listening => driver.tell(Event::Freed),
+            () = until_free, if listening => driver.tell(Event::Freed),
             () = sleep_until(wake_at) => driver.woke(),
         }
     }
@@ -182,7 +182,7 @@ impl Driver<'_> {
         }
     }
 
-    fn heard(&mut self, event: WorkloadEvent) {
+    fn on_event(&mut self, event: WorkloadEvent) {
         self.observer.workload_event(Instant::now(), &event);
         match event {
             WorkloadEvent::Started { pid } => self.tell(Event::Started { pid }),
@@ -325,7 +325,7 @@ impl Driver<'_> {
                 }
                 Action::StandBy => self.workload.stand_by(),
                 Action::TenureOver { cause } => self.workload.tenure_over(&cause),
-                Action::Report(notice) => self.observer.notice(now, &notice),
+                Action::Notify(notice) => self.observer.notice(now, &notice),
             }
         }
     }

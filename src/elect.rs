@@ -33,7 +33,7 @@ use crate::exit::{self, ExitAction};
 use crate::guardian::{self, Program, Setup, StopAsked, WorkloadEvent};
 use crate::lease::{self, LeaseStore};
 use crate::report;
-use crate::report::stdout::Voice;
+use crate::report::stdout::LineSender;
 use crate::run::{
     CommandWorkload, Guardians, Observers, name_the_lock, no_guardian, open, rules, workload,
 };
@@ -68,7 +68,7 @@ impl ProgressPipe {
 
 /// What this process itself says to the reader.
 struct ReaderLines {
-    voice: Voice,
+    voice: LineSender,
     json: bool,
     store: Arc<dyn LeaseStore>,
     identity: String,
@@ -345,7 +345,7 @@ pub fn elect(mut plan: Config, telling: &Telling) -> anyhow::Result<ExitAction> 
     let control = guardian.control_file().map(Path::to_owned);
     let _link = link(telling, control.as_deref())?;
     let observers = Observers::new(&plan, &store, &guardian, lines::notice);
-    let (voice, gone) = Voice::begin()?;
+    let (voice, gone) = LineSender::begin()?;
     let lines_out = Shared(Arc::new(Mutex::new(ReaderLines {
         voice,
         json: telling.json,

@@ -1,6 +1,6 @@
 //! How we end: from an [`Ending`] to an exit status, or to dying of the command's own signal.
 //!
-//! Called by `main` alone, and by nothing before the last lease was given back: [`Leave::go`] does
+//! Called by `main` alone, and by nothing before the last lease was given back: [`ExitAction::go`] does
 //! not return. It must never print. No status of our own is 1, which is every program's.
 
 use nix::sys::resource::{Resource, setrlimit};
@@ -235,7 +235,7 @@ mod tests {
     fn every_cause_has_its_status() {
         let why = || "why".to_owned();
         let over = |status| {
-            Cause::AlreadyDone(crate::core::Verdict {
+            Cause::AlreadyDone(crate::core::TaskResult {
                 status,
                 holder: String::new(),
                 at: String::new(),

@@ -34,7 +34,7 @@ pub mod text;
 use crate::clock::Instant;
 use crate::core::{Cause, Ending, Exit, Failed, Notice};
 use crate::exit::ExitAction;
-use line::Reader;
+use line::LogReader;
 pub use prompt::{answer, ask, is_unread, is_watched, print};
 use stderr::Stderr;
 pub use stderr::last_words;
@@ -148,7 +148,7 @@ pub fn init(format: Format, volume: Volume, journal: Option<OsString>) {
     let lines = tracing_subscriber::fmt::layer()
         .event_format(Lines {
             json: format == Format::Json,
-            reader: Reader::of(io::stderr(), journal),
+            reader: LogReader::of(io::stderr(), journal),
         })
         .with_writer(Stderr::open);
     let _ = tracing::subscriber::set_global_default(
@@ -257,7 +257,7 @@ pub fn event(notice: &Notice) -> &'static str {
     text::event(notice)
 }
 
-/// The command is being started, and may live until `deadline` if nothing is heard of the lease.
+/// The command is being started, and may live until `deadline` if nothing is on_event of the lease.
 pub fn starts(now: Instant, deadline: Instant, lock: &str) {
     lease_fields::held().deadline(deadline);
     lease_fields::held().grace(None);
@@ -273,7 +273,7 @@ pub fn starts(now: Instant, deadline: Instant, lock: &str) {
     put(line);
 }
 
-/// The lease was renewed: the command may live until `deadline` if nothing more is heard.
+/// The lease was renewed: the command may live until `deadline` if nothing more is on_event.
 pub fn renewed(now: Instant, deadline: Instant) {
     lease_fields::held().deadline(deadline);
     let held = *lease_fields::held();
@@ -411,7 +411,7 @@ fn put(line: Line) {
 /// One line for one event.
 struct Lines {
     json: bool,
-    reader: Reader,
+    reader: LogReader,
 }
 
 impl<S, N> FormatEvent<S, N> for Lines

@@ -179,7 +179,7 @@ impl Guardians {
 }
 
 /// Why there is no guardian: what was asked for cannot be had, or the machine has no room for one.
-pub(crate) fn no_guardian(refusal: guardian::Refusal) -> anyhow::Error {
+pub(crate) fn no_guardian(refusal: guardian::SetupError) -> anyhow::Error {
     if refusal.is_of_the_settings() {
         return UsageError::new(refusal.to_string()).into();
     }

@@ -85,6 +85,8 @@ struct Instance {
     group: Option<PathBuf>,
     squeezed: BTreeMap<&'static str, u64>,
     child: Option<Child>,
+    /// How many of it the kernel had killed for want of memory when it was last looked after.
+    killed: u64,
 }
 
 impl Instance {
@@ -300,6 +302,7 @@ struct Story {
     ends: BTreeMap<String, u32>,
     strange: Vec<String>,
     killed_by_the_kernel: u64,
+    killed_supervisors: u32,
     overlap: Option<String>,
     tenures: usize,
     silent: Option<String>,
@@ -404,6 +407,13 @@ pub(crate) fn figures(scene: &Path) -> Result<Vec<Figure>, String> {
             "",
             samples,
         ));
+        let mut samples = Samples::default();
+        samples.push(f64::from(story.killed_supervisors));
+        figures.push(Figure::new(
+            format!("squeezed, {}: supervisors among them", stand.name()),
+            "",
+            samples,
+        ));
     }
     Ok(figures)
 }
@@ -431,6 +441,7 @@ fn play(
             group: memory_group(&format!("squeeze-{user}-{which}")),
             squeezed: BTreeMap::new(),
             child: None,
+            killed: 0,
         })
         .collect();
     let mut messages = 0;
@@ -518,8 +529,15 @@ fn look_after(instances: &mut [Instance], story: &mut Story, over: bool) {
     for instance in instances {
         if let Some(status) = instance.ended() {
             *story.ends.entry(status.to_string()).or_default() += 1;
+            let killed = killed(instance);
+            let for_memory = killed > instance.killed;
             let own = match (status.code(), status.signal()) {
                 (Some(code), _) => instance.stand.may_end_with(code),
+                // No process has a say in that; its guardian ends the command.
+                (None, Some(9)) if for_memory => {
+                    story.killed_supervisors += 1;
+                    true
+                }
                 // It dies of the signal that the command died of, which it says; and of ours.
                 (None, Some(signal)) => {
                     over && signal == Signal::SIGTERM as i32
@@ -534,6 +552,7 @@ fn look_after(instances: &mut [Instance], story: &mut Story, over: bool) {
                     .push(format!("instance {}: {status}: {said}", instance.which));
             }
         }
+        instance.killed = killed(instance);
         if instance.child.is_none() && !over {
             instance.start();
         }

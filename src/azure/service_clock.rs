@@ -13,7 +13,7 @@ use azure_core::time::OffsetDateTime;
 
 use crate::clock::Instant;
 
-/// Nothing was heard of the service's clock yet.
+/// Nothing was received of the service's clock yet.
 const UNKNOWN: i64 = i64::MIN;
 /// A date is in whole seconds.
 const SECOND: i64 = 1000;

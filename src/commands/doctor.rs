@@ -24,7 +24,7 @@ use crate::units::{self, show};
 /// How a check ended, from good to bad.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Verdict {
+enum CheckResult {
     Ok,
     Warn,
     Fail,
@@ -34,7 +34,7 @@ enum Verdict {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Check {
     check: &'static str,
-    verdict: Verdict,
+    verdict: CheckResult,
     found: String,
     advice: Option<String>,
 }
@@ -43,7 +43,7 @@ impl Check {
     fn ok(check: &'static str, found: impl Into<String>) -> Check {
         Check {
             check,
-            verdict: Verdict::Ok,
+            verdict: CheckResult::Ok,
             found: found.into(),
             advice: None,
         }
@@ -51,7 +51,7 @@ impl Check {
 
     fn warn(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Check {
         Check {
-            verdict: Verdict::Warn,
+            verdict: CheckResult::Warn,
             advice: Some(advice.into()).filter(|text| !text.is_empty()),
             ..Check::ok(check, found)
         }
@@ -59,16 +59,16 @@ impl Check {
 
     fn fail(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Check {
         Check {
-            verdict: Verdict::Fail,
+            verdict: CheckResult::Fail,
             ..Check::warn(check, found, advice)
         }
     }
 
     fn line(&self) -> String {
         let verdict = match self.verdict {
-            Verdict::Ok => "ok",
-            Verdict::Warn => "warn",
-            Verdict::Fail => "fail",
+            CheckResult::Ok => "ok",
+            CheckResult::Warn => "warn",
+            CheckResult::Fail => "fail",
         };
         let advice = self.advice.as_ref().map(|text| format!(": {text}"));
         let text = report::plain(&(self.found.clone() + &advice.unwrap_or_default()));
@@ -89,7 +89,7 @@ struct Findings {
 #[derive(Serialize)]
 struct Whole<'a> {
     lock: &'a str,
-    verdict: Verdict,
+    verdict: CheckResult,
     checks: &'a [Check],
 }
 
@@ -109,10 +109,10 @@ impl Findings {
             return cut_short;
         }
         let worst = self.checks.iter().map(|check| check.verdict).max();
-        let verdict = worst.unwrap_or(Verdict::Ok);
+        let verdict = worst.unwrap_or(CheckResult::Ok);
         let leave = match verdict {
-            Verdict::Ok | Verdict::Warn => ExitAction::Status(0),
-            Verdict::Fail => ExitAction::Status(exit::UNFIT),
+            CheckResult::Ok | CheckResult::Warn => ExitAction::Status(0),
+            CheckResult::Fail => ExitAction::Status(exit::UNFIT),
         };
         if !self.json {
             return Ok(leave);

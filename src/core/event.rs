@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::once::{Outcome, Verdict};
+use super::once::{Outcome, TaskResult};
 use crate::clock::Instant;
 
 /// How a process ended.
@@ -66,7 +66,7 @@ pub enum Failure {
     Held(HolderInfo),
     /// The task that is to be done once is over, by its record: there is nothing to get control for.
     #[error("the task is over")]
-    AlreadyDone(Verdict),
+    AlreadyDone(TaskResult),
     /// The lease we had is definitely not ours any more. Nobody else can have obtained it before
     /// `until` (`None`: somebody may have it now).
     #[error("{why}")]
@@ -240,7 +240,7 @@ pub enum Action {
         cause: Cause,
     },
     /// Tell people.
-    Report(Notice),
+    Notify(Notice),
 }
 
 /// What people hear: one line in the log for each change of state, no noise per poll.
@@ -396,7 +396,7 @@ pub enum Cause {
         why: String,
     },
     /// The task was over already: another has run it.
-    AlreadyDone(Verdict),
+    AlreadyDone(TaskResult),
     /// HeldLease was not obtained in the time given (`-n`, `-w`).
     NotObtained(HolderInfo),
     /// The store was out of reach, or refused us, before anything could start.

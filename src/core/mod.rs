@@ -19,5 +19,5 @@ pub use event::{
 };
 pub use hold_policy::{After, HoldPolicy, Restart};
 pub use observed::Observed;
-pub use once::{OnFailure, Once, Outcome, Verdict};
+pub use once::{OnFailure, Once, Outcome, TaskResult};
 pub use tenure::{IfLost, Rules, State, Tenure};

@@ -62,7 +62,7 @@ pub struct Outcome {
 
 /// How a task ended, as its record says: all of it is for people, but for the status.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct TaskResult {
     /// The exit status of the run that settled it (128 + n for signal n).
     pub status: u8,
     /// The identity of the instance that ran it.

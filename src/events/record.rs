@@ -42,7 +42,7 @@ pub struct Record {
     /// The fencing token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<u64>,
-    /// Until when the command may live if nothing is heard of the lease, by the wall clock.
+    /// Until when the command may live if nothing is received of the lease, by the wall clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<String>,
     /// The same on the boot's clock.

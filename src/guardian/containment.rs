@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use nix::errno::Errno;
 
 use super::contain::{Cgroup, Forked, Pidns, lock_holder};
-use super::{Contain, Refusal, tree};
+use super::{Contain, SetupError, tree};
 use crate::clock::Instant;
 
 /// The containment that is in force.
@@ -35,14 +35,14 @@ pub(super) struct Space {
     told: bool,
 }
 
-fn refusal(asked: &'static str) -> impl Fn(String) -> Refusal {
-    move |why| Refusal::Contain { asked, why }
+fn refusal(asked: &'static str) -> impl Fn(String) -> SetupError {
+    move |why| SetupError::Contain { asked, why }
 }
 
 impl Containment {
     /// What to fork a guardian with, and whether that has yet to stand its trial: see
     /// [`Containment::stands_its_trial`].
-    pub(super) fn hoped_for(asked: Contain) -> Result<(Containment, bool), Refusal> {
+    pub(super) fn hoped_for(asked: Contain) -> Result<(Containment, bool), SetupError> {
         match asked {
             Contain::Auto | Contain::Cgroup => match Cgroup::fresh() {
                 Ok(cgroup) => Ok((Containment::Cgroup(cgroup), true)),
@@ -56,7 +56,7 @@ impl Containment {
 
     /// Makes what was asked for, and has tried that it works; until the end of that our children are
     /// not all our own.
-    pub(super) fn tried(asked: Contain) -> Result<Containment, Refusal> {
+    pub(super) fn tried(asked: Contain) -> Result<Containment, SetupError> {
         match asked {
             Contain::None => Ok(Containment::None),
             Contain::Auto | Contain::Cgroup => Ok(Cgroup::prepare(asked == Contain::Cgroup)

@@ -33,19 +33,19 @@ const LENGTH: NonZeroUsize = NonZeroUsize::new(size_of::<u64>()).unwrap();
 
 /// A mapped word of a file. It is shared with other processes, so only atomic access will do.
 #[derive(Debug)]
-struct Word(NonNull<AtomicU64>);
+struct SharedWord(NonNull<AtomicU64>);
 
 // SAFETY: it points to memory that lives as long as the value and is only accessed atomically.
-unsafe impl Send for Word {}
+unsafe impl Send for SharedWord {}
 // SAFETY: as above.
-unsafe impl Sync for Word {}
+unsafe impl Sync for SharedWord {}
 
-impl Word {
-    fn map(file: &File, access: ProtFlags) -> nix::Result<Word> {
+impl SharedWord {
+    fn map(file: &File, access: ProtFlags) -> nix::Result<SharedWord> {
         // SAFETY: a new mapping at an address of the kernel's choice; page-aligned, so aligned for
         // the word. The file is at least as long (its callers see to that).
         let at = unsafe { mmap(None, LENGTH, access, MapFlags::MAP_SHARED, file, 0) }?;
-        Ok(Word(at.cast()))
+        Ok(SharedWord(at.cast()))
     }
 
     fn atomic(&self) -> &AtomicU64 {
@@ -54,7 +54,7 @@ impl Word {
     }
 }
 
-impl Drop for Word {
+impl Drop for SharedWord {
     fn drop(&mut self) {
         // SAFETY: mapped by `map`, and nobody can refer to it any more.
         let _ = unsafe { munmap(self.0.cast(), LENGTH.get()) };
@@ -62,8 +62,8 @@ impl Drop for Word {
 }
 
 #[derive(Debug)]
-struct Place {
-    word: Word,
+struct Location {
+    word: SharedWord,
     path: PathBuf,
     /// Keeps the lock that tells others that the file is in use.
     file: File,
@@ -73,7 +73,7 @@ struct Place {
 
 /// The file as its owners have it: nothing, where no directory would take one.
 #[derive(Debug)]
-pub(super) struct ControlFile(Option<Place>);
+pub(super) struct ControlFile(Option<Location>);
 
 impl ControlFile {
     /// The same for those who are not killed before control is given back: it says "not in
@@ -149,7 +149,7 @@ impl ControlFile {
     }
 }
 
-fn create_in(directory: &Path) -> io::Result<Place> {
+fn create_in(directory: &Path) -> io::Result<Location> {
     let found = fs::metadata(directory)?;
     let ours = nix::unistd::geteuid().as_raw();
     // Whoever can rename our file could tell our command lies.
@@ -172,12 +172,12 @@ fn create_in(directory: &Path) -> io::Result<Place> {
         file.write_all(&0_u64.to_ne_bytes())?;
         file.set_permissions(fs::Permissions::from_mode(0o444))?;
         fcntl(&file, FcntlArg::F_OFD_SETLK(&whole()))?;
-        let word = Word::map(&file, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE)?;
+        let word = SharedWord::map(&file, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE)?;
         fs::rename(&fresh, &path)?;
         Ok(word)
     })();
     match made {
-        Ok(word) => Ok(Place {
+        Ok(word) => Ok(Location {
             word,
             path,
             file,
@@ -255,7 +255,7 @@ fn whole() -> libc::flock {
 /// A control file as its readers have it. It stays readable when the file is removed.
 #[derive(Debug)]
 pub struct View {
-    word: Word,
+    word: SharedWord,
     /// Tells whether whoever writes there lives.
     file: File,
 }
@@ -274,7 +274,7 @@ impl View {
         if !found.is_file() || found.len() != LENGTH.get() as u64 {
             return Err(io::Error::other("it is not a file of eight bytes"));
         }
-        let word = Word::map(&file, ProtFlags::PROT_READ)?;
+        let word = SharedWord::map(&file, ProtFlags::PROT_READ)?;
         Ok(View { word, file })
     }
 
@@ -319,7 +319,7 @@ mod tests {
         let left = dead.path.clone();
         dead.word.atomic().store(u64::MAX, Ordering::Release);
         let view = View::open(&left).expect("a control file");
-        let mapped = Word::map(&File::open(&left).expect("there"), ProtFlags::PROT_READ);
+        let mapped = SharedWord::map(&File::open(&left).expect("there"), ProtFlags::PROT_READ);
         assert_eq!(view.until(), Instant::FOREVER);
         drop(dead);
         let foreign = directory.path().join("something.else");

@@ -30,7 +30,7 @@ use super::health_check::HealthCheck;
 use super::spawn::SpawnContext;
 use super::tty::Foreground;
 use super::wire::{Event, FRAME};
-use super::{Contain, Refusal, Setup, panic, tree};
+use super::{Contain, Setup, SetupError, panic, tree};
 use crate::procfs;
 
 /// What a process list shows: not the product's name, so that a `pkill` by that name leaves the
@@ -123,7 +123,7 @@ impl Guardian {
     ///
     /// # Panics
     /// Outside of a tokio runtime with time and I/O.
-    pub fn attend(mut self) -> Result<GuardianHandle, Refusal> {
+    pub fn attend(mut self) -> Result<GuardianHandle, SetupError> {
         // Done while the guardian gets ready.
         self.control.sweep_beside();
         if let Err(refusal) = hear_ready(&self) {
@@ -152,7 +152,7 @@ impl Guardian {
 ///
 /// # Errors
 /// When something that was asked for cannot be had, or the kernel refuses; nothing is left behind.
-pub fn fork(setup: Setup) -> Result<Guardian, Refusal> {
+pub fn fork(setup: Setup) -> Result<Guardian, SetupError> {
     make(setup, Part::Acts)
 }
 
@@ -162,7 +162,7 @@ pub fn fork(setup: Setup) -> Result<Guardian, Refusal> {
 ///
 /// # Errors
 /// As [`fork`].
-pub fn fork_for_elect(setup: Setup) -> Result<Guardian, Refusal> {
+pub fn fork_for_elect(setup: Setup) -> Result<Guardian, SetupError> {
     make(setup, Part::Tells)
 }
 
@@ -173,24 +173,24 @@ enum Part {
     Tells,
 }
 
-fn make(setup: Setup, part: Part) -> Result<Guardian, Refusal> {
+fn make(setup: Setup, part: Part) -> Result<Guardian, SetupError> {
     let programs = &setup.programs;
     if programs.is_empty() || programs.iter().any(|program| program.words.is_empty()) {
-        return Err(Refusal::NoCommand);
+        return Err(SetupError::NoCommand);
     }
     if programs
         .iter()
         .flat_map(|program| &program.words)
         .any(has_nul)
     {
-        return Err(Refusal::Nul);
+        return Err(SetupError::Nul);
     }
     let threads = threads().map_err(system("reading /proc/self/status"))?;
     if threads != 1 {
-        return Err(Refusal::Threads(threads));
+        return Err(SetupError::Threads(threads));
     }
     // Containment or not: what is left of a command is looked for there.
-    tree::proc_is_ours().map_err(|seen| Refusal::Proc {
+    tree::proc_is_ours().map_err(|seen| SetupError::Proc {
         seen,
         pid: std::process::id(),
     })?;
@@ -251,12 +251,12 @@ fn has_nul(word: &OsString) -> bool {
     word.as_bytes().contains(&0)
 }
 
-fn system(what: &'static str) -> impl Fn(io::Error) -> Refusal {
-    move |why| Refusal::System { what, why }
+fn system(what: &'static str) -> impl Fn(io::Error) -> SetupError {
+    move |why| SetupError::System { what, why }
 }
 
-fn errno(what: &'static str) -> impl Fn(Errno) -> Refusal {
-    move |errno| Refusal::System {
+fn errno(what: &'static str) -> impl Fn(Errno) -> SetupError {
+    move |errno| SetupError::System {
         what,
         why: errno.into(),
     }
@@ -303,7 +303,7 @@ fn note_inherited_children() {
 }
 
 /// Waits for the guardian's first word, and makes the socket what the runtime wants it to be.
-fn hear_ready(guardian: &Guardian) -> Result<(), Refusal> {
+fn hear_ready(guardian: &Guardian) -> Result<(), SetupError> {
     let what = "waiting for its first word";
     let mut frame = [0; FRAME];
     let mut socket = &guardian.socket;
@@ -315,7 +315,7 @@ fn hear_ready(guardian: &Guardian) -> Result<(), Refusal> {
     match Event::decode(&frame) {
         Ok(Event::Ready) => {}
         Ok(Event::Unready { errno }) => {
-            return Err(Refusal::System {
+            return Err(SetupError::System {
                 what: "its timers and signals",
                 why: io::Error::from_raw_os_error(errno),
             });

@@ -43,7 +43,7 @@ enum State {
     /// So it is, and the tree cannot be killed; that was said, and nothing more will come.
     Stuck(Rescue),
     /// Nothing more will come.
-    Over,
+    Finished,
 }
 
 /// The supervisor's side of a guardian. Dropped, it is to the guardian as if the supervisor had
@@ -241,7 +241,7 @@ impl GuardianHandle {
                 State::Lost(rescue) => {
                     if rescue.is_done(self.pid, &self.containment) {
                         self.control.retire();
-                        self.state = State::Over;
+                        self.state = State::Finished;
                         self.inbox
                             .push_back(WorkloadEvent::TreeEmpty { at: Instant::now() });
                     } else if rescue.is_stuck() {
@@ -251,7 +251,7 @@ impl GuardianHandle {
                         rescue.nap().await;
                     }
                 }
-                State::Stuck(_) | State::Over => pending().await,
+                State::Stuck(_) | State::Finished => pending().await,
             }
         }
     }
@@ -291,7 +291,7 @@ impl GuardianHandle {
                 }
                 return self.control.retire();
             }
-            State::Stuck(_) | State::Over => return,
+            State::Stuck(_) | State::Finished => return,
         }
         self.send(Request::Dismiss, &[], None);
         // Told by the kernel, where it can tell: a nap would be most of the life of a short command.

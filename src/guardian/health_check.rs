@@ -56,7 +56,7 @@ impl HealthCheck {
     }
 
     /// Takes in the answer to a ping; whether it was one of ours.
-    pub(super) fn heard(&self, ping: u64) -> bool {
+    pub(super) fn received(&self, ping: u64) -> bool {
         if ping & MARK == 0 {
             return false;
         }
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn the_pulse_s_pings_are_not_ours() {
         let health_check = HealthCheck::default();
-        assert!(!health_check.heard(1));
+        assert!(!health_check.received(1));
         assert_eq!(health_check.due(0), None, "nobody has asked");
     }
 
@@ -101,7 +101,7 @@ mod tests {
             one.asked().await;
             tokio::task::yield_now().await;
             assert!(!ask.is_finished(), "one has not answered");
-            assert!(one.heard(one.due(0).expect("asked")));
+            assert!(one.received(one.due(0).expect("asked")));
         }
         ask.await.expect("answered");
     }
@@ -123,12 +123,12 @@ mod tests {
         let third = ask();
         tokio::task::yield_now().await;
         assert_eq!(health_check.due(sent), None);
-        assert!(health_check.heard(ping));
+        assert!(health_check.received(ping));
         first.await.expect("answered");
         second.await.expect("answered");
         assert!(!third.is_finished(), "it asked after the ping was sent");
         let ping = health_check.due(sent).expect("one is waiting");
-        assert!(health_check.heard(ping));
+        assert!(health_check.received(ping));
         third.await.expect("answered");
     }
 }

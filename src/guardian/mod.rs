@@ -41,5 +41,5 @@ pub use panic::leave_by_the_guardians;
 pub use runtime_start::begin;
 pub use shared_bytes::SharedBytes;
 pub use tty::{StopAsked, stop_ourselves};
-pub use types::{Contain, Program, Refusal, Setup, SpawnRequest, WorkloadEvent};
+pub use types::{Contain, Program, Setup, SetupError, SpawnRequest, WorkloadEvent};
 pub use which::which;

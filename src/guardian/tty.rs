@@ -201,7 +201,7 @@ impl StopAsked {
 
 /// Stops ourselves. Returns when somebody continued us; at once if nobody could.
 ///
-/// After a Ctrl-Z that only the command heard our whole group is stopped with us, as the terminal
+/// After a Ctrl-Z that only the command received our whole group is stopped with us, as the terminal
 /// would have stopped it: a shell script that waits for us has to stop too, or the user's shell does
 /// not get its prompt. The kernel stops no orphaned group by SIGTSTP, because no shell is there to
 /// continue it: after a Ctrl-Z we go on, and whoever asked by `kill` gets a SIGSTOP.

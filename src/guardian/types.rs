@@ -92,7 +92,7 @@ pub struct Setup {
 
 /// Why there is no guardian: what was asked for cannot be had.
 #[derive(Debug, thiserror::Error)]
-pub enum Refusal {
+pub enum SetupError {
     /// There is no command.
     #[error("no command was given")]
     NoCommand,
@@ -130,13 +130,13 @@ pub enum Refusal {
     },
 }
 
-impl Refusal {
+impl SetupError {
     /// Whether what was asked for is the reason, and not the machine.
     #[must_use]
     pub fn is_of_the_settings(&self) -> bool {
         match self {
-            Refusal::NoCommand | Refusal::Nul | Refusal::Contain { .. } => true,
-            Refusal::Threads(_) | Refusal::Proc { .. } | Refusal::System { .. } => false,
+            SetupError::NoCommand | SetupError::Nul | SetupError::Contain { .. } => true,
+            SetupError::Threads(_) | SetupError::Proc { .. } | SetupError::System { .. } => false,
         }
     }
 }

@@ -57,7 +57,7 @@ fn empty(seconds: u64) -> WorkloadEvent {
 fn standing(config: HookConfig) -> HookSequencer {
     let mut hooks = HookSequencer::new(config);
     assert_eq!(launched(&hooks.stand_by(BEGIN)), Some(Role::Standby));
-    hooks.heard(BEGIN, WorkloadEvent::Started { pid: 4711 });
+    hooks.on_event(BEGIN, WorkloadEvent::Started { pid: 4711 });
     hooks
 }
 
@@ -73,9 +73,9 @@ fn ushering() -> HookSequencer {
 /// The standby's tree was empty at second 11.
 fn preparing() -> HookSequencer {
     let mut hooks = ushering();
-    hooks.heard(at(11), WorkloadEvent::Exited(Exit::Signal(TERM)));
+    hooks.on_event(at(11), WorkloadEvent::Exited(Exit::Signal(TERM)));
     assert_eq!(
-        launched(&hooks.heard(at(11), empty(11))),
+        launched(&hooks.on_event(at(11), empty(11))),
         Some(Role::OnAcquire)
     );
     hooks
@@ -84,9 +84,9 @@ fn preparing() -> HookSequencer {
 /// The hook has succeeded at second 12.
 fn playing() -> HookSequencer {
     let mut hooks = preparing();
-    assert_eq!(hooks.heard(at(12), exited(0)), []);
+    assert_eq!(hooks.on_event(at(12), exited(0)), []);
     assert_eq!(
-        launched(&hooks.heard(at(12), empty(12))),
+        launched(&hooks.on_event(at(12), empty(12))),
         Some(Role::Command)
     );
     hooks
@@ -95,16 +95,16 @@ fn playing() -> HookSequencer {
 #[test]
 fn one_comes_after_the_other_and_none_before_the_tree_is_empty() {
     let mut hooks = playing();
-    assert_eq!(told(&hooks.heard(at(20), exited(3))), [exited(3)]);
+    assert_eq!(told(&hooks.on_event(at(20), exited(3))), [exited(3)]);
     assert_eq!(launched(&hooks.stand_by(at(20))), None, "its tree may live");
     assert_eq!(hooks.on(), Some(Role::Command));
-    assert_eq!(told(&hooks.heard(at(21), empty(21))), [empty(21)]);
+    assert_eq!(told(&hooks.on_event(at(21), empty(21))), [empty(21)]);
 }
 
 #[test]
 fn a_standby_comes_back_when_control_is_gone() {
     let mut hooks = playing();
-    hooks.heard(at(21), empty(21));
+    hooks.on_event(at(21), empty(21));
     assert_eq!(launched(&hooks.stand_by(at(22))), Some(Role::Standby));
     assert_eq!(hooks.stand_by(at(23)), [], "once");
 }
@@ -128,13 +128,13 @@ fn the_standby_s_tree_must_be_gone_while_there_is_time_and_a_renewal_makes_time(
 #[test]
 fn the_hook_runs_once_in_a_tenure() {
     let mut hooks = playing();
-    hooks.heard(at(13), exited(1));
-    hooks.heard(at(13), empty(13));
+    hooks.on_event(at(13), exited(1));
+    hooks.on_event(at(13), empty(13));
     assert_eq!(
         launched(&hooks.start(at(14), term(10))),
         Some(Role::Command)
     );
-    hooks.heard(at(15), empty(15));
+    hooks.on_event(at(15), empty(15));
     let next = Term {
         token: 8,
         ..term(20)
@@ -145,9 +145,9 @@ fn the_hook_runs_once_in_a_tenure() {
 #[test]
 fn a_hook_that_fails_is_told_when_its_tree_is_empty() {
     let mut hooks = preparing();
-    assert_eq!(told(&hooks.heard(at(12), exited(3))), []);
-    hooks.heard(at(12), WorkloadEvent::LeftBehind);
-    let effects = hooks.heard(at(14), empty(14));
+    assert_eq!(told(&hooks.on_event(at(12), exited(3))), []);
+    hooks.on_event(at(12), WorkloadEvent::LeftBehind);
+    let effects = hooks.on_event(at(14), empty(14));
     let how = Failed::Exited(Exit::Code(3));
     assert_eq!(
         told(&effects),
@@ -161,7 +161,7 @@ fn a_hook_that_fails_is_told_when_its_tree_is_empty() {
 fn a_hook_that_cannot_be_started_has_failed() {
     let mut hooks = preparing();
     let how = Failed::NotStarted(libc::EAGAIN);
-    let effects = hooks.heard(
+    let effects = hooks.on_event(
         at(12),
         WorkloadEvent::NotStarted {
             errno: libc::EAGAIN,
@@ -187,8 +187,8 @@ fn a_hook_that_was_asked_to_end_has_not_failed_whatever_it_says() {
             end_of_grace: at(42),
         };
         assert_eq!(effects, [drain], "--stop-signal is the command's");
-        hooks.heard(at(13), exit);
-        let effects = hooks.heard(at(13), empty(13));
+        hooks.on_event(at(13), exit);
+        let effects = hooks.on_event(at(13), empty(13));
         assert_eq!(told(&effects), [empty(13)]);
         assert_eq!(launched(&effects), None);
     }
@@ -198,17 +198,17 @@ fn a_hook_that_was_asked_to_end_has_not_failed_whatever_it_says() {
 fn a_hook_that_was_empty_when_it_was_asked_to_end_ended_because_of_that() {
     let mut hooks = preparing();
     hooks.drain(at(12), TERM, at(42));
-    hooks.heard(at(13), exited(0));
-    assert_eq!(told(&hooks.heard(at(13), empty(11))), [empty(12)]);
+    hooks.on_event(at(13), exited(0));
+    assert_eq!(told(&hooks.on_event(at(13), empty(11))), [empty(12)]);
 }
 
 #[test]
 fn a_hook_that_its_guardian_ended_ended_at_its_deadline() {
     let mut hooks = preparing();
-    hooks.heard(at(58), WorkloadEvent::Acting);
-    hooks.heard(at(58), WorkloadEvent::Exited(Exit::Signal(TERM)));
+    hooks.on_event(at(58), WorkloadEvent::Acting);
+    hooks.on_event(at(58), WorkloadEvent::Exited(Exit::Signal(TERM)));
     assert_eq!(
-        told(&hooks.heard(at(90), empty(59))),
+        told(&hooks.on_event(at(90), empty(59))),
         [empty(59)],
         "no later"
     );
@@ -217,8 +217,8 @@ fn a_hook_that_its_guardian_ended_ended_at_its_deadline() {
 #[test]
 fn a_hook_that_ends_after_a_pause_of_ours_starts_nothing_and_hides_nothing() {
     let mut hooks = preparing();
-    hooks.heard(at(90), exited(0));
-    let effects = hooks.heard(at(90), empty(12));
+    hooks.on_event(at(90), exited(0));
+    let effects = hooks.on_event(at(90), empty(12));
     assert_eq!(launched(&effects), None);
     assert_eq!(
         told(&effects),
@@ -230,17 +230,17 @@ fn a_hook_that_ends_after_a_pause_of_ours_starts_nothing_and_hides_nothing() {
 #[test]
 fn nothing_is_started_under_a_lease_of_which_half_is_gone() {
     let mut hooks = preparing();
-    hooks.heard(at(41), exited(0));
+    hooks.on_event(at(41), exited(0));
     assert_eq!(
-        hooks.heard(at(41), empty(41)),
+        hooks.on_event(at(41), empty(41)),
         [],
         "the next renewal is waited for"
     );
     let effects = hooks.extend(at(42), at(89), at(99));
     assert_eq!(launched(&effects), Some(Role::Command));
     let mut hooks = preparing();
-    hooks.heard(at(41), exited(0));
-    hooks.heard(at(41), empty(41));
+    hooks.on_event(at(41), exited(0));
+    hooks.on_event(at(41), empty(41));
     let effects = hooks.drain(at(58), TERM, at(68));
     assert_eq!(told(&effects), [empty(58)], "or the deadline");
     assert_eq!(hooks.extend(at(59), at(99), at(109)), []);
@@ -253,9 +253,9 @@ fn what_ends_control_while_the_standby_drains_waits_for_nothing() {
     assert_eq!(hooks.kill(at(13)), [], "and once");
     // Back in its role as soon as its old tree is gone.
     assert_eq!(hooks.stand_by(at(13)), []);
-    hooks.heard(at(14), WorkloadEvent::Exited(Exit::Signal(TERM)));
+    hooks.on_event(at(14), WorkloadEvent::Exited(Exit::Signal(TERM)));
     assert_eq!(
-        launched(&hooks.heard(at(14), empty(14))),
+        launched(&hooks.on_event(at(14), empty(14))),
         Some(Role::Standby)
     );
     let mut hooks = ushering();
@@ -274,7 +274,7 @@ fn control_that_comes_back_while_the_standby_still_drains_waits_for_it() {
     let effects = hooks.start(at(15), term(15));
     assert_eq!(drained(&effects), None, "its grace has begun already");
     assert_eq!(
-        launched(&hooks.heard(at(16), empty(16))),
+        launched(&hooks.on_event(at(16), empty(16))),
         Some(Role::OnAcquire)
     );
 }
@@ -283,11 +283,11 @@ fn control_that_comes_back_while_the_standby_still_drains_waits_for_it() {
 fn the_guardian_s_death_while_the_standby_drains_leaves_nothing_under_the_lease() {
     let mut hooks = ushering();
     assert_eq!(
-        told(&hooks.heard(at(12), WorkloadEvent::Lost)),
+        told(&hooks.on_event(at(12), WorkloadEvent::Lost)),
         [WorkloadEvent::Lost, empty(12)]
     );
     assert!(!hooks.is_clear());
-    assert_eq!(hooks.heard(at(13), empty(13)), []);
+    assert_eq!(hooks.on_event(at(13), empty(13)), []);
     assert!(hooks.is_clear());
     let effects = hooks.start(at(14), term(14));
     let errno = libc::EBUSY;
@@ -298,11 +298,11 @@ fn the_guardian_s_death_while_the_standby_drains_leaves_nothing_under_the_lease(
 fn the_guardian_s_death_under_the_lease_is_waited_out() {
     for mut hooks in [preparing(), playing()] {
         assert_eq!(
-            told(&hooks.heard(at(13), WorkloadEvent::Lost)),
+            told(&hooks.on_event(at(13), WorkloadEvent::Lost)),
             [WorkloadEvent::Lost]
         );
         assert_eq!(hooks.start(at(13), term(13)), [], "nothing beside it");
-        assert_eq!(told(&hooks.heard(at(14), empty(14))), [empty(14)]);
+        assert_eq!(told(&hooks.on_event(at(14), empty(14))), [empty(14)]);
     }
 }
 
@@ -310,16 +310,16 @@ fn the_guardian_s_death_under_the_lease_is_waited_out() {
 fn the_guardian_s_death_on_an_empty_stage_is_told() {
     let mut hooks = HookSequencer::new(ALL);
     assert_eq!(
-        told(&hooks.heard(BEGIN, WorkloadEvent::Lost)),
+        told(&hooks.on_event(BEGIN, WorkloadEvent::Lost)),
         [WorkloadEvent::Lost]
     );
-    assert_eq!(hooks.heard(at(1), empty(1)), []);
+    assert_eq!(hooks.on_event(at(1), empty(1)), []);
 }
 
 #[test]
 fn a_standby_that_cannot_be_killed_keeps_the_command_from_starting() {
     let mut hooks = ushering();
-    let effects = hooks.heard(at(50), WorkloadEvent::TreeStuck);
+    let effects = hooks.on_event(at(50), WorkloadEvent::TreeStuck);
     let errno = libc::EBUSY;
     assert_eq!(told(&effects), [WorkloadEvent::NotStarted { errno }]);
     assert!(effects.contains(&Effect::Say(HookNotice::StandbyStuck)));
@@ -330,7 +330,7 @@ fn a_standby_that_cannot_be_killed_keeps_the_command_from_starting() {
 fn what_is_stuck_under_the_lease_is_told() {
     for mut hooks in [preparing(), playing()] {
         assert_eq!(
-            told(&hooks.heard(at(13), WorkloadEvent::TreeStuck)),
+            told(&hooks.on_event(at(13), WorkloadEvent::TreeStuck)),
             [WorkloadEvent::TreeStuck]
         );
     }
@@ -341,8 +341,8 @@ fn a_standby_that_fails_is_started_again_after_a_growing_back_off() {
     let mut hooks = standing(ALL);
     let mut now = at(1);
     for wait in [1, 2, 4, 8, 16, 30, 30] {
-        hooks.heard(now, exited(3));
-        let effects = hooks.heard(now, WorkloadEvent::TreeEmpty { at: now });
+        hooks.on_event(now, exited(3));
+        let effects = hooks.on_event(now, WorkloadEvent::TreeEmpty { at: now });
         assert_eq!(launched(&effects), None);
         assert_eq!(hooks.wake_at(), now + Duration::from_secs(wait));
         now = hooks.wake_at();
@@ -353,8 +353,8 @@ fn a_standby_that_fails_is_started_again_after_a_growing_back_off() {
 #[test]
 fn a_standby_that_succeeds_has_done_its_work_until_the_next_time() {
     let mut hooks = standing(ALL);
-    hooks.heard(at(1), exited(0));
-    let effects = hooks.heard(at(1), empty(1));
+    hooks.on_event(at(1), exited(0));
+    let effects = hooks.on_event(at(1), empty(1));
     assert_eq!(effects, [Effect::Say(HookNotice::StandbyDone)]);
     assert_eq!(hooks.wake_at(), Instant::FOREVER);
     assert_eq!(
@@ -366,8 +366,8 @@ fn a_standby_that_succeeds_has_done_its_work_until_the_next_time() {
 #[test]
 fn control_does_not_wait_for_a_back_off() {
     let mut hooks = standing(ALL);
-    hooks.heard(at(1), exited(3));
-    hooks.heard(at(1), empty(1));
+    hooks.on_event(at(1), exited(3));
+    hooks.on_event(at(1), empty(1));
     assert_eq!(
         launched(&hooks.start(at(1), term(1))),
         Some(Role::OnAcquire)
@@ -380,8 +380,8 @@ fn at_the_end_the_standby_is_drained_and_not_started_again() {
     let mut hooks = standing(ALL);
     assert_eq!(drained(&hooks.finish(at(30))), Some(at(30)));
     assert_eq!(hooks.finish(at(40)), [], "its grace is fixed");
-    hooks.heard(at(1), exited(3));
-    assert_eq!(launched(&hooks.heard(at(1), empty(1))), None);
+    hooks.on_event(at(1), exited(3));
+    assert_eq!(launched(&hooks.on_event(at(1), empty(1))), None);
     assert!(hooks.is_clear() && hooks.wake_at() == Instant::FOREVER);
 }
 
@@ -389,7 +389,7 @@ fn at_the_end_the_standby_is_drained_and_not_started_again() {
 fn an_order_that_came_too_late_is_doubt_and_no_bad_command() {
     let late = WorkloadEvent::NotStarted { errno: libc::ETIME };
     for mut hooks in [preparing(), playing()] {
-        assert_eq!(told(&hooks.heard(at(59), late.clone())), [empty(58)]);
+        assert_eq!(told(&hooks.on_event(at(59), late.clone())), [empty(58)]);
     }
 }
 
@@ -409,6 +409,6 @@ fn without_a_cast_the_command_is_all_there_is() {
         exited(0),
         empty(2),
     ] {
-        assert_eq!(told(&hooks.heard(at(2), event.clone())), [event]);
+        assert_eq!(told(&hooks.on_event(at(2), event.clone())), [event]);
     }
 }

@@ -20,7 +20,7 @@ const AGAIN: Restart = Restart {
 
 impl HookSequencer {
     /// The guardian told this.
-    pub fn heard(&mut self, now: Instant, event: WorkloadEvent) -> Vec<Effect> {
+    pub fn on_event(&mut self, now: Instant, event: WorkloadEvent) -> Vec<Effect> {
         let mut effects = Vec::new();
         if event == WorkloadEvent::ClockJumped {
             effects.push(Effect::Tell(event));

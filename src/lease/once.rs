@@ -14,7 +14,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use crate::clock::Instant;
-use crate::core::{Outcome, Verdict};
+use crate::core::{Outcome, TaskResult};
 
 /// The most keys of which a result is kept. Of more, the one whose last run is longest ago is
 /// forgotten.
@@ -144,14 +144,14 @@ impl TaskLog {
 
     /// How the task ended for a candidate that came in the slot `came`, now that it is `now`.
     #[must_use]
-    pub fn verdict(&self, task: &Task, came: u64, now: u64) -> Option<Verdict> {
+    pub fn verdict(&self, task: &Task, came: u64, now: u64) -> Option<TaskResult> {
         let over = self.get(task)?.over.as_ref()?;
         // By today's division of time, whatever it was when this was recorded.
         let slot = task.slot(over.slot);
         if slot < came || slot > now.saturating_add(AHEAD) {
             return None;
         }
-        Some(Verdict {
+        Some(TaskResult {
             status: over.exit,
             holder: over.by.clone(),
             at: over.at.clone(),
@@ -276,7 +276,7 @@ pub(super) struct TaskClock {
     /// What the store's clock said first, in the slot we came for.
     came: Option<u64>,
     /// What it said last, and when that was.
-    heard: Option<(u64, Instant)>,
+    received: Option<(u64, Instant)>,
     /// The slot of the present run.
     slot: u64,
 }
@@ -285,25 +285,25 @@ impl TaskClock {
     /// The store's clock said so at `at`.
     pub(super) fn hear(&mut self, task: &Task, said: u64, at: Instant) {
         self.came.get_or_insert(task.slot(said));
-        self.heard = Some((said, at));
+        self.received = Some((said, at));
     }
 
     /// Whether we know at all what time it is there.
     pub(super) fn has_heard(&self) -> bool {
-        self.heard.is_some()
+        self.received.is_some()
     }
 
     /// The store's time.
     fn now(&self) -> u64 {
-        self.heard.map_or(0, |(said, at)| {
+        self.received.map_or(0, |(said, at)| {
             said.saturating_add(Instant::now().since(at).as_secs())
         })
     }
 
     /// How the task ended, as far as it concerns us. Nothing can be said of slots before the
-    /// store's clock was heard.
-    pub(super) fn verdict(&self, task: &Task, task_log: &TaskLog) -> Option<Verdict> {
-        if task.per.is_some() && self.heard.is_none() {
+    /// store's clock was received.
+    pub(super) fn verdict(&self, task: &Task, task_log: &TaskLog) -> Option<TaskResult> {
+        if task.per.is_some() && self.received.is_none() {
             return None;
         }
         task_log.verdict(task, self.came.unwrap_or(0), self.now())
@@ -329,7 +329,7 @@ impl TaskClock {
 
     /// The present moment for the record: the store's if it told one.
     pub(super) fn stamp(&self) -> String {
-        match self.heard {
+        match self.received {
             Some(_) => moment(self.now()),
             None => super::record::wall_clock(),
         }

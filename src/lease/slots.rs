@@ -44,7 +44,7 @@ pub struct Slots {
     /// How many slots one attempt looks at.
     looks: usize,
     open: Arc<Opener>,
-    lane: Lane,
+    blocking: Lane,
     state: Mutex<State>,
 }
 
@@ -154,7 +154,7 @@ impl Slots {
             terms,
             looks: LOOKS.min(count as usize),
             open,
-            lane: Lane::new(),
+            blocking: Lane::new(),
             state: Mutex::new(State {
                 stores: BTreeMap::from([(first, store)]),
                 next: first,
@@ -216,7 +216,7 @@ impl Slots {
             return Ok(Arc::clone(store));
         }
         let open = Arc::clone(&self.open);
-        let opened = self.lane.run(give_up_at, move || open(slot)).await;
+        let opened = self.blocking.run(give_up_at, move || open(slot)).await;
         let name = &self.names[slot as usize];
         let store = opened
             .map_err(|_stalled| transient(format!("{name}: it could not be opened in time")))??;

@@ -89,7 +89,7 @@ impl Proxy {
         self.sockets.iter().map(UnixDatagram::try_clone).collect()
     }
 
-    /// What the command with this number has said and nobody has heard yet. Never more than a socket
+    /// What the command with this number has said and nobody has received yet. Never more than a socket
     /// can have in it: who goes on talking is not listened to for ever.
     pub(super) fn unheard(&self, number: usize) -> Vec<Vec<u8>> {
         let Some(socket) = self.sockets.get(number) else {

@@ -1,6 +1,6 @@
 //! What a line of the log looks like to whoever reads it: systemd's journal, which wants a priority
 //! and knows the time; anybody else, who wants the time; a person who typed something wrong. Called
-//! by `report` alone; pure but for [`Reader::of`].
+//! by `report` alone; pure but for [`LogReader::of`].
 
 use std::ffi::OsString;
 use std::os::fd::AsFd;
@@ -13,34 +13,34 @@ use super::{Context, Said};
 
 /// Who reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reader {
+pub(super) enum LogReader {
     /// The journal, or what else systemd has put there.
     Journal,
     /// Anybody else.
     Other,
 }
 
-impl Reader {
+impl LogReader {
     /// Who reads our stderr: systemd says which file is its own (systemd.exec(5)), because a variable
     /// alone would be inherited by whoever redirects.
-    pub(super) fn of(stderr: impl AsFd, stream: Option<OsString>) -> Reader {
+    pub(super) fn of(stderr: impl AsFd, stream: Option<OsString>) -> LogReader {
         let named = stream.and_then(|stream| stream.into_string().ok());
         match (named, fstat(stderr)) {
             (Some(named), Ok(stat)) if named == format!("{}:{}", stat.st_dev, stat.st_ino) => {
-                Reader::Journal
+                LogReader::Journal
             }
-            _ => Reader::Other,
+            _ => LogReader::Other,
         }
     }
 
     /// What stands before a line of this level: sd-daemon(3).
     pub(super) fn priority(self, level: Level) -> &'static str {
         match (self, level) {
-            (Reader::Other, _) => "",
-            (Reader::Journal, Level::ERROR) => "<3>",
-            (Reader::Journal, Level::WARN) => "<4>",
-            (Reader::Journal, Level::INFO) => "<6>",
-            (Reader::Journal, _) => "<7>",
+            (LogReader::Other, _) => "",
+            (LogReader::Journal, Level::ERROR) => "<3>",
+            (LogReader::Journal, Level::WARN) => "<4>",
+            (LogReader::Journal, Level::INFO) => "<6>",
+            (LogReader::Journal, _) => "<7>",
         }
     }
 }
@@ -48,7 +48,7 @@ impl Reader {
 /// A line for people. Who speaks, and when, is said as soon as there is an instance: several may
 /// write into one log. Before that it is an answer to what was typed.
 pub(super) fn text(
-    reader: Reader,
+    reader: LogReader,
     level: Level,
     message: &str,
     ts: &str,
@@ -62,10 +62,10 @@ pub(super) fn text(
     let priority = reader.priority(level);
     match (reader, who) {
         // It says by itself which program this is, and when.
-        (Reader::Journal, Some(who)) => format!("{priority}{who}: {word}{message}"),
-        (Reader::Journal, None) => format!("{priority}{word}{message}"),
-        (Reader::Other, Some(who)) => format!("{ts} trafficcop[{who}]: {word}{message}"),
-        (Reader::Other, None) => format!("trafficcop: {word}{message}"),
+        (LogReader::Journal, Some(who)) => format!("{priority}{who}: {word}{message}"),
+        (LogReader::Journal, None) => format!("{priority}{word}{message}"),
+        (LogReader::Other, Some(who)) => format!("{ts} trafficcop[{who}]: {word}{message}"),
+        (LogReader::Other, None) => format!("trafficcop: {word}{message}"),
     }
 }
 
@@ -93,18 +93,23 @@ mod tests {
         let line = |reader, level, who| text(reader, level, "a", "T", who);
         let web = Some("web1");
         for (reader, level, who, expected) in [
-            (Reader::Other, Level::INFO, None, "trafficcop: a"),
-            (Reader::Other, Level::WARN, None, "trafficcop: warning: a"),
+            (LogReader::Other, Level::INFO, None, "trafficcop: a"),
             (
-                Reader::Other,
+                LogReader::Other,
+                Level::WARN,
+                None,
+                "trafficcop: warning: a",
+            ),
+            (
+                LogReader::Other,
                 Level::ERROR,
                 web,
                 "T trafficcop[web1]: error: a",
             ),
-            (Reader::Journal, Level::ERROR, None, "<3>error: a"),
-            (Reader::Journal, Level::WARN, web, "<4>web1: warning: a"),
-            (Reader::Journal, Level::INFO, web, "<6>web1: a"),
-            (Reader::Journal, Level::DEBUG, web, "<7>web1: a"),
+            (LogReader::Journal, Level::ERROR, None, "<3>error: a"),
+            (LogReader::Journal, Level::WARN, web, "<4>web1: warning: a"),
+            (LogReader::Journal, Level::INFO, web, "<6>web1: a"),
+            (LogReader::Journal, Level::DEBUG, web, "<7>web1: a"),
         ] {
             assert_eq!(line(reader, level, who), expected);
         }
@@ -115,9 +120,12 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         let stat = fstat(&file).unwrap();
         let named = |ino| Some(format!("{}:{ino}", stat.st_dev).into());
-        assert_eq!(Reader::of(&file, named(stat.st_ino)), Reader::Journal);
-        assert_eq!(Reader::of(&file, named(stat.st_ino + 1)), Reader::Other);
-        assert_eq!(Reader::of(&file, None), Reader::Other);
+        assert_eq!(LogReader::of(&file, named(stat.st_ino)), LogReader::Journal);
+        assert_eq!(
+            LogReader::of(&file, named(stat.st_ino + 1)),
+            LogReader::Other
+        );
+        assert_eq!(LogReader::of(&file, None), LogReader::Other);
     }
 
     #[test]

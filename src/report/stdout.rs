@@ -1,7 +1,7 @@
 //! Lines on stdout for a program that reads them through a pipe, and may have stopped to.
 //!
 //! [`LineWriter`] writes and never waits; it is used by the process that tells a reader (`announce`) in a
-//! loop of its own, and by [`Voice`], a thread of the supervisor's (`elect`). Only one of the two
+//! loop of its own, and by [`LineSender`], a thread of the supervisor's (`elect`). Only one of the two
 //! processes speaks at a time: who that is, is the business of `elect`. A line that was not begun
 //! can be taken back: what waits for a reader may have become untrue.
 
@@ -147,7 +147,7 @@ fn wait(fd: BorrowedFd<'_>, waits: bool, other: BorrowedFd<'_>) -> Result<bool, 
 
 /// Stdout, spoken to from a thread: so a reader that hangs up is noticed while nothing is said,
 /// and one that does not read holds nobody up.
-pub struct Voice {
+pub struct LineSender {
     shared: Arc<Shared>,
     wake: io::PipeWriter,
 }
@@ -164,12 +164,12 @@ impl Shared {
     }
 }
 
-impl Voice {
+impl LineSender {
     /// Begins to watch stdout. The word through the second comes when nobody reads any more.
     ///
     /// # Errors
     /// Where neither a pipe nor a thread can be had.
-    pub fn begin() -> io::Result<(Voice, oneshot::Receiver<()>)> {
+    pub fn begin() -> io::Result<(LineSender, oneshot::Receiver<()>)> {
         let (woken, wake) = io::pipe()?;
         let shared = Arc::new(Shared {
             out: Mutex::new(LineWriter::of_stdout()),
@@ -186,7 +186,7 @@ impl Voice {
                 // Where it fails we are leaving already.
                 let _ = tell.send(());
             })?;
-        Ok((Voice { shared, wake }, gone))
+        Ok((LineSender { shared, wake }, gone))
     }
 
     /// Says a line, now or when there is room; instead of one that waits.

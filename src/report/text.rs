@@ -392,7 +392,7 @@ mod tests {
     #[test]
     fn whoever_comes_too_late_for_a_task_hears_who_did_it_and_how_it_ended() {
         let over = |status| {
-            ending(Cause::AlreadyDone(crate::core::Verdict {
+            ending(Cause::AlreadyDone(crate::core::TaskResult {
                 status,
                 holder: "web2-9".into(),
                 at: "2026-01-01T00:00:00Z".into(),

@@ -76,7 +76,7 @@ impl OnLostHook {
     /// Waits until something becomes of it, and does what follows. Cancel-safe.
     pub(super) async fn step(&mut self) {
         let event = self.handle.next_event().await;
-        self.heard(&event);
+        self.on_event(&event);
     }
 
     fn next(&mut self) {
@@ -107,7 +107,7 @@ impl OnLostHook {
         });
     }
 
-    fn heard(&mut self, event: &WorkloadEvent) {
+    fn on_event(&mut self, event: &WorkloadEvent) {
         let fails = |how| tracing::warn!("the --on-lost command {}", report::failed(how));
         match event {
             WorkloadEvent::Exited(Exit::Code(0)) => {}

@@ -264,9 +264,9 @@ impl CommandWorkload {
             }
         };
         tokio::select! {
-            event = handle.next_event() => self.heard(event),
+            event = handle.next_event() => self.on_event(event),
             () = tokio::time::sleep(paused.unwrap_or_default()), if paused.is_some() => {
-                self.heard(WorkloadEvent::Stopped);
+                self.on_event(WorkloadEvent::Stopped);
             }
             () = tokio::time::sleep(due) => {
                 let effects = self.hooks.woke(Instant::now());
@@ -276,7 +276,7 @@ impl CommandWorkload {
         }
     }
 
-    fn heard(&mut self, event: WorkloadEvent) {
+    fn on_event(&mut self, event: WorkloadEvent) {
         let is_command = self.hooks.on() == Some(Role::Command);
         let typed = (self.parts.on_terminal && is_command).then_some(StopAsked::OfTheCommand);
         let asked = self.pausing.map(|(asked, _)| asked).or(typed);
@@ -287,7 +287,7 @@ impl CommandWorkload {
             // Whatever time that took: the core looks at the clock.
             return self.inbox.push_back(event);
         }
-        let effects = self.hooks.heard(Instant::now(), event);
+        let effects = self.hooks.on_event(Instant::now(), event);
         self.perform(effects);
     }
 }

@@ -43,7 +43,7 @@ pub struct Listener {
     /// Where it really is.
     pub(super) address: Address,
     /// Removes the path at the end.
-    pub(super) place: Option<Place>,
+    pub(super) place: Option<BoundPath>,
 }
 
 #[derive(Debug)]
@@ -66,7 +66,7 @@ impl Listener {
             }
             Address::Unix(path) => {
                 let socket = bind_path(path).map_err(|why| refusal(address, why))?;
-                let place = Place::of(path);
+                let place = BoundPath::of(path);
                 (Socket::Unix(socket), address.clone(), place)
             }
         };
@@ -120,7 +120,7 @@ fn bind_path(path: &Path) -> io::Result<UnixListener> {
         bound => return bound,
     };
     // Looked at before it is knocked at: only what was found deserted is removed.
-    let Some(found) = Place::of(path) else {
+    let Some(found) = BoundPath::of(path) else {
         return UnixListener::bind(path);
     };
     if !is_deserted(path) {
@@ -140,14 +140,14 @@ fn is_deserted(path: &Path) -> bool {
 
 /// A path, and which file it was.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct BoundPath {
     path: PathBuf,
     file: (u64, u64),
 }
 
-impl Place {
-    fn of(path: &Path) -> Option<Place> {
-        Some(Place {
+impl BoundPath {
+    fn of(path: &Path) -> Option<BoundPath> {
+        Some(BoundPath {
             path: path.to_owned(),
             file: identity(path)?,
         })
@@ -216,10 +216,10 @@ mod tests {
             }
             guests.push(guest);
         }
-        let (told, heard) = std::sync::mpsc::channel();
+        let (told, received) = std::sync::mpsc::channel();
         let address = Address::Unix(path.clone());
         std::thread::spawn(move || told.send(Listener::bind(&address).map(drop)));
-        let bound = heard.recv_timeout(std::time::Duration::from_secs(20));
+        let bound = received.recv_timeout(std::time::Duration::from_secs(20));
         assert!(matches!(bound, Ok(Err(BindError::InUse(_)))), "{bound:?}");
         assert!(path.exists());
     }

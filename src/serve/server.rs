@@ -22,7 +22,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
-use super::listener::{Listener, Place, Socket};
+use super::listener::{BoundPath, Listener, Socket};
 use super::{SharedStatus, routes};
 use crate::runtime::runtime;
 
@@ -45,7 +45,7 @@ pub struct Server {
     shared_status: Arc<SharedStatus>,
     /// Dropped to stop.
     _life: oneshot::Sender<Infallible>,
-    place: Option<Place>,
+    place: Option<BoundPath>,
 }
 
 impl Server {

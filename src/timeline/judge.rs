@@ -72,7 +72,7 @@ fn missing(records: &[Placed<'_>], identity: &str, pid: u32) -> Option<String> {
 /// A lock before all of it is known.
 #[derive(Default)]
 struct Draft {
-    lanes: BTreeMap<(String, String), Vec<Run>>,
+    tracks: BTreeMap<(String, String), Vec<Run>>,
     tenures: Vec<((String, String), Tenure)>,
 }
 
@@ -97,8 +97,8 @@ fn gather(locks: &mut BTreeMap<String, Draft>, records: &[Placed<'_>], boot: &st
     }
     for (lock, (from, to)) in spans {
         let draft = locks.entry(lock.to_owned()).or_default();
-        let lane = draft.lanes.entry(name(first.record)).or_default();
-        lane.push(Run {
+        let track = draft.tracks.entry(name(first.record)).or_default();
+        track.push(Run {
             pid: first.record.pid,
             from,
             to,
@@ -123,8 +123,8 @@ fn finished(drafts: BTreeMap<String, Draft>, skew: i64) -> Vec<Lock> {
 }
 
 fn lock(name: String, draft: Draft, skew: i64) -> Lock {
-    let mut lanes: Vec<Lane> = draft
-        .lanes
+    let mut tracks: Vec<Lane> = draft
+        .tracks
         .into_iter()
         .map(|((identity, host), mut runs)| {
             runs.sort_by_key(|run| (run.from, run.pid));
@@ -135,25 +135,25 @@ fn lock(name: String, draft: Draft, skew: i64) -> Lock {
             }
         })
         .collect();
-    lanes.sort_by_key(|lane| lane.runs.first().map(|run| run.from));
+    tracks.sort_by_key(|track| track.runs.first().map(|run| run.from));
     let mut tenures: Vec<Tenure> = draft
         .tenures
         .into_iter()
         .map(|((identity, host), mut tenure)| {
-            let lane = lanes
+            let track = tracks
                 .iter()
-                .position(|lane| lane.identity == identity && lane.host == host);
-            tenure.lane = lane.unwrap_or(0);
+                .position(|track| track.identity == identity && track.host == host);
+            tenure.track = track.unwrap_or(0);
             tenure
         })
         .collect();
-    tenures.sort_by_key(|tenure| (tenure.from, tenure.token, tenure.lane, tenure.pid));
+    tenures.sort_by_key(|tenure| (tenure.from, tenure.token, tenure.track, tenure.pid));
     conclude(&mut tenures);
     Lock {
         gaps: gaps(&tenures),
         overlaps: overlaps(&tenures, skew),
         name,
-        lanes,
+        tracks,
         tenures,
     }
 }

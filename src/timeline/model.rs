@@ -25,7 +25,7 @@ pub struct Lock {
     /// Its address.
     pub name: String,
     /// The instances, by when they first appear.
-    pub lanes: Vec<Lane>,
+    pub tracks: Vec<Lane>,
     /// The tenures, by when they began.
     pub tenures: Vec<Tenure>,
     /// When nobody was in control between two tenures.
@@ -63,8 +63,8 @@ pub struct Run {
 /// One stretch of control.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tenure {
-    /// Whose: the number of the lane.
-    pub lane: usize,
+    /// Whose: the number of the track.
+    pub track: usize,
     /// The supervisor's process id.
     pub pid: u32,
     /// Which boot of which machine its times were taken on.

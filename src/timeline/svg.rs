@@ -1,4 +1,4 @@
-//! The picture: one lane for each instance, tenures as bars with their tokens, and whatever is
+//! The picture: one track for each instance, tenures as bars with their tokens, and whatever is
 //! worth a question in a review (a gap, an overlap, an end that nobody saw) so that it is not
 //! overlooked. One SVG that needs nothing else: no script, no font, no colour scheme of its own.
 //!
@@ -28,7 +28,7 @@ const THIN: f64 = 2.0;
 /// A name's part of the width.
 const NAMES: (f64, f64) = (90.0, 260.0);
 
-/// Of the lanes, in turn: told apart by whoever does not tell red from green, on light and on dark.
+/// Of the tracks, in turn: told apart by whoever does not tell red from green, on light and on dark.
 /// Red is kept for overlaps, amber for doubt.
 const COLOURS: &[&str] = &[
     "#3b75af", "#4a9a62", "#8c6bb1", "#2f9c9c", "#9a7350", "#cc6a94", "#66788f", "#7f8c2c",
@@ -95,18 +95,18 @@ fn summary(timeline: &Timeline) -> String {
 
 /// One lock, from `top` on; returns where it ends.
 fn picture(canvas: &mut Canvas, lock: &Lock, number: usize, top: f64) -> f64 {
-    let names: Vec<String> = lock.lanes.iter().map(name).collect();
+    let names: Vec<String> = lock.tracks.iter().map(name).collect();
     let longest = lock
-        .lanes
+        .tracks
         .iter()
-        .map(|lane| text_width(&lane.identity, 14.0).max(text_width(&lane.host, 11.0)));
+        .map(|track| text_width(&track.identity, 14.0).max(text_width(&track.host, 11.0)));
     let left = longest.fold(NAMES.0, f64::max).min(NAMES.1) + RIGHT + 16.0;
     let axis = Axis::new(first(lock), last(lock), left, WIDTH - RIGHT - left);
-    let lanes = top + HEAD;
-    let bottom = lanes + lock.lanes.len() as f64 * LANE;
+    let tracks = top + HEAD;
+    let bottom = tracks + lock.tracks.len() as f64 * LANE;
     head(canvas, lock, top);
-    for at in (0..lock.lanes.len()).step_by(2) {
-        let y = lanes + at as f64 * LANE;
+    for at in (0..lock.tracks.len()).step_by(2) {
+        let y = tracks + at as f64 * LANE;
         canvas.rect(
             (left, y),
             (WIDTH - RIGHT - left, LANE),
@@ -114,29 +114,29 @@ fn picture(canvas: &mut Canvas, lock: &Lock, number: usize, top: f64) -> f64 {
             "",
         );
     }
-    scale(canvas, &axis, lanes - STRIP - 14.0, bottom);
+    scale(canvas, &axis, tracks - STRIP - 14.0, bottom);
     for gap in &lock.gaps {
         let (x, wide) = stretch(&axis, gap.from, gap.to);
         let least = if gap.at_least { "at least " } else { "" };
         let title = format!("nobody had control for {least}{}", span(gap.to - gap.from));
-        let size = (wide, bottom - lanes + STRIP + 8.0);
-        canvas.rect((x, lanes - STRIP - 8.0), size, r#"class="nobody""#, &title);
+        let size = (wide, bottom - tracks + STRIP + 8.0);
+        canvas.rect((x, tracks - STRIP - 8.0), size, r#"class="nobody""#, &title);
         let label = fitting(&span(gap.to - gap.from), 10.0, wide - 4.0);
         if !label.contains('…') {
             let middle = r#"class="dim" text-anchor="middle""#;
-            canvas.text((x + wide / 2.0, lanes - 10.5), 10.0, middle, &label);
+            canvas.text((x + wide / 2.0, tracks - 10.5), 10.0, middle, &label);
         }
     }
-    for (at, lane) in lock.lanes.iter().enumerate() {
-        let y = lanes + at as f64 * LANE;
-        presence(canvas, lane, &axis, y, left);
+    for (at, track) in lock.tracks.iter().enumerate() {
+        let y = tracks + at as f64 * LANE;
+        presence(canvas, track, &axis, y, left);
     }
-    hand_overs(canvas, lock, &axis, lanes);
+    hand_overs(canvas, lock, &axis, tracks);
     for tenure in &lock.tenures {
-        let y = lanes + tenure.lane as f64 * LANE + (LANE - BAR) / 2.0;
-        let colour = colour(tenure.lane);
-        strip(canvas, tenure, &axis, lanes - STRIP - 8.0, colour);
-        bar(canvas, tenure, &axis, y, colour, &names[tenure.lane]);
+        let y = tracks + tenure.track as f64 * LANE + (LANE - BAR) / 2.0;
+        let colour = colour(tenure.track);
+        strip(canvas, tenure, &axis, tracks - STRIP - 8.0, colour);
+        bar(canvas, tenure, &axis, y, colour, &names[tenure.track]);
     }
     for overlap in &lock.overlaps {
         let (x, wide) = stretch(&axis, overlap.from, overlap.to);
@@ -156,8 +156,8 @@ fn picture(canvas: &mut Canvas, lock: &Lock, number: usize, top: f64) -> f64 {
         };
         let more = format!(r#"class="overlap" fill-opacity="{strength}""#);
         canvas.rect(
-            (x, lanes - STRIP - 8.0),
-            (wide, bottom - lanes + STRIP + 8.0),
+            (x, tracks - STRIP - 8.0),
+            (wide, bottom - tracks + STRIP + 8.0),
             &more,
             &title,
         );
@@ -166,7 +166,7 @@ fn picture(canvas: &mut Canvas, lock: &Lock, number: usize, top: f64) -> f64 {
             let half = text_width(&text, 12.0) / 2.0;
             let middle = (x + wide / 2.0).clamp(left + half, WIDTH - RIGHT - half);
             let more = r#"class="bad" font-weight="700" text-anchor="middle""#;
-            canvas.text((middle, lanes - STRIP - 13.0), 12.0, more, &text);
+            canvas.text((middle, tracks - STRIP - 13.0), 12.0, more, &text);
         }
     }
     canvas.line((left, bottom), (WIDTH - RIGHT, bottom), r#"class="rule""#);
@@ -177,20 +177,20 @@ fn picture(canvas: &mut Canvas, lock: &Lock, number: usize, top: f64) -> f64 {
 }
 
 fn first(lock: &Lock) -> At {
-    let runs = lock.lanes.iter().flat_map(|lane| &lane.runs);
+    let runs = lock.tracks.iter().flat_map(|track| &track.runs);
     runs.map(|run| run.from).min().unwrap_or(0)
 }
 
 /// The last moment that something is drawn of.
 fn last(lock: &Lock) -> At {
-    let runs = lock.lanes.iter().flat_map(|lane| &lane.runs);
+    let runs = lock.tracks.iter().flat_map(|track| &track.runs);
     let runs = runs.map(|run| run.to);
     let ends = lock.tenures.iter().map(Tenure::to);
     runs.chain(ends).max().unwrap_or(0)
 }
 
-fn colour(lane: usize) -> &'static str {
-    COLOURS[lane % COLOURS.len()]
+fn colour(track: usize) -> &'static str {
+    COLOURS[track % COLOURS.len()]
 }
 
 /// Where a stretch of time lies, wide enough to be seen.
@@ -214,7 +214,7 @@ fn head(canvas: &mut Canvas, lock: &Lock, top: f64) {
     let longest = lock.gaps.iter().map(|gap| gap.to - gap.from).max();
     let mut facts = vec![
         count(lock.tenures.len(), "tenure"),
-        count(lock.lanes.len(), "instance"),
+        count(lock.tracks.len(), "instance"),
     ];
     facts.extend(longest.map(|longest| {
         format!(
@@ -253,19 +253,19 @@ fn scale(canvas: &mut Canvas, axis: &Axis, top: f64, bottom: f64) {
 }
 
 /// The name, and a line for as long as each process was there.
-fn presence(canvas: &mut Canvas, lane: &Lane, axis: &Axis, y: f64, left: f64) {
+fn presence(canvas: &mut Canvas, track: &Lane, axis: &Axis, y: f64, left: f64) {
     let middle = y + LANE / 2.0;
     let room = left - RIGHT - 12.0;
     let bold = r#"class="ink" font-weight="650""#;
-    let text = fitting(&lane.identity, 14.0, room);
-    if lane.identity.contains(&lane.host) {
+    let text = fitting(&track.identity, 14.0, room);
+    if track.identity.contains(&track.host) {
         canvas.text((RIGHT, middle + 5.0), 14.0, bold, &text);
     } else {
         canvas.text((RIGHT, middle), 14.0, bold, &text);
-        let host = fitting(&lane.host, 11.0, room);
+        let host = fitting(&track.host, 11.0, room);
         canvas.text((RIGHT, middle + 13.0), 11.0, r#"class="dim""#, &host);
     }
-    for run in &lane.runs {
+    for run in &track.runs {
         let (from, to) = (
             axis.x(run.from),
             axis.x(run.to).max(axis.x(run.from) + THIN),
@@ -287,7 +287,7 @@ fn presence(canvas: &mut Canvas, lane: &Lane, axis: &Axis, y: f64, left: f64) {
     }
 }
 
-/// The same for the lock as a whole, above the lanes.
+/// The same for the lock as a whole, above the tracks.
 fn strip(canvas: &mut Canvas, tenure: &Tenure, axis: &Axis, y: f64, colour: &str) {
     let (x, wide) = stretch(axis, tenure.from, tenure.to());
     let (_, seen) = stretch(axis, tenure.from, tenure.lived);
@@ -383,13 +383,13 @@ fn bar(canvas: &mut Canvas, tenure: &Tenure, axis: &Axis, y: f64, colour: &str, 
 }
 
 /// From the end of one tenure to the beginning of the next.
-fn hand_overs(canvas: &mut Canvas, lock: &Lock, axis: &Axis, lanes: f64) {
+fn hand_overs(canvas: &mut Canvas, lock: &Lock, axis: &Axis, tracks: f64) {
     for pair in lock.tenures.windows(2) {
         let [one, next] = pair else { continue };
-        if one.lane == next.lane || one.lived > next.from {
+        if one.track == next.track || one.lived > next.from {
             continue;
         }
-        let y = |tenure: &Tenure| lanes + (tenure.lane as f64 + 0.5) * LANE;
+        let y = |tenure: &Tenure| tracks + (tenure.track as f64 + 0.5) * LANE;
         let (from, to) = (y(one), y(next));
         let towards = if to > from { -1.0 } else { 1.0 };
         let x = axis.x(next.from);

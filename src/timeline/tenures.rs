@@ -87,7 +87,7 @@ impl Open {
         Open {
             lock: placed.record.lock.clone(),
             tenure: Tenure {
-                lane: 0,
+                track: 0,
                 pid: placed.record.pid,
                 boot: boot.to_owned(),
                 token: placed.record.token,

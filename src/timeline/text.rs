@@ -97,12 +97,12 @@ fn verdict(timeline: &Timeline) -> String {
     text
 }
 
-/// How a lane is called: by its identity, and its machine where that does not tell.
-pub(super) fn name(lane: &Lane) -> String {
-    if lane.identity.contains(&lane.host) {
-        lane.identity.clone()
+/// How a track is called: by its identity, and its machine where that does not tell.
+pub(super) fn name(track: &Lane) -> String {
+    if track.identity.contains(&track.host) {
+        track.identity.clone()
     } else {
-        format!("{}@{}", lane.identity, lane.host)
+        format!("{}@{}", track.identity, track.host)
     }
 }
 
@@ -136,12 +136,12 @@ fn table(text: &mut String, lock: &Lock) {
         "{}: {} of {}",
         lock.name,
         count(lock.tenures.len(), "tenure"),
-        count(lock.lanes.len(), "instance")
+        count(lock.tracks.len(), "instance")
     );
     if lock.tenures.is_empty() {
         return;
     }
-    let names: Vec<String> = lock.lanes.iter().map(name).collect();
+    let names: Vec<String> = lock.tracks.iter().map(name).collect();
     let wide = names
         .iter()
         .map(|name| width(name))
@@ -162,11 +162,11 @@ fn table(text: &mut String, lock: &Lock) {
         }
         let token = tenure.token.map_or("?".into(), |token| token.to_string());
         let (to, length) = until(tenure);
-        let pad = wide - width(&names[tenure.lane]);
+        let pad = wide - width(&names[tenure.track]);
         let _ = writeln!(
             text,
             "{token:>8}  {}{:pad$}  {}  {to:15}  {length:>12}  {}",
-            names[tenure.lane],
+            names[tenure.track],
             "",
             clock(tenure.from),
             ending(tenure)
@@ -175,7 +175,7 @@ fn table(text: &mut String, lock: &Lock) {
             let _ = writeln!(
                 text,
                 "{:>8}  {} says itself that it may have run beside another holder's",
-                "OVERLAP?", names[tenure.lane]
+                "OVERLAP?", names[tenure.track]
             );
         }
         for overlap in lock.overlaps.iter().filter(|overlap| overlap.of.1 == at) {
@@ -188,8 +188,8 @@ fn table(text: &mut String, lock: &Lock) {
             let _ = writeln!(
                 text,
                 "{word:>8}  {} and {} both from {} for {}{comment}",
-                names[other.lane],
-                names[tenure.lane],
+                names[other.track],
+                names[tenure.track],
                 clock(overlap.from),
                 span(overlap.to - overlap.from)
             );
@@ -279,9 +279,9 @@ fn pairs(spans: &[(At, At)]) -> Value {
 }
 
 fn lock_json(lock: &Lock) -> Value {
-    let lane = |at: usize| &lock.lanes[lock.tenures[at].lane];
-    let instances = lock.lanes.iter().map(|lane| {
-        let runs = lane.runs.iter().map(|run| {
+    let track = |at: usize| &lock.tracks[lock.tenures[at].track];
+    let instances = lock.tracks.iter().map(|track| {
+        let runs = track.runs.iter().map(|run| {
             json!({
                 "pid": run.pid,
                 "from": record::spelt(run.from),
@@ -291,8 +291,8 @@ fn lock_json(lock: &Lock) -> Value {
             })
         });
         json!({
-            "identity": lane.identity,
-            "host": lane.host,
+            "identity": track.identity,
+            "host": track.host,
             "runs": runs.collect::<Vec<_>>(),
         })
     });
@@ -304,8 +304,8 @@ fn lock_json(lock: &Lock) -> Value {
         };
         json!({
             "token": tenure.token,
-            "identity": lock.lanes[tenure.lane].identity,
-            "host": lock.lanes[tenure.lane].host,
+            "identity": lock.tracks[tenure.track].identity,
+            "host": lock.tracks[tenure.track].host,
             "pid": tenure.pid,
             "from": record::spelt(tenure.from),
             "to": record::spelt(tenure.to()),
@@ -332,7 +332,7 @@ fn lock_json(lock: &Lock) -> Value {
         let (one, other) = overlap.of;
         json!({
             "tokens": [lock.tenures[one].token, lock.tenures[other].token],
-            "identities": [lane(one).identity, lane(other).identity],
+            "identities": [track(one).identity, track(other).identity],
             "from": record::spelt(overlap.from),
             "to": record::spelt(overlap.to),
             "seconds": seconds(overlap.to - overlap.from),

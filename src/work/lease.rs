@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use crate::clock::Instant;
 use crate::core::budget::ATTEMPT;
-use crate::core::{Failure, Grant, Verdict};
+use crate::core::{Failure, Grant, TaskResult};
 use crate::lease::{LeaseStore, StoreInfo};
 use crate::queue::{Lock, Message, Settlement};
 
@@ -182,7 +182,7 @@ impl LeaseStore for MessageLease {
     /// It was taken already; and once given back it is over.
     async fn acquire(&self, _give_up_at: Instant) -> Result<Grant, Failure> {
         if self.granted.swap(true, Ordering::AcqRel) {
-            return Err(Failure::AlreadyDone(Verdict {
+            return Err(Failure::AlreadyDone(TaskResult {
                 status: 0,
                 holder: String::new(),
                 at: String::new(),

@@ -299,7 +299,7 @@ pub(super) fn environment(
 /// The same as a file, nothing left out.
 pub(super) fn json(queue: &str, message: &Message, max_attempts: Option<u32>) -> Vec<u8> {
     #[derive(Serialize)]
-    struct Told<'a> {
+    struct MessageJson<'a> {
         id: &'a str,
         attempt: u32,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -308,7 +308,7 @@ pub(super) fn json(queue: &str, message: &Message, max_attempts: Option<u32>) ->
         #[serde(flatten)]
         about: &'a About,
     }
-    let told = Told {
+    let told = MessageJson {
         id: &message.id,
         attempt: message.attempt,
         max_attempts,

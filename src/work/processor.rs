@@ -15,7 +15,7 @@ use super::delay;
 use super::lease::MessageLease;
 use super::message_io::{self, MessageIo};
 use super::observer::WorkerObserver;
-use super::settle::{Outcome, Rules, Verdict};
+use super::settle::{Decision, Outcome, Rules};
 use super::workload::{Given, MessageWorkload, Progress};
 use crate::background_writer;
 use crate::clock::Instant;
@@ -102,7 +102,7 @@ impl MessageProcessor {
     ) -> (MessageProcessor, Done) {
         let held = MessageLease::new(&message, &context.queue);
         let held = held.hurried_by(self.hurry.clone());
-        let verdict = Verdict::release("WorkerStopped");
+        let verdict = Decision::release("WorkerStopped");
         let done = self.put_aside(&message, &held, verdict, &context).await;
         (self, done)
     }
@@ -112,7 +112,7 @@ impl MessageProcessor {
         &mut self,
         message: &Message,
         held: &MessageLease,
-        verdict: Verdict,
+        verdict: Decision,
         context: &ProcessorContext,
     ) -> Done {
         match &verdict.settlement {
@@ -140,7 +140,7 @@ impl MessageProcessor {
             Ok(message_io) => message_io,
             Err(why) => {
                 tracing::error!("message {id}: cannot be handed over: {why}; giving it back");
-                let verdict = Verdict::release("NoHandover");
+                let verdict = Decision::release("NoHandover");
                 let _ = self.meanwhile(held.settle(&Settlement::Release)).await;
                 return Done {
                     no_handover: Some(why.to_string()),
@@ -187,7 +187,7 @@ impl MessageProcessor {
         // Nothing was given back: that is said by the ending.
         let verdict = progress.verdict.clone().unwrap_or_else(|| {
             if progress.stuck {
-                return Verdict::nothing("CannotBeKilled");
+                return Decision::nothing("CannotBeKilled");
             }
             context.rules.verdict(&super::settle::Run {
                 attempt,
@@ -248,7 +248,7 @@ impl MessageProcessor {
         id: &str,
         attempt: u32,
         held: &MessageLease,
-        verdict: Verdict,
+        verdict: Decision,
         ran: Option<(&Progress, &Ending)>,
         context: &ProcessorContext,
     ) -> Done {

@@ -26,7 +26,7 @@ const ECHO: Duration = Duration::from_millis(100);
 
 /// What the worker goes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
+pub struct SchedulerConfig {
     /// How many messages at once; at least 1.
     pub concurrency: usize,
     /// After how many messages it leaves.
@@ -109,7 +109,7 @@ struct SignalEvent {
 /// See the module's text.
 #[derive(Debug)]
 pub struct Scheduler {
-    terms: Terms,
+    terms: SchedulerConfig,
     jitter: Jitter,
     /// Messages that are being worked on.
     running: usize,
@@ -140,7 +140,7 @@ pub struct Scheduler {
 impl Scheduler {
     /// A scheduler where work begins at `now`.
     #[must_use]
-    pub fn new(terms: Terms, seed: u64, now: Instant) -> Scheduler {
+    pub fn new(terms: SchedulerConfig, seed: u64, now: Instant) -> Scheduler {
         Scheduler {
             terms,
             jitter: Jitter::new(seed),

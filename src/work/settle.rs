@@ -78,7 +78,7 @@ impl Outcome {
 
 /// What is to become of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct Decision {
     /// What the queue is asked for; `None`: nothing, because the lock may not be ours any more.
     pub settlement: Option<Settlement>,
     /// What that is called if the queue does it.
@@ -87,15 +87,15 @@ pub struct Verdict {
     pub reason: Option<&'static str>,
 }
 
-impl Verdict {
-    fn new(settlement: Settlement, reason: Option<&'static str>) -> Verdict {
+impl Decision {
+    fn new(settlement: Settlement, reason: Option<&'static str>) -> Decision {
         let outcome = match settlement {
             Settlement::Complete => Outcome::Completed,
             Settlement::Retry(_) => Outcome::Retried,
             Settlement::DeadLetter { .. } => Outcome::DeadLettered,
             Settlement::Release => Outcome::Released,
         };
-        Verdict {
+        Decision {
             settlement: Some(settlement),
             outcome,
             reason,
@@ -104,24 +104,24 @@ impl Verdict {
 
     /// Given back as it was.
     #[must_use]
-    pub fn release(reason: &'static str) -> Verdict {
-        Verdict::new(Settlement::Release, Some(reason))
+    pub fn release(reason: &'static str) -> Decision {
+        Decision::new(Settlement::Release, Some(reason))
     }
 
     /// Put aside.
     #[must_use]
-    pub fn dead_letter(reason: &'static str, detail: String) -> Verdict {
+    pub fn dead_letter(reason: &'static str, detail: String) -> Decision {
         let settlement = Settlement::DeadLetter {
             reason: reason.to_owned(),
             detail,
         };
-        Verdict::new(settlement, Some(reason))
+        Decision::new(settlement, Some(reason))
     }
 
     /// Nothing is settled.
     #[must_use]
-    pub fn nothing(reason: &'static str) -> Verdict {
-        Verdict {
+    pub fn nothing(reason: &'static str) -> Decision {
+        Decision {
             settlement: None,
             outcome: Outcome::Lost,
             reason: Some(reason),
@@ -146,7 +146,7 @@ impl Rules {
     /// What speaks against running a message at all, by its attempt: a worker that is killed with
     /// its command never reports.
     #[must_use]
-    pub fn before_running(&self, attempt: u32) -> Option<Verdict> {
+    pub fn before_running(&self, attempt: u32) -> Option<Decision> {
         let most = self.max_attempts.filter(|most| attempt > *most)?;
         let detail = format!(
             "it was taken {attempt} times, --max-attempts is {most}: the workers that had it did not live to report"
@@ -156,20 +156,20 @@ impl Rules {
 
     /// What becomes of a message that is not to be tried again.
     #[must_use]
-    pub fn put_aside(&self, attempt: u32, reason: &'static str, detail: String) -> Verdict {
+    pub fn put_aside(&self, attempt: u32, reason: &'static str, detail: String) -> Decision {
         if self.puts_aside {
-            return Verdict::dead_letter(reason, detail);
+            return Decision::dead_letter(reason, detail);
         }
-        Verdict::new(Settlement::Retry(self.delay(attempt)), Some(reason))
+        Decision::new(Settlement::Retry(self.delay(attempt)), Some(reason))
     }
 
     /// The table.
     #[must_use]
-    pub fn verdict(&self, run: &Run<'_>) -> Verdict {
+    pub fn verdict(&self, run: &Run<'_>) -> Decision {
         match run.cause {
             // Another may have it.
-            Some(Cause::Doubt { .. }) => Verdict::nothing("LockInDoubt"),
-            Some(Cause::Lost { .. }) => Verdict::nothing("LockLost"),
+            Some(Cause::Doubt { .. }) => Decision::nothing("LockInDoubt"),
+            Some(Cause::Lost { .. }) => Decision::nothing("LockLost"),
             // Whatever the command would have come to: it had had its time.
             Some(Cause::CommandEnded | Cause::Stopped(_) | Cause::GuardianLost)
                 if run.timed_out =>
@@ -182,11 +182,11 @@ impl Rules {
                 )
             }
             Some(Cause::CommandEnded) => self.ended(run.attempt, run.exit),
-            Some(Cause::Stopped(_)) => Verdict::release("WorkerStopped"),
-            Some(Cause::NotStarted { .. }) => Verdict::release("NotStarted"),
-            Some(Cause::GuardianLost) => Verdict::release("GuardianLost"),
+            Some(Cause::Stopped(_)) => Decision::release("WorkerStopped"),
+            Some(Cause::NotStarted { .. }) => Decision::release("NotStarted"),
+            Some(Cause::GuardianLost) => Decision::release("GuardianLost"),
             // The lock was granted too late for anything to be started under it.
-            None => Verdict::release("NotStarted"),
+            None => Decision::release("NotStarted"),
             // What only a lock that is competed for can come to.
             Some(
                 Cause::HandOver
@@ -196,16 +196,16 @@ impl Rules {
                 | Cause::AlreadyDone(_)
                 | Cause::NotObtained(_)
                 | Cause::Store { .. },
-            ) => Verdict::release("NotStarted"),
+            ) => Decision::release("NotStarted"),
         }
     }
 
-    fn ended(&self, attempt: u32, exit: Option<Exit>) -> Verdict {
+    fn ended(&self, attempt: u32, exit: Option<Exit>) -> Decision {
         let within = |list: &[RangeInclusive<u8>], status: u8| {
             list.iter().any(|range| range.contains(&status))
         };
         match exit {
-            Some(Exit::Code(0)) => Verdict::new(Settlement::Complete, None),
+            Some(Exit::Code(0)) => Decision::new(Settlement::Complete, None),
             Some(Exit::Code(status))
                 if within(&self.dead_letter_exit, status) && !within(&self.retry_exit, status) =>
             {
@@ -224,12 +224,12 @@ impl Rules {
         }
     }
 
-    fn failed(&self, attempt: u32, reason: &'static str, how: &str) -> Verdict {
+    fn failed(&self, attempt: u32, reason: &'static str, how: &str) -> Decision {
         if let Some(most) = self.max_attempts.filter(|most| attempt >= *most) {
             let detail = format!("{how}, attempt {attempt} of {most}");
             return self.put_aside(attempt, reason, detail);
         }
-        Verdict::new(Settlement::Retry(self.delay(attempt)), Some(reason))
+        Decision::new(Settlement::Retry(self.delay(attempt)), Some(reason))
     }
 
     /// How long a message stays away after this attempt has failed.

@@ -20,7 +20,7 @@ use super::observer::{DRAINING, WorkerObserver};
 use super::open::open;
 use super::preparing::{news_of, prepare};
 use super::processor::{Done, MessageProcessor, ProcessorContext};
-use super::scheduler::{Next, Scheduler, Stop, Terms, Why};
+use super::scheduler::{Next, Scheduler, SchedulerConfig, Stop, Why};
 use super::settle::Rules;
 use crate::clock::Instant;
 use crate::config::{self, UsageError};
@@ -182,7 +182,7 @@ async fn begin(
     let prepared = prepare(&*queue, &mut signals, &mut idle, &observer).await;
     let leave = match prepared {
         Ok(None) => {
-            let terms = Terms {
+            let terms = SchedulerConfig {
                 concurrency: plan.concurrency,
                 max_messages: plan.max_messages,
                 idle_exit: plan.idle_exit,
@@ -266,7 +266,7 @@ impl Worker {
         let mut stopping: Option<Stopping> = None;
         let mut stopped = false;
         if self.idle.iter().any(|processor| processor.lost) {
-            self.heard(&WorkloadEvent::Lost);
+            self.on_event(&WorkloadEvent::Lost);
         }
         loop {
             let now = Instant::now();
@@ -334,7 +334,7 @@ impl Worker {
                         self.scheduler.withdrawn();
                     }
                 }
-                event = news_of(&mut self.idle) => self.heard(&event),
+                event = news_of(&mut self.idle) => self.on_event(&event),
                 () = tokio::time::sleep(until.since(now).min(LONGEST_SLEEP)) => {}
             }
         }
@@ -392,7 +392,7 @@ impl Worker {
 
     /// Of a guardian that has nothing to guard: without it we are not sound, and no message may
     /// come to it.
-    fn heard(&mut self, event: &WorkloadEvent) {
+    fn on_event(&mut self, event: &WorkloadEvent) {
         if *event == WorkloadEvent::Lost {
             tracing::error!("a guardian died or fell silent: taking no more messages");
             let why = Why::GuardianLost { overlap: false };

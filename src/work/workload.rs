@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use super::lease::MessageLease;
 use super::message_io::FOREIGN;
-use super::settle::{Rules, Run, Verdict};
+use super::settle::{Decision, Rules, Run};
 use crate::clock::Instant;
 use crate::core::{Cause, Exit};
 use crate::driver::{Start, Workload};
@@ -68,7 +68,7 @@ pub(super) struct Progress {
     pub(super) stuck: bool,
     /// It could not be started, for this error number.
     pub(super) errno: Option<i32>,
-    pub(super) verdict: Option<Verdict>,
+    pub(super) verdict: Option<Decision>,
 }
 
 impl Progress {
@@ -127,7 +127,7 @@ impl<'a> MessageWorkload<'a> {
         }
     }
 
-    fn heard(&mut self, event: &WorkloadEvent) {
+    fn on_event(&mut self, event: &WorkloadEvent) {
         let now = Instant::now();
         match event {
             WorkloadEvent::Exited(exit) => {
@@ -222,7 +222,7 @@ impl Workload for MessageWorkload<'_> {
             tokio::select! {
                 biased;
                 event = self.handle.next_event() => {
-                    self.heard(&event);
+                    self.on_event(&event);
                     return event;
                 }
                 () = hurried => {

@@ -306,12 +306,12 @@ impl Crowd {
                     self.send(who, Errand::Announce, Request::Set { id, etag, record });
                 }
                 Action::Release { .. } => self.send(who, Errand::Release, Request::Release { id }),
-                Action::Report(Notice::StandingBy(_)) => self.members[who].waits = true,
+                Action::Notify(Notice::StandingBy(_)) => self.members[who].waits = true,
                 Action::Extend { .. }
                 | Action::Abandon
                 | Action::StandBy
                 | Action::TenureOver { .. }
-                | Action::Report(_) => {}
+                | Action::Notify(_) => {}
                 Action::Withdraw { .. } | Action::Record { .. } => {
                     unreachable!("only a holder is stopped, and it has no task: {action:?}")
                 }

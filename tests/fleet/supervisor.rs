@@ -311,7 +311,7 @@ impl World {
                     self.demand(p, Request::SetReleaseInfo { release_info: 0 }, &[]);
                 }
                 Action::StandBy | Action::TenureOver { .. } => {}
-                Action::Report(notice) => self.noticed(p, &notice),
+                Action::Notify(notice) => self.noticed(p, &notice),
             }
         }
     }

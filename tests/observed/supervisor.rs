@@ -146,7 +146,7 @@ impl World {
             Action::Kill => self.kill_command(p),
             Action::Record { .. } => unreachable!("no task in this fleet"),
             Action::StandBy | Action::TenureOver { .. } => {}
-            Action::Report(notice) => self.say(|| format!("#{p} ({state:?}) says {notice:?}")),
+            Action::Notify(notice) => self.say(|| format!("#{p} ({state:?}) says {notice:?}")),
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use time::OffsetDateTime;
 
-use super::{Check, Findings, Verdict, attempt_limit, brief, percentiles};
+use super::{Check, CheckResult, Findings, attempt_limit, brief, percentiles};
 use crate::azure::{Account, Operation, ServiceError};
 use crate::clock::Instant;
 use crate::commands::lock_view::LockView;
@@ -191,7 +191,7 @@ async fn permissions(
     findings.add(match probe.delete(limit()).await {
         Ok(()) => Check::ok("delete", "the blob beside the lock (run never deletes)"),
         Err(trouble) => Check {
-            verdict: Verdict::Warn,
+            verdict: CheckResult::Warn,
             ..failed(
                 "delete",
                 &trouble,
@@ -234,7 +234,7 @@ async fn lease(findings: &mut Findings, probe: &Probe, budget: &Budget) {
         Err(trouble) => {
             let _best_effort = probe.release(limit()).await;
             Check {
-                verdict: Verdict::Warn,
+                verdict: CheckResult::Warn,
                 ..failed(
                     "break",
                     &trouble,
@@ -410,24 +410,27 @@ mod tests {
             )
             .verdict
         };
-        assert_eq!(verdict(&[5; 20], None, 60), Verdict::Ok);
+        assert_eq!(verdict(&[5; 20], None, 60), CheckResult::Ok);
         assert_eq!(
             verdict(&[5; 20], Some("no answer in time"), 60),
-            Verdict::Warn
+            CheckResult::Warn
         );
-        assert_eq!(verdict(&[1_000; 20], None, 60), Verdict::Ok);
-        assert_eq!(verdict(&[1_000; 20], None, 15), Verdict::Warn);
-        assert_eq!(verdict(&[2_000; 20], None, 60), Verdict::Warn);
-        assert_eq!(verdict(&[2_000; 20], None, 15), Verdict::Fail);
-        assert_eq!(verdict(&[], Some("no answer in time"), 60), Verdict::Fail);
+        assert_eq!(verdict(&[1_000; 20], None, 60), CheckResult::Ok);
+        assert_eq!(verdict(&[1_000; 20], None, 15), CheckResult::Warn);
+        assert_eq!(verdict(&[2_000; 20], None, 60), CheckResult::Warn);
+        assert_eq!(verdict(&[2_000; 20], None, 15), CheckResult::Fail);
+        assert_eq!(
+            verdict(&[], Some("no answer in time"), 60),
+            CheckResult::Fail
+        );
     }
 
     #[test]
     fn a_clock_that_is_off_is_told_and_no_more() {
         let verdict = |secs| of_skew(Duration::from_secs(secs)).verdict;
-        assert_eq!(verdict(0), Verdict::Ok);
-        assert_eq!(verdict(59), Verdict::Ok);
-        assert_eq!(verdict(120), Verdict::Warn);
-        assert_eq!(verdict(1200), Verdict::Warn);
+        assert_eq!(verdict(0), CheckResult::Ok);
+        assert_eq!(verdict(59), CheckResult::Ok);
+        assert_eq!(verdict(120), CheckResult::Warn);
+        assert_eq!(verdict(1200), CheckResult::Warn);
     }
 }

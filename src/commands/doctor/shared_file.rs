@@ -8,7 +8,7 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use super::file::{lock, words};
-use super::{Check, Verdict, attempt_limit, brief, percentiles};
+use super::{Check, CheckResult, attempt_limit, brief, percentiles};
 use crate::core::Budget;
 use crate::lease::mount::Mount;
 use crate::lease::shared_file::{race, round_trips};
@@ -108,8 +108,8 @@ fn round_trip(samples: &[Duration], budget: &Budget) -> Check {
         show(budget.lease)
     );
     let verdict = match () {
-        () if p50 * 2 >= limit => Verdict::Fail,
-        () if p99 * 4 >= limit => Verdict::Warn,
+        () if p50 * 2 >= limit => CheckResult::Fail,
+        () if p99 * 4 >= limit => CheckResult::Warn,
         () => return Check::ok(NAME, found),
     };
     Check {

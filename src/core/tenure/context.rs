@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::held_lease::HeldLease;
-use super::holding::Charge;
+use super::holding::CommandRun;
 use super::{Phase, Releasing, Rules};
 use crate::clock::Instant;
 use crate::core::budget::{ATTEMPT, RETRY};
@@ -69,7 +69,7 @@ impl Step {
     }
 
     pub(super) fn report(&mut self, notice: Notice) {
-        self.actions.push(Action::Report(notice));
+        self.actions.push(Action::Notify(notice));
     }
 
     pub(super) fn into_actions(self) -> Vec<Action> {
@@ -81,7 +81,7 @@ impl Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
     /// The first: in good order.
-    Asked,
+    Requested,
     /// A repetition that changes nothing.
     Again,
     /// The second TERM or INT: at once.
@@ -228,12 +228,12 @@ impl Context {
     /// where that is over.
     pub(super) fn next_restart(
         &self,
-        charge: &mut Charge,
+        run: &mut CommandRun,
         now: Instant,
     ) -> Option<(Duration, u32)> {
         let rule = self.rules.hold_policy.restart.as_ref()?;
-        let ran = charge.ran(now);
-        charge.history.next(rule, ran, now)
+        let ran = run.ran(now);
+        run.history.next(rule, ran, now)
     }
 
     /// The store answered.
@@ -356,7 +356,7 @@ impl Context {
     pub(super) fn asked_to_stop(&mut self, now: Instant, signal: i32) -> Stop {
         let Some((_, first)) = self.stop else {
             self.stop = Some((signal, now));
-            return Stop::Asked;
+            return Stop::Requested;
         };
         let urgent = signal == SIGTERM || signal == SIGINT;
         if urgent && now.since(first) >= ECHO {

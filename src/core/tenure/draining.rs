@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::context::{Context, Step, Stop};
 use super::held_lease::Answer;
-use super::holding::Charge;
+use super::holding::CommandRun;
 use super::{Phase, Releasing, resting};
 use crate::clock::Instant;
 use crate::core::{Action, Cause, Event};
@@ -19,7 +19,7 @@ const ANNOUNCE_AFTER: Duration = Duration::from_millis(200);
 /// The tree was asked to end.
 #[derive(Debug)]
 pub(super) struct Draining {
-    charge: Charge,
+    run: CommandRun,
     cause: Cause,
     /// From when on the command can have ended because of us.
     due: Instant,
@@ -31,13 +31,13 @@ pub(super) struct Draining {
 impl Draining {
     /// A drain that begins at `due`.
     pub(super) fn begin(
-        charge: Charge,
+        run: CommandRun,
         cause: Cause,
         due: Instant,
         end_of_grace: Instant,
     ) -> Draining {
         Draining {
-            charge,
+            run,
             cause,
             due,
             end_of_grace,
@@ -58,24 +58,24 @@ impl Draining {
     }
 
     pub(super) fn wake_at(&self) -> Instant {
-        let limit = self.charge.held_lease.kill_at();
-        let renewal = self.charge.held_lease.renewal_due(limit);
+        let limit = self.run.held_lease.kill_at();
+        let renewal = self.run.held_lease.renewal_due(limit);
         self.killed_at().min(self.announce_at).min(renewal)
     }
 
     fn killed_at(&self) -> Instant {
-        self.end_of_grace.min(self.charge.held_lease.kill_at())
+        self.end_of_grace.min(self.run.held_lease.kill_at())
     }
 
     pub(super) fn step(mut self, context: &mut Context, step: &mut Step, event: Event) -> Phase {
-        let over = self.charge.is_over_by(&event);
+        let over = self.run.is_over_by(&event);
         if !over && step.now >= self.killed_at() {
             return self.kill(step).step(context, step, event);
         }
         match event {
             Event::Ticked | Event::ClockJumped => self.go_on(step),
             Event::Renewed { t0, reply } => {
-                let held_lease = &mut self.charge.held_lease;
+                let held_lease = &mut self.run.held_lease;
                 let (term_at, kill_at) = (held_lease.term_at(), held_lease.kill_at());
                 match held_lease.renewed(context, step.now, t0, reply, kill_at) {
                     Answer::Confirmed => {
@@ -94,42 +94,38 @@ impl Draining {
                         if step.now >= self.killed_at() {
                             return Phase::Killing(self.kill(step));
                         }
-                        step.extend(&self.charge.held_lease);
+                        step.extend(&self.run.held_lease);
                         self.go_on(step)
                     }
                 }
             }
             Event::Started { .. } => {
-                self.charge.has_started();
+                self.run.has_started();
                 self.go_on(step)
             }
-            Event::NotStarted { errno } if over => Releasing::after(
-                context,
-                step,
-                self.charge,
-                Cause::NotStarted { errno },
-                None,
-            ),
+            Event::NotStarted { errno } if over => {
+                Releasing::after(context, step, self.run, Cause::NotStarted { errno }, None)
+            }
             Event::Exited(exit) => {
-                self.charge.exited(step, exit);
+                self.run.exited(step, exit);
                 self.go_on(step)
             }
             Event::TreeEmpty { at } if over => {
                 let cause = ended_by(self.cause, self.due, at);
-                resting::after(context, step, self.charge, cause, at)
+                resting::after(context, step, self.run, cause, at)
             }
             // Whatever failed while it was asked to end failed because of that.
             Event::HookFailed { at, .. } if over => {
-                Releasing::after(context, step, self.charge, self.cause, Some(at))
+                Releasing::after(context, step, self.run, self.cause, Some(at))
             }
             Event::GuardianLost => {
                 context.guardian_lost = true;
                 let cause = guardian_lost(self.cause);
-                Killing::under_way(self.charge, cause, self.due)
+                Killing::under_way(self.run, cause, self.due)
             }
-            Event::TreeStuck => Releasing::never(step, self.charge.exit, self.cause),
+            Event::TreeStuck => Releasing::never(step, self.run.exit, self.cause),
             Event::StopAsked(signal) => match context.asked_to_stop(step.now, signal) {
-                Stop::Asked | Stop::Again => self.go_on(step),
+                Stop::Requested | Stop::Again => self.go_on(step),
                 Stop::AtOnce => Phase::Killing(self.kill(step)),
             },
             // It ends in any case; what comes after is for those who come after. And echoes of an
@@ -147,8 +143,8 @@ impl Draining {
     }
 
     pub(super) fn go_on(mut self, step: &mut Step) -> Phase {
-        let limit = self.charge.held_lease.kill_at();
-        self.charge.held_lease.renew_if_due(step, limit);
+        let limit = self.run.held_lease.kill_at();
+        self.run.held_lease.renew_if_due(step, limit);
         if step.now >= self.announce_at {
             self.announce_at = Instant::FOREVER;
             step.act(Action::Announce);
@@ -158,40 +154,40 @@ impl Draining {
 
     fn kill(self, step: &mut Step) -> Killing {
         step.act(Action::Kill);
-        Killing::begin(self.charge, self.cause, self.due)
+        Killing::begin(self.run, self.cause, self.due)
     }
 }
 
 /// The tree is being killed.
 #[derive(Debug)]
 pub(super) struct Killing {
-    charge: Charge,
+    run: CommandRun,
     cause: Cause,
     /// From when on the command can have ended because of us.
     due: Instant,
 }
 
 impl Killing {
-    pub(super) fn begin(charge: Charge, cause: Cause, due: Instant) -> Killing {
-        Killing { charge, cause, due }
+    pub(super) fn begin(run: CommandRun, cause: Cause, due: Instant) -> Killing {
+        Killing { run, cause, due }
     }
 
     /// The guardian is gone, and the supervisor is killing the tree already.
-    pub(super) fn under_way(charge: Charge, cause: Cause, due: Instant) -> Phase {
-        Phase::Killing(Killing::begin(charge, cause, due))
+    pub(super) fn under_way(run: CommandRun, cause: Cause, due: Instant) -> Phase {
+        Phase::Killing(Killing::begin(run, cause, due))
     }
 
     pub(super) fn wake_at(&self) -> Instant {
-        let limit = self.charge.held_lease.kill_at();
-        self.charge.held_lease.renewal_due(limit)
+        let limit = self.run.held_lease.kill_at();
+        self.run.held_lease.renewal_due(limit)
     }
 
     pub(super) fn step(mut self, context: &mut Context, step: &mut Step, event: Event) -> Phase {
-        let over = self.charge.is_over_by(&event);
-        let limit = self.charge.held_lease.kill_at();
+        let over = self.run.is_over_by(&event);
+        let limit = self.run.held_lease.kill_at();
         match event {
             Event::Renewed { t0, reply } => {
-                let held_lease = &mut self.charge.held_lease;
+                let held_lease = &mut self.run.held_lease;
                 match held_lease.renewed(context, step.now, t0, reply, limit) {
                     // It keeps others out while the tree dies; it spares nobody.
                     Answer::Confirmed | Answer::TooLate | Answer::Doubt(_) => {}
@@ -200,34 +196,30 @@ impl Killing {
                 self.go_on(step)
             }
             Event::Started { .. } => {
-                self.charge.has_started();
+                self.run.has_started();
                 self.go_on(step)
             }
-            Event::NotStarted { errno } if over => Releasing::after(
-                context,
-                step,
-                self.charge,
-                Cause::NotStarted { errno },
-                None,
-            ),
+            Event::NotStarted { errno } if over => {
+                Releasing::after(context, step, self.run, Cause::NotStarted { errno }, None)
+            }
             Event::Exited(exit) => {
-                self.charge.exited(step, exit);
+                self.run.exited(step, exit);
                 self.go_on(step)
             }
             Event::TreeEmpty { at } if over => {
                 let cause = ended_by(self.cause, self.due, at);
-                resting::after(context, step, self.charge, cause, at)
+                resting::after(context, step, self.run, cause, at)
             }
             // Whatever failed while it was asked to end failed because of that.
             Event::HookFailed { at, .. } if over => {
-                Releasing::after(context, step, self.charge, self.cause, Some(at))
+                Releasing::after(context, step, self.run, self.cause, Some(at))
             }
             Event::GuardianLost => {
                 context.guardian_lost = true;
                 self.cause = guardian_lost(self.cause);
                 self.go_on(step)
             }
-            Event::TreeStuck => Releasing::never(step, self.charge.exit, self.cause),
+            Event::TreeStuck => Releasing::never(step, self.run.exit, self.cause),
             Event::StopAsked(signal) => {
                 // Nothing is faster than SIGKILL; remembered, so that we do not compete again.
                 let _: Stop = context.asked_to_stop(step.now, signal);
@@ -249,8 +241,8 @@ impl Killing {
     }
 
     fn go_on(mut self, step: &mut Step) -> Phase {
-        let limit = self.charge.held_lease.kill_at();
-        self.charge.held_lease.renew_if_due(step, limit);
+        let limit = self.run.held_lease.kill_at();
+        self.run.held_lease.renew_if_due(step, limit);
         Phase::Killing(self)
     }
 }

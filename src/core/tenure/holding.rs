@@ -100,7 +100,7 @@ impl Confirming {
 
 /// A lease, and what was started under it.
 #[derive(Debug)]
-pub(super) struct Charge {
+pub(super) struct CommandRun {
     pub(super) held_lease: HeldLease,
     /// When the command was ordered to start: no tree of ours was empty before.
     since: Instant,
@@ -112,7 +112,7 @@ pub(super) struct Charge {
     pub(super) history: History,
 }
 
-impl Charge {
+impl CommandRun {
     /// Whether this says that nothing of ours lives any more (rather than being an echo of an
     /// earlier round). If so the deadlines have nothing left to act upon.
     pub(super) fn is_over_by(&self, event: &Event) -> bool {
@@ -158,7 +158,7 @@ impl Charge {
 /// In control; the command runs.
 #[derive(Debug)]
 pub(super) struct Holding {
-    charge: Charge,
+    run: CommandRun,
 }
 
 impl Holding {
@@ -171,8 +171,8 @@ impl Holding {
     }
 
     /// The same tenure's command once more.
-    pub(super) fn again(charge: Charge, step: &mut Step) -> Phase {
-        Holding::start(charge.held_lease, charge.history, step)
+    pub(super) fn again(run: CommandRun, step: &mut Step) -> Phase {
+        Holding::start(run.held_lease, run.history, step)
     }
 
     fn start(held_lease: HeldLease, history: History, step: &mut Step) -> Phase {
@@ -183,7 +183,7 @@ impl Holding {
             token: held_lease.token(),
         });
         Phase::Holding(Holding {
-            charge: Charge {
+            run: CommandRun {
                 held_lease,
                 since: step.now,
                 started: false,
@@ -195,7 +195,7 @@ impl Holding {
     }
 
     pub(super) fn wake_at(&self, context: &Context) -> Instant {
-        let held_lease = &self.charge.held_lease;
+        let held_lease = &self.run.held_lease;
         let limit = held_lease.term_at();
         limit
             .min(held_lease.renewal_due(limit))
@@ -203,22 +203,22 @@ impl Holding {
     }
 
     pub(super) fn step(mut self, context: &mut Context, step: &mut Step, event: Event) -> Phase {
-        let over = self.charge.is_over_by(&event);
-        let term_at = self.charge.held_lease.term_at();
+        let over = self.run.is_over_by(&event);
+        let term_at = self.run.held_lease.term_at();
         if !over && step.now >= term_at {
             return self.out_of_time(context, step, event);
         }
-        if !over && step.now >= context.hands_over_at(&self.charge.held_lease) {
+        if !over && step.now >= context.hands_over_at(&self.run.held_lease) {
             return self.hand_over(context, step, event);
         }
         match event {
             Event::Ticked => self.go_on(step),
             Event::ClockJumped => {
-                self.charge.held_lease.hurry(step.now);
+                self.run.held_lease.hurry(step.now);
                 self.go_on(step)
             }
             Event::Renewed { t0, reply } => {
-                let held_lease = &mut self.charge.held_lease;
+                let held_lease = &mut self.run.held_lease;
                 match held_lease.renewed(context, step.now, t0, reply, term_at) {
                     Answer::Confirmed => {
                         step.extend(held_lease);
@@ -235,27 +235,21 @@ impl Holding {
                 }
             }
             Event::Started { .. } => {
-                self.charge.has_started();
+                self.run.has_started();
                 self.go_on(step)
             }
-            Event::NotStarted { errno } if over => Releasing::after(
-                context,
-                step,
-                self.charge,
-                Cause::NotStarted { errno },
-                None,
-            ),
-            Event::HookFailed { at, how } if over => {
-                unprepared(context, step, self.charge, at, how)
+            Event::NotStarted { errno } if over => {
+                Releasing::after(context, step, self.run, Cause::NotStarted { errno }, None)
             }
+            Event::HookFailed { at, how } if over => unprepared(context, step, self.run, at, how),
             Event::Exited(exit) => {
                 let end_of_grace = step.now + context.rules.grace;
                 step.act(drain(context, end_of_grace));
-                self.charge.exited(step, exit);
+                self.run.exited(step, exit);
                 let due = step.now;
                 // Nobody is to come closer for a lease that is kept.
-                let kept = resting::is_ahead(context, &self.charge, due);
-                let drain = Draining::begin(self.charge, Cause::CommandEnded, due, end_of_grace);
+                let kept = resting::is_ahead(context, &self.run, due);
+                let drain = Draining::begin(self.run, Cause::CommandEnded, due, end_of_grace);
                 if kept { drain.unannounced() } else { drain }.go_on(step)
             }
             Event::TreeEmpty { at } if over => {
@@ -265,14 +259,14 @@ impl Holding {
                 } else {
                     in_doubt(context)
                 };
-                resting::after(context, step, self.charge, cause, at)
+                resting::after(context, step, self.run, cause, at)
             }
             Event::GuardianLost => {
                 context.guardian_lost = true;
                 step.report(Notice::Draining(Cause::GuardianLost));
-                Killing::under_way(self.charge, Cause::GuardianLost, step.now)
+                Killing::under_way(self.run, Cause::GuardianLost, step.now)
             }
-            Event::TreeStuck => Releasing::never(step, self.charge.exit, Cause::GuardianLost),
+            Event::TreeStuck => Releasing::never(step, self.run.exit, Cause::GuardianLost),
             Event::StopAsked(signal) => {
                 // A stop that was asked for while nothing ran would have ended us there: this is
                 // the first.
@@ -304,26 +298,23 @@ impl Holding {
     }
 
     fn go_on(mut self, step: &mut Step) -> Phase {
-        let limit = self.charge.held_lease.term_at();
-        self.charge.held_lease.renew_if_due(step, limit);
+        let limit = self.run.held_lease.term_at();
+        self.run.held_lease.renew_if_due(step, limit);
         Phase::Holding(self)
     }
 
     /// term_at has passed; what happened is judged by the state that follows from that.
     fn out_of_time(self, context: &mut Context, step: &mut Step, event: Event) -> Phase {
-        let (term_at, kill_at) = (
-            self.charge.held_lease.term_at(),
-            self.charge.held_lease.kill_at(),
-        );
+        let (term_at, kill_at) = (self.run.held_lease.term_at(), self.run.held_lease.kill_at());
         let cause = in_doubt(context);
         if step.now >= kill_at {
             step.act(Action::Kill);
             step.report(Notice::Draining(cause.clone()));
-            return Killing::begin(self.charge, cause, term_at).step(context, step, event);
+            return Killing::begin(self.run, cause, term_at).step(context, step, event);
         }
         step.act(drain(context, kill_at));
         step.report(Notice::Draining(cause.clone()));
-        Draining::begin(self.charge, cause, term_at, kill_at)
+        Draining::begin(self.run, cause, term_at, kill_at)
             .since(step.now)
             .step(context, step, event)
     }
@@ -333,19 +324,19 @@ impl Holding {
         let end_of_grace = step.now + context.rules.grace;
         step.act(drain(context, end_of_grace));
         step.report(Notice::Draining(Cause::HandOver));
-        Draining::begin(self.charge, Cause::HandOver, step.now, end_of_grace)
+        Draining::begin(self.run, Cause::HandOver, step.now, end_of_grace)
             .step(context, step, event)
     }
 
     /// Definitely lost: at once, or in the time a lease that is being broken still has.
     fn lost(self, context: &mut Context, step: &mut Step, why: String) -> Phase {
-        let held_lease = &self.charge.held_lease;
+        let held_lease = &self.run.held_lease;
         let kill_at = held_lease.kill_at();
         let cause = Cause::Lost { why };
         if step.now >= kill_at {
             step.act(Action::Kill);
             step.report(Notice::Draining(cause.clone()));
-            return Phase::Killing(Killing::begin(self.charge, cause, step.now));
+            return Phase::Killing(Killing::begin(self.run, cause, step.now));
         }
         step.extend(held_lease);
         let grace = held_lease.grace_on_loss(context.rules.grace);
@@ -363,7 +354,7 @@ impl Holding {
     ) -> Phase {
         step.act(drain(context, end_of_grace));
         step.report(Notice::Draining(cause.clone()));
-        Draining::begin(self.charge, cause, due, end_of_grace).go_on(step)
+        Draining::begin(self.run, cause, due, end_of_grace).go_on(step)
     }
 }
 
@@ -378,13 +369,13 @@ fn drain(context: &Context, end_of_grace: Instant) -> Action {
 fn unprepared(
     context: &mut Context,
     step: &mut Step,
-    charge: Charge,
+    run: CommandRun,
     at: Instant,
     how: Failed,
 ) -> Phase {
     step.report(Notice::HookFailed(how));
     let cause = Cause::GivenUp(HandOverReason::HookFailed(how));
-    Releasing::after(context, step, charge, cause, Some(at))
+    Releasing::after(context, step, run, cause, Some(at))
 }
 
 pub(super) fn in_doubt(context: &Context) -> Cause {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::context::{Context, Step, Stop};
 use super::held_lease::Answer;
-use super::holding::Charge;
+use super::holding::CommandRun;
 use super::{Phase, Releasing};
 use crate::clock::Instant;
 use crate::core::budget::{ATTEMPT, RETRY};
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// See the module's text.
 #[derive(Debug)]
 pub(super) struct Recording {
-    charge: Charge,
+    run: CommandRun,
     outcome: Outcome,
     /// When the last of the tree was seen to be gone; `None` once the store has confirmed a request
     /// sent later than that.
@@ -30,15 +30,15 @@ pub(super) struct Recording {
     give_up_at: Instant,
     /// Why it is not recorded yet, as far as that is known.
     why: Option<String>,
-    stage: Stage,
+    progress: Progress,
 }
 
 #[derive(Debug)]
-enum Stage {
+enum Progress {
     /// The store is to be asked.
     Due { at: Instant },
     /// The store was asked; the attempt keeps its own time limit, and its reply comes in any case.
-    Asked { sent: Instant },
+    InFlight { sent: Instant },
     /// It is recorded that the run failed; the lease is given back at this moment.
     BackOff { until: Instant },
 }
@@ -47,7 +47,7 @@ enum Stage {
 pub(super) fn after(
     context: &mut Context,
     step: &mut Step,
-    charge: Charge,
+    run: CommandRun,
     cause: Cause,
     empty_at: Instant,
     rule: Once,
@@ -57,20 +57,20 @@ pub(super) fn after(
         if matches!(cause, Cause::Stopped(_) | Cause::Cordoned { .. }) {
             step.report(Notice::NotDone);
         }
-        return Releasing::after(context, step, charge, cause, Some(empty_at));
+        return Releasing::after(context, step, run, cause, Some(empty_at));
     }
-    let Some(exit) = charge.exit else {
+    let Some(exit) = run.exit else {
         let why = "how the command ended is not known".to_owned();
         let cause = Cause::NotRecorded { why };
-        return Releasing::after(context, step, charge, cause, Some(empty_at));
+        return Releasing::after(context, step, run, cause, Some(empty_at));
     };
     Recording {
-        outcome: rule.outcome(exit, charge.held_lease.failed()),
-        charge,
+        outcome: rule.outcome(exit, run.held_lease.failed()),
+        run,
         empty_at: Some(empty_at),
         give_up_at: step.now + PATIENCE,
         why: None,
-        stage: Stage::Due { at: step.now },
+        progress: Progress::Due { at: step.now },
     }
     .go_on(context, step)
 }
@@ -78,17 +78,17 @@ pub(super) fn after(
 impl Recording {
     /// Until when the store takes anything of us.
     fn limit(&self) -> Instant {
-        self.charge.held_lease.kill_at()
+        self.run.held_lease.kill_at()
     }
 
     pub(super) fn wake_at(&self) -> Instant {
         let limit = self.limit();
-        let next = match self.stage {
-            Stage::Due { at } => at.min(self.give_up_at).min(limit),
-            Stage::Asked { .. } => Instant::FOREVER,
-            Stage::BackOff { until } => until.min(limit),
+        let next = match self.progress {
+            Progress::Due { at } => at.min(self.give_up_at).min(limit),
+            Progress::InFlight { .. } => Instant::FOREVER,
+            Progress::BackOff { until } => until.min(limit),
         };
-        next.min(self.charge.held_lease.renewal_due(limit))
+        next.min(self.run.held_lease.renewal_due(limit))
     }
 
     pub(super) fn step(mut self, context: &mut Context, step: &mut Step, event: Event) -> Phase {
@@ -96,7 +96,7 @@ impl Recording {
             Event::Recorded(reply) => self.recorded(context, step, reply),
             Event::Renewed { t0, reply } => {
                 let limit = self.limit();
-                let held_lease = &mut self.charge.held_lease;
+                let held_lease = &mut self.run.held_lease;
                 match held_lease.renewed(context, step.now, t0, reply, limit) {
                     Answer::Confirmed => {
                         context.answered(step);
@@ -110,13 +110,15 @@ impl Recording {
                 self.go_on(context, step)
             }
             Event::ClockJumped => {
-                self.charge.held_lease.hurry(step.now);
+                self.run.held_lease.hurry(step.now);
                 self.go_on(context, step)
             }
             Event::StopAsked(signal) => {
-                match (context.asked_to_stop(step.now, signal), &self.stage) {
-                    (_, Stage::BackOff { .. }) => self.leave(context, step, Cause::Stopped(signal)),
-                    (Stop::Asked | Stop::Again, _) => self.go_on(context, step),
+                match (context.asked_to_stop(step.now, signal), &self.progress) {
+                    (_, Progress::BackOff { .. }) => {
+                        self.leave(context, step, Cause::Stopped(signal))
+                    }
+                    (Stop::Requested | Stop::Again, _) => self.go_on(context, step),
                     (Stop::AtOnce, _) => {
                         self.why = Some("we were told to stop at once".to_owned());
                         self.give_up(context, step)
@@ -146,23 +148,23 @@ impl Recording {
 
     fn go_on(mut self, context: &mut Context, step: &mut Step) -> Phase {
         let (now, limit) = (step.now, self.limit());
-        match self.stage {
-            Stage::Due { .. } if now >= limit || now >= self.give_up_at => {
+        match self.progress {
+            Progress::Due { .. } if now >= limit || now >= self.give_up_at => {
                 return self.give_up(context, step);
             }
-            Stage::Due { at } if now >= at => {
+            Progress::Due { at } if now >= at => {
                 step.act(Action::Record {
                     outcome: self.outcome,
                     give_up_at: limit.min(now + ATTEMPT),
                 });
-                self.stage = Stage::Asked { sent: now };
+                self.progress = Progress::InFlight { sent: now };
             }
-            Stage::BackOff { until } if now >= until || now >= limit => {
+            Progress::BackOff { until } if now >= until || now >= limit => {
                 return self.leave(context, step, Cause::HandOver);
             }
-            Stage::Due { .. } | Stage::Asked { .. } | Stage::BackOff { .. } => {}
+            Progress::Due { .. } | Progress::InFlight { .. } | Progress::BackOff { .. } => {}
         }
-        self.charge.held_lease.renew_if_due(step, limit);
+        self.run.held_lease.renew_if_due(step, limit);
         Phase::Recording(self)
     }
 
@@ -172,7 +174,7 @@ impl Recording {
         step: &mut Step,
         reply: Result<(), Failure>,
     ) -> Phase {
-        let Stage::Asked { sent } = self.stage else {
+        let Progress::InFlight { sent } = self.progress else {
             return self.go_on(context, step);
         };
         match reply {
@@ -183,22 +185,22 @@ impl Recording {
                     step.report(Notice::Unrecorded { why: why.clone() });
                 }
                 // The reason of a loss is the better one.
-                if !self.charge.held_lease.lost() {
+                if !self.run.held_lease.lost() {
                     self.why = Some(why);
                 }
                 let latest = self.limit() - RETRY;
                 let jitter = &mut context.jitter;
                 let at = jitter.again_at(sent, step.now, retry_after, latest);
-                self.stage = Stage::Due { at };
+                self.progress = Progress::Due { at };
                 self.go_on(context, step)
             }
             Err(failure) => {
                 self.why = Some(failure.to_string());
                 match failure {
                     Failure::Lost { until, .. } => {
-                        self.charge.held_lease.lose(step.now, until);
+                        self.run.held_lease.lose(step.now, until);
                     }
-                    Failure::Held(_) => self.charge.held_lease.lose(step.now, None),
+                    Failure::Held(_) => self.run.held_lease.lose(step.now, None),
                     Failure::AlreadyDone(_) | Failure::Transient { .. } | Failure::Fatal { .. } => {
                     }
                 }
@@ -211,7 +213,7 @@ impl Recording {
     fn confirmed(mut self, context: &mut Context, step: &mut Step) -> Phase {
         // It took it from us, so the lease was ours when the tree was empty.
         self.empty_at = None;
-        let failed = self.charge.held_lease.failed();
+        let failed = self.run.held_lease.failed();
         step.report(Notice::Recorded {
             outcome: self.outcome,
             attempt: failed.saturating_add(1),
@@ -224,7 +226,7 @@ impl Recording {
         }
         let until = step.now + Once::back_off(failed);
         step.report(Notice::Pausing { until });
-        self.stage = Stage::BackOff { until };
+        self.progress = Progress::BackOff { until };
         self.go_on(context, step)
     }
 
@@ -235,6 +237,6 @@ impl Recording {
     }
 
     fn leave(self, context: &mut Context, step: &mut Step, cause: Cause) -> Phase {
-        Releasing::after(context, step, self.charge, cause, self.empty_at)
+        Releasing::after(context, step, self.run, cause, self.empty_at)
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::context::{Context, Step, Stop};
 use super::held_lease::HeldLease;
-use super::holding::Charge;
+use super::holding::CommandRun;
 use super::{IfLost, Phase, Standby};
 use crate::clock::Instant;
 use crate::core::budget::ATTEMPT;
@@ -35,17 +35,17 @@ pub(super) struct Releasing {
     /// A lease was granted (rather than: an attempt may have obtained one).
     granted: bool,
     give_up_at: Instant,
-    stage: Stage,
+    progress: Progress,
 }
 
 #[derive(Debug)]
-enum Stage {
+enum Progress {
     /// A renewal is in flight, and calls to the store do not overlap.
     Renewing { until: Instant },
     /// The store is to be asked.
     Due { at: Instant },
     /// The store was asked.
-    Asked { sent: Instant },
+    InFlight { sent: Instant },
 }
 
 impl Releasing {
@@ -53,14 +53,14 @@ impl Releasing {
     pub(super) fn after(
         context: &mut Context,
         step: &mut Step,
-        charge: Charge,
+        run: CommandRun,
         cause: Cause,
         empty_at: Option<Instant>,
     ) -> Phase {
-        let held_lease = &charge.held_lease;
+        let held_lease = &run.held_lease;
         let mut this = Releasing::new(step, Some(cause), Some(held_lease));
         this.began = true;
-        this.exit = charge.exit;
+        this.exit = run.exit;
         this.confirmed = held_lease.confirmed();
         this.others_from = held_lease.others_from();
         this.overlap = empty_at.is_some_and(|at| at > this.others_from);
@@ -96,7 +96,7 @@ impl Releasing {
         step.act(Action::Withdraw {
             give_up_at: this.give_up_at.min(step.now + ATTEMPT),
         });
-        this.stage = Stage::Asked { sent: step.now };
+        this.progress = Progress::InFlight { sent: step.now };
         Phase::Releasing(this)
     }
 
@@ -131,7 +131,7 @@ impl Releasing {
             began: false,
             granted: held_lease.is_some(),
             give_up_at: end.min(step.now + PATIENCE),
-            stage: Stage::Due { at: step.now },
+            progress: Progress::Due { at: step.now },
         }
     }
 
@@ -141,17 +141,17 @@ impl Releasing {
             return self.conclude(context, step, false);
         }
         if let Some(until) = held_lease.in_flight_until() {
-            self.stage = Stage::Renewing { until };
+            self.progress = Progress::Renewing { until };
         }
         self.go_on(context, step)
     }
 
     pub(super) fn wake_at(&self) -> Instant {
-        match self.stage {
-            Stage::Renewing { until } => until,
-            Stage::Due { at } => at,
+        match self.progress {
+            Progress::Renewing { until } => until,
+            Progress::Due { at } => at,
             // The attempt keeps its own time limit, and its reply comes in any case.
-            Stage::Asked { .. } => Instant::FOREVER,
+            Progress::InFlight { .. } => Instant::FOREVER,
         }
     }
 
@@ -162,7 +162,7 @@ impl Releasing {
             // The attempt that was withdrawn had been answered already: undo that, too.
             Event::Acquired(Ok(_)) => {
                 self.granted = true;
-                self.stage = Stage::Due { at: step.now };
+                self.progress = Progress::Due { at: step.now };
                 self.go_on(context, step)
             }
             Event::Exited(exit) => {
@@ -177,7 +177,7 @@ impl Releasing {
                 self.go_on(context, step)
             }
             Event::StopAsked(signal) => match context.asked_to_stop(step.now, signal) {
-                Stop::Asked | Stop::Again => self.go_on(context, step),
+                Stop::Requested | Stop::Again => self.go_on(context, step),
                 Stop::AtOnce => {
                     self.run_out(context, step, "we were told to stop at once".to_owned())
                 }
@@ -200,10 +200,10 @@ impl Releasing {
 
     /// Asks the store if it is time to.
     fn go_on(mut self, context: &mut Context, step: &mut Step) -> Phase {
-        let at = match self.stage {
-            Stage::Renewing { until } => until,
-            Stage::Due { at } => at,
-            Stage::Asked { .. } => return Phase::Releasing(self),
+        let at = match self.progress {
+            Progress::Renewing { until } => until,
+            Progress::Due { at } => at,
+            Progress::InFlight { .. } => return Phase::Releasing(self),
         };
         if step.now >= self.give_up_at {
             return self.run_out(context, step, "the store did not answer in time".to_owned());
@@ -212,7 +212,7 @@ impl Releasing {
             step.act(Action::Release {
                 give_up_at: self.give_up_at.min(step.now + ATTEMPT),
             });
-            self.stage = Stage::Asked { sent: step.now };
+            self.progress = Progress::InFlight { sent: step.now };
         }
         Phase::Releasing(self)
     }
@@ -223,7 +223,7 @@ impl Releasing {
         step: &mut Step,
         reply: Result<(), Failure>,
     ) -> Phase {
-        let Stage::Asked { sent } = self.stage else {
+        let Progress::InFlight { sent } = self.progress else {
             return self.go_on(context, step);
         };
         match reply {
@@ -248,7 +248,7 @@ impl Releasing {
                 if at >= self.give_up_at {
                     return self.run_out(context, step, why);
                 }
-                self.stage = Stage::Due { at };
+                self.progress = Progress::Due { at };
                 self.go_on(context, step)
             }
             Err(Failure::Fatal { why, .. }) => self.run_out(context, step, why),
@@ -275,16 +275,16 @@ impl Releasing {
             // Nobody can say whether it was lost before or after the tree was empty.
             self.overlap |= self.empty_at.is_some_and(|at| at > others_from);
         }
-        match self.stage {
-            Stage::Renewing { .. } if others_from.is_some() => {
+        match self.progress {
+            Progress::Renewing { .. } if others_from.is_some() => {
                 step.act(Action::Abandon);
                 self.conclude(context, step, false)
             }
-            Stage::Renewing { .. } => {
-                self.stage = Stage::Due { at: step.now };
+            Progress::Renewing { .. } => {
+                self.progress = Progress::Due { at: step.now };
                 self.go_on(context, step)
             }
-            Stage::Due { .. } | Stage::Asked { .. } => self.go_on(context, step),
+            Progress::Due { .. } | Progress::InFlight { .. } => self.go_on(context, step),
         }
     }
 

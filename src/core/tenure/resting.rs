@@ -6,7 +6,7 @@
 
 use super::context::{Context, Step};
 use super::held_lease::Answer;
-use super::holding::{Charge, in_doubt};
+use super::holding::{CommandRun, in_doubt};
 use super::{Holding, Phase, Releasing, recording};
 use crate::clock::Instant;
 use crate::core::{Cause, Cordon, Event, HandOverReason, Notice};
@@ -14,7 +14,7 @@ use crate::core::{Cause, Cordon, Event, HandOverReason, Notice};
 /// See the module's text.
 #[derive(Debug)]
 pub(super) struct Resting {
-    charge: Charge,
+    run: CommandRun,
     /// When the last of the tree was seen to be gone; `None` once the store has confirmed a request
     /// sent later than that: whatever is lost after it was not lost while anything of ours lived.
     empty_at: Option<Instant>,
@@ -38,9 +38,9 @@ enum Next {
     ExitAction,
 }
 
-fn next(context: &Context, charge: &Charge, now: Instant) -> Next {
+fn next(context: &Context, run: &CommandRun, now: Instant) -> Next {
     let hold_policy = &context.rules.hold_policy;
-    let Some(exit) = charge.exit.filter(|_| context.stopping().is_none()) else {
+    let Some(exit) = run.exit.filter(|_| context.stopping().is_none()) else {
         return Next::ExitAction;
     };
     if hold_policy
@@ -51,7 +51,7 @@ fn next(context: &Context, charge: &Charge, now: Instant) -> Next {
     }
     match hold_policy
         .min_hold
-        .map(|span| charge.held_lease.began() + span)
+        .map(|span| run.held_lease.began() + span)
     {
         Some(until) if now < until => Next::Keep { until },
         _ => Next::ExitAction,
@@ -59,8 +59,8 @@ fn next(context: &Context, charge: &Charge, now: Instant) -> Next {
 }
 
 /// Whether the lease will be kept when the tree of this command, which has ended, is empty.
-pub(super) fn is_ahead(context: &Context, charge: &Charge, now: Instant) -> bool {
-    !matches!(next(context, charge, now), Next::ExitAction)
+pub(super) fn is_ahead(context: &Context, run: &CommandRun, now: Instant) -> bool {
+    !matches!(next(context, run, now), Next::ExitAction)
 }
 
 /// After a tenure's tree was empty at `empty_at`: a rest if the command ended by itself and there
@@ -68,40 +68,38 @@ pub(super) fn is_ahead(context: &Context, charge: &Charge, now: Instant) -> bool
 pub(super) fn after(
     context: &mut Context,
     step: &mut Step,
-    mut charge: Charge,
+    mut run: CommandRun,
     cause: Cause,
     empty_at: Instant,
 ) -> Phase {
     if let Some(rule) = context.rules.once {
-        return recording::after(context, step, charge, cause, empty_at, rule);
+        return recording::after(context, step, run, cause, empty_at, rule);
     }
     let now = step.now;
-    let rest = match next(context, &charge, now) {
+    let rest = match next(context, &run, now) {
         Next::Restart if cause == Cause::CommandEnded => {
             // From here on its end is no end of ours.
-            charge.exit = None;
-            match restart(context, step, &mut charge) {
+            run.exit = None;
+            match restart(context, step, &mut run) {
                 Ok(rest) => rest,
                 Err(cause) => {
-                    return Releasing::after(context, step, charge, cause, Some(empty_at));
+                    return Releasing::after(context, step, run, cause, Some(empty_at));
                 }
             }
         }
-        Next::Keep { until }
-            if cause == Cause::CommandEnded && now < charge.held_lease.kill_at() =>
-        {
+        Next::Keep { until } if cause == Cause::CommandEnded && now < run.held_lease.kill_at() => {
             step.report(Notice::Keeping { until });
             Rest::Keeping { until }
         }
         Next::Restart | Next::Keep { .. } | Next::ExitAction => {
-            return Releasing::after(context, step, charge, cause, Some(empty_at));
+            return Releasing::after(context, step, run, cause, Some(empty_at));
         }
     };
     // Asked at once whether the lease is still ours: so a later loss is known to be one that
     // nothing of ours lived to see.
-    charge.held_lease.hurry(now);
+    run.held_lease.hurry(now);
     Resting {
-        charge,
+        run,
         empty_at: Some(empty_at),
         rest,
     }
@@ -109,21 +107,21 @@ pub(super) fn after(
 }
 
 /// The back-off before a restart, or why there is none.
-fn restart(context: &mut Context, step: &mut Step, charge: &mut Charge) -> Result<Rest, Cause> {
+fn restart(context: &mut Context, step: &mut Step, run: &mut CommandRun) -> Result<Rest, Cause> {
     if context.guardian_lost {
         return Err(Cause::GuardianLost);
     }
-    if charge.held_lease.lost() {
+    if run.held_lease.lost() {
         let why = "it was lost while the command ended".to_owned();
         return Err(Cause::Lost { why });
     }
-    if step.now >= charge.held_lease.term_at() {
+    if step.now >= run.held_lease.term_at() {
         return Err(in_doubt(context));
     }
     if let Some(cause) = context.cordon_as_cause() {
         return Err(cause);
     }
-    let Some((wait, number)) = context.next_restart(charge, step.now) else {
+    let Some((wait, number)) = context.next_restart(run, step.now) else {
         step.report(Notice::RestartsSpent);
         return Err(Cause::GivenUp(HandOverReason::RestartsSpent));
     };
@@ -137,14 +135,14 @@ impl Resting {
     /// its end; to keep others out, all of it is good.
     fn limit(&self) -> Instant {
         match self.rest {
-            Rest::BackOff { .. } | Rest::Due => self.charge.held_lease.term_at(),
-            Rest::Keeping { .. } => self.charge.held_lease.kill_at(),
+            Rest::BackOff { .. } | Rest::Due => self.run.held_lease.term_at(),
+            Rest::Keeping { .. } => self.run.held_lease.kill_at(),
         }
     }
 
     fn hands_over_at(&self, context: &Context) -> Instant {
         match self.rest {
-            Rest::BackOff { .. } | Rest::Due => context.hands_over_at(&self.charge.held_lease),
+            Rest::BackOff { .. } | Rest::Due => context.hands_over_at(&self.run.held_lease),
             Rest::Keeping { .. } => Instant::FOREVER,
         }
     }
@@ -155,7 +153,7 @@ impl Resting {
             Rest::BackOff { until } | Rest::Keeping { until } => until,
             Rest::Due => Instant::FOREVER,
         };
-        let renewal = self.charge.held_lease.renewal_due(limit);
+        let renewal = self.run.held_lease.renewal_due(limit);
         limit
             .min(rest)
             .min(renewal)
@@ -174,11 +172,11 @@ impl Resting {
         match event {
             Event::Ticked => self.go_on(context, step),
             Event::ClockJumped => {
-                self.charge.held_lease.hurry(step.now);
+                self.run.held_lease.hurry(step.now);
                 self.go_on(context, step)
             }
             Event::Renewed { t0, reply } => {
-                let held_lease = &mut self.charge.held_lease;
+                let held_lease = &mut self.run.held_lease;
                 match held_lease.renewed(context, step.now, t0, reply, limit) {
                     Answer::Confirmed => {
                         context.answered(step);
@@ -247,14 +245,14 @@ impl Resting {
             Rest::BackOff { .. } | Rest::Due | Rest::Keeping { .. } => {}
         }
         if matches!(self.rest, Rest::Due) {
-            if !self.charge.held_lease.half_gone(now) {
+            if !self.run.held_lease.half_gone(now) {
                 step.report(Notice::Restarting);
-                return Holding::again(self.charge, step);
+                return Holding::again(self.run, step);
             }
-            self.charge.held_lease.hurry(now);
+            self.run.held_lease.hurry(now);
         }
         let limit = self.limit();
-        self.charge.held_lease.renew_if_due(step, limit);
+        self.run.held_lease.renew_if_due(step, limit);
         Phase::Resting(self)
     }
 
@@ -275,6 +273,6 @@ impl Resting {
             Rest::Keeping { .. } => Cause::CommandEnded,
             Rest::BackOff { .. } | Rest::Due => cause,
         };
-        Releasing::after(context, step, self.charge, cause, self.empty_at)
+        Releasing::after(context, step, self.run, cause, self.empty_at)
     }
 }

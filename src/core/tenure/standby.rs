@@ -99,7 +99,7 @@ impl Standby {
         });
         Phase::Acquiring(Acquiring {
             sent: step.now,
-            freed: false,
+            until_free: false,
         })
     }
 }
@@ -109,7 +109,7 @@ impl Standby {
 pub(super) struct Acquiring {
     sent: Instant,
     /// The store woke us meanwhile.
-    freed: bool,
+    until_free: bool,
 }
 
 impl Acquiring {
@@ -137,7 +137,7 @@ impl Acquiring {
                 context.leave(step, Cause::Store { why, denied })
             }
             Event::Freed => {
-                self.freed = true;
+                self.until_free = true;
                 Phase::Acquiring(self)
             }
             Event::StopAsked(signal) => {
@@ -169,7 +169,7 @@ impl Acquiring {
     fn held(self, context: &mut Context, step: &mut Step, sight: HolderInfo) -> Phase {
         context.answered(step);
         let next_at = match context.rules.poll {
-            _ if self.freed => after_freed(context, step.now),
+            _ if self.until_free => after_freed(context, step.now),
             Some(poll) => {
                 let kept = context.keeps_the_pace(&sight);
                 let wait = poll_interval(poll, sight.draining, kept, &mut context.jitter);

@@ -15,7 +15,7 @@ use std::time::Duration;
 use super::*;
 use crate::core::{
     After, Cause, Cordon, Exit, Failed, Failure, Grant, HandOverReason, HolderInfo, Notice,
-    OnFailure, Outcome, Restart, Verdict,
+    OnFailure, Outcome, Restart, TaskResult,
 };
 
 const TERM: i32 = 15;

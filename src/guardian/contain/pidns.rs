@@ -160,20 +160,20 @@ impl Pidns {
                 match unsafe { self.deliver() } {
                     Ok(Forked::Child) => match self.settle_in() {
                         Ok(()) => {
-                            tell(&theirs, Word::RecordedResult, 0);
+                            tell(&theirs, Note::Settled, 0);
                             Ok(Forked::Child)
                         }
                         Err(e) => {
-                            tell(&theirs, Word::Failed, e as i32);
+                            tell(&theirs, Note::Failed, e as i32);
                             raw::exit(125)
                         }
                     },
                     Ok(Forked::Parent(pid)) => {
-                        tell(&theirs, Word::Born, pid);
+                        tell(&theirs, Note::Born, pid);
                         raw::exit(0)
                     }
                     Err(e) => {
-                        tell(&theirs, Word::Failed, e.raw_os_error().unwrap_or(libc::EIO));
+                        tell(&theirs, Note::Failed, e.raw_os_error().unwrap_or(libc::EIO));
                         raw::exit(125)
                     }
                 }
@@ -183,9 +183,9 @@ impl Pidns {
                 let (mut born, mut settled, mut failed) = (None, false, None);
                 while let Some((word, value)) = hear(&ours) {
                     match word {
-                        Word::Born => born = Some(value),
-                        Word::RecordedResult => settled = true,
-                        Word::Failed => failed = Some(value),
+                        Note::Born => born = Some(value),
+                        Note::Settled => settled = true,
+                        Note::Failed => failed = Some(value),
                     }
                     if settled && born.is_some() {
                         break;
@@ -340,13 +340,13 @@ impl Pidns {
 
 /// What midwife and main process tell the guardian.
 #[derive(Clone, Copy)]
-enum Word {
+enum Note {
     Born = 1,
-    RecordedResult = 2,
+    Settled = 2,
     Failed = 3,
 }
 
-fn tell(to: &OwnedFd, word: Word, value: i32) {
+fn tell(to: &OwnedFd, word: Note, value: i32) {
     let mut record = [0; 8];
     record[..4].copy_from_slice(&(word as i32).to_ne_bytes());
     record[4..].copy_from_slice(&value.to_ne_bytes());
@@ -354,7 +354,7 @@ fn tell(to: &OwnedFd, word: Word, value: i32) {
     let _ = write(to, &record);
 }
 
-fn hear(from: &OwnedFd) -> Option<(Word, i32)> {
+fn hear(from: &OwnedFd) -> Option<(Note, i32)> {
     let mut record = [0; 8];
     loop {
         // Writes of this length to a pipe are not torn.
@@ -366,9 +366,9 @@ fn hear(from: &OwnedFd) -> Option<(Word, i32)> {
         let [a, b, c, d, e, f, g, h] = record;
         let value = i32::from_ne_bytes([e, f, g, h]);
         return match i32::from_ne_bytes([a, b, c, d]) {
-            1 => Some((Word::Born, value)),
-            2 => Some((Word::RecordedResult, value)),
-            3 => Some((Word::Failed, value)),
+            1 => Some((Note::Born, value)),
+            2 => Some((Note::Settled, value)),
+            3 => Some((Note::Failed, value)),
             _ => None,
         };
     }

@@ -94,7 +94,7 @@ impl GuardianHandle {
             self.incoming.drain(..FRAME);
             let event = match report {
                 Ok(Event::Pong(seq)) => {
-                    if self.health_check.heard(seq) {
+                    if self.health_check.received(seq) {
                         self.carry();
                     } else {
                         self.liveness.answered(seq);

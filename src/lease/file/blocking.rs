@@ -114,26 +114,26 @@ mod tests {
                 self.0.send("undone").expect("the test listens");
             }
         }
-        let lane = Lane::new();
+        let blocking = Lane::new();
         let (go_on, hang) = mpsc::channel::<()>();
-        let (told, heard) = mpsc::channel();
+        let (told, received) = mpsc::channel();
         let undo = Undo(told.clone());
-        let late = lane
+        let late = blocking
             .run(soon(), move || {
                 hang.recv().expect("to be let go");
                 undo
             })
             .await;
         assert!(matches!(late, Err(Stalled::Overtime)));
-        let next = lane.run(soon(), || ()).await;
+        let next = blocking.run(soon(), || ()).await;
         assert_eq!(next, Err(Stalled::Occupied));
 
         go_on.send(()).expect("the job still hangs");
-        let after = lane
+        let after = blocking
             .run(Instant::FOREVER, move || told.send("next").is_ok())
             .await;
         assert_eq!(after, Ok(true));
-        assert_eq!(heard.recv(), Ok("undone"), "before the next job began");
-        assert_eq!(heard.recv(), Ok("next"));
+        assert_eq!(received.recv(), Ok("undone"), "before the next job began");
+        assert_eq!(received.recv(), Ok("next"));
     }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 
 use super::blocking::{Lane, Stalled};
-use super::once_log::{self, Found};
+use super::once_log::{self, Lookup};
 use super::record::Content;
 use super::{lock, open};
 use crate::clock::Instant;
@@ -33,7 +33,7 @@ const READS: usize = 4;
 /// A path, to be looked at.
 pub struct Inspector {
     path: PathBuf,
-    lane: Lane,
+    blocking: Lane,
 }
 
 impl Inspector {
@@ -44,7 +44,7 @@ impl Inspector {
     pub fn new(path: &Path) -> io::Result<Inspector> {
         Ok(Inspector {
             path: std::path::absolute(path)?,
-            lane: Lane::new(),
+            blocking: Lane::new(),
         })
     }
 
@@ -116,7 +116,7 @@ impl Inspector {
         job: impl FnOnce(PathBuf) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         let path = self.path.clone();
-        match self.lane.run(give_up_at, move || job(path)).await {
+        match self.blocking.run(give_up_at, move || job(path)).await {
             Ok(done) => done,
             Err(Stalled::NoThread) => Err(self.hangs("no thread could be started")),
             Err(Stalled::Occupied | Stalled::Overtime) => {
@@ -171,7 +171,7 @@ fn seen(path: &Path, file: &fs::File) -> Result<Option<LockStatus>, Failure> {
     let locked = || lock::is_locked_by_another(file).map_err(|errno| failed("its lock", errno));
     let mut held = locked()?;
     let mut content = Content::Empty;
-    let mut found = Found::Nothing;
+    let mut found = Lookup::Nothing;
     let unreadable = |error: io::Error| {
         let errno = error.raw_os_error().unwrap_or(0);
         failed("reading it", Errno::from_raw(errno))
@@ -206,7 +206,7 @@ fn seen(path: &Path, file: &fs::File) -> Result<Option<LockStatus>, Failure> {
             (known, Some("its record is damaged".to_owned()))
         }
     };
-    let unread = found == Found::Damaged;
+    let unread = found == Lookup::Damaged;
     let flaw = flaw.or(unread.then(|| UNREAD.to_owned()));
     let flaw = flaw.or_else(|| {
         let shared = mount::of(path).shared;

@@ -14,8 +14,8 @@ use std::thread;
 use std::time::Duration;
 
 use super::errors::{lost, transient};
-use super::once_log::{self, Found};
-use super::store::{File, Place};
+use super::once_log::{self, Lookup};
+use super::store::{File, LockFile};
 use super::{open, record};
 use crate::clock::Instant;
 use crate::core::{Failure, Outcome};
@@ -58,7 +58,7 @@ impl File {
     }
 }
 
-impl Place {
+impl LockFile {
     /// What there is to say when another has the lock.
     pub(super) fn held(&self, file: &fs::File) -> Failure {
         let held = Failure::Held(open::sight(file));
@@ -78,7 +78,7 @@ impl Place {
                 tracing::debug!(%error, "the file system's clock cannot be asked without the lock");
             }
         }
-        let Ok(Found::Results { task_log, .. }) = once_log::read(file) else {
+        let Ok(Lookup::Results { task_log, .. }) = once_log::read(file) else {
             return held;
         };
         let verdict = duty.clock().verdict(&duty.task, &task_log);
@@ -93,7 +93,7 @@ impl Place {
         let Some(duty) = &self.duty else {
             return Ok(found.into_ledger());
         };
-        if found == Found::Damaged {
+        if found == Lookup::Damaged {
             return Err(Failure::Fatal {
                 why: format!(
                     "{}: its results cannot be read, so nobody knows what has been done: empty it to have everything done anew",
@@ -121,7 +121,7 @@ impl Place {
             return Ok(0);
         };
         let failed = |error| self.results_failure("making room for", &error);
-        if once_log::read(file).map_err(failed)? == Found::Nothing {
+        if once_log::read(file).map_err(failed)? == Lookup::Nothing {
             once_log::make_room(file, task_log).map_err(failed)?;
         }
         if !task_log.has_room(&duty.task, &self.candidate.identity, once_log::fits) {
@@ -147,7 +147,7 @@ impl Place {
         };
         // What stands there counts, and not what was read when the tenure began: somebody may have
         // had a result forgotten since (`reset --force`).
-        if let Ok(Found::Results { task_log, .. }) = once_log::read(&file) {
+        if let Ok(Lookup::Results { task_log, .. }) = once_log::read(&file) {
             record.once = task_log;
         }
         // Not twice, if an attempt before this one succeeded without our hearing of it.

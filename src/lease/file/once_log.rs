@@ -33,7 +33,7 @@ struct Line {
 }
 
 /// What a place holds.
-enum Place {
+enum Position {
     /// Nothing was ever written there.
     Blank,
     /// A whole line.
@@ -44,7 +44,7 @@ enum Place {
 
 /// What stands behind a record.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum Lookup {
     /// No results, and no room for them yet.
     Nothing,
     /// These, and where the next ones go with which edition.
@@ -57,34 +57,34 @@ pub(super) enum Found {
     Damaged,
 }
 
-impl Found {
+impl Lookup {
     /// The results, as far as there are any.
     pub(super) fn into_ledger(self) -> TaskLog {
         match self {
-            Found::Results { task_log, .. } => task_log,
-            Found::Nothing | Found::Damaged => TaskLog::EMPTY,
+            Lookup::Results { task_log, .. } => task_log,
+            Lookup::Nothing | Lookup::Damaged => TaskLog::EMPTY,
         }
     }
 }
 
 /// Reads what stands behind the record.
-pub(super) fn read(file: &fs::File) -> io::Result<Found> {
+pub(super) fn read(file: &fs::File) -> io::Result<Lookup> {
     let (first, second) = (place(file, 0)?, place(file, 1)?);
     Ok(match (first, second) {
-        (Place::Whole(one, task_log), Place::Whole(two, other)) => {
+        (Position::Whole(one, task_log), Position::Whole(two, other)) => {
             let (task_log, next) = if one > two { (task_log, 1) } else { (other, 0) };
             results(task_log, next, one.max(two))
         }
-        (Place::Whole(edition, task_log), _) => results(task_log, 1, edition),
-        (_, Place::Whole(edition, task_log)) => results(task_log, 0, edition),
+        (Position::Whole(edition, task_log), _) => results(task_log, 1, edition),
+        (_, Position::Whole(edition, task_log)) => results(task_log, 0, edition),
         // Room is made before there is any result; a crash in the middle of that costs nothing.
-        (Place::Blank, _) | (_, Place::Blank) => Found::Nothing,
-        (Place::Torn, Place::Torn) => Found::Damaged,
+        (Position::Blank, _) | (_, Position::Blank) => Lookup::Nothing,
+        (Position::Torn, Position::Torn) => Lookup::Damaged,
     })
 }
 
-fn results(task_log: TaskLog, next: usize, edition: u64) -> Found {
-    Found::Results {
+fn results(task_log: TaskLog, next: usize, edition: u64) -> Lookup {
+    Lookup::Results {
         task_log,
         next,
         edition: edition.saturating_add(1),
@@ -109,7 +109,7 @@ pub(super) fn write(file: &fs::File, task_log: &TaskLog) -> io::Result<()> {
     match read(file)? {
         // There is no greater number: the next line would not be the newer one. Counted from the
         // beginning again, with the results that stand there in both places until they are replaced.
-        Found::Results {
+        Lookup::Results {
             task_log: there,
             next,
             edition: u64::MAX,
@@ -119,12 +119,12 @@ pub(super) fn write(file: &fs::File, task_log: &TaskLog) -> io::Result<()> {
             file.write_all_at(&encode(task_log, 2), PLACES[1 - next])?;
             file.sync_data()
         }
-        Found::Results { next, edition, .. } => {
+        Lookup::Results { next, edition, .. } => {
             file.write_all_at(&encode(task_log, edition), PLACES[next])?;
             file.sync_data()
         }
         // Somebody emptied the file while we had it.
-        Found::Nothing | Found::Damaged => make_room(file, task_log),
+        Lookup::Nothing | Lookup::Damaged => make_room(file, task_log),
     }
 }
 
@@ -145,7 +145,7 @@ fn encode(task_log: &TaskLog, edition: u64) -> Vec<u8> {
     bytes
 }
 
-fn place(file: &fs::File, index: usize) -> io::Result<Place> {
+fn place(file: &fs::File, index: usize) -> io::Result<Position> {
     let mut bytes = [0; WIDTH];
     let mut filled = 0;
     while filled < WIDTH {
@@ -161,13 +161,13 @@ fn place(file: &fs::File, index: usize) -> io::Result<Place> {
         .iter()
         .all(|byte| *byte == 0 || byte.is_ascii_whitespace())
     {
-        return Ok(Place::Blank);
+        return Ok(Position::Blank);
     }
     Ok(match serde_json::from_slice::<Line>(bytes) {
         Ok(line) if line.check == check(&line.once, line.edition) => {
-            Place::Whole(line.edition, line.once)
+            Position::Whole(line.edition, line.once)
         }
-        Ok(_) | Err(_) => Place::Torn,
+        Ok(_) | Err(_) => Position::Torn,
     })
 }
 
@@ -226,7 +226,7 @@ mod tests {
             assert_eq!(task_log(&file), with(key));
             let kept = lines.iter().zip([0, 1]).any(|(was, index)| {
                 let is = place(&file, index).unwrap();
-                matches!((was, is), (Place::Whole(a, x), Place::Whole(b, y))
+                matches!((was, is), (Position::Whole(a, x), Position::Whole(b, y))
                     if *a == b && *x == before && y == before)
             });
             assert!(kept, "the newer line was written over by {key}");
@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn a_write_torn_at_any_byte_leaves_the_results_before_it() {
         let file = file("new");
-        let Found::Results { next, edition, .. } = read(&file).unwrap() else {
+        let Lookup::Results { next, edition, .. } = read(&file).unwrap() else {
             panic!("no results");
         };
         let mut there = vec![0; WIDTH];
@@ -274,17 +274,17 @@ mod tests {
     #[test]
     fn nothing_is_told_from_what_cannot_be_read() {
         let file = tempfile::tempfile().expect("a file");
-        assert_eq!(read(&file).unwrap(), Found::Nothing);
+        assert_eq!(read(&file).unwrap(), Lookup::Nothing);
         file.set_len(LENGTH as u64).unwrap();
-        assert_eq!(read(&file).unwrap(), Found::Nothing);
+        assert_eq!(read(&file).unwrap(), Lookup::Nothing);
         file.write_all_at(b"{\"once\":[", PLACES[0]).unwrap();
         assert_eq!(
             read(&file).unwrap(),
-            Found::Nothing,
+            Lookup::Nothing,
             "torn when room was made"
         );
         file.write_all_at(b"{\"once\":[],\"edition\":1,\"check\":\"no\"}", PLACES[1])
             .unwrap();
-        assert_eq!(read(&file).unwrap(), Found::Damaged);
+        assert_eq!(read(&file).unwrap(), Lookup::Damaged);
     }
 }

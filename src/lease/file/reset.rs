@@ -12,7 +12,7 @@ use nix::errno::Errno;
 
 use super::errors::is_passing;
 use super::inspect::Inspector;
-use super::once_log::{self, Found};
+use super::once_log::{self, Lookup};
 use super::record::Content;
 use super::{lock, open};
 use crate::clock::Instant;
@@ -98,14 +98,14 @@ fn forget_in(
         return Err(open::foreign(path).into());
     }
     let mut task_log = match once_log::read(file).map_err(failed("reading it"))? {
-        Found::Nothing => return Ok(ResetResult::Nothing),
-        Found::Results { task_log, .. } if errands.are_same(shown, &task_log) => task_log,
-        Found::Results { .. } => return Ok(ResetResult::Changed),
-        Found::Damaged if *errands == Tasks::All => {
+        Lookup::Nothing => return Ok(ResetResult::Nothing),
+        Lookup::Results { task_log, .. } if errands.are_same(shown, &task_log) => task_log,
+        Lookup::Results { .. } => return Ok(ResetResult::Changed),
+        Lookup::Damaged if *errands == Tasks::All => {
             write(file, &TaskLog::EMPTY).map_err(failed("writing its results"))?;
             return Ok(ResetResult::Done);
         }
-        Found::Damaged => return Ok(ResetResult::Changed),
+        Lookup::Damaged => return Ok(ResetResult::Changed),
     };
     if !errands.leave(&mut task_log) {
         return Ok(ResetResult::Nothing);

@@ -37,15 +37,15 @@ const REPLACED: &str = "the lock file was removed or replaced, so another can lo
 /// have keep the lock until the last of them is gone.
 pub struct File {
     name: String,
-    lane: Lane,
+    blocking: Lane,
     /// The next attempt runs where it is asked for: see [`File::competing_in_place`].
     in_place: AtomicBool,
-    place: Place,
+    place: LockFile,
 }
 
 /// What the threads of the lane work on.
 #[derive(Clone)]
-pub(super) struct Place {
+pub(super) struct LockFile {
     pub(super) path: PathBuf,
     create: bool,
     pub(super) candidate: Candidate,
@@ -77,9 +77,9 @@ impl File {
         let file = open::open(&path, config.create)?;
         Ok(File {
             name: path.display().to_string(),
-            lane: Lane::new(),
+            blocking: Lane::new(),
             in_place: AtomicBool::new(false),
-            place: Place {
+            place: LockFile {
                 path,
                 create: config.create,
                 candidate: config.candidate,
@@ -113,10 +113,10 @@ impl File {
         &self,
         what: &str,
         give_up_at: Instant,
-        step: impl FnOnce(Place) -> Result<T, Failure> + Send + 'static,
+        step: impl FnOnce(LockFile) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         let place = self.place.clone();
-        let stalled = match self.lane.run(give_up_at, move || step(place)).await {
+        let stalled = match self.blocking.run(give_up_at, move || step(place)).await {
             Ok(result) => return result,
             Err(Stalled::Occupied) => "the request before it still hangs",
             Err(Stalled::Overtime) => "no answer in time",
@@ -200,7 +200,7 @@ impl LeaseStore for File {
     }
 }
 
-impl Place {
+impl LockFile {
     /// Locks the file at the path, raises the token and writes the record.
     fn compete(&self) -> Result<Won, Failure> {
         let mut guard = self.waiter.begin();

@@ -136,7 +136,7 @@ impl Waiter {
             {
                 let mut state = self.state();
                 if state.debt.is_some() || std::mem::take(&mut state.failed) {
-                    listening.heard = true;
+                    listening.received = true;
                     return;
                 }
                 let waits = state.waiting_on.as_ref();
@@ -275,7 +275,7 @@ impl Drop for LockGuard {
 /// A future that waits to hear that the lock is free.
 struct Listening<'a> {
     waiter: &'a Waiter,
-    heard: bool,
+    received: bool,
 }
 
 impl<'a> Listening<'a> {
@@ -283,7 +283,7 @@ impl<'a> Listening<'a> {
         waiter.state().listeners += 1;
         Listening {
             waiter,
-            heard: false,
+            received: false,
         }
     }
 }
@@ -292,7 +292,7 @@ impl Drop for Listening<'_> {
     fn drop(&mut self) {
         let mut state = self.waiter.state();
         state.listeners -= 1;
-        if !self.heard && state.listeners == 0 {
+        if !self.received && state.listeners == 0 {
             self.waiter.drop_debt(&mut state);
         }
     }

@@ -294,7 +294,7 @@ impl Chain {
                     let claim = record.as_ref().map(VersionRecord::claim);
                     let meaning = self.state().observed.exists(version, claim, Instant::now());
                     match meaning {
-                        // Its lease counts from an attempt of which we heard nothing: the next one's
+                        // Its lease counts from an attempt of which we received nothing: the next one's
                         // counts from now.
                         Exists::Ours => {
                             let there = self.share.is_there(version - 1);

@@ -11,7 +11,7 @@ use super::chain::Chain;
 use super::look::Look;
 use super::record::fits;
 use crate::clock::Instant;
-use crate::core::{Failure, Outcome, Verdict};
+use crate::core::{Failure, Outcome, TaskResult};
 use crate::lease::once::{NoRoom, Task, TaskClock, TaskLog, tell_forgotten};
 use crate::lease::record::Record;
 
@@ -41,7 +41,7 @@ impl Clock {
 
 impl Chain {
     /// Whether the task is over, by the last record that can be read.
-    pub(super) fn is_over(&self, look: &Look) -> Result<Option<Verdict>, Failure> {
+    pub(super) fn is_over(&self, look: &Look) -> Result<Option<TaskResult>, Failure> {
         let Some(clock) = &self.clock else {
             return Ok(None);
         };

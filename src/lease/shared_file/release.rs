@@ -63,7 +63,7 @@ fn give_back(share: &Share, last: VersionRecord) {
     let Some(version) = last.version.checked_add(1) else {
         return;
     };
-    // If it exists somebody made it: a renewal of ours whose answer nobody heard, which runs out by
+    // If it exists somebody made it: a renewal of ours whose answer nobody received, which runs out by
     // itself, or another, for whom it is.
     if let Ok(Made::Made) = share.make(version) {
         let record = VersionRecord {

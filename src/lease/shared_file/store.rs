@@ -27,7 +27,7 @@ const FAREWELL: Duration = Duration::from_millis(250);
 /// A lock on a shared drive, as one instance competes for it.
 pub struct SharedFile {
     name: String,
-    lane: Lane,
+    blocking: Lane,
     chain: Arc<Chain>,
 }
 
@@ -40,7 +40,7 @@ impl SharedFile {
         let chain = Chain::new(config)?;
         Ok(SharedFile {
             name: chain.share.path().display().to_string(),
-            lane: Lane::new(),
+            blocking: Lane::new(),
             chain: Arc::new(chain),
         })
     }
@@ -54,7 +54,7 @@ impl SharedFile {
         step: impl FnOnce(&Chain) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         let chain = Arc::clone(&self.chain);
-        let stalled = match self.lane.run(give_up_at, move || step(&chain)).await {
+        let stalled = match self.blocking.run(give_up_at, move || step(&chain)).await {
             Ok(result) => return result,
             Err(Stalled::Occupied) => "the request before it still hangs",
             Err(Stalled::Overtime) => "no answer in time",
@@ -96,12 +96,12 @@ impl LeaseStore for SharedFile {
     }
 
     async fn release(&self, give_up_at: Instant) -> Result<(), Failure> {
-        if self.lane.is_idle() && self.chain.has_nothing() {
+        if self.blocking.is_idle() && self.chain.has_nothing() {
             return Ok(());
         }
         // Behind a step that hangs nothing is done in time, and a lease runs out by itself.
         let limit = give_up_at.min(Instant::now() + PATIENCE);
-        if !self.lane.is_idle_by(limit).await {
+        if !self.blocking.is_idle_by(limit).await {
             return Err(self.chain.fatal("the drive does not answer"));
         }
         let released = self.blocking("releasing it", give_up_at, move |chain| {
@@ -109,7 +109,7 @@ impl LeaseStore for SharedFile {
         });
         match released.await {
             // What hangs now would only be waited for.
-            Err(Failure::Transient { why, .. }) if !self.lane.is_idle() => {
+            Err(Failure::Transient { why, .. }) if !self.blocking.is_idle() => {
                 Err(Failure::Fatal { why, denied: false })
             }
             answered => answered,

@@ -59,7 +59,7 @@ enum Target {
     Hint,
 }
 
-/// Records and hints have a queue and a thread each: a hint can have to wait until the server has heard
+/// Records and hints have a queue and a thread each: a hint can have to wait until the server has received
 /// of everybody who read it, and one of those may be gone.
 #[derive(Default)]
 struct Queue {

@@ -6,7 +6,7 @@
 //!   `$management` takes the next message for the answer.
 //! - **It forgets what the service says to a disposition**, and when a link has used up its credit.
 //!   Both are read on the way in ([`super::tap`]). So a message is settled by its lock's token through
-//!   `$management`, whose answer is heard and which works on any connection; the disposition that
+//!   `$management`, whose answer is received and which works on any connection; the disposition that
 //!   follows only empties the library's map.
 //! - **Its awaits can hang** where a socket has died: each has a time limit here.
 //! - **Less credit than was given is an error to it** once messages are under way. So credit is only

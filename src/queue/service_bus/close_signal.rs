@@ -12,14 +12,14 @@ use super::error::BusError;
 use super::frame_observer::Seen;
 use crate::clock::Instant;
 
-/// A connection on which nothing at all was heard for so long, while an answer was waited for, is
+/// A connection on which nothing at all was received for so long, while an answer was waited for, is
 /// taken for dead: a lock cannot wait for heartbeats to be missed.
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// See the module's text.
 pub(super) struct CloseSignal {
     seen: Arc<Seen>,
-    /// When the first request was sent after which nothing was heard; 0: something was.
+    /// When the first request was sent after which nothing was received; 0: something was.
     silent: AtomicU64,
     why: watch::Sender<Option<BusError>>,
 }
@@ -52,17 +52,17 @@ impl CloseSignal {
         .unwrap_or_else(|| BusError::Unsent("there is no connection".into()))
     }
 
-    /// A request that was sent at `sent` has not been answered in its time. If nothing else was heard
+    /// A request that was sent at `sent` has not been answered in its time. If nothing else was received
     /// since for long enough either, the connection is given up.
     pub(super) fn suspect(&self, sent: Instant) {
-        let heard = self.seen.heard().as_nanos();
+        let received = self.seen.received().as_nanos();
         let since = self.silent.load(Ordering::Relaxed);
-        let first = if since > heard {
+        let first = if since > received {
             since
         } else {
             sent.as_nanos()
         };
-        if first <= heard {
+        if first <= received {
             return self.silent.store(0, Ordering::Relaxed);
         }
         self.silent.store(first, Ordering::Relaxed);

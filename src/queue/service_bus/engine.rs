@@ -1,7 +1,7 @@
 //! What this room needs of AMQP, so that what speaks it can be replaced.
 //!
 //! Implemented by [`super::amqp`] alone; asked by the connection task, which has the one connection there is,
-//! and by locks. An engine tells what it heard, and decides nothing. Everything here ends by itself
+//! and by locks. An engine tells what it received, and decides nothing. Everything here ends by itself
 //! in some time; what the caller has less of is said by `give_up_at`.
 
 use std::sync::Arc;
@@ -80,11 +80,11 @@ pub(super) trait Intake: Send {
     /// The next message. Loses nothing when it is dropped.
     async fn next(&mut self) -> Result<Delivery, BusError>;
 
-    /// Lets nothing come any more, and tells of what comes until the service has heard of it. That is
+    /// Lets nothing come any more, and tells of what comes until the service has received of it. That is
     /// so as well when all has come that was let: `left` more.
     ///
     /// # Errors
-    /// Why that was not to be heard.
+    /// Why that was not to be received.
     async fn drain(
         &mut self,
         left: usize,

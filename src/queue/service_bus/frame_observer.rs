@@ -1,6 +1,6 @@
 //! Reads along on the connection, between the socket and the library: see [`super::frame_scanner`].
 //!
-//! Made by the engine for each connection. It also knows when anything was heard last, which tells a
+//! Made by the engine for each connection. It also knows when anything was received last, which tells a
 //! lost answer from a dead line. It must never change, hold up or swallow a byte, but for those of a
 //! frame that cannot be: there the stream has ended, with an error.
 
@@ -14,12 +14,12 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 
 use super::correlation::{Expected, Waiting};
-use super::frame_scanner::{FrameEvent, FrameScanner, Link, Said};
+use super::frame_scanner::{FrameEvent, FrameScanner, LinkState, Said};
 use crate::clock::Instant;
 
 /// What was seen on one connection.
 pub(super) struct Seen {
-    heard: AtomicU64,
+    received: AtomicU64,
     receiving: Mutex<Receiving>,
     changed: Notify,
     settled: Waiting<Said>,
@@ -29,7 +29,7 @@ pub(super) struct Seen {
 #[derive(Default)]
 struct Receiving {
     name: String,
-    link: Option<Link>,
+    link: Option<LinkState>,
     delivered: u64,
     /// How many had been delivered when its credit was used up.
     drained: Option<u64>,
@@ -39,7 +39,7 @@ impl Seen {
     /// Nothing yet; messages will come by the link of this name.
     pub(super) fn new(name: String) -> Seen {
         Seen {
-            heard: AtomicU64::new(Instant::now().as_nanos()),
+            received: AtomicU64::new(Instant::now().as_nanos()),
             receiving: Mutex::new(Receiving {
                 name,
                 ..Receiving::default()
@@ -55,9 +55,9 @@ impl Seen {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// When anything was heard last.
-    pub(super) fn heard(&self) -> Instant {
-        Instant::from_nanos(self.heard.load(Ordering::Relaxed))
+    /// When anything was received last.
+    pub(super) fn received(&self) -> Instant {
+        Instant::from_nanos(self.received.load(Ordering::Relaxed))
     }
 
     /// Waits until the link has used up its credit: how many messages it delivered in all.
@@ -146,7 +146,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for FrameObserver<S> {
         let read = into.filled().get(before..).unwrap_or_default();
         if !read.is_empty() {
             let now = Instant::now().as_nanos();
-            frame_observer.seen.heard.store(now, Ordering::Relaxed);
+            frame_observer.seen.received.store(now, Ordering::Relaxed);
             let seen = &frame_observer.seen;
             let fed = frame_observer.scanner.feed(read, |sight| seen.saw(sight));
             if let Err(sound) = fed {

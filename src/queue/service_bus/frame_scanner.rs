@@ -16,18 +16,18 @@ const SIZE: usize = 4;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum FrameEvent {
     /// The service's end of a link, and the handle that stands for it.
-    Attach { link: Link, name: String },
+    Attach { link: LinkState, name: String },
     /// A message is complete.
-    Delivered(Link),
+    Delivered(LinkState),
     /// A link has used up its credit, as it was asked to.
-    Drained(Link),
+    Drained(LinkState),
     /// What the service says of deliveries, and that they are settled.
     Settled { first: u32, last: u32, said: Said },
 }
 
 /// A link by its channel and handle, as the service numbers them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Link {
+pub(super) struct LinkState {
     pub(super) channel: u16,
     pub(super) handle: u32,
 }
@@ -106,13 +106,13 @@ fn read(frame: &[u8]) -> Option<FrameEvent> {
         return None;
     }
     let channel = u16::from_be_bytes(channel.try_into().ok()?);
-    let mut rest = Reader(frame.get(usize::from(*offset) * 4..)?);
+    let mut rest = ByteReader(frame.get(usize::from(*offset) * 4..)?);
     let (code, mut fields) = rest.described_list()?;
     match code {
         0x12 => {
             let name = fields.text()?;
             let handle = fields.uint()??;
-            let link = Link { channel, handle };
+            let link = LinkState { channel, handle };
             Some(FrameEvent::Attach { link, name })
         }
         0x13 => {
@@ -122,7 +122,7 @@ fn read(frame: &[u8]) -> Option<FrameEvent> {
             let credit = fields.uint()??;
             fields.skip(1)?;
             let drained = fields.truth()? && credit == 0;
-            drained.then_some(FrameEvent::Drained(Link { channel, handle }))
+            drained.then_some(FrameEvent::Drained(LinkState { channel, handle }))
         }
         0x14 => {
             let handle = fields.uint()??;
@@ -130,7 +130,7 @@ fn read(frame: &[u8]) -> Option<FrameEvent> {
             let more = fields.truth().unwrap_or(false);
             fields.skip(3)?;
             let aborted = fields.truth().unwrap_or(false);
-            (!more && !aborted).then_some(FrameEvent::Delivered(Link { channel, handle }))
+            (!more && !aborted).then_some(FrameEvent::Delivered(LinkState { channel, handle }))
         }
         0x15 => {
             let by_receiver = fields.truth()?;
@@ -148,9 +148,9 @@ fn read(frame: &[u8]) -> Option<FrameEvent> {
 }
 
 /// Reads values one after another; none if there is none, or it is no such value.
-struct Reader<'a>(&'a [u8]);
+struct ByteReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> ByteReader<'a> {
     fn take(&mut self, count: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;
@@ -171,7 +171,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A described list: its code, and what is in it. At the end of a list its fields are absent.
-    fn described_list(&mut self) -> Option<(u64, Reader<'a>)> {
+    fn described_list(&mut self) -> Option<(u64, ByteReader<'a>)> {
         if self.byte()? != 0 {
             return None;
         }
@@ -182,7 +182,7 @@ impl<'a> Reader<'a> {
             _ => return None,
         };
         let width = match self.byte()? {
-            0x45 => return Some((code, Reader(&[]))),
+            0x45 => return Some((code, ByteReader(&[]))),
             0xc0 => 1,
             0xd0 => 4,
             _ => return None,
@@ -191,7 +191,7 @@ impl<'a> Reader<'a> {
         // A transfer's payload stands behind the list. Of a long list the end may be missing.
         let list = self.0.get(..size).unwrap_or(self.0);
         self.0 = self.0.get(size..).unwrap_or(&[]);
-        let mut list = Reader(list);
+        let mut list = ByteReader(list);
         list.take(width)?;
         Some((code, list))
     }
@@ -309,7 +309,7 @@ mod tests {
         sights
     }
 
-    const LINK: Link = Link {
+    const LINK: LinkState = LinkState {
         channel: 7,
         handle: 3,
     };

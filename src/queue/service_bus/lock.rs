@@ -59,21 +59,21 @@ struct State {
     length: Duration,
     /// A settlement was sent and may have been carried out.
     settling: Option<Settlement>,
-    over: Option<Over>,
+    over: Option<Ended>,
 }
 
-enum Over {
+enum Ended {
     Settled(Settlement),
     Lost(String),
     Unconfirmed(String),
 }
 
-impl Over {
+impl Ended {
     fn failure(&self) -> Failure {
         let why = match self {
-            Over::Settled(_) => "the message is settled".to_owned(),
-            Over::Lost(why) => why.clone(),
-            Over::Unconfirmed(why) => {
+            Ended::Settled(_) => "the message is settled".to_owned(),
+            Ended::Lost(why) => why.clone(),
+            Ended::Unconfirmed(why) => {
                 return Failure::Transient {
                     why: why.clone(),
                     retry_after: Some(NEVER),
@@ -193,12 +193,12 @@ impl Held {
 /// to empty the library's map: it could still mean something to a service that was wrong.
 fn lose(state: &mut State, fault: &BusError) -> Failure {
     let over = if state.settling.is_some() {
-        Over::Unconfirmed(format!(
+        Ended::Unconfirmed(format!(
             "{}: the settlement before was not answered, and whether it was carried out cannot be said",
             fault.why()
         ))
     } else {
-        Over::Lost(fault.why())
+        Ended::Lost(fault.why())
     };
     let failure = over.failure();
     state.over = Some(over);
@@ -221,7 +221,7 @@ impl Lock for Held {
         const WHAT: &str = "the message is not settled";
         let mut state = turn(&self.state, give_up_at).await?;
         match &state.over {
-            Some(Over::Settled(how)) if discriminant(how) == discriminant(settlement) => {
+            Some(Ended::Settled(how)) if discriminant(how) == discriminant(settlement) => {
                 return Ok(());
             }
             Some(over) => return Err(over.failure()),
@@ -233,7 +233,7 @@ impl Lock for Held {
             let earlier = state.settling.replace(settlement.clone());
             let fault = match self.ask(&*service, settlement, give_up_at).await {
                 Ok(()) => {
-                    state.over = Some(Over::Settled(settlement.clone()));
+                    state.over = Some(Ended::Settled(settlement.clone()));
                     return Ok(());
                 }
                 Err(fault) => fault,

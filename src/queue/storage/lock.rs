@@ -76,21 +76,21 @@ struct State {
     /// Its copy is in the poison queue.
     put: bool,
     /// Nothing can be done with it any more.
-    over: Option<Over>,
+    over: Option<Ended>,
 }
 
-enum Over {
+enum Ended {
     /// By us.
     Settled(Settlement),
     /// Not ours any more.
     Lost { until: Option<Instant>, why: String },
 }
 
-impl Over {
+impl Ended {
     fn as_lost(&self, now: Instant) -> Failure {
         let (until, why) = match self {
-            Over::Settled(_) => (None, "the message is settled".to_owned()),
-            Over::Lost { until, why } => (until.filter(|until| *until > now), why.clone()),
+            Ended::Settled(_) => (None, "the message is settled".to_owned()),
+            Ended::Lost { until, why } => (until.filter(|until| *until > now), why.clone()),
         };
         Failure::Lost { until, why }
     }
@@ -109,7 +109,7 @@ impl State {
             false => trouble.why(),
         };
         let until = unheard.then_some(self.until);
-        let lost = Over::Lost { until, why };
+        let lost = Ended::Lost { until, why };
         let failure = lost.as_lost(Instant::now());
         self.over = Some(lost);
         failure
@@ -250,7 +250,7 @@ impl Held {
             }
             state.judge(settlement, earlier.as_ref(), &trouble, sent)?;
         }
-        state.over = Some(Over::Settled(settlement.clone()));
+        state.over = Some(Ended::Settled(settlement.clone()));
         Ok(())
     }
 
@@ -295,7 +295,7 @@ impl Lock for Held {
     async fn settle(&self, settlement: &Settlement, give_up_at: Instant) -> Result<(), Failure> {
         let mut state = turn(&self.state, give_up_at).await?;
         match &state.over {
-            Some(Over::Settled(how)) if discriminant(how) == discriminant(settlement) => {
+            Some(Ended::Settled(how)) if discriminant(how) == discriminant(settlement) => {
                 return Ok(());
             }
             Some(over) => return Err(over.as_lost(Instant::now())),

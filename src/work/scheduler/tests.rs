@@ -12,8 +12,8 @@ fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
-fn terms() -> Terms {
-    Terms {
+fn terms() -> SchedulerConfig {
+    SchedulerConfig {
         concurrency: 4,
         max_messages: None,
         idle_exit: None,
@@ -22,7 +22,7 @@ fn terms() -> Terms {
     }
 }
 
-fn scheduler(terms: Terms) -> Scheduler {
+fn scheduler(terms: SchedulerConfig) -> Scheduler {
     Scheduler::new(terms, 7, T)
 }
 
@@ -76,7 +76,7 @@ fn no_more_is_taken_than_there_are_free_slots_and_a_queue_gives() {
     assert_eq!(four.next(T), Next::Wait(Instant::FOREVER));
     four.done(T, true);
     assert_eq!(four.next(T), Next::Take(1), "at once");
-    let many = Terms {
+    let many = SchedulerConfig {
         concurrency: 64,
         ..terms()
     };
@@ -85,7 +85,7 @@ fn no_more_is_taken_than_there_are_free_slots_and_a_queue_gives() {
 
 #[test]
 fn as_many_messages_as_it_may_have_and_none_more() {
-    let mut scheduler = scheduler(Terms {
+    let mut scheduler = scheduler(SchedulerConfig {
         max_messages: Some(3),
         ..terms()
     });
@@ -105,7 +105,7 @@ fn as_many_messages_as_it_may_have_and_none_more() {
 
 #[test]
 fn it_leaves_when_there_was_nothing_for_long_enough_and_not_before_a_look() {
-    let mut idle = scheduler(Terms {
+    let mut idle = scheduler(SchedulerConfig {
         idle_exit: Some(secs(10)),
         ..terms()
     });
@@ -134,7 +134,7 @@ fn it_leaves_when_there_was_nothing_for_long_enough_and_not_before_a_look() {
         }
     };
     assert_eq!((left, now), (Why::Idle, T + secs(70)));
-    let zero = Terms {
+    let zero = SchedulerConfig {
         idle_exit: Some(Duration::ZERO),
         ..terms()
     };
@@ -149,7 +149,7 @@ fn it_leaves_when_there_was_nothing_for_long_enough_and_not_before_a_look() {
 
 #[test]
 fn a_queue_that_does_not_answer_is_not_an_empty_one() {
-    let mut silent = scheduler(Terms {
+    let mut silent = scheduler(SchedulerConfig {
         idle_exit: Some(secs(10)),
         ..terms()
     });
@@ -173,7 +173,7 @@ fn a_queue_that_does_not_answer_is_not_an_empty_one() {
     assert_eq!(left, Why::CannotTake { why, denied });
     assert!(now >= T + secs(30), "{now:?}");
     // One answer is enough.
-    let mut scheduler = scheduler(Terms {
+    let mut scheduler = scheduler(SchedulerConfig {
         idle_exit: Some(secs(10)),
         ..terms()
     });
@@ -254,7 +254,7 @@ fn the_second_stop_is_at_once_and_an_echo_is_none() {
 }
 
 fn waiting(idle_exit: Option<Duration>) -> Scheduler {
-    scheduler(Terms {
+    scheduler(SchedulerConfig {
         idle_exit,
         waits: true,
         ..terms()

@@ -14,7 +14,7 @@ fn the_first_attempt_is_made_at_once() {
 fn a_standby_polls_with_a_spread_and_says_once_whom_it_is_behind() {
     let mut tenure = acquiring(rules());
     let actions = tenure.step(BEGIN, refused(held()));
-    let notice = Action::Report(Notice::StandingBy(HolderInfo::default()));
+    let notice = Action::Notify(Notice::StandingBy(HolderInfo::default()));
     assert_eq!(actions, [notice, Action::StandBy]);
     let wake = tenure.wake_at();
     assert!(wake > BEGIN && wake <= BEGIN + ms(2400));
@@ -148,7 +148,7 @@ fn a_store_that_answered_once_is_never_left_and_people_are_reminded() {
     let now = tenure.wake_at();
     tenure.step(now, Event::Ticked);
     let actions = tenure.step(now, refused(held()));
-    assert_eq!(actions, [Action::Report(Notice::Recovered)]);
+    assert_eq!(actions, [Action::Notify(Notice::Recovered)]);
 }
 
 #[test]
@@ -234,7 +234,7 @@ fn a_failed_renewal_is_retried_from_start_to_start_and_said_once() {
     assert_eq!(actions, [Action::Renew { give_up_at: at(25) }]);
     let why = "no answer".into();
     let term_at = Some(at(48));
-    let doubt = Action::Report(Notice::Doubt { why, term_at });
+    let doubt = Action::Notify(Notice::Doubt { why, term_at });
     assert_eq!(tenure.step(at(21), unrenewed(transient())), [doubt]);
     let again = tenure.wake_at();
     assert!(again >= at(20) + ms(1600) && again <= at(20) + ms(2400));
@@ -242,7 +242,7 @@ fn a_failed_renewal_is_retried_from_start_to_start_and_said_once() {
     assert_eq!(tenure.step(again, unrenewed(fatal())), []);
     tenure.step(tenure.wake_at(), Event::Ticked);
     let actions = tenure.step(at(30), renewed(at(29)));
-    assert!(has(&actions, &Action::Report(Notice::Recovered)));
+    assert!(has(&actions, &Action::Notify(Notice::Recovered)));
     assert_eq!(*tenure.state(), State::Holding);
 }
 
@@ -333,7 +333,7 @@ fn a_lease_that_is_being_broken_is_asked_for_again_because_it_can_be_broken_agai
     let none = tenure.step(at(17), unrenewed(lost()));
     assert!(has(&none, &Action::Kill));
     let actions = tenure.step(at(18), Event::TreeEmpty { at: at(18) });
-    assert!(has(&actions, &Action::Report(Notice::Overlapped)));
+    assert!(has(&actions, &Action::Notify(Notice::Overlapped)));
 }
 
 #[test]

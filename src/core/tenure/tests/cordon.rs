@@ -3,7 +3,7 @@
 use super::*;
 
 fn aside() -> Action {
-    Action::Report(Notice::Cordoned {
+    Action::Notify(Notice::Cordoned {
         why: "a reboot".into(),
     })
 }
@@ -27,7 +27,7 @@ fn a_holder_drains_gives_the_lease_back_and_stays_out_until_it_is_over() {
     let mut tenure = holding(rules());
     let actions = tenure.step(at(5), cordoned());
     assert_eq!(end_of_grace(&actions), Some(at(35)));
-    assert!(has(&actions, &Action::Report(Notice::Draining(cause()))));
+    assert!(has(&actions, &Action::Notify(Notice::Draining(cause()))));
     let actions = given_away(&mut tenure, 6);
     assert!(has(&actions, &Action::TenureOver { cause: cause() }));
     assert_eq!(actions.iter().filter(|said| **said == aside()).count(), 1);
@@ -39,7 +39,7 @@ fn a_holder_drains_gives_the_lease_back_and_stays_out_until_it_is_over() {
         assert_eq!(tenure.step(at(500), event), []);
     }
     let actions = tenure.step(at(501), Event::Uncordoned);
-    assert!(has(&actions, &Action::Report(Notice::Uncordoned)));
+    assert!(has(&actions, &Action::Notify(Notice::Uncordoned)));
     assert!(acquires(&actions));
 }
 
@@ -51,7 +51,7 @@ fn a_standby_does_not_ask_meanwhile_and_says_whom_it_stands_behind_afterwards() 
     assert_eq!(tenure.wake_at(), Instant::FOREVER);
     assert!(acquires(&tenure.step(at(100), Event::Uncordoned)));
     let actions = tenure.step(at(100), refused(held()));
-    let behind = Action::Report(Notice::StandingBy(HolderInfo::default()));
+    let behind = Action::Notify(Notice::StandingBy(HolderInfo::default()));
     assert!(has(&actions, &behind), "{actions:?}");
 }
 
@@ -195,7 +195,7 @@ fn a_task_that_was_stopped_for_it_is_not_done() {
     tenure.step(at(5), cordoned());
     tenure.step(at(6), Event::Exited(Exit::Code(0)));
     let actions = tenure.step(at(6), Event::TreeEmpty { at: at(6) });
-    assert!(has(&actions, &Action::Report(Notice::NotDone)));
+    assert!(has(&actions, &Action::Notify(Notice::NotDone)));
     assert!(releases(&actions), "and nothing is recorded: {actions:?}");
 }
 

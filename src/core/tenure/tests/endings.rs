@@ -19,7 +19,7 @@ fn the_lease_is_given_back_only_after_the_tree_is_empty() {
     assert!(!releases(&tenure.step(at(1), Event::Exited(Exit::Code(0)))));
     assert!(releases(&tenure.step(at(2), empty(2))));
     let actions = tenure.step(at(2), Event::Released(Ok(())));
-    let said = Action::Report(Notice::Released);
+    let said = Action::Notify(Notice::Released);
     assert_eq!(actions, [said, over(ending(&tenure))]);
     let wanted = Ending {
         cause: Cause::Stopped(TERM),
@@ -124,7 +124,7 @@ fn who_competes_again_says_whether_an_overlap_can_be_excluded() {
         tenure.step(at(21), unrenewed(breaking(at(28))));
         let actions = tenure.step(at(empty_at), empty(empty_at));
         assert_eq!(tenure.ending(), None, "we compete again");
-        let said = has(&actions, &Action::Report(Notice::Overlapped));
+        let said = has(&actions, &Action::Notify(Notice::Overlapped));
         assert_eq!(said, overlap, "empty at {empty_at}");
     }
 }
@@ -238,7 +238,7 @@ fn a_lease_that_is_not_ours_when_it_is_given_back_was_taken_while_the_command_ra
     assert!(releases(&tenure.step(at(5), empty(5))));
     let actions = tenure.step(at(6), Event::Released(Err(lost())));
     let why = "broken".to_owned();
-    assert_eq!(actions[0], Action::Report(Notice::FoundLost { why }));
+    assert_eq!(actions[0], Action::Notify(Notice::FoundLost { why }));
     assert_eq!(ending(&tenure).cause, Cause::CommandEnded);
     assert!(ending(&tenure).overlap && !ending(&tenure).released);
 }
@@ -277,7 +277,7 @@ fn who_finds_its_lease_taken_says_so_and_competes_again() {
     tenure.step(at(50), empty(50));
     tenure.step(at(53), Event::Ticked);
     let actions = tenure.step(at(54), Event::Released(Err(lost())));
-    assert!(has(&actions, &Action::Report(Notice::Overlapped)));
+    assert!(has(&actions, &Action::Notify(Notice::Overlapped)));
     assert_eq!(*tenure.state(), State::Standby);
 }
 
@@ -376,5 +376,5 @@ fn an_overlap_is_said_though_we_compete_on() {
     tenure.step(at(1), unrenewed(lost()));
     let actions = tenure.step(at(2), Event::TreeEmpty { at: at(2) });
     assert_eq!(*tenure.state(), State::Standby);
-    assert!(has(&actions, &Action::Report(Notice::Overlapped)));
+    assert!(has(&actions, &Action::Notify(Notice::Overlapped)));
 }

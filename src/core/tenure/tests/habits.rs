@@ -51,12 +51,12 @@ fn a_command_that_failed_is_started_again_after_a_back_off_under_the_same_lease(
     let mut tenure = holding(restarting());
     let actions = fails(&mut tenure, at(5));
     let until = at(6);
-    let said = Action::Report(Notice::BackingOff { until, number: 1 });
+    let said = Action::Notify(Notice::BackingOff { until, number: 1 });
     assert!(has(&actions, &said) && !releases(&actions));
     confirmed(&mut tenure, at(5));
     assert_eq!(tenure.wake_at(), at(6));
     let actions = tenure.step(at(6), Event::Ticked);
-    assert_eq!(actions[0], Action::Report(Notice::Restarting));
+    assert_eq!(actions[0], Action::Notify(Notice::Restarting));
     let again = Action::Start {
         term_at: at(53),
         kill_at: at(63),
@@ -120,13 +120,13 @@ fn where_the_limit_is_hit_control_is_given_up_and_competed_for_after_a_cool_down
     failed(&mut tenure, at(6));
     assert_eq!(starts(&pass(&mut tenure, at(8))), [at(8)]);
     let actions = fails(&mut tenure, at(8));
-    assert_eq!(actions[0], Action::Report(Notice::RestartsSpent));
+    assert_eq!(actions[0], Action::Notify(Notice::RestartsSpent));
     assert!(releases(&actions));
     let until = at(12);
     let actions = tenure.step(at(8), Event::Released(Ok(())));
     assert!(has(
         &actions,
-        &Action::Report(Notice::CoolingDown { until })
+        &Action::Notify(Notice::CoolingDown { until })
     ));
     assert_eq!(*tenure.state(), State::Standby);
     assert!(!tenure.listens(), "a lock handed to us would be kept");
@@ -185,7 +185,7 @@ fn a_loss_during_a_back_off_starts_nothing_and_competes() {
         let actions = tenure.step(at(6) - ms(1), unrenewed(failure.clone()));
         assert!(has(&actions, &Action::Abandon), "{failure:?}");
         assert!(
-            !has(&actions, &Action::Report(Notice::Overlapped)),
+            !has(&actions, &Action::Notify(Notice::Overlapped)),
             "{failure:?}"
         );
         assert_eq!(*tenure.state(), State::Standby, "{failure:?}");
@@ -197,13 +197,13 @@ fn a_loss_learnt_before_the_store_confirmed_the_lease_cannot_exclude_an_overlap(
     let mut tenure = holding(restarting());
     fails(&mut tenure, at(5));
     let actions = tenure.step(at(5), unrenewed(lost()));
-    assert!(has(&actions, &Action::Report(Notice::Overlapped)));
+    assert!(has(&actions, &Action::Notify(Notice::Overlapped)));
     // A confirmation of a request that was sent while something lived says nothing either.
     let mut tenure = holding(restarting());
     fails(&mut tenure, at(5));
     tenure.step(at(5), renewed(at(4)));
     let actions = tenure.step(at(5), unrenewed(lost()));
-    assert!(has(&actions, &Action::Report(Notice::Overlapped)));
+    assert!(has(&actions, &Action::Notify(Notice::Overlapped)));
 }
 
 #[test]
@@ -247,7 +247,7 @@ fn a_command_that_ended_before_a_pause_is_not_started_under_what_is_left_of_the_
     let actions = tenure.step(at(500), Event::TreeEmpty { at: at(30) });
     assert_eq!(start(&actions), None);
     assert_eq!(*tenure.state(), State::Standby, "it competes again");
-    assert!(!has(&actions, &Action::Report(Notice::Overlapped)));
+    assert!(!has(&actions, &Action::Notify(Notice::Overlapped)));
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn a_lease_lost_while_the_command_ended_is_no_lease_to_restart_under() {
     tenure.step(at(21), unrenewed(lost()));
     assert_eq!(*tenure.state(), State::Killing);
     let actions = tenure.step(at(22), Event::TreeEmpty { at: at(22) });
-    assert!(has(&actions, &Action::Report(Notice::Overlapped)));
+    assert!(has(&actions, &Action::Notify(Notice::Overlapped)));
     assert_eq!(*tenure.state(), State::Standby);
 }
 
@@ -288,7 +288,7 @@ fn a_hold_that_was_long_enough_is_drained_and_given_back_and_competed_for() {
         signal: TERM,
         end_of_grace: at(130),
     };
-    let said = Action::Report(Notice::Draining(Cause::HandOver));
+    let said = Action::Notify(Notice::Draining(Cause::HandOver));
     assert!(done.contains(&(at(100), drain)) && done.contains(&(at(100), said)));
     let done = pass(&mut tenure, at(129));
     assert_eq!(
@@ -381,7 +381,7 @@ fn a_back_off_does_not_outlast_the_hold() {
     failed(&mut tenure, at(59) + ms(500));
     assert_eq!(tenure.wake_at(), at(60));
     let actions = tenure.step(at(60), Event::Ticked);
-    assert_eq!(actions[0], Action::Report(Notice::HoldOver));
+    assert_eq!(actions[0], Action::Notify(Notice::HoldOver));
     assert!(releases(&actions));
     tenure.step(at(60), Event::Released(Ok(())));
     assert_eq!(tenure.wake_at(), at(64));
@@ -392,7 +392,7 @@ fn a_short_command_s_lease_is_kept_until_the_hold_was_long_enough() {
     let mut tenure = holding(keeping());
     let actions = ends(&mut tenure, at(5), Exit::Code(4));
     let until = at(120);
-    assert!(has(&actions, &Action::Report(Notice::Keeping { until })));
+    assert!(has(&actions, &Action::Notify(Notice::Keeping { until })));
     confirmed(&mut tenure, at(5));
     let done = pass(&mut tenure, at(119));
     let renewals = done.len();

@@ -18,7 +18,7 @@ fn unrecorded(failure: Failure) -> Event {
 }
 
 fn over(status: u8) -> Failure {
-    Failure::AlreadyDone(Verdict {
+    Failure::AlreadyDone(TaskResult {
         status,
         holder: "web2".into(),
         at: "then".into(),
@@ -66,7 +66,7 @@ fn a_success_is_recorded_before_the_lease_is_given_back() {
         outcome,
         attempt: 1,
     };
-    assert!(has(&actions, &Action::Report(said)));
+    assert!(has(&actions, &Action::Notify(said)));
     tenure.step(at(6), Event::Released(Ok(())));
     assert_eq!(ending(&tenure).cause, Cause::CommandEnded);
     assert_eq!(ending(&tenure).exit, Some(Exit::Code(0)));
@@ -98,7 +98,7 @@ fn a_record_that_fails_is_tried_again_and_told_once() {
     let (mut tenure, outcome) = recording_of(once(), Exit::Code(0));
     let actions = tenure.step(at(6), unrecorded(transient()));
     let why = "no answer".to_owned();
-    assert_eq!(actions, [Action::Report(Notice::Unrecorded { why })]);
+    assert_eq!(actions, [Action::Notify(Notice::Unrecorded { why })]);
     let again = tenure.wake_at();
     assert!(again > at(6) && again <= at(8));
     let actions = tenure.step(again, Event::Ticked);
@@ -194,7 +194,7 @@ fn a_failed_run_is_counted_and_the_next_candidate_tries_after_a_back_off() {
     let until = at(7);
     let actions = recorded(&mut tenure, at(6));
     assert!(!releases(&actions), "nobody tries at once");
-    assert!(has(&actions, &Action::Report(Notice::Pausing { until })));
+    assert!(has(&actions, &Action::Notify(Notice::Pausing { until })));
     assert_eq!(tenure.wake_at(), until);
     assert!(releases(&tenure.step(until, Event::Ticked)));
     tenure.step(until, Event::Released(Ok(())));
@@ -292,7 +292,7 @@ fn a_run_that_was_stopped_is_no_success_whatever_it_says() {
         tenure.step(at(5), Event::StopAsked(HUP));
         let actions = ends(&mut tenure, at(6), exit);
         assert_eq!(asked_to_record(&actions), None, "{exit:?}");
-        assert!(releases(&actions) && has(&actions, &Action::Report(Notice::NotDone)));
+        assert!(releases(&actions) && has(&actions, &Action::Notify(Notice::NotDone)));
         tenure.step(at(6), Event::Released(Ok(())));
         assert_eq!(ending(&tenure).cause, Cause::Stopped(HUP));
         assert_eq!(ending(&tenure).exit, shown, "{exit:?}");

@@ -144,7 +144,7 @@ fn a_standby_looks_when_the_lock_may_be_had_if_that_is_before_its_poll() {
         tenure.step(now, Event::Ticked);
         let actions = tenure.step(now, refused(Failure::Held(expires(due.since(BEGIN)))));
         assert_eq!(tenure.wake_at(), due);
-        let standing_by = |action: &Action| matches!(action, Action::Report(Notice::StandingBy(_)));
+        let standing_by = |action: &Action| matches!(action, Action::Notify(Notice::StandingBy(_)));
         assert!(!actions.iter().any(standing_by), "no news");
         // What is over says nothing about the next look.
         tenure.step(due, Event::Ticked);

@@ -42,7 +42,7 @@ fn failure() -> impl Strategy<Value = Failure> {
         1 => Just(held()),
         1 => Just(lost()),
         1 => Just(fatal()),
-        1 => Just(Failure::AlreadyDone(Verdict {
+        1 => Just(Failure::AlreadyDone(TaskResult {
             status: 0,
             holder: String::new(),
             at: String::new(),
@@ -285,7 +285,7 @@ impl Observer {
                     assert!(self.tenure, "no tenure had begun");
                     self.tenure = false;
                 }
-                Action::Announce | Action::Report(_) => {}
+                Action::Announce | Action::Notify(_) => {}
             }
         }
         if self.alive_since.is_some() && now >= self.kill_at {

@@ -13,7 +13,7 @@ fn what_was_not_prepared_is_handed_over_and_stood_back_from() {
     let mut tenure = acquiring(rules());
     tenure.step(BEGIN, grant(BEGIN));
     let actions = tenure.step(at(3), unprepared(at(3)));
-    assert!(has(&actions, &Action::Report(Notice::HookFailed(FAILED))));
+    assert!(has(&actions, &Action::Notify(Notice::HookFailed(FAILED))));
     assert!(releases(&actions));
     let actions = tenure.step(at(4), Event::Released(Ok(())));
     let cause = Cause::GivenUp(HandOverReason::HookFailed(FAILED));
@@ -21,7 +21,7 @@ fn what_was_not_prepared_is_handed_over_and_stood_back_from() {
     let until = at(8);
     assert!(has(
         &actions,
-        &Action::Report(Notice::CoolingDown { until })
+        &Action::Notify(Notice::CoolingDown { until })
     ));
     assert!(has(&actions, &Action::StandBy));
     assert_eq!(tenure.wake_at(), until);
@@ -57,7 +57,7 @@ fn what_was_not_prepared_and_lived_too_long_is_an_overlap() {
     tenure.step(BEGIN, grant(BEGIN));
     // We stood still, and so did whoever had to kill it.
     let actions = tenure.step(at(70), unprepared(at(65)));
-    assert!(has(&actions, &Action::Report(Notice::Overlapped)));
+    assert!(has(&actions, &Action::Notify(Notice::Overlapped)));
 }
 
 #[test]

@@ -96,7 +96,7 @@ fn columns() -> [(&'static str, Enter); 13] {
 }
 
 fn over() -> Failure {
-    Failure::AlreadyDone(Verdict {
+    Failure::AlreadyDone(TaskResult {
         status: 0,
         holder: "web2".into(),
         at: "then".into(),
@@ -169,7 +169,7 @@ fn name(action: &Action) -> &'static str {
         Action::Abandon => "abandon",
         Action::StandBy => "stand by",
         Action::TenureOver { .. } => "over",
-        Action::Report(_) => "say",
+        Action::Notify(_) => "say",
     }
 }
 
