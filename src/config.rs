@@ -1,4 +1,4 @@
-//! The validated configuration: what was typed, made sense of. A [`Plan`] cannot be inconsistent;
+//! The validated configuration: what was typed, made sense of. A [`Config`] cannot be inconsistent;
 //! what does not fit is a [`UsageError`] of one line that names the value, why, and what to do.
 //!
 //! Called by `main` before anything is forked, opened or connected. It only looks (at the paths it

@@ -1,7 +1,7 @@
 //! `trafficcop elect`: competes, and tells a reader on stdout who is in control.
 //!
 //! Called by main with a validated plan, while the process has one thread. It is `run` with a
-//! command of its own: the process that tells the reader ([`crate::announce`]), under a guardian as
+//! command of its own: the process that tells the reader ([`crate::elect::announce`]), under a guardian as
 //! any command. So `standby` is said at its time though this process is killed or stopped, and a
 //! drain is the reader's grace. What is added here: the lines while we stand by, the reader that hangs up,
 //! and a `standby` (and a grace) for a reader whose child died before it could say so.

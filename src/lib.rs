@@ -4,32 +4,47 @@
 //! No process of the command's tree is alive at a moment when another instance could already have
 //! been given control. The command is never stopped without need.
 //!
-//! # The way through the house
+//! # The way from the command line to the command
 //! ```text
-//! argv ─ cli ─▶ plan ─▶ run ─▶ hold(store, guardian) ─▶ Ending ─▶ exit
+//! argv ─ args ─▶ config ─▶ run ─▶ drive(store, workload) ─▶ Ending ─▶ exit
 //!
-//! signals ────────┐                        ┌─▶ lease (blob | file) ── reply ─▶ event
-//! lease replies ──┼─▶ hold ─▶ core.step ─▶ │
-//! tree events ────┤     (pure)   actions   └─▶ guardian ══ frames ══ guardian ── command's tree
-//! clock ──────────┘                                                     └ own timer, end of file, child exit
+//! signals ────────┐                         ┌─▶ lease (blob | file | shared file) ── reply ─▶ event
+//! lease replies ──┼─▶ driver ─ core.step ─▶ │
+//! tree events ────┤      (pure)   actions   └─▶ workload ══ requests, events ══ guardian ── command
+//! clock ──────────┘                                                             └ timer, end of file
 //! ```
-//! - [`core`] decides. It is pure: time comes in as a value, and what is to be done comes out.
-//! - [`lease`] speaks to a store: one trait, one file per store. [`azure`] is what the stores on
-//!   Azure share.
-//! - [`guardian`] owns processes: the guardian, the command's tree, containment, the terminal.
-//! - [`drive`] is the one place where a lease and a process meet. It owns no policy.
-//! - [`notify`] tells a service manager (systemd) how we are, and passes on what the command says.
-//! - `serve` answers over HTTP (`--listen`), from a thread of its own.
-//! - [`deadline`] is the same question asked from inside a command; [`check`] asks it for scripts.
-//! - [`elect`] drives the driver with nothing but a process that tells a reader of control:
-//!   [`announce`].
-//! - [`verbs`] look at locks, and intervene: status, list, watch, break, reset, doctor.
-//! - [`work`] drives the driver once for each message of a [`queue`]: its lock is the lease.
-//! - [`roles`] decides what one guardian runs after another: standby command, hook, command.
-//! - [`run`] drives the driver for the command line; [`plan`] is the validated configuration, `cli` what
-//!   was typed, [`exit`] how we end, [`report`] everything a person reads.
-//! - `procfs` reads files of /proc at once, for what happens before a command starts.
-//! - [`events`] is the log for those who ask afterwards, [`timeline`] answers them.
+//! | module | what it is |
+//! |---|---|
+//! | [`core`] | decides; pure: time comes in as a value, what is to be done comes out |
+//! | [`driver`] | the one place where a lease and a process meet; it owns no policy |
+//! | [`lease`] | the stores: one trait, one folder for each; [`azure`] is what two of them share |
+//! | [`guardian`] | processes: the guardian, the command's tree, its containment, the terminal |
+//! | [`run`], [`elect`], [`work`] | the drivers' workloads: a command, a reader of control, a command for each message of a [`queue`] |
+//! | [`hooks`] | what one guardian runs after another: standby command, `--on-acquire`, command |
+//! | [`args`], [`config`] | what was typed, and what it comes to once it is checked |
+//! | [`commands`], [`check`], [`timeline`] | what looks at locks, at control, at event logs |
+//! | [`report`], [`status`], [`events`], [`notify`], `serve` | who is told: people, files, systemd, HTTP |
+//! | [`embed`], [`deadline`] | the library's face, and the deadline as a command sees it |
+//!
+//! # Glossary
+//! | word | meaning |
+//! |---|---|
+//! | lease | control of a lock for a time that its store counts, to be renewed; a local file's lock has no end |
+//! | holder, standby | the instance that has the lease; one that waits for it |
+//! | tenure | from one instance's acquiring of the lease to its end; numbered by the fencing token |
+//! | fencing token | a number that grows with every tenure, for resources that can refuse an older one |
+//! | renew, t0 | prolong the lease; the moment before the request was sent, from which it counts |
+//! | margin, grace | the time kept for clocks that drift; the time a command gets from its stop signal to SIGKILL |
+//! | `term_at`, `kill_at` | when the command is asked to end, and when it is killed, if no renewal succeeds |
+//! | drain | the command's tree is asked to end, and killed after the grace; then the lease is given back |
+//! | doubt, lost | the store has not answered since some time; it said that the lease is not ours |
+//! | supervisor, guardian | the process that was started; its child, which has the command's tree and outlives it |
+//! | containment | what keeps a tree together beyond descent: a cgroup, a PID namespace, or nothing |
+//! | workload, observer | what a driver runs while it has control; who is told what happens |
+//! | `release_info`, orphaned | what the guardian needs to give the lease back; its supervisor is dead |
+//! | cordoned, cooling down | not competing because this machine is about to be disturbed, or to let others have a turn |
+//! | record, version | what a holder leaves beside its lock for people and standbys; one step of a lock on a shared drive |
+//! | task log | the results of tasks that are to be done once (`--once`), kept with the record |
 
 pub mod args;
 pub mod azure;

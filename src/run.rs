@@ -44,7 +44,7 @@ use workload::{HookPrograms, NOBODY, Parts};
 /// To be called while the process has one thread: the guardians are forked in here.
 ///
 /// # Errors
-/// What kept us from starting at all: a [`crate::plan::UsageError`], or what the machine refused.
+/// What kept us from starting at all: a [`crate::config::UsageError`], or what the machine refused.
 pub fn run(plan: Config) -> anyhow::Result<ExitAction> {
     #[cfg(feature = "http")]
     let listener = plan

@@ -1,7 +1,7 @@
 //! TokenCache of Entra ID, by the official `azure_identity`: workload identity federation, a client
 //! secret, the managed identity of the machine, or whoever is logged in with the Azure CLI.
 //!
-//! Made by the account, asked by [`super::tokens`]. What `azure_identity` does not do is done
+//! Made by the account, asked by [`super::token_cache`]. What `azure_identity` does not do is done
 //! here: our transport and time limits, no repetitions of its own (it would repeat questions to a
 //! machine's metadata service for 72 seconds), a credential made anew for each question (its own
 //! cache would keep a token until five minutes before its end, and the federated token's file for

@@ -16,7 +16,7 @@ const HEADER: [&str; 7] = [
 /// Prints them.
 ///
 /// # Errors
-/// A [`crate::plan::UsageError`], or what kept us from seeing them.
+/// A [`crate::config::UsageError`], or what kept us from seeing them.
 pub fn list(typed: &args::List) -> anyhow::Result<ExitAction> {
     let target = LockTarget::of_listing(typed)?;
     let seen = run(async { Ok(target.list().await?) })?;

@@ -10,7 +10,7 @@ use crate::exit::{self, ExitAction};
 /// Answers, by what is printed and by the exit status.
 ///
 /// # Errors
-/// A [`crate::plan::UsageError`], or what kept us from seeing it.
+/// A [`crate::config::UsageError`], or what kept us from seeing it.
 pub fn status(typed: &args::Status) -> anyhow::Result<ExitAction> {
     let target = LockTarget::of(&typed.lock)?;
     let seen = run(async { Ok(target.look_under_the_name_patiently().await?) })?;

@@ -28,7 +28,7 @@ struct Line<'a> {
 /// Watches until a signal ends us, or nobody reads any more.
 ///
 /// # Errors
-/// A [`crate::plan::UsageError`], or why there was nothing to see at the first look.
+/// A [`crate::config::UsageError`], or why there was nothing to see at the first look.
 pub fn watch(typed: &args::Watch) -> anyhow::Result<ExitAction> {
     let target = LockTarget::of(&typed.lock)?;
     let poll = config::poll(typed.poll.as_deref())?;

@@ -2,7 +2,7 @@
 //! afterwards who held control when.
 //!
 //! [`record`] is what a line says, and the one list of its fields and words; [`writer`] puts lines
-//! into a file without ever holding anybody up; [`child`] makes them of what the core and the
+//! into a file without ever holding anybody up; [`event_log`] makes them of what the core and the
 //! guardian say. Used by `run`; [`crate::timeline`] reads what was written.
 
 pub mod event_log;

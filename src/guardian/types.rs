@@ -179,7 +179,7 @@ pub enum WorkloadEvent {
         errno: i32,
     },
     /// The main process was stopped from the terminal (Ctrl-Z): stop ourselves, and then
-    /// [`GuardianHandle::resume`].
+    /// `GuardianHandle::resume`.
     Stopped,
     /// The main process ended; the guardian drains what it left behind.
     Exited(Exit),

@@ -2,7 +2,7 @@
 //!
 //! Made by the inspectors of the stores, read by the verbs. Nobody who looks may create, acquire,
 //! renew or write anything: a lock that is looked at must not notice. Only what is said to
-//! [`Errands`] is written, under the lock itself.
+//! [`Tasks`] is written, under the lock itself.
 
 use std::time::Duration;
 

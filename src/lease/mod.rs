@@ -39,7 +39,7 @@ pub struct StoreInfo {
     /// For how long a grant or a renewal lasts. `None`: as long as somebody has the lock's
     /// descriptor open, so there is no deadline.
     pub lease: Option<Duration>,
-    /// The store wakes us by [`LeaseStore::freed`] when the lock can be had; otherwise it is polled.
+    /// The store wakes us by [`LeaseStore::until_free`] when the lock can be had; otherwise it is polled.
     pub wakes: bool,
 }
 
@@ -120,7 +120,7 @@ pub trait LeaseStore: Send + Sync {
     /// be done by then.
     async fn leave(&self, _give_up_at: Instant) {}
 
-    /// Resolves when the lock can be had now, for a store that [`Terms::wakes`]; else never.
+    /// Resolves when the lock can be had now, for a store that [`StoreInfo::wakes`]; else never.
     async fn until_free(&self);
 
     /// The descriptor that guardian and command must keep open, so that the lock lives as long as

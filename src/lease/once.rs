@@ -1,10 +1,10 @@
 //! What stands in a lock's record of the tasks that are to be done once: which is over, and how;
 //! which has failed, and how often.
 //!
-//! Called by the stores, which keep a [`Ledger`] beside the rest of the record (the blob store as
+//! Called by the stores, which keep a [`TaskLog`] beside the rest of the record (the blob store as
 //! one entry of its metadata, the file store in lines of its own) and ask it before they grant
-//! control; and by whoever wants to read a result ([`Ledger::get`]) or have it forgotten
-//! ([`Ledger::forget`]). Pure: what time it is comes in as the seconds of the store's own clock.
+//! control; and by whoever wants to read a result ([`TaskLog::get`]) or have it forgotten
+//! ([`TaskLog::forget`]). Pure: what time it is comes in as the seconds of the store's own clock.
 //! It must never take a result for another's: of another key, or of another slot of time.
 
 use std::time::Duration;
@@ -108,7 +108,7 @@ impl TaskLog {
     /// Nothing is known of any task.
     pub const EMPTY: TaskLog = TaskLog(Vec::new());
 
-    /// Reads what [`Ledger::text`] wrote; `None` if it is not that.
+    /// Reads what [`TaskLog::text`] wrote; `None` if it is not that.
     #[must_use]
     pub fn parse(text: &str) -> Option<TaskLog> {
         serde_json::from_str(text).ok()

@@ -6,8 +6,8 @@
 //! As the data goes: [`connection_task`] has the one connection ([`shared_connection`] is where others find it),
 //! gives credit for as many messages as the driver wants, and lays down what comes ([`prefetch`]), from
 //! where `take` hands it out; [`lock`] renews and settles; [`lock_duration`] says how long a lock is. AMQP is
-//! behind [`engine`], spoken by [`amqp`] with its [`requests`], [`wire`] and [`errors`] (the only ones
-//! that know the library), over [`transport`] and [`tap`]. [`tokens`] prove who we are.
+//! behind [`engine`], spoken by [`amqp`] with its [`request_link`], [`wire`] and [`error`] (the only ones
+//! that know the library), over [`transport`] and [`frame_observer`]. [`tokens`] prove who we are.
 //!
 //! What must never happen here: an answer counts for a request that it does not name; a message counts
 //! as settled that the service has not said to be; more messages are locked than there are free slots

@@ -2,7 +2,7 @@
 //! the server's thread.
 //!
 //! Nobody waits here: a lock is held for as long as it takes to swap a pointer. Whether we lead is
-//! not written down at all; it is a comparison of the deadline with the clock ([`SharedStatus::sight`]).
+//! not written down at all; it is a comparison of the deadline with the clock ([`SharedStatus::snapshot`]).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

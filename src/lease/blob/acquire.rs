@@ -1,7 +1,7 @@
 //! How control is obtained: look, create what is missing, acquire under an id of our own, and
 //! write the record under the lease.
 //!
-//! Called by [`LeaseLeaseStore::acquire`](crate::lease::LeaseLeaseStore::acquire). Can be dropped at any await: what
+//! Called by [`LeaseStore::acquire`](crate::lease::LeaseStore::acquire). Can be dropped at any await: what
 //! it may have obtained is written down before it is asked for.
 
 use std::sync::atomic::Ordering;
@@ -20,7 +20,7 @@ use crate::core::{Failure, Grant, HolderInfo};
 use crate::lease::record::Record;
 
 impl Blob {
-    /// See [`LeaseLeaseStore::acquire`](crate::lease::LeaseLeaseStore::acquire).
+    /// See [`LeaseStore::acquire`](crate::lease::LeaseStore::acquire).
     pub(super) async fn compete(&self, give_up_at: Instant) -> Result<Grant, Failure> {
         let (id, spent) = self.begin();
         if let Some(spent) = spent {

@@ -2,10 +2,10 @@
 //!
 //! Called by the connection task (through [`super::engine`]), and knows what the library can and cannot do:
 //!
-//! - **It pairs nothing.** RequestLink and answers are [`super::requests`]; the library's own client for
+//! - **It pairs nothing.** Requests and answers are [`super::request_link`]; the library's own client for
 //!   `$management` takes the next message for the answer.
 //! - **It forgets what the service says to a disposition**, and when a link has used up its credit.
-//!   Both are read on the way in ([`super::tap`]). So a message is settled by its lock's token through
+//!   Both are read on the way in ([`super::frame_observer`]). So a message is settled by its lock's token through
 //!   `$management`, whose answer is received and which works on any connection; the disposition that
 //!   follows only empties the library's map.
 //! - **Its awaits can hang** where a socket has died: each has a time limit here.
