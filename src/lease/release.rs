@@ -5,7 +5,7 @@
 
 use super::{blob, shared_file};
 
-/// What the guardian calls after the supervisor's death: see [`LeaseStore::release_info`].
+/// What the guardian calls after the supervisor's death: see [`LeaseStore::release_info`](super::LeaseStore::release_info).
 pub fn release_orphaned(release_info: &[u8]) {
     if shared_file::is_release(release_info) {
         shared_file::execute_release();
