@@ -40,7 +40,7 @@ mod tests;
 use std::time::Duration;
 
 use self::context::{Context, Step};
-use self::draining::{Draining, Killing};
+use self::draining::Draining;
 use self::holding::{Confirming, Holding};
 use self::recording::Recording;
 use self::releasing::Releasing;
@@ -131,7 +131,6 @@ enum Phase {
     Confirming(Confirming),
     Holding(Holding),
     Draining(Draining),
-    Killing(Killing),
     Resting(Resting),
     Recording(Recording),
     Releasing(Releasing),
@@ -164,18 +163,17 @@ impl Tenure {
         if self.ending().is_none() {
             self.context.hears_of_cordons(&mut step, &event);
         }
-        let (context, turn_) = (&mut self.context, &mut step);
+        let (context, present) = (&mut self.context, &mut step);
         let nothing = Phase::Standby(Standby::until(Instant::FOREVER));
         self.phase = match std::mem::replace(&mut self.phase, nothing) {
-            Phase::Standby(standby) => standby.step(context, turn_, event),
-            Phase::Acquiring(acquiring) => acquiring.step(context, turn_, event),
-            Phase::Confirming(confirming) => confirming.step(context, turn_, event),
-            Phase::Holding(holding) => holding.step(context, turn_, event),
-            Phase::Draining(draining) => draining.step(context, turn_, event),
-            Phase::Killing(killing) => killing.step(context, turn_, event),
-            Phase::Resting(resting) => resting.step(context, turn_, event),
-            Phase::Recording(recording) => recording.step(context, turn_, event),
-            Phase::Releasing(releasing) => releasing.step(context, turn_, event),
+            Phase::Standby(standby) => standby.step(context, present, event),
+            Phase::Acquiring(acquiring) => acquiring.step(context, present, event),
+            Phase::Confirming(confirming) => confirming.step(context, present, event),
+            Phase::Holding(holding) => holding.step(context, present, event),
+            Phase::Draining(draining) => draining.step(context, present, event),
+            Phase::Resting(resting) => resting.step(context, present, event),
+            Phase::Recording(recording) => recording.step(context, present, event),
+            Phase::Releasing(releasing) => releasing.step(context, present, event),
             // Whatever comes after the end changes nothing.
             Phase::Done(ending) => Phase::Done(ending),
         };
@@ -192,7 +190,6 @@ impl Tenure {
             Phase::Confirming(confirming) => confirming.wake_at(),
             Phase::Holding(holding) => holding.wake_at(&self.context),
             Phase::Draining(draining) => draining.wake_at(),
-            Phase::Killing(killing) => killing.wake_at(),
             Phase::Resting(resting) => resting.wake_at(&self.context),
             Phase::Recording(recording) => recording.wake_at(),
             Phase::Releasing(releasing) => releasing.wake_at(),
@@ -241,8 +238,8 @@ impl Phase {
             Phase::Acquiring(_) => State::Acquiring,
             Phase::Confirming(_) => State::Confirming,
             Phase::Holding(_) => State::Holding,
+            Phase::Draining(draining) if draining.is_killing() => State::Killing,
             Phase::Draining(_) => State::Draining,
-            Phase::Killing(_) => State::Killing,
             Phase::Resting(_) => State::Resting,
             Phase::Recording(_) => State::Recording,
             Phase::Releasing(_) => State::Releasing,

@@ -2,7 +2,7 @@
 //!
 //! The lease is renewed all the while: whoever dies slowly must not die into the next holder's
 //! time. SIGKILL comes at the earlier of two ends: that of the grace, fixed when the drain began,
-//! and kill_at of the lease, which every renewal moves on. Both states are left by "tree empty".
+//! and kill_at of the lease, which every renewal moves on. It is left by "tree empty".
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::core::{Action, Cause, Event};
 /// A tree that ends faster than this is not worth a word in the record.
 const ANNOUNCE_AFTER: Duration = Duration::from_millis(200);
 
-/// The tree was asked to end.
+/// The tree was asked to end, or is being killed.
 #[derive(Debug)]
 pub(super) struct Draining {
     run: CommandRun,
@@ -26,6 +26,8 @@ pub(super) struct Draining {
     end_of_grace: Instant,
     /// When to announce; `FOREVER` once done.
     announce_at: Instant,
+    /// Nothing is left to wait for but the kernel: no deadline is moved, nobody is told any more.
+    killing: bool,
 }
 
 impl Draining {
@@ -42,6 +44,15 @@ impl Draining {
             due,
             end_of_grace,
             announce_at: due + ANNOUNCE_AFTER,
+            killing: false,
+        }
+    }
+
+    /// One that is a kill from the beginning, which somebody has ordered already.
+    pub(super) fn killed(run: CommandRun, cause: Cause, due: Instant) -> Draining {
+        Draining {
+            killing: true,
+            ..Draining::begin(run, cause, due, due)
         }
     }
 
@@ -57,9 +68,16 @@ impl Draining {
         self
     }
 
+    pub(super) fn is_killing(&self) -> bool {
+        self.killing
+    }
+
     pub(super) fn wake_at(&self) -> Instant {
         let limit = self.run.held_lease.kill_at();
         let renewal = self.run.held_lease.renewal_due(limit);
+        if self.killing {
+            return renewal;
+        }
         self.killed_at().min(self.announce_at).min(renewal)
     }
 
@@ -70,128 +88,32 @@ impl Draining {
     pub(super) fn step(mut self, context: &mut Context, step: &mut Step, event: Event) -> Phase {
         let over = self.run.is_over_by(&event);
         if !over && step.now >= self.killed_at() {
-            return self.kill(step).step(context, step, event);
+            self.kill(step);
         }
         match event {
-            Event::Ticked | Event::ClockJumped => self.go_on(step),
             Event::Renewed { t0, reply } => {
                 let held_lease = &mut self.run.held_lease;
                 let (term_at, kill_at) = (held_lease.term_at(), held_lease.kill_at());
-                match held_lease.renewed(context, step.now, t0, reply, kill_at) {
-                    Answer::Confirmed => {
-                        step.extend(held_lease);
-                        context.answered(step);
-                        self.go_on(step)
-                    }
-                    Answer::Doubt(why) => {
-                        context.doubts(step, why, Some(term_at));
-                        self.go_on(step)
-                    }
-                    // After a loss only: the deadlines stand as they are.
-                    Answer::TooLate => self.go_on(step),
+                let answer = held_lease.renewed(context, step.now, t0, reply, kill_at);
+                match answer {
                     Answer::Lost(why) => {
                         self.cause = lost(self.cause, why);
                         if step.now >= self.killed_at() {
-                            return Phase::Killing(self.kill(step));
+                            self.kill(step);
                         }
-                        step.extend(&self.run.held_lease);
-                        self.go_on(step)
+                        if !self.killing {
+                            step.extend(&self.run.held_lease);
+                        }
                     }
-                }
-            }
-            Event::Started { .. } => {
-                self.run.has_started();
-                self.go_on(step)
-            }
-            Event::NotStarted { errno } if over => {
-                Releasing::after(context, step, self.run, Cause::NotStarted { errno }, None)
-            }
-            Event::Exited(exit) => {
-                self.run.exited(step, exit);
-                self.go_on(step)
-            }
-            Event::TreeEmpty { at } if over => {
-                let cause = ended_by(self.cause, self.due, at);
-                resting::after(context, step, self.run, cause, at)
-            }
-            // Whatever failed while it was asked to end failed because of that.
-            Event::HookFailed { at, .. } if over => {
-                Releasing::after(context, step, self.run, self.cause, Some(at))
-            }
-            Event::GuardianLost => {
-                context.guardian_lost = true;
-                let cause = guardian_lost(self.cause);
-                Killing::under_way(self.run, cause, self.due)
-            }
-            Event::TreeStuck => Releasing::never(step, self.run.exit, self.cause),
-            Event::StopAsked(signal) => match context.asked_to_stop(step.now, signal) {
-                Stop::Requested | Stop::Again => self.go_on(step),
-                Stop::AtOnce => Phase::Killing(self.kill(step)),
-            },
-            // It ends in any case; what comes after is for those who come after. And echoes of an
-            // earlier round.
-            Event::Cordoned(_)
-            | Event::Uncordoned
-            | Event::Freed
-            | Event::Acquired(_)
-            | Event::Released(_)
-            | Event::Recorded(_)
-            | Event::NotStarted { .. }
-            | Event::HookFailed { .. }
-            | Event::TreeEmpty { .. } => self.go_on(step),
-        }
-    }
-
-    pub(super) fn go_on(mut self, step: &mut Step) -> Phase {
-        let limit = self.run.held_lease.kill_at();
-        self.run.held_lease.renew_if_due(step, limit);
-        if step.now >= self.announce_at {
-            self.announce_at = Instant::FOREVER;
-            step.act(Action::Announce);
-        }
-        Phase::Draining(self)
-    }
-
-    fn kill(self, step: &mut Step) -> Killing {
-        step.act(Action::Kill);
-        Killing::begin(self.run, self.cause, self.due)
-    }
-}
-
-/// The tree is being killed.
-#[derive(Debug)]
-pub(super) struct Killing {
-    run: CommandRun,
-    cause: Cause,
-    /// From when on the command can have ended because of us.
-    due: Instant,
-}
-
-impl Killing {
-    pub(super) fn begin(run: CommandRun, cause: Cause, due: Instant) -> Killing {
-        Killing { run, cause, due }
-    }
-
-    /// The guardian is gone, and the supervisor is killing the tree already.
-    pub(super) fn under_way(run: CommandRun, cause: Cause, due: Instant) -> Phase {
-        Phase::Killing(Killing::begin(run, cause, due))
-    }
-
-    pub(super) fn wake_at(&self) -> Instant {
-        let limit = self.run.held_lease.kill_at();
-        self.run.held_lease.renewal_due(limit)
-    }
-
-    pub(super) fn step(mut self, context: &mut Context, step: &mut Step, event: Event) -> Phase {
-        let over = self.run.is_over_by(&event);
-        let limit = self.run.held_lease.kill_at();
-        match event {
-            Event::Renewed { t0, reply } => {
-                let held_lease = &mut self.run.held_lease;
-                match held_lease.renewed(context, step.now, t0, reply, limit) {
                     // It keeps others out while the tree dies; it spares nobody.
-                    Answer::Confirmed | Answer::TooLate | Answer::Doubt(_) => {}
-                    Answer::Lost(why) => self.cause = lost(self.cause, why),
+                    _ if self.killing => {}
+                    Answer::Confirmed => {
+                        step.extend(held_lease);
+                        context.answered(step);
+                    }
+                    Answer::Doubt(why) => context.doubts(step, why, Some(term_at)),
+                    // After a loss only: the deadlines stand as they are.
+                    Answer::TooLate => {}
                 }
                 self.go_on(step)
             }
@@ -217,15 +139,21 @@ impl Killing {
             Event::GuardianLost => {
                 context.guardian_lost = true;
                 self.cause = guardian_lost(self.cause);
+                // The supervisor kills the tree already.
+                self.killing = true;
                 self.go_on(step)
             }
             Event::TreeStuck => Releasing::never(step, self.run.exit, self.cause),
             Event::StopAsked(signal) => {
-                // Nothing is faster than SIGKILL; remembered, so that we do not compete again.
-                let _: Stop = context.asked_to_stop(step.now, signal);
+                // Nothing is faster than SIGKILL; remembered all the same, so that we do not compete
+                // again.
+                if context.asked_to_stop(step.now, signal) == Stop::AtOnce {
+                    self.kill(step);
+                }
                 self.go_on(step)
             }
-            // Echoes of an earlier round, and the clock, which can do no more.
+            // It ends in any case; what comes after is for those who come after. And echoes of an
+            // earlier round.
             Event::Ticked
             | Event::ClockJumped
             | Event::Cordoned(_)
@@ -240,10 +168,21 @@ impl Killing {
         }
     }
 
-    fn go_on(mut self, step: &mut Step) -> Phase {
+    pub(super) fn go_on(mut self, step: &mut Step) -> Phase {
         let limit = self.run.held_lease.kill_at();
         self.run.held_lease.renew_if_due(step, limit);
-        Phase::Killing(self)
+        if !self.killing && step.now >= self.announce_at {
+            self.announce_at = Instant::FOREVER;
+            step.act(Action::Announce);
+        }
+        Phase::Draining(self)
+    }
+
+    /// Once.
+    fn kill(&mut self, step: &mut Step) {
+        if !std::mem::replace(&mut self.killing, true) {
+            step.act(Action::Kill);
+        }
     }
 }
 

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use super::context::{Context, Step, Stop};
-use super::draining::{Draining, Killing};
+use super::draining::Draining;
 use super::held_lease::{Answer, HeldLease};
 use super::{Phase, Releasing, resting};
 use crate::clock::Instant;
@@ -264,7 +264,7 @@ impl Holding {
             Event::GuardianLost => {
                 context.guardian_lost = true;
                 step.report(Notice::Draining(Cause::GuardianLost));
-                Killing::under_way(self.run, Cause::GuardianLost, step.now)
+                Phase::Draining(Draining::killed(self.run, Cause::GuardianLost, step.now))
             }
             Event::TreeStuck => Releasing::never(step, self.run.exit, Cause::GuardianLost),
             Event::StopAsked(signal) => {
@@ -310,7 +310,7 @@ impl Holding {
         if step.now >= kill_at {
             step.act(Action::Kill);
             step.report(Notice::Draining(cause.clone()));
-            return Killing::begin(self.run, cause, term_at).step(context, step, event);
+            return Draining::killed(self.run, cause, term_at).step(context, step, event);
         }
         step.act(drain(context, kill_at));
         step.report(Notice::Draining(cause.clone()));
@@ -336,7 +336,7 @@ impl Holding {
         if step.now >= kill_at {
             step.act(Action::Kill);
             step.report(Notice::Draining(cause.clone()));
-            return Phase::Killing(Killing::begin(self.run, cause, step.now));
+            return Phase::Draining(Draining::killed(self.run, cause, step.now));
         }
         step.extend(held_lease);
         let grace = held_lease.grace_on_loss(context.rules.grace);
