@@ -10,6 +10,7 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::util::lock;
 use tokio::sync::oneshot;
 
 /// Begins this on a thread of its own; its result comes through the channel.
@@ -25,7 +26,7 @@ pub(crate) fn apart<T: Send + 'static, J: FnOnce() -> T + Send + 'static>(
     let place = Arc::new(Mutex::new(Some(job)));
     let theirs = Arc::clone(&place);
     let take = |place: &Mutex<Option<J>>| {
-        let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut place = lock(&place);
         place.take()
     };
     let started = std::thread::Builder::new()
@@ -57,7 +58,7 @@ struct Shared<T> {
 
 impl<T> Shared<T> {
     fn lock(&self) -> MutexGuard<'_, Pending<T>> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.pending)
     }
 }
 

@@ -11,7 +11,7 @@
 use std::io::{self, Read as _};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -39,6 +39,7 @@ use crate::run::{
 };
 use crate::runtime::runtime;
 use crate::signals::Signals;
+use crate::util::lock;
 
 /// What tells the reader: ourselves, whatever has become of the file since.
 const CHILD: &str = "/proc/self/exe";
@@ -101,7 +102,7 @@ struct Shared(Arc<Mutex<ReaderLines>>);
 
 impl Shared {
     fn with<T>(&self, what: impl FnOnce(&mut ReaderLines) -> T) -> T {
-        what(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        what(&mut lock(&self.0))
     }
 
     fn gone(&self) -> Option<Errno> {

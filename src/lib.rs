@@ -75,6 +75,7 @@ pub mod signals;
 pub mod status;
 pub mod timeline;
 pub mod units;
+mod util;
 pub mod work;
 
 pub use deadline::{Deadline, DeadlineError};

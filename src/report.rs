@@ -10,7 +10,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use serde_json::{Map, Value};
@@ -34,6 +34,7 @@ pub mod text;
 use crate::clock::Instant;
 use crate::core::{Cause, Ending, Exit, Failed, Notice};
 use crate::exit::ExitAction;
+use crate::util::lock;
 use line::LogReader;
 pub use prompt::{answer, ask, is_unread, is_watched, print};
 use stderr::Stderr;
@@ -378,7 +379,7 @@ impl Line {
 static PENDING: Mutex<Option<Line>> = Mutex::new(None);
 
 fn pending() -> MutexGuard<'static, Option<Line>> {
-    PENDING.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&PENDING)
 }
 
 pub(crate) fn say(line: Line) {

@@ -5,7 +5,7 @@
 //! It never decides, waits or fails.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::clock::Instant;
@@ -13,6 +13,7 @@ use crate::core::{Cause, Ending, Notice};
 use crate::guardian::WorkloadEvent;
 use crate::report;
 use crate::report::messages::Row;
+use crate::util::lock;
 
 use super::record::{self, EventKind, Record, VERSION};
 use super::writer::Writer;
@@ -81,7 +82,7 @@ impl Events {
 
     fn with(&self, act: impl FnOnce(&mut EventLog)) {
         if let Some(child) = &self.0 {
-            act(&mut child.lock().unwrap_or_else(PoisonError::into_inner));
+            act(&mut lock(&child));
         }
     }
 

@@ -171,7 +171,7 @@ impl ExecImage {
         let path = variables
             .iter()
             .find(|(name, _)| name == "PATH")
-            .map_or(OsStr::new("/bin:/usr/bin"), |(_, value)| value);
+            .map(|(_, value)| &**value);
         let files = candidates(command.first().ok_or(Errno::EINVAL)?, path)?;
         let args = command
             .iter()
@@ -249,8 +249,8 @@ fn pointers<'a>(strings: impl Iterator<Item = &'a CString>) -> Vec<*const libc::
         .collect()
 }
 
-/// The files that `execvp` would try for `name`.
-fn candidates(name: &OsStr, path: &OsStr) -> Result<Vec<CString>, Errno> {
+/// The files that `execvp` would try for `name`, with this `PATH` or without any.
+pub(super) fn candidates(name: &OsStr, path: Option<&OsStr>) -> Result<Vec<CString>, Errno> {
     let name = name.as_bytes();
     if name.is_empty() {
         return Ok(Vec::new());
@@ -259,7 +259,8 @@ fn candidates(name: &OsStr, path: &OsStr) -> Result<Vec<CString>, Errno> {
     if name.contains(&b'/') {
         return Ok(vec![whole(name.to_vec())?]);
     }
-    path.as_bytes()
+    path.unwrap_or(OsStr::new("/bin:/usr/bin"))
+        .as_bytes()
         .split(|byte| *byte == b':')
         .map(|directory| {
             let mut file = directory.to_vec();
@@ -425,7 +426,7 @@ mod tests {
     use super::*;
 
     fn tried(name: &str, path: &str) -> Vec<String> {
-        candidates(OsStr::new(name), OsStr::new(path))
+        candidates(OsStr::new(name), Some(OsStr::new(path)))
             .unwrap()
             .into_iter()
             .map(|file| file.into_string().unwrap())

@@ -7,38 +7,30 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use nix::errno::Errno;
 use nix::unistd::{AccessFlags, access};
+
+use super::spawn;
 
 /// Whether `name` can be executed, found by `path` (the variable).
 ///
 /// # Errors
 /// ENOENT if there is no such command, EACCES if there is, and it may not be executed.
 pub fn which(name: &OsStr, path: Option<&OsStr>) -> Result<(), Errno> {
-    let mut exec_result = Errno::ENOENT;
-    for candidate in candidates(name, path) {
+    let mut found = Errno::ENOENT;
+    for candidate in spawn::candidates(name, path)? {
+        let candidate = Path::new(OsStr::from_bytes(candidate.as_bytes()));
         if !candidate.exists() {
             continue;
         }
-        if candidate.is_file() && access(&candidate, AccessFlags::X_OK).is_ok() {
+        if candidate.is_file() && access(candidate, AccessFlags::X_OK).is_ok() {
             return Ok(());
         }
-        exec_result = Errno::EACCES;
+        found = Errno::EACCES;
     }
-    Err(exec_result)
-}
-
-fn candidates(name: &OsStr, path: Option<&OsStr>) -> Vec<PathBuf> {
-    if name.as_bytes().contains(&b'/') {
-        return vec![name.into()];
-    }
-    let path = path.unwrap_or(OsStr::new("/bin:/usr/bin"));
-    let directories = path.as_bytes().split(|byte| *byte == b':');
-    directories
-        .map(|directory| Path::new(OsStr::from_bytes(directory)).join(name))
-        .collect()
+    Err(found)
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ use std::future::pending;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -46,6 +46,7 @@ use super::{LeaseStore, StoreInfo};
 use crate::azure::{Account, Operation, ServiceClock, ServiceError};
 use crate::clock::Instant;
 use crate::core::{Failure, Grant, Outcome};
+use crate::util::lock;
 
 /// What a blob store is made of.
 #[derive(Clone, Debug)]
@@ -184,7 +185,7 @@ impl Blob {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     fn prove(&self, operation: Operation) {

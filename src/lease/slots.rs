@@ -15,7 +15,7 @@ use std::future::pending;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -25,6 +25,7 @@ use super::mount::beside;
 use super::{LeaseStore, StoreInfo, blob, file, shared_file};
 use crate::clock::Instant;
 use crate::core::{Failure, Grant, HolderInfo};
+use crate::util::lock;
 
 /// How many slots one attempt looks at.
 const LOOKS: usize = 4;
@@ -175,7 +176,7 @@ impl Slots {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     fn count(&self) -> usize {

@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::net::UnixDatagram;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -18,6 +18,7 @@ use crate::clock::Instant;
 use crate::core::Notice;
 use crate::guardian::{HealthCheck, WorkloadEvent};
 use crate::report;
+use crate::util::lock;
 
 /// When the service manager is told that we are ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -297,7 +298,7 @@ fn unheard(why: &io::Error) {
 
 impl Inner {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Changes something, and says what there is to be said.

@@ -35,7 +35,7 @@ mod wire;
 pub use tokens::{CbsToken, CbsTokens, JWT, SAS, SasTokens};
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -53,6 +53,7 @@ use super::{Message, Missing, Queue};
 use crate::azure::before;
 use crate::clock::Instant;
 use crate::core::Failure;
+use crate::util::lock;
 
 /// Where the queue is.
 #[derive(Clone)]
@@ -148,10 +149,7 @@ impl ServiceBusQueue {
     }
 
     fn begin(&self) {
-        let mut connection_task = self
-            .connection_task
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut connection_task = lock(&self.connection_task);
         if let Some(connection_task) = connection_task.take() {
             tokio::spawn(connection_task.run());
         }
@@ -163,11 +161,7 @@ impl ServiceBusQueue {
         give_up_at: Instant,
         order: impl FnOnce(oneshot::Sender<()>) -> Instruction,
     ) {
-        let begun = self
-            .connection_task
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .is_none();
+        let begun = lock(&self.connection_task).is_none();
         if !begun {
             return;
         }

@@ -1,10 +1,11 @@
 //! What a line of the log can say of the control we have: token and time left. Called by `report`
 //! alone; told by whoever sets the command's deadlines. For people only: nothing is decided by it.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use crate::clock::Instant;
+use crate::util::lock;
 
 /// The tenure we are in, if any.
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,7 +27,7 @@ static HELD: Mutex<Held> = Mutex::new(Held {
 });
 
 pub(crate) fn held() -> MutexGuard<'static, Held> {
-    HELD.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&HELD)
 }
 
 impl Held {

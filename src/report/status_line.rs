@@ -13,6 +13,7 @@ use terminal_size::terminal_size_of;
 use super::stderr::Stderr;
 use crate::clock::Instant;
 use crate::core::HolderInfo;
+use crate::util::lock;
 
 /// To the beginning of the line, and all of it gone.
 pub(super) const ERASE: &[u8] = b"\r\x1b[K";
@@ -43,7 +44,7 @@ static STATE: Mutex<State> = Mutex::new(State {
 static CHANGED: Condvar = Condvar::new();
 
 fn state() -> MutexGuard<'static, State> {
-    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&STATE)
 }
 
 /// Whether the line may be shown; starts nothing.

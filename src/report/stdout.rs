@@ -7,13 +7,14 @@
 
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::sync::oneshot;
 
 use super::stderr::{Way, way};
+use crate::util::lock;
 
 /// What became of the lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,7 +161,7 @@ struct Shared {
 
 impl Shared {
     fn out(&self) -> MutexGuard<'_, LineWriter<io::Stdout>> {
-        self.out.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.out)
     }
 }
 
@@ -182,7 +183,7 @@ impl LineSender {
             .stack_size(128 * 1024)
             .spawn(move || {
                 let errno = serve(&theirs, woken);
-                *theirs.gone.lock().unwrap_or_else(PoisonError::into_inner) = Some(errno);
+                *lock(&theirs.gone) = Some(errno);
                 // Where it fails we are leaving already.
                 let _ = tell.send(());
             })?;
@@ -209,11 +210,7 @@ impl LineSender {
     /// Why nobody reads what we say, once that is known.
     #[must_use]
     pub fn gone(&self) -> Option<Errno> {
-        *self
-            .shared
-            .gone
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.shared.gone)
     }
 }
 

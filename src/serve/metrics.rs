@@ -5,7 +5,6 @@
 //! else the first loss of a lease would be no increase to whoever watches for one.
 
 use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
@@ -20,6 +19,7 @@ use prometheus_client::registry::{Registry, Unit};
 use super::shared_status::Snapshot;
 use crate::core::{Cause, Exit, Failure, Grant, Notice};
 use crate::guardian::WorkloadEvent;
+use crate::util::lock;
 
 /// What the text is, for the header of the answer.
 pub(super) const KIND: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -413,11 +413,11 @@ impl Metrics {
     }
 
     fn draining(&self) -> Option<&'static str> {
-        *self.draining.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.draining)
     }
 
     fn set_draining(&self, cause: Option<&'static str>) {
-        *self.draining.lock().unwrap_or_else(PoisonError::into_inner) = cause;
+        *lock(&self.draining) = cause;
     }
 }
 

@@ -5,7 +5,7 @@
 //! not written down at all; it is a comparison of the deadline with the clock ([`SharedStatus::snapshot`]).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::metrics::Metrics;
@@ -13,6 +13,7 @@ use crate::clock::Instant;
 use crate::core::{Failure, Grant, Notice};
 use crate::guardian::{HealthCheck, View, WorkloadEvent, all_answer};
 use crate::status::Status;
+use crate::util::lock;
 
 /// How long after its deadline a tree may be seen alive before that is a fault of ours.
 const OVERDUE: Duration = Duration::from_secs(5);
@@ -101,7 +102,7 @@ impl SharedStatus {
     /// What the status file says now.
     pub fn write(&self, status: &Status) {
         let status = Arc::new(status.clone());
-        *self.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
+        *lock(&self.status) = status;
     }
 
     /// A change of state.
@@ -168,7 +169,7 @@ impl SharedStatus {
 
     /// Everything as it is at this moment.
     pub(super) fn snapshot(&self) -> Snapshot {
-        let status = Arc::clone(&self.status.lock().unwrap_or_else(PoisonError::into_inner));
+        let status = Arc::clone(&lock(&self.status));
         let instant = |word: &AtomicU64| Instant::from_nanos(word.load(Ordering::Acquire));
         let (lease_until, confirmed) = (instant(&self.lease_until), instant(&self.confirmed));
         let control = self.control.until();

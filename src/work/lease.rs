@@ -7,7 +7,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -18,6 +18,7 @@ use crate::core::budget::ATTEMPT;
 use crate::core::{Failure, Grant, TaskResult};
 use crate::lease::{LeaseStore, StoreInfo};
 use crate::queue::{Lock, Message, Settlement};
+use crate::util::lock;
 
 /// How long a queue is asked to settle a message, as long as its lock lasts: work that was done
 /// is not done again because of a network that is away for some seconds.
@@ -54,7 +55,7 @@ pub struct MessageLease {
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&mutex)
 }
 
 impl MessageLease {

@@ -5,7 +5,7 @@
 //! hold anything up.
 
 use std::ffi::OsString;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use crate::clock::Instant;
@@ -21,6 +21,7 @@ use crate::report::{self, messages};
 #[cfg(feature = "http")]
 use crate::serve;
 use crate::status::{Status, StatusFile};
+use crate::util::lock;
 
 /// How long we wait at the end for a status file or an event log on a slow file system.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -78,7 +79,7 @@ impl WorkerObserver {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Tells those who ask over HTTP, too.

@@ -9,7 +9,7 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use super::{open, record};
 use crate::clock::Instant;
 use crate::core::{Failure, Outcome};
 use crate::lease::once::{NoRoom, Task, TaskClock, TaskLog, tell_forgotten};
+use crate::util::lock;
 
 /// Whoever has the lock writes its record at once; a standby that looks in between waits for it.
 const MOMENT: Duration = Duration::from_millis(20);
@@ -40,7 +41,7 @@ impl Duty {
     }
 
     fn clock(&self) -> MutexGuard<'_, TaskClock> {
-        self.clock.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.clock)
     }
 
     /// See [`LeaseStore::period`](crate::lease::LeaseStore::period).

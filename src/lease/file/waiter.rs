@@ -22,6 +22,7 @@ use tokio::sync::Notify;
 
 use super::lock;
 use crate::lease::record::Record;
+use crate::util::lock;
 
 /// For how long a lock that the waiter obtained is kept for an attempt that does not come.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -86,7 +87,7 @@ impl Waiter {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// The description in use.

@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -29,6 +29,7 @@ use crate::core::{Failure, Observed, Outcome};
 use crate::lease::SharedMemory;
 use crate::lease::file::errors::{errno_of, is_passing, lost, transient};
 use crate::lease::record::{Candidate, Record};
+use crate::util::lock;
 
 /// How many versions of our own a renewal steps over whose answers were lost.
 const STEPS: usize = 4;
@@ -122,7 +123,7 @@ impl Chain {
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, Progress> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     pub(super) fn has_nothing(&self) -> bool {

@@ -5,7 +5,7 @@
 //! stands in a version of ours on the server's disk; every version after it carries it on. The
 //! clock is that of a directory made for the purpose.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use super::chain::Chain;
 use super::look::Look;
@@ -14,6 +14,7 @@ use crate::clock::Instant;
 use crate::core::{Failure, Outcome, TaskResult};
 use crate::lease::once::{NoRoom, Task, TaskClock, TaskLog, tell_forgotten};
 use crate::lease::record::Record;
+use crate::util::lock;
 
 /// The task of one instance, and what it knows of the time.
 pub(super) struct Clock {
@@ -30,7 +31,7 @@ impl Clock {
     }
 
     fn clock(&self) -> MutexGuard<'_, TaskClock> {
-        self.clock.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.clock)
     }
 
     /// See [`LeaseStore::period`](crate::lease::LeaseStore::period).

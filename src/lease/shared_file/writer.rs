@@ -14,6 +14,7 @@ use super::record::VersionRecord;
 use super::share::Share;
 use crate::clock::Instant;
 use crate::core::observed::Version;
+use crate::util::lock;
 
 /// A version may be removed when so much later a newer one was made, by the server's clock.
 const KEPT_FOR: Duration = Duration::from_secs(3600);
@@ -170,7 +171,7 @@ impl Writer {
 
 impl Shared {
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.queue)
     }
 
     fn work(&self, target: Target) {

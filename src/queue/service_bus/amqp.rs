@@ -14,7 +14,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -47,6 +47,7 @@ use super::wire;
 use crate::azure::before;
 use crate::clock::Instant;
 use crate::queue::Settlement;
+use crate::util::lock;
 
 /// No more often than this half the service has to say something for us to hear that it lives.
 const IDLE: u32 = 60_000;
@@ -67,7 +68,7 @@ pub(super) struct Fe2o3 {
 type Deliveries = Arc<Mutex<HashMap<u32, DeliveryInfo>>>;
 
 fn locked(deliveries: &Deliveries) -> MutexGuard<'_, HashMap<u32, DeliveryInfo>> {
-    deliveries.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&deliveries)
 }
 
 impl Fe2o3 {

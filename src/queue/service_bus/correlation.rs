@@ -5,8 +5,9 @@
 //! pair answers with requests by their order is how a refused renewal becomes a success.)
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
+use crate::util::lock;
 use tokio::sync::oneshot;
 
 /// The requests of one link that are not answered yet, and what answers them.
@@ -22,7 +23,7 @@ impl<A> Waiting<A> {
     }
 
     fn open(&self) -> MutexGuard<'_, HashMap<String, oneshot::Sender<A>>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.open)
     }
 
     /// A place for the answer to `id`, for as long as it is kept.

@@ -7,7 +7,7 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 use super::correlation::{Expected, Waiting};
 use super::frame_scanner::{FrameEvent, FrameScanner, LinkState, Said};
 use crate::clock::Instant;
+use crate::util::lock;
 
 /// What was seen on one connection.
 pub(super) struct Seen {
@@ -50,9 +51,7 @@ impl Seen {
     }
 
     fn receiving(&self) -> MutexGuard<'_, Receiving> {
-        self.receiving
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.receiving)
     }
 
     /// When anything was received last.

@@ -9,8 +9,8 @@
 //!
 //! Nothing here is a deadline: those are counted from the moment before a request was sent.
 
+use crate::util::lock;
 use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ impl LockDuration {
             }
             None => SHORTEST,
         };
-        let most = *self.most.lock().unwrap_or_else(PoisonError::into_inner);
+        let most = *lock(&self.most);
         most.map_or(length, |most| length.min(most))
     }
 
@@ -68,7 +68,7 @@ impl LockDuration {
             return;
         }
         let after = after.max(SHORTEST);
-        let mut most = self.most.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut most = lock(&self.most);
         *most = Some(most.map_or(after, |most| most.min(after)));
     }
 

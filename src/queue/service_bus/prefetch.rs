@@ -15,7 +15,7 @@
 
 use std::collections::VecDeque;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -23,6 +23,7 @@ use tokio::sync::Notify;
 use super::lock::Held;
 use crate::clock::Instant;
 use crate::queue::{About, Message, Unreadable};
+use crate::util::lock;
 
 /// A lock that may be older than this, or than an eighth of it, is renewed before it counts.
 const OLD: Duration = Duration::from_secs(1);
@@ -107,7 +108,7 @@ impl Prefetch {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// The driver wants at most so many.
