@@ -23,6 +23,7 @@
 //! A cordon (this machine is about to be rebooted, say) is remembered by the context before any
 //! state hears of it: `Holding` drains for it, `Resting` and `Confirming` give the lease back,
 //! and `Standby` does not compete while it lasts.
+#![doc = include_str!("tenure/transitions.md")]
 
 mod context;
 mod draining;
