@@ -5,7 +5,6 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -13,7 +12,7 @@ use trafficcop::Deadline;
 use trafficcop::clock::Instant;
 
 use crate::support::await_for;
-use crate::support::instance::{Ended, Instance};
+use crate::support::instance::{Ended, Instance, Run};
 use crate::support::journal::What;
 use crate::support::processes::await_stopped;
 use crate::support::programs::trafficcop;
@@ -22,26 +21,37 @@ use crate::support::scene::Scene;
 /// What makes a local file's lock have a deadline.
 const LEASE: &[&str] = &["--shared", "--lease", "15s", "--grace-on-loss", "4s"];
 
-/// Whoever starts sweeps what dead instances of this user left: two tests look at just that.
-static STARTS: RwLock<()> = RwLock::new(());
-
-/// Nobody of another test starts meanwhile.
-fn alone() -> RwLockWriteGuard<'static, ()> {
-    STARTS.write().unwrap_or_else(PoisonError::into_inner)
+/// Whoever starts sweeps what dead instances of this user have left in /run: these, and none beside
+/// them, have a /run of their own, and what they leave is nobody else's to sweep.
+fn apart(scene: &Scene) -> Run<'_> {
+    let place = scene.path("run");
+    std::fs::create_dir_all(&place).unwrap();
+    scene.run_on_file().with_run(&place)
 }
 
-/// Others may start.
-fn beside() -> RwLockReadGuard<'static, ()> {
-    STARTS.read().unwrap_or_else(PoisonError::into_inner)
+/// Where we see a file of those.
+fn seen(scene: &Scene, path: &Path) -> PathBuf {
+    let within = path.strip_prefix("/run").expect("the first place for it");
+    scene.path("run").join(within)
 }
 
 /// An instance whose command says where its control file is, then becomes the journalist.
 fn instance(scene: &Scene, options: &[&str], command: &[&str]) -> (Instance, PathBuf) {
+    instance_of(scene.run_on_file(), scene, options, command)
+}
+
+/// The same of this one to be.
+fn instance_of(
+    run: Run<'_>,
+    scene: &Scene,
+    options: &[&str],
+    command: &[&str],
+) -> (Instance, PathBuf) {
     let words = scene.journalist("one", command);
     let script = r#"echo "$TRAFFICCOP_CONTROL"; exec "$@""#;
     let mut line: Vec<_> = ["sh", "-c", script, "sh"].map(Into::into).into();
     line.extend(words);
-    let instance = scene.run_on_file().args(options).command(line).start();
+    let instance = run.args(options).command(line).start();
     scene.journal.await_tag(What::Beat, "one");
     let path = PathBuf::from(instance.stdout().trim_end());
     assert!(path.is_absolute(), "{}", path.display());
@@ -80,7 +90,6 @@ fn send(pid: i32, signal: Signal) {
 
 #[test]
 fn a_command_finds_itself_in_control_from_its_first_moment() {
-    let _beside = beside();
     let scene = Scene::new();
     let program = trafficcop();
     let script = format!(
@@ -105,7 +114,6 @@ fn a_command_finds_itself_in_control_from_its_first_moment() {
 
 #[test]
 fn the_deadline_moves_with_every_renewal() {
-    let _beside = beside();
     let scene = Scene::new();
     let (mut one, path) = instance(&scene, LEASE, &[]);
     assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o444);
@@ -125,7 +133,6 @@ fn the_deadline_moves_with_every_renewal() {
 
 #[test]
 fn outside_of_a_command_there_is_no_answer() {
-    let _beside = beside();
     let outside = check(None, &[]);
     let said = String::from_utf8_lossy(&outside.stderr).into_owned();
     assert_eq!(outside.status.code(), Some(64), "{said}");
@@ -148,7 +155,6 @@ fn outside_of_a_command_there_is_no_answer() {
 
 #[test]
 fn a_lost_lock_is_no_control_at_once() {
-    let _beside = beside();
     let scene = Scene::new();
     let (mut one, path) = instance(&scene, LEASE, &["--term", "ignore"]);
     let deadline = Deadline::open(&path).unwrap();
@@ -181,7 +187,6 @@ fn a_lost_lock_is_no_control_at_once() {
 
 #[test]
 fn in_doubt_the_command_is_told_while_it_still_lives() {
-    let _beside = beside();
     let scene = Scene::new();
     let (mut one, path) = instance(&scene, LEASE, &["--term", "ignore"]);
     // Nobody renews any more; at its deadline the guardian asks the command to end.
@@ -212,7 +217,6 @@ fn in_doubt_the_command_is_told_while_it_still_lives() {
 
 #[test]
 fn a_deadline_passes_though_supervisor_and_guardian_are_stopped() {
-    let _beside = beside();
     let scene = Scene::new();
     let (mut one, path) = instance(&scene, LEASE, &[]);
     let guardian = one.guardian();
@@ -238,7 +242,6 @@ fn a_deadline_passes_though_supervisor_and_guardian_are_stopped() {
 
 #[test]
 fn a_requested_stop_is_no_loss() {
-    let _beside = beside();
     let scene = Scene::new();
     let end = scene.path("end");
     let words = ["--term", "ignore", "--status", "3", "--until"];
@@ -257,7 +260,6 @@ fn a_requested_stop_is_no_loss() {
 
 #[test]
 fn the_death_of_the_supervisor_leaves_no_file() {
-    let _beside = beside();
     let scene = Scene::new();
     let (mut one, path) = instance(&scene, &[], &[]);
     one.signal(Signal::SIGKILL);
@@ -268,7 +270,6 @@ fn the_death_of_the_supervisor_leaves_no_file() {
 
 #[test]
 fn the_death_of_the_guardian_leaves_no_file() {
-    let _beside = beside();
     let scene = Scene::new();
     let (mut one, path) = instance(&scene, &["--if-lost", "exit"], &[]);
     let deadline = Deadline::open(&path).unwrap();
@@ -279,9 +280,9 @@ fn the_death_of_the_guardian_leaves_no_file() {
 
 #[test]
 fn what_killed_instances_left_is_swept_by_the_next() {
-    let _alone = alone();
     let scene = Scene::new();
-    let (mut one, path) = instance(&scene, &[], &[]);
+    let (mut one, path) = instance_of(apart(&scene), &scene, &[], &[]);
+    let path = seen(&scene, &path);
     let guardian = one.guardian();
     // Neither of them gets to say anything.
     one.freeze();
@@ -292,14 +293,13 @@ fn what_killed_instances_left_is_swept_by_the_next() {
     one.wait();
     scene.await_nobody();
     assert!(path.exists());
-    let next = scene.run_on_file().shell("true").finish();
+    let next = apart(&scene).shell("true").finish();
     assert_eq!(next.ended, Ended::Code(0), "{}", next.stderr);
     assert!(!path.exists());
 }
 
 #[test]
 fn an_inner_trafficcop_answers_for_itself() {
-    let _beside = beside();
     let scene = Scene::new();
     let program = trafficcop();
     let inner = scene.path("inner.lock");
@@ -314,7 +314,6 @@ fn an_inner_trafficcop_answers_for_itself() {
 
 #[test]
 fn the_examples_stop_by_themselves_when_control_is_lost() {
-    let _beside = beside();
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/check");
     let directory = Path::new(trafficcop()).parent().unwrap();
     let path = format!(
@@ -353,9 +352,10 @@ fn the_examples_stop_by_themselves_when_control_is_lost() {
 
 #[test]
 fn what_the_dead_have_written_is_no_control() {
-    let _alone = alone();
     let scene = Scene::new();
-    let (mut one, path) = instance(&scene, &["--contain", "none"], &[]);
+    let options = ["--contain", "none"];
+    let (mut one, path) = instance_of(apart(&scene), &scene, &options, &[]);
+    let path = seen(&scene, &path);
     let deadline = Deadline::open(&path).unwrap();
     assert!(deadline.in_control() && status(&path) == Some(0));
     let guardian = one.guardian();
@@ -371,7 +371,7 @@ fn what_the_dead_have_written_is_no_control() {
     assert!(!deadline.in_control(), "open since it was true");
     // The next one sweeps it, and says so to whoever has it mapped.
     let mapped = std::fs::File::open(&path).unwrap();
-    let next = scene.run_on_file().command(["true"]).finish();
+    let next = apart(&scene).command(["true"]).finish();
     assert_eq!(next.ended, Ended::Code(0), "{}", next.stderr);
     assert!(!path.exists());
     let mut left = [1; 8];

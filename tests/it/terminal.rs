@@ -45,7 +45,7 @@ impl Session {
             ws_xpixel: 0,
             ws_ypixel: 0,
         };
-        let pty = nix::pty::openpty(&size, None).expect("a terminal");
+        let pty = crate::support::pty::open(Some(&size));
         let mut quiet = nix::sys::termios::tcgetattr(&pty.slave).expect("a terminal");
         quiet
             .local_flags

@@ -6,7 +6,9 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -97,6 +99,22 @@ pub(crate) fn await_stopped(pid: i32) {
         || Process::read(pid).filter(|process| process.state == 'T'),
         || format!("{:?}", Process::read(pid)),
     );
+}
+
+/// How many files the test process may have open, and could at most, before a test wanted more: what
+/// instances start with, whichever tests were before them.
+pub(crate) fn files_at_first() -> (u64, u64) {
+    static FIRST: OnceLock<(u64, u64)> = OnceLock::new();
+    *FIRST.get_or_init(|| getrlimit(Resource::RLIMIT_NOFILE).expect("a limit"))
+}
+
+/// The test process may have so many files open from now on, or as many as it can; never fewer than
+/// before, as other tests are in it. Returns how many.
+pub(crate) fn allow_ourselves_files(wanted: u64) -> u64 {
+    let (soft, hard) = files_at_first();
+    let files = wanted.clamp(soft, hard);
+    setrlimit(Resource::RLIMIT_NOFILE, files, hard).expect("within the limit");
+    files
 }
 
 /// From now on this process can open no descriptor beyond those that it has, and so many `more`.

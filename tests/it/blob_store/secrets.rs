@@ -115,7 +115,7 @@ fn bare_process() {
 fn a_machine_without_ca_certificates_is_told_so_and_can_use_the_emulator() {
     let out = std::process::Command::new(std::env::current_exe().expect("our own path"))
         .args([
-            "secrets::bare_process",
+            "blob_store::secrets::bare_process",
             "--exact",
             "--ignored",
             "--nocapture",

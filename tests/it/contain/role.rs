@@ -1,30 +1,31 @@
 //! A role of this test binary: a program of its own that a test starts and talks with over its stdin
 //! and stdout.
 
-use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::Pid;
 
 use crate::contain::PATIENCE;
+use crate::support::programs::{Ourselves, ourselves};
 
 /// A role of this test binary, as a process that we talk with over its stdin and stdout.
 pub(crate) struct Role {
     child: Child,
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
+    _program: Arc<Ourselves>,
 }
 
 impl Role {
     /// The role of this name, as it is called within this room.
     pub(crate) fn start(name: &str, user: u32, arguments: &[&str]) -> Role {
-        let binary = Binary::for_everybody();
-        let mut command = Command::new(&binary.path);
+        let program = ourselves();
+        let mut command = Command::new(&program.path);
         command
             .arg(format!("contain::{name}"))
             .args(["--exact", "--ignored", "--nocapture", "--quiet"])
@@ -35,19 +36,14 @@ impl Role {
         if user != 0 {
             command.uid(user).gid(user);
         }
-        let mut child = loop {
-            match command.spawn() {
-                // A fork of another test still has our copy open for writing.
-                Err(e) if e.kind() == std::io::ErrorKind::ExecutableFileBusy => continue,
-                child => break child.expect("a role starts"),
-            }
-        };
+        let mut child = command.spawn().expect("a role starts");
         let stdin = child.stdin.take();
         let stdout = BufReader::new(child.stdout.take().expect("piped"));
         Role {
             child,
             stdin,
             stdout,
+            _program: program,
         }
     }
 
@@ -115,31 +111,6 @@ pub(crate) fn told() -> String {
 pub(crate) fn arguments() -> Vec<String> {
     let text = std::env::var("ROLE_ARGUMENTS").unwrap_or_default();
     text.split('\n').map(str::to_owned).collect()
-}
-
-/// This test binary at a place where any user may run it.
-pub(crate) struct Binary {
-    pub(crate) path: PathBuf,
-    _place: tempfile::TempDir,
-}
-
-impl Binary {
-    pub(crate) fn for_everybody() -> &'static Binary {
-        use std::os::unix::fs::PermissionsExt;
-        static PLACE: std::sync::OnceLock<Binary> = std::sync::OnceLock::new();
-        PLACE.get_or_init(|| {
-            let place = tempfile::Builder::new()
-                .permissions(fs::Permissions::from_mode(0o755))
-                .tempdir()
-                .expect("a directory");
-            let path = place.path().join("contain");
-            fs::copy(std::env::current_exe().expect("known"), &path).expect("copied");
-            Binary {
-                path,
-                _place: place,
-            }
-        })
-    }
 }
 
 pub(crate) fn is_root() -> bool {

@@ -5,15 +5,20 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 
 use nix::poll::{PollFd, PollFlags};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-use crate::contain::role::{Binary, MARK, say};
+use crate::contain::role::{MARK, say};
+use crate::support::programs::{Ourselves, ourselves};
 
-struct Shell(Child);
+struct Shell(
+    Child,
+    #[expect(dead_code, reason = "it is there as long")] Arc<Ourselves>,
+);
 
 impl Drop for Shell {
     /// For a test that fails; its job dies with it.
@@ -26,7 +31,7 @@ impl Drop for Shell {
 /// A supervisor on a terminal of its own, as a shell would start it: leader of the session, in the
 /// foreground. What it says comes out of the terminal.
 fn on_a_terminal(name: &str) -> (Shell, File, BufReader<File>) {
-    let pty = nix::pty::openpty(None, None).expect("a terminal");
+    let pty = crate::support::pty::open(None);
     let mut quiet = nix::sys::termios::tcgetattr(&pty.slave).expect("a terminal");
     quiet
         .local_flags
@@ -34,7 +39,8 @@ fn on_a_terminal(name: &str) -> (Shell, File, BufReader<File>) {
     nix::sys::termios::tcsetattr(&pty.slave, nix::sys::termios::SetArg::TCSANOW, &quiet)
         .expect("a terminal");
     let end = || Stdio::from(pty.slave.try_clone().expect("a descriptor"));
-    let mut command = Command::new(&Binary::for_everybody().path);
+    let program = ourselves();
+    let mut command = Command::new(&program.path);
     command
         .arg(format!("contain::{name}"))
         .args(["--exact", "--ignored", "--nocapture", "--quiet"])
@@ -50,15 +56,10 @@ fn on_a_terminal(name: &str) -> (Shell, File, BufReader<File>) {
             Ok(())
         });
     }
-    let child = loop {
-        match command.spawn() {
-            Err(e) if e.kind() == std::io::ErrorKind::ExecutableFileBusy => {}
-            child => break child.expect("a role starts"),
-        }
-    };
+    let child = command.spawn().expect("a role starts");
     let master = File::from(pty.master);
     let reader = BufReader::new(master.try_clone().expect("a descriptor"));
-    (Shell(child), master, reader)
+    (Shell(child, program), master, reader)
 }
 
 fn heard(terminal: &mut BufReader<File>) -> String {

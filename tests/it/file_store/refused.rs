@@ -8,6 +8,8 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use trafficcop::lease::file::OpenError;
 
 use super::*;
+use crate::support::await_for;
+use crate::support::programs::ourselves;
 
 const NOBODY: u32 = 65534;
 
@@ -93,14 +95,12 @@ impl Tmpfs {
     }
 
     fn make_read_only(&self) {
-        mount(
-            None::<&str>,
-            self.0.path(),
-            None::<&str>,
-            MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY,
-            None::<&str>,
-        )
-        .expect("to remount it");
+        let (nothing, flags) = (None::<&str>, MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY);
+        // Until it execs, the fork of a test beside has what we have open for writing.
+        let busy = Err(nix::errno::Errno::EBUSY);
+        let remount = || mount(nothing, self.0.path(), nothing, flags, nothing);
+        let done = || Some(remount()).filter(|done| *done != busy);
+        await_for("nobody to write there", done, String::new).expect("to remount it");
     }
 }
 
@@ -164,12 +164,12 @@ fn a_user_without_permission_is_denied() {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).expect("read-only");
     fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).expect("open to all");
     // This very program, where everybody can reach it, as a user who may only read.
-    let program = directory.path().join("program");
-    fs::copy(std::env::current_exe().expect("this program"), &program).expect("a copy");
+    let program = ourselves();
     for path in [path.clone(), directory.path().join("new")] {
-        let mut child = Command::new(&program);
+        let mut child = Command::new(&program.path);
         child
-            .args(["--exact", "refused::a_user_without_permission_is_denied"])
+            .arg("file_store::refused::a_user_without_permission_is_denied")
+            .arg("--exact")
             .env(OPEN_THIS, &path)
             .current_dir("/");
         if nix::unistd::geteuid().is_root() {

@@ -6,12 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
-
 use super::client::{address, await_leader, connect, try_ask};
 use super::{ANYWHERE, instance, lasting};
 use crate::support::await_for;
 use crate::support::azurite::{azurite, connection_string};
+use crate::support::processes::allow_ourselves_files;
 use crate::support::proxy::{Call, Proxy};
 use crate::support::scene::Scene;
 
@@ -90,10 +89,8 @@ fn besiege(at: SocketAddr, size: usize, opened: &AtomicUsize, stop: &AtomicBool)
 
 #[test]
 fn ten_thousand_who_hold_on_cost_no_renewal() {
-    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
     // This test's other half is in the same process, and so are other tests.
-    let files = hard.min(11_000);
-    setrlimit(Resource::RLIMIT_NOFILE, files, hard).expect("within the limit");
+    let files = allow_ourselves_files(11_000);
     let size = usize::try_from(files.saturating_sub(600).min(10_000)).expect("a number");
     let scene = Scene::new();
     let proxy = Proxy::before(azurite().port);

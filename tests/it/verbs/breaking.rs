@@ -133,7 +133,7 @@ struct Asked {
 
 impl Asked {
     fn about(blob: &Blob) -> Asked {
-        let pty = nix::pty::openpty(None, None).expect("a terminal");
+        let pty = crate::support::pty::open(None);
         let end = || Stdio::from(pty.slave.try_clone().expect("a descriptor"));
         let child = Command::new(trafficcop())
             .env_clear()

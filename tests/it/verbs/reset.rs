@@ -261,7 +261,7 @@ fn without_a_yes_nothing_is_asked_of_the_store_but_a_look() {
 
 /// `reset` with a person at its terminal, who has been asked.
 fn asked(place: &Place) -> (Child, File) {
-    let pty = nix::pty::openpty(None, None).expect("a terminal");
+    let pty = crate::support::pty::open(None);
     let end = || Stdio::from(pty.slave.try_clone().expect("a descriptor"));
     let mut command = Command::new(trafficcop());
     command.env_clear().arg("reset").args(&place.args);

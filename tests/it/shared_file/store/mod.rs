@@ -232,7 +232,11 @@ impl Tmpfs {
 
     fn make_read_only(&self) {
         let (nothing, flags) = (None::<&str>, MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY);
-        mount(nothing, self.0.path(), nothing, flags, nothing).expect("to remount it");
+        // Until it execs, the fork of a test beside has what we have open for writing.
+        let busy = Err(nix::errno::Errno::EBUSY);
+        let remount = || mount(nothing, self.0.path(), nothing, flags, nothing);
+        let done = || Some(remount()).filter(|done| *done != busy);
+        await_for("nobody to write there", done, String::new).expect("to remount it");
     }
 }
 

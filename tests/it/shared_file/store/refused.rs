@@ -7,6 +7,7 @@ use std::process::Command;
 use trafficcop::lease::file;
 
 use super::*;
+use crate::support::programs::ourselves;
 
 const NOBODY: u32 = 65534;
 
@@ -217,11 +218,10 @@ async fn a_user_without_permission_is_denied() {
     fs::write(&secret, "").expect("a file");
     fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).expect("closed to all");
     // This very program, where everybody can reach it, as a user who may only read.
-    let program = directory.path().join("program");
-    fs::copy(std::env::current_exe().expect("this program"), &program).expect("a copy");
+    let program = ourselves();
     for path in [path, directory.path().join("new"), secret] {
-        let name = "store::refused::a_user_without_permission_is_denied";
-        let mut child = Command::new(&program);
+        let name = "shared_file::store::refused::a_user_without_permission_is_denied";
+        let mut child = Command::new(&program.path);
         let child = child.args(["--exact", name]).env(LOCK_THIS, &path);
         let output = child.current_dir("/").uid(NOBODY).gid(NOBODY).output();
         let output = output.expect("to run it");
