@@ -1,7 +1,7 @@
 //! What the integration tests stand on: scenes with real instances, the journal and its judge,
 //! Azurite, and a proxy that fails on command.
 //!
-//! Used by every test binary under `tests/`, each of which needs a part of it. Nothing here may
+//! Used by the binaries `it` and `faults` and by the figures, each of which needs a part of it. Nothing here may
 //! decide whether `trafficcop` is right by asking `trafficcop`: what is judged is the kernel's
 //! process table, the journal of the command, and the store.
 
