@@ -1,6 +1,8 @@
 //! The simulated fleet: several instances of the real decisions (tenure, watch, pulse, frames)
 //! against one store and an adversary, in virtual time, schedule after schedule.
 //!
+//! A binary of its own, as it computes for minutes: beside tests that wait, at the lowest priority.
+//!
 //! `FLEET_SEED` (default 1) is the first seed, `FLEET_COUNT` (default 100000) the number of
 //! schedules. A schedule that fails is shrunk to the acts it needs, and printed with its trace;
 //! `FLEET_SEED=n FLEET_COUNT=1 cargo test --test fleet` plays it again.

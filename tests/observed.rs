@@ -2,6 +2,8 @@
 //! (`Observed`, `Tenure`) over a simulated share, with drifting clocks, stale views, answers that
 //! are late or lost, deaths and pauses.
 //!
+//! A binary of its own for the same reason as the fleet.
+//!
 //! `OBSERVED_SEED` (default 1) is the first seed, `OBSERVED_COUNT` (default 20000) the number of
 //! schedules. A schedule that fails is shrunk to the acts it needs, and printed with its trace;
 //! `OBSERVED_SEED=n OBSERVED_COUNT=1 cargo test --test observed` plays it again. `OBSERVED_TRACE=1`

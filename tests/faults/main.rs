@@ -7,6 +7,8 @@
 //!     FAULTS_SEED=7 FAULTS_RANDOM=100 ...               other combinations, and more of them
 //!     FAULTS_JOBS=16 ...                                how many rows are played side by side
 //!
+//! A binary of its own, for its rows are data and no functions; it runs beside the other tests.
+//!
 //! In the rows of the promise nothing is tolerated. In those of which the README says that nothing
 //! local can exclude an overlap, what is seen is counted and no more: they never count for the
 //! promise. A row that cannot run on this machine is named, with the reason.

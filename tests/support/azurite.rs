@@ -1,4 +1,4 @@
-//! Azurite, one blob service and one queue service for each test binary: each started on first use,
+//! Azurite, one blob service and one queue service for each test process: each started on first use,
 //! ended with the test process however that ends.
 //!
 //! A small shell stands between: it waits on a pipe whose other end only the test process holds,

@@ -43,6 +43,9 @@ impl From<ExitStatus> for Ended {
     }
 }
 
+/// For what a mount does not need.
+const NOTHING: Option<&str> = None;
+
 const CLOEXEC: libc::c_int = libc::CLOSE_RANGE_CLOEXEC as libc::c_int;
 
 /// An instance to be.
@@ -175,12 +178,12 @@ impl<'a> Run<'a> {
         self
     }
 
-    /// Starts with a file system of its own on this directory, read-only if there is `room` for
-    /// nothing (in 4 KiB pages).
-    #[must_use]
-    pub(crate) fn with_tmpfs(mut self, directory: &Path, room: u32) -> Self {
-        let directory = directory.to_owned();
-        let options = format!("size={}", room.max(1) * 4096);
+    /// Starts with mounts of its own, which are made by this; needs no right where a user may have
+    /// a namespace.
+    fn with_mounts(
+        mut self,
+        mut make: impl FnMut() -> nix::Result<()> + Send + Sync + 'static,
+    ) -> Self {
         let user = nix::unistd::geteuid();
         let group = nix::unistd::getegid();
         let maps = [
@@ -199,29 +202,37 @@ impl<'a> Run<'a> {
                     std::fs::write(file, text)?;
                 }
             }
-            let nothing = None::<&str>;
-            mount(
-                nothing,
-                "/",
-                nothing,
-                MsFlags::MS_REC | MsFlags::MS_PRIVATE,
-                nothing,
-            )?;
-            let flags = if room == 0 {
-                MsFlags::MS_RDONLY
-            } else {
-                MsFlags::empty()
-            };
-            mount(
-                nothing,
-                &directory,
-                Some("tmpfs"),
-                flags,
-                Some(options.as_str()),
-            )?;
-            Ok(())
+            let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+            mount(NOTHING, "/", NOTHING, private, NOTHING)?;
+            Ok(make()?)
         }));
         self
+    }
+
+    /// Starts with a file system of its own on this directory, read-only if there is `room` for
+    /// nothing (in 4 KiB pages).
+    #[must_use]
+    pub(crate) fn with_tmpfs(self, directory: &Path, room: u32) -> Self {
+        let directory = directory.to_owned();
+        let options = format!("size={}", room.max(1) * 4096);
+        let flags = if room == 0 {
+            MsFlags::MS_RDONLY
+        } else {
+            MsFlags::empty()
+        };
+        self.with_mounts(move || {
+            let options = Some(options.as_str());
+            mount(NOTHING, &directory, Some("tmpfs"), flags, options)
+        })
+    }
+
+    /// Starts with this directory as its /run.
+    #[must_use]
+    pub(crate) fn with_run(self, directory: &Path) -> Self {
+        let directory = directory.to_owned();
+        self.with_mounts(move || {
+            mount(Some(&directory), "/run", NOTHING, MsFlags::MS_BIND, NOTHING)
+        })
     }
 
     /// Fills the file system in this directory, so that no file there can grow.
@@ -278,6 +289,7 @@ impl<'a> Run<'a> {
             self.command.stderr(create(&stderr));
         }
         let ignored = self.ignored;
+        let (files, most) = processes::files_at_first();
         let mut preparations = self.preparations;
         let prepare = move || {
             for number in Signal::iterator() {
@@ -292,6 +304,7 @@ impl<'a> Run<'a> {
                 }
             }
             nix::sys::signal::SigSet::empty().thread_set_mask()?;
+            setrlimit(Resource::RLIMIT_NOFILE, files, most)?;
             // A test that is killed leaves nothing behind. Tied to the thread that starts it.
             nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
             // Whatever the test runner left open is nothing of ours to pass on.

@@ -1,7 +1,7 @@
 //! What the integration tests stand on: scenes with real instances, the journal and its judge,
 //! Azurite, and a proxy that fails on command.
 //!
-//! Used by every test binary under `tests/`, each of which needs a part of it. Nothing here may
+//! Used by the binaries `it` and `faults` and by the figures, each of which needs a part of it. Nothing here may
 //! decide whether `trafficcop` is right by asking `trafficcop`: what is judged is the kernel's
 //! process table, the journal of the command, and the store.
 
@@ -14,6 +14,7 @@ pub(crate) mod metadata;
 pub(crate) mod processes;
 pub(crate) mod programs;
 pub(crate) mod proxy;
+pub(crate) mod pty;
 pub(crate) mod queue;
 pub(crate) mod scene;
 pub(crate) mod stopping;
@@ -26,7 +27,8 @@ use trafficcop::clock::Instant;
 /// and nothing is learnt from a test that was merely slow.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Looks every few milliseconds until `look` returns something.
+/// Looks every few milliseconds until `look` returns something; less often when that takes seconds, as
+/// looking costs what those beside need: a walk through the process table, or a request.
 ///
 /// # Panics
 /// After [`PATIENCE`], with what was waited for and what `diagnose` says.
@@ -45,6 +47,9 @@ pub(crate) fn await_for<T>(
             "waited {PATIENCE:?} in vain for {what}\n{}",
             diagnose()
         );
-        std::thread::sleep(Duration::from_millis(5));
+        let waited = Instant::now().since(begin);
+        std::thread::sleep(
+            (waited / 100).clamp(Duration::from_millis(5), Duration::from_millis(25)),
+        );
     }
 }

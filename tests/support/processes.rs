@@ -6,7 +6,10 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -56,24 +59,49 @@ impl Process {
     }
 }
 
-/// All living processes that carry the mark of the scene in this directory.
-#[must_use]
-pub(crate) fn marked(scene: &Path) -> Vec<Process> {
-    let mark = format!("{MARK}={}", scene.display());
+/// A walk through the process table: who carries which mark.
+type Walk = Arc<Vec<(i32, Vec<u8>)>>;
+
+fn walk() -> Vec<(i32, Vec<u8>)> {
     let Ok(entries) = std::fs::read_dir("/proc") else {
         return Vec::new();
     };
-    entries
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok())
-        .filter(|pid| {
-            std::fs::read(format!("/proc/{pid}/environ")).is_ok_and(|environ| {
-                environ
-                    .split(|byte| *byte == 0)
-                    .any(|variable| variable == mark.as_bytes())
-            })
-        })
-        .filter_map(Process::read)
-        .collect()
+    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
+    let beginning = format!("{MARK}=").into_bytes();
+    pids.filter_map(|pid| {
+        let environ = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+        let mut variables = environ.split(|byte| *byte == 0);
+        let mark = variables.find_map(|variable| variable.strip_prefix(&beginning[..]))?;
+        Some((pid, mark.to_vec()))
+    })
+    .collect()
+}
+
+/// A walk that began after it was asked for: one for all who ask at the same time, as dozens of tests
+/// look side by side, and looking must not be what makes the machine slow.
+fn walk_together() -> Walk {
+    static BEGUN: AtomicU64 = AtomicU64::new(0);
+    static LAST: Mutex<(u64, Option<Walk>)> = Mutex::new((0, None));
+    let asked = BEGUN.load(Ordering::SeqCst);
+    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    if let (number, Some(walk)) = &*last
+        && *number > asked
+    {
+        return Arc::clone(walk);
+    }
+    let number = BEGUN.fetch_add(1, Ordering::SeqCst) + 1;
+    let fresh = Arc::new(walk());
+    *last = (number, Some(Arc::clone(&fresh)));
+    fresh
+}
+
+/// All living processes that carry the mark of the scene in this directory.
+#[must_use]
+pub(crate) fn marked(scene: &Path) -> Vec<Process> {
+    let mark = scene.as_os_str().as_encoded_bytes();
+    let walk = walk_together();
+    let ours = walk.iter().filter(|(_, its)| its == mark);
+    ours.filter_map(|(pid, _)| Process::read(*pid)).collect()
 }
 
 /// Kills everything that carries the mark, until nothing does. For the end of a scene only.
@@ -97,6 +125,22 @@ pub(crate) fn await_stopped(pid: i32) {
         || Process::read(pid).filter(|process| process.state == 'T'),
         || format!("{:?}", Process::read(pid)),
     );
+}
+
+/// How many files the test process may have open, and could at most, before a test wanted more: what
+/// instances start with, whichever tests were before them.
+pub(crate) fn files_at_first() -> (u64, u64) {
+    static FIRST: OnceLock<(u64, u64)> = OnceLock::new();
+    *FIRST.get_or_init(|| getrlimit(Resource::RLIMIT_NOFILE).expect("a limit"))
+}
+
+/// The test process may have so many files open from now on, or as many as it can; never fewer than
+/// before, as other tests are in it. Returns how many.
+pub(crate) fn allow_ourselves_files(wanted: u64) -> u64 {
+    let (soft, hard) = files_at_first();
+    let files = wanted.clamp(soft, hard);
+    setrlimit(Resource::RLIMIT_NOFILE, files, hard).expect("within the limit");
+    files
 }
 
 /// From now on this process can open no descriptor beyond those that it has, and so many `more`.

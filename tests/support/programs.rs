@@ -1,12 +1,14 @@
-//! The programs that tests run: the binary under test, the journalist, and Azurite's installation.
+//! The programs that tests run: the binary under test, the journalist, the test binary itself, and
+//! Azurite's installation.
 //!
 //! Made once, under a lock between processes, because several test binaries may run at once.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use nix::fcntl::{Flock, FlockArg};
 
@@ -20,6 +22,39 @@ fn exclusively<T>(path: &Path, make: impl FnOnce() -> T) -> T {
     let file = File::open(path).expect("a directory of the build can be opened");
     let _lock = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| errno);
     make()
+}
+
+/// The test binary itself at a place where any user may run it.
+pub(crate) struct Ourselves {
+    pub(crate) path: PathBuf,
+    _place: tempfile::TempDir,
+}
+
+/// A copy that is there as long as anybody has it.
+pub(crate) fn ourselves() -> Arc<Ourselves> {
+    static MADE: Mutex<Weak<Ourselves>> = Mutex::new(Weak::new());
+    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(there) = made.upgrade() {
+        return there;
+    }
+    let place = tempfile::Builder::new()
+        .permissions(Permissions::from_mode(0o755))
+        .tempdir()
+        .expect("a directory");
+    let path = place.path().join("tests");
+    // By a process of its own: what we had open for writing, the fork of a test beside would have, too,
+    // and nobody can run a program that is open for writing.
+    let copied = Command::new("cp")
+        .arg(std::env::current_exe().expect("our own path"))
+        .arg(&path)
+        .status();
+    assert!(copied.is_ok_and(|status| status.success()), "no copy of us");
+    let fresh = Arc::new(Ourselves {
+        path,
+        _place: place,
+    });
+    *made = Arc::downgrade(&fresh);
+    fresh
 }
 
 /// The journalist, compiled from `journalist.rs` on first use (and when that has changed).

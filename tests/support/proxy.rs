@@ -500,10 +500,11 @@ fn serve(client: &TcpStream, shared: &Shared) -> io::Result<()> {
             _ => None,
         };
         if let Some((status, code)) = refusal {
+            // Before it is heard of: whoever is refused may have asked again, and been answered, before
+            // this thread goes on.
+            shared.lock().log[index].status = Some(status);
             refuse(client, head_only, status, code, &date(clock.unwrap_or(0)))?;
-            let mut state = shared.lock();
-            state.log[index].status = Some(status);
-            state.log[index].delivered = true;
+            shared.lock().log[index].delivered = true;
             shared.changed.notify_all();
             if request.is_last() {
                 return Ok(());

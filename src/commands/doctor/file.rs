@@ -139,7 +139,8 @@ pub(super) fn lock(path: &Path) -> Check {
     let seen = Inspector::new(path)
         .map_err(anyhow::Error::from)
         .and_then(|lock| {
-            let limit = Instant::now() + SHARED_PATIENCE;
+            // Longer than whoever listens waits: it is there that a drive that hangs is told of, once.
+            let limit = Instant::now() + SHARED_PATIENCE * 2;
             lock_target::run(async { Ok(lock.look(limit).await?) })
         });
     match seen {

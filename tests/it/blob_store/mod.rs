@@ -1,0 +1,12 @@
+//! The blob store against a server that plays a script: every meaning of every answer, lost
+//! replies, and what must never be sent or shown.
+
+mod acquire;
+mod clock;
+mod missing;
+mod once;
+mod release;
+mod renew;
+mod secrets;
+mod server;
+mod unanswered;

@@ -1,0 +1,380 @@
+//! "Am I still in control?": the control file and `trafficcop check`, end to end.
+//!
+//! Read as a specification: each test is one sentence of it.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use trafficcop::Deadline;
+use trafficcop::clock::Instant;
+
+use crate::support::await_for;
+use crate::support::instance::{Ended, Instance, Run};
+use crate::support::journal::What;
+use crate::support::processes::await_stopped;
+use crate::support::programs::trafficcop;
+use crate::support::scene::Scene;
+
+/// What makes a local file's lock have a deadline.
+const LEASE: &[&str] = &["--shared", "--lease", "15s", "--grace-on-loss", "4s"];
+
+/// Whoever starts sweeps what dead instances of this user have left in /run: these, and none beside
+/// them, have a /run of their own, and what they leave is nobody else's to sweep.
+fn apart(scene: &Scene) -> Run<'_> {
+    let place = scene.path("run");
+    std::fs::create_dir_all(&place).unwrap();
+    scene.run_on_file().with_run(&place)
+}
+
+/// Where we see a file of those.
+fn seen(scene: &Scene, path: &Path) -> PathBuf {
+    let within = path.strip_prefix("/run").expect("the first place for it");
+    scene.path("run").join(within)
+}
+
+/// An instance whose command says where its control file is, then becomes the journalist.
+fn instance(scene: &Scene, options: &[&str], command: &[&str]) -> (Instance, PathBuf) {
+    instance_of(scene.run_on_file(), scene, options, command)
+}
+
+/// The same of this one to be.
+fn instance_of(
+    run: Run<'_>,
+    scene: &Scene,
+    options: &[&str],
+    command: &[&str],
+) -> (Instance, PathBuf) {
+    let words = scene.journalist("one", command);
+    let script = r#"echo "$TRAFFICCOP_CONTROL"; exec "$@""#;
+    let mut line: Vec<_> = ["sh", "-c", script, "sh"].map(Into::into).into();
+    line.extend(words);
+    let instance = run.args(options).command(line).start();
+    scene.journal.await_tag(What::Beat, "one");
+    let path = PathBuf::from(instance.stdout().trim_end());
+    assert!(path.is_absolute(), "{}", path.display());
+    (instance, path)
+}
+
+fn check(path: Option<&Path>, arguments: &[&str]) -> Output {
+    let mut command = Command::new(trafficcop());
+    command.arg("check").args(arguments);
+    command.env_remove("TRAFFICCOP_CONTROL");
+    if let Some(path) = path {
+        command.env("TRAFFICCOP_CONTROL", path);
+    }
+    command.output().expect("it can be run")
+}
+
+fn status(path: &Path) -> Option<i32> {
+    check(Some(path), &[]).status.code()
+}
+
+fn word(path: &Path) -> u64 {
+    u64::from_ne_bytes(std::fs::read(path).unwrap().try_into().unwrap())
+}
+
+fn await_gone(path: &Path) {
+    await_for(
+        "the control file to be gone",
+        || (!path.exists()).then_some(()),
+        || path.display().to_string(),
+    );
+}
+
+fn send(pid: i32, signal: Signal) {
+    kill(Pid::from_raw(pid), signal).unwrap();
+}
+
+#[test]
+fn a_command_finds_itself_in_control_from_its_first_moment() {
+    let scene = Scene::new();
+    let program = trafficcop();
+    let script = format!(
+        "'{program}' check && '{program}' check --remaining && \
+         stat -c '%a %s' \"$TRAFFICCOP_CONTROL\" && echo \"$TRAFFICCOP_CONTROL\""
+    );
+    let plain = scene.run_on_file().shell(&script).finish();
+    assert_eq!(plain.ended, Ended::Code(0), "{}", plain.stderr);
+    let lines: Vec<&str> = plain.stdout.lines().collect();
+    let [remaining, file, path] = lines[..] else {
+        panic!("{}", plain.stdout);
+    };
+    assert_eq!((remaining, file), ("18446744073", "444 8"));
+    assert!(!Path::new(path).exists(), "{path} was left behind");
+
+    let scene = Scene::new();
+    let leased = scene.run_on_file().args(LEASE).shell(&script).finish();
+    assert_eq!(leased.ended, Ended::Code(0), "{}", leased.stderr);
+    let remaining: u64 = leased.stdout.lines().next().unwrap().parse().unwrap();
+    assert!((1..=14).contains(&remaining), "{remaining}");
+}
+
+#[test]
+fn the_deadline_moves_with_every_renewal() {
+    let scene = Scene::new();
+    let (mut one, path) = instance(&scene, LEASE, &[]);
+    assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o444);
+    let first = word(&path);
+    let now = Instant::now().as_nanos();
+    assert!(first > now && first < now + 15_000_000_000);
+    await_for(
+        "the deadline to move",
+        || (word(&path) > first).then_some(()),
+        || one.stderr(),
+    );
+    assert_eq!(status(&path), Some(0));
+    one.signal(Signal::SIGTERM);
+    one.wait();
+    assert!(!path.exists());
+}
+
+#[test]
+fn outside_of_a_command_there_is_no_answer() {
+    let outside = check(None, &[]);
+    let said = String::from_utf8_lossy(&outside.stderr).into_owned();
+    assert_eq!(outside.status.code(), Some(64), "{said}");
+    assert!(said.contains("TRAFFICCOP_CONTROL is not set") && said.lines().count() == 1);
+    let scene = Scene::new();
+    let short = scene.path("short");
+    std::fs::write(&short, "1234").unwrap();
+    for (path, words) in [
+        (scene.path("nowhere"), "nowhere"),
+        (short, "eight bytes"),
+        (PathBuf::new(), "is empty"),
+    ] {
+        let output = check(Some(&path), &["--remaining"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(69), "{said}");
+        assert!(said.contains(words) && said.lines().count() == 1, "{said}");
+        assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn a_lost_lock_is_no_control_at_once() {
+    let scene = Scene::new();
+    let (mut one, path) = instance(&scene, LEASE, &["--term", "ignore"]);
+    let deadline = Deadline::open(&path).unwrap();
+    assert!(deadline.in_control());
+    let mut broken = Command::new(trafficcop());
+    broken.args(["break", "--period", "0", "--yes", "--file"]);
+    let broken = broken.arg(scene.lock()).output().expect("it can be run");
+    assert!(broken.status.success(), "{broken:?}");
+    // The mapping outlives the tenure, and the instance competes again and gets control.
+    await_for(
+        "control to be lost",
+        || (!deadline.in_control()).then_some(()),
+        || one.stderr(),
+    );
+    scene
+        .journal
+        .await_line("a second tenure", |line| line.token > 1);
+    await_for(
+        "control to be had again",
+        || deadline.in_control().then_some(()),
+        || one.stderr(),
+    );
+    one.signal(Signal::SIGTERM);
+    one.signal(Signal::SIGKILL);
+    one.wait();
+    scene.await_nobody();
+    assert!(!deadline.in_control());
+    await_gone(&path);
+}
+
+#[test]
+fn in_doubt_the_command_is_told_while_it_still_lives() {
+    let scene = Scene::new();
+    let (mut one, path) = instance(&scene, LEASE, &["--term", "ignore"]);
+    // Nobody renews any more; at its deadline the guardian asks the command to end.
+    one.freeze();
+    let deadline = Deadline::open(&path).unwrap();
+    let before = word(&path);
+    await_for(
+        "the control file to say no",
+        || (!deadline.in_control()).then_some(()),
+        || one.stderr(),
+    );
+    assert!(
+        Instant::now().as_nanos() < before,
+        "not before the deadline"
+    );
+    let tree = scene.trees();
+    assert!(!tree.is_empty(), "the grace was to come");
+    assert_eq!(word(&path), 0);
+    assert_eq!(status(&path), Some(1));
+    let printed = check(Some(&path), &["--remaining"]);
+    assert_eq!(printed.status.code(), Some(1));
+    assert_eq!(printed.stdout, b"0\n");
+    one.signal(Signal::SIGKILL);
+    one.wait();
+    scene.await_nobody();
+    await_gone(&path);
+}
+
+#[test]
+fn a_deadline_passes_though_supervisor_and_guardian_are_stopped() {
+    let scene = Scene::new();
+    let (mut one, path) = instance(&scene, LEASE, &[]);
+    let guardian = one.guardian();
+    one.freeze();
+    send(guardian, Signal::SIGSTOP);
+    await_stopped(guardian);
+    let deadline = Deadline::open(&path).unwrap();
+    let until = word(&path);
+    await_for(
+        "the deadline to pass",
+        || (!deadline.in_control()).then_some(()),
+        || one.stderr(),
+    );
+    // Nobody wrote it: it is a moment, not a flag.
+    assert_eq!(word(&path), until);
+    assert!(Instant::now().as_nanos() >= until);
+    assert_eq!(status(&path), Some(1));
+    send(guardian, Signal::SIGCONT);
+    one.signal(Signal::SIGKILL);
+    one.wait();
+    scene.await_nobody();
+}
+
+#[test]
+fn a_requested_stop_is_no_loss() {
+    let scene = Scene::new();
+    let end = scene.path("end");
+    let words = ["--term", "ignore", "--status", "3", "--until"];
+    let words = [&words[..], &[end.to_str().unwrap()]].concat();
+    // It ends when it is let, and has all the time of the world until then.
+    let (mut one, path) = instance(&scene, &["--grace", "10m"], &words);
+    one.signal(Signal::SIGTERM);
+    one.await_log("stopping the command");
+    scene.journal.await_sign_of_life("one");
+    assert_eq!(word(&path), u64::MAX);
+    assert_eq!(status(&path), Some(0));
+    std::fs::write(&end, "").unwrap();
+    assert_eq!(one.wait(), Ended::Code(3));
+    assert!(!path.exists());
+}
+
+#[test]
+fn the_death_of_the_supervisor_leaves_no_file() {
+    let scene = Scene::new();
+    let (mut one, path) = instance(&scene, &[], &[]);
+    one.signal(Signal::SIGKILL);
+    one.wait();
+    scene.await_nobody();
+    await_gone(&path);
+}
+
+#[test]
+fn the_death_of_the_guardian_leaves_no_file() {
+    let scene = Scene::new();
+    let (mut one, path) = instance(&scene, &["--if-lost", "exit"], &[]);
+    let deadline = Deadline::open(&path).unwrap();
+    send(one.guardian(), Signal::SIGKILL);
+    assert_eq!(one.wait(), Ended::Code(70));
+    assert!(!deadline.in_control() && !path.exists());
+}
+
+#[test]
+fn what_killed_instances_left_is_swept_by_the_next() {
+    let scene = Scene::new();
+    let (mut one, path) = instance_of(apart(&scene), &scene, &[], &[]);
+    let path = seen(&scene, &path);
+    let guardian = one.guardian();
+    // Neither of them gets to say anything.
+    one.freeze();
+    send(guardian, Signal::SIGSTOP);
+    await_stopped(guardian);
+    send(guardian, Signal::SIGKILL);
+    one.signal(Signal::SIGKILL);
+    one.wait();
+    scene.await_nobody();
+    assert!(path.exists());
+    let next = apart(&scene).shell("true").finish();
+    assert_eq!(next.ended, Ended::Code(0), "{}", next.stderr);
+    assert!(!path.exists());
+}
+
+#[test]
+fn an_inner_trafficcop_answers_for_itself() {
+    let scene = Scene::new();
+    let program = trafficcop();
+    let inner = scene.path("inner.lock");
+    let script = format!(
+        "outer=$TRAFFICCOP_CONTROL; '{program}' run --file '{}' -- \
+         sh -c 'test \"$TRAFFICCOP_CONTROL\" != \"$0\" && \"$1\" check' \"$outer\" '{program}'",
+        inner.display()
+    );
+    let finished = scene.run_on_file().shell(&script).finish();
+    assert_eq!(finished.ended, Ended::Code(0), "{}", finished.stderr);
+}
+
+#[test]
+fn the_examples_stop_by_themselves_when_control_is_lost() {
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/check");
+    let directory = Path::new(trafficcop()).parent().unwrap();
+    let path = format!(
+        "{}:{}",
+        directory.display(),
+        std::env::var("PATH").unwrap_or_default()
+    );
+    let python = Command::new("python3").arg("--version").output().is_ok();
+    for name in ["worker.sh", "worker.py"] {
+        if name.ends_with(".py") && !python {
+            println!("python3 is not installed here: {name} was not run");
+            continue;
+        }
+        let scene = Scene::new();
+        let program = examples.join(name);
+        let run = scene.run_on_file().env("PATH", &path).args(LEASE);
+        // Not to be asked: it has to find out by asking.
+        let run = run.args(["--stop-signal", "WINCH"]).command([&program]);
+        let mut one = run.start();
+        await_for(
+            "a piece of work",
+            || one.stdout().contains("worked").then_some(()),
+            || one.stderr(),
+        );
+        one.freeze();
+        await_for(
+            "the example to stop",
+            || one.stdout().contains("no longer in control").then_some(()),
+            || format!("{}{}", one.stdout(), one.stderr()),
+        );
+        one.signal(Signal::SIGKILL);
+        one.wait();
+        scene.await_nobody();
+    }
+}
+
+#[test]
+fn what_the_dead_have_written_is_no_control() {
+    let scene = Scene::new();
+    let options = ["--contain", "none"];
+    let (mut one, path) = instance_of(apart(&scene), &scene, &options, &[]);
+    let path = seen(&scene, &path);
+    let deadline = Deadline::open(&path).unwrap();
+    assert!(deadline.in_control() && status(&path) == Some(0));
+    let guardian = one.guardian();
+    one.freeze();
+    send(guardian, Signal::SIGSTOP);
+    await_stopped(guardian);
+    send(guardian, Signal::SIGKILL);
+    one.signal(Signal::SIGKILL);
+    one.wait();
+    scene.await_nobody();
+    assert_eq!(word(&path), u64::MAX, "nobody was left to take it back");
+    assert_eq!(status(&path), Some(1));
+    assert!(!deadline.in_control(), "open since it was true");
+    // The next one sweeps it, and says so to whoever has it mapped.
+    let mapped = std::fs::File::open(&path).unwrap();
+    let next = apart(&scene).command(["true"]).finish();
+    assert_eq!(next.ended, Ended::Code(0), "{}", next.stderr);
+    assert!(!path.exists());
+    let mut left = [1; 8];
+    std::os::unix::fs::FileExt::read_exact_at(&mapped, &mut left, 0).unwrap();
+    assert_eq!(left, [0; 8]);
+}

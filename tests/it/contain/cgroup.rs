@@ -1,0 +1,325 @@
+//! Cgroups: a family dies as one, what the dead have left is swept away, a user without privilege
+//! can have one.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::Pid;
+use trafficcop::guardian::contain::{Cgroup, Forked};
+
+use crate::contain::PATIENCE;
+use crate::contain::role::{Role, arguments, dies, is_root, pidfd, say, told, within};
+
+/// Forks into the cgroup a family that ignores everything: a child, and a daemon of a daemon in a
+/// session of its own, which has closed its descriptors. Returns the two pids once both live (the
+/// daemon's as it knows it itself).
+pub(crate) fn family(fork: impl FnOnce() -> std::io::Result<Forked>) -> (i32, i32) {
+    let (from, to) = nix::unistd::pipe().expect("a pipe");
+    match fork().expect("a child") {
+        Forked::Child => {
+            ignore_everything();
+            // SAFETY: one thread; the children only wait.
+            unsafe {
+                // As an exec would: nothing of the guardian's stays open.
+                libc::dup2(to.as_raw_fd(), 0);
+                libc::syscall(libc::SYS_close_range, 1, u32::MAX, 0);
+                let between = libc::fork();
+                if between == 0 {
+                    libc::setsid();
+                    if libc::fork() == 0 {
+                        send_own_pid();
+                        libc::syscall(libc::SYS_close_range, 0, u32::MAX, 0);
+                        forever();
+                    }
+                    libc::_exit(0);
+                }
+                libc::waitpid(between, std::ptr::null_mut(), 0);
+                // By now the daemon is an orphan.
+                send_own_pid();
+                forever()
+            }
+        }
+        Forked::Parent(main) => {
+            drop(to);
+            let mut file = File::from(from);
+            let (mut numbers, mut daemon) = (Vec::new(), 0);
+            while numbers.len() < 2 {
+                let mut number = [0; 4];
+                file.read_exact(&mut number).expect("both live");
+                numbers.push(i32::from_ne_bytes(number));
+            }
+            // In a namespace of their own they do not know the numbers that we see.
+            numbers.retain(|pid| *pid != main);
+            if let [pid] = numbers[..] {
+                daemon = pid;
+            }
+            (main, daemon)
+        }
+    }
+}
+
+fn ignore_everything() {
+    for signal in [
+        libc::SIGTERM,
+        libc::SIGHUP,
+        libc::SIGINT,
+        libc::SIGQUIT,
+        libc::SIGUSR1,
+        libc::SIGALRM,
+    ] {
+        // SAFETY: ignoring runs no code.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+}
+
+pub(crate) fn forever() -> ! {
+    loop {
+        // SAFETY: always allowed.
+        unsafe { libc::pause() };
+    }
+}
+
+fn send_own_pid() {
+    // SAFETY: takes no argument.
+    let pid = unsafe { libc::getpid() };
+    // SAFETY: takes a valid buffer.
+    unsafe { libc::write(0, (&raw const pid).cast(), 4) };
+}
+
+fn cgroup_or_say_so() -> Option<Cgroup> {
+    match Cgroup::prepare(true) {
+        Ok(cgroup) => cgroup,
+        Err(why) => {
+            println!("NOT TESTED on this machine: {why}");
+            None
+        }
+    }
+}
+
+#[test]
+fn a_cgroup_dies_as_one_with_its_daemons_and_sub_cgroups() {
+    let mut role = Role::start("cgroup::role_cgroup", 0, &[]);
+    if role.hear() == "none" {
+        println!("NOT TESTED on this machine");
+        return;
+    }
+    let main = pidfd(role.hear_number());
+    let daemon = pidfd(role.hear_number());
+    role.tell("kill");
+    assert!(dies(&main) && dies(&daemon));
+    role.end_well();
+}
+
+#[test]
+#[ignore = "a role"]
+fn role_cgroup() {
+    let Some(cgroup) = cgroup_or_say_so() else {
+        return say("none");
+    };
+    say("one");
+    assert!(cgroup.is_empty());
+    // SAFETY: one thread.
+    let (main, daemon) = family(|| unsafe { cgroup.fork() });
+    assert!(!cgroup.is_empty());
+    let inner = cgroup.path().join("made/by-the-command");
+    fs::create_dir_all(&inner).expect("a sub-cgroup");
+    fs::write(inner.join("cgroup.procs"), daemon.to_string()).expect("moved");
+    assert!(
+        cgroup.remove().is_err() && inner.exists(),
+        "nothing may be removed while something lives in it"
+    );
+    say(main);
+    say(daemon);
+    assert_eq!(told(), "kill");
+    kill_all_of(&cgroup);
+    // Its next command is not taken for one that was being born when the last one was killed.
+    assert!(!cgroup.bears());
+    // SAFETY: one thread.
+    let (main, daemon) = family(|| unsafe { cgroup.fork() });
+    for pid in [main, daemon] {
+        let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("it lives");
+        let name = cgroup.path().file_name().expect("a name").to_string_lossy();
+        assert!(text.contains(&*name), "{pid} is outside: {text}");
+    }
+    kill_all_of(&cgroup);
+    cgroup.remove().expect("removed");
+    assert!(!cgroup.path().exists());
+    cgroup.remove().expect("removed before");
+}
+
+fn kill_all_of(cgroup: &Cgroup) {
+    cgroup.kill().expect("killed");
+    while !cgroup.is_empty() {
+        let mut entries = [PollFd::new(cgroup.events(), PollFlags::POLLPRI)];
+        assert_eq!(poll(&mut entries, PollTimeout::from(PATIENCE)), Ok(1));
+    }
+}
+
+/// Plays the test of this name, of this file, in a process that has a cgroup of its own: in ours,
+/// whoever starts sweeps. Says whether that was done; in that process it is for the caller to do.
+fn was_played_apart(name: &str) -> bool {
+    use std::io::Write;
+    use std::os::unix::process::CommandExt;
+    const APART: &str = "CGROUP_OF_ITS_OWN";
+    if std::env::var_os(APART).is_some() {
+        return false;
+    }
+    let Some(ours) = cgroup_or_say_so() else {
+        return true;
+    };
+    let place = ours.path().join("apart");
+    fs::create_dir(&place).expect("a sub-cgroup");
+    let procs = File::options().write(true).open(place.join("cgroup.procs"));
+    let mut procs = procs.expect("ours");
+    let mut command = std::process::Command::new(std::env::current_exe().expect("known"));
+    command.arg(format!("contain::cgroup::{name}"));
+    command.args(["--exact", "--nocapture"]).env(APART, "1");
+    // SAFETY: one system call.
+    unsafe { command.pre_exec(move || procs.write_all(b"0")) };
+    let output = command.output().expect("to run it");
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    println!("{said}");
+    assert!(output.status.success() && said.contains("1 passed"));
+    ours.remove().expect("removed, with what was in it");
+    true
+}
+
+#[test]
+fn what_dead_instances_left_is_swept_away_and_the_living_are_spared() {
+    if was_played_apart("what_dead_instances_left_is_swept_away_and_the_living_are_spared") {
+        return;
+    }
+    let mut left = Role::start("cgroup::role_cgroup_left", 0, &[]);
+    if left.hear() == "none" {
+        println!("NOT TESTED on this machine");
+        return;
+    }
+    let place = PathBuf::from(left.hear());
+    let main = pidfd(left.hear_number());
+    let daemon = pidfd(left.hear_number());
+
+    let other = cgroup_or_say_so().expect("there was one before");
+    assert!(place.exists() && !within(&main, 0), "its owner lives");
+    other.remove().expect("removed");
+
+    left.kill();
+    assert!(!within(&daemon, 0), "nobody is left to kill it");
+    let other = cgroup_or_say_so().expect("there was one before");
+    assert!(dies(&main) && dies(&daemon));
+    assert!(!place.exists(), "{} is still there", place.display());
+    other.remove().expect("removed");
+}
+
+/// In a container every supervisor can be process 1, and there always is one.
+#[test]
+fn a_leftover_is_known_by_its_lock_and_not_by_the_pid_in_its_name() {
+    if was_played_apart("a_leftover_is_known_by_its_lock_and_not_by_the_pid_in_its_name") {
+        return;
+    }
+    let Some(ours) = cgroup_or_say_so() else {
+        return;
+    };
+    let home = ours.path().parent().expect("the cgroup we are in");
+    let left = home.join("trafficcop-12345.1.0");
+    fs::create_dir(&left).expect("made");
+    let other = cgroup_or_say_so().expect("there was one before");
+    assert!(!left.exists(), "nobody watches over it");
+    assert!(ours.path().exists() && other.path() != ours.path());
+    for made in [ours, other] {
+        made.remove().expect("removed");
+    }
+}
+
+#[test]
+#[ignore = "a role"]
+fn role_cgroup_left() {
+    let Some(cgroup) = cgroup_or_say_so() else {
+        return say("none");
+    };
+    say("one");
+    // SAFETY: one thread.
+    let (main, daemon) = family(|| unsafe { cgroup.fork() });
+    say(cgroup.path().display());
+    say(main);
+    say(daemon);
+    told();
+}
+
+#[test]
+fn a_delegated_cgroup_serves_a_user_without_privilege() {
+    let Some(ours) = is_root().then(cgroup_or_say_so).flatten() else {
+        println!("NOT TESTED: needs root, to delegate a cgroup");
+        return;
+    };
+    let place = ours.path().join("delegated");
+    fs::create_dir(&place).expect("a sub-cgroup");
+    for file in [
+        ".",
+        "cgroup.procs",
+        "cgroup.threads",
+        "cgroup.subtree_control",
+    ] {
+        std::os::unix::fs::chown(place.join(file), Some(65534), Some(65534)).expect("delegated");
+    }
+    let mut role = Role::start("cgroup::role_delegated", 0, &[&place.display().to_string()]);
+    assert_eq!(role.hear(), "refused outside");
+    let path = role.hear();
+    assert!(Path::new(&path).starts_with(&place), "{path}");
+    let main = pidfd(role.hear_number());
+    let daemon = pidfd(role.hear_number());
+    role.tell("kill");
+    assert!(dies(&main) && dies(&daemon));
+    role.end_well();
+    ours.remove().expect("removed, with what was delegated");
+}
+
+#[test]
+#[ignore = "a role"]
+fn role_delegated() {
+    use nix::unistd::{Gid, Uid, setresgid, setresuid};
+    let place = PathBuf::from(&arguments()[0]);
+    let become_user = || {
+        let (user, group) = (Uid::from_raw(65534), Gid::from_raw(65534));
+        setresgid(group, group, group).expect("root may");
+        setresuid(user, user, user).expect("root may");
+    };
+    // SAFETY: the child only tries.
+    match unsafe { libc::fork() } {
+        0 => {
+            become_user();
+            let refused = Cgroup::prepare(true).is_err_and(|why| why.contains("Delegate=yes"))
+                && matches!(Cgroup::prepare(false), Ok(None));
+            // SAFETY: always allowed.
+            unsafe { libc::_exit(i32::from(!refused)) }
+        }
+        pid => {
+            let status = waitpid(Pid::from_raw(pid), None);
+            assert_eq!(status, Ok(WaitStatus::Exited(Pid::from_raw(pid), 0)));
+            say("refused outside");
+        }
+    }
+    // Into a leaf beside those that will be made, as systemd does it.
+    fs::create_dir(place.join("us")).expect("a leaf");
+    fs::write(place.join("cgroup.procs"), "0").expect("moved");
+    become_user();
+    let cgroup = Cgroup::prepare(true).expect("delegated").expect("by name");
+    say(cgroup.path().display());
+    // SAFETY: one thread.
+    let (main, daemon) = family(|| unsafe { cgroup.fork() });
+    say(main);
+    say(daemon);
+    assert_eq!(told(), "kill");
+    cgroup.kill().expect("killed");
+    for pid in [main, daemon] {
+        let _ = waitpid(Pid::from_raw(pid), None);
+    }
+    while !cgroup.is_empty() {
+        let mut entries = [PollFd::new(cgroup.events(), PollFlags::POLLPRI)];
+        assert_eq!(poll(&mut entries, PollTimeout::from(PATIENCE)), Ok(1));
+    }
+    cgroup.remove().expect("removed");
+}

@@ -1,0 +1,37 @@
+//! The README's table of figures has the shape of the one that `cargo bench` prints. The figures are of
+//! one machine and one day; what is compared is not.
+
+#[path = "../../../benches/figures/rows.rs"]
+mod rows;
+
+use crate::documents::text;
+
+/// The readme has a table with these names, and a cell for each.
+fn has_table(after: &str, columns: &[&str], rows: &[&str]) {
+    let readme = text("README.md");
+    let (_, figures) = readme.split_once(after).expect("what goes before");
+    let mut lines = figures.lines().skip_while(|line| !line.starts_with('|'));
+    let head = format!("| | {} |", columns.join(" | "));
+    assert_eq!(lines.next(), Some(&*head));
+    let cells = |line: &str| line.trim_matches('|').split('|').count();
+    assert_eq!(lines.next().map(cells), Some(columns.len() + 1));
+    let told: Vec<&str> = lines.take_while(|line| line.starts_with('|')).collect();
+    let names: Vec<&str> = told
+        .iter()
+        .map(|line| {
+            line.trim_matches('|')
+                .split('|')
+                .next()
+                .unwrap_or("")
+                .trim()
+        })
+        .collect();
+    assert_eq!(names, rows);
+    assert!(told.iter().all(|line| cells(line) == columns.len() + 1));
+}
+
+#[test]
+fn the_readme_s_figures_are_those_that_cargo_bench_prints() {
+    has_table("### In figures\n", &rows::TOOLS, &rows::ROWS);
+    has_table("table is simulated", &rows::CROWDS, &rows::CROWD_ROWS);
+}

@@ -1,0 +1,96 @@
+//! The man pages and the help are what the definitions say.
+
+use trafficcop::{args, exit, timeline};
+
+use crate::documents::pages::{page_of_elect, page_of_run, page_of_trafficcop, page_of_work};
+use crate::documents::promises::page_of_guarantees;
+use crate::documents::readme::run_help;
+use crate::documents::verbs::{
+    VERBS, page_of_check, page_of_completions, page_of_formats, page_of_timeline, page_of_verb,
+};
+use crate::documents::{definition, fresh, root, text};
+
+#[test]
+fn the_man_pages_are_fresh() {
+    fresh("man/trafficcop.1", &page_of_trafficcop());
+    fresh("man/trafficcop-run.1", &page_of_run());
+    fresh("man/trafficcop-elect.1", &page_of_elect());
+    fresh("man/trafficcop-work.1", &page_of_work());
+    fresh("man/trafficcop-check.1", &page_of_check());
+    for verb in VERBS {
+        fresh(&format!("man/trafficcop-{}.1", verb.0), &page_of_verb(verb));
+    }
+    fresh("man/trafficcop-guarantees.7", &page_of_guarantees());
+    fresh("man/trafficcop-timeline.1", &page_of_timeline());
+    fresh("man/trafficcop-formats.5", &page_of_formats());
+    fresh("man/trafficcop-completions.1", &page_of_completions());
+}
+
+#[test]
+fn every_verb_has_its_page_and_every_page_is_packaged() {
+    let package = text("Cargo.toml");
+    for verb in definition().get_subcommands().filter(|v| !v.is_hide_set()) {
+        let page = format!("man/trafficcop-{}.1", verb.get_name());
+        let about = verb.get_about().expect("a line about it").to_string();
+        assert!(
+            text(&page).contains(&about.replace('-', "\\-").replace('\'', "\\*(Aq")),
+            "{page}"
+        );
+        assert!(
+            text("man/trafficcop.1").contains(&format!("trafficcop\\-{}", verb.get_name())),
+            "trafficcop.1 does not name {page}"
+        );
+    }
+    for (folder, pattern) in [("man", "man/*.1"), ("examples", "examples/*.service")] {
+        assert!(package.contains(&format!("[\"{pattern}\",")), "{folder}");
+    }
+    // What the package names is there.
+    for line in package.lines().filter(|line| line.starts_with("    [\"")) {
+        let path = line.split('"').nth(1).expect("a path");
+        let built = path.starts_with("target/");
+        let there = path.contains('*') || root().join(path).exists();
+        assert!(built || there, "the Debian package wants {path}");
+    }
+}
+
+#[test]
+fn the_timeline_s_picture_is_what_is_drawn_of_its_logs() {
+    let names = ["web1", "web2", "web3"];
+    let logs = names.map(|name| text(&format!("examples/timeline/{name}.events")));
+    let log = timeline::read(logs.iter().map(|text| ("example", text.as_bytes())));
+    let drawn = timeline::svg(&timeline::merge(&log, 0));
+    fresh("examples/timeline.svg", drawn.as_bytes());
+}
+
+#[test]
+fn the_help_of_each_verb_names_its_statuses_and_fields() {
+    let definition = definition();
+    for (verb, lists, statuses, commands) in VERBS {
+        let command = definition.find_subcommand(verb).expect("the verb");
+        let help = command.clone().render_long_help().to_string();
+        let rows = lists
+            .iter()
+            .flat_map(|(_, rows)| rows.iter())
+            .chain(statuses);
+        for (name, _) in rows {
+            assert!(help.contains(name), "{verb}: {name}");
+        }
+        for (_, example) in commands {
+            let (line, _pipe) = example.split_once(" | ").unwrap_or((example, ""));
+            args::parse(line.split_whitespace().map(Into::into))
+                .unwrap_or_else(|why| panic!("{why}"));
+        }
+    }
+}
+
+#[test]
+fn the_help_names_every_exit_status_and_variable() {
+    let help = run_help();
+    for (name, _) in exit::TABLE
+        .iter()
+        .chain(args::FOR_THE_COMMAND)
+        .chain(args::FOR_THE_STORE)
+    {
+        assert!(help.contains(name), "{name}");
+    }
+}

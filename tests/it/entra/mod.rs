@@ -1,0 +1,159 @@
+//! Tokens of Entra ID: Azurite over https with `--oauth basic`, under an authority of the tests'
+//! own, and a token endpoint that issues, hangs, fails and refuses on command.
+//!
+//! Read as a specification: each test is one sentence of it. Azurite looks at a token's shape and
+//! its time, not at its signature.
+
+mod desk;
+mod guardian;
+mod secrets;
+mod surroundings;
+mod trouble;
+mod verbs;
+mod ways;
+
+use std::fs::File;
+use std::sync::OnceLock;
+
+use crate::authority::authority;
+use crate::support::azurite::{ACCOUNT, Azurite, start_with};
+use crate::support::instance::{Ended, Finished, Instance, Run};
+use crate::support::journal::What;
+use crate::support::scene::Scene;
+use desk::Desk;
+
+const TENANT: &str = "contoso.example";
+const CLIENT: &str = "0f0f0f0f-aaaa-bbbb-cccc-121212121212";
+/// The client's secret, and what Kubernetes would have put into the federated token's file.
+const SECRET: &str = "cl13nt~s3cr3t";
+const ASSERTION: &str = "f3d3rat3d.t0k3n.0f-kub3rn3t3s";
+/// What the platform wants to see from who asks its identity endpoint.
+const HEADER: &str = "pl4tf0rm-h3ad3r";
+/// So long is a token good that nobody wants to see the end of.
+const HOUR: u64 = 3600;
+const SECOND: u64 = 1_000_000_000;
+
+/// The store of this binary, over https.
+fn store() -> &'static Azurite {
+    static RUNNING: OnceLock<Azurite> = OnceLock::new();
+    RUNNING.get_or_init(|| {
+        let authority = authority();
+        let (cert, key) = (&authority.certificate, &authority.key);
+        let words = ["--oauth", "basic", "--cert"].map(AsRef::as_ref);
+        let [oauth, basic, flag] = words;
+        start_with(
+            "blob",
+            &[
+                oauth,
+                basic,
+                flag,
+                cert.as_os_str(),
+                "--key".as_ref(),
+                key.as_os_str(),
+            ],
+        )
+    })
+}
+
+/// A scene, a blob, and who issues the tokens for it.
+struct Stage {
+    scene: Scene,
+    desk: Desk,
+    blob: String,
+}
+
+impl Stage {
+    /// With an endpoint as Entra ID's, over https.
+    fn new(container: &str) -> Stage {
+        Stage::with(container, Desk::secure())
+    }
+
+    /// With an endpoint as platforms have it beside each machine, over plain http.
+    fn local(container: &str) -> Stage {
+        Stage::with(container, Desk::plain())
+    }
+
+    fn with(container: &str, desk: Desk) -> Stage {
+        let port = store().port;
+        Stage {
+            scene: Scene::new(),
+            desk,
+            blob: format!("https://127.0.0.1:{port}/{ACCOUNT}/{container}/singleton"),
+        }
+    }
+
+    /// A verb on the blob, without a credential yet.
+    fn verb(&self, verb: &str) -> Run<'_> {
+        self.scene
+            .verb(verb)
+            .env("TRAFFICCOP_CA_FILE", &authority().file)
+            .env("AZURE_AUTHORITY_HOST", self.desk.address())
+            .args(["--blob", &self.blob])
+    }
+
+    /// `trafficcop run` on the blob.
+    fn run(&self) -> Run<'_> {
+        self.verb("run")
+            .env("TRAFFICCOP_LEASE", "15s")
+            .env("TRAFFICCOP_POLL", "500ms")
+    }
+
+    fn with_secret<'a>(&self, run: Run<'a>) -> Run<'a> {
+        run.env("AZURE_TENANT_ID", TENANT)
+            .env("AZURE_CLIENT_ID", CLIENT)
+            .env("AZURE_CLIENT_SECRET", SECRET)
+    }
+
+    fn with_workload<'a>(&self, run: Run<'a>) -> Run<'a> {
+        let file = self.scene.path("federated");
+        std::fs::write(&file, ASSERTION).expect("a file");
+        run.env("AZURE_TENANT_ID", TENANT)
+            .env("AZURE_CLIENT_ID", CLIENT)
+            .env("AZURE_FEDERATED_TOKEN_FILE", file)
+    }
+
+    fn with_endpoint<'a>(&self, run: Run<'a>) -> Run<'a> {
+        run.env("IDENTITY_ENDPOINT", self.desk.address() + "/msi/token")
+            .env("IDENTITY_HEADER", HEADER)
+    }
+
+    /// An instance whose command writes into the journal until [`Stage::let_end`].
+    fn instance(&self, run: Run<'_>, name: &str, command: &[&str]) -> Instance {
+        let done = self.scene.path(&format!("{name}.done"));
+        let mut words = vec!["--until", done.to_str().expect("text")];
+        words.extend(command);
+        let run = run.args(["--identity", name]);
+        run.journalist(name, &words).start()
+    }
+
+    fn let_end(&self, name: &str) {
+        File::create(self.scene.path(&format!("{name}.done"))).expect("a file");
+    }
+
+    /// Fails if a command was ever asked to end.
+    fn assert_undisturbed(&self) {
+        let journal = &self.scene.journal;
+        let term = |line: &crate::support::journal::Line| line.what == What::Term;
+        assert!(!journal.lines().iter().any(term), "{journal}");
+    }
+}
+
+/// It was refused with this status, in one line that has all of this in it, and no secret.
+fn refused(finished: &Finished, status: i32, words: &[&str]) {
+    assert_eq!(finished.ended, Ended::Code(status), "{finished:?}");
+    let lines = finished.stderr.lines();
+    let errors: Vec<&str> = lines.filter(|line| line.contains(" error: ")).collect();
+    let [line] = errors[..] else {
+        panic!("not one line that says why: {finished:?}");
+    };
+    for word in words {
+        assert!(line.contains(word), "no {word:?} in {line}");
+    }
+    no_secret(&finished.stderr);
+}
+
+fn no_secret(text: &str) {
+    for secret in [SECRET, ASSERTION, HEADER, desk::MARK] {
+        assert!(!text.contains(secret), "{secret} is shown:\n{text}");
+    }
+}

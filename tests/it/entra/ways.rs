@@ -1,0 +1,164 @@
+//! Each way to a token leads to control, and they are tried in their order.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use super::*;
+use crate::entra::desk::Manner;
+
+/// It gets control, says by which credential, and the command ends well.
+fn gets_control(stage: &Stage, run: Run<'_>, kind: &str) -> Finished {
+    let finished = run.shell("echo run").finish();
+    assert_eq!(finished.ended, Ended::Code(0), "{finished:?}");
+    assert_eq!(finished.stdout, "run\n");
+    let line = format!("credential: {kind}\n");
+    assert!(finished.stderr.contains(&line), "{}", finished.stderr);
+    assert!(!stage.desk.asked().is_empty());
+    no_secret(&finished.stderr);
+    finished
+}
+
+#[test]
+fn workload_identity_by_the_federated_token_s_file_and_before_a_client_secret() {
+    let stage = Stage::new("way-workload");
+    let run = stage.with_workload(stage.with_secret(stage.run()));
+    gets_control(&stage, run, "Entra ID (workload identity)");
+    let asked = stage.desk.asked();
+    assert_eq!(asked.len(), 1, "{asked:?}");
+    let path = format!("POST /{TENANT}/oauth2/v2.0/token ");
+    assert!(asked[0].head.starts_with(&path), "{asked:?}");
+    let body = &asked[0].body;
+    for word in [
+        &format!("client_assertion={ASSERTION}"),
+        &format!("client_id={CLIENT}"),
+        "scope=https%3A%2F%2Fstorage.azure.com%2F.default",
+    ] {
+        assert!(body.contains(word), "{word} in {body}");
+    }
+}
+
+#[test]
+fn a_client_secret_before_a_managed_identity() {
+    let stage = Stage::new("way-secret");
+    let run = stage.with_endpoint(stage.with_secret(stage.run()));
+    gets_control(&stage, run, "Entra ID (client secret)");
+    let asked = stage.desk.asked();
+    assert!(asked[0].body.contains("client_secret=cl13nt"), "{asked:?}");
+}
+
+#[test]
+fn a_managed_identity_by_the_platform_s_endpoint() {
+    let stage = Stage::local("way-managed");
+    let run = stage.with_endpoint(stage.run());
+    // No proxy gets to see it.
+    let run = run
+        .env("AZURE_AUTHORITY_HOST", "")
+        .env("HTTP_PROXY", "http://127.0.0.1:1");
+    gets_control(&stage, run, "Entra ID (managed identity)");
+    let asked = stage.desk.asked();
+    let head = &asked[0].head;
+    assert!(head.starts_with("GET /msi/token?"), "{head}");
+    assert!(
+        head.contains("resource=https%3A%2F%2Fstorage.azure.com"),
+        "{head}"
+    );
+    assert!(
+        head.contains(&format!("x-identity-header: {HEADER}")),
+        "{head}"
+    );
+    assert!(!head.contains("client_id="), "{head}");
+}
+
+#[test]
+fn a_user_assigned_managed_identity_by_the_machine_s_metadata_service() {
+    let stage = Stage::local("way-metadata");
+    let run = stage.run().args(["--auth", "managed"]);
+    let run = run
+        .env("AZURE_AUTHORITY_HOST", "")
+        .env("AZURE_POD_IDENTITY_AUTHORITY_HOST", stage.desk.address())
+        .env("AZURE_CLIENT_ID", CLIENT);
+    gets_control(&stage, run, "Entra ID (user-assigned managed identity)");
+    let head = &stage.desk.asked()[0].head;
+    assert!(
+        head.starts_with("GET /metadata/identity/oauth2/token?"),
+        "{head}"
+    );
+    assert!(head.contains(&format!("client_id={CLIENT}")), "{head}");
+    assert!(head.contains("metadata: true"), "{head}");
+}
+
+/// An `az` that says this, first on the way to programs.
+fn with_az<'a>(stage: &'a Stage, run: Run<'a>, script: &str) -> Run<'a> {
+    let directory = stage.scene.path("bin");
+    std::fs::create_dir_all(&directory).expect("a directory");
+    let az = directory.join("az");
+    std::fs::write(&az, format!("#!/bin/sh\n{script}\n")).expect("a file");
+    std::fs::set_permissions(&az, std::fs::Permissions::from_mode(0o755)).expect("ours");
+    let path = std::env::var("PATH").expect("a way");
+    let path = format!("{}:{path}", directory.display());
+    run.env("PATH", path)
+        // Nobody is there.
+        .env("AZURE_POD_IDENTITY_AUTHORITY_HOST", "http://127.0.0.1:1")
+}
+
+#[test]
+fn whoever_is_logged_in_with_the_azure_cli_where_there_is_no_managed_identity() {
+    let stage = Stage::new("way-cli");
+    let asked = stage.scene.path("asked");
+    let script = format!(
+        r#"echo "$@" >>{}; echo '{{"accessToken":"{}","expires_on":{},"tokenType":"Bearer"}}'"#,
+        asked.display(),
+        desk::token(HOUR),
+        4_000_000_000_u64,
+    );
+    let run = with_az(&stage, stage.run(), &script).shell("echo run");
+    let finished = run.finish();
+    assert_eq!(finished.ended, Ended::Code(0), "{finished:?}");
+    let said = &finished.stderr;
+    assert!(
+        said.contains("credential: Entra ID (Azure CLI)\n"),
+        "{said}"
+    );
+    no_secret(said);
+    let asked = std::fs::read_to_string(asked).expect("az was asked");
+    assert_eq!(
+        asked,
+        "account get-access-token -o json --scope https://storage.azure.com/.default\n"
+    );
+}
+
+#[test]
+fn nobody_to_ask_is_77_in_one_line_that_says_what_would_help() {
+    let stage = Stage::new("way-none");
+    let script = "echo \"ERROR: Please run 'az login' to setup account.\" >&2; exit 1";
+    let finished = with_az(&stage, stage.run(), script)
+        .shell("echo run")
+        .finish();
+    let words = [
+        "managed identity: cannot connect",
+        "Azure CLI: ",
+        "az login",
+        "AZURE_STORAGE_KEY",
+    ];
+    refused(&finished, 77, &words);
+    assert_eq!(finished.stdout, "");
+    assert!(stage.desk.asked().is_empty());
+}
+
+#[test]
+fn a_secret_that_is_refused_is_77_and_what_is_said_of_it_is_told_and_the_secret_is_not() {
+    let stage = Stage::new("way-refused");
+    let text = format!(
+        r#"{{"error":"invalid_client","error_description":"AADSTS7000215: Invalid client secret '{SECRET}' provided. Trace ID: 123"}}"#
+    );
+    stage.desk.set(Manner::Answer(401, text));
+    let finished = stage.with_secret(stage.run()).shell("echo run").finish();
+    refused(
+        &finished,
+        77,
+        &["client secret: 401", "AADSTS7000215", "AZURE_CLIENT_SECRET"],
+    );
+    assert!(!finished.stderr.contains("Trace ID"), "{}", finished.stderr);
+
+    let status = stage.with_secret(stage.verb("status")).finish();
+    refused(&status, 77, &["AADSTS7000215"]);
+}

@@ -1,0 +1,378 @@
+//! Who may know whom. Reads the sources and holds the rules that keep the house in order: the core
+//! knows only the clock, stores and processes never know each other, nothing below the command
+//! line knows clap, prints or exits, and `unsafe` stays in its room.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// Which rooms of the crate a room may name. A new room wants a line here.
+const MAY_KNOW: &[(&str, &[&str])] = &[
+    ("clock", &[]),
+    ("units", &[]),
+    ("util", &[]),
+    ("core", &["clock"]),
+    ("azure", &["background_writer", "clock", "core"]),
+    ("lease", &["azure", "clock", "core", "procfs", "runtime"]),
+    ("queue", &["azure", "clock", "core"]),
+    ("guardian", &["clock", "core", "procfs"]),
+    ("procfs", &[]),
+    ("runtime", &[]),
+    ("signals", &["core", "procfs"]),
+    ("notify", &["clock", "core", "report", "guardian"]),
+    ("hooks", &["clock", "core", "guardian"]),
+    ("driver", &["clock", "core", "lease", "signals", "guardian"]),
+    (
+        "embed",
+        &[
+            "clock", "core", "driver", "lease", "queue", "signals", "guardian", "work",
+        ],
+    ),
+    (
+        "work",
+        &[
+            "background_writer",
+            "azure",
+            "clock",
+            "core",
+            "events",
+            "exit",
+            "driver",
+            "lease",
+            "notify",
+            "config",
+            "queue",
+            "report",
+            "run",
+            "runtime",
+            "serve",
+            "signals",
+            "status",
+            "guardian",
+            "units",
+        ],
+    ),
+    (
+        "elect",
+        &[
+            "args", "clock", "core", "deadline", "exit", "driver", "lease", "config", "report",
+            "run", "runtime", "signals", "guardian", "units",
+        ],
+    ),
+    ("deadline", &["clock", "guardian"]),
+    ("check", &["args", "deadline", "exit", "config", "report"]),
+    ("exit", &["core", "queue"]),
+    ("args", &["exit"]),
+    (
+        "events",
+        &["background_writer", "clock", "core", "report", "guardian"],
+    ),
+    (
+        "timeline",
+        &["args", "events", "exit", "config", "report", "units"],
+    ),
+    (
+        "config",
+        &[
+            "azure", "args", "core", "deadline", "exit", "lease", "notify", "report", "serve",
+            "guardian", "units",
+        ],
+    ),
+    ("serve", &["clock", "core", "runtime", "status", "guardian"]),
+    ("report", &["clock", "core", "exit", "units"]),
+    ("background_writer", &[]),
+    ("status", &["background_writer", "report"]),
+    (
+        "commands",
+        &[
+            "azure", "args", "clock", "core", "exit", "lease", "config", "report", "runtime",
+            "signals", "guardian", "units",
+        ],
+    ),
+    (
+        "run",
+        &[
+            "azure", "clock", "core", "events", "exit", "driver", "lease", "notify", "config",
+            "report", "hooks", "runtime", "serve", "signals", "status", "guardian", "units",
+        ],
+    ),
+];
+
+/// Words that may stand only in some rooms, and why.
+const WORDS: &[(&[&str], &[&str], &str)] = &[
+    (&["clap::"], &["args"], "only the command line knows clap"),
+    (
+        &[
+            "println!",
+            "print!",
+            "eprintln!",
+            "eprint!",
+            "dbg!",
+            "io::stderr(",
+            "io::stdout(",
+        ],
+        &["report", "main"],
+        "one place writes to people",
+    ),
+    (
+        &["process::exit", "process::abort"],
+        &["exit", "main"],
+        "one place decides how we end (a guardian leaves by _exit)",
+    ),
+    (
+        &["anyhow::", "anyhow!"],
+        &[
+            "check", "elect", "exit", "report", "run", "main", "timeline", "commands", "work",
+        ],
+        "errors are typed below the top",
+    ),
+    (
+        &["env::var", "env::vars"],
+        &[
+            "args", "deadline", "elect", "config", "run", "runtime", "main", "guardian",
+            "commands", "work",
+        ],
+        "the environment is passed in",
+    ),
+    (
+        &[
+            "std::time::Instant",
+            "SystemTime",
+            "tokio::time::Instant",
+            "time::{Instant",
+        ],
+        &["azure", "report", "status", "main"],
+        "deadlines are on the clock that counts suspend; wall clocks are for people",
+    ),
+    (
+        &["unsafe {", "unsafe fn", "unsafe impl"],
+        // The one line that the C library enters by.
+        &["guardian", "main"],
+        "unsafe stays in its room",
+    ),
+];
+
+struct Source {
+    room: String,
+    path: PathBuf,
+    /// Without comments and without its tests.
+    code: String,
+    text: String,
+}
+
+fn sources() -> Vec<Source> {
+    fn walk(dir: &Path, found: &mut Vec<PathBuf>) {
+        for entry in std::fs::read_dir(dir).expect("src can be read") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                walk(&path, found);
+            } else if path.extension().is_some_and(|ending| ending == "rs") {
+                found.push(path);
+            }
+        }
+    }
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut found = Vec::new();
+    walk(&src, &mut found);
+    found.sort();
+    let sources: Vec<Source> = found
+        .into_iter()
+        .filter(|path| !path.ends_with("tests.rs"))
+        .map(|path| {
+            let text = std::fs::read_to_string(&path).expect("a source can be read");
+            let inside = path.strip_prefix(&src).expect("below src");
+            let room = inside.components().next().expect("a name").as_os_str();
+            Source {
+                room: room.to_string_lossy().trim_end_matches(".rs").to_owned(),
+                code: code(&text),
+                text,
+                path,
+            }
+        })
+        .collect();
+    assert!(
+        sources.len() > 10,
+        "only {} sources: looked in the wrong place",
+        sources.len()
+    );
+    sources
+}
+
+/// What the compiler sees without `--test`: no comments, no tests.
+fn code(text: &str) -> String {
+    let mut code = String::new();
+    let mut lines = text.lines().peekable();
+    while let Some(line) = lines.next() {
+        let next = lines.peek().map_or("", |next| next.trim_start());
+        if line.trim() == "#[cfg(test)]" && (next.starts_with("mod ") || next.starts_with("#[")) {
+            break;
+        }
+        code.push_str(line.split("//").next().unwrap_or_default());
+        code.push('\n');
+    }
+    code
+}
+
+/// The rooms that a piece of code names by `crate::room` or `crate::{room, ...}`.
+fn named(code: &str) -> BTreeSet<String> {
+    let word = |text: &str| -> String {
+        text.chars()
+            .take_while(|c| c.is_alphanumeric() || *c == '_')
+            .collect()
+    };
+    let mut rooms = BTreeSet::new();
+    for (at, _) in code.match_indices("crate::") {
+        let rest = &code[at + "crate::".len()..];
+        let Some(group) = rest.strip_prefix('{') else {
+            rooms.insert(word(rest));
+            continue;
+        };
+        let mut depth = 1;
+        let mut fresh = true;
+        for (at, c) in group.char_indices() {
+            match c {
+                '{' => depth += 1,
+                '}' => depth -= 1,
+                ',' if depth == 1 => fresh = true,
+                c if fresh && c.is_alphabetic() => {
+                    rooms.insert(word(&group[at..]));
+                    fresh = false;
+                }
+                _ => {}
+            }
+            if depth == 0 {
+                break;
+            }
+        }
+    }
+    rooms
+}
+
+/// Whether a chain of `super::` is long enough to reach the crate itself.
+fn leaves_by_super(path: &Path, code: &str) -> bool {
+    let inside = path.strip_prefix(Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
+    let depth = inside.unwrap_or(path).components().count();
+    let depth = depth - usize::from(path.ends_with("mod.rs"));
+    code.contains(&"super::".repeat(depth))
+}
+
+fn strangers(room: &str, code: &str) -> Vec<String> {
+    let Some((_, known)) = MAY_KNOW.iter().find(|(name, _)| *name == room) else {
+        return vec![format!(
+            "{room} is a new room: say in tests/it/layers.rs whom it may know"
+        )];
+    };
+    named(code)
+        .into_iter()
+        // Capitalised: what lib.rs re-exports; `crate::room` is how rooms are named.
+        .filter(|name| name != room && name.starts_with(char::is_lowercase))
+        // Everybody may; it knows nobody.
+        .filter(|name| name != "util")
+        .filter(|name| !known.contains(&name.as_str()))
+        .map(|name| format!("{room} knows {name}"))
+        .collect()
+}
+
+fn misplaced(room: &str, code: &str) -> Vec<String> {
+    let mut faults = Vec::new();
+    for (words, rooms, why) in WORDS.iter().filter(|(_, rooms, _)| !rooms.contains(&room)) {
+        for word in words.iter().filter(|word| code.contains(*word)) {
+            faults.push(format!("'{word}' outside {}: {why}", rooms.join(", ")));
+        }
+    }
+    faults
+}
+
+#[test]
+fn rooms_know_only_whom_they_may() {
+    let mut faults = Vec::new();
+    for source in sources() {
+        if ["main", "lib"].contains(&&*source.room) {
+            continue;
+        }
+        for fault in strangers(&source.room, &source.code) {
+            faults.push(format!("{}: {fault}", source.path.display()));
+        }
+        if leaves_by_super(&source.path, &source.code) {
+            faults.push(format!(
+                "{}: leaves its room by super::",
+                source.path.display()
+            ));
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn words_stay_in_their_rooms() {
+    let mut faults = Vec::new();
+    for source in sources() {
+        for fault in misplaced(&source.room, &source.code) {
+            faults.push(format!("{}: {fault}", source.path.display()));
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// A vocabulary may say how its words are written, and no more.
+fn logic(code: &str) -> bool {
+    let mut impls = code.lines().filter(|line| line.starts_with("impl"));
+    code.lines()
+        .any(|line| line.starts_with("fn ") || line.starts_with("pub fn "))
+        || impls.any(|line| !line.contains("Display for "))
+}
+
+#[test]
+fn files_say_what_they_are_for_and_stay_small() {
+    let mut faults = Vec::new();
+    for source in sources() {
+        if !source.text.starts_with("//! ") {
+            faults.push(format!(
+                "{}: does not begin with its purpose",
+                source.path.display()
+            ));
+        }
+        let lines = source.code.lines().count();
+        if lines > 500 {
+            faults.push(format!(
+                "{}: {lines} lines want to be two files",
+                source.path.display()
+            ));
+        }
+        if source.path.ends_with("mod.rs") && logic(&source.code) {
+            faults.push(format!("{}: a mod.rs has no logic", source.path.display()));
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// The rules above are worth something only if they can be broken.
+#[test]
+fn a_broken_rule_is_seen() {
+    assert_eq!(strangers("core", "use crate::clock::Instant;"), [""; 0]);
+    assert_eq!(
+        strangers("core", "use crate::lease::LeaseStore;"),
+        ["core knows lease"]
+    );
+    assert_eq!(
+        strangers(
+            "guardian",
+            "use crate::{clock, core::{Exit, lease}, lease::{self}};"
+        ),
+        ["guardian knows lease"]
+    );
+    assert_eq!(
+        strangers("lease", "fn f(x: crate::guardian::WorkloadEvent) {}"),
+        ["lease knows guardian"]
+    );
+    assert_eq!(strangers("attic", "").len(), 1);
+    assert_eq!(misplaced("driver", "std::process::exit(1)").len(), 1);
+    assert_eq!(misplaced("lease", "let now = SystemTime::now();").len(), 1);
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let two = "use super::super::Exit;";
+    assert!(leaves_by_super(&src.join("core/retry.rs"), two));
+    assert!(!leaves_by_super(&src.join("core/tenure/holding.rs"), two));
+    assert!(logic("pub fn f() {}") && logic("impl X {") && !logic("pub trait T {\n    fn f();"));
+    assert!(misplaced("exit", "std::process::exit(1)").is_empty());
+    let text = "use a; // crate::lease\n#[cfg(test)]\nmod tests {\n println!() }";
+    assert_eq!(code(text), "use a; \n");
+}

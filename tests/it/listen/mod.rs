@@ -1,0 +1,58 @@
+//! `--listen`: who asks gets the truth of that moment, and nobody who asks gets in the way.
+//!
+//! Read as a specification: each test is one sentence of it.
+
+mod client;
+mod crowd;
+mod judge;
+mod leader;
+mod numbers;
+mod openmetrics;
+mod pages;
+mod places;
+
+use std::fs::File;
+use std::net::SocketAddr;
+
+use crate::support::await_for;
+use crate::support::instance::Instance;
+use crate::support::scene::Scene;
+use client::address;
+
+const ANYWHERE: [&str; 2] = ["--listen", "127.0.0.1:0"];
+
+/// An instance on the scene's file that answers somewhere, and where.
+fn instance(scene: &Scene, name: &str, options: &[&str], script: &str) -> (Instance, SocketAddr) {
+    let one = scene
+        .run_on_file()
+        .args(["--identity", name])
+        .args(ANYWHERE)
+        .args(options)
+        .shell(script)
+        .start();
+    let at = address(&one);
+    (one, at)
+}
+
+/// A script that lasts until it is let go on, or asked to end.
+fn lasting(scene: &Scene, name: &str) -> String {
+    let go = scene.path(&format!("{name}.go"));
+    format!("while [ ! -e {} ]; do sleep 0.05; done", go.display())
+}
+
+/// The same, deaf to being asked to end from when [`await_deaf`] returns.
+fn deaf(scene: &Scene, name: &str) -> String {
+    let sign = scene.path(&format!("{name}.deaf"));
+    let lasting = lasting(scene, name);
+    format!("trap '' TERM; : > {}; {lasting}", sign.display())
+}
+
+fn await_deaf(scene: &Scene, name: &str) {
+    let sign = scene.path(&format!("{name}.deaf"));
+    let look = || sign.exists().then_some(());
+    await_for("the command to turn deaf", look, String::new);
+}
+
+fn let_go_on(scene: &Scene, name: &str) {
+    File::create(scene.path(&format!("{name}.go"))).expect("a file");
+}

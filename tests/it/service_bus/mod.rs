@@ -1,0 +1,161 @@
+//! `trafficcop work --service-bus` against a stand-in broker in this process, with real commands.
+//! Read as a specification: each test is one sentence of it, on a broker of its own.
+
+mod exclusive;
+mod failing;
+mod keeping;
+mod peer;
+mod refused;
+mod secrets;
+mod settling;
+mod stopping;
+mod tls;
+
+use std::time::Duration;
+
+use service_bus_stand_in::{
+    Broker, Counts, Event, Message, QueueSettings, Settings, View, Waiting,
+};
+
+use crate::support::PATIENCE;
+use crate::support::instance::{Finished, Instance, Run, assert_ended};
+use crate::support::scene::Scene;
+use crate::support::stopping::stopped_by;
+
+const STRING: &str = "AZURE_SERVICEBUS_CONNECTION_STRING";
+/// The queue of every test.
+const JOBS: &str = "jobs";
+const DEAD: &str = "jobs/$DeadLetterQueue";
+/// The shortest lock there is.
+const SHORT: Duration = Duration::from_secs(5);
+
+/// A broker with a queue, and a scene for the workers on it.
+struct Stage {
+    broker: Broker,
+    scene: Scene,
+}
+
+impl Stage {
+    /// With locks of this length.
+    fn with(lock: Duration) -> Stage {
+        Stage::of(
+            Settings::default(),
+            QueueSettings {
+                lock,
+                ..QueueSettings::default()
+            },
+        )
+    }
+
+    fn of(settings: Settings, queue: QueueSettings) -> Stage {
+        let broker = Broker::start(settings).expect("a broker");
+        broker.create(JOBS, queue);
+        Stage {
+            broker,
+            scene: Scene::new(),
+        }
+    }
+
+    /// One message with this text, locked for long.
+    fn one(text: &str) -> Stage {
+        let stage = Stage::with(Duration::from_secs(60));
+        stage.put(text);
+        stage
+    }
+
+    /// One message with this text, locked for as briefly as can be.
+    fn brief(text: &str) -> Stage {
+        let stage = Stage::with(SHORT);
+        stage.put(text);
+        stage
+    }
+
+    fn put(&self, text: &str) {
+        self.broker.put(JOBS, Message::data(text.as_bytes()));
+    }
+
+    /// A worker to be, on the queue.
+    fn worker(&self) -> Run<'_> {
+        self.worker_on(JOBS)
+    }
+
+    fn worker_on(&self, queue: &str) -> Run<'_> {
+        self.scene
+            .verb("work")
+            .args(["--service-bus", queue])
+            .env(STRING, self.broker.connection_string())
+    }
+
+    /// What a worker that was to take one message says of it.
+    fn once(&self, more: &[&str], script: &str) -> Finished {
+        self.worker()
+            .arg("--once")
+            .args(more)
+            .shell(script)
+            .finish()
+    }
+
+    fn counts(&self, address: &'static str) -> Counts {
+        self.broker.look(move |view| view.counts(address))
+    }
+
+    fn messages(&self, address: &'static str) -> Vec<Waiting> {
+        self.broker.look(move |view| view.messages(address))
+    }
+
+    /// Waits until something is seen.
+    #[track_caller]
+    fn wait<T: Send + 'static>(
+        &self,
+        what: &str,
+        look: impl FnMut(View<'_>) -> Option<T> + Send + 'static,
+    ) -> T {
+        let seen = self.broker.wait(PATIENCE, look);
+        seen.unwrap_or_else(|| panic!("waited in vain for {what}: {:?}", self.events()))
+    }
+
+    fn events(&self) -> Vec<Event> {
+        self.broker.look(|view| {
+            view.journal()
+                .iter()
+                .map(|entry| entry.event.clone())
+                .collect()
+        })
+    }
+
+    /// How many things of a kind happened.
+    fn count(&self, is: impl Fn(&Event) -> bool) -> usize {
+        self.events().iter().filter(|event| is(event)).count()
+    }
+
+    /// How many locks ended unsettled.
+    fn expired(&self) -> usize {
+        self.count(|event| matches!(event, Event::LockExpired { .. }))
+    }
+
+    /// How many messages were settled, whatever became of them.
+    fn settled(&self) -> usize {
+        self.count(|event| matches!(event, Event::Settled { .. }))
+    }
+
+    /// A worker with one message, whose command runs until it is killed.
+    fn deaf(&self) -> Instance {
+        let script = "trap '' TERM; echo runs >&2; while :; do sleep 1; done";
+        let running = self.worker().arg("--once").shell(script).start();
+        running.await_log("runs");
+        running
+    }
+
+    /// The queue holds so many messages that can be had now, none that is locked, and there are so
+    /// many dead ones.
+    #[track_caller]
+    fn assert_holds(&self, ready: usize, dead: usize) {
+        let counts = self.counts(JOBS);
+        assert_eq!(
+            (counts.ready, counts.locked, self.counts(DEAD).ready),
+            (ready, 0, dead),
+            "{:?}",
+            self.events()
+        );
+    }
+}

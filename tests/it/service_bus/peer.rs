@@ -1,0 +1,124 @@
+//! Microsoft's own Python client at both ends: what it sends is handled byte for byte, in spite of a
+//! worker that is killed, one that stands still and a network that is cut; and what was dead-lettered
+//! it reads, with reason, text, count and every byte.
+//!
+//! Needs `azure-servicebus` from PyPI in the Python that `TRAFFICCOP_TEST_PYTHON` names (python3 unless
+//! said). Where that is missing, and in CI, it is skipped, and says so.
+
+use std::process::Command;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use super::*;
+use crate::support::exclusive::judge;
+
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/service_bus/peer.py");
+
+/// Takes a message's number from its first byte: of ten, one is rejected, one always fails and the
+/// others succeed, after a while that is longer than a lock for some.
+const HANDLE: &str = "
+n=$(head -c 1 \"$TRAFFICCOP_MESSAGE_FILE\" | od -An -tu1 | tr -d ' ')
+cp \"$TRAFFICCOP_MESSAGE_FILE\" \"body-$n\"
+case $((n % 10)) in 3) status=65 beats=1;; 7) status=9 beats=1;; 5) status=0 beats=160;; *) status=0 beats=$n;; esac
+export TRAFFICCOP_TOKEN=$TRAFFICCOP_MESSAGE_ATTEMPT TRAFFICCOP_HOLDER=w
+exec \"$0\" \"$1\" m$n --every 50 --beats $beats --status $status";
+
+#[test]
+fn microsoft_s_client_sends_and_reads_what_was_dead_lettered() {
+    let python = std::env::var("TRAFFICCOP_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
+    let is_there = Command::new(&python)
+        .args(["-c", "import azure.servicebus"])
+        .output()
+        .is_ok_and(|output| output.status.success());
+    if std::env::var_os("CI").is_some() || !is_there {
+        println!(
+            "SKIPPED: {python} has no azure-servicebus (pip install azure-servicebus): not tried against Microsoft's client"
+        );
+        return;
+    }
+    let stage = Stage::with(SHORT);
+    let connection = stage.broker.connection_string();
+    let ask = |what: &str| {
+        let output = Command::new(&python)
+            .args([SCRIPT, what, &connection, JOBS])
+            .output()
+            .expect("Python");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{said}");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    ask("send");
+    assert_eq!(stage.counts(JOBS).ready, 50);
+    let journalist = crate::support::programs::journalist()
+        .to_str()
+        .expect("a path");
+    let journal = stage.scene.journal.path().to_str().expect("a path");
+    let start = || {
+        stage
+            .worker()
+            .args(["-j", "4", "--message", "file", "--max-attempts", "4"])
+            .args(["--retry-delay", "0s"])
+            .env("TMPDIR", stage.scene.directory())
+            .current_dir(stage.scene.directory())
+            .command(["sh", "-c", HANDLE, journalist, journal])
+            .start()
+    };
+    let workers = [start(), start(), start()];
+    for worker in &workers {
+        worker.await_log("completed");
+    }
+    workers[0].signal(Signal::SIGKILL);
+    workers[1].freeze();
+    stage.broker.cut();
+    // It stands still beyond its locks.
+    std::thread::sleep(SHORT + Duration::from_secs(1));
+    workers[1].signal(Signal::SIGCONT);
+    stage.broker.cut();
+    stage.wait("everything to be done", |view| {
+        let counts = view.counts(JOBS);
+        (counts.ready + counts.locked == 0).then_some(())
+    });
+    for worker in workers {
+        worker.signal(Signal::SIGTERM);
+        let _ended = worker.finish();
+    }
+    stage.scene.await_nobody();
+    assert_eq!(ask("left").trim(), "0");
+    let runs = judge(&stage.scene.journal.lines(), false);
+    assert_eq!(runs.len(), 50, "each was run");
+    let dead = ask("dead");
+    let mut numbers = Vec::new();
+    for line in dead.lines() {
+        let letter: Value = serde_json::from_str(line).expect("JSON");
+        let number = letter["number"].as_u64().expect("a number");
+        numbers.push(number);
+        assert_eq!(letter["whole"], true, "{line}");
+        let (reason, text) = match number % 10 {
+            3 => ("CommandRejected", "exit status 65"),
+            7 => ("CommandFailed", "exit status 9, attempt 4 of 4"),
+            // Its worker was killed, stood still or was cut off as often as that.
+            _ => continue,
+        };
+        if letter["reason"] == "TooManyAttempts" {
+            continue;
+        }
+        assert_eq!(letter["reason"], reason, "{line}");
+        assert_eq!(letter["description"], text, "{line}");
+        if number % 10 == 7 {
+            assert_eq!(letter["count"], 3, "{line}");
+        }
+    }
+    for number in (0..50).filter(|number| matches!(number % 10, 3 | 7)) {
+        assert!(numbers.contains(&number), "{number} is not there: {dead}");
+    }
+    // What a command had in its hands is what was sent.
+    for number in 0..50_u8 {
+        let size = [0, 1, 255, 4096, 65_536, 300_000][usize::from(number) % 6];
+        let mut sent = vec![number];
+        sent.extend((0..size).map(|at: u32| ((u32::from(number) + at * 7) % 256) as u8));
+        let path = stage.scene.path(&format!("body-{number}"));
+        assert!(std::fs::read(path).expect("it was run") == sent, "{number}");
+    }
+    eprintln!("{} dead letters:\n{dead}", numbers.len());
+}

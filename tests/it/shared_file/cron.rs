@@ -1,0 +1,59 @@
+//! Lines of cron: instances that look once and end, on a lock of this machine kept as on a shared
+//! drive.
+
+use super::*;
+
+fn line_of_cron(scene: &Scene) -> crate::support::instance::Finished {
+    let lock = scene.lock();
+    run(scene, &lock, "cron", &["--shared", "-n"])
+        .journalist("cron", &["--beats", "2"])
+        .finish()
+}
+
+#[test]
+fn lines_of_cron_get_control_one_lease_after_the_first_looked_and_not_before() {
+    let scene = Scene::new();
+    let one = instance(&scene, &scene.lock(), "one", &["--shared"], &[]);
+    scene.journal.await_tag(What::Beat, "one");
+    kill_both(one);
+    let first = Instant::now();
+    loop {
+        let begun = Instant::now();
+        let finished = line_of_cron(&scene);
+        if finished.ended == Ended::Code(0) {
+            break;
+        }
+        assert_eq!(finished.ended, Ended::Code(75), "{}", finished.stderr);
+        assert!(begun < first + LEASE + POLL + POLL, "{}", finished.stderr);
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    let start = scene.journal.await_tag(What::Start, "cron");
+    assert!(start.at >= (first + LEASE).as_nanos(), "{}", scene.journal);
+    assert_eq!(scene.journal.judge(), ["one", "cron"]);
+}
+
+#[test]
+fn a_line_of_cron_gets_what_was_released_at_once() {
+    let scene = Scene::new();
+    for _ in 0..3 {
+        let finished = line_of_cron(&scene);
+        assert_eq!(finished.ended, Ended::Code(0), "{}", finished.stderr);
+    }
+    assert_eq!(scene.journal.judge(), ["cron"; 3]);
+}
+
+#[test]
+fn a_line_of_cron_never_gets_what_is_renewed() {
+    let scene = Scene::new();
+    let one = instance(&scene, &scene.lock(), "one", &["--shared"], &HEARS);
+    scene.journal.await_tag(What::Beat, "one");
+    let first = Instant::now();
+    while Instant::now() < first + LEASE * 2 {
+        let finished = line_of_cron(&scene);
+        assert_eq!(finished.ended, Ended::Code(75), "{}", finished.stderr);
+        scene.journal.await_sign_of_life("one");
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    assert_not_stopped(&scene, "one");
+    drop(one);
+}

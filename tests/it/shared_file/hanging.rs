@@ -1,0 +1,206 @@
+//! A drive that does not answer: for less than a lease allows, for longer, and while it is asked for
+//! something else.
+
+use super::*;
+use crate::shared_file::drive::{Fate, OPENS, Op};
+
+#[test]
+fn a_drive_that_hangs_for_less_than_the_room_costs_nothing() {
+    let Some(drive) = Drive::new() else { return };
+    let (scene, view) = (Scene::new(), drive.mount());
+    let mut one = instance(&scene, &view.path("lock"), "one", &[], &HEARS);
+    scene.journal.await_tag(What::Beat, "one");
+    for _ in 0..2 {
+        // The last one may have been made late.
+        drive.await_renewal("lock");
+        let renewed = drive.await_renewal("lock");
+        view.hang();
+        let since = Instant::now();
+        await_life(&scene, "one", since, Duration::from_millis(6500));
+        assert_eq!(drive.greatest("lock"), renewed);
+        view.heal();
+    }
+    await_life(&scene, "one", Instant::now(), LEASE);
+    assert_not_stopped(&scene, "one");
+    let_end(&scene, "one");
+    assert_eq!(one.wait(), Ended::Code(0), "{}", one.stderr());
+    assert_eq!(scene.journal.judge(), ["one"]);
+    scene.await_nobody();
+}
+
+#[test]
+fn a_drive_that_hangs_past_the_lease_ends_the_tree_in_time_and_its_instance_competes_again() {
+    let Some(drive) = Drive::new() else { return };
+    let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
+    let mut one = instance(&scene, &here.path("lock"), "one", &[], &DEAF);
+    scene.journal.await_tag(What::Beat, "one/daemon");
+    let two = instance(&scene, &there.path("lock"), "two", &[], &[]);
+    two.await_log("standing by: one is in control");
+    drive.await_renewal("lock");
+    let renewed = Instant::now();
+    here.hang();
+    let first = scene.journal.await_tag(What::Start, "two");
+    let last = last_before(&scene, "one", u64::MAX);
+    assert!(last.at < (renewed + LEASE).as_nanos(), "{}", scene.journal);
+    let latest = renewed + LEASE + POLL;
+    assert!(first.at < latest.as_nanos(), "{}", scene.journal);
+    one.assert_running();
+    here.heal();
+    one.await_log("standing by: two is in control");
+    let_end(&scene, "two");
+    let again = scene.journal.await_line("a second tenure", |line| {
+        line.command() == "one" && line.token > first.token
+    });
+    assert!(again.at > first.at);
+    one.signal(Signal::SIGTERM);
+    one.wait();
+    assert!(!one.stderr().contains("overlap"), "{}", one.stderr());
+    assert_eq!(scene.journal.judge(), ["one", "two", "one"]);
+    scene.await_nobody();
+}
+
+#[test]
+fn an_answer_that_comes_after_the_lease_gives_nobody_control() {
+    let Some(drive) = Drive::new() else { return };
+    let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
+    let one = instance(&scene, &here.path("lock"), "one", &[], &[]);
+    scene.journal.await_tag(What::Beat, "one");
+    let two = instance(&scene, &there.path("lock"), "two", &[], &[]);
+    two.await_log("standing by: one is in control");
+    // The next renewal is executed, and its answer comes much later than that of all others.
+    here.switchboard().set(&[Op::Mkdir], None, Fate::Mute, 1);
+    here.await_caught(1);
+    here.hang();
+    let first = scene.journal.await_tag(What::Start, "two");
+    here.heal();
+    one.await_log("standing by: two is in control");
+    await_life(&scene, "two", Instant::now(), LEASE / 2);
+    assert!(first.at > last_before(&scene, "one", u64::MAX).at);
+    terminate(one);
+    terminate(two);
+    assert_eq!(scene.journal.judge(), ["one", "two"]);
+    scene.await_nobody();
+}
+
+#[test]
+fn terminate_ends_an_instance_whose_drive_hangs() {
+    let Some(drive) = Drive::new() else { return };
+    let (scene, view) = (Scene::new(), drive.mount());
+    let grace = ["--grace", "1s"];
+    let mut one = instance(&scene, &view.path("lock"), "one", &grace, &DEAF);
+    scene.journal.await_tag(What::Beat, "one/daemon");
+    view.hang();
+    view.await_caught(1);
+    let asked = Instant::now();
+    one.signal(Signal::SIGTERM);
+    one.wait();
+    let took = Instant::now().since(asked);
+    assert!(took < Duration::from_secs(13), "{took:?} {}", one.stderr());
+    scene.assert_no_tree();
+    // The guardian may be about to give the lock back for a while yet.
+    scene.await_nobody();
+    let took = Instant::now().since(asked);
+    assert!(took < Duration::from_secs(24), "{took:?} {}", one.stderr());
+}
+
+#[test]
+fn a_standby_whose_drive_hangs_is_ended_by_terminate() {
+    let Some(drive) = Drive::new() else { return };
+    let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
+    let one = instance(&scene, &here.path("lock"), "one", &[], &[]);
+    scene.journal.await_tag(What::Beat, "one");
+    let mut two = instance(&scene, &there.path("lock"), "two", &[], &[]);
+    two.await_log("standing by");
+    there.hang();
+    there.await_caught(1);
+    let asked = Instant::now();
+    two.signal(Signal::SIGTERM);
+    assert_eq!(two.wait(), TERM, "{}", two.stderr());
+    let took = Instant::now().since(asked);
+    assert!(took < Duration::from_secs(12), "{took:?} {}", two.stderr());
+    scene.journal.await_sign_of_life("one");
+    drop(one);
+}
+
+#[test]
+fn whoever_only_looks_is_answered_in_time_while_the_drive_hangs() {
+    let Some(drive) = Drive::new() else { return };
+    let (scene, view) = (Scene::new(), drive.mount());
+    let lock = view.path("lock");
+    let done = run(&scene, &lock, "one", &[]).command(["true"]).finish();
+    assert_eq!(done.ended, Ended::Code(0), "{}", done.stderr);
+    view.hang();
+    let verbs: [&[&str]; 5] = [
+        &["status"],
+        &["list"],
+        &["doctor"],
+        &["reset", "--all", "--yes"],
+        &["break", "--yes"],
+    ];
+    let begun = Instant::now();
+    let asked = verbs.map(|words| {
+        let verb = scene.verb(words[0]).arg("--file").arg(&lock);
+        (words[0], verb.args(&words[1..]).start())
+    });
+    for (verb, instance) in asked {
+        let finished = instance.finish();
+        let took = Instant::now().since(begun);
+        assert!(took < Duration::from_secs(12), "{verb}: {took:?}");
+        assert_ne!(
+            finished.ended,
+            Ended::Code(0),
+            "{verb}: {}",
+            finished.stdout
+        );
+        let said = format!("{}{}", finished.stdout, finished.stderr);
+        assert!(said.contains("answer"), "{verb}: {said}");
+    }
+    scene.await_nobody();
+}
+
+#[test]
+fn a_run_that_does_not_wait_is_answered_in_time_while_the_drive_hangs() {
+    let Some(drive) = Drive::new() else { return };
+    let (scene, view) = (Scene::new(), drive.mount());
+    let lock = view.path("lock");
+    let done = run(&scene, &lock, "one", &[]).command(["true"]).finish();
+    assert_eq!(done.ended, Ended::Code(0), "{}", done.stderr);
+    view.hang();
+    let begun = Instant::now();
+    let finished = run(&scene, &lock, "one", &["-n"])
+        .command(["true"])
+        .finish();
+    let took = Instant::now().since(begun);
+    assert!(
+        took < Duration::from_secs(10),
+        "{took:?} {}",
+        finished.stderr
+    );
+    assert_eq!(finished.ended, Ended::Code(69), "{}", finished.stderr);
+    scene.await_nobody();
+}
+
+#[test]
+fn opens_that_hang_for_longer_than_the_lease_stop_nothing() {
+    let Some(drive) = Drive::new() else { return };
+    let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
+    let mut one = instance(&scene, &here.path("lock"), "one", &[], &HEARS);
+    scene.journal.await_tag(What::Beat, "one");
+    let two = instance(&scene, &there.path("lock"), "two", &[], &[]);
+    two.await_log("standing by: one is in control");
+    for view in [&here, &there] {
+        view.set(&OPENS, Fate::Hang);
+    }
+    let since = Instant::now();
+    await_life(&scene, "one", since, LEASE * 5 / 2);
+    for view in [&here, &there] {
+        view.heal();
+    }
+    await_life(&scene, "one", Instant::now(), LEASE / 2);
+    assert_not_stopped(&scene, "one");
+    let_end(&scene, "one");
+    assert_eq!(one.wait(), Ended::Code(0), "{}", one.stderr());
+    scene.journal.await_tag(What::Start, "two");
+    terminate(two);
+    assert_eq!(scene.journal.judge(), ["one", "two"]);
+}

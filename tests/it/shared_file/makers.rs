@@ -1,0 +1,120 @@
+//! Makers that die: between the version and its record, with their machine, and long ago.
+
+use super::*;
+use crate::shared_file::drive::{Fate, Op};
+
+#[test]
+fn a_maker_that_dies_before_its_record_is_followed_after_the_longest_lease() {
+    let Some(drive) = Drive::new() else { return };
+    let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
+    let lock = here.path("lock");
+    let first = run(&scene, &lock, "first", &[]).command(["true"]).finish();
+    assert_eq!(first.ended, Ended::Code(0), "{}", first.stderr);
+    here.set(&[Op::Create, Op::Write], Fate::Hang);
+    let one = instance(&scene, &lock, "one", &[], &[]);
+    scene.journal.await_tag(What::Beat, "one");
+    assert_eq!((drive.greatest("lock"), drive.record("lock", 3)), (3, None));
+    kill_both(one);
+    let two = instance(&scene, &there.path("lock"), "two", &[], &[]);
+    two.await_log("standing by: another is in control");
+    let seen = Instant::now();
+    let first = scene.journal.await_tag(What::Start, "two");
+    let longest = Duration::from_secs(60);
+    assert!(first.at < (seen + longest + POLL).as_nanos());
+    assert!(first.at > (seen + longest - POLL).as_nanos());
+    terminate(two);
+    assert_eq!(scene.journal.judge(), ["one", "two"]);
+}
+
+#[test]
+fn a_holder_that_dies_with_its_machine_is_followed_within_a_lease_and_a_poll() {
+    let Some(drive) = Drive::new() else { return };
+    let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
+    let one = instance(&scene, &here.path("lock"), "one", &[], &[]);
+    scene.journal.await_tag(What::Beat, "one");
+    let two = instance(&scene, &there.path("lock"), "two", &[], &[]);
+    two.await_log("standing by: one is in control");
+    drive.await_renewal("lock");
+    let renewed = Instant::now();
+    kill_both(one);
+    let first = scene.journal.await_tag(What::Start, "two");
+    assert!(first.at < (renewed + LEASE + POLL).as_nanos());
+    assert!(first.at > (renewed + LEASE - POLL).as_nanos());
+    terminate(two);
+    assert_eq!(scene.journal.judge(), ["one", "two"]);
+}
+
+#[test]
+fn the_guardian_gives_back_what_a_dead_supervisor_had() {
+    let Some(drive) = Drive::new() else { return };
+    let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
+    let mut one = instance(&scene, &here.path("lock"), "one", &[], &DEAF);
+    scene.journal.await_tag(What::Beat, "one/daemon");
+    let two = instance(&scene, &there.path("lock"), "two", &[], &[]);
+    two.await_log("standing by: one is in control");
+    drive.await_renewal("lock");
+    let killed = Instant::now();
+    one.signal(Signal::SIGKILL);
+    let first = scene.journal.await_tag(What::Start, "two");
+    assert_eq!(one.wait(), KILL);
+    assert!(first.at < (killed + POLL + POLL).as_nanos());
+    terminate(two);
+    assert_eq!(scene.journal.judge(), ["one", "two"]);
+}
+
+#[test]
+fn a_supervisor_that_dies_while_the_drive_hangs_is_followed_within_a_lease_and_a_poll() {
+    let Some(drive) = Drive::new() else { return };
+    let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
+    let mut one = instance(&scene, &here.path("lock"), "one", &[], &DEAF);
+    scene.journal.await_tag(What::Beat, "one/daemon");
+    let two = instance(&scene, &there.path("lock"), "two", &[], &[]);
+    two.await_log("standing by: one is in control");
+    drive.await_renewal("lock");
+    let renewed = Instant::now();
+    here.hang();
+    one.signal(Signal::SIGKILL);
+    assert_eq!(one.wait(), KILL);
+    let first = scene.journal.await_tag(What::Start, "two");
+    assert!(first.at < (renewed + LEASE + POLL).as_nanos());
+    terminate(two);
+    assert_eq!(scene.journal.judge(), ["one", "two"]);
+    // The guardian does not wait for the drive for ever.
+    scene.await_nobody();
+}
+
+#[test]
+fn a_dead_guardian_ends_the_command_and_hands_over() {
+    let Some(drive) = Drive::new() else { return };
+    let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
+    let mut one = instance(&scene, &here.path("lock"), "one", &[], &DEAF);
+    scene.journal.await_tag(What::Beat, "one/daemon");
+    let two = instance(&scene, &there.path("lock"), "two", &[], &[]);
+    two.await_log("standing by: one is in control");
+    let guardian = nix::unistd::Pid::from_raw(one.guardian());
+    let killed = Instant::now();
+    nix::sys::signal::kill(guardian, Signal::SIGKILL).unwrap();
+    assert_eq!(one.wait(), Ended::Code(70), "{}", one.stderr());
+    let first = scene.journal.await_tag(What::Start, "two");
+    assert!(first.at < (killed + LEASE + POLL).as_nanos());
+    terminate(two);
+    assert_eq!(scene.journal.judge(), ["one", "two"]);
+}
+
+#[test]
+fn a_supervisor_that_stands_still_past_its_lease_is_too_late_for_its_tree() {
+    let Some(drive) = Drive::new() else { return };
+    let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
+    let one = instance(&scene, &here.path("lock"), "one", &[], &DEAF);
+    scene.journal.await_tag(What::Beat, "one/daemon");
+    let two = instance(&scene, &there.path("lock"), "two", &[], &[]);
+    two.await_log("standing by: one is in control");
+    one.freeze();
+    let first = scene.journal.await_tag(What::Start, "two");
+    one.signal(Signal::SIGCONT);
+    one.await_log("standing by: two is in control");
+    assert!(last_before(&scene, "one", u64::MAX).at < first.at);
+    terminate(one);
+    terminate(two);
+    assert_eq!(scene.journal.judge(), ["one", "two"]);
+}

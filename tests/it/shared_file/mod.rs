@@ -1,0 +1,114 @@
+//! Locks on drives that machines share: the store by itself, and instances of the program on a drive
+//! that hangs, fails, and gives old news.
+//!
+//! Read as a specification: each test is one sentence of it.
+
+mod drive;
+
+mod answers;
+mod cron;
+mod features;
+mod hanging;
+mod makers;
+mod store;
+
+use std::fs::File;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::support::instance::{Ended, Instance, Run};
+use crate::support::journal::{Line, What};
+use crate::support::scene::Scene;
+use drive::Drive;
+use nix::sys::signal::Signal;
+use trafficcop::clock::Instant;
+
+const TERM: Ended = Ended::Died(Signal::SIGTERM);
+const KILL: Ended = Ended::Died(Signal::SIGKILL);
+
+/// The lease of most instances here: renewed every 4 s, a drain in doubt after 9 s, killed after 11 s.
+const LEASE: Duration = Duration::from_secs(12);
+/// From one look of a standby to the next, and half a second of a busy machine.
+const POLL: Duration = Duration::from_millis(1500);
+
+/// An instance to be, for the lock at this path.
+fn run<'a>(scene: &'a Scene, lock: &Path, name: &str, options: &[&str]) -> Run<'a> {
+    scene
+        .run()
+        .env("XDG_RUNTIME_DIR", scene.directory())
+        .arg("--file")
+        .arg(lock)
+        .args(["--identity", name, "--lease", "12s", "--poll", "1s"])
+        .args(options)
+}
+
+/// An instance whose command writes into the journal until the file `NAME.done` appears.
+fn instance(
+    scene: &Scene,
+    lock: &Path,
+    name: &str,
+    options: &[&str],
+    command: &[&str],
+) -> Instance {
+    let done = scene.path(&format!("{name}.done"));
+    let mut words = vec!["--every", "50", "--until", done.to_str().unwrap()];
+    words.extend(command);
+    run(scene, lock, name, options)
+        .journalist(name, &words)
+        .start()
+}
+
+fn let_end(scene: &Scene, name: &str) {
+    File::create(scene.path(&format!("{name}.done"))).unwrap();
+}
+
+fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap()
+}
+
+/// Waits until this command has lived for so long after this moment, and nobody has asked it to end.
+fn await_life(scene: &Scene, tag: &str, since: Instant, span: Duration) {
+    let until = since.as_nanos() + nanos(span);
+    let what = format!("that {tag} lives {span:?} later");
+    let last = scene.journal.await_line(&what, |line| {
+        line.tag == tag && (line.at > until || line.what == What::Term)
+    });
+    assert_ne!(last.what, What::Term, "stopped\n{}", scene.journal);
+}
+
+/// Kills both processes of an instance, as a machine does that dies.
+fn kill_both(mut one: Instance) {
+    let guardian = one.guardian();
+    // It would end by itself as soon as it sees that its guardian is dead.
+    one.freeze();
+    for pid in [guardian, one.pid()] {
+        let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGKILL);
+    }
+    assert_eq!(one.wait(), KILL);
+}
+
+/// Asks it to end, and it ends by that.
+fn terminate(mut one: Instance) -> String {
+    one.signal(Signal::SIGTERM);
+    assert_eq!(one.wait(), TERM, "{}", one.stderr());
+    one.stderr()
+}
+
+/// The last line of this command before this moment.
+fn last_before(scene: &Scene, tag: &str, at: u64) -> Line {
+    let lines = scene.journal.lines().into_iter();
+    let of_it = |line: &Line| line.command() == tag && line.at < at;
+    lines.rev().find(of_it).expect("a line")
+}
+
+/// Nobody asked this command to end.
+fn assert_not_stopped(scene: &Scene, tag: &str) {
+    let lines = scene.journal.lines();
+    let asked = |line: &&Line| line.command() == tag && line.what == What::Term;
+    assert!(lines.iter().find(asked).is_none(), "{}", scene.journal);
+}
+
+/// A tree that does not end when it is asked to.
+const DEAF: [&str; 5] = ["--term", "ignore", "--daemon", "--children", "2"];
+/// A command that writes down that it was asked to end, and goes on.
+const HEARS: [&str; 2] = ["--term", "60000:9"];

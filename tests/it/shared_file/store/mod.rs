@@ -1,0 +1,247 @@
+//! The store by itself, against real directories. Two stores in one process exclude each other like
+//! two machines would: nothing of a lock belongs to a process.
+
+pub(crate) mod control;
+pub(crate) mod records;
+pub(crate) mod refused;
+pub(crate) mod versions;
+
+use std::fs;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use tempfile::TempDir;
+use trafficcop::clock::Instant;
+use trafficcop::core::{Failure, Grant, HolderInfo};
+use trafficcop::lease::LeaseStore;
+use trafficcop::lease::once::Task;
+use trafficcop::lease::record::Candidate;
+use trafficcop::lease::shared_file::{Config, SharedFile};
+
+use crate::support::await_for;
+
+const LEASE: Duration = Duration::from_secs(10);
+
+fn candidate(identity: &str) -> Candidate {
+    Candidate {
+        identity: identity.to_owned(),
+        host: "here".into(),
+        pid: std::process::id(),
+        command: "./job --all".into(),
+    }
+}
+
+fn open_with(path: &Path, identity: &str, task: Option<Task>) -> SharedFile {
+    SharedFile::open(Config {
+        path: path.to_owned(),
+        candidate: candidate(identity),
+        lease: LEASE,
+        task,
+        memory: None,
+        runtime: None,
+    })
+    .expect("a store")
+}
+
+fn open(path: &Path, identity: &str) -> SharedFile {
+    open_with(path, identity, None)
+}
+
+fn late() -> Instant {
+    Instant::now() + Duration::from_secs(120)
+}
+
+/// Far beyond what a loaded machine needs; a test that gets there has hung.
+async fn in_time<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(120), what)
+        .await
+        .expect("in time")
+}
+
+async fn acquire(store: &SharedFile) -> Grant {
+    in_time(store.acquire(late())).await.expect("control")
+}
+
+async fn refusal(store: &SharedFile) -> Failure {
+    in_time(store.acquire(late()))
+        .await
+        .expect_err("no control")
+}
+
+async fn renew(store: &SharedFile) {
+    in_time(store.renew(late())).await.expect("still ours");
+}
+
+async fn release(store: &SharedFile) {
+    in_time(store.release(late())).await.expect("to release");
+}
+
+async fn held(store: &SharedFile) -> HolderInfo {
+    match refusal(store).await {
+        Failure::Held(sight) => sight,
+        other => panic!("not held: {other:?}"),
+    }
+}
+
+/// It is refused for good, in these words.
+#[track_caller]
+fn assert_fatal(failure: &Failure, words: &str) {
+    let Failure::Fatal { why, denied: false } = failure else {
+        panic!("not refused: {failure:?}");
+    };
+    assert!(why.contains(words) && !why.contains('\n'), "{why}");
+}
+
+#[track_caller]
+fn assert_lost(failure: &Failure) {
+    assert!(matches!(failure, Failure::Lost { .. }), "{failure:?}");
+}
+
+#[track_caller]
+fn assert_doubt(failure: &Failure, words: &str) {
+    let Failure::Transient { why, .. } = failure else {
+        panic!("not a doubt: {failure:?}");
+    };
+    assert!(why.contains(words), "{why}");
+}
+
+fn temporary() -> (TempDir, PathBuf) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("lock");
+    (directory, path)
+}
+
+fn versions_of(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".versions");
+    name.into()
+}
+
+fn version_of(path: &Path, version: u64) -> PathBuf {
+    versions_of(path).join(format!("{version:020}"))
+}
+
+/// The versions that are there, in order.
+fn list(path: &Path) -> Vec<u64> {
+    let entries = fs::read_dir(versions_of(path)).expect("versions");
+    let names = entries.map(|entry| entry.expect("an entry").file_name());
+    let numbers = names.filter_map(|name| name.to_str()?.parse().ok());
+    let mut numbers: Vec<u64> = numbers.collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+/// A record by hand.
+struct Written {
+    version: u64,
+    state: &'static str,
+    lease_ms: u64,
+    tenure: u64,
+}
+
+impl Written {
+    fn new(version: u64, state: &'static str) -> Written {
+        Written {
+            version,
+            state,
+            lease_ms: 10_000,
+            tenure: version,
+        }
+    }
+
+    fn text(&self) -> String {
+        let Written {
+            version,
+            state,
+            lease_ms,
+            tenure,
+        } = self;
+        let line = format!(
+            "{{\"version\":{version},\"state\":\"{state}\",\"nonce\":\"{:032x}\",\
+             \"lease_ms\":{lease_ms},\"tenure\":{tenure},\"holder\":\"hand\",\"host\":\"h\",\
+             \"pid\":1,\"since\":\"2026-01-01T00:00:00Z\",\"command\":\"c\"}}",
+            7
+        );
+        checked(&line)
+    }
+
+    /// Into its version, which is made.
+    fn put(&self, path: &Path) {
+        put(path, self.version, self.text().as_bytes());
+    }
+
+    /// Into the lock's path.
+    fn put_hint(&self, path: &Path) {
+        let text = self.text();
+        fs::write(path, format!("{text:<8191}\n")).expect("a hint");
+    }
+}
+
+/// A record of this line, with its check.
+fn checked(line: &str) -> String {
+    let hash = line.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    format!("trafficcop shared lock 1\n{line}\n{hash:016x}\n")
+}
+
+/// Makes a version with these bytes as its record.
+fn put(path: &Path, version: u64, bytes: &[u8]) {
+    fs::create_dir_all(version_of(path, version)).expect("a version");
+    let record = record_of(path, version);
+    fs::create_dir_all(record.parent().expect("a directory")).expect("its place");
+    fs::write(record, bytes).expect("a record");
+}
+
+/// Where the record of a version lies.
+fn record_of(path: &Path, version: u64) -> PathBuf {
+    version_of(path, version - 1).join("next/record")
+}
+
+/// What a version's record says, when it is there.
+fn await_record(path: &Path, version: u64) -> serde_json::Value {
+    let file = record_of(path, version);
+    let read = || {
+        let text = fs::read_to_string(&file).ok()?;
+        serde_json::from_str(text.lines().nth(1)?).ok()
+    };
+    await_for("a record", read, || format!("{}", file.display()))
+}
+
+/// A small tmpfs; `None` after saying why this test cannot have it.
+struct Tmpfs(TempDir);
+
+impl Tmpfs {
+    fn mount(options: &str) -> Option<Tmpfs> {
+        let point = tempfile::tempdir().expect("a directory");
+        let (kind, flags) = (Some("tmpfs"), MsFlags::empty());
+        match mount(kind, point.path(), kind, flags, Some(options)) {
+            Ok(()) => Some(Tmpfs(point)),
+            Err(errno) => {
+                eprintln!("cannot run here: mounting a tmpfs: {errno}");
+                None
+            }
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn make_read_only(&self) {
+        let (nothing, flags) = (None::<&str>, MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY);
+        // Until it execs, the fork of a test beside has what we have open for writing.
+        let busy = Err(nix::errno::Errno::EBUSY);
+        let remount = || mount(nothing, self.0.path(), nothing, flags, nothing);
+        let done = || Some(remount()).filter(|done| *done != busy);
+        await_for("nobody to write there", done, String::new).expect("to remount it");
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        let _ = umount2(self.0.path(), MntFlags::MNT_DETACH);
+    }
+}

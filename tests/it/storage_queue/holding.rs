@@ -1,0 +1,183 @@
+//! A lock: renewed, lost, and in doubt.
+
+use super::*;
+
+#[tokio::test]
+async fn renewals_keep_a_message_from_others_far_beyond_its_first_lock() {
+    let scene = Scene::locking("x", 2);
+    let message = scene.take().await;
+    let end = message.t0 + Duration::from_secs(7);
+    let mut renewals = 0;
+    while Instant::now() < end {
+        let t0 = Instant::now();
+        message.lock.renew(later()).await.expect("renewed");
+        renewals += 1;
+        while Instant::now() < t0 + Duration::from_millis(1200) {
+            // Looked at only while it must be ours: a machine that was slow proves nothing.
+            let visible = scene.mailbox.visible();
+            if Instant::now() < t0 + Duration::from_secs(2) {
+                assert_eq!(visible, []);
+            }
+            // The pace of the looks.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+    assert!(renewals >= 2, "{renewals}");
+    // The newest receipt is the only one that does it.
+    let settled = message.lock.settle(&Settlement::Complete, later()).await;
+    settled.expect("completed");
+    assert_eq!(scene.mailbox.count(), 0);
+}
+
+#[tokio::test]
+async fn each_renewal_replaces_the_receipt() {
+    let scene = Scene::with("x");
+    let message = scene.take().await;
+    for _ in 0..5 {
+        message.lock.renew(later()).await.expect("renewed");
+    }
+    let settled = message.lock.settle(&Settlement::Complete, later()).await;
+    settled.expect("completed");
+    let receipts = scene.proxy.receipts();
+    assert_eq!(receipts.len(), 6);
+    let different: std::collections::BTreeSet<_> = receipts.iter().collect();
+    assert_eq!(different.len(), 6, "{receipts:?}");
+}
+
+#[tokio::test]
+async fn a_message_that_another_has_taken_is_lost_without_a_term() {
+    let scene = Scene::locking("x", 2);
+    let message = scene.take().await;
+    let theirs = scene.mailbox.await_take(60);
+    assert_eq!((theirs.count, &theirs.id), (2, &message.id));
+    assert_eq!(is_lost(message.lock.renew(later()).await), None);
+    for settlement in [
+        Settlement::Complete,
+        Settlement::Retry(Duration::ZERO),
+        Settlement::Release,
+        dead_letter(),
+    ] {
+        is_lost(message.lock.settle(&settlement, later()).await);
+    }
+    assert_eq!(scene.mailbox.count(), 1, "it is theirs");
+    assert!(!scene.mailbox.poison().exists());
+}
+
+#[tokio::test]
+async fn a_message_that_an_operator_deleted_is_lost() {
+    for delete in [Mailbox::clear, Mailbox::delete] {
+        let scene = Scene::with("x");
+        let message = scene.take().await;
+        delete(&scene.mailbox);
+        assert_eq!(is_lost(message.lock.renew(later()).await), None);
+        is_lost(message.lock.settle(&Settlement::Complete, later()).await);
+    }
+}
+
+#[tokio::test]
+async fn a_lock_that_ran_out_is_renewed_if_nobody_took_the_message() {
+    let scene = Scene::locking("x", 2);
+    let message = scene.take().await;
+    crate::support::await_for(
+        "the message to be visible",
+        || (!scene.mailbox.visible().is_empty()).then_some(()),
+        String::new,
+    );
+    message.lock.renew(later()).await.expect("renewed");
+    assert_eq!(scene.mailbox.take(60), None);
+}
+
+#[tokio::test]
+async fn a_renewal_that_never_arrived_is_doubt_and_the_next_one_ends_it() {
+    let scene = Scene::with("x");
+    let message = scene.take().await;
+    for fate in [
+        Fate::Swallow,
+        Fate::Answer(502, "text/html", "<html>"),
+        Fate::Refuse(503, "ServerBusy"),
+        Fate::Refuse(403, "AuthorizationFailure"),
+    ] {
+        let limit = if fate == Fate::Swallow {
+            soon()
+        } else {
+            later()
+        };
+        scene.proxy.next(Call::Update, fate);
+        is_transient(message.lock.renew(limit).await);
+        message.lock.renew(later()).await.expect("renewed");
+    }
+    let settled = message.lock.settle(&Settlement::Complete, later()).await;
+    settled.expect("completed");
+}
+
+#[tokio::test]
+async fn a_renewal_whose_answer_was_lost_loses_the_message_but_not_before_its_confirmed_end() {
+    let scene = Scene::with("x");
+    let message = scene.take().await;
+    let begin = Instant::now();
+    message.lock.renew(later()).await.expect("renewed");
+    let confirmed = Instant::now();
+    scene.proxy.next(Call::Update, Fate::LoseReply);
+    is_transient(message.lock.renew(later()).await);
+    let until = is_lost(message.lock.renew(later()).await).expect("a term");
+    let lock = scene.queue.lock_time();
+    assert!(
+        begin + lock <= until && until <= confirmed + lock,
+        "from the last renewal that was answered: {begin:?} {until:?} {confirmed:?}"
+    );
+    // Asked again, it says the same, and asks nobody.
+    let asked = scene.asked(Call::Update);
+    assert_eq!(is_lost(message.lock.renew(later()).await), Some(until));
+    assert_eq!(scene.asked(Call::Update), asked);
+    // Nothing can be settled without the receipt, and nobody else has it.
+    is_lost(message.lock.settle(&Settlement::Complete, later()).await);
+    assert_eq!(scene.asked(Call::DeleteMessage), 0);
+    assert_eq!(scene.mailbox.visible(), []);
+}
+
+#[tokio::test]
+async fn after_a_renewal_whose_answer_was_lost_nothing_is_settled_by_chance() {
+    for settlement in [
+        Settlement::Complete,
+        Settlement::Release,
+        Settlement::Retry(Duration::from_secs(1)),
+        dead_letter(),
+    ] {
+        let scene = Scene::with("x");
+        let message = scene.take().await;
+        scene.proxy.next(Call::Update, Fate::LoseReply);
+        is_transient(message.lock.renew(later()).await);
+        let until = is_lost(message.lock.settle(&settlement, later()).await);
+        assert!(until.is_some(), "{settlement:?}");
+        assert_eq!(scene.mailbox.count(), 1);
+        assert_eq!(scene.mailbox.visible(), []);
+        assert!(!scene.mailbox.poison().exists(), "{settlement:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_renewal_that_was_given_up_half_way_is_remembered() {
+    let scene = Scene::with("x");
+    let message = scene.take().await;
+    let renewal = message.lock.renew(later());
+    scene.give_up_half_way(Call::Update, renewal).await;
+    let until = is_lost(message.lock.renew(later()).await);
+    assert!(until.is_some(), "it is not known that anybody else has it");
+}
+
+#[tokio::test]
+async fn a_renewal_and_a_settlement_at_once_go_one_after_the_other() {
+    let scene = Scene::with("x");
+    let message = scene.take().await;
+    scene
+        .proxy
+        .next(Call::Update, Fate::DelayReply(Duration::from_millis(400)));
+    let complete = Settlement::Complete;
+    let (renewed, settled) = tokio::join!(
+        message.lock.renew(later()),
+        message.lock.settle(&complete, later())
+    );
+    renewed.expect("renewed");
+    settled.expect("completed");
+    assert_eq!(scene.mailbox.count(), 0);
+}

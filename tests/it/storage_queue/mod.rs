@@ -1,0 +1,152 @@
+//! The storage queue against a real (emulated) service, driven through the trait as the driver of
+//! `work` does it, with a network in between that fails on command.
+//!
+//! Read as a specification: each test is one sentence of it, on a queue of its own.
+
+mod aside;
+mod holding;
+mod settling;
+mod taking;
+
+use std::time::Duration;
+
+use trafficcop::azure::Account;
+use trafficcop::clock::Instant;
+use trafficcop::core::Failure;
+use trafficcop::queue::storage::{Config, Encoding, StorageQueue, Target};
+use trafficcop::queue::{Message, Queue, Settlement};
+
+use crate::support::azurite::{KEY, queue_string, queues};
+use crate::support::proxy::{Call, Fate, Proxy};
+use crate::support::queue::Mailbox;
+
+/// An account with this key whose queues are on this port.
+fn account(port: u16, key: &str) -> Account {
+    let string = queue_string(port, key);
+    let get = |name: &str| (name == "AZURE_STORAGE_CONNECTION_STRING").then(|| string.clone());
+    Account::resolve_queue(&get, false, None).expect("an account")
+}
+
+fn config(mailbox: &Mailbox, port: u16) -> Config {
+    Config {
+        target: Target::parse(&mailbox.name).expect("a target"),
+        account: account(port, KEY),
+        lock_time: Duration::from_secs(60),
+        encoding: Encoding::Auto,
+        max_body: 1 << 20,
+        poison: None,
+        create: false,
+    }
+}
+
+fn open(config: Config) -> StorageQueue {
+    StorageQueue::open(config).expect("a queue")
+}
+
+/// A queue with one message in it, and the way to it through a proxy.
+struct Scene {
+    mailbox: Mailbox,
+    proxy: Proxy,
+    queue: StorageQueue,
+}
+
+impl Scene {
+    fn with(text: &str) -> Scene {
+        Scene::locking(text, 60)
+    }
+
+    fn locking(text: &str, seconds: u64) -> Scene {
+        let mailbox = Mailbox::fresh();
+        mailbox.put(text);
+        let proxy = Proxy::before(queues().port);
+        let queue = open(Config {
+            lock_time: Duration::from_secs(seconds),
+            ..config(&mailbox, proxy.port)
+        });
+        Scene {
+            mailbox,
+            proxy,
+            queue,
+        }
+    }
+
+    /// Takes its message.
+    async fn take(&self) -> Message {
+        one(&self.queue).await
+    }
+
+    /// Drops a call as soon as the service has carried it out, before its answer comes.
+    async fn give_up_half_way(&self, call: Call, work: impl Future<Output = Result<(), Failure>>) {
+        let late = Fate::DelayReply(Duration::from_secs(4));
+        self.proxy.next(call, late);
+        let carried_out = async {
+            let done = || {
+                let log = self.proxy.log();
+                log.iter()
+                    .any(|seen| seen.call == call && seen.status.is_some())
+            };
+            while !done() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::select! {
+            said = work => panic!("it was answered: {said:?}"),
+            () = carried_out => {}
+        }
+    }
+
+    /// How often this was asked for.
+    fn asked(&self, call: Call) -> usize {
+        let log = self.proxy.log();
+        log.iter().filter(|seen| seen.call == call).count()
+    }
+}
+
+/// Takes the one message that is there.
+async fn one(queue: &StorageQueue) -> Message {
+    let mut messages = queue.take(1, later()).await.expect("taken");
+    assert_eq!(messages.len(), 1);
+    messages.remove(0)
+}
+
+/// A limit that is not meant to be met.
+fn later() -> Instant {
+    Instant::now() + Duration::from_secs(60)
+}
+
+/// A limit that is meant to be met.
+fn soon() -> Instant {
+    Instant::now() + Duration::from_millis(1500)
+}
+
+fn dead_letter() -> Settlement {
+    Settlement::DeadLetter {
+        reason: "CommandFailed".into(),
+        detail: "exit 3".into(),
+    }
+}
+
+#[track_caller]
+fn is_transient<T: std::fmt::Debug>(said: Result<T, Failure>) -> String {
+    match said {
+        Err(Failure::Transient { why, .. }) => why,
+        other => panic!("not in doubt: {other:?}"),
+    }
+}
+
+/// Lost, and until when it is nobody else's.
+#[track_caller]
+fn is_lost<T: std::fmt::Debug>(said: Result<T, Failure>) -> Option<Instant> {
+    match said {
+        Err(Failure::Lost { until, .. }) => until,
+        other => panic!("not lost: {other:?}"),
+    }
+}
+
+#[track_caller]
+fn is_fatal<T: std::fmt::Debug>(said: Result<T, Failure>, is_denied: bool) -> String {
+    match said {
+        Err(Failure::Fatal { why, denied }) if denied == is_denied => why,
+        other => panic!("not fatal (denied: {is_denied}): {other:?}"),
+    }
+}

@@ -1,0 +1,333 @@
+//! What the service manager is told, and what the command tells it through us.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::support::await_for;
+use crate::support::instance::{Ended, Instance, Run};
+use crate::support::scene::Scene;
+use crate::systemd::manager::Manager;
+
+/// An instance of the scene whose service manager this is.
+fn service<'a>(scene: &'a Scene, manager: &Manager, name: &str) -> Run<'a> {
+    scene
+        .run_on_file()
+        .args(["--identity", name])
+        .env("NOTIFY_SOCKET", &manager.path)
+        .env("RUNTIME_DIRECTORY", scene.directory())
+}
+
+/// A script that lasts until it is let go on.
+fn lasting(scene: &Scene, name: &str) -> String {
+    let go = scene.path(&format!("{name}.go"));
+    format!("while [ ! -e {} ]; do sleep 0.05; done", go.display())
+}
+
+fn let_go_on(scene: &Scene, name: &str) {
+    fs::write(scene.path(&format!("{name}.go")), "").expect("written");
+}
+
+#[test]
+fn it_is_ready_as_soon_as_it_stands_by_and_says_so_in_the_words_of_the_log() {
+    let scene = Scene::new();
+    let (one, two) = (Manager::at(&scene, "one"), Manager::at(&scene, "two"));
+    let mut holder = service(&scene, &one, "web1")
+        .shell(&lasting(&scene, "web1"))
+        .start();
+    let control = one.await_line("STATUS=in control, token 1");
+    assert!(one.await_line("READY=1") <= control);
+    let mut standby = service(&scene, &two, "web2").command(["true"]).start();
+    two.await_line("STATUS=standing by: web1 is in control, token 1");
+    two.await_line("READY=1");
+    let_go_on(&scene, "web1");
+    assert_eq!(holder.wait(), Ended::Code(0));
+    assert_eq!(standby.wait(), Ended::Code(0));
+    two.await_line("STATUS=in control, token 2");
+    for manager in [&one, &two] {
+        assert_eq!(manager.count("READY=1"), 1, "{:#?}", manager.said());
+        assert_eq!(manager.count("STOPPING=1"), 1, "{:#?}", manager.said());
+        assert_eq!(manager.count("MAINPID"), 0);
+        // Whoever has no watchdog is not fed.
+        assert_eq!(manager.count("WATCHDOG"), 0);
+    }
+}
+
+#[test]
+fn with_ready_held_it_is_ready_when_the_command_was_started() {
+    let scene = Scene::new();
+    let manager = Manager::at(&scene, "two");
+    let mut holder = scene.run_on_file().shell(&lasting(&scene, "web1")).start();
+    holder.await_log("in control");
+    let mut standby = service(&scene, &manager, "web2")
+        .args(["--ready", "held"])
+        .shell(&lasting(&scene, "web2"))
+        .start();
+    manager.await_line("STATUS=standing by");
+    assert_eq!(manager.count("READY=1"), 0);
+    let_go_on(&scene, "web1");
+    assert_eq!(holder.wait(), Ended::Code(0));
+    let control = manager.await_line("STATUS=in control");
+    assert!(manager.await_line("READY=1") > control);
+    let_go_on(&scene, "web2");
+    assert_eq!(standby.wait(), Ended::Code(0));
+}
+
+/// What a command finds there, once it has written it down.
+fn written(path: &Path) -> String {
+    await_for(
+        "the command to write",
+        || {
+            fs::read_to_string(path)
+                .ok()
+                .filter(|text| text.ends_with('\n'))
+        },
+        String::new,
+    )
+}
+
+#[test]
+fn the_command_has_a_socket_of_ours_and_says_there_that_it_is_ready() {
+    let scene = Scene::new();
+    let manager = Manager::at(&scene, "manager");
+    let found = scene.path("found");
+    let script = format!(
+        "printf '%s %s %s\\n' \"$NOTIFY_SOCKET\" \"${{WATCHDOG_USEC-none}}\" \"${{WATCHDOG_PID-none}}\" > {}; {}",
+        found.display(),
+        lasting(&scene, "job")
+    );
+    let mut instance = service(&scene, &manager, "web1")
+        .args(["--ready", "command"])
+        .env("WATCHDOG_USEC", "60000000")
+        .shell(&script)
+        .start();
+    let text = written(&found);
+    let words: Vec<&str> = text.split_whitespace().collect();
+    assert_eq!(
+        words[1..],
+        ["none", "none"],
+        "the watchdog is between systemd and us"
+    );
+    let socket = PathBuf::from(words[0]);
+    assert_ne!(socket, manager.path);
+    let directory = socket.parent().expect("a directory").to_owned();
+    let mode = fs::metadata(&directory)
+        .expect("there")
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o700);
+
+    manager.await_line("STATUS=in control");
+    assert_eq!(
+        manager.count("READY=1"),
+        0,
+        "the command has not said so yet"
+    );
+    let command = UnixDatagram::unbound().expect("a socket");
+    let say = |message: &[u8]| {
+        command.send_to(message, &socket).expect("heard");
+    };
+    say(b"STATUS=loading 3 of 7\nMAINPID=1\nWATCHDOG=trigger\nFDSTORE=1\nSTOPPING=1\n");
+    say(b"\xff\xfe\x00nonsense");
+    let shown = manager.await_line("STATUS=in control, token 1; the command: loading 3 of 7");
+    assert_eq!(manager.count("READY=1"), 0);
+    say(b"READY=1\nSTATUS=\n");
+    assert!(manager.await_line("READY=1") > shown);
+    for hidden in ["MAINPID", "FDSTORE", "STOPPING", "WATCHDOG=trigger"] {
+        assert_eq!(manager.count(hidden), 0, "{:#?}", manager.said());
+    }
+    let_go_on(&scene, "job");
+    assert_eq!(instance.wait(), Ended::Code(0));
+    assert!(!directory.exists(), "nothing is left behind");
+}
+
+#[test]
+fn hooks_and_the_standby_command_are_no_business_of_the_service_manager_s() {
+    let scene = Scene::new();
+    let manager = Manager::at(&scene, "manager");
+    let script = "echo ${NOTIFY_SOCKET-none} ${WATCHDOG_USEC-none}";
+    let finished = service(&scene, &manager, "web1")
+        .env("WATCHDOG_USEC", "60000000")
+        .args(["--on-acquire", script, "--on-lost", script])
+        .command(["true"])
+        .finish();
+    assert_eq!(
+        finished.stdout, "none none\nnone none\n",
+        "{}",
+        finished.stderr
+    );
+}
+
+#[test]
+fn without_a_service_manager_nothing_changes() {
+    let scene = Scene::new();
+    let finished = scene
+        .run_on_file()
+        .args(["--ready", "command"])
+        .shell("echo ${NOTIFY_SOCKET-none}")
+        .finish();
+    assert_eq!(finished.ended, Ended::Code(0));
+    assert_eq!(finished.stdout, "none\n");
+}
+
+fn fed(scene: &Scene, manager: &Manager, name: &str, pid: Option<&str>) -> Instance {
+    let mut run = service(scene, manager, name).env("WATCHDOG_USEC", "200000");
+    if let Some(pid) = pid {
+        run = run.env("WATCHDOG_PID", pid);
+    }
+    run.command(["sleep", "600"]).start()
+}
+
+#[test]
+fn the_watchdog_is_fed_while_supervisor_and_guardian_both_answer_and_not_otherwise() {
+    let scene = Scene::new();
+    let (first, second) = (Manager::at(&scene, "one"), Manager::at(&scene, "two"));
+    let mut holder = fed(&scene, &first, "web1", None);
+    first.await_times("WATCHDOG=1", 3);
+    holder.await_log("in control");
+    let mut standby = fed(&scene, &second, "web2", None);
+    second.await_line("STATUS=standing by");
+    second.await_times("WATCHDOG=1", 3);
+
+    // Nothing depends on a standby's guardian, but a supervisor without one is not sound.
+    let guardian = Pid::from_raw(standby.guardian());
+    kill(guardian, Signal::SIGSTOP).expect("ours");
+    crate::support::processes::await_stopped(guardian.as_raw());
+    // One may be on its way still. The other one's beat is the clock.
+    let before = second.count("WATCHDOG=1");
+    first.await_times("WATCHDOG=1", first.count("WATCHDOG=1") + 10);
+    let now = second.count("WATCHDOG=1");
+    assert!(now <= before + 1, "fed without a guardian");
+    kill(guardian, Signal::SIGCONT).expect("ours");
+    second.await_times("WATCHDOG=1", before + 3);
+    standby.assert_running();
+
+    for instance in [&mut standby, &mut holder] {
+        instance.signal(Signal::SIGTERM);
+        instance.wait();
+    }
+}
+
+#[test]
+fn a_watchdog_of_another_process_is_not_fed() {
+    let scene = Scene::new();
+    let (theirs, ours) = (Manager::at(&scene, "one"), Manager::at(&scene, "two"));
+    let mut other = fed(&scene, &theirs, "web1", Some("1"));
+    theirs.await_line("READY=1");
+    let mut fed = fed(&scene, &ours, "web2", None);
+    ours.await_times("WATCHDOG=1", 5);
+    assert_eq!(theirs.count("WATCHDOG"), 0);
+    for instance in [&mut fed, &mut other] {
+        instance.signal(Signal::SIGTERM);
+        instance.wait();
+    }
+}
+
+#[test]
+fn a_stop_is_told_once_and_asks_for_time_as_long_as_the_drain_takes() {
+    let scene = Scene::new();
+    let manager = Manager::at(&scene, "manager");
+    let deaf = format!("trap '' TERM; echo deaf; {}", lasting(&scene, "job"));
+    let mut instance = service(&scene, &manager, "web1").shell(&deaf).start();
+    await_for(
+        "the command to turn deaf",
+        || (instance.stdout() == "deaf\n").then_some(()),
+        String::new,
+    );
+    assert_eq!(manager.count("STOPPING=1"), 0);
+    assert_eq!(manager.count("EXTEND_TIMEOUT_USEC="), 0);
+    instance.signal(Signal::SIGTERM);
+    let stops = manager.await_line("STOPPING=1");
+    let status = manager.await_line("STATUS=stopping the command: SIGTERM received");
+    assert!(stops <= status);
+    // More than one: systemd forgets what it was asked for.
+    manager.await_times("EXTEND_TIMEOUT_USEC=20000000", 2);
+    instance.assert_running();
+    let_go_on(&scene, "job");
+    instance.wait();
+    manager.await_line("STATUS=stopped by SIGTERM");
+    assert_eq!(manager.count("STOPPING=1"), 1);
+}
+
+#[test]
+fn a_socket_that_is_gone_or_none_costs_one_line_and_nothing_else() {
+    let scene = Scene::new();
+    let gone = scene.path("gone").into_os_string();
+    for (socket, words) in [
+        (gone, "the service manager cannot be told anything"),
+        (
+            "vsock:2:1234".into(),
+            "NOTIFY_SOCKET=vsock:2:1234 cannot be used",
+        ),
+    ] {
+        let finished = scene
+            .run_on_file()
+            .env("NOTIFY_SOCKET", &socket)
+            .env("WATCHDOG_USEC", "20000")
+            .shell("sleep 0.3; exit 3")
+            .finish();
+        assert_eq!(finished.ended, Ended::Code(3), "{}", finished.stderr);
+        assert_eq!(
+            finished.stderr.matches(words).count(),
+            1,
+            "{}",
+            finished.stderr
+        );
+        assert_eq!(
+            finished.stderr.matches("warning: ").count(),
+            1,
+            "{}",
+            finished.stderr
+        );
+    }
+}
+
+#[test]
+fn a_service_manager_that_does_not_read_is_not_waited_for_and_learns_the_truth_later() {
+    let scene = Scene::new();
+    let manager = Manager::at(&scene, "manager");
+    manager.fill();
+    let mut instance = service(&scene, &manager, "web1")
+        .shell(&lasting(&scene, "job"))
+        .start();
+    instance.await_log("in control");
+    await_for(
+        "the command to run",
+        || scene.trees().first().map(|_| ()),
+        || instance.stderr(),
+    );
+    assert_eq!(manager.count("READY=1"), 0, "there was no room for it");
+    manager.await_line("READY=1");
+    manager.await_line("STATUS=in control");
+    let_go_on(&scene, "job");
+    assert_eq!(instance.wait(), Ended::Code(0));
+    assert_eq!(
+        instance.stderr().matches("warning: ").count(),
+        0,
+        "{}",
+        instance.stderr()
+    );
+}
+
+#[test]
+fn an_election_is_a_service_too() {
+    let scene = Scene::new();
+    let manager = Manager::at(&scene, "manager");
+    let mut instance = scene
+        .elect()
+        .arg("--file")
+        .arg(scene.lock())
+        .env("NOTIFY_SOCKET", &manager.path)
+        .env("WATCHDOG_USEC", "200000")
+        .start();
+    manager.await_line("READY=1");
+    manager.await_line("STATUS=in control");
+    manager.await_times("WATCHDOG=1", 2);
+    instance.signal(Signal::SIGTERM);
+    manager.await_line("STOPPING=1");
+    instance.wait();
+}

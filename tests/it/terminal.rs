@@ -1,0 +1,445 @@
+//! The built binary on a terminal, started from an interactive shell as a person would: job control,
+//! and the line that a standby keeps up to date.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+/// For what happens at once on a machine that is not starved.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The command: repeats what is typed, and says each interrupt that reaches it.
+const COMMAND: &str = r#"
+trap 'echo interrupted' INT
+echo ready
+while :; do
+    read -r line || continue
+    echo "got:$line"
+    if [ "$line" = quit ]; then exit 5; fi
+done
+"#;
+
+/// A shell in the foreground of a terminal of its own.
+struct Session {
+    shell: Child,
+    keys: File,
+    screen: Receiver<Vec<u8>>,
+    shown: String,
+    /// Up to where the screen has been looked at.
+    seen: usize,
+}
+
+impl Session {
+    fn begin() -> Session {
+        Session::on("xterm")
+    }
+
+    /// On a terminal of this kind, of 80 columns.
+    fn on(terminal: &str) -> Session {
+        let size = nix::pty::Winsize {
+            ws_row: 24,
+            ws_col: 80,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        let pty = crate::support::pty::open(Some(&size));
+        let mut quiet = nix::sys::termios::tcgetattr(&pty.slave).expect("a terminal");
+        quiet
+            .local_flags
+            .remove(nix::sys::termios::LocalFlags::ECHO);
+        nix::sys::termios::tcsetattr(&pty.slave, nix::sys::termios::SetArg::TCSANOW, &quiet)
+            .expect("a terminal");
+        let end = || Stdio::from(pty.slave.try_clone().expect("a descriptor"));
+        let mut command = Command::new("bash");
+        command
+            .args(["--norc", "--noprofile", "--noediting", "-i"])
+            .env("PS1", "")
+            .env("TERM", terminal)
+            .env_remove("PROMPT_COMMAND")
+            .stdin(end())
+            .stdout(end())
+            .stderr(end());
+        // SAFETY: system calls only; the dispositions are those of a login, not of whatever started
+        // the tests in its background.
+        unsafe {
+            command.pre_exec(|| {
+                for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP, libc::SIGTSTP] {
+                    libc::signal(signal, libc::SIG_DFL);
+                }
+                libc::setsid();
+                libc::ioctl(0, libc::TIOCSCTTY, 0);
+                Ok(())
+            });
+        }
+        let shell = command
+            .spawn()
+            .expect("these tests need bash as an interactive shell");
+        drop(pty.slave);
+        let keys = File::from(pty.master);
+        let mut output = keys.try_clone().expect("a descriptor");
+        let (to, screen) = channel();
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(length @ 1..) = output.read(&mut buffer) {
+                if to.send(buffer[..length].to_vec()).is_err() {
+                    return;
+                }
+            }
+        });
+        Session {
+            shell,
+            keys,
+            screen,
+            shown: String::new(),
+            seen: 0,
+        }
+    }
+
+    fn presses(&mut self, keys: &str) {
+        self.keys.write_all(keys.as_bytes()).expect("typed");
+    }
+
+    /// Ctrl-C. The empty line after it is for a shell that was about to read when the signal came:
+    /// it looks at its traps only when it has read.
+    fn interrupts(&mut self) {
+        self.presses("\x03");
+        self.presses("\n");
+        self.sees("interrupted");
+    }
+
+    /// Waits until this is shown, after what was waited for before.
+    fn sees(&mut self, text: &str) {
+        loop {
+            if let Some(at) = self.shown[self.seen..].find(text) {
+                self.seen += at + text.len();
+                return;
+            }
+            let Ok(bytes) = self.screen.recv_timeout(PATIENCE) else {
+                panic!("waited in vain for {text:?}; the screen:\n{}", self.shown);
+            };
+            self.shown.push_str(&String::from_utf8_lossy(&bytes));
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // Its jobs get a SIGHUP with the end of the terminal, and drain.
+        let _gone = self.shell.kill();
+        let _reaped = self.shell.wait();
+    }
+}
+
+fn a_job_under_control(contain: &str) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let script = directory.path().join("command");
+    std::fs::write(&script, COMMAND).expect("a script");
+    let lock = directory.path().join("lock");
+    let mut session = Session::begin();
+    session.presses(&format!(
+        "{} run -q --contain {contain} --file {} -- bash {}\n",
+        env!("CARGO_BIN_EXE_trafficcop"),
+        lock.display(),
+        script.display(),
+    ));
+    session.sees("ready");
+    session.presses("one\n");
+    session.sees("got:one");
+    session.interrupts();
+    // Ctrl-Z: the command stops, then we, and the shell has the terminal.
+    session.presses("\x1a");
+    session.sees("Stopped");
+    session.presses("echo shell-$((40+2))\n");
+    session.sees("shell-42");
+    session.presses("fg\n");
+    session.presses("two\n");
+    session.sees("got:two");
+    session.interrupts();
+    session.presses("quit\n");
+    session.sees("got:quit");
+    // The shell has the terminal again, and hears the command's status.
+    session.presses("echo status-$?\n");
+    session.sees("status-5");
+    assert_eq!(
+        session.shown.matches("interrupted").count(),
+        2,
+        "each Ctrl-C once:\n{}",
+        session.shown
+    );
+}
+
+#[test]
+fn a_command_on_a_terminal_is_a_job_like_any_other() {
+    a_job_under_control("none");
+}
+
+#[test]
+fn a_command_in_a_namespace_of_its_own_is_a_job_too() {
+    let probe = Command::new(env!("CARGO_BIN_EXE_trafficcop"))
+        .args(["run", "-q", "--contain", "pidns", "--file"])
+        .arg(tempfile::NamedTempFile::new().expect("a file").path())
+        .args(["--", "true"])
+        .status()
+        .expect("the binary runs");
+    if probe.success() {
+        a_job_under_control("pidns");
+    } else {
+        println!("CANNOT RUN HERE: no PID namespace is to be had ({probe})");
+    }
+}
+
+/// Takes the line back, wherever the cursor is in it.
+const ERASE: &str = "\r\x1b[K";
+
+/// Somebody else in control of this lock, until its stdin is closed.
+fn holder(lock: &std::path::Path) -> Child {
+    let mut holder = Command::new(env!("CARGO_BIN_EXE_trafficcop"))
+        .args(["run", "-q", "--identity", "web-one", "--file"])
+        .arg(lock)
+        .args(["--", "sh", "-c", "echo begun; read -r line || true"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    let mut begun = [0; 6];
+    let stdout = holder.stdout.as_mut().expect("piped");
+    stdout.read_exact(&mut begun).expect("it has control");
+    holder
+}
+
+fn stand_by(session: &mut Session, lock: &std::path::Path, options: &str) {
+    session.presses(&format!(
+        "{} run {options} --file {} -- echo in-$((40+2))\n",
+        env!("CARGO_BIN_EXE_trafficcop"),
+        lock.display(),
+    ));
+}
+
+#[test]
+fn a_standby_keeps_one_line_up_to_date_and_takes_it_back() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let lock = directory.path().join("lock");
+    let mut holder = holder(&lock);
+    let mut session = Session::begin();
+    stand_by(&mut session, &lock, "");
+    let line = "standing by for";
+    session.sees(&format!(
+        "{ERASE}trafficcop: {line} 0s: web-one holds it since "
+    ));
+    session.sees(&format!("{ERASE}trafficcop: {line} 1s"));
+    session.sees(&format!("{ERASE}trafficcop: {line} 2s"));
+    let shown: Vec<&str> = session.shown.split(ERASE).collect();
+    for line in &shown[1..] {
+        assert!(line.len() < 80 && !line.contains('\n'), "{line:?}");
+    }
+    drop(holder.stdin.take());
+    assert!(holder.wait().expect("it ends").success());
+    // Gone before anything else is said.
+    session.sees(ERASE);
+    session.sees("]: in control");
+    session.sees("in-42");
+    let after = session
+        .shown
+        .rsplit("in control")
+        .next()
+        .expect("it was said");
+    assert!(!after.contains(line), "{after:?}");
+}
+
+#[test]
+fn a_terminal_that_becomes_narrower_is_written_to_from_a_new_row() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let lock = directory.path().join("lock");
+    let mut holder = holder(&lock);
+    let mut session = Session::begin();
+    stand_by(&mut session, &lock, "");
+    session.sees(&format!("{ERASE}trafficcop: standing by for"));
+    session.sees("holds it since");
+    let narrow = nix::pty::Winsize {
+        ws_row: 24,
+        ws_col: 40,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    nix::ioctl_write_ptr_bad!(resize, nix::libc::TIOCSWINSZ, nix::pty::Winsize);
+    // SAFETY: a valid descriptor and a valid pointer.
+    unsafe {
+        resize(
+            std::os::fd::AsRawFd::as_raw_fd(&session.keys),
+            &raw const narrow,
+        )
+    }
+    .expect("a terminal");
+    session.sees("\r\ntrafficcop: standing by for");
+    let from = session.seen;
+    session.sees(ERASE);
+    let line = &session.shown[from..session.seen - ERASE.len()];
+    assert!(line.len() < 40, "{line:?}");
+    drop(holder.stdin.take());
+    assert!(holder.wait().expect("it ends").success());
+    session.sees("in-42");
+}
+
+#[test]
+fn ctrl_z_stops_a_standby_and_fg_brings_its_line_back() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let lock = directory.path().join("lock");
+    let mut holder = holder(&lock);
+    let mut session = Session::begin();
+    stand_by(&mut session, &lock, "");
+    let line = "trafficcop: standing by for";
+    session.sees(line);
+    session.presses("\x1a");
+    session.sees("Stopped");
+    let stopped = session.seen;
+    session.presses("echo shell-$((40+2))\n");
+    session.sees("shell-42");
+    // In the background the terminal is the shell's.
+    session.presses("bg\n");
+    session.presses("jobs; sleep 3; echo shell-$((40+3))\n");
+    session.sees("Running");
+    // The line would have been shown anew two or three times by now.
+    session.sees("shell-43");
+    assert!(
+        !session.shown[stopped..].contains(line),
+        "{:?}",
+        &session.shown[stopped..]
+    );
+    session.presses("fg\n");
+    session.sees(&format!("{ERASE}{line}"));
+    session.presses("\x1a");
+    session.sees("Stopped");
+    session.presses("fg\n");
+    session.sees(&format!("{ERASE}{line}"));
+    drop(holder.stdin.take());
+    assert!(holder.wait().expect("it ends").success());
+    session.sees(ERASE);
+    session.sees("]: in control");
+    session.sees("in-42");
+    session.presses("echo status-$?\n");
+    session.sees("status-0");
+}
+
+/// Waits until this file is there.
+fn awaits(file: &std::path::Path) {
+    let begun = std::time::Instant::now();
+    while !file.exists() {
+        assert!(begun.elapsed() < PATIENCE, "no {}", file.display());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The number of a process that writes it into this file.
+fn pid_in(file: &std::path::Path) -> i32 {
+    awaits(file);
+    let text = std::fs::read_to_string(file).expect("a number");
+    text.trim().parse().expect("a number")
+}
+
+/// Waits until there is no such process.
+fn awaits_end_of(pid: i32) {
+    let begun = std::time::Instant::now();
+    while nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), None).is_ok() {
+        assert!(begun.elapsed() < PATIENCE, "process {pid} is still there");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+impl Session {
+    /// The terminal is gone: its window was closed, or the line to it was cut.
+    fn vanishes(mut self) {
+        let nothing = File::options().write(true).open("/dev/null");
+        self.keys = nothing.expect("there is one");
+        // Whoever reads the screen has a descriptor, too, and reads until the end.
+        let _gone = self.shell.kill();
+        let _reaped = self.shell.wait();
+    }
+}
+
+/// Types the start of an instance whose number, and whose command's, are told in files.
+fn start_noted(session: &mut Session, directory: &std::path::Path, before: &str) {
+    let place = directory.display();
+    session.presses(&format!(
+        "{before} sh -c 'echo $$ > {place}/pid.new; mv {place}/pid.new {place}/pid; exec {} run --file {place}/lock -- \
+         sh -c \"echo \\$\\$ > {place}/command.new; mv {place}/command.new {place}/command; exec sleep 600\"'\n",
+        env!("CARGO_BIN_EXE_trafficcop"),
+    ));
+}
+
+#[test]
+fn a_holder_whose_terminal_vanishes_drains_and_gives_the_lock_back() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut session = Session::begin();
+    start_noted(&mut session, directory.path(), "");
+    let supervisor = pid_in(&directory.path().join("pid"));
+    let command = pid_in(&directory.path().join("command"));
+    session.vanishes();
+    awaits_end_of(command);
+    awaits_end_of(supervisor);
+    let mut next = holder(&directory.path().join("lock"));
+    drop(next.stdin.take());
+    assert!(next.wait().expect("it ends").success());
+}
+
+#[test]
+fn a_standby_whose_terminal_vanishes_ends_unless_hang_ups_are_ignored() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let lock = directory.path().join("lock");
+    let mut first = holder(&lock);
+    let mut session = Session::begin();
+    start_noted(&mut session, directory.path(), "");
+    session.sees("standing by for");
+    let standby = pid_in(&directory.path().join("pid"));
+    session.vanishes();
+    awaits_end_of(standby);
+    std::fs::remove_file(directory.path().join("pid")).expect("it was there");
+
+    // `nohup`, but with the line on the terminal.
+    let mut session = Session::begin();
+    start_noted(&mut session, directory.path(), "trap '' HUP;");
+    session.sees("standing by for");
+    let standby = pid_in(&directory.path().join("pid"));
+    session.vanishes();
+    drop(first.stdin.take());
+    assert!(first.wait().expect("it ends").success());
+    // It has nothing to write to any more, and takes over all the same.
+    let command = pid_in(&directory.path().join("command"));
+    let used = std::fs::read_to_string(format!("/proc/{standby}/stat")).expect("it lives");
+    let fields: Vec<&str> = used[used.rfind(')').expect("a name")..]
+        .split_whitespace()
+        .collect();
+    let ticks = |at: usize| fields[at].parse::<u64>().expect("a number");
+    assert!(
+        ticks(12) + ticks(13) < 500,
+        "it spins: {} ticks",
+        ticks(12) + ticks(13)
+    );
+    let end = nix::sys::signal::Signal::SIGTERM;
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(standby), end).expect("it is ours");
+    awaits_end_of(command);
+    awaits_end_of(standby);
+}
+
+#[test]
+fn a_terminal_that_cannot_take_a_line_back_and_a_log_for_programs_show_none() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let lock = directory.path().join("lock");
+    for (terminal, options, said) in [
+        ("dumb", "-w 3", "standing by: web-one is in control"),
+        ("xterm", "-w 3 --log json", "\"event\":\"standby\""),
+        ("xterm", "-w 3 -q", "control not obtained"),
+    ] {
+        let mut holder = holder(&lock);
+        let mut session = Session::on(terminal);
+        stand_by(&mut session, &lock, options);
+        session.sees(said);
+        session.presses("echo status-$?\n");
+        session.sees("status-75");
+        assert!(!session.shown.contains('\x1b'), "{:?}", session.shown);
+        drop(holder.stdin.take());
+        holder.wait().expect("it ends");
+    }
+}

@@ -1,0 +1,330 @@
+//! `--event-log` and `trafficcop timeline`, end to end: what instances write while they are killed,
+//! stopped and handed control, and what is made of it afterwards.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::support::await_for;
+use crate::support::instance::{Ended, Instance};
+use crate::support::journal::What;
+use crate::support::scene::Scene;
+
+fn instance(scene: &Scene, name: &str, log: &Path, options: &[&str]) -> Instance {
+    scene
+        .run_on_file()
+        .args(["--identity", name, "--event-log"])
+        .arg(log)
+        .args(options)
+        .journalist(name, &[])
+        .start()
+}
+
+fn timeline<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> Output {
+    Command::new(crate::support::programs::trafficcop())
+        .arg("timeline")
+        .args(args)
+        .stdin(Stdio::null())
+        .output()
+        .expect("the binary runs")
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn records(log: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(log).expect("a log");
+    let parsed = text
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"));
+    parsed.collect()
+}
+
+fn words(log: &Path, identity: &str) -> Vec<String> {
+    let records = records(log).into_iter();
+    let ours = records.filter(|record| record["identity"] == identity);
+    ours.map(|record| record["event"].as_str().expect("a word").to_owned())
+        .collect()
+}
+
+/// The one that has control, as soon as its command has written something and its log says that it
+/// runs: a process that is killed takes with it what its log's thread had not written yet.
+fn in_control(
+    scene: &Scene,
+    instances: &[(&'static str, Instance)],
+    logs: [&Path; 2],
+    tenures: usize,
+) -> &'static str {
+    let tag = await_for(
+        "the next tenure",
+        || {
+            let tenures_seen = scene.journal.tenures();
+            let last = tenures_seen.get(tenures - 1)?;
+            let told = logs.iter().any(|log| {
+                let text = std::fs::read_to_string(log).unwrap_or_default();
+                let token = format!("\"token\":{},", last.token);
+                let mut lines = text.lines();
+                lines.any(|line| line.contains("\"command-started\"") && line.contains(&token))
+            });
+            told.then(|| last.tag.clone())
+        },
+        || scene.journal.to_string(),
+    );
+    let found = instances.iter().find(|(name, _)| *name == tag);
+    found.expect("one of them").0
+}
+
+#[test]
+fn a_chaotic_run_on_a_file_comes_to_tenures_in_order_without_an_overlap() {
+    let scene = Scene::new();
+    let shared = scene.path("shared.events");
+    let own = scene.path("own.events");
+    let mut instances = vec![
+        ("one", instance(&scene, "one", &shared, &[])),
+        ("two", instance(&scene, "two", &shared, &[])),
+        ("three", instance(&scene, "three", &own, &[])),
+    ];
+    // Killed, asked to stop, killed: whoever has control.
+    for (round, signal) in [Signal::SIGKILL, Signal::SIGTERM, Signal::SIGKILL]
+        .into_iter()
+        .enumerate()
+    {
+        let name = in_control(&scene, &instances, [&shared, &own], round + 1);
+        let at = instances.iter().position(|(one, _)| *one == name).unwrap();
+        let (name, mut ended) = instances.remove(at);
+        ended.signal(signal);
+        assert_eq!(ended.wait(), Ended::Died(signal));
+        let log = if name == "three" { &own } else { &shared };
+        instances.push((name, instance(&scene, name, log, &[])));
+    }
+    in_control(&scene, &instances, [&shared, &own], 4);
+    for (_, mut instance) in instances {
+        instance.signal(Signal::SIGTERM);
+        instance.wait();
+    }
+    scene.await_nobody();
+    scene.journal.judge();
+
+    let picture = scene.path("control.svg");
+    let files = [shared.as_os_str(), own.as_os_str()];
+    let said = timeline(
+        ["--svg".as_ref(), picture.as_os_str()]
+            .into_iter()
+            .chain(files),
+    );
+    assert!(said.status.success(), "{}", stdout(&said));
+    // Whoever took over while the others were being stopped had a short tenure, too.
+    let json = timeline(["--json".as_ref()].into_iter().chain(files));
+    assert_eq!(json.status.code(), Some(0));
+    let json: Value = serde_json::from_slice(&json.stdout).expect("JSON");
+    assert_eq!(json["overlap"], false);
+    let lock = &json["locks"][0];
+    let tenures = lock["tenures"].as_array().expect("a list");
+    let tokens: Vec<u64> = tenures
+        .iter()
+        .map(|one| one["token"].as_u64().unwrap())
+        .collect();
+    assert!(tokens.len() >= 4, "{json:#}");
+    assert!(tokens.is_sorted_by(|one, next| one < next), "{json:#}");
+    let ends: Vec<&str> = tenures
+        .iter()
+        .map(|one| one["end"].as_str().unwrap())
+        .collect();
+    assert_eq!(ends[..3], ["unseen", "released", "unseen"], "{json:#}");
+    assert!(ends[3..].iter().all(|end| *end == "released"), "{json:#}");
+    assert_eq!(tenures[0]["known_by"], "next");
+    assert!(tenures[1]["cause"].as_str().unwrap().contains("SIGTERM"));
+    assert_eq!(lock["instances"].as_array().unwrap().len(), 3);
+    let text = stdout(&said);
+    assert!(text.ends_with("no overlap; 2 ends not seen\n"), "{text}");
+    let svg = std::fs::read_to_string(picture).expect("a picture");
+    assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
+    for name in ["one", "two", "three"] {
+        assert!(svg.contains(&format!(">{name}<")), "{name}");
+    }
+
+    // The same in one file, from stdin, with half a line at its end.
+    let mut both = std::fs::read(&own).unwrap();
+    both.extend(std::fs::read(&shared).unwrap());
+    both.extend(b"{\"v\":1,\"time\":\"20");
+    let piped = scene.path("both.events");
+    std::fs::write(&piped, both).unwrap();
+    let said = Command::new(crate::support::programs::trafficcop())
+        .args(["timeline", "-"])
+        .stdin(std::fs::File::open(&piped).unwrap())
+        .output()
+        .unwrap();
+    assert!(said.status.success());
+    let passed = "note: 1 line passed over that cannot be read";
+    assert!(stdout(&said).contains(passed), "{}", stdout(&said));
+}
+
+#[test]
+fn a_tenure_is_told_step_by_step_with_its_deadline() {
+    let scene = Scene::new();
+    let log = scene.path("events");
+    let options = ["--shared", "--lease", "12s", "-v", "--log", "json"];
+    let mut one = instance(&scene, "one", &log, &options);
+    one.await_log("\"event\":\"renewed\"");
+    one.signal(Signal::SIGTERM);
+    one.wait();
+    let all = words(&log, "one");
+    let steps: Vec<&str> = all
+        .iter()
+        .map(|word| &**word)
+        .filter(|word| *word != "renewed")
+        .collect();
+    assert_eq!(
+        steps,
+        [
+            "competing",
+            "holding",
+            "starting",
+            "command-started",
+            "draining",
+            "command-ended",
+            "tree-empty",
+            "released",
+            "done"
+        ]
+    );
+    let records = records(&log);
+    let deadline = |word: &str| {
+        let record = records.iter().find(|record| record["event"] == word);
+        let record = record.unwrap_or_else(|| panic!("no {word}: {all:?}"));
+        assert!(record["deadline"].as_str().unwrap() > record["time"].as_str().unwrap());
+        record["deadline_ns"].as_u64().unwrap()
+    };
+    assert!(deadline("renewed") > deadline("starting"));
+    for (number, record) in records.iter().enumerate() {
+        assert_eq!(record["seq"], number);
+        assert_eq!(record["pid"], one.pid());
+    }
+    // What the log says of it stands in the same words, in fields that are documented.
+    let documented: BTreeSet<&str> = trafficcop::report::FIELDS
+        .iter()
+        .map(|(name, _)| *name)
+        .collect();
+    let lines: Vec<Value> = one
+        .stderr()
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    for line in &lines {
+        for key in line.as_object().unwrap().keys() {
+            assert!(documented.contains(&**key), "{key}: {line}");
+        }
+    }
+    let line = |word: &str| lines.iter().find(|line| line["event"] == word).unwrap();
+    for word in ["holding", "renewed", "draining"] {
+        assert_eq!(line(word)["token"], 1, "{word}");
+        assert!(line(word)["left_ms"].as_u64().unwrap() > 0, "{word}");
+        assert!(line(word)["lock"].is_string());
+    }
+    assert_eq!(line("done")["exit"], 143);
+}
+
+#[test]
+fn a_forged_overlap_is_exit_status_1() {
+    let scene = Scene::new();
+    let log = scene.path("events");
+    let mut one = instance(&scene, "one", &log, &[]);
+    scene.journal.await_tag(What::Beat, "one");
+    one.signal(Signal::SIGTERM);
+    one.wait();
+    assert_eq!(timeline([&log]).status.code(), Some(0));
+    // Another that says the same of itself, with the next token.
+    let text = std::fs::read_to_string(&log).unwrap();
+    let forged = text
+        .replace("\"identity\":\"one\"", "\"identity\":\"two\"")
+        .replace("\"token\":1", "\"token\":2");
+    let other = scene.path("forged");
+    std::fs::write(&other, forged).unwrap();
+    let said = timeline([&log, &other]);
+    assert_eq!(said.status.code(), Some(1), "{}", stdout(&said));
+    assert!(stdout(&said).contains("OVERLAP"), "{}", stdout(&said));
+}
+
+#[test]
+fn what_is_no_event_log_is_said() {
+    let scene = Scene::new();
+    let empty = scene.path("empty");
+    std::fs::write(&empty, "nothing\n").unwrap();
+    let none: [PathBuf; 0] = [];
+    for (args, status, words) in [
+        (none.to_vec(), 64, "no event log"),
+        (
+            vec!["--skew".into(), "much".into(), empty.clone()],
+            64,
+            "--skew",
+        ),
+        (vec![scene.path("missing")], 69, "missing"),
+        (vec![empty.clone()], 69, "no event"),
+        (vec!["-".into()], 69, "no event"),
+    ] {
+        let said = timeline(&args);
+        let why = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert_eq!(said.status.code(), Some(status), "{args:?}: {why}");
+        assert!(why.contains(words) && why.lines().count() == 1, "{why}");
+    }
+}
+
+#[test]
+fn a_full_disk_under_the_event_log_costs_one_warning_and_no_control() {
+    let scene = Scene::new();
+    let mount = scene.path("mount");
+    std::fs::create_dir(&mount).unwrap();
+    let full = scene.run_on_file().with_tmpfs(&mount, 4).with_full(&mount);
+    for (run, log) in [
+        (full, mount.join("events")),
+        (scene.run_on_file(), "/dev/full".into()),
+    ] {
+        let finished = run
+            .arg("--event-log")
+            .arg(log)
+            .shell("sleep 0.2; exit 6")
+            .finish();
+        assert_eq!(finished.ended, Ended::Code(6), "{}", finished.stderr);
+        let warnings = finished
+            .stderr
+            .matches("cannot write the event log")
+            .count();
+        assert_eq!(warnings, 1, "{}", finished.stderr);
+    }
+}
+
+#[test]
+fn an_event_log_that_hangs_keeps_nobody_from_control_or_from_ending() {
+    let scene = Scene::new();
+    let fifo = scene.path("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let finished = scene
+        .run_on_file()
+        .arg("--event-log")
+        .arg(&fifo)
+        .shell("exit 6")
+        .finish();
+    assert_eq!(finished.ended, Ended::Code(6), "{}", finished.stderr);
+}
+
+#[test]
+fn a_standby_that_no_terminal_shows_has_no_thread_for_it() {
+    let scene = Scene::new();
+    let holder = instance(&scene, "one", &scene.path("one"), &[]);
+    scene.journal.await_tag(What::Beat, "one");
+    let second = scene.run_on_file().shell("true").start();
+    second.await_log("standing by");
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", second.pid())).unwrap();
+    let names: Vec<String> = tasks
+        .map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap_or_default())
+        .collect();
+    assert!(
+        !names.iter().any(|name| name.starts_with("standing-by")),
+        "{names:?}"
+    );
+    drop((holder, second));
+}

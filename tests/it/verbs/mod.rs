@@ -1,0 +1,151 @@
+//! The verbs that look at locks and intervene, on files and on Azurite: what they say, what they do,
+//! and what they must not do. Output is judged by its content, not by its layout.
+
+mod breaking;
+mod doctor;
+mod list;
+mod look;
+mod reset;
+mod secrets;
+mod slots;
+mod watch;
+
+use crate::support::azurite::{KEY, azurite, connection_string};
+use crate::support::instance::{Ended, Finished, Instance, Run};
+use crate::support::scene::Scene;
+use serde_json::Value;
+
+const STRING: &str = "AZURE_STORAGE_CONNECTION_STRING";
+
+/// What is told of a lock in JSON.
+const FIELDS: [&str; 13] = [
+    "command", "flaw", "held", "holder", "host", "lock", "name", "once", "pid", "seconds", "since",
+    "state", "token",
+];
+
+/// Where a lock lies, as arguments and environment.
+#[derive(Clone)]
+struct Place {
+    args: Vec<String>,
+    string: Option<String>,
+}
+
+impl Place {
+    fn file(scene: &Scene) -> Place {
+        Place::path(&scene.lock())
+    }
+
+    fn path(path: &std::path::Path) -> Place {
+        Place {
+            args: vec!["--file".into(), path.display().to_string()],
+            string: None,
+        }
+    }
+
+    fn blob(name: &str) -> Place {
+        Place::blob_at(name, azurite().port)
+    }
+
+    fn blob_at(name: &str, port: u16) -> Place {
+        Place {
+            args: vec!["--blob".into(), name.into()],
+            string: Some(connection_string(port)),
+        }
+    }
+
+    /// A verb on this lock.
+    fn verb<'a>(&self, scene: &'a Scene, verb: &str) -> Run<'a> {
+        let run = scene.verb(verb).args(&self.args);
+        match &self.string {
+            Some(string) => run.env(STRING, string),
+            None => run,
+        }
+    }
+
+    /// An instance that has control of it, as `identity`.
+    fn hold(&self, scene: &Scene, identity: &str, script: &str) -> Instance {
+        let run = self.verb(scene, "run").args(["--identity", identity]);
+        let instance = run.args(["--grace", "60s"]).shell(script).start();
+        instance.await_log("in control");
+        instance
+    }
+
+    /// The same, with a command that is deaf to SIGTERM by now.
+    fn hold_stubbornly(&self, scene: &Scene) -> Instance {
+        let deaf = scene.path("deaf");
+        let script = format!(
+            "trap '' TERM; : >'{}'; while :; do sleep 0.05; done",
+            deaf.display()
+        );
+        let holder = self.hold(scene, "web1", &script);
+        crate::support::await_for(
+            "the command to be deaf",
+            || deaf.exists().then_some(()),
+            String::new,
+        );
+        holder
+    }
+
+    /// What `status --json` says.
+    fn status(&self, scene: &Scene) -> Value {
+        let finished = self.verb(scene, "status").arg("--json").finish();
+        let told: Value = json(&finished);
+        let held = told["held"].as_bool().expect("a boolean");
+        let status = i32::from(!held);
+        assert_eq!(finished.ended, Ended::Code(status), "{finished:?}");
+        told
+    }
+
+    /// Waits until `status` says this state.
+    fn await_state(&self, scene: &Scene, state: &str) -> Value {
+        crate::support::await_for(
+            &format!("status to say {state}"),
+            || Some(self.status(scene)).filter(|told| told["state"] == state),
+            || self.status(scene).to_string(),
+        )
+    }
+}
+
+fn json(finished: &Finished) -> Value {
+    serde_json::from_str(&finished.stdout).unwrap_or_else(|why| panic!("{why}: {finished:?}"))
+}
+
+/// This has the fields of a lock, each and no other.
+#[track_caller]
+fn assert_whole(lock: &Value) {
+    let fields = lock.as_object().expect("an object").keys();
+    assert!(fields.eq(FIELDS), "{lock}");
+}
+
+/// It ended with this status and said all of this on stdout, and no secret anywhere.
+fn said(finished: &Finished, status: i32, words: &[&str]) {
+    assert_eq!(finished.ended, Ended::Code(status), "{finished:?}");
+    for word in words {
+        assert!(
+            finished.stdout.contains(word),
+            "no {word:?} in {finished:?}"
+        );
+    }
+    no_secret(finished);
+}
+
+/// It was refused with this status, in one line on stderr that has all of this in it.
+fn refused(finished: &Finished, status: i32, words: &[&str]) {
+    assert_eq!(finished.ended, Ended::Code(status), "{finished:?}");
+    let lines: Vec<&str> = finished.stderr.lines().collect();
+    let [line] = lines[..] else {
+        panic!("not one line that says why: {finished:?}");
+    };
+    assert!(line.starts_with("trafficcop: error: "), "{line}");
+    for word in words {
+        assert!(line.contains(word), "no {word:?} in {line}");
+    }
+    no_secret(finished);
+}
+
+fn no_secret(finished: &Finished) {
+    let all = format!("{}{}", finished.stdout, finished.stderr);
+    for secret in [KEY, "sig="] {
+        assert!(!all.contains(secret), "a secret is shown: {all}");
+    }
+}

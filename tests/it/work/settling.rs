@@ -1,0 +1,270 @@
+//! What becomes of a message: every row of the table.
+
+use nix::sys::signal::Signal;
+
+use super::*;
+use crate::support::proxy::{Call, Fate, Proxy};
+
+#[test]
+fn a_message_whose_command_succeeds_is_gone() {
+    let (scene, mailbox) = with("x");
+    let done = once(&scene, &mailbox, &[], "exit 0");
+    assert_ended(&done, 0, "completed, attempt 1, exit 0");
+    assert_eq!(mailbox.count(), 0);
+    assert!(!mailbox.poison().exists());
+}
+
+#[test]
+fn a_status_of_dead_letter_exit_puts_it_aside_as_it_was() {
+    let (scene, mailbox) = with("a <b> & c");
+    let done = once(&scene, &mailbox, &[], "exit 65");
+    assert_ended(&done, 65, "dead-lettered, attempt 1, exit 65");
+    let letter = poisoned(&mailbox);
+    assert_eq!(letter.text, "a <b> & c");
+    assert!(letter.expires.contains("9999"), "{}", letter.expires);
+}
+
+#[test]
+fn any_other_status_and_a_signal_bring_it_back_after_the_delay() {
+    for (script, ended) in [
+        ("exit 3", Ended::Code(3)),
+        ("exit 75", Ended::Code(75)),
+        ("kill -9 $$", Ended::Died(Signal::SIGKILL)),
+    ] {
+        let (scene, mailbox) = with("x");
+        let done = once(&scene, &mailbox, &[], script);
+        assert_eq!(done.ended, ended, "{}", done.stderr);
+        assert!(done.stderr.contains("retried"), "{}", done.stderr);
+        // It stays away for an hour.
+        assert_eq!((mailbox.count(), mailbox.visible()), (1, vec![]));
+    }
+}
+
+#[test]
+fn it_comes_again_with_the_next_attempt_and_on_the_last_is_put_aside() {
+    let (scene, mailbox) = with("x");
+    let done = worker(&scene, &mailbox)
+        .args([
+            "--max-attempts",
+            "3",
+            "--retry-delay",
+            "1s",
+            "--max-messages",
+            "3",
+        ])
+        .shell("echo $TRAFFICCOP_MESSAGE_ATTEMPT of $TRAFFICCOP_MESSAGE_MAX_ATTEMPTS; exit 9")
+        .finish();
+    assert_ended(&done, 0, "CommandFailed (exit status 9, attempt 3 of 3)");
+    assert_eq!(done.stdout, "1 of 3\n2 of 3\n3 of 3\n");
+    assert_eq!(poisoned(&mailbox).text, "x");
+}
+
+#[test]
+fn a_command_that_takes_too_long_is_stopped_and_has_failed() {
+    let (scene, mailbox) = with("x");
+    let limits = ["--timeout", "1s", "--kill-after", "1s"];
+    // It ignores what it is asked, and then says that all is well.
+    let done = once(
+        &scene,
+        &mailbox,
+        &limits,
+        "trap 'sleep 60' TERM; sleep 60 & wait; exit 0",
+    );
+    assert!(
+        done.stderr.contains("retried") && done.stderr.contains("CommandTimedOut"),
+        "{}",
+        done.stderr
+    );
+    assert_eq!(done.ended, Ended::Died(Signal::SIGKILL));
+    let (scene, mailbox) = with("x");
+    let done = once(
+        &scene,
+        &mailbox,
+        &["--timeout", "1s"],
+        "trap 'exit 0' TERM; sleep 60 & wait",
+    );
+    assert_ended(&done, 70, "CommandTimedOut");
+    assert_eq!((mailbox.count(), mailbox.visible()), (1, vec![]));
+    scene.await_nobody();
+}
+
+#[test]
+fn a_command_that_cannot_be_started_costs_the_message_nothing() {
+    let (scene, mailbox) = with("x");
+    let script = scene.path("script");
+    std::fs::write(&script, "#!/nowhere/at/all\n").unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&script, mode).unwrap();
+    let done = worker(&scene, &mailbox).command([&script]).finish();
+    assert_ended(&done, 127, "released, attempt 1");
+    assert_eq!(mailbox.visible().len(), 1, "visible at once");
+    // What can be seen before is seen before anything is taken.
+    for (command, code) in [("no-such-command", 127), ("/etc/passwd", 126)] {
+        let done = worker(&scene, &mailbox).command([command]).finish();
+        assert_ended(&done, code, "cannot be started");
+    }
+    assert_eq!(mailbox.await_take(60).count, 2, "taken once before");
+}
+
+#[test]
+fn what_was_taken_too_often_or_cannot_be_read_is_put_aside_without_running_anything() {
+    let never = "touch never";
+    for (text, more, reason) in [
+        ("not base64!", &["--encoding", "base64"][..], "NotBase64"),
+        ("too long for this", &["--max-body", "4"][..], "TooLarge"),
+        (
+            "taken twice",
+            &["--max-attempts", "2"][..],
+            "TooManyAttempts",
+        ),
+    ] {
+        let (scene, mailbox) = with(text);
+        for _ in 0..2 {
+            mailbox.await_take(1);
+        }
+        let done = worker(&scene, &mailbox)
+            .args(["--idle-exit", "4s"])
+            .args(more)
+            .current_dir(scene.directory())
+            .shell(never)
+            .finish();
+        assert_ended(&done, 0, "dead-lettered, attempt 3");
+        assert!(done.stderr.contains(reason), "{reason}: {}", done.stderr);
+        assert!(!scene.path("never").exists());
+        assert_eq!(poisoned(&mailbox).text, text);
+    }
+}
+
+#[test]
+fn a_message_that_cannot_be_put_aside_is_not_run_and_after_five_the_worker_leaves() {
+    let (scene, mailbox) = with("0");
+    for text in ["1", "2", "3", "4", "5"] {
+        mailbox.put(text);
+    }
+    for _ in 0..6 {
+        mailbox.await_take(1);
+    }
+    let proxy = Proxy::before(queues().port);
+    for _ in 0..5 {
+        proxy.next(
+            Call::Put,
+            Fate::Refuse(403, "AuthorizationPermissionMismatch"),
+        );
+    }
+    let done = worker_at(&scene, &mailbox, proxy.port)
+        .args(["--max-attempts", "1", "--lock-time", "60s"])
+        .current_dir(scene.directory())
+        .shell("touch never")
+        .finish();
+    assert_ended(&done, 69, "unsettled");
+    assert!(!scene.path("never").exists());
+    assert_eq!(mailbox.count(), 6, "nothing was lost");
+}
+
+#[test]
+fn a_settlement_that_is_not_answered_is_asked_for_again_and_then_unconfirmed() {
+    let (scene, mailbox) = with("x");
+    let proxy = Proxy::before(queues().port);
+    proxy.next(Call::DeleteMessage, Fate::Answer(503, "text/plain", "busy"));
+    let done = worker_at(&scene, &mailbox, proxy.port)
+        .arg("--once")
+        .shell("exit 0")
+        .finish();
+    assert_ended(&done, 0, "completed");
+    let (scene, mailbox) = with("x");
+    for _ in 0..100 {
+        proxy.next(Call::DeleteMessage, Fate::Answer(503, "text/plain", "busy"));
+    }
+    let done = worker_at(&scene, &mailbox, proxy.port)
+        .args(["--once", "--lock-time", "5s"])
+        .shell("exit 0")
+        .finish();
+    assert_ended(&done, 70, "unconfirmed");
+    assert_eq!(mailbox.await_take(60).count, 2, "it comes again");
+}
+
+#[test]
+fn a_lock_that_is_lost_or_in_doubt_ends_the_command_and_settles_nothing() {
+    // Somebody deletes it: definitely lost.
+    let (scene, mailbox) = with("x");
+    let running = worker(&scene, &mailbox)
+        .args(["--once", "--lock-time", "4s"])
+        .shell("echo runs >&2; sleep 600")
+        .start();
+    running.await_log("runs");
+    mailbox.clear();
+    let done = running.finish();
+    // Nobody can know that it was not another worker who had it, and deleted it.
+    assert_ended(&done, 71, "lost, attempt 1");
+    scene.await_nobody();
+    // Nobody answers: in doubt.
+    let (scene, mailbox) = with("x");
+    let proxy = Proxy::before(queues().port);
+    let running = worker_at(&scene, &mailbox, proxy.port)
+        .args(["--once", "--lock-time", "4s"])
+        .shell("echo runs >&2; sleep 600")
+        .start();
+    running.await_log("runs");
+    proxy.set(crate::support::proxy::Mode::Freeze);
+    let done = running.finish();
+    assert_ended(&done, 70, "LockInDoubt");
+    scene.await_nobody();
+    proxy.set(crate::support::proxy::Mode::Pass);
+    assert_eq!(mailbox.await_take(60).count, 2);
+    let deletes = proxy.log();
+    let deletes = deletes
+        .iter()
+        .filter(|seen| seen.call == Call::DeleteMessage);
+    assert_eq!(deletes.count(), 0);
+}
+
+#[test]
+fn no_queue_and_a_wrong_key_have_their_statuses() {
+    let scene = Scene::new();
+    let none = Mailbox::named("there-is-none");
+    let done = worker(&scene, &none).command(["true"]).finish();
+    assert_ended(&done, 66, "no such queue");
+    let done = worker(&scene, &none).args(["--create", "--idle-exit", "0s"]);
+    assert_ended(&done.command(["true"]).finish(), 0, "--idle-exit");
+    assert!(none.exists());
+    let wrong = KEY.replace("Eby8", "AAAA");
+    let done = worker(&scene, &none)
+        .env(CONNECTION, queue_string(queues().port, &wrong))
+        .command(["true"])
+        .finish();
+    assert_eq!(done.ended, Ended::Code(77), "{}", done.stderr);
+    assert!(!done.stderr.contains(&wrong));
+}
+
+#[test]
+fn a_command_that_ends_while_its_lock_is_being_renewed_is_completed() {
+    let (scene, mailbox) = with("x");
+    let (proxy, go) = (Proxy::before(queues().port), scene.path("go"));
+    // The first one is the question at the start whether messages may be renewed.
+    for seconds in [0, 4] {
+        let late = Fate::DelayReply(std::time::Duration::from_secs(seconds));
+        proxy.next(Call::Update, late);
+    }
+    let running = worker_at(&scene, &mailbox, proxy.port)
+        .args(["--once", "--lock-time", "60s", "--renew-at", "10%"])
+        .shell(&format!(
+            "echo runs >&2; while [ ! -e {} ]; do sleep 0.05; done",
+            go.display()
+        ))
+        .start();
+    // Carried out, and not yet answered.
+    let renewals = || {
+        let log = proxy.log();
+        let updates = log.iter().filter(|seen| seen.call == Call::Update);
+        updates.filter(|seen| seen.status == Some(204)).count()
+    };
+    crate::support::await_for(
+        "a renewal",
+        || (renewals() > 0).then_some(()),
+        || running.stderr(),
+    );
+    std::fs::write(&go, "").unwrap();
+    let done = running.finish();
+    assert_ended(&done, 0, "completed, attempt 1, exit 0");
+    assert_eq!(mailbox.count(), 0, "its receipt was in the answer");
+}
