@@ -15,6 +15,8 @@ mod bad_input;
 mod blob_store;
 mod check;
 mod contain;
+// The pages are those of the whole program.
+#[cfg(all(feature = "entra", feature = "http", feature = "service-bus"))]
 mod documents;
 mod elect;
 #[cfg(feature = "entra")]
