@@ -83,6 +83,10 @@ pub fn break_lease(typed: &args::Break) -> anyhow::Result<ExitAction> {
             "the lease has ended meanwhile: nothing was broken\n",
             ExitAction::Status(exit::NOT_BROKEN),
         ),
+        Broken::Overtaken => answer(
+            "its holder renewed it each time: nothing was broken; try again\n",
+            ExitAction::Status(exit::NOT_BROKEN),
+        ),
         Broken::Changed => answer(
             "the lock has changed hands meanwhile: nothing was broken; look again\n",
             ExitAction::Status(exit::NOT_BROKEN),
@@ -126,13 +130,12 @@ async fn on_drive(
     let by = format!("{}-{} (break)", here.host, here.pid);
     let record = seen.record.clone().unwrap_or_default();
     let period = period.map(|seconds| Duration::from_secs(seconds.into()));
-    let mut broken = Broken::Changed;
-    for _ in 0..LOOKS {
+    // Its holder writes every few seconds, and what we write takes as long as the drive takes for it.
+    let end = Instant::now() + LIMIT * 3;
+    let mut broken = Broken::Overtaken;
+    while broken == Broken::Overtaken && Instant::now() < end {
         let limit = Instant::now() + LIMIT;
         broken = file.break_lease(&record, period, &by, limit).await?;
-        if broken != Broken::Changed {
-            break;
-        }
     }
     Ok(broken)
 }

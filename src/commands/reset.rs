@@ -154,7 +154,7 @@ async fn by_force(
     let rest = match attempt(blob, seen, None).await? {
         Broken::Within(rest) => rest,
         Broken::Free => Duration::ZERO,
-        Broken::Changed => return Ok(ResetResult::Held),
+        Broken::Changed | Broken::Overtaken => return Ok(ResetResult::Held),
     };
     let give_up_at = Instant::now() + rest + LIMIT;
     loop {

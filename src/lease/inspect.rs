@@ -56,6 +56,8 @@ pub enum Broken {
     Free,
     /// It is not as it was shown: look again.
     Changed,
+    /// Its holder wrote meanwhile, and nothing was broken: to be asked again.
+    Overtaken,
 }
 
 /// Which results of tasks that are to be done once are to be forgotten.

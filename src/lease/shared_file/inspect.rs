@@ -3,6 +3,7 @@
 //!
 //! Called by the verbs, in a thread that may hang with the drive. Who looks makes and writes nothing.
 
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
@@ -104,7 +105,7 @@ pub(in crate::lease) fn break_lock(
         return Ok(match version {
             0 => Broken::Free,
             _ if share.record(version).is_some() => Broken::Free,
-            _ => Broken::Changed,
+            _ => Broken::Overtaken,
         });
     };
     if held.record.token != seen.token {
@@ -127,15 +128,27 @@ pub(in crate::lease) fn break_lock(
         },
         unread: held.unread,
     };
-    if !put(&share, &record)? {
-        return Ok(Broken::Changed);
+    if !make(&share, record.version)? {
+        return Ok(Broken::Overtaken);
     }
-    // The holder may have gone on while there was no record that said whose this version is.
-    let again = share.exists(record.version.saturating_add(1));
-    Ok(match again {
-        Ok(true) => Broken::Changed,
-        Ok(false) | Err(_) => Broken::Within(after),
-    })
+    let written = share.write_record(&record);
+    if let Some(broken) = overtaken(&share, record.version, seen)? {
+        return Ok(broken);
+    }
+    tell(&share, &record, written)?;
+    Ok(Broken::Within(after))
+}
+
+/// What it means that there is a version after ours, if there is. The holder may have gone on while
+/// there was no record that said whose ours is; whoever else made it has taken over what we broke.
+fn overtaken(share: &Share, ours: Version, seen: &Record) -> Result<Option<Broken>, Failure> {
+    if !share.exists(ours.saturating_add(1)).unwrap_or(false) {
+        return Ok(None);
+    }
+    Ok(Some(match last(share)?.1 {
+        Some(next) if next.record.token != seen.token => Broken::Within(Duration::ZERO),
+        _ => Broken::Overtaken,
+    }))
 }
 
 /// Forgets these results, if they are still what was `shown`, and nobody has the lock.
@@ -184,17 +197,38 @@ pub(in crate::lease) fn forget(
 
 /// Makes this version, and writes what it says; `false`: somebody was first.
 fn put(share: &Share, record: &VersionRecord) -> Result<bool, Failure> {
-    let failed = |what: &str, error| refusal::of(share.path(), share.versions(), what, &error);
-    let made = share.make(record.version);
-    if made.map_err(|error| failed("making its next version", error))? == Made::Exists {
+    if !make(share, record.version)? {
         return Ok(false);
     }
-    let written = share.write_record(record);
+    tell(share, record, share.write_record(record))?;
+    Ok(true)
+}
+
+fn make(share: &Share, version: Version) -> Result<bool, Failure> {
+    let made = share.make(version);
+    let failed = |error| {
+        refusal::of(
+            share.path(),
+            share.versions(),
+            "making its next version",
+            &error,
+        )
+    };
+    Ok(made.map_err(failed)? == Made::Made)
+}
+
+/// Writes the hint, too: whoever finds that first finds the same as in the record, which may not have
+/// been `written`.
+fn tell(share: &Share, record: &VersionRecord, written: io::Result<()>) -> Result<(), Failure> {
     let hinted = share.write_hint(record);
     match written {
-        // Whoever finds the hint first finds the same.
-        Err(error) if hinted.is_err() => Err(failed("writing its record", error)),
-        _ => Ok(true),
+        Err(error) if hinted.is_err() => Err(refusal::of(
+            share.path(),
+            share.versions(),
+            "writing its record",
+            &error,
+        )),
+        _ => Ok(()),
     }
 }
 
@@ -247,6 +281,27 @@ mod tests {
             .unwrap();
         assert_eq!(look(&path).unwrap().state, LockState::Free);
         assert_eq!(share.list().unwrap(), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn a_lock_that_another_took_over_at_once_was_broken_and_one_whose_holder_went_on_was_not() {
+        for (token, meaning) in [(3, Broken::Within(Duration::ZERO)), (1, Broken::Overtaken)] {
+            let (_dir, path, share) = lock(&record(State::Held, ""));
+            let seen = look(&path).unwrap().record.unwrap();
+            let ours = VersionRecord {
+                version: 2,
+                ..record(State::Released, "")
+            };
+            assert!(put(&share, &ours).unwrap());
+            assert_eq!(overtaken(&share, 2, &seen), Ok(None));
+            let mut next = VersionRecord {
+                version: 3,
+                ..record(State::Held, "")
+            };
+            next.record.token = token;
+            assert!(put(&share, &next).unwrap());
+            assert_eq!(overtaken(&share, 2, &seen), Ok(Some(meaning)));
+        }
     }
 
     #[test]

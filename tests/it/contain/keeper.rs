@@ -16,7 +16,7 @@ use crate::contain::role::{dies, pidfd, say, told, within};
 
 #[test]
 fn the_keeper_holds_the_lock_until_the_namespace_is_empty() {
-    in_namespaces("lock_holder::role_keeper", |mut role| {
+    in_namespaces("keeper::role_keeper", |mut role| {
         let lock = PathBuf::from(role.hear());
         let guardian = role.hear_number();
         let keeper = pidfd(role.hear_number());

@@ -136,7 +136,7 @@ fn a_life_is_counted() {
 #[test]
 fn a_loss_is_counted_and_who_lost_stands_by() {
     let scene = Scene::new();
-    let options = ["--shared", "--lease", "12s"];
+    let options = ["--shared", "--lease", "30s"];
     let (one, at_one) = instance(&scene, "one", &options, &deaf(&scene, "one"));
     await_deaf(&scene, "one");
     await_leader(at_one);
@@ -149,7 +149,7 @@ fn a_loss_is_counted_and_who_lost_stands_by() {
         .verb("break")
         .args(["--period", "0", "--yes", "--file"]);
     let broken = broken.arg(scene.lock()).finish();
-    assert_eq!(broken.ended, Ended::Code(0), "{}", broken.stderr);
+    assert_eq!(broken.ended, Ended::Code(0), "{broken:?}\n{}", one.stderr());
     await_leader(at_two);
     await_status(at_one, "who has control now", |status| {
         status["holder"] == "two" && status["state"] == "standby"

@@ -284,7 +284,7 @@ async fn dead_letters_and_subscriptions_are_queues_too() {
     complete(&letter).await.expect("completed");
     assert!(scene.waiting(DEAD).is_empty());
 
-    let subscription = "WorkloadEvent/Subscriptions/Mail";
+    let subscription = "News/Subscriptions/Mail";
     scene.broker.create(subscription, settings(30));
     let mut config = config(scene.broker.address().port());
     config.target.entity = subscription.into();
