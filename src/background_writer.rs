@@ -26,7 +26,7 @@ pub(crate) fn apart<T: Send + 'static, J: FnOnce() -> T + Send + 'static>(
     let place = Arc::new(Mutex::new(Some(job)));
     let theirs = Arc::clone(&place);
     let take = |place: &Mutex<Option<J>>| {
-        let mut place = lock(&place);
+        let mut place = lock(place);
         place.take()
     };
     let started = std::thread::Builder::new()

@@ -82,7 +82,7 @@ impl Events {
 
     fn with(&self, act: impl FnOnce(&mut EventLog)) {
         if let Some(child) = &self.0 {
-            act(&mut lock(&child));
+            act(&mut lock(child));
         }
     }
 

@@ -55,7 +55,7 @@ pub struct MessageLease {
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    lock(&mutex)
+    lock(mutex)
 }
 
 impl MessageLease {

@@ -68,7 +68,7 @@ pub(super) struct Fe2o3 {
 type Deliveries = Arc<Mutex<HashMap<u32, DeliveryInfo>>>;
 
 fn locked(deliveries: &Deliveries) -> MutexGuard<'_, HashMap<u32, DeliveryInfo>> {
-    lock(&deliveries)
+    lock(deliveries)
 }
 
 impl Fe2o3 {
