@@ -45,18 +45,6 @@ impl fmt::Debug for Account {
 }
 
 impl Account {
-    /// [`Account::find`] with no more wishes than the flag `--emulator`.
-    ///
-    /// # Errors
-    /// A missing, unreadable or contradicting part, named.
-    pub fn resolve(
-        get: &dyn Fn(&str) -> Option<String>,
-        emulator: bool,
-        url: Option<&Url>,
-    ) -> Result<Account, AccountError> {
-        Account::find(get, &AuthOptions::with_emulator(emulator), url)
-    }
-
     /// Finds the blob service of the account in the environment (`get`), what was typed, and the
     /// lock's URL if it was given as one. Sources that say the same overlap; sources that contradict
     /// each other are refused. Nothing is asked of anybody, and no certificate but those of
@@ -70,18 +58,6 @@ impl Account {
         url: Option<&Url>,
     ) -> Result<Account, AccountError> {
         Account::of_service(Service::Blob, get, options, url)
-    }
-
-    /// [`Account::find_queue`] with no more wishes than the flag `--emulator`.
-    ///
-    /// # Errors
-    /// A missing, unreadable or contradicting part, named.
-    pub fn resolve_queue(
-        get: &dyn Fn(&str) -> Option<String>,
-        emulator: bool,
-        url: Option<&Url>,
-    ) -> Result<Account, AccountError> {
-        Account::find_queue(get, &AuthOptions::with_emulator(emulator), url)
     }
 
     /// The same for the account's queue service, and the queue's URL if it was given as one.

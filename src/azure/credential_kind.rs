@@ -21,17 +21,6 @@ pub struct AuthOptions {
     pub ca_file: Option<PathBuf>,
 }
 
-impl AuthOptions {
-    /// No more than the flag `--emulator`, or not even that.
-    #[must_use]
-    pub fn with_emulator(emulator: bool) -> AuthOptions {
-        AuthOptions {
-            emulator,
-            ..AuthOptions::default()
-        }
-    }
-}
-
 /// Which kind of credential is to be taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Auth {
