@@ -16,7 +16,7 @@ use super::address::{Service, split_url};
 use super::ca_file::CaCertificates;
 use super::credential::Credential;
 use super::credential_kind::AuthOptions;
-use super::env::EntraEnv;
+use super::env::trimmed;
 use super::error::ServiceError;
 use super::service_clock::ServiceClock;
 #[cfg(feature = "entra")]
@@ -80,11 +80,7 @@ impl Account {
     ) -> Result<Account, AccountError> {
         let mut found = AccountBuilder::about(service);
         let url = url.map(split_url).transpose()?;
-        let env = |name: &str| {
-            get(name)
-                .map(|text| text.trim().to_owned())
-                .filter(|text| !text.is_empty())
-        };
+        let env = trimmed(get);
         if let Some(text) = env(STRING) {
             found.string = true;
             found.connection_string(&text)?;
@@ -114,7 +110,7 @@ impl Account {
             Some(path) => CaCertificates::read(path)?,
             None => CaCertificates::default(),
         };
-        found.finish(options, &EntraEnv::read(&env), trust)
+        found.finish(options, &env, trust)
     }
 
     /// Whether the credential opens one blob and nothing beside it.

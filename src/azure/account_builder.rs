@@ -17,7 +17,7 @@ use super::credential::Credential;
 use super::credential_kind::{Advice, AuthOptions, CredentialKind, Offered, choose};
 #[cfg(feature = "entra")]
 use super::entra::{Entra, Purpose};
-use super::env::EntraEnv;
+use super::env::Env;
 use super::service_clock::ServiceClock;
 #[cfg(feature = "entra")]
 use super::token_cache::TokenCache;
@@ -235,7 +235,7 @@ impl AccountBuilder {
     pub(super) fn finish(
         self,
         options: &AuthOptions,
-        env: &EntraEnv,
+        env: &Env<'_>,
         trust: CaCertificates,
     ) -> Result<Account, AccountError> {
         let whole = format!("copy the whole connection string into {STRING}");

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use url::Url;
 
 use super::account_error::{AccountError, contradiction, missing};
-use super::env::EntraEnv;
+use super::env::{Env, named};
 
 /// What was typed about the account.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -73,7 +73,7 @@ pub(super) struct Offered<'a> {
     pub(super) emulator: bool,
     /// A connection string was given.
     pub(super) string: bool,
-    pub(super) env: &'a EntraEnv,
+    pub(super) env: &'a Env<'a>,
     /// The flag, the URL: they say which credential as clearly as `--auth` does.
     pub(super) typed: &'a [&'static str],
     pub(super) advice: Advice<'a>,
@@ -116,8 +116,7 @@ pub(super) fn choose(
         },
         Auth::Auto => {
             // Where no token can be sent, none contradicts.
-            let named = offered.env.named();
-            let named = named.filter(|_| endpoint.scheme() == "https");
+            let named = named(offered.env).filter(|_| endpoint.scheme() == "https");
             let which = "two credentials: --auth key, sas or entra says which";
             match (offered.key, offered.sas) {
                 (Some(first), Some(second)) => Err(contradiction(

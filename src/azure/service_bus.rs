@@ -18,7 +18,7 @@ use rustls::ClientConfig;
 use super::account_error::{AccountError, contradiction, malformed, missing};
 use super::ca_file::CaCertificates;
 use super::credential_kind::{Auth, AuthOptions};
-use super::env::EntraEnv;
+use super::env::{Env, named, trimmed};
 use crate::clock::Instant;
 use crate::core::Failure;
 
@@ -136,11 +136,7 @@ impl ServiceBus {
         options: &AuthOptions,
         asked: &ServiceBusOptions,
     ) -> Result<ServiceBus, AccountError> {
-        let env = |name: &str| {
-            get(name)
-                .map(|text| text.trim().to_owned())
-                .filter(|text| !text.is_empty())
-        };
+        let env = trimmed(get);
         let typed = Typed::read(&asked.entity)?;
         let source = asked.string_in.as_deref().unwrap_or(STRING);
         let text = env(source);
@@ -157,7 +153,6 @@ impl ServiceBus {
             false => entity,
         };
         let plain = parts.as_ref().is_some_and(|parts| parts.emulator);
-        let env = EntraEnv::read(&env);
         let trust = match &options.ca_file {
             Some(path) => CaCertificates::read(Path::new(path))?,
             None => CaCertificates::default(),
@@ -255,7 +250,7 @@ fn choose(
     parts: Option<Parts>,
     source: &str,
     plain: bool,
-    env: &EntraEnv,
+    env: &Env<'_>,
     entra: impl FnOnce() -> Result<BusCredential, AccountError>,
 ) -> Result<BusCredential, AccountError> {
     let explicit = format!("--auth {}", auth.word());
@@ -281,7 +276,7 @@ fn choose(
                 ),
             )),
         },
-        Auth::Auto => match (secret, env.named().filter(|_| !plain)) {
+        Auth::Auto => match (secret, named(env).filter(|_| !plain)) {
             (Some(secret), Some(named)) => Err(contradiction(
                 format!("the {} in {source}", secret.kind()),
                 named,
@@ -309,7 +304,7 @@ fn choose(
 #[cfg(feature = "entra")]
 fn entra(
     auth: Auth,
-    env: &EntraEnv,
+    env: &Env<'_>,
     namespace: &Namespace,
     trust: CaCertificates,
 ) -> Result<BusCredential, AccountError> {
@@ -331,7 +326,7 @@ fn entra(
 #[cfg(not(feature = "entra"))]
 fn entra(
     _: Auth,
-    _: &EntraEnv,
+    _: &Env<'_>,
     _: &Namespace,
     _: CaCertificates,
 ) -> Result<BusCredential, AccountError> {
