@@ -5,6 +5,7 @@
 
 use std::path::PathBuf;
 
+use clap::ValueEnum;
 use url::Url;
 
 use super::account_error::{AccountError, contradiction, missing};
@@ -21,39 +22,34 @@ pub struct AuthOptions {
     pub ca_file: Option<PathBuf>,
 }
 
-/// Which kind of credential is to be taken.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Which kind of credential is to be taken; as it is typed, with its help.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Auth {
-    /// The one that is there: a key or a SAS, else Entra ID.
+    /// The one that is there
     #[default]
     Auto,
-    /// An account key.
+    /// The account's key
     Key,
-    /// A SAS.
+    /// A shared access signature
     Sas,
-    /// A token of Entra ID, however it can be had.
+    /// A token of Entra ID, however it can be had
     Entra,
-    /// A token of Entra ID by workload identity federation.
+    /// A token of Entra ID by workload identity
     Workload,
-    /// A token of Entra ID by the machine's managed identity.
+    /// A token of Entra ID by the machine's managed identity
     Managed,
-    /// A token of Entra ID by the Azure CLI.
+    /// A token of Entra ID of whoever is logged in with the Azure CLI
     Cli,
 }
 
 impl Auth {
-    /// As it is typed.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            Auth::Auto => "auto",
-            Auth::Key => "key",
-            Auth::Sas => "sas",
-            Auth::Entra => "entra",
-            Auth::Workload => "workload",
-            Auth::Managed => "managed",
-            Auth::Cli => "cli",
-        }
+    /// As it is typed, with its flag.
+    pub(super) fn flag(self) -> String {
+        let word = self.to_possible_value();
+        format!(
+            "--auth {}",
+            word.as_ref().map_or("", |word| word.get_name())
+        )
     }
 }
 
@@ -96,7 +92,7 @@ pub(super) fn choose(
     endpoint: &Url,
 ) -> Result<CredentialKind, AccountError> {
     let Advice { key, sas, string } = offered.advice;
-    let explicit = format!("--auth {}", auth.word());
+    let explicit = auth.flag();
     let in_the_key = |source: &str| format!("the account key in {source}");
     let in_the_sas = |source: &str| format!("the SAS in {source}");
     match auth {

@@ -253,7 +253,7 @@ fn choose(
     env: &Env<'_>,
     entra: impl FnOnce() -> Result<BusCredential, AccountError>,
 ) -> Result<BusCredential, AccountError> {
-    let explicit = format!("--auth {}", auth.word());
+    let explicit = auth.flag();
     let given = parts.is_some();
     let secret = parts.and_then(|parts| parts.secret);
     match auth {
