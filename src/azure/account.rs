@@ -7,20 +7,20 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use azure_core::http::policies::Policy;
 use azure_core::http::{ClientOptions, RetryOptions, Transport};
 use url::Url;
 
 use super::account_builder::{ACCOUNT, AccountBuilder, KEY, SAS, STRING, SUFFIX};
 use super::account_error::AccountError;
 use super::address::{Service, split_url};
-use super::ca_file::CaCertificates;
-use super::credential::Credential;
-use super::credential_kind::AuthOptions;
+use super::credential::{AuthOptions, Credential};
 use super::env::trimmed;
 use super::error::ServiceError;
 use super::service_clock::ServiceClock;
+use super::shared_key::SharedKey;
 #[cfg(feature = "entra")]
-use super::token_cache::SharedToken;
+use super::token_cache::{Bearer, SharedToken};
 use super::transport::Client;
 use crate::clock::Instant;
 
@@ -106,25 +106,29 @@ impl Account {
         if let Some(url) = url {
             found.url(url)?;
         }
-        let trust = match &options.ca_file {
-            Some(path) => CaCertificates::read(path)?,
-            None => CaCertificates::default(),
-        };
-        found.finish(options, &env, trust)
+        found.finish(options, &env)
     }
 
-    /// Whether the credential opens one blob and nothing beside it.
+    /// Whether the credential opens one blob and nothing beside it: a SAS of the service's, not of
+    /// the account's.
     #[must_use]
     pub fn is_for_one_blob(&self) -> bool {
-        self.credential.is_for_one_blob()
+        let Credential::Sas(sas) = &self.credential else {
+            return false;
+        };
+        let mut pairs = url::form_urlencoded::parse(sas.secret().as_bytes());
+        pairs.any(|(name, value)| name == "sr" && value == "b")
     }
 
     /// What the credential is, for the log.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match &self.credential {
-            Credential::Key(_) if self.emulator => "emulator key",
-            credential => credential.kind(),
+            Credential::Key { .. } if self.emulator => "emulator key",
+            Credential::Key { .. } => "account key",
+            Credential::Sas(_) => "SAS",
+            #[cfg(feature = "entra")]
+            Credential::Token(tokens) => tokens.kind(),
         }
     }
 
@@ -133,8 +137,20 @@ impl Account {
     ///
     /// # Errors
     /// Why there is no token.
+    #[cfg_attr(
+        not(feature = "entra"),
+        expect(unused_variables, reason = "nobody asks")
+    )]
     pub async fn obtain(&self, give_up_at: Instant) -> Result<Option<Duration>, ServiceError> {
-        self.credential.obtain(give_up_at).await
+        #[cfg(feature = "entra")]
+        if let Credential::Token(tokens) = &self.credential {
+            return match tokens.token(give_up_at).await {
+                Ok(_) => Ok(tokens.left()),
+                Err(none) if none.refused => Err(ServiceError::Denied(none.why)),
+                Err(none) => Err(ServiceError::Unsent(none.why)),
+            };
+        }
+        Ok(None)
     }
 
     /// The same account, with the present token kept in a vault (which is made only then) for a
@@ -145,8 +161,11 @@ impl Account {
         mut self,
         make: impl FnOnce() -> Option<Arc<dyn SharedToken>>,
     ) -> Account {
-        if let Some(credential) = self.credential.with_shared_token(make) {
-            self.credential = credential;
+        if let Credential::Token(tokens) = &self.credential
+            && let Some(shared_token) = make()
+        {
+            let tokens = tokens.with_shared_token(shared_token);
+            self.credential = Credential::Token(Arc::new(tokens));
         }
         self
     }
@@ -165,12 +184,25 @@ impl Account {
 
     /// `url` as it must be requested: with the SAS, if there is one. A secret.
     pub(crate) fn authorised(&self, url: &Url) -> Url {
-        self.credential.authorised(url)
+        let mut url = url.clone();
+        if let Credential::Sas(sas) = &self.credential {
+            url.set_query(Some(sas.secret()));
+        }
+        url
     }
 
     /// Options for the official clients: our transport and signature, and no retries.
     pub(crate) fn client_options(&self) -> ClientOptions {
-        let signing = self.credential.policy(self.name(), &self.clock);
+        let signing: Option<Arc<dyn Policy>> = match &self.credential {
+            Credential::Key { name, key } => Some(Arc::new(SharedKey::new(
+                name.clone(),
+                key.clone(),
+                Arc::clone(&self.clock),
+            ))),
+            Credential::Sas(_) => None,
+            #[cfg(feature = "entra")]
+            Credential::Token(tokens) => Some(Arc::new(Bearer(Arc::clone(tokens)))),
+        };
         ClientOptions {
             per_try_policies: signing.into_iter().collect(),
             retry: RetryOptions::none(),
@@ -187,7 +219,13 @@ impl Account {
     /// The same account with a client and a clock of its own, for a process that was forked.
     pub(crate) fn in_another_process(&self, clock: ServiceClock) -> Account {
         let client = Arc::new(self.client.anew());
-        let credential = self.credential.in_another_process(&client);
+        let credential = match &self.credential {
+            #[cfg(feature = "entra")]
+            Credential::Token(tokens) => {
+                Credential::Token(Arc::new(tokens.in_another_process(Arc::clone(&client))))
+            }
+            other => other.clone(),
+        };
         Account {
             credential,
             client,

@@ -26,7 +26,7 @@ use azure_identity::{
 use url::Url;
 
 use super::account_error::{AccountError, malformed, missing};
-use super::credential_kind::Auth;
+use super::credential::{Auth, Purpose};
 use super::env::{CLIENT, CLIENT_SECRET, Env, TENANT, TOKEN_FILE};
 use super::identity_http::{Cli, IdentityHttp};
 use super::timeout::before;
@@ -39,33 +39,12 @@ const AUTHORITY: &str = "AZURE_AUTHORITY_HOST";
 const IDENTITY_ENDPOINT: &str = "IDENTITY_ENDPOINT";
 const METADATA: &str = "AZURE_POD_IDENTITY_AUTHORITY_HOST";
 
-/// What a token is for. In every cloud it is called the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Purpose {
-    /// Storage, of every account.
-    Storage,
-    /// Service Bus, of every namespace.
-    #[cfg(feature = "service-bus")]
-    ServiceBus,
-}
-
 impl Purpose {
     fn scope(self) -> &'static str {
         match self {
             Purpose::Storage => "https://storage.azure.com/.default",
             #[cfg(feature = "service-bus")]
             Purpose::ServiceBus => "https://servicebus.azure.net/.default",
-        }
-    }
-
-    /// What would do instead of a token.
-    fn instead(self) -> &'static str {
-        match self {
-            Purpose::Storage => {
-                "set AZURE_STORAGE_KEY, AZURE_STORAGE_SAS_TOKEN or AZURE_STORAGE_CONNECTION_STRING"
-            }
-            #[cfg(feature = "service-bus")]
-            Purpose::ServiceBus => "set AZURE_SERVICEBUS_CONNECTION_STRING",
         }
     }
 }

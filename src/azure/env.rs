@@ -2,6 +2,8 @@
 //!
 //! Read where a credential is chosen. Must never show a value: the client secret is among them.
 
+use super::account_error::{AccountError, malformed};
+
 pub(super) const TENANT: &str = "AZURE_TENANT_ID";
 pub(super) const CLIENT: &str = "AZURE_CLIENT_ID";
 pub(super) const CLIENT_SECRET: &str = "AZURE_CLIENT_SECRET";
@@ -36,4 +38,19 @@ pub(super) fn trimmed(get: &Env<'_>) -> impl Fn(&str) -> Option<String> {
 pub(super) fn named(env: &Env<'_>) -> Option<&'static str> {
     let mut names = [TOKEN_FILE, CLIENT_SECRET].into_iter();
     names.find(|name| cfg!(feature = "entra") && env(name).is_some())
+}
+
+/// The parts of a connection string, their names in lower case.
+pub(super) fn connection_string<'a>(
+    text: &'a str,
+    source: &str,
+) -> Result<Vec<(String, &'a str)>, AccountError> {
+    let parts = text.split(';').map(str::trim);
+    let parts = parts.filter(|part| !part.is_empty()).map(|part| {
+        let (name, value) = part
+            .split_once('=')
+            .ok_or_else(|| malformed(source, "has a part without `=`"))?;
+        Ok((name.trim().to_ascii_lowercase(), value.trim()))
+    });
+    parts.collect()
 }

@@ -20,6 +20,7 @@ use tokio::task::AbortHandle;
 use super::timeout::before;
 use super::transport::Client;
 use crate::clock::Instant;
+use crate::core::Failure;
 
 /// How long a request waits for the first token; less than it may take itself.
 const WAIT: Duration = Duration::from_secs(4);
@@ -42,11 +43,26 @@ pub(super) struct Issued {
 
 /// Why there is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Unissued {
+pub(crate) struct Unissued {
     /// For a person; no secret.
     pub(super) why: String,
     /// The issuer said no, and would say so again.
     pub(super) refused: bool,
+}
+
+impl From<Unissued> for Failure {
+    fn from(none: Unissued) -> Failure {
+        match none.refused {
+            true => Failure::Fatal {
+                why: none.why,
+                denied: true,
+            },
+            false => Failure::Transient {
+                why: none.why,
+                retry_after: None,
+            },
+        }
+    }
 }
 
 /// Who issues tokens.
@@ -150,7 +166,7 @@ impl TokenCache {
     }
 
     /// How long the present token is good, if there is one.
-    pub(super) fn left(&self) -> Option<Duration> {
+    pub(crate) fn left(&self) -> Option<Duration> {
         let now = Instant::now();
         let state = self.shared.state();
         state.good(now).map(|token| token.until.since(now))
@@ -160,7 +176,7 @@ impl TokenCache {
     ///
     /// # Errors
     /// Why there is none.
-    pub(super) async fn token(&self, give_up_at: Instant) -> Result<Secret, Unissued> {
+    pub(crate) async fn token(&self, give_up_at: Instant) -> Result<Secret, Unissued> {
         self.keep_renewing();
         let seen = {
             let now = Instant::now();
