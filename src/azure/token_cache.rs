@@ -1,6 +1,10 @@
 //! The token of Entra ID that requests bear: had from an issuer, renewed in the background long
 //! before it ends, and handed on to the guardian.
 //!
+//! The library's credentials have a cache of their own, which would not do: five minutes before a
+//! token's end it asks for another with its lock held, so that every request waits for an issuer that
+//! hangs, and fails with it although the token that it has is still good.
+//!
 //! Asked by the signature of each request ([`Bearer`]). Must never make a request wait for the
 //! issuer while there is a token that is still good, and must never show a token.
 
