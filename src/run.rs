@@ -309,7 +309,7 @@ pub(crate) fn open(plan: &Config) -> anyhow::Result<Result<Arc<dyn LeaseStore>, 
         } => {
             let refuse = |why: String| UsageError::new(why);
             let target = blob::Target::parse(target).map_err(|why| refuse(why.to_string()))?;
-            let variable = |name: &str| std::env::var(name).ok();
+            let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
             let account = Account::find(&variable, options, target.url())
                 .map_err(|why| refuse(why.to_string()))?;
             #[cfg(feature = "entra")]
