@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use trafficcop::MessageLock;
-use trafficcop::azure::Account;
+use trafficcop::azure::{Account, AuthOptions};
 use trafficcop::clock::Instant;
 use trafficcop::queue::Queue;
 use trafficcop::queue::storage::{Config, Encoding, StorageQueue, Target};
@@ -25,7 +25,7 @@ async fn main() -> anyhow::Result<()> {
     let target = Target::parse(&name)?;
     let variable = |name: &str| std::env::var(name).ok();
     let queue = StorageQueue::open(Config {
-        account: Account::resolve_queue(&variable, false, target.url())?,
+        account: Account::find_queue(&variable, &AuthOptions::default(), target.url())?,
         target,
         lock_time: Duration::from_secs(60),
         encoding: Encoding::Auto,

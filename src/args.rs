@@ -30,7 +30,7 @@ mod telling;
 mod timeline;
 mod work;
 
-pub use access::{Access, Auth};
+pub use access::Access;
 pub use check::{CHECK_EXAMPLES, CHECK_STATUS, Check};
 pub use commands::{
     BREAK_EXAMPLES, BREAK_STATUS, Break, DOCTOR_EXAMPLES, DOCTOR_JSON, DOCTOR_STATUS, Doctor,

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use trafficcop::azure::Account;
+use trafficcop::azure::{Account, AuthOptions};
 use trafficcop::queue::storage::{Config, Encoding, StorageQueue, Target};
 use trafficcop::queue::{Queue, Settlement};
 
@@ -245,7 +245,8 @@ fn bare_loop(mailbox: &Mailbox, slots: usize, count: usize) -> Result<f64, Strin
     let get = |name: &str| (name == CONNECTION).then(|| string.clone());
     let queue = StorageQueue::open(Config {
         target: Target::parse(&mailbox.name).map_err(|why| why.to_string())?,
-        account: Account::resolve_queue(&get, false, None).map_err(|why| why.to_string())?,
+        account: Account::find_queue(&get, &AuthOptions::default(), None)
+            .map_err(|why| why.to_string())?,
         lock_time: Duration::from_secs(60),
         encoding: Encoding::Auto,
         max_body: 1 << 20,

@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 use super::common::path;
+use crate::azure::Auth;
 
 /// The flags.
 #[derive(Clone, Debug, Default, Args)]
@@ -37,24 +38,4 @@ pub struct Access {
         help_heading = "With --blob"
     )]
     pub ca_file: Option<PathBuf>,
-}
-
-/// Which credential.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Auth {
-    /// The one that is there
-    #[default]
-    Auto,
-    /// The account's key
-    Key,
-    /// A shared access signature
-    Sas,
-    /// A token of Entra ID, however it can be had
-    Entra,
-    /// A token of Entra ID by workload identity
-    Workload,
-    /// A token of Entra ID by the machine's managed identity
-    Managed,
-    /// A token of Entra ID of whoever is logged in with the Azure CLI
-    Cli,
 }

@@ -7,20 +7,20 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use azure_core::http::policies::Policy;
 use azure_core::http::{ClientOptions, RetryOptions, Transport};
 use url::Url;
 
 use super::account_builder::{ACCOUNT, AccountBuilder, KEY, SAS, STRING, SUFFIX};
 use super::account_error::AccountError;
 use super::address::{Service, split_url};
-use super::ca_file::CaCertificates;
-use super::credential::Credential;
-use super::credential_kind::AuthOptions;
-use super::env::EntraEnv;
+use super::credential::{AuthOptions, Credential};
+use super::env::trimmed;
 use super::error::ServiceError;
 use super::service_clock::ServiceClock;
+use super::shared_key::SharedKey;
 #[cfg(feature = "entra")]
-use super::token_cache::SharedToken;
+use super::token_cache::{Bearer, SharedToken};
 use super::transport::Client;
 use crate::clock::Instant;
 
@@ -45,18 +45,6 @@ impl fmt::Debug for Account {
 }
 
 impl Account {
-    /// [`Account::find`] with no more wishes than the flag `--emulator`.
-    ///
-    /// # Errors
-    /// A missing, unreadable or contradicting part, named.
-    pub fn resolve(
-        get: &dyn Fn(&str) -> Option<String>,
-        emulator: bool,
-        url: Option<&Url>,
-    ) -> Result<Account, AccountError> {
-        Account::find(get, &AuthOptions::with_emulator(emulator), url)
-    }
-
     /// Finds the blob service of the account in the environment (`get`), what was typed, and the
     /// lock's URL if it was given as one. Sources that say the same overlap; sources that contradict
     /// each other are refused. Nothing is asked of anybody, and no certificate but those of
@@ -70,18 +58,6 @@ impl Account {
         url: Option<&Url>,
     ) -> Result<Account, AccountError> {
         Account::of_service(Service::Blob, get, options, url)
-    }
-
-    /// [`Account::find_queue`] with no more wishes than the flag `--emulator`.
-    ///
-    /// # Errors
-    /// A missing, unreadable or contradicting part, named.
-    pub fn resolve_queue(
-        get: &dyn Fn(&str) -> Option<String>,
-        emulator: bool,
-        url: Option<&Url>,
-    ) -> Result<Account, AccountError> {
-        Account::find_queue(get, &AuthOptions::with_emulator(emulator), url)
     }
 
     /// The same for the account's queue service, and the queue's URL if it was given as one.
@@ -104,11 +80,7 @@ impl Account {
     ) -> Result<Account, AccountError> {
         let mut found = AccountBuilder::about(service);
         let url = url.map(split_url).transpose()?;
-        let env = |name: &str| {
-            get(name)
-                .map(|text| text.trim().to_owned())
-                .filter(|text| !text.is_empty())
-        };
+        let env = trimmed(get);
         if let Some(text) = env(STRING) {
             found.string = true;
             found.connection_string(&text)?;
@@ -134,25 +106,29 @@ impl Account {
         if let Some(url) = url {
             found.url(url)?;
         }
-        let trust = match &options.ca_file {
-            Some(path) => CaCertificates::read(path)?,
-            None => CaCertificates::default(),
-        };
-        found.finish(options, &EntraEnv::read(&env), trust)
+        found.finish(options, &env)
     }
 
-    /// Whether the credential opens one blob and nothing beside it.
+    /// Whether the credential opens one blob and nothing beside it: a SAS of the service's, not of
+    /// the account's.
     #[must_use]
     pub fn is_for_one_blob(&self) -> bool {
-        self.credential.is_for_one_blob()
+        let Credential::Sas(sas) = &self.credential else {
+            return false;
+        };
+        let mut pairs = url::form_urlencoded::parse(sas.secret().as_bytes());
+        pairs.any(|(name, value)| name == "sr" && value == "b")
     }
 
     /// What the credential is, for the log.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match &self.credential {
-            Credential::Key(_) if self.emulator => "emulator key",
-            credential => credential.kind(),
+            Credential::Key { .. } if self.emulator => "emulator key",
+            Credential::Key { .. } => "account key",
+            Credential::Sas(_) => "SAS",
+            #[cfg(feature = "entra")]
+            Credential::Token(tokens) => tokens.kind(),
         }
     }
 
@@ -161,8 +137,20 @@ impl Account {
     ///
     /// # Errors
     /// Why there is no token.
+    #[cfg_attr(
+        not(feature = "entra"),
+        expect(unused_variables, reason = "nobody asks")
+    )]
     pub async fn obtain(&self, give_up_at: Instant) -> Result<Option<Duration>, ServiceError> {
-        self.credential.obtain(give_up_at).await
+        #[cfg(feature = "entra")]
+        if let Credential::Token(tokens) = &self.credential {
+            return match tokens.token(give_up_at).await {
+                Ok(_) => Ok(tokens.left()),
+                Err(none) if none.refused => Err(ServiceError::Denied(none.why)),
+                Err(none) => Err(ServiceError::Unsent(none.why)),
+            };
+        }
+        Ok(None)
     }
 
     /// The same account, with the present token kept in a vault (which is made only then) for a
@@ -173,8 +161,11 @@ impl Account {
         mut self,
         make: impl FnOnce() -> Option<Arc<dyn SharedToken>>,
     ) -> Account {
-        if let Some(credential) = self.credential.with_shared_token(make) {
-            self.credential = credential;
+        if let Credential::Token(tokens) = &self.credential
+            && let Some(shared_token) = make()
+        {
+            let tokens = tokens.with_shared_token(shared_token);
+            self.credential = Credential::Token(Arc::new(tokens));
         }
         self
     }
@@ -193,12 +184,25 @@ impl Account {
 
     /// `url` as it must be requested: with the SAS, if there is one. A secret.
     pub(crate) fn authorised(&self, url: &Url) -> Url {
-        self.credential.authorised(url)
+        let mut url = url.clone();
+        if let Credential::Sas(sas) = &self.credential {
+            url.set_query(Some(sas.secret()));
+        }
+        url
     }
 
     /// Options for the official clients: our transport and signature, and no retries.
     pub(crate) fn client_options(&self) -> ClientOptions {
-        let signing = self.credential.policy(self.name(), &self.clock);
+        let signing: Option<Arc<dyn Policy>> = match &self.credential {
+            Credential::Key { name, key } => Some(Arc::new(SharedKey::new(
+                name.clone(),
+                key.clone(),
+                Arc::clone(&self.clock),
+            ))),
+            Credential::Sas(_) => None,
+            #[cfg(feature = "entra")]
+            Credential::Token(tokens) => Some(Arc::new(Bearer(Arc::clone(tokens)))),
+        };
         ClientOptions {
             per_try_policies: signing.into_iter().collect(),
             retry: RetryOptions::none(),
@@ -215,7 +219,13 @@ impl Account {
     /// The same account with a client and a clock of its own, for a process that was forked.
     pub(crate) fn in_another_process(&self, clock: ServiceClock) -> Account {
         let client = Arc::new(self.client.anew());
-        let credential = self.credential.in_another_process(&client);
+        let credential = match &self.credential {
+            #[cfg(feature = "entra")]
+            Credential::Token(tokens) => {
+                Credential::Token(Arc::new(tokens.in_another_process(Arc::clone(&client))))
+            }
+            other => other.clone(),
+        };
         Account {
             credential,
             client,

@@ -12,15 +12,9 @@ use url::Url;
 use super::account::Account;
 use super::account_error::{AccountError, contradiction, malformed, missing};
 use super::address::{Service, SplitUrl, is_loopback, is_sas, safe, split_url};
-use super::ca_file::CaCertificates;
-use super::credential::Credential;
-use super::credential_kind::{Advice, AuthOptions, CredentialKind, Offered, choose};
-#[cfg(feature = "entra")]
-use super::entra::{Entra, Purpose};
-use super::env::EntraEnv;
+use super::credential::{AuthOptions, Credential, Found, Offered, Purpose, choose};
+use super::env::{Env, connection_string};
 use super::service_clock::ServiceClock;
-#[cfg(feature = "entra")]
-use super::token_cache::TokenCache;
 
 pub(super) const STRING: &str = "AZURE_STORAGE_CONNECTION_STRING";
 pub(super) const ACCOUNT: &str = "AZURE_STORAGE_ACCOUNT";
@@ -157,16 +151,8 @@ impl AccountBuilder {
 
     pub(super) fn connection_string(&mut self, text: &str) -> Result<(), AccountError> {
         let part = self.service.part();
-        for field in text
-            .split(';')
-            .map(str::trim)
-            .filter(|field| !field.is_empty())
-        {
-            let (name, value) = field
-                .split_once('=')
-                .ok_or_else(|| malformed(STRING, "has a part without `=`"))?;
-            let value = value.trim();
-            match name.trim().to_ascii_lowercase().as_str() {
+        for (name, value) in connection_string(text, STRING)? {
+            match name.as_str() {
                 "usedevelopmentstorage" if value.eq_ignore_ascii_case("true") => {
                     self.name(EMULATOR, STRING)?;
                     self.key(EMULATOR_KEY, STRING)?;
@@ -235,8 +221,7 @@ impl AccountBuilder {
     pub(super) fn finish(
         self,
         options: &AuthOptions,
-        env: &EntraEnv,
-        trust: CaCertificates,
+        env: &Env<'_>,
     ) -> Result<Account, AccountError> {
         let whole = format!("copy the whole connection string into {STRING}");
         let by_name = || -> Result<Option<Url>, AccountError> {
@@ -262,7 +247,7 @@ impl AccountBuilder {
             None => by_name()?.ok_or_else(|| {
                 if self.string {
                     let part = format!("AccountName (or {})", self.service.part());
-                    return missing(part, whole);
+                    return missing(part, &*whole);
                 }
                 missing(
                     "the storage account",
@@ -275,45 +260,67 @@ impl AccountBuilder {
             (Some((name, _)), _) => Some(name.clone()),
             (None, in_endpoint) => in_endpoint,
         };
-        let client = Arc::new(self.service.client(&endpoint).trusting(trust));
+        let client = Arc::new(self.service.client(&endpoint).trusting(options.trust()?));
         let known_key =
             matches!(&self.key, Some((key, _)) if key == EMULATOR_KEY) && is_loopback(&endpoint);
+        let flag = options.auth.flag();
+        let needs = |what, variable| {
+            let how = format!("{flag} needs one: set {variable}, or a whole {STRING}");
+            Err(missing(what, how))
+        };
         let offered = Offered {
-            key: self.key.as_ref().map(|said| said.1),
-            sas: self.sas.as_ref().map(|said| said.1),
-            emulator: known_key,
-            string: self.string,
-            env,
-            typed: &[THE_FLAG, THE_URL],
-            advice: Advice {
-                key: KEY,
-                sas: SAS,
-                string: STRING,
+            key: match self.key {
+                None => needs("the account key", KEY),
+                Some((key, source)) => Ok(Found {
+                    credential: Credential::Key {
+                        name: name.clone().unwrap_or_default(),
+                        key: Secret::new(key),
+                    },
+                    what: format!("the account key in {source}"),
+                    typed: source == THE_FLAG,
+                    // It is no secret, and means nothing elsewhere.
+                    is_meant: known_key,
+                }),
+            },
+            sas: match self.sas {
+                None => needs("the SAS", SAS),
+                Some((sas, source)) => Ok(Found {
+                    credential: Credential::Sas(Secret::new(sas)),
+                    what: format!("the SAS in {source}"),
+                    typed: source == THE_URL,
+                    is_meant: source == THE_URL,
+                }),
+            },
+            token: match endpoint.scheme() {
+                "https" => Ok(()),
+                _ => Err(missing(
+                    "https",
+                    format!(
+                        "{flag}: a token is never sent over plain http, and the endpoint is {endpoint}"
+                    ),
+                )),
+            },
+            needed: match endpoint.scheme() {
+                _ if self.string => Err(missing("AccountKey (or SharedAccessSignature)", whole)),
+                "https" => Ok(()),
+                _ => Err(missing(
+                    "the credential",
+                    format!(
+                        "set {KEY} or {SAS}, or a whole {STRING}; for the emulator use --emulator"
+                    ),
+                )),
             },
         };
-        let secret = |said: Said<String>| Secret::new(said.map(|said| said.0).unwrap_or_default());
-        let credential = match choose(options.auth, &offered, &endpoint)? {
-            CredentialKind::Key if name.is_none() => {
+        let credential = match choose(options.auth, offered, env)? {
+            Some(Credential::Key { .. }) if name.is_none() => {
                 let advice =
                     format!("an account key needs one: set {ACCOUNT}, or AccountName in {STRING}");
                 return Err(missing("the account's name", advice));
             }
-            CredentialKind::Key => Credential::Key(secret(self.key)),
-            CredentialKind::Sas => Credential::Sas(secret(self.sas)),
-            #[cfg(feature = "entra")]
-            CredentialKind::Entra => {
-                let entra = Entra::new(
-                    options.auth,
-                    env,
-                    &endpoint,
-                    Arc::clone(&client),
-                    Purpose::Storage,
-                )?;
-                Credential::Token(Arc::new(TokenCache::new(Arc::new(entra), None)))
-            }
-            #[cfg(not(feature = "entra"))]
-            CredentialKind::Entra => {
-                return Err(missing("Entra ID", "it was left out of this build"));
+            Some(credential) => credential,
+            None => {
+                let client = Arc::clone(&client);
+                Credential::entra(options.auth, env, &endpoint, client, Purpose::Storage)?
             }
         };
         Ok(Account {

@@ -1,130 +1,217 @@
-//! A credential for storage: a key, a SAS or a token, and what each does to a request.
+//! Which credential is taken, of a storage account as of Service Bus: what was typed, against what was
+//! found.
 //!
-//! Made by the account when it has chosen. Must never show what it holds.
+//! Called by the two of them once at start. Must never take one of two that contradict each other,
+//! must never hand a token to plain http or plain TCP, and must never show what a credential holds.
 
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use azure_core::credentials::Secret;
-use azure_core::http::policies::Policy;
+use clap::ValueEnum;
 use url::Url;
 
-use super::error::ServiceError;
-use super::service_clock::ServiceClock;
-use super::shared_key::SharedKey;
+use super::account_error::{AccountError, contradiction};
+use super::ca_file::CaCertificates;
 #[cfg(feature = "entra")]
-use super::token_cache::{Bearer, SharedToken, TokenCache};
+use super::entra::Entra;
+use super::env::{Env, named};
+#[cfg(feature = "entra")]
+use super::token_cache::TokenCache;
 use super::transport::Client;
-use crate::clock::Instant;
+
+/// What was typed about the account.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AuthOptions {
+    /// Azurite's well-known account.
+    pub emulator: bool,
+    /// Which kind of credential.
+    pub auth: Auth,
+    /// A file with additional authorities for https, in PEM.
+    pub ca_file: Option<PathBuf>,
+}
+
+impl AuthOptions {
+    /// Whom to trust for https besides the system's authorities.
+    pub(super) fn trust(&self) -> Result<CaCertificates, AccountError> {
+        let Some(path) = &self.ca_file else {
+            return Ok(CaCertificates::default());
+        };
+        CaCertificates::read(path)
+    }
+}
+
+/// Which kind of credential is to be taken; as it is typed, with its help.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Auth {
+    /// The one that is there
+    #[default]
+    Auto,
+    /// The account's key
+    Key,
+    /// A shared access signature
+    Sas,
+    /// A token of Entra ID, however it can be had
+    Entra,
+    /// A token of Entra ID by workload identity
+    Workload,
+    /// A token of Entra ID by the machine's managed identity
+    Managed,
+    /// A token of Entra ID of whoever is logged in with the Azure CLI
+    Cli,
+}
+
+impl Auth {
+    /// As it is typed, with its flag.
+    pub(super) fn flag(self) -> String {
+        let word = self.to_possible_value();
+        format!(
+            "--auth {}",
+            word.as_ref().map_or("", |word| word.get_name())
+        )
+    }
+}
 
 /// How we prove who we are.
 #[derive(Clone)]
-pub(super) enum Credential {
-    /// The account's key, in base64.
-    Key(Secret),
-    /// A SAS, without the question mark.
+pub(crate) enum Credential {
+    /// A key as it is written, and whose: an account's, or a rule's of Service Bus.
+    Key { name: String, key: Secret },
+    /// A signature that somebody else has made; an account's is without the question mark.
     Sas(Secret),
-    /// A token of Entra ID.
+    /// Tokens of Entra ID.
     #[cfg(feature = "entra")]
     Token(Arc<TokenCache>),
 }
 
+/// What a token is for. In every cloud it is called the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Storage, of every account.
+    Storage,
+    /// Service Bus, of every namespace.
+    #[cfg(feature = "service-bus")]
+    ServiceBus,
+}
+
+impl Purpose {
+    /// What would do instead of a token.
+    pub(super) fn instead(self) -> &'static str {
+        match self {
+            Purpose::Storage => {
+                "set AZURE_STORAGE_KEY, AZURE_STORAGE_SAS_TOKEN or AZURE_STORAGE_CONNECTION_STRING"
+            }
+            #[cfg(feature = "service-bus")]
+            Purpose::ServiceBus => "set AZURE_SERVICEBUS_CONNECTION_STRING",
+        }
+    }
+}
+
 impl Credential {
-    /// What it is, for the log.
-    pub(super) fn kind(&self) -> &'static str {
-        match self {
-            Credential::Key(_) => "account key",
-            Credential::Sas(_) => "SAS",
-            #[cfg(feature = "entra")]
-            Credential::Token(tokens) => tokens.kind(),
-        }
-    }
-
-    /// Whether it opens one blob and nothing beside it: a SAS of the service's, not of the account's.
-    pub(super) fn is_for_one_blob(&self) -> bool {
-        let Credential::Sas(sas) = self else {
-            return false;
-        };
-        let mut pairs = url::form_urlencoded::parse(sas.secret().as_bytes());
-        pairs.any(|(name, value)| name == "sr" && value == "b")
-    }
-
-    /// Sees to it that there is what requests are to bear; for how long a token is good.
-    #[cfg_attr(
-        not(feature = "entra"),
-        expect(unused_variables, reason = "nobody asks")
-    )]
-    pub(super) async fn obtain(
-        &self,
-        give_up_at: Instant,
-    ) -> Result<Option<Duration>, ServiceError> {
-        match self {
-            #[cfg(feature = "entra")]
-            Credential::Token(tokens) => match tokens.token(give_up_at).await {
-                Ok(_) => Ok(tokens.left()),
-                Err(none) if none.refused => Err(ServiceError::Denied(none.why)),
-                Err(none) => Err(ServiceError::Unsent(none.why)),
-            },
-            Credential::Key(_) | Credential::Sas(_) => Ok(None),
-        }
-    }
-
-    /// `url` as it must be requested: with the SAS, if it is one. A secret.
-    pub(super) fn authorised(&self, url: &Url) -> Url {
-        let mut url = url.clone();
-        if let Credential::Sas(sas) = self {
-            url.set_query(Some(sas.secret()));
-        }
-        url
-    }
-
-    /// What signs each try of a request; `name` is the account's.
-    pub(super) fn policy(
-        &self,
-        name: Option<&str>,
-        clock: &Arc<ServiceClock>,
-    ) -> Option<Arc<dyn Policy>> {
-        match self {
-            Credential::Key(key) => {
-                let clock = Arc::clone(clock);
-                Some(Arc::new(SharedKey::new(
-                    name?.to_owned(),
-                    key.clone(),
-                    clock,
-                )))
-            }
-            Credential::Sas(_) => None,
-            #[cfg(feature = "entra")]
-            Credential::Token(tokens) => Some(Arc::new(Bearer(Arc::clone(tokens)))),
-        }
-    }
-
-    /// The same, with a vault for the token; `None` where there is no token.
+    /// Tokens of Entra ID for what is at `endpoint`. Nothing is asked for before the first request.
+    ///
+    /// # Errors
+    /// A part that is missing or unreadable, named.
     #[cfg(feature = "entra")]
-    pub(super) fn with_shared_token(
-        &self,
-        shared_token: impl FnOnce() -> Option<Arc<dyn SharedToken>>,
-    ) -> Option<Credential> {
-        match self {
-            Credential::Token(tokens) => Some(Credential::Token(Arc::new(
-                tokens.with_shared_token(shared_token()?),
-            ))),
-            Credential::Key(_) | Credential::Sas(_) => None,
-        }
+    pub(super) fn entra(
+        auth: Auth,
+        env: &Env<'_>,
+        endpoint: &Url,
+        client: Arc<Client>,
+        purpose: Purpose,
+    ) -> Result<Credential, AccountError> {
+        let issuer = Arc::new(Entra::new(auth, env, endpoint, client, purpose)?);
+        Ok(Credential::Token(Arc::new(TokenCache::new(issuer, None))))
     }
 
-    /// The same for a process that was forked, with a client of its own.
-    #[cfg_attr(
-        not(feature = "entra"),
-        expect(unused_variables, reason = "nobody asks")
-    )]
-    pub(super) fn in_another_process(&self, client: &Arc<Client>) -> Credential {
-        match self {
-            #[cfg(feature = "entra")]
-            Credential::Token(tokens) => {
-                Credential::Token(Arc::new(tokens.in_another_process(Arc::clone(client))))
+    /// None can be had.
+    #[cfg(not(feature = "entra"))]
+    pub(super) fn entra(
+        _: Auth,
+        _: &Env<'_>,
+        _: &Url,
+        _: Arc<Client>,
+        purpose: Purpose,
+    ) -> Result<Credential, AccountError> {
+        Err(super::account_error::missing(
+            "the credential",
+            format!(
+                "Entra ID cannot be had, this trafficcop was built without the feature `entra`: \
+                 {}, or build it anew",
+                purpose.instead()
+            ),
+        ))
+    }
+}
+
+/// A key or a signature that was found.
+pub(super) struct Found {
+    pub(super) credential: Credential,
+    /// What it is and where it is from, in words.
+    pub(super) what: String,
+    /// It is from the flag or the URL, which say which credential as clearly as `--auth` does.
+    pub(super) typed: bool,
+    /// Another credential that was named beside it makes nobody doubt that it is the one.
+    pub(super) is_meant: bool,
+}
+
+/// All that there is, and what to say where that is not enough.
+pub(super) struct Offered {
+    /// The key, or how one is given.
+    pub(super) key: Result<Found, AccountError>,
+    /// The signature, or how one is given.
+    pub(super) sas: Result<Found, AccountError>,
+    /// Whether a token may be sent there.
+    pub(super) token: Result<(), AccountError>,
+    /// Why it cannot do without all of these, unless Entra ID is named.
+    pub(super) needed: Result<(), AccountError>,
+}
+
+/// Chooses; `None` is a token of Entra ID.
+///
+/// # Errors
+/// Nothing that would do, or two where one is needed.
+pub(super) fn choose(
+    auth: Auth,
+    offered: Offered,
+    env: &Env<'_>,
+) -> Result<Option<Credential>, AccountError> {
+    match auth {
+        Auth::Key => Ok(Some(offered.key?.credential)),
+        Auth::Sas => Ok(Some(offered.sas?.credential)),
+        Auth::Auto => {
+            // Where no token can be sent, none contradicts.
+            let named = named(env).filter(|_| offered.token.is_ok());
+            match (offered.key, offered.sas, named) {
+                (Ok(key), Ok(sas), _) => Err(contradiction(
+                    key.what,
+                    sas.what,
+                    "one credential is needed, not two",
+                )),
+                (Ok(found), Err(_), Some(named)) | (Err(_), Ok(found), Some(named))
+                    if !found.is_meant =>
+                {
+                    Err(contradiction(
+                        found.what,
+                        named,
+                        "two credentials: --auth key, sas or entra says which",
+                    ))
+                }
+                (Ok(found), Err(_), _) | (Err(_), Ok(found), _) => Ok(Some(found.credential)),
+                (Err(_), Err(_), Some(_)) => Ok(None),
+                (Err(_), Err(_), None) => offered.needed.map(|()| None),
             }
-            other => other.clone(),
+        }
+        Auth::Entra | Auth::Workload | Auth::Managed | Auth::Cli => {
+            let mut found = [offered.key, offered.sas].into_iter().flatten();
+            match found.find(|found| found.typed) {
+                Some(found) => Err(contradiction(
+                    found.what,
+                    auth.flag(),
+                    "each brings a credential of its own",
+                )),
+                None => offered.token.map(|()| None),
+            }
         }
     }
 }

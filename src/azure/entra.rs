@@ -1,4 +1,4 @@
-//! TokenCache of Entra ID, by the official `azure_identity`: workload identity federation, a client
+//! Tokens of Entra ID, by the official `azure_identity`: workload identity federation, a client
 //! secret, the managed identity of the machine, or whoever is logged in with the Azure CLI.
 //!
 //! Made by the account, asked by [`super::token_cache`]. What `azure_identity` does not do is done
@@ -26,10 +26,8 @@ use azure_identity::{
 use url::Url;
 
 use super::account_error::{AccountError, malformed, missing};
-use super::credential_kind::Auth;
-use super::env::{
-    AUTHORITY, CLIENT, CLIENT_SECRET, EntraEnv, IDENTITY_ENDPOINT, METADATA, TENANT, TOKEN_FILE,
-};
+use super::credential::{Auth, Purpose};
+use super::env::{CLIENT, CLIENT_SECRET, Env, TENANT, TOKEN_FILE};
 use super::identity_http::{Cli, IdentityHttp};
 use super::timeout::before;
 use super::token_cache::{Issued, Issuer, Unissued};
@@ -37,15 +35,9 @@ use super::transport::Client;
 use crate::background_writer;
 use crate::clock::Instant;
 
-/// What a token is for. In every cloud it is called the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Purpose {
-    /// Storage, of every account.
-    Storage,
-    /// Service Bus, of every namespace.
-    #[cfg(feature = "service-bus")]
-    ServiceBus,
-}
+const AUTHORITY: &str = "AZURE_AUTHORITY_HOST";
+const IDENTITY_ENDPOINT: &str = "IDENTITY_ENDPOINT";
+const METADATA: &str = "AZURE_POD_IDENTITY_AUTHORITY_HOST";
 
 impl Purpose {
     fn scope(self) -> &'static str {
@@ -53,17 +45,6 @@ impl Purpose {
             Purpose::Storage => "https://storage.azure.com/.default",
             #[cfg(feature = "service-bus")]
             Purpose::ServiceBus => "https://servicebus.azure.net/.default",
-        }
-    }
-
-    /// What would do instead of a token.
-    fn instead(self) -> &'static str {
-        match self {
-            Purpose::Storage => {
-                "set AZURE_STORAGE_KEY, AZURE_STORAGE_SAS_TOKEN or AZURE_STORAGE_CONNECTION_STRING"
-            }
-            #[cfg(feature = "service-bus")]
-            Purpose::ServiceBus => "set AZURE_SERVICEBUS_CONNECTION_STRING",
         }
     }
 }
@@ -133,9 +114,10 @@ impl Source {
 }
 
 /// The ways to a token that are tried in their order until one leads to it; that one stays.
+#[derive(Clone)]
 pub(super) struct Entra {
     sources: Vec<Source>,
-    cloud: Option<Arc<CloudConfiguration>>,
+    cloud: Arc<CloudConfiguration>,
     metadata: Option<Url>,
     client: Arc<Client>,
     picked: OnceLock<usize>,
@@ -158,31 +140,27 @@ impl Entra {
     /// A part that is missing or unreadable, named.
     pub(super) fn new(
         auth: Auth,
-        env: &EntraEnv,
+        env: &Env<'_>,
         endpoint: &Url,
         client: Arc<Client>,
         purpose: Purpose,
     ) -> Result<Entra, AccountError> {
         let managed = Source::Managed {
-            client: env.client.clone(),
+            client: env(CLIENT),
         };
         let sources = match auth {
             Auth::Workload => vec![workload(env)?],
             Auth::Managed => vec![managed],
             Auth::Cli => vec![Source::Cli],
-            _ if env.token_file.is_some() => vec![workload(env)?],
-            _ if env.secret.is_some() => vec![with_secret(env)?],
+            _ if env(TOKEN_FILE).is_some() => vec![workload(env)?],
+            _ if env(CLIENT_SECRET).is_some() => vec![with_secret(env)?],
             _ => vec![managed, Source::Cli],
         };
-        if let Some(text) = &env.identity_endpoint {
-            nearby(text, IDENTITY_ENDPOINT)?;
-        }
-        let metadata = env.metadata.as_deref();
-        let metadata = metadata.map(|text| nearby(text, METADATA)).transpose()?;
+        nearby(env, IDENTITY_ENDPOINT)?;
         Ok(Entra {
             sources,
             cloud: cloud(env, endpoint)?,
-            metadata,
+            metadata: nearby(env, METADATA)?,
             client,
             picked: OnceLock::new(),
             purpose,
@@ -203,7 +181,7 @@ impl Entra {
         let options = ClientOptions {
             retry: RetryOptions::none(),
             transport: Some(Transport::new(Arc::clone(&asking) as _)),
-            cloud: self.cloud.clone(),
+            cloud: Some(Arc::clone(&self.cloud)),
             ..ClientOptions::default()
         };
         let asked = async {
@@ -237,7 +215,7 @@ impl Entra {
                 let left = Duration::try_from(left).unwrap_or_default();
                 return Ok(Issued {
                     secret: token.token,
-                    left: left.max(if left.is_zero() { LEFT_AT_LEAST } else { left }),
+                    left: if left.is_zero() { LEFT_AT_LEAST } else { left },
                 });
             }
             Some(Err(Some(error))) => asking.trouble().unwrap_or_else(|| of_the_crate(&error)),
@@ -307,12 +285,8 @@ impl Issuer for Entra {
 
     fn in_another_process(&self, client: Arc<Client>) -> Arc<dyn Issuer> {
         Arc::new(Entra {
-            sources: self.sources.clone(),
-            cloud: self.cloud.clone(),
-            metadata: self.metadata.clone(),
             client,
-            picked: self.picked.clone(),
-            purpose: self.purpose,
+            ..self.clone()
         })
     }
 }
@@ -387,14 +361,12 @@ fn credential(
     })
 }
 
-fn needed<T: Clone>(value: Option<&T>, name: &str, by: &str) -> Result<T, AccountError> {
-    value
-        .cloned()
-        .ok_or_else(|| missing(name, format!("{by} needs it: set it")))
+fn needed(env: &Env<'_>, name: &str, by: &str) -> Result<String, AccountError> {
+    env(name).ok_or_else(|| missing(name, format!("{by} needs it: set it")))
 }
 
-fn tenant(env: &EntraEnv, by: &str) -> Result<String, AccountError> {
-    let tenant = needed(env.tenant.as_ref(), TENANT, by)?;
+fn tenant(env: &Env<'_>, by: &str) -> Result<String, AccountError> {
+    let tenant = needed(env, TENANT, by)?;
     let fits = tenant
         .bytes()
         .all(|byte| byte.is_ascii_alphanumeric() || byte == b'.' || byte == b'-');
@@ -407,30 +379,33 @@ fn tenant(env: &EntraEnv, by: &str) -> Result<String, AccountError> {
     }
 }
 
-fn workload(env: &EntraEnv) -> Result<Source, AccountError> {
+fn workload(env: &Env<'_>) -> Result<Source, AccountError> {
     let by = "workload identity";
     Ok(Source::Workload {
-        file: needed(env.token_file.as_ref(), TOKEN_FILE, by)?,
-        client: needed(env.client.as_ref(), CLIENT, by)?,
+        file: needed(env, TOKEN_FILE, by)?,
+        client: needed(env, CLIENT, by)?,
         tenant: tenant(env, by)?,
     })
 }
 
-fn with_secret(env: &EntraEnv) -> Result<Source, AccountError> {
+fn with_secret(env: &Env<'_>) -> Result<Source, AccountError> {
     Ok(Source::Secret {
-        client: needed(env.client.as_ref(), CLIENT, CLIENT_SECRET)?,
+        client: needed(env, CLIENT, CLIENT_SECRET)?,
         tenant: tenant(env, CLIENT_SECRET)?,
-        secret: needed(env.secret.as_ref(), CLIENT_SECRET, "a client")?,
+        secret: needed(env, CLIENT_SECRET, "a client")?.into(),
     })
 }
 
 /// An address that hands out tokens over plain http has to be on this machine's side of the wire.
-fn nearby(text: &str, variable: &str) -> Result<Url, AccountError> {
+fn nearby(env: &Env<'_>, variable: &str) -> Result<Option<Url>, AccountError> {
+    let Some(text) = env(variable) else {
+        return Ok(None);
+    };
     let url =
-        Url::parse(text).map_err(|error| malformed(variable, format!("is not a URL: {error}")))?;
+        Url::parse(&text).map_err(|error| malformed(variable, format!("is not a URL: {error}")))?;
     let near = url.scheme() == "https" || super::identity_http::is_near(&url);
     match (near, url.host_str()) {
-        (true, Some(_)) => Ok(url),
+        (true, Some(_)) => Ok(Some(url)),
         (_, host) => Err(AccountError::PlainHttp {
             host: host.unwrap_or_default().to_owned(),
         }),
@@ -438,13 +413,13 @@ fn nearby(text: &str, variable: &str) -> Result<Url, AccountError> {
 }
 
 /// Who issues the tokens: as named, or by the cloud that the storage's address is in.
-fn cloud(env: &EntraEnv, endpoint: &Url) -> Result<Option<Arc<CloudConfiguration>>, AccountError> {
+fn cloud(env: &Env<'_>, endpoint: &Url) -> Result<Arc<CloudConfiguration>, AccountError> {
     let host = endpoint.host_str().unwrap_or_default();
-    let cloud = match &env.authority {
+    let cloud = match env(AUTHORITY) {
         Some(text) => {
             // As other tools take it: with or without the scheme.
             let text = match text.contains("://") {
-                true => text.clone(),
+                true => text,
                 false => format!("https://{text}"),
             };
             let url = Url::parse(&text)
@@ -460,5 +435,5 @@ fn cloud(env: &EntraEnv, endpoint: &Url) -> Result<Option<Arc<CloudConfiguration
         None if host.ends_with(".chinacloudapi.cn") => CloudConfiguration::AzureChina,
         None => CloudConfiguration::AzurePublic,
     };
-    Ok(Some(Arc::new(cloud)))
+    Ok(Arc::new(cloud))
 }

@@ -10,7 +10,6 @@ mod account_error;
 mod address;
 mod ca_file;
 mod credential;
-mod credential_kind;
 #[cfg(feature = "entra")]
 mod entra;
 mod env;
@@ -31,18 +30,22 @@ mod transport;
 
 pub use account::Account;
 pub use account_error::AccountError;
-pub use credential_kind::{Auth, AuthOptions};
+#[cfg(feature = "service-bus")]
+pub(crate) use credential::Credential;
+pub use credential::{Auth, AuthOptions};
 pub use env::CREDENTIALS;
 pub use error::{Operation, ServiceError};
 #[cfg(feature = "service-bus")]
 pub(crate) use names::addresses;
-#[cfg(all(feature = "service-bus", feature = "entra"))]
-pub use service_bus::BusTokens;
 #[cfg(feature = "service-bus")]
-pub use service_bus::{BusCredential, ServiceBus, ServiceBusOptions};
+pub(crate) use service_bus::ServiceBus;
+#[cfg(feature = "service-bus")]
+pub use service_bus::ServiceBusOptions;
 pub use timeout::before;
 #[cfg(feature = "entra")]
 pub use token_cache::SharedToken;
+#[cfg(all(feature = "service-bus", feature = "entra"))]
+pub(crate) use token_cache::TokenCache;
 
 pub(crate) use address::split_url;
 pub(crate) use service_clock::ServiceClock;

@@ -15,10 +15,10 @@ use std::sync::{Mutex, PoisonError};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use tokio::sync::oneshot;
 
-type AccountBuilder = io::Result<Vec<SocketAddr>>;
+type Found = io::Result<Vec<SocketAddr>>;
 
 /// Who waits for an answer.
-type Asker = oneshot::Sender<AccountBuilder>;
+type Asker = oneshot::Sender<Found>;
 
 /// The threads that were made, by the name that each looks up.
 static THREADS: Mutex<BTreeMap<String, mpsc::Sender<Asker>>> = Mutex::new(BTreeMap::new());
@@ -42,7 +42,7 @@ impl Resolve for Names {
 ///
 /// # Errors
 /// Why there are none.
-pub(crate) async fn addresses(host: &str, port: u16) -> AccountBuilder {
+pub(crate) async fn addresses(host: &str, port: u16) -> Found {
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, port)]);
     }
@@ -55,7 +55,7 @@ pub(crate) async fn addresses(host: &str, port: u16) -> AccountBuilder {
 }
 
 /// Has the thread of this name look it up.
-fn ask(host: &str) -> io::Result<oneshot::Receiver<AccountBuilder>> {
+fn ask(host: &str) -> io::Result<oneshot::Receiver<Found>> {
     let (asker, answer) = oneshot::channel();
     let mut threads = THREADS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(thread) = threads.get(host) {
@@ -100,7 +100,7 @@ fn serve(name: &str, asked: &mpsc::Receiver<Asker>) {
     }
 }
 
-fn look_up(name: &str) -> AccountBuilder {
+fn look_up(name: &str) -> Found {
     Ok((name, 0).to_socket_addrs()?.collect())
 }
 

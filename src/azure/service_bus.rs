@@ -9,18 +9,15 @@ mod namespace;
 mod string;
 
 use std::fmt;
-use std::path::Path;
 use std::sync::Arc;
 
-use azure_core::credentials::Secret;
 use rustls::ClientConfig;
+use url::Url;
 
 use super::account_error::{AccountError, contradiction, malformed, missing};
-use super::ca_file::CaCertificates;
-use super::credential_kind::{Auth, AuthOptions};
-use super::env::EntraEnv;
-use crate::clock::Instant;
-use crate::core::Failure;
+use super::credential::{AuthOptions, Credential, Found, Offered, Purpose, choose};
+use super::env::trimmed;
+use super::transport::Client;
 
 use self::entity::Typed;
 use self::namespace::Namespace;
@@ -44,76 +41,17 @@ pub struct ServiceBusOptions {
 
 /// Where a queue is, and our credential. `Debug` shows no secret.
 #[derive(Clone)]
-pub struct ServiceBus {
+pub(crate) struct ServiceBus {
     /// The host's name, or its address.
-    pub host: String,
+    pub(crate) host: String,
     /// Its port.
-    pub port: u16,
+    pub(crate) port: u16,
     /// What TLS goes by; `None`: the emulator's plain TCP.
-    pub tls: Option<Arc<ClientConfig>>,
+    pub(crate) tls: Option<Arc<ClientConfig>>,
     /// The path of the queue, as the service has it.
-    pub entity: String,
+    pub(crate) entity: String,
     /// Our credential.
-    pub credential: BusCredential,
-}
-
-/// How we prove who we are.
-#[derive(Clone)]
-pub enum BusCredential {
-    /// Signatures made with a key.
-    Key {
-        /// The key's name.
-        name: String,
-        /// The key, as it is written.
-        key: Secret,
-    },
-    /// A signature that somebody else has made.
-    Sas(Secret),
-    /// TokenCache of Entra ID.
-    #[cfg(feature = "entra")]
-    Entra(BusTokens),
-}
-
-impl BusCredential {
-    /// What it is, for the log.
-    #[must_use]
-    pub fn kind(&self) -> &'static str {
-        match self {
-            BusCredential::Key { .. } => "shared access key",
-            BusCredential::Sas(_) => "shared access signature",
-            #[cfg(feature = "entra")]
-            BusCredential::Entra(tokens) => tokens.0.kind(),
-        }
-    }
-}
-
-/// TokenCache of Entra ID for Service Bus, renewed in the background.
-#[cfg(feature = "entra")]
-#[derive(Clone)]
-pub struct BusTokens(Arc<super::token_cache::TokenCache>);
-
-#[cfg(feature = "entra")]
-impl BusTokens {
-    /// The present token, and until when it is good. Waits only where none is good.
-    ///
-    /// # Errors
-    /// Why there is none: `Fatal` if the issuer says no.
-    pub async fn token(&self, give_up_at: Instant) -> Result<(Secret, Instant), Failure> {
-        match self.0.token(give_up_at).await {
-            Ok(secret) => {
-                let left = self.0.left().unwrap_or_default();
-                Ok((secret, Instant::now() + left))
-            }
-            Err(none) if none.refused => Err(Failure::Fatal {
-                why: none.why,
-                denied: true,
-            }),
-            Err(none) => Err(Failure::Transient {
-                why: none.why,
-                retry_after: None,
-            }),
-        }
-    }
+    pub(crate) credential: Credential,
 }
 
 impl fmt::Debug for ServiceBus {
@@ -121,7 +59,7 @@ impl fmt::Debug for ServiceBus {
         f.debug_struct("ServiceBus")
             .field("name", &self.name())
             .field("tls", &self.tls.is_some())
-            .field("kind", &self.credential.kind())
+            .field("kind", &self.kind())
             .finish_non_exhaustive()
     }
 }
@@ -131,16 +69,12 @@ impl ServiceBus {
     ///
     /// # Errors
     /// A missing, unreadable or contradicting part, named.
-    pub fn find(
+    pub(crate) fn find(
         get: &dyn Fn(&str) -> Option<String>,
         options: &AuthOptions,
         asked: &ServiceBusOptions,
     ) -> Result<ServiceBus, AccountError> {
-        let env = |name: &str| {
-            get(name)
-                .map(|text| text.trim().to_owned())
-                .filter(|text| !text.is_empty())
-        };
+        let env = trimmed(get);
         let typed = Typed::read(&asked.entity)?;
         let source = asked.string_in.as_deref().unwrap_or(STRING);
         let text = env(source);
@@ -156,15 +90,65 @@ impl ServiceBus {
             true => format!("{entity}/$DeadLetterQueue"),
             false => entity,
         };
+        let flag = options.auth.flag();
         let plain = parts.as_ref().is_some_and(|parts| parts.emulator);
-        let env = EntraEnv::read(&env);
-        let trust = match &options.ca_file {
-            Some(path) => CaCertificates::read(Path::new(path))?,
-            None => CaCertificates::default(),
+        let trust = options.trust()?;
+        let given = parts.is_some();
+        let (key, sas) = match parts.and_then(|parts| parts.secret) {
+            Some(key @ Credential::Key { .. }) => (Some(key), None),
+            sas => (None, sas),
         };
-        let credential = choose(options.auth, parts, source, plain, &env, || {
-            entra(options.auth, &env, &namespace, trust.clone())
-        })?;
+        let offer = |found: Option<Credential>, what: &str, how: &str| match found {
+            Some(credential) => Ok(Found {
+                credential,
+                what: format!("{what} in {source}"),
+                typed: false,
+                is_meant: false,
+            }),
+            None => Err(missing(
+                what,
+                format!("{flag} needs {how} in the connection string ({source})"),
+            )),
+        };
+        let offered = Offered {
+            key: offer(
+                key,
+                "the shared access key",
+                "SharedAccessKeyName and SharedAccessKey",
+            ),
+            sas: offer(sas, "the shared access signature", "SharedAccessSignature"),
+            token: match plain {
+                false => Ok(()),
+                true => Err(missing(
+                    "TLS",
+                    format!(
+                        "{flag}: a token is never sent over plain TCP, and {source} says \
+                         UseDevelopmentEmulator"
+                    ),
+                )),
+            },
+            needed: match given && (plain || !cfg!(feature = "entra")) {
+                false => Ok(()),
+                true => Err(missing(
+                    "SharedAccessKeyName and SharedAccessKey (or SharedAccessSignature)",
+                    format!("copy the whole connection string into {source}"),
+                )),
+            },
+        };
+        let credential = match choose(options.auth, offered, &env)? {
+            Some(credential) => credential,
+            None => {
+                let endpoint = Url::parse(&format!("https://{}", namespace.host));
+                let endpoint = endpoint.map_err(|error| {
+                    malformed(
+                        format!("the namespace {}", namespace.host),
+                        format!("is no name of a host: {error}"),
+                    )
+                })?;
+                let client = Arc::new(Client::new(true, 1).trusting(trust.clone()));
+                Credential::entra(options.auth, &env, &endpoint, client, Purpose::ServiceBus)?
+            }
+        };
         let tls = match plain {
             true => None,
             false => Some(Arc::new(trust.tls()?)),
@@ -183,8 +167,7 @@ impl ServiceBus {
     }
 
     /// The address for people: no secret in it.
-    #[must_use]
-    pub fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         let usual = match self.tls {
             Some(_) => TLS_PORT,
             None => PLAIN_PORT,
@@ -195,9 +178,18 @@ impl ServiceBus {
         format!("sb://{}:{}/{}", self.host, self.port, self.entity)
     }
 
+    /// What the credential is, for the log.
+    pub(crate) fn kind(&self) -> &'static str {
+        match &self.credential {
+            Credential::Key { .. } => "shared access key",
+            Credential::Sas(_) => "shared access signature",
+            #[cfg(feature = "entra")]
+            Credential::Token(tokens) => tokens.kind(),
+        }
+    }
+
     /// Nobody on this machine alone can listen to what goes there without TLS.
-    #[must_use]
-    pub fn is_open_to_others(&self) -> bool {
+    pub(crate) fn is_open_to_others(&self) -> bool {
         let bare = self.host.trim_start_matches('[').trim_end_matches(']');
         let local = bare == "localhost"
             || bare
@@ -247,98 +239,6 @@ fn settle(
         }
     };
     Ok((namespace, typed.entity))
-}
-
-/// Which credential: what was typed, against what was found.
-fn choose(
-    auth: Auth,
-    parts: Option<Parts>,
-    source: &str,
-    plain: bool,
-    env: &EntraEnv,
-    entra: impl FnOnce() -> Result<BusCredential, AccountError>,
-) -> Result<BusCredential, AccountError> {
-    let explicit = format!("--auth {}", auth.word());
-    let given = parts.is_some();
-    let secret = parts.and_then(|parts| parts.secret);
-    match auth {
-        Auth::Key => match secret {
-            Some(key @ BusCredential::Key { .. }) => Ok(key),
-            _ => Err(missing(
-                "the shared access key",
-                format!(
-                    "{explicit} needs SharedAccessKeyName and SharedAccessKey in the connection \
-                     string ({source})"
-                ),
-            )),
-        },
-        Auth::Sas => match secret {
-            Some(sas @ BusCredential::Sas(_)) => Ok(sas),
-            _ => Err(missing(
-                "the shared access signature",
-                format!(
-                    "{explicit} needs SharedAccessSignature in the connection string ({source})"
-                ),
-            )),
-        },
-        Auth::Auto => match (secret, env.named().filter(|_| !plain)) {
-            (Some(secret), Some(named)) => Err(contradiction(
-                format!("the {} in {source}", secret.kind()),
-                named,
-                "two credentials: --auth key, sas or entra says which",
-            )),
-            (Some(secret), None) => Ok(secret),
-            (None, None) if given && (plain || !cfg!(feature = "entra")) => Err(missing(
-                "SharedAccessKeyName and SharedAccessKey (or SharedAccessSignature)",
-                format!("copy the whole connection string into {source}"),
-            )),
-            (None, _) => entra(),
-        },
-        Auth::Entra | Auth::Workload | Auth::Managed | Auth::Cli if plain => Err(missing(
-            "TLS",
-            format!(
-                "{explicit}: a token is never sent over plain TCP, and {source} says \
-                 UseDevelopmentEmulator"
-            ),
-        )),
-        Auth::Entra | Auth::Workload | Auth::Managed | Auth::Cli => entra(),
-    }
-}
-
-/// What gives tokens for this namespace.
-#[cfg(feature = "entra")]
-fn entra(
-    auth: Auth,
-    env: &EntraEnv,
-    namespace: &Namespace,
-    trust: CaCertificates,
-) -> Result<BusCredential, AccountError> {
-    use super::entra::{Entra, Purpose};
-    use super::token_cache::TokenCache;
-    use super::transport::Client;
-    let endpoint = url::Url::parse(&format!("https://{}", namespace.host)).map_err(|error| {
-        malformed(
-            format!("the namespace {}", namespace.host),
-            format!("is no name of a host: {error}"),
-        )
-    })?;
-    let client = Arc::new(Client::new(true, 1).trusting(trust));
-    let entra = Entra::new(auth, env, &endpoint, client, Purpose::ServiceBus)?;
-    let tokens = TokenCache::new(Arc::new(entra), None);
-    Ok(BusCredential::Entra(BusTokens(Arc::new(tokens))))
-}
-
-#[cfg(not(feature = "entra"))]
-fn entra(
-    _: Auth,
-    _: &EntraEnv,
-    _: &Namespace,
-    _: CaCertificates,
-) -> Result<BusCredential, AccountError> {
-    Err(missing(
-        "the credential",
-        format!("Entra ID was left out of this build: set {STRING}"),
-    ))
 }
 
 #[cfg(test)]

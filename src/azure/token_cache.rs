@@ -1,6 +1,10 @@
 //! The token of Entra ID that requests bear: had from an issuer, renewed in the background long
 //! before it ends, and handed on to the guardian.
 //!
+//! The library's credentials have a cache of their own, which would not do: five minutes before a
+//! token's end it asks for another with its lock held, so that every request waits for an issuer that
+//! hangs, and fails with it although the token that it has is still good.
+//!
 //! Asked by the signature of each request ([`Bearer`]). Must never make a request wait for the
 //! issuer while there is a token that is still good, and must never show a token.
 
@@ -20,6 +24,7 @@ use tokio::task::AbortHandle;
 use super::timeout::before;
 use super::transport::Client;
 use crate::clock::Instant;
+use crate::core::Failure;
 
 /// How long a request waits for the first token; less than it may take itself.
 const WAIT: Duration = Duration::from_secs(4);
@@ -42,11 +47,26 @@ pub(super) struct Issued {
 
 /// Why there is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Unissued {
+pub(crate) struct Unissued {
     /// For a person; no secret.
     pub(super) why: String,
     /// The issuer said no, and would say so again.
     pub(super) refused: bool,
+}
+
+impl From<Unissued> for Failure {
+    fn from(none: Unissued) -> Failure {
+        match none.refused {
+            true => Failure::Fatal {
+                why: none.why,
+                denied: true,
+            },
+            false => Failure::Transient {
+                why: none.why,
+                retry_after: None,
+            },
+        }
+    }
 }
 
 /// Who issues tokens.
@@ -150,7 +170,7 @@ impl TokenCache {
     }
 
     /// How long the present token is good, if there is one.
-    pub(super) fn left(&self) -> Option<Duration> {
+    pub(crate) fn left(&self) -> Option<Duration> {
         let now = Instant::now();
         let state = self.shared.state();
         state.good(now).map(|token| token.until.since(now))
@@ -160,7 +180,7 @@ impl TokenCache {
     ///
     /// # Errors
     /// Why there is none.
-    pub(super) async fn token(&self, give_up_at: Instant) -> Result<Secret, Unissued> {
+    pub(crate) async fn token(&self, give_up_at: Instant) -> Result<Secret, Unissued> {
         self.keep_renewing();
         let seen = {
             let now = Instant::now();

@@ -80,7 +80,7 @@ pub(super) fn account(
     access: &args::Access,
 ) -> Result<Account, UsageError> {
     let options = options(emulator, access);
-    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let variable = |name: &str| std::env::var(name).ok();
     Account::find(&variable, &options, target.url()).map_err(|why| UsageError::new(why.to_string()))
 }
 

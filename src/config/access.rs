@@ -12,15 +12,7 @@ use crate::azure::{Auth, AuthOptions, CREDENTIALS};
 pub fn options(emulator: bool, typed: &args::Access) -> AuthOptions {
     AuthOptions {
         emulator,
-        auth: match typed.auth {
-            args::Auth::Auto => Auth::Auto,
-            args::Auth::Key => Auth::Key,
-            args::Auth::Sas => Auth::Sas,
-            args::Auth::Entra => Auth::Entra,
-            args::Auth::Workload => Auth::Workload,
-            args::Auth::Managed => Auth::Managed,
-            args::Auth::Cli => Auth::Cli,
-        },
+        auth: typed.auth,
         ca_file: typed.ca_file.clone(),
     }
 }
@@ -40,7 +32,7 @@ pub(super) fn withheld(no_credentials: bool, named: Option<&str>) -> Vec<OsStrin
 #[must_use]
 pub fn of_blobs_alone(typed: &args::Access) -> [(&'static str, bool); 2] {
     [
-        ("--auth", typed.auth != args::Auth::Auto),
+        ("--auth", typed.auth != Auth::Auto),
         ("--ca-file", typed.ca_file.is_some()),
     ]
 }

@@ -52,7 +52,7 @@ const NOBODY: &str = "00000000-0000-0000-0000-000000000000";
 pub struct Config {
     /// Which queue.
     pub target: Target,
-    /// Whose ([`Account::resolve_queue`]), and how we prove who we are.
+    /// Whose ([`Account::find_queue`]), and how we prove who we are.
     pub account: Account,
     /// For how long a message is locked; whole seconds, 2 s to 7 days.
     pub lock_time: Duration,
@@ -226,11 +226,16 @@ impl Queue for StorageQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::azure::AuthOptions;
 
     fn config() -> Config {
+        let emulator = AuthOptions {
+            emulator: true,
+            ..AuthOptions::default()
+        };
         Config {
             target: Target::parse("jobs").expect("a target"),
-            account: Account::resolve_queue(&|_| None, true, None).expect("an account"),
+            account: Account::find_queue(&|_| None, &emulator, None).expect("an account"),
             lock_time: Duration::from_secs(60),
             encoding: Encoding::Auto,
             max_body: 1 << 20,

@@ -13,22 +13,20 @@ use std::sync::Arc;
 use crate::azure::{Account, SharedToken};
 use crate::guardian::SharedBytes;
 
-struct Shared(SharedBytes);
-
-impl SharedToken for Shared {
+impl SharedToken for SharedBytes {
     fn put(&self, bytes: &[u8]) {
-        self.0.put(bytes);
+        SharedBytes::put(self, bytes);
     }
 
     fn take(&self) -> Option<Vec<u8>> {
-        self.0.take()
+        SharedBytes::take(self)
     }
 }
 
 /// The account, with a token that the guardian will have too.
 pub(super) fn handed_on(account: Account) -> Account {
     account.with_shared_token(|| match SharedBytes::new() {
-        Ok(shared) => Some(Arc::new(Shared(shared))),
+        Ok(shared) => Some(Arc::new(shared)),
         Err(why) => {
             tracing::warn!(
                 "the guardian will have no token of its own ({why}): should we die, it asks for one"

@@ -8,8 +8,8 @@ use async_trait::async_trait;
 
 use super::open::{refuse, variable};
 #[cfg(feature = "entra")]
-use crate::azure::BusTokens;
-use crate::azure::{BusCredential, ServiceBus};
+use crate::azure::TokenCache;
+use crate::azure::{Credential, ServiceBus};
 #[cfg(feature = "entra")]
 use crate::clock::Instant;
 use crate::config::{self, UsageError};
@@ -33,7 +33,7 @@ pub(super) fn open(
     max_body: usize,
 ) -> Result<Arc<dyn Queue>, UsageError> {
     let bus = ServiceBus::find(&variable, &source.options, &source.asked).map_err(refuse)?;
-    tracing::info!("credential: {}", bus.credential.kind());
+    tracing::info!("credential: {}", bus.kind());
     if bus.is_open_to_others() {
         tracing::warn!(
             "{} is spoken to without TLS, as an emulator is: whoever is on the way can read the \
@@ -43,10 +43,10 @@ pub(super) fn open(
     }
     let name = bus.name();
     let tokens: Arc<dyn CbsTokens> = match bus.credential {
-        BusCredential::Key { name, key } => Arc::new(SasTokens::Key { name, key }),
-        BusCredential::Sas(text) => Arc::new(SasTokens::Signature(text)),
+        Credential::Key { name, key } => Arc::new(SasTokens::Key { name, key }),
+        Credential::Sas(text) => Arc::new(SasTokens::Signature(text)),
         #[cfg(feature = "entra")]
-        BusCredential::Entra(tokens) => Arc::new(Entra(tokens)),
+        Credential::Token(tokens) => tokens,
     };
     Ok(Arc::new(ServiceBusQueue::open(Config {
         target: Target {
@@ -65,18 +65,15 @@ pub(super) fn open(
 
 /// Tokens of Entra ID, as `$cbs` takes them.
 #[cfg(feature = "entra")]
-struct Entra(BusTokens);
-
-#[cfg(feature = "entra")]
 #[async_trait]
-impl CbsTokens for Entra {
+impl CbsTokens for TokenCache {
     /// One token is for all queues that its bearer may use.
     async fn token(&self, _audience: &str) -> Result<CbsToken, Failure> {
-        let (token, good_until) = self.0.token(Instant::now() + WAIT).await?;
+        let token = TokenCache::token(self, Instant::now() + WAIT).await?;
         Ok(CbsToken {
             kind: JWT,
             token,
-            good_until,
+            good_until: Instant::now() + self.left().unwrap_or_default(),
         })
     }
 }

@@ -21,7 +21,7 @@ pub(super) fn open(plan: &config::Work) -> Result<Arc<dyn Queue>, UsageError> {
 }
 
 pub(super) fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.is_empty())
+    std::env::var(name).ok()
 }
 
 pub(super) fn refuse(why: impl ToString) -> UsageError {

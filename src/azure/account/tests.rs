@@ -16,7 +16,7 @@ fn resolve(
     emulator: bool,
     url: Option<&str>,
 ) -> Result<Account, AccountError> {
-    find(env, &AuthOptions::with_emulator(emulator), url)
+    find(env, &with_emulator(emulator), url)
 }
 
 fn find(
@@ -28,6 +28,13 @@ fn find(
     let url = url.map(|text| Url::parse(text).expect("a URL"));
     let get = |name: &str| env.get(name).map(|value| (*value).to_owned());
     Account::find(&get, options, url.as_ref())
+}
+
+fn with_emulator(emulator: bool) -> AuthOptions {
+    AuthOptions {
+        emulator,
+        ..AuthOptions::default()
+    }
 }
 
 fn by(auth: Auth) -> AuthOptions {
@@ -45,7 +52,7 @@ fn queues(
     let env: HashMap<&str, &str> = env.iter().copied().collect();
     let url = url.map(|text| Url::parse(text).expect("a URL"));
     let get = |name: &str| env.get(name).map(|value| (*value).to_owned());
-    Account::resolve_queue(&get, emulator, url.as_ref())
+    Account::find_queue(&get, &with_emulator(emulator), url.as_ref())
 }
 
 fn string(rest: &str) -> String {

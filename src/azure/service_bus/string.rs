@@ -4,10 +4,11 @@
 
 use azure_core::credentials::Secret;
 
-use super::BusCredential;
 use super::entity::scheme_is_ours;
 use super::namespace::Namespace;
 use crate::azure::account_error::{AccountError, contradiction, malformed, missing};
+use crate::azure::credential::Credential;
+use crate::azure::env::connection_string;
 
 /// What it says.
 pub(super) struct Parts {
@@ -15,7 +16,7 @@ pub(super) struct Parts {
     pub(super) entity: Option<String>,
     /// Plain TCP.
     pub(super) emulator: bool,
-    pub(super) secret: Option<BusCredential>,
+    pub(super) secret: Option<Credential>,
 }
 
 impl Parts {
@@ -24,15 +25,8 @@ impl Parts {
         let whole = format!("copy the whole connection string into {source}");
         let (mut endpoint, mut entity, mut emulator) = (None, None, None);
         let (mut name, mut key, mut signature) = (None, None, None);
-        for field in text
-            .split(';')
-            .map(str::trim)
-            .filter(|field| !field.is_empty())
-        {
-            let (part, value) = field
-                .split_once('=')
-                .ok_or_else(|| malformed(source, "has a part without `=`"))?;
-            let (word, slot) = match part.trim().to_ascii_lowercase().as_str() {
+        for (part, value) in connection_string(text, source)? {
+            let (word, slot) = match part.as_str() {
                 "endpoint" => ("Endpoint", &mut endpoint),
                 "entitypath" => ("EntityPath", &mut entity),
                 "sharedaccesskeyname" => ("SharedAccessKeyName", &mut name),
@@ -42,7 +36,6 @@ impl Parts {
                 // Of other clients: how they connect, what they log.
                 _ => continue,
             };
-            let value = value.trim();
             if value.is_empty() {
                 return Err(malformed(
                     format!("{word} in {source}"),
@@ -73,7 +66,7 @@ impl Parts {
                     "one credential is needed, not two",
                 ));
             }
-            (Some(name), Some(key), None) => Some(BusCredential::Key {
+            (Some(name), Some(key), None) => Some(Credential::Key {
                 name,
                 key: Secret::new(key),
             }),
@@ -95,7 +88,7 @@ impl Parts {
     }
 }
 
-fn of_signature(text: String, source: &str) -> Result<BusCredential, AccountError> {
+fn of_signature(text: String, source: &str) -> Result<Credential, AccountError> {
     let fields = text.strip_prefix("SharedAccessSignature ").unwrap_or("");
     let has = |name: &str| {
         fields
@@ -108,7 +101,7 @@ fn of_signature(text: String, source: &str) -> Result<BusCredential, AccountErro
             "is none: it is `SharedAccessSignature sr=...&sig=...&se=...&skn=...`",
         ));
     }
-    Ok(BusCredential::Sas(Secret::new(text)))
+    Ok(Credential::Sas(Secret::new(text)))
 }
 
 fn of_endpoint(text: &str, source: &str) -> Result<Namespace, AccountError> {

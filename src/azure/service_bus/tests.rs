@@ -1,6 +1,7 @@
 //! Every form in which a queue on Service Bus can be named, and every way to get that wrong.
 
 use super::*;
+use crate::azure::Auth;
 
 const KEY: &str = "c2VjcmV0LWtleS0wMTIzNDU2Nzg5";
 
@@ -80,7 +81,7 @@ fn a_connection_string_is_read_as_by_microsofts_clients() {
         assert_eq!(bus.name(), name);
         assert_eq!(bus.tls.is_some(), tls, "{name}");
         // The key ends where the part ends, `=` and all.
-        let BusCredential::Key { name, key } = &bus.credential else {
+        let Credential::Key { name, key } = &bus.credential else {
             panic!("{bus:?}");
         };
         assert_eq!((&**name, key.secret()), ("listen", &*format!("{KEY}=")));
@@ -102,7 +103,7 @@ fn a_signature_is_taken_as_it_is() {
     let sas = "SharedAccessSignature sr=sb%3A%2F%2Fh&sig=s3cret%3D&se=1900000000&skn=listen";
     let text = format!("Endpoint=sb://h.example/;SharedAccessSignature={sas}");
     let bus = with("jobs", &text).expect("a bus");
-    assert!(matches!(&bus.credential, BusCredential::Sas(text) if text.secret() == sas));
+    assert!(matches!(&bus.credential, Credential::Sas(text) if text.secret() == sas));
     assert!(!format!("{bus:?}").contains("s3cret"));
     let whole = string("sb://h.example", "");
     let both = format!("{whole};SharedAccessSignature={sas}");
@@ -230,9 +231,7 @@ fn the_credential_is_the_one_that_is_meant() {
     let good = string("sb://contoso.servicebus.windows.net/", "");
     let emulator = format!("{good};UseDevelopmentEmulator=true");
     let secret = ("AZURE_CLIENT_SECRET", "s3cret");
-    let kind = |vars: &[(&str, &str)], auth| {
-        find("contoso/jobs", vars, auth).map(|bus| bus.credential.kind())
-    };
+    let kind = |vars: &[(&str, &str)], auth| find("contoso/jobs", vars, auth).map(|bus| bus.kind());
     assert_eq!(kind(&[(STRING, &good)], Auth::Key), Ok("shared access key"));
     assert!(refused("jobs", &[(STRING, &good)], Auth::Sas).contains("SharedAccessSignature"));
     assert!(refused("contoso/jobs", &[], Auth::Key).contains("SharedAccessKey"));

@@ -98,7 +98,7 @@ impl Target {
         &self.name
     }
 
-    /// The URL, if it was given as one: for [`crate::azure::Account::resolve`]. May hold a secret.
+    /// The URL, if it was given as one: for [`crate::azure::Account::find`]. May hold a secret.
     #[must_use]
     pub fn url(&self) -> Option<&Url> {
         self.url.as_ref()

@@ -93,7 +93,7 @@ impl Target {
         &self.queue
     }
 
-    /// The URL, if it was given as one: for [`crate::azure::Account::resolve_queue`]. May hold a
+    /// The URL, if it was given as one: for [`crate::azure::Account::find_queue`]. May hold a
     /// secret.
     #[must_use]
     pub fn url(&self) -> Option<&Url> {

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-use trafficcop::azure::Account;
+use trafficcop::azure::{Account, AuthOptions};
 use trafficcop::lease::LeaseStore;
 use trafficcop::lease::blob::{Blob, Config, Target};
 
@@ -98,7 +98,7 @@ fn bare_process() {
             "AccountName=testacct;AccountKey={SECRET};BlobEndpoint=https://127.0.0.1:1/testacct"
         );
         let get = |name: &str| (name == "AZURE_STORAGE_CONNECTION_STRING").then(|| string.clone());
-        let account = Account::resolve(&get, false, None).expect("an account");
+        let account = Account::find(&get, &AuthOptions::default(), None).expect("an account");
         let blob = Blob::open(Config {
             account,
             ..server.config()
@@ -156,7 +156,8 @@ fn a_sas_is_neither_logged_nor_told_but_sent() {
             server.port
         );
         let target = Target::parse(&url).expect("a target");
-        let account = Account::resolve(&|_| None, false, target.url()).expect("an account");
+        let account =
+            Account::find(&|_| None, &AuthOptions::default(), target.url()).expect("an account");
         let config = Config {
             target,
             account,

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use azure_core::time::{OffsetDateTime, parse_rfc7231, to_rfc7231};
-use trafficcop::azure::Account;
+use trafficcop::azure::{Account, AuthOptions};
 use trafficcop::clock::Instant;
 use trafficcop::core::Failure;
 use trafficcop::lease::blob::{Blob, Config, Target};
@@ -269,7 +269,7 @@ impl Server {
             self.port
         );
         let get = |name: &str| (name == "AZURE_STORAGE_CONNECTION_STRING").then(|| string.clone());
-        Account::resolve(&get, false, None).expect("an account")
+        Account::find(&get, &AuthOptions::default(), None).expect("an account")
     }
 
     /// The store on this server.

@@ -10,7 +10,7 @@ mod taking;
 
 use std::time::Duration;
 
-use trafficcop::azure::Account;
+use trafficcop::azure::{Account, AuthOptions};
 use trafficcop::clock::Instant;
 use trafficcop::core::Failure;
 use trafficcop::queue::storage::{Config, Encoding, StorageQueue, Target};
@@ -24,7 +24,7 @@ use crate::support::queue::Mailbox;
 fn account(port: u16, key: &str) -> Account {
     let string = queue_string(port, key);
     let get = |name: &str| (name == "AZURE_STORAGE_CONNECTION_STRING").then(|| string.clone());
-    Account::resolve_queue(&get, false, None).expect("an account")
+    Account::find_queue(&get, &AuthOptions::default(), None).expect("an account")
 }
 
 fn config(mailbox: &Mailbox, port: u16) -> Config {

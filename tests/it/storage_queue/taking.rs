@@ -166,7 +166,8 @@ async fn a_sas_is_enough_and_one_without_the_right_to_renew_is_refused_at_once()
             account_sas('q', permissions)
         );
         let target = Target::parse(&url).expect("a target");
-        let account = Account::resolve_queue(&|_| None, false, target.url()).expect("an account");
+        let account = Account::find_queue(&|_| None, &AuthOptions::default(), target.url())
+            .expect("an account");
         open(Config {
             target,
             account,
