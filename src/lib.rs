@@ -1,4 +1,26 @@
-//! Run a command on exactly one of many machines, and never on two.
+//! Run a command, or a part of a program, on exactly one of many machines, and never on two.
+//!
+//! ```no_run
+//! # async fn rebuild_the_index(_token: u64) {}
+//! # async fn example() -> Result<(), trafficcop::Error> {
+//! use trafficcop::TrafficCop;
+//!
+//! let cop = TrafficCop::blob("locks/index")?.start().await?; // or ::file("/mnt/share/index.lock")?
+//! loop {
+//!     let guard = cop.acquired().await?;
+//!     match guard.run(rebuild_the_index(guard.token())).await {
+//!         Ok(()) => break,
+//!         Err(lost) => eprintln!("{lost}"), // It was dropped where it waited: compete again.
+//!     }
+//! }
+//! cop.stop().await?;
+//! # Ok(())
+//! # }
+//! ```
+//! The face of the library is what is named at this level: [`TrafficCop`] and its [`Guard`] for a
+//! program that competes for control, [`MessageLock`] for one that processes the messages of a queue,
+//! [`Deadline`] for one that `trafficcop run` has started; [`LeaseStore`] is what a lock of your own
+//! implements. What is in the modules may change with any version.
 //!
 //! # The promise
 //! No process of the command's tree is alive at a moment when another instance could already have
@@ -47,6 +69,7 @@ pub mod events;
 pub mod exit;
 pub mod guardian;
 pub mod hooks;
+pub mod host;
 pub mod lease;
 pub mod notify;
 mod procfs;
@@ -62,5 +85,8 @@ pub mod timeline;
 pub mod units;
 pub mod work;
 
+pub use crate::core::{Budget, BudgetError, Cause, Ending, Failure, Grant, HolderInfo};
+pub use clock::Instant;
 pub use deadline::{Deadline, DeadlineError};
-pub use embed::{Builder, Control, MessageLock, TrafficCop};
+pub use embed::{Builder, Control, Error, Guard, Lost, MessageLock, TrafficCop};
+pub use lease::{LeaseStore, StoreInfo};

@@ -23,7 +23,8 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     (
         "embed",
         &[
-            "clock", "core", "driver", "lease", "queue", "signals", "guardian", "work",
+            "azure", "clock", "core", "driver", "host", "lease", "queue", "signals", "guardian",
+            "work",
         ],
     ),
     (
@@ -58,6 +59,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
         ],
     ),
     ("deadline", &["clock", "guardian"]),
+    ("host", &["deadline"]),
     ("check", &["args", "deadline", "exit", "config", "report"]),
     ("exit", &["core", "queue"]),
     ("args", &["exit"]),
@@ -72,7 +74,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     (
         "config",
         &[
-            "azure", "args", "core", "deadline", "exit", "lease", "notify", "report", "serve",
+            "azure", "args", "core", "exit", "host", "lease", "notify", "report", "serve",
             "guardian", "units",
         ],
     ),
@@ -91,7 +93,8 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
         "run",
         &[
             "azure", "clock", "core", "events", "exit", "driver", "lease", "notify", "config",
-            "report", "hooks", "runtime", "serve", "signals", "status", "guardian", "units",
+            "report", "hooks", "host", "runtime", "serve", "signals", "status", "guardian",
+            "units",
         ],
     ),
 ];
@@ -127,8 +130,8 @@ const WORDS: &[(&[&str], &[&str], &str)] = &[
     (
         &["env::var", "env::vars"],
         &[
-            "args", "deadline", "elect", "config", "run", "runtime", "main", "guardian",
-            "commands", "work",
+            "args", "deadline", "elect", "host", "run", "runtime", "main", "guardian", "commands",
+            "work",
         ],
         "the environment is passed in",
     ),
