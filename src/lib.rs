@@ -20,7 +20,8 @@
 //! The face of the library is what is named at this level: [`TrafficCop`] and its [`Guard`] for a
 //! program that competes for control, [`MessageLock`] for one that processes the messages of a queue,
 //! [`Deadline`] for one that `trafficcop run` has started; [`LeaseStore`] is what a lock of your own
-//! implements. What is in the modules may change with any version.
+//! implements. What is in the modules may change with any version. Without the feature `cli`, which
+//! is on by default, the command line is not compiled in, nor what only it needs.
 //!
 //! # The promise
 //! No process of the command's tree is alive at a moment when another instance could already have
@@ -53,35 +54,50 @@
 //! - `procfs` reads files of /proc at once, for what happens before a command starts.
 //! - [`events`] is the log for those who ask afterwards, [`timeline`] answers them.
 
+#[cfg(feature = "cli")]
 pub mod args;
 pub mod azure;
+#[cfg(any(feature = "cli", feature = "entra"))]
 mod background_writer;
+#[cfg(feature = "cli")]
 pub mod check;
 pub mod clock;
+#[cfg(feature = "cli")]
 pub mod commands;
+#[cfg(feature = "cli")]
 pub mod config;
 pub mod core;
 pub mod deadline;
 pub mod driver;
+#[cfg(feature = "cli")]
 pub mod elect;
 pub mod embed;
+#[cfg(feature = "cli")]
 pub mod events;
+#[cfg(feature = "cli")]
 pub mod exit;
 pub mod guardian;
+#[cfg(feature = "cli")]
 pub mod hooks;
 pub mod host;
 pub mod lease;
+#[cfg(feature = "cli")]
 pub mod notify;
 mod procfs;
 pub mod queue;
+#[cfg(feature = "cli")]
 pub mod report;
+#[cfg(feature = "cli")]
 pub mod run;
 mod runtime;
 #[cfg(feature = "http")]
 pub mod serve;
 pub mod signals;
+#[cfg(feature = "cli")]
 pub mod status;
+#[cfg(feature = "cli")]
 pub mod timeline;
+#[cfg(feature = "cli")]
 pub mod units;
 pub mod work;
 
