@@ -2,72 +2,53 @@
 //!
 //!     cargo run --example election -- /tmp/election.lock      # in two or three terminals
 //!
-//! Each instance says once a second where it stands. The one in control hands it round after ten
-//! seconds. Ctrl-C gives the lease back, and another one goes on at once.
+//! Each instance says when it stands by, and once a second that it is in control. The one in control
+//! hands it round after ten seconds. Ctrl-C gives the lease back, and another one goes on at once.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
-use trafficcop::lease::file;
-use trafficcop::lease::record::Candidate;
-use trafficcop::{Control, TrafficCop};
+use trafficcop::{Control, Guard, TrafficCop};
 
 /// For how many seconds an instance works before it hands control round.
 const TURN: u32 = 10;
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> anyhow::Result<()> {
-    let Some(path) = std::env::args_os().nth(1).map(PathBuf::from) else {
-        anyhow::bail!("usage: election LOCK-FILE");
-    };
-    let mut interrupted =
-        tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
-    loop {
-        let cop = TrafficCop::with_store(file::File::open(config(path.clone()))?).start()?;
-        let state = cop.watch();
-        let mut worked = 0;
-        let stopped = loop {
-            match &*state.borrow() {
-                Control::InControl { token } if cop.has_control() => {
-                    println!("in control (token {token})");
-                    worked += 1;
-                }
-                Control::StandingBy {
-                    holder: Some(holder),
-                } => println!("standing by behind {holder}"),
-                _ => println!("standing by"),
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let path = std::env::args_os().nth(1);
+    let path = path.ok_or("usage: election LOCK-FILE")?;
+    let cop = TrafficCop::file(path)?.start().await?;
+    let mut state = cop.watch();
+    tokio::spawn(async move {
+        while state.changed().await.is_ok() {
+            if let Control::StandingBy { holder: Some(name) } = &*state.borrow_and_update() {
+                println!("standing by behind {name}");
             }
-            tokio::select! {
-                _ = interrupted.recv() => break true,
-                () = tokio::time::sleep(Duration::from_secs(1)) => {}
-            }
-            if worked == TURN {
-                break false;
-            }
-        };
-        cop.stop().await;
-        if stopped {
-            return Ok(());
         }
-        println!("handing control round");
+    });
+    tokio::select! {
+        ended = take_turns(&cop) => ended?,
+        interrupted = tokio::signal::ctrl_c() => interrupted?,
+    }
+    cop.stop().await?;
+    Ok(())
+}
+
+async fn take_turns(cop: &TrafficCop) -> Result<(), trafficcop::Error> {
+    loop {
+        let guard = cop.acquired().await?;
+        match guard.run(work(&guard)).await {
+            Ok(()) => println!("handing control round"),
+            Err(lost) => println!("{lost}"),
+        }
+        // Gives control back; whoever stands by is woken, and takes it before we ask again.
+        drop(guard);
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
 }
 
-fn config(path: PathBuf) -> file::Config {
-    let pid = std::process::id();
-    let host = nix::unistd::gethostname().map_or_else(
-        |_| "localhost".into(),
-        |name| name.to_string_lossy().into_owned(),
-    );
-    file::Config {
-        path,
-        candidate: Candidate {
-            identity: format!("{host}-{pid}"),
-            host,
-            pid,
-            command: "election".into(),
-        },
-        create: true,
+async fn work(guard: &Guard) {
+    for _ in 0..TURN {
+        println!("in control (token {})", guard.token());
+        tokio::time::sleep(Duration::from_secs(1)).await;
     }
 }

@@ -18,9 +18,9 @@ use trafficcop::queue::storage::{Config, Encoding, StorageQueue, Target};
 const WORK: Duration = Duration::from_secs(90);
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> anyhow::Result<()> {
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let Some(name) = std::env::args().nth(1) else {
-        anyhow::bail!("usage: process QUEUE");
+        return Err("usage: process QUEUE".into());
     };
     let target = Target::parse(&name)?;
     let variable = |name: &str| std::env::var(name).ok();
@@ -45,14 +45,13 @@ async fn main() -> anyhow::Result<()> {
                 String::from_utf8_lossy(message.body())
             );
             tokio::select! {
-                () = tokio::time::sleep(WORK) => {
-                    // Asked once more before the step that counts.
-                    if message.is_ours() {
+                done = message.run(tokio::time::sleep(WORK)) => match done {
+                    Ok(()) => {
                         message.complete().await?;
                         println!("done");
                     }
-                }
-                () = message.lost() => println!("another may have it now: dropped"),
+                    Err(_lost) => println!("another may have it now: dropped"),
+                },
                 _ = tokio::signal::ctrl_c() => {
                     message.abandon().await?;
                     println!("given back");

@@ -34,10 +34,11 @@ pub use work::Work;
 use crate::args;
 use crate::azure::AuthOptions;
 use crate::core::{Budget, IfLost, Rules};
-use crate::deadline::Deadline;
 use crate::exit;
 pub use crate::exit::UsageError;
 use crate::guardian::Contain;
+use crate::host;
+pub use crate::host::Host;
 use crate::lease::record::{COMMAND_LIMIT, Candidate};
 use crate::notify::Ready;
 use crate::report::{Format, Volume};
@@ -49,9 +50,6 @@ pub(crate) const BLOB_LEASE: std::ops::RangeInclusive<Duration> =
 /// What a standby may sleep between two looks: less is a flood, more is a forgotten standby.
 const POLL: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(100)..=Duration::from_secs(3600);
-/// The longest identity, in bytes: it travels in the metadata of a blob, which has 8 KiB for all.
-const IDENTITY_LIMIT: usize = 128;
-
 /// The most slots: a standby that looks at four with each poll must get round.
 const SLOTS: u32 = 1000;
 
@@ -59,41 +57,6 @@ pub(crate) const DEFAULT_LEASE: Duration = Duration::from_secs(60);
 const DEFAULT_POLL: Duration = Duration::from_secs(2);
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 const DEFAULT_PATIENCE: Duration = Duration::from_secs(30);
-
-/// Where we are: what the plan must know and does not find out for itself.
-#[derive(Clone, Debug)]
-pub struct Host {
-    /// The machine's name.
-    pub host: String,
-    /// Our process id.
-    pub pid: u32,
-    /// Seeds the spread of polls and retries; different on every instance.
-    pub seed: u64,
-    /// The lock that another trafficcop holds for the command we are a part of.
-    pub outer: Option<String>,
-}
-
-impl Host {
-    /// This machine, this process, and a seed from the system's randomness.
-    #[must_use]
-    pub fn here() -> Host {
-        let host = nix::unistd::gethostname().unwrap_or_default();
-        Host {
-            host: host.to_string_lossy().into_owned(),
-            pid: std::process::id(),
-            seed: fastrand::u64(..),
-            outer: outer(),
-        }
-    }
-}
-
-/// What a command is told by who runs it, as long as that is true.
-fn outer() -> Option<String> {
-    let lock = std::env::var("TRAFFICCOP_LOCK").ok()?;
-    let holds = std::env::var_os("TRAFFICCOP_ROLE").is_some_and(|role| role == "holder");
-    let lasts = Deadline::from_env().is_ok_and(|deadline| deadline.in_control());
-    (holds && lasts).then_some(lock)
-}
 
 /// The lock, as far as it can be checked without asking its store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -457,18 +420,10 @@ fn conflict_status(typed: &args::Common) -> Result<u8, UsageError> {
 
 fn identity(typed: &args::Common, place: &Host) -> Result<String, UsageError> {
     let Some(identity) = typed.identity.clone() else {
-        return Ok(format!("{}-{}", place.host, place.pid));
+        return Ok(place.identity());
     };
-    if identity.trim().is_empty() || identity.chars().any(char::is_control) {
-        return Err(UsageError::new(
-            "--identity: it is shown to people, and cannot be empty or have control characters",
-        ));
-    }
-    if identity.len() > IDENTITY_LIMIT {
-        return Err(UsageError::new(format!(
-            "--identity: {} bytes are too many: {IDENTITY_LIMIT} at most",
-            identity.len()
-        )));
+    if let Some(why) = host::unfit_identity(&identity) {
+        return Err(about("--identity", &why));
     }
     Ok(identity)
 }

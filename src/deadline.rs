@@ -17,6 +17,7 @@ pub const VARIABLE: &str = "TRAFFICCOP_CONTROL";
 
 /// Why nobody can tell whether we are in control. One line each.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum DeadlineError {
     /// There is no `TRAFFICCOP_CONTROL` in the environment.
     #[error(

@@ -1,4 +1,27 @@
-//! Run a command on exactly one of many machines, and never on two.
+//! Run a command, or a part of a program, on exactly one of many machines, and never on two.
+//!
+//! ```no_run
+//! # async fn rebuild_the_index(_token: u64) {}
+//! # async fn example() -> Result<(), trafficcop::Error> {
+//! use trafficcop::TrafficCop;
+//!
+//! let cop = TrafficCop::blob("locks/index")?.start().await?; // or ::file("/mnt/share/index.lock")?
+//! loop {
+//!     let guard = cop.acquired().await?;
+//!     match guard.run(rebuild_the_index(guard.token())).await {
+//!         Ok(()) => break,
+//!         Err(lost) => eprintln!("{lost}"), // It was dropped where it waited: compete again.
+//!     }
+//! }
+//! cop.stop().await?;
+//! # Ok(())
+//! # }
+//! ```
+//! The face of the library is what is named at this level: [`TrafficCop`] and its [`Guard`] for a
+//! program that competes for control, [`MessageLock`] for one that processes the messages of a queue,
+//! [`Deadline`] for one that `trafficcop run` has started; [`LeaseStore`] is what a lock of your own
+//! implements. What is in the modules may change with any version. Without the feature `cli`, which
+//! is on by default, the command line is not compiled in, nor what only it needs.
 //!
 //! # The promise
 //! No process of the command's tree is alive at a moment when another instance could already have
@@ -46,37 +69,56 @@
 //! | record, version | what a holder leaves beside its lock for people and standbys; one step of a lock on a shared drive |
 //! | task log | the results of tasks that are to be done once (`--once`), kept with the record |
 
+#[cfg(feature = "cli")]
 pub mod args;
 pub mod azure;
+#[cfg(any(feature = "cli", feature = "entra"))]
 mod background_writer;
+#[cfg(feature = "cli")]
 pub mod check;
 pub mod clock;
+#[cfg(feature = "cli")]
 pub mod commands;
+#[cfg(feature = "cli")]
 pub mod config;
 pub mod core;
 pub mod deadline;
 pub mod driver;
+#[cfg(feature = "cli")]
 pub mod elect;
 pub mod embed;
+#[cfg(feature = "cli")]
 pub mod events;
+#[cfg(feature = "cli")]
 pub mod exit;
 pub mod guardian;
+#[cfg(feature = "cli")]
 pub mod hooks;
+pub mod host;
 pub mod lease;
+#[cfg(feature = "cli")]
 pub mod notify;
 mod procfs;
 pub mod queue;
+#[cfg(feature = "cli")]
 pub mod report;
+#[cfg(feature = "cli")]
 pub mod run;
 mod runtime;
 #[cfg(feature = "http")]
 pub mod serve;
 pub mod signals;
+#[cfg(feature = "cli")]
 pub mod status;
+#[cfg(feature = "cli")]
 pub mod timeline;
+#[cfg(feature = "cli")]
 pub mod units;
 mod util;
 pub mod work;
 
+pub use crate::core::{Budget, BudgetError, Cause, Ending, Failure, Grant, HolderInfo};
+pub use clock::Instant;
 pub use deadline::{Deadline, DeadlineError};
-pub use embed::{Builder, Control, MessageLock, TrafficCop};
+pub use embed::{Builder, Control, Error, Guard, Lost, MessageLock, TrafficCop};
+pub use lease::{LeaseStore, StoreInfo};

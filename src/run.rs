@@ -25,6 +25,7 @@ use crate::driver::drive;
 use crate::exit::ExitAction;
 use crate::guardian::{self, Guardian, Program, Setup, SharedBytes};
 use crate::hooks::HookConfig;
+use crate::host;
 use crate::lease::shared_file::{self, SharedFile};
 use crate::lease::slots::{self, Slots};
 use crate::lease::{self, LeaseStore, SharedMemory, blob, file};
@@ -309,8 +310,7 @@ pub(crate) fn open(plan: &Config) -> anyhow::Result<Result<Arc<dyn LeaseStore>, 
         } => {
             let refuse = |why: String| UsageError::new(why);
             let target = blob::Target::parse(target).map_err(|why| refuse(why.to_string()))?;
-            let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-            let account = Account::find(&variable, options, target.url())
+            let account = Account::find(&host::variable, options, target.url())
                 .map_err(|why| refuse(why.to_string()))?;
             #[cfg(feature = "entra")]
             let account = shared_token::handed_on(account);
@@ -380,21 +380,7 @@ fn open_shared(plan: &Config, path: &Path) -> anyhow::Result<Arc<dyn LeaseStore>
         ))
         .into());
     }
-    let mount = lease::mount::of(path);
-    if mount.is_unproven() {
-        tracing::warn!(
-            path = %path.display(),
-            "whether two machines that make one directory on this {} mount are told apart cannot be seen from here: 'trafficcop doctor' tries it",
-            mount.kind
-        );
-    }
-    if mount.is_slow_to_tell() {
-        tracing::warn!(
-            path = %path.display(),
-            "this {} mount (nocto) shows late what others do: nothing overlaps, but a hand-over can take a minute",
-            mount.kind
-        );
-    }
+    lease::mount::of(path).warn_about(path);
     let memory = match SharedBytes::new() {
         Ok(memory) => Some(shared_file::prepare_release(Arc::new(ReleaseMemory(
             memory,
@@ -412,7 +398,7 @@ fn open_shared(plan: &Config, path: &Path) -> anyhow::Result<Arc<dyn LeaseStore>
         lease: plan.lease,
         task: plan.task.clone(),
         memory,
-        runtime: std::env::var_os("XDG_RUNTIME_DIR").map(Into::into),
+        runtime: host::runtime_directory(),
     };
     Ok(if plan.slots > 1 {
         Arc::new(looking(Slots::of_shared_files(config, plan.slots)?, plan))

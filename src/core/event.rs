@@ -357,6 +357,7 @@ pub enum Failed {
 
 /// Why a tenure (or the wait for one) ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Cause {
     /// The command ended by itself.
     CommandEnded,
@@ -410,6 +411,7 @@ pub enum Cause {
 
 /// How a context ended: what the exit status is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Ending {
     /// Why.
     pub cause: Cause,

@@ -2,22 +2,23 @@
 //!
 //! Used by programs that take messages from a [`Queue`](crate::queue::Queue) themselves;
 //! `trafficcop work` does not need it. It drives the same [`drive`] and the same core as the command
-//! line does. Nothing here can stop the program's own code: ask [`MessageLock::is_ours`] before every
-//! step that must not run twice.
+//! line does. Nothing here can stop the program's own code: [`MessageLock::run`] it, or ask
+//! [`MessageLock::has_control`] before every step that must not run twice.
 
+use std::fmt;
+use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::{Control, Program, Watchers};
+use super::error::{Error, Lost};
+use super::guard::{Guards, run_while};
+use super::program::{Control, Program, Shared, Task, Watchers};
 use crate::clock::Instant;
-use crate::core::{
-    Budget, BudgetError, Cause, Ending, Exit, Failure, HoldPolicy, IfLost, Rules, Tenure,
-};
+use crate::core::{Budget, Cause, Ending, Exit, Failure, HoldPolicy, IfLost, Rules, Tenure};
 use crate::driver::{Start, Workload, drive};
 use crate::guardian::WorkloadEvent;
 use crate::queue::{About, Message, Settlement};
@@ -30,17 +31,26 @@ const RENEW_AT: u32 = 70;
 /// A message that is ours until it is settled: its lock is renewed by a task of its own.
 ///
 /// Dropped without a word, the message is given back as it was, and can be had by others at once.
+#[must_use = "dropped, the message is given back"]
 pub struct MessageLock {
     id: String,
     attempt: u32,
     body: Vec<u8>,
     about: About,
     held: Arc<MessageLease>,
-    deadline: Arc<AtomicU64>,
-    watched: watch::Receiver<Control>,
-    ended: Arc<AtomicBool>,
+    shared: Arc<Shared>,
     stop: Option<oneshot::Sender<()>>,
     task: Option<JoinHandle<Ending>>,
+}
+
+impl fmt::Debug for MessageLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MessageLock")
+            .field("id", &self.id)
+            .field("attempt", &self.attempt)
+            .field("has_control", &self.has_control())
+            .finish_non_exhaustive()
+    }
 }
 
 impl MessageLock {
@@ -49,11 +59,9 @@ impl MessageLock {
     /// [`Lock::settle`](crate::queue::Lock::settle).
     ///
     /// # Errors
-    /// A lock that is too short to be renewed in time.
-    ///
-    /// # Panics
-    /// Outside a tokio runtime.
-    pub fn hold(message: Message) -> Result<MessageLock, BudgetError> {
+    /// A lock that is too short to be renewed in time; no runtime.
+    pub fn hold(message: Message) -> Result<MessageLock, Error> {
+        let runtime = tokio::runtime::Handle::try_current().map_err(|_| Error::NoRuntime)?;
         let budget =
             Budget::for_lock(message.lock_time, RENEW_AT).renewing_within(message.first_renewal);
         budget.validate()?;
@@ -71,31 +79,27 @@ impl MessageLock {
         };
         let held = Arc::new(MessageLease::new(&message, "message"));
         // Until the task has begun: what was taken is ours.
-        let deadline = Arc::new(AtomicU64::new(budget.term_at(message.t0).as_nanos()));
-        let (state, watched) = watch::channel(Control::InControl {
-            token: u64::from(message.attempt),
-        });
-        let state = Arc::new(state);
-        let ended = Arc::new(AtomicBool::new(false));
+        let shared = Shared::new(
+            "message",
+            Control::InControl {
+                token: u64::from(message.attempt),
+            },
+            budget.term_at(message.t0),
+            Guards::default(),
+        );
         let (stop, asked) = oneshot::channel();
         let mut workload = Processing {
-            program: Program::new(
-                Arc::clone(&deadline),
-                Arc::clone(&state),
-                Arc::clone(&ended),
-            ),
+            program: Program::new(&shared),
             held: Arc::clone(&held),
         };
-        let mut observer = Watchers {
-            state: Arc::clone(&state),
-        };
+        let mut observer = Watchers(Arc::clone(&shared));
         let mut signals = Signals::of_program(asked);
         let tenure = Tenure::new(rules, Instant::now());
         let store = Arc::clone(&held) as _;
-        let task = tokio::spawn(async move {
+        let holding = Task(Arc::clone(&shared));
+        let task = runtime.spawn(async move {
             let ending = drive(tenure, store, &mut workload, &mut signals, &mut observer).await;
-            workload.program.deadline.store(0, Ordering::Release);
-            state.send_replace(Control::Ended);
+            holding.0.over(Some(&ending));
             ending
         });
         Ok(MessageLock {
@@ -104,9 +108,7 @@ impl MessageLock {
             body: message.body.unwrap_or_default(),
             about: message.about,
             held,
-            deadline,
-            watched,
-            ended,
+            shared,
             stop: Some(stop),
             task: Some(task),
         })
@@ -139,17 +141,26 @@ impl MessageLock {
     /// Whether it is ours now. Costs a read of the clock; it turns false while there is still some
     /// time (a sixth of the lock, 10 s at most) before anybody else can have it.
     #[must_use]
-    pub fn is_ours(&self) -> bool {
-        Instant::now().as_nanos() < self.deadline.load(Ordering::Acquire)
+    pub fn has_control(&self) -> bool {
+        self.shared.is_in_time()
     }
 
     /// Resolves when it is not ours any more (or is about to be somebody else's): stop processing.
     pub async fn lost(&self) {
-        let mut watched = self.watched.clone();
-        // It fails only when the task has ended, which is an end as well.
-        let _ended = watched
+        let mut watched = self.shared.watch();
+        // It fails only when there is nobody left to be told by, which is an end as well.
+        let _gone = watched
             .wait_for(|control| matches!(control, Control::Leaving | Control::Ended))
             .await;
+    }
+
+    /// Runs `future`, the work on it, while it is ours: it is dropped when the lock is lost, wherever
+    /// it waits. Settle the message afterwards: [`MessageLock::complete`] and its like.
+    ///
+    /// # Errors
+    /// [`Lost`]: it was dropped before it was done.
+    pub async fn run<F: Future>(&self, future: F) -> Result<F::Output, Lost> {
+        run_while(|| self.has_control(), self.lost(), future).await
     }
 
     /// It was processed: it goes away.
@@ -213,7 +224,7 @@ impl MessageLock {
 
     /// Says that the work has ended.
     fn end(&mut self) {
-        self.ended.store(true, Ordering::Release);
+        self.shared.end_work();
         if let Some(stop) = self.stop.take() {
             // It fails only if the task has ended already.
             let _over = stop.send(());
@@ -300,7 +311,7 @@ mod tests {
             ("id-1", 1, &b"body"[..])
         );
         await_for("a renewal", || *lock.renewed.lock().unwrap() >= 2).await;
-        assert!(message.is_ours());
+        assert!(message.has_control());
         message.complete().await.unwrap();
         assert_eq!(lock.asked(), [Settlement::Complete]);
     }
@@ -335,7 +346,7 @@ mod tests {
         let lock = Scripted::renewing([scripted::lost()]);
         let message = held(&lock);
         message.lost().await;
-        assert!(!message.is_ours());
+        assert!(!message.has_control());
         let said = message.complete().await;
         assert!(matches!(said, Err(Failure::Lost { .. })), "{said:?}");
         assert_eq!(lock.asked(), []);
@@ -347,7 +358,7 @@ mod tests {
         let begin = Instant::now();
         let message = held(&lock);
         message.lost().await;
-        assert!(!message.is_ours());
+        assert!(!message.has_control());
         let late = Instant::now().since(begin);
         assert!(
             late < LOCK || *lock.renewed.lock().unwrap() >= 1,

@@ -71,6 +71,24 @@ impl Mount {
     pub fn is_slow_to_tell(&self) -> bool {
         self.kind.starts_with("nfs") && self.options.split(',').any(|option| option == "nocto")
     }
+
+    /// Says in the log what is to be known of a lock at `path` that lies here.
+    pub fn warn_about(&self, path: &Path) {
+        if self.is_unproven() {
+            tracing::warn!(
+                path = %path.display(),
+                "whether two machines that make one directory on this {} mount are told apart cannot be seen from here: 'trafficcop doctor' tries it",
+                self.kind
+            );
+        }
+        if self.is_slow_to_tell() {
+            tracing::warn!(
+                path = %path.display(),
+                "this {} mount (nocto) shows late what others do: nothing overlaps, but a hand-over can take a minute",
+                self.kind
+            );
+        }
+    }
 }
 
 /// What `path` lies on, or would lie on if it were made. Symbolic links are followed as far as that

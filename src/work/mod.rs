@@ -12,21 +12,33 @@
 //! and `connect`.
 
 pub mod lease;
+#[cfg(feature = "cli")]
 pub mod message_io;
+#[cfg(feature = "cli")]
 pub mod scheduler;
+#[cfg(feature = "cli")]
 pub mod settle;
 
-#[cfg(feature = "service-bus")]
+#[cfg(all(feature = "cli", feature = "service-bus"))]
 mod connect;
+#[cfg(feature = "cli")]
 mod delay;
+#[cfg(feature = "cli")]
 mod exit_status;
+#[cfg(feature = "cli")]
 mod observer;
+#[cfg(feature = "cli")]
 mod open;
+#[cfg(feature = "cli")]
 mod preparing;
+#[cfg(feature = "cli")]
 mod processor;
 #[cfg(test)]
 pub(crate) mod scripted;
+#[cfg(feature = "cli")]
 mod worker;
+#[cfg(feature = "cli")]
 mod workload;
 
+#[cfg(feature = "cli")]
 pub use worker::work;

@@ -24,7 +24,8 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     (
         "embed",
         &[
-            "clock", "core", "driver", "lease", "queue", "signals", "guardian", "work",
+            "azure", "clock", "core", "driver", "host", "lease", "queue", "signals", "guardian",
+            "work",
         ],
     ),
     (
@@ -59,6 +60,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
         ],
     ),
     ("deadline", &["clock", "guardian"]),
+    ("host", &["deadline"]),
     ("check", &["args", "deadline", "exit", "config", "report"]),
     ("exit", &["core", "queue"]),
     ("args", &["azure", "exit"]),
@@ -73,7 +75,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     (
         "config",
         &[
-            "azure", "args", "core", "deadline", "exit", "lease", "notify", "report", "serve",
+            "azure", "args", "core", "exit", "host", "lease", "notify", "report", "serve",
             "guardian", "units",
         ],
     ),
@@ -92,7 +94,8 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
         "run",
         &[
             "azure", "clock", "core", "events", "exit", "driver", "lease", "notify", "config",
-            "report", "hooks", "runtime", "serve", "signals", "status", "guardian", "units",
+            "report", "hooks", "host", "runtime", "serve", "signals", "status", "guardian",
+            "units",
         ],
     ),
 ];
@@ -132,8 +135,8 @@ const WORDS: &[(&[&str], &[&str], &str)] = &[
     (
         &["env::var", "env::vars"],
         &[
-            "args", "deadline", "elect", "config", "run", "runtime", "main", "guardian",
-            "commands", "work",
+            "args", "deadline", "elect", "host", "run", "runtime", "main", "guardian", "commands",
+            "work",
         ],
         "the environment is passed in",
     ),

@@ -1,0 +1,287 @@
+//! [`Builder`]: which lock, who competes for it, and how; then the competition begins.
+//!
+//! Made by [`TrafficCop`]'s constructors. Finds account, identity and host as the command line does.
+//! It must never panic where the caller can be told.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::error::Error;
+use super::guard::Guards;
+use super::program::{Control, Program, Shared, Task, Watchers};
+use super::traffic_cop::TrafficCop;
+use crate::azure::{Account, AuthOptions};
+use crate::clock::Instant;
+use crate::core::observed::{LONGEST_LEASE, SHORTEST_LEASE};
+use crate::core::{Budget, HoldPolicy, IfLost, Rules, Tenure};
+use crate::driver::drive;
+use crate::host::{self, Host};
+use crate::lease::record::Candidate;
+use crate::lease::shared_file::{self, SharedFile};
+use crate::lease::{LeaseStore, blob, file, mount};
+use crate::signals::Signals;
+
+/// The command line's defaults.
+const LEASE: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Where the lock is.
+enum Place {
+    Blob(Box<blob::Config>),
+    File(file::Config),
+    SharedFile(Box<shared_file::Config>),
+    Store(Arc<dyn LeaseStore>),
+}
+
+/// How to compete: made by [`TrafficCop::blob`], [`TrafficCop::file`] and
+/// [`TrafficCop::with_store`].
+#[must_use = "nothing competes before it is started"]
+pub struct Builder {
+    place: Place,
+    identity: Option<String>,
+    lease: Option<Duration>,
+    budget: Option<Budget>,
+    poll: Duration,
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lock = match &self.place {
+            Place::Blob(config) => {
+                format!("{}/{}", config.target.container(), config.target.name())
+            }
+            Place::File(config) => config.path.display().to_string(),
+            Place::SharedFile(config) => config.path.display().to_string(),
+            Place::Store(store) => store.name().to_owned(),
+        };
+        f.debug_struct("Builder")
+            .field("lock", &lock)
+            .field("identity", &self.identity)
+            .field("lease", &self.lease)
+            .field("budget", &self.budget)
+            .field("poll", &self.poll)
+            .finish()
+    }
+}
+
+/// Who we are, if nobody says otherwise.
+fn candidate() -> Candidate {
+    let here = Host::here();
+    Candidate {
+        identity: here.identity(),
+        host: here.host,
+        pid: here.pid,
+        command: host::program(),
+    }
+}
+
+impl Builder {
+    fn at(place: Place) -> Builder {
+        Builder {
+            place,
+            identity: None,
+            lease: None,
+            budget: None,
+            poll: POLL,
+        }
+    }
+
+    pub(super) fn of_blob(name: &str) -> Result<Builder, Error> {
+        let target = blob::Target::parse(name).map_err(Error::refused)?;
+        let account = Account::find(&host::variable, &AuthOptions::default(), target.url())
+            .map_err(Error::refused)?;
+        Ok(Builder::at(Place::Blob(Box::new(blob::Config {
+            target,
+            account,
+            lease: LEASE,
+            candidate: candidate(),
+            create: true,
+            page_blob: None,
+        }))))
+    }
+
+    pub(super) fn of_file(path: &Path) -> Result<Builder, Error> {
+        if path.as_os_str().is_empty() {
+            return Err(Error::refused("the lock's path is empty: name a file"));
+        }
+        let path = path.to_owned();
+        if file::is_shared(&path) {
+            mount::of(&path).warn_about(&path);
+            return Ok(Builder::at(Place::SharedFile(Box::new(
+                shared_file::Config {
+                    path,
+                    candidate: candidate(),
+                    lease: LEASE,
+                    task: None,
+                    // There is no guardian that could release anything: after our death it runs out.
+                    memory: None,
+                    runtime: host::runtime_directory(),
+                },
+            ))));
+        }
+        let config = file::Config {
+            path,
+            candidate: candidate(),
+            create: true,
+        };
+        // What cannot be a lock is told to whoever named it, and not later.
+        drop(open_file(config.clone())?);
+        Ok(Builder::at(Place::File(config)))
+    }
+
+    pub(super) fn of_store(store: Arc<dyn LeaseStore>) -> Builder {
+        Builder::at(Place::Store(store))
+    }
+
+    /// What the instance goes by in the lock's record; by default `HOST-PID`. A store of your own
+    /// has its own candidate, and refuses another at the start.
+    pub fn identity(mut self, identity: impl Into<String>) -> Builder {
+        self.identity = Some(identity.into());
+        self
+    }
+
+    /// How long the lease lasts if nobody renews it: 15 to 60 whole seconds on a blob (default 60), 10
+    /// to 60 s on a shared drive. On a file of a local disk it has no meaning.
+    pub fn lease(mut self, lease: Duration) -> Builder {
+        self.lease = Some(lease);
+        self
+    }
+
+    /// Changes how the lease's time is divided, and how long it lasts; only for stores whose lock has
+    /// a deadline.
+    pub fn budget(mut self, budget: Budget) -> Builder {
+        self.budget = Some(budget);
+        self
+    }
+
+    /// Time between two looks at a lock that somebody else holds (default 2 s, spread by ±20 %); an
+    /// eighth of it while that one drains, but between 250 ms and 2 s. A file on a local disk is not
+    /// looked at again: the kernel wakes us.
+    pub fn poll(mut self, poll: Duration) -> Builder {
+        self.poll = poll;
+        self
+    }
+
+    /// Begins to compete, on a task of the current tokio runtime.
+    ///
+    /// # Errors
+    /// A setting that cannot hold, a file that cannot be opened any more, no runtime. A store that is
+    /// out of reach is told by [`TrafficCop::acquired`].
+    pub async fn start(self) -> Result<TrafficCop, Error> {
+        let runtime = tokio::runtime::Handle::try_current().map_err(|_| Error::NoRuntime)?;
+        let (given, poll) = (self.budget, self.poll);
+        let store = self.open()?;
+        let budget = budget(store.info().lease, given)?;
+        let rules = Rules {
+            budget,
+            poll: (!store.info().wakes).then_some(poll),
+            wait: None,
+            patience: PATIENCE,
+            grace: budget.map_or(Duration::ZERO, |budget| budget.grace_on_loss),
+            stop_signal: libc::SIGTERM,
+            if_lost: IfLost::Compete,
+            hold_policy: HoldPolicy::default(),
+            once: None,
+            seed: fastrand::u64(..),
+        };
+        let (cordon, cordons) = mpsc::unbounded_channel();
+        let shared = Shared::new(
+            store.name(),
+            Control::StandingBy { holder: None },
+            Instant::ZERO,
+            Guards::told_by(cordon),
+        );
+        let (stop, asked) = oneshot::channel();
+        let mut signals = Signals::of_program(asked);
+        // A guard that ended is to the core a machine that must not have control.
+        signals.add_cordons(cordons);
+        let mut workload = Program::new(&shared);
+        let mut observer = Watchers(Arc::clone(&shared));
+        let tenure = Tenure::new(rules, Instant::now());
+        let competing = Task(Arc::clone(&shared));
+        let task = runtime.spawn(async move {
+            let ending = drive(tenure, store, &mut workload, &mut signals, &mut observer).await;
+            competing.0.over(Some(&ending));
+            ending
+        });
+        Ok(TrafficCop::new(shared, stop, task))
+    }
+
+    fn open(self) -> Result<Arc<dyn LeaseStore>, Error> {
+        let asked = self.lease.or(self.budget.map(|budget| budget.lease));
+        let lease = asked.unwrap_or(LEASE);
+        if let Some(identity) = &self.identity
+            && let Some(why) = host::unfit_identity(identity)
+        {
+            return Err(Error::refused(format!("the identity: {why}")));
+        }
+        let named = |candidate: &mut Candidate| {
+            if let Some(identity) = self.identity.clone() {
+                candidate.identity = identity;
+            }
+        };
+        match self.place {
+            Place::Blob(mut config) => {
+                config.lease = lease;
+                named(&mut config.candidate);
+                let store = blob::Blob::open(*config).map_err(Error::refused)?;
+                Ok(Arc::new(store))
+            }
+            Place::SharedFile(mut config) => {
+                if !(SHORTEST_LEASE..=LONGEST_LEASE).contains(&lease) {
+                    return Err(Error::refused(format!(
+                        "a lease on a shared drive lasts 10 to 60 s, not {lease:?}"
+                    )));
+                }
+                config.lease = lease;
+                named(&mut config.candidate);
+                let store = SharedFile::open(*config).map_err(Error::refused)?;
+                Ok(Arc::new(store))
+            }
+            Place::File(mut config) => {
+                named(&mut config.candidate);
+                Ok(Arc::new(open_file(config)?))
+            }
+            Place::Store(_) if self.identity.is_some() => Err(Error::refused(
+                "a store that was made before has its candidate: leave the identity out",
+            )),
+            Place::Store(store) => match store.info().lease {
+                Some(has) if asked.is_some_and(|asked| asked != has) => {
+                    Err(Error::refused(format!(
+                        "{}: its lease lasts {has:?}, not {lease:?}: divide that",
+                        store.name()
+                    )))
+                }
+                _ => Ok(store),
+            },
+        }
+    }
+}
+
+fn open_file(config: file::Config) -> Result<file::File, Error> {
+    file::File::open(config).map_err(|refusal| Error::Refused {
+        why: refusal.why,
+        denied: refusal.denied,
+    })
+}
+
+/// How the time of the store's lease is divided; `None` where it has no deadline.
+fn budget(lease: Option<Duration>, given: Option<Budget>) -> Result<Option<Budget>, Error> {
+    let Some(lease) = lease else {
+        return Ok(None);
+    };
+    let budget = given.unwrap_or_else(|| Budget::for_lease(lease));
+    if budget.lease != lease {
+        return Err(Error::refused(format!(
+            "two leases, one of {lease:?} and a budget for {:?}: give one",
+            budget.lease
+        )));
+    }
+    budget.validate()?;
+    Ok(Some(budget))
+}

@@ -1,0 +1,254 @@
+//! The program as a workload: its command is whoever asks whether it has control.
+//!
+//! Driven by the driver on a task of the program's runtime; [`Shared`] is what that task and those
+//! who ask have in common. A control that has ended must never be seen again under the same token.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use async_trait::async_trait;
+use tokio::sync::{Notify, mpsc, watch};
+
+use super::guard::Guards;
+use crate::clock::Instant;
+use crate::core::{Ending, Notice};
+use crate::driver::{Observer, Start, Workload};
+use crate::guardian::WorkloadEvent;
+
+/// Where this instance stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Control {
+    /// Another instance is in control, or nobody is yet.
+    StandingBy {
+        /// The holder, as far as it is known.
+        holder: Option<String>,
+    },
+    /// We are in control.
+    InControl {
+        /// The fencing token: give it to every resource that can refuse an older one.
+        token: u64,
+    },
+    /// Control was lost, is in doubt or is being given back: end what needs it now. The lease is not
+    /// given back before its time, unless it is said that the work has ended: by the end of the
+    /// [`Guard`](super::Guard), or by [`TrafficCop::stop`](super::TrafficCop::stop).
+    Leaving,
+    /// The competition is over.
+    Ended,
+}
+
+/// What the task that competes and those who ask it have in common.
+pub(super) struct Shared {
+    /// The lock's name.
+    pub(super) lock: String,
+    /// Until when we are in control; 0: we are not.
+    deadline: AtomicU64,
+    state: watch::Sender<Control>,
+    /// The program has said that its work has ended, whatever it was.
+    ended: AtomicBool,
+    pub(super) guards: Mutex<Guards>,
+    /// A guard has ended.
+    pub(super) work_ended: Notify,
+    ending: OnceLock<Ending>,
+}
+
+impl Shared {
+    pub(super) fn new(lock: &str, state: Control, until: Instant, guards: Guards) -> Arc<Shared> {
+        Arc::new(Shared {
+            lock: lock.to_owned(),
+            deadline: AtomicU64::new(until.as_nanos()),
+            state: watch::Sender::new(state),
+            ended: AtomicBool::new(false),
+            guards: Mutex::new(guards),
+            work_ended: Notify::new(),
+            ending: OnceLock::new(),
+        })
+    }
+
+    /// Whether the deadline is ahead of us.
+    pub(super) fn is_in_time(&self) -> bool {
+        Instant::now().as_nanos() < self.deadline.load(Ordering::Acquire)
+    }
+
+    pub(super) fn watch(&self) -> watch::Receiver<Control> {
+        self.state.subscribe()
+    }
+
+    /// The token of the present tenure.
+    pub(super) fn token(&self) -> Option<u64> {
+        match *self.state.borrow() {
+            Control::InControl { token } => Some(token),
+            _ => None,
+        }
+    }
+
+    /// The tenure of this token ends here, if it is the present one.
+    pub(super) fn leave(&self, token: u64) {
+        self.state.send_if_modified(|state| {
+            let is_it = *state == Control::InControl { token };
+            if is_it {
+                self.deadline.store(0, Ordering::Release);
+                *state = Control::Leaving;
+            }
+            is_it
+        });
+    }
+
+    /// The program says that its work has ended.
+    pub(super) fn end_work(&self) {
+        self.ended.store(true, Ordering::Release);
+    }
+
+    pub(super) fn ending(&self) -> Option<&Ending> {
+        self.ending.get()
+    }
+
+    /// It is all over, and this is how; without a word only that it is.
+    pub(super) fn over(&self, ending: Option<&Ending>) {
+        self.deadline.store(0, Ordering::Release);
+        if let Some(ending) = ending {
+            // There is one task, which ends once.
+            let _set = self.ending.set(ending.clone());
+        }
+        self.state.send_if_modified(|state| {
+            let is_news = *state != Control::Ended;
+            *state = Control::Ended;
+            is_news
+        });
+    }
+}
+
+/// Sees to it that nobody waits for a task that is gone, however it went.
+pub(super) struct Task(pub(super) Arc<Shared>);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.over(None);
+    }
+}
+
+/// See the module's text.
+pub(super) struct Program {
+    shared: Arc<Shared>,
+    token: u64,
+    runs: bool,
+    /// It was asked to end.
+    drains: bool,
+    event: (
+        mpsc::UnboundedSender<WorkloadEvent>,
+        mpsc::UnboundedReceiver<WorkloadEvent>,
+    ),
+}
+
+impl Program {
+    pub(super) fn new(shared: &Arc<Shared>) -> Program {
+        Program {
+            shared: Arc::clone(shared),
+            token: 0,
+            runs: false,
+            drains: false,
+            event: mpsc::unbounded_channel(),
+        }
+    }
+
+    fn tell(&self, event: WorkloadEvent) {
+        // We hold the receiver ourselves.
+        let _open = self.event.0.send(event);
+    }
+
+    fn leave(&mut self) {
+        self.shared.deadline.store(0, Ordering::Release);
+        if self.runs {
+            self.shared.leave(self.token);
+        }
+    }
+
+    fn finish(&mut self) {
+        self.leave();
+        if std::mem::take(&mut self.runs) {
+            self.tell(WorkloadEvent::TreeEmpty { at: Instant::now() });
+        }
+    }
+
+    /// Says that nothing runs any more, once that was asked for and the program has said so.
+    fn finish_if_over(&mut self) {
+        let over = || {
+            let guards = self.shared.guards();
+            self.shared.ended.load(Ordering::Acquire) || guards.has_ended(self.token)
+        };
+        if self.drains && over() {
+            self.finish();
+        }
+    }
+}
+
+#[async_trait]
+impl Workload for Program {
+    fn start(&mut self, start: Start) {
+        self.runs = true;
+        self.drains = false;
+        self.token = start.token;
+        // The deadline first: who sees the token must not see an earlier tenure's.
+        self.shared
+            .deadline
+            .store(start.term_at.as_nanos(), Ordering::Release);
+        self.shared
+            .state
+            .send_replace(Control::InControl { token: start.token });
+        self.tell(WorkloadEvent::Started {
+            pid: i32::try_from(std::process::id()).unwrap_or(0),
+        });
+    }
+
+    fn extend(&mut self, term_at: Instant, _kill_at: Instant) {
+        // A guard that ends meanwhile has set it to 0, and that stays.
+        let moved = |until| (self.runs && until != 0).then_some(term_at.as_nanos());
+        let _ended = self
+            .shared
+            .deadline
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, moved);
+    }
+
+    fn drain(&mut self, _signal: i32, _end_of_grace: Instant) {
+        self.leave();
+        self.drains = true;
+        self.finish_if_over();
+    }
+
+    fn kill(&mut self) {
+        self.finish();
+    }
+
+    fn pass(&mut self, _signal: i32) {}
+
+    fn pause(&mut self) {}
+
+    fn forget_release_info(&mut self) {}
+
+    async fn next_event(&mut self) -> WorkloadEvent {
+        loop {
+            tokio::select! {
+                // It never ends: we hold the sender ourselves.
+                Some(event) = self.event.1.recv() => return event,
+                () = self.shared.work_ended.notified() => {}
+            }
+            self.finish_if_over();
+        }
+    }
+}
+
+/// Those who watch the state.
+pub(super) struct Watchers(pub(super) Arc<Shared>);
+
+impl Observer for Watchers {
+    fn notice(&mut self, _now: Instant, notice: &Notice) {
+        let holder = match notice {
+            Notice::StandingBy(sight) => sight.holder.clone(),
+            Notice::Cordoned { .. } => None,
+            _ => return,
+        };
+        self.0.state.send_replace(Control::StandingBy { holder });
+    }
+
+    fn workload_event(&mut self, _now: Instant, _event: &WorkloadEvent) {}
+}

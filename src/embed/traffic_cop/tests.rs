@@ -1,0 +1,346 @@
+use std::collections::VecDeque;
+use std::future::pending;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::pin::pin;
+use std::sync::Mutex;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::*;
+use crate::clock::Instant;
+use crate::core::{Budget, Cause, Failure, Grant};
+use crate::embed::Lost;
+use crate::lease::{StoreInfo, blob, file};
+
+const LONG: Duration = Duration::from_secs(60);
+const LEASE: Duration = Duration::from_secs(2);
+
+async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    let result = tokio::time::timeout(LONG, future).await;
+    result.unwrap_or_else(|_| panic!("waited in vain for {what}"))
+}
+
+/// A lock with a lease, alone in the world: what it answers is written down before.
+#[derive(Default)]
+struct Scripted {
+    tokens: Mutex<u64>,
+    renewals: Mutex<VecDeque<Result<(), Failure>>>,
+    released: Mutex<u32>,
+    refuses: Option<Failure>,
+}
+
+#[async_trait]
+impl LeaseStore for Arc<Scripted> {
+    fn name(&self) -> &str {
+        "scripted"
+    }
+
+    fn info(&self) -> StoreInfo {
+        StoreInfo {
+            lease: Some(LEASE),
+            wakes: false,
+        }
+    }
+
+    async fn acquire(&self, _give_up_at: Instant) -> Result<Grant, Failure> {
+        if let Some(failure) = &self.refuses {
+            return Err(failure.clone());
+        }
+        let mut tokens = self.tokens.lock().unwrap();
+        *tokens += 1;
+        Ok(Grant {
+            t0: Instant::now(),
+            token: *tokens,
+            failed: 0,
+        })
+    }
+
+    async fn renew(&self, _give_up_at: Instant) -> Result<(), Failure> {
+        self.renewals.lock().unwrap().pop_front().unwrap_or(Ok(()))
+    }
+
+    async fn release(&self, _give_up_at: Instant) -> Result<(), Failure> {
+        *self.released.lock().unwrap() += 1;
+        Ok(())
+    }
+
+    async fn announce(&self, _give_up_at: Instant) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    async fn until_free(&self) {
+        pending().await
+    }
+
+    fn descriptor(&self) -> io::Result<Option<OwnedFd>> {
+        Ok(None)
+    }
+
+    fn release_info(&self) -> Option<Vec<u8>> {
+        None
+    }
+}
+
+fn lost() -> Result<(), Failure> {
+    Err(Failure::Lost {
+        until: None,
+        why: "taken away".to_owned(),
+    })
+}
+
+fn in_doubt() -> Result<(), Failure> {
+    Err(Failure::Transient {
+        why: "no answer".to_owned(),
+        retry_after: None,
+    })
+}
+
+fn renewing(replies: impl IntoIterator<Item = Result<(), Failure>>) -> Arc<Scripted> {
+    Arc::new(Scripted {
+        renewals: Mutex::new(replies.into_iter().collect()),
+        ..Scripted::default()
+    })
+}
+
+async fn competing(store: &Arc<Scripted>) -> TrafficCop {
+    let builder = TrafficCop::with_store(Arc::clone(store));
+    let builder = builder.budget(Budget::for_lock(LEASE, 70));
+    builder
+        .poll(Duration::from_millis(50))
+        .start()
+        .await
+        .unwrap()
+}
+
+#[tokio::test]
+async fn a_dropped_guard_hands_control_to_the_next_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("lock");
+    let one = TrafficCop::file(&path).unwrap().identity("one");
+    let one = one.start().await.unwrap();
+    let guard = soon("the first guard", one.acquired()).await.unwrap();
+    assert!(guard.has_control() && one.has_control());
+    let two = TrafficCop::file(&path).unwrap().identity("two");
+    let two = two.start().await.unwrap();
+    let mut stands = two.watch();
+    let behind = |control: &Control| matches!(control, Control::StandingBy { holder: Some(h) } if h == "one");
+    let seen = soon("a look at the holder", stands.wait_for(behind)).await;
+    drop(seen.unwrap());
+    let first = guard.token();
+    drop(guard);
+    assert!(!one.has_control());
+    let guard = soon("the second guard", two.acquired()).await.unwrap();
+    assert!(guard.token() > first);
+    // The first instance competes again only when it is asked to.
+    drop(guard);
+    drop(soon("the third guard", two.acquired()).await.unwrap());
+    drop(soon("control to come back", one.acquired()).await.unwrap());
+    assert!(!two.stop().await.unwrap().overlap);
+    assert!(matches!(one.stop().await.unwrap().cause, Cause::Stopped(_)));
+}
+
+#[tokio::test]
+async fn after_a_guard_nobody_competes_until_the_next_is_asked_for() {
+    let store = Arc::new(Scripted::default());
+    let cop = competing(&store).await;
+    drop(soon("a guard", cop.acquired()).await.unwrap());
+    let standby = |control: &Control| matches!(control, Control::StandingBy { .. });
+    let mut watched = cop.watch();
+    let stands = soon("the end of the tenure", watched.wait_for(standby)).await;
+    drop(stands.unwrap());
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(*store.tokens.lock().unwrap(), 1);
+    assert_eq!(*store.released.lock().unwrap(), 1);
+    let guard = soon("the next", cop.acquired()).await.unwrap();
+    assert_eq!(guard.token(), 2);
+}
+
+#[tokio::test]
+async fn guards_of_one_tenure_share_it() {
+    let cop = competing(&Arc::new(Scripted::default())).await;
+    let one = soon("a guard", cop.acquired()).await.unwrap();
+    let two = soon("another", cop.acquired()).await.unwrap();
+    assert_eq!(one.token(), two.token());
+    drop(one);
+    assert!(two.has_control());
+    drop(two);
+    assert!(!cop.has_control());
+}
+
+/// What tells by its drop that a future was dropped.
+struct Dropped(Arc<Mutex<bool>>);
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        *self.0.lock().unwrap() = true;
+    }
+}
+
+#[tokio::test]
+async fn what_runs_under_control_is_dropped_when_it_is_lost_and_another_tenure_follows() {
+    for reply in [lost(), in_doubt()] {
+        let store = renewing(std::iter::repeat_n(reply, 3));
+        let cop = competing(&store).await;
+        let guard = soon("a guard", cop.acquired()).await.unwrap();
+        let dropped = Arc::new(Mutex::new(false));
+        let mark = Dropped(Arc::clone(&dropped));
+        let work = async move {
+            let _mark = mark;
+            pending::<()>().await;
+        };
+        assert_eq!(soon("the loss", guard.run(work)).await, Err(Lost));
+        assert!(*dropped.lock().unwrap());
+        assert!(!guard.has_control() && !cop.has_control());
+        // It can be waited for before the work has ended, and comes when it has.
+        let (next, ()) = tokio::join!(soon("the next", cop.acquired()), async {
+            tokio::task::yield_now().await;
+            drop(guard);
+        });
+        let next = next.unwrap();
+        assert_eq!(next.token(), 2);
+        assert_eq!(next.run(async { 7 }).await, Ok(7));
+    }
+}
+
+#[tokio::test]
+async fn a_guard_says_no_for_a_later_tenure() {
+    let store = renewing([lost()]);
+    let cop = competing(&store).await;
+    let old = soon("a guard", cop.acquired()).await.unwrap();
+    soon("the loss", old.lost()).await;
+    let new = soon("the next", cop.acquired()).await.unwrap();
+    assert!(new.has_control() && !old.has_control());
+    assert_eq!(old.run(async {}).await, Err(Lost));
+    drop(old);
+    assert!(new.has_control(), "what is over ends nothing else");
+}
+
+#[tokio::test]
+async fn stopping_ends_what_runs() {
+    let cop = competing(&Arc::new(Scripted::default())).await;
+    let guard = soon("a guard", cop.acquired()).await.unwrap();
+    let work = tokio::spawn(async move { guard.run(pending::<()>()).await });
+    tokio::task::yield_now().await;
+    let ending = soon("the end", cop.stop()).await.unwrap();
+    assert!(ending.released, "{ending:?}");
+    assert_eq!(work.await.unwrap(), Err(Lost));
+}
+
+#[tokio::test]
+async fn dropped_with_a_guard_it_gives_the_lease_back_when_the_guard_ends() {
+    let store = Arc::new(Scripted::default());
+    let cop = competing(&store).await;
+    let guard = soon("a guard", cop.acquired()).await.unwrap();
+    let mut watched = cop.watch();
+    drop(cop);
+    soon("the loss", guard.lost()).await;
+    assert_eq!(*store.released.lock().unwrap(), 0);
+    drop(guard);
+    let over = |control: &Control| *control == Control::Ended;
+    let ended = soon("the end", watched.wait_for(over)).await;
+    drop(ended.unwrap());
+    assert_eq!(*store.released.lock().unwrap(), 1);
+}
+
+#[tokio::test]
+async fn a_store_that_refuses_us_is_told_to_whoever_waits() {
+    let store = Arc::new(Scripted {
+        refuses: Some(Failure::Fatal {
+            why: "no right to".to_owned(),
+            denied: true,
+        }),
+        ..Scripted::default()
+    });
+    let cop = competing(&store).await;
+    let why = "scripted: no right to".to_owned();
+    let refused = Error::Refused { why, denied: true };
+    let said = soon("the refusal", cop.acquired()).await;
+    assert_eq!(said.unwrap_err(), refused);
+    assert!(matches!(
+        cop.stop().await.unwrap().cause,
+        Cause::Store { .. }
+    ));
+}
+
+#[tokio::test]
+async fn what_cannot_be_a_lock_is_refused_in_the_command_line_s_words() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = |path: &Path| file::Config {
+        path: path.to_owned(),
+        candidate: crate::lease::record::Candidate {
+            identity: "x".to_owned(),
+            host: "x".to_owned(),
+            pid: 1,
+            command: "x".to_owned(),
+        },
+        create: true,
+    };
+    let foreign = directory.path().join("foreign");
+    std::fs::write(&foreign, "my diary").unwrap();
+    for path in [directory.path(), &foreign, Path::new("/nowhere/at/all")] {
+        let said = file::File::open(config(path)).err().unwrap();
+        let refused = TrafficCop::file(path).unwrap_err();
+        assert_eq!(refused.to_string(), said.to_string());
+    }
+    assert!(TrafficCop::file("").is_err());
+    for name in ["locks", "Locks/x", "https://h.example/locks/x?a=b"] {
+        let said = blob::Target::parse(name).unwrap_err();
+        let refused = TrafficCop::blob(name).unwrap_err();
+        assert_eq!(refused.to_string(), said.to_string());
+    }
+}
+
+#[tokio::test]
+async fn settings_that_cannot_hold_are_refused_at_the_start() {
+    let store = || TrafficCop::with_store(Arc::new(Scripted::default()));
+    let file = || TrafficCop::file(tempfile::NamedTempFile::new().unwrap().path()).unwrap();
+    for builder in [
+        store().identity("me"),
+        store().lease(LONG),
+        store().budget(Budget::for_lease(LONG)),
+        store(), // Its lease is too short for the default division.
+        file().identity(" "),
+        file().identity("x".repeat(129)),
+    ] {
+        let shown = format!("{builder:?}");
+        assert!(builder.start().await.is_err(), "{shown}");
+    }
+}
+
+#[test]
+fn without_a_runtime_nothing_panics() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let builder = TrafficCop::file(file.path()).unwrap();
+    let start = pin!(builder.start());
+    let Poll::Ready(said) = start.poll(&mut Context::from_waker(Waker::noop())) else {
+        panic!("it waits for something");
+    };
+    assert_eq!(said.err(), Some(Error::NoRuntime));
+}
+
+#[test]
+fn a_runtime_that_was_shut_down_is_an_error_and_no_panic() {
+    let runtime = || {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_all().build().unwrap()
+    };
+    let first = runtime();
+    let store = Arc::new(Scripted::default());
+    let (cop, guard) = first.block_on(async {
+        let cop = competing(&store).await;
+        let guard = cop.acquired().await.unwrap();
+        (cop, guard)
+    });
+    drop(first);
+    runtime().block_on(async move {
+        assert!(!guard.has_control() && !cop.has_control());
+        soon("the loss", guard.lost()).await;
+        let said = soon("an answer", cop.acquired()).await;
+        assert!(matches!(said, Err(Error::Failed(_))), "{said:?}");
+        let said = soon("the end", cop.stop()).await;
+        assert!(matches!(said, Err(Error::Failed(_))), "{said:?}");
+    });
+}

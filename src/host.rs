@@ -1,0 +1,92 @@
+//! Where we are: the machine, the process, and what its environment says.
+//!
+//! Used by the command line and by the library's face, so that both find the same. It must never
+//! show a value: there are secrets among them.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use crate::deadline::Deadline;
+
+/// The longest identity, in bytes: it travels in the metadata of a blob, which has 8 KiB for all.
+const IDENTITY_LIMIT: usize = 128;
+
+/// Where we are: what a configuration must know and does not find out for itself.
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// The machine's name.
+    pub host: String,
+    /// Our process id.
+    pub pid: u32,
+    /// Seeds the spread of polls and retries; different on every instance.
+    pub seed: u64,
+    /// The lock that another trafficcop holds for the command we are a part of.
+    pub outer: Option<String>,
+}
+
+impl Host {
+    /// This machine, this process, and a seed from the system's randomness.
+    #[must_use]
+    pub fn here() -> Host {
+        let host = nix::unistd::gethostname().unwrap_or_default();
+        Host {
+            host: host.to_string_lossy().into_owned(),
+            pid: std::process::id(),
+            seed: fastrand::u64(..),
+            outer: outer(),
+        }
+    }
+
+    /// What an instance goes by that was given no other name.
+    #[must_use]
+    pub fn identity(&self) -> String {
+        format!("{}-{}", self.host, self.pid)
+    }
+}
+
+/// What a command is told by who runs it, as long as that is true.
+fn outer() -> Option<String> {
+    let lock = std::env::var("TRAFFICCOP_LOCK").ok()?;
+    let holds = std::env::var_os("TRAFFICCOP_ROLE").is_some_and(|role| role == "holder");
+    let lasts = Deadline::from_env().is_ok_and(|deadline| deadline.in_control());
+    (holds && lasts).then_some(lock)
+}
+
+/// A variable of the environment; one that is empty is none.
+#[must_use]
+pub fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// A directory of this user's that does not outlast the boot, if there is one.
+#[must_use]
+pub fn runtime_directory() -> Option<PathBuf> {
+    std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from)
+}
+
+/// The name of the program that we are, without its arguments: there may be secrets among them.
+#[must_use]
+pub fn program() -> String {
+    let path = std::env::args_os().next().map(PathBuf::from);
+    let name = path.as_deref().and_then(std::path::Path::file_name);
+    name.map(OsString::from)
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned()
+}
+
+/// Why nobody can go by this name; `None`: somebody can.
+#[must_use]
+pub fn unfit_identity(identity: &str) -> Option<String> {
+    if identity.trim().is_empty() || identity.chars().any(char::is_control) {
+        return Some(
+            "it is shown to people, and cannot be empty or have control characters".to_owned(),
+        );
+    }
+    (identity.len() > IDENTITY_LIMIT).then(|| {
+        format!(
+            "{} bytes are too many: {IDENTITY_LIMIT} at most",
+            identity.len()
+        )
+    })
+}
