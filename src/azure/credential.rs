@@ -8,7 +8,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use azure_core::credentials::Secret;
-use clap::ValueEnum;
 use url::Url;
 
 use super::account_error::{AccountError, contradiction};
@@ -42,7 +41,8 @@ impl AuthOptions {
 }
 
 /// Which kind of credential is to be taken; as it is typed, with its help.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Auth {
     /// The one that is there
     #[default]
@@ -64,11 +64,16 @@ pub enum Auth {
 impl Auth {
     /// As it is typed, with its flag.
     pub(super) fn flag(self) -> String {
-        let word = self.to_possible_value();
-        format!(
-            "--auth {}",
-            word.as_ref().map_or("", |word| word.get_name())
-        )
+        let word = match self {
+            Auth::Auto => "auto",
+            Auth::Key => "key",
+            Auth::Sas => "sas",
+            Auth::Entra => "entra",
+            Auth::Workload => "workload",
+            Auth::Managed => "managed",
+            Auth::Cli => "cli",
+        };
+        format!("--auth {word}")
     }
 }
 
@@ -212,6 +217,21 @@ pub(super) fn choose(
                 )),
                 None => offered.token.map(|()| None),
             }
+        }
+    }
+}
+
+#[cfg(all(test, feature = "cli"))]
+mod tests {
+    use clap::ValueEnum as _;
+
+    use super::Auth;
+
+    #[test]
+    fn a_kind_is_told_as_it_is_typed() {
+        for kind in Auth::value_variants() {
+            let typed = kind.to_possible_value().expect("none is skipped");
+            assert_eq!(kind.flag(), format!("--auth {}", typed.get_name()));
         }
     }
 }

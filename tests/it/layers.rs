@@ -282,7 +282,7 @@ fn strangers(room: &str, code: &str) -> Vec<String> {
 fn misplaced(room: &str, code: &str) -> Vec<String> {
     let mut faults = Vec::new();
     // An enum that can be typed says itself how it is written, and what helps to choose.
-    let code = code.replace("use clap::ValueEnum;", "");
+    let code = code.replace("clap::ValueEnum", "");
     for (words, rooms, why) in WORDS.iter().filter(|(_, rooms, _)| !rooms.contains(&room)) {
         for word in words.iter().filter(|word| code.contains(*word)) {
             faults.push(format!("'{word}' outside {}: {why}", rooms.join(", ")));

@@ -24,6 +24,7 @@ mod entra;
 mod fencing;
 mod file_store;
 mod layers;
+mod leader;
 #[cfg(feature = "http")]
 mod listen;
 mod run_blob;
