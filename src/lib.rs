@@ -51,6 +51,8 @@
 //! - [`roles`] decides what one guardian runs after another: standby command, hook, command.
 //! - [`run`] drives the driver for the command line; [`plan`] is the validated configuration, `cli` what
 //!   was typed, [`exit`] how we end, [`report`] everything a person reads.
+//! - [`embed`] drives the driver for a program that competes itself; [`host`] finds who and where we
+//!   are, for it and for the command line.
 //! - `procfs` reads files of /proc at once, for what happens before a command starts.
 //! - [`events`] is the log for those who ask afterwards, [`timeline`] answers them.
 
@@ -58,6 +60,10 @@
 pub mod args;
 pub mod azure;
 #[cfg(any(feature = "cli", feature = "entra"))]
+#[cfg_attr(
+    not(feature = "cli"),
+    expect(dead_code, reason = "a token is only asked for in a thread of its own")
+)]
 mod background_writer;
 #[cfg(feature = "cli")]
 pub mod check;
