@@ -73,6 +73,10 @@
 pub mod args;
 pub mod azure;
 #[cfg(any(feature = "cli", feature = "entra"))]
+#[cfg_attr(
+    not(feature = "cli"),
+    expect(dead_code, reason = "a token is only asked for in a thread of its own")
+)]
 mod background_writer;
 #[cfg(feature = "cli")]
 pub mod check;

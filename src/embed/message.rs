@@ -345,7 +345,9 @@ mod tests {
     async fn a_message_that_was_lost_is_never_settled() {
         let lock = Scripted::renewing([scripted::lost()]);
         let message = held(&lock);
-        message.lost().await;
+        assert_eq!(message.run(async { 7 }).await, Ok(7));
+        let work = std::future::pending::<()>();
+        assert_eq!(message.run(work).await, Err(Lost));
         assert!(!message.has_control());
         let said = message.complete().await;
         assert!(matches!(said, Err(Failure::Lost { .. })), "{said:?}");
