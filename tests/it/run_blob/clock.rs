@@ -50,7 +50,12 @@ fn a_clock_that_is_an_hour_off_and_then_on_the_other_side_costs_nothing() {
     proxy.await_seen("the guardian's release", |seen| {
         seen.call == Call::Release && seen.status == Some(200)
     });
-    assert_eq!(proxy.misdated(), [Call::Look, Call::Renew, Call::Release]);
+    assert_eq!(
+        proxy.misdated(),
+        [Call::Look, Call::Renew, Call::Release],
+        "{:?}",
+        proxy.log()
+    );
     journal.await_tag(What::Beat, "second");
     stage.let_end("second");
     assert_eq!(second.wait(), Ended::Code(0));
