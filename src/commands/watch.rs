@@ -18,7 +18,7 @@ use crate::signals::{SignalEvent, Signals};
 
 /// A line of JSON.
 #[derive(Serialize)]
-struct Line<'a> {
+struct ChangeLine<'a> {
     time: String,
     #[serde(flatten)]
     view: &'a LockView,
@@ -94,7 +94,7 @@ fn asked_to_stop() -> std::pin::Pin<Box<dyn Future<Output = i32>>> {
 fn line(view: &LockView, why: Option<&str>, json: bool, of_slots: bool) -> anyhow::Result<String> {
     let time = report::now_utc();
     if json {
-        return Ok(serde_json::to_string(&Line { time, view, why })? + "\n");
+        return Ok(serde_json::to_string(&ChangeLine { time, view, why })? + "\n");
     }
     let why = why.map(|why| format!(": {}", report::plain(why)));
     let name = match of_slots {

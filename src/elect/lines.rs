@@ -32,7 +32,7 @@ pub struct Role {
 
 /// With when it was made.
 #[derive(Serialize)]
-struct Line<'a> {
+struct JsonLine<'a> {
     #[serde(flatten)]
     role: &'a Role,
     time: String,
@@ -81,7 +81,7 @@ impl Role {
     #[must_use]
     pub fn line(&self, json: bool) -> String {
         if json {
-            let line = Line {
+            let line = JsonLine {
                 role: self,
                 time: now_utc(),
             };

@@ -31,7 +31,7 @@ const POLL: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Where the lock is.
-enum Place {
+enum LockPlace {
     Blob(Box<blob::Config>),
     File(file::Config),
     SharedFile(Box<shared_file::Config>),
@@ -42,7 +42,7 @@ enum Place {
 /// [`TrafficCop::with_store`].
 #[must_use = "nothing competes before it is started"]
 pub struct Builder {
-    place: Place,
+    place: LockPlace,
     identity: Option<String>,
     lease: Option<Duration>,
     budget: Option<Budget>,
@@ -52,12 +52,12 @@ pub struct Builder {
 impl fmt::Debug for Builder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lock = match &self.place {
-            Place::Blob(config) => {
+            LockPlace::Blob(config) => {
                 format!("{}/{}", config.target.container(), config.target.name())
             }
-            Place::File(config) => config.path.display().to_string(),
-            Place::SharedFile(config) => config.path.display().to_string(),
-            Place::Store(store) => store.name().to_owned(),
+            LockPlace::File(config) => config.path.display().to_string(),
+            LockPlace::SharedFile(config) => config.path.display().to_string(),
+            LockPlace::Store(store) => store.name().to_owned(),
         };
         f.debug_struct("Builder")
             .field("lock", &lock)
@@ -81,7 +81,7 @@ fn candidate() -> Candidate {
 }
 
 impl Builder {
-    fn at(place: Place) -> Builder {
+    fn at(place: LockPlace) -> Builder {
         Builder {
             place,
             identity: None,
@@ -95,7 +95,7 @@ impl Builder {
         let target = blob::Target::parse(name).map_err(Error::refused)?;
         let account = Account::find(&host::variable, &AuthOptions::default(), target.url())
             .map_err(Error::refused)?;
-        Ok(Builder::at(Place::Blob(Box::new(blob::Config {
+        Ok(Builder::at(LockPlace::Blob(Box::new(blob::Config {
             target,
             account,
             lease: LEASE,
@@ -112,7 +112,7 @@ impl Builder {
         let path = path.to_owned();
         if file::is_shared(&path) {
             mount::of(&path).warn_about(&path);
-            return Ok(Builder::at(Place::SharedFile(Box::new(
+            return Ok(Builder::at(LockPlace::SharedFile(Box::new(
                 shared_file::Config {
                     path,
                     candidate: candidate(),
@@ -131,11 +131,11 @@ impl Builder {
         };
         // What cannot be a lock is told to whoever named it, and not later.
         drop(open_file(config.clone())?);
-        Ok(Builder::at(Place::File(config)))
+        Ok(Builder::at(LockPlace::File(config)))
     }
 
     pub(super) fn of_store(store: Arc<dyn LeaseStore>) -> Builder {
-        Builder::at(Place::Store(store))
+        Builder::at(LockPlace::Store(store))
     }
 
     /// What the instance goes by in the lock's record; by default `HOST-PID`. A store of your own
@@ -226,13 +226,13 @@ impl Builder {
             }
         };
         match self.place {
-            Place::Blob(mut config) => {
+            LockPlace::Blob(mut config) => {
                 config.lease = lease;
                 named(&mut config.candidate);
                 let store = blob::Blob::open(*config).map_err(Error::refused)?;
                 Ok(Arc::new(store))
             }
-            Place::SharedFile(mut config) => {
+            LockPlace::SharedFile(mut config) => {
                 if !(SHORTEST_LEASE..=LONGEST_LEASE).contains(&lease) {
                     return Err(Error::refused(format!(
                         "a lease on a shared drive lasts 10 to 60 s, not {lease:?}"
@@ -243,14 +243,14 @@ impl Builder {
                 let store = SharedFile::open(*config).map_err(Error::refused)?;
                 Ok(Arc::new(store))
             }
-            Place::File(mut config) => {
+            LockPlace::File(mut config) => {
                 named(&mut config.candidate);
                 Ok(Arc::new(open_file(config)?))
             }
-            Place::Store(_) if self.identity.is_some() => Err(Error::refused(
+            LockPlace::Store(_) if self.identity.is_some() => Err(Error::refused(
                 "a store that was made before has its candidate: leave the identity out",
             )),
-            Place::Store(store) => match store.info().lease {
+            LockPlace::Store(store) => match store.info().lease {
                 Some(has) if asked.is_some_and(|asked| asked != has) => {
                     Err(Error::refused(format!(
                         "{}: its lease lasts {has:?}, not {lease:?}: divide that",

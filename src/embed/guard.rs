@@ -23,7 +23,7 @@ use crate::core::Cordon;
 /// competes again when it is asked for the next guard.
 #[must_use = "control is given back when the guard is dropped"]
 pub struct Guard {
-    held: Arc<Held>,
+    held: Arc<GuardedTenure>,
 }
 
 impl fmt::Debug for Guard {
@@ -95,12 +95,12 @@ pub(super) async fn run_while<F: Future>(
 }
 
 /// What all guards of one tenure have.
-struct Held {
+struct GuardedTenure {
     shared: Arc<Shared>,
     token: u64,
 }
 
-impl Drop for Held {
+impl Drop for GuardedTenure {
     fn drop(&mut self) {
         let mut guards = self.shared.guards();
         self.shared.leave(self.token);
@@ -117,7 +117,7 @@ impl Drop for Held {
 #[derive(Default)]
 pub(super) struct Guards {
     /// Those of the last tenure that had any.
-    last: Option<(u64, Weak<Held>)>,
+    last: Option<(u64, Weak<GuardedTenure>)>,
     /// How many wait for one.
     waiting: usize,
     /// We do not compete until somebody waits for one.
@@ -220,7 +220,7 @@ impl Shared {
             let held = held.upgrade()?;
             return Some(Guard { held });
         }
-        let held = Arc::new(Held {
+        let held = Arc::new(GuardedTenure {
             shared: Arc::clone(self),
             token,
         });

@@ -21,7 +21,7 @@ const LINKS: usize = 40;
 /// How many lines wait for a disk that hangs; what comes after is lost.
 const MOST: usize = 4096;
 
-struct Line {
+struct LogLine {
     text: Vec<u8>,
     /// It is on the disk before the next one is written.
     sync: bool,
@@ -29,7 +29,7 @@ struct Line {
 
 /// A file that is appended to, by a thread of its own.
 pub struct Writer {
-    lines: BackgroundWriter<Line>,
+    lines: BackgroundWriter<LogLine>,
     /// Lines were lost because too many waited, and that has been told.
     full: AtomicBool,
 }
@@ -40,7 +40,7 @@ impl Writer {
     pub fn new(path: PathBuf) -> Writer {
         let mut file = Appended::to(path);
         let mut failing = false;
-        let append = move |line: Line| match file.append(&line) {
+        let append = move |line: LogLine| match file.append(&line) {
             Ok(()) => failing = false,
             Err(why) if !failing => {
                 failing = true;
@@ -60,7 +60,7 @@ impl Writer {
     /// Has this line (without its end) appended; returns at once.
     pub fn put(&self, mut text: Vec<u8>, sync: bool) {
         text.push(b'\n');
-        let fits = self.lines.put(Line { text, sync }, MOST);
+        let fits = self.lines.put(LogLine { text, sync }, MOST);
         if !self.full.swap(!fits, Ordering::Relaxed) && !fits {
             tracing::warn!(
                 "the event log cannot be written as fast as things happen: lines are lost; control is kept"
@@ -92,7 +92,7 @@ impl Appended {
         }
     }
 
-    fn append(&mut self, line: &Line) -> io::Result<()> {
+    fn append(&mut self, line: &LogLine) -> io::Result<()> {
         // Somebody rotates logs: the name is what counts.
         if self
             .file

@@ -9,7 +9,7 @@ use crate::util::lock;
 
 /// The tenure we are in, if any.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct LeaseFields {
     pub(crate) token: Option<u64>,
     /// Until when the command may live if nothing more is heard of the lease.
     deadline: Option<Instant>,
@@ -19,29 +19,29 @@ pub(crate) struct Held {
     pub(crate) is_asked: bool,
 }
 
-static HELD: Mutex<Held> = Mutex::new(Held {
+static HELD: Mutex<LeaseFields> = Mutex::new(LeaseFields {
     token: None,
     deadline: None,
     grace: None,
     is_asked: false,
 });
 
-pub(crate) fn held() -> MutexGuard<'static, Held> {
+pub(crate) fn held() -> MutexGuard<'static, LeaseFields> {
     lock(&HELD)
 }
 
-impl Held {
+impl LeaseFields {
     /// A tenure begins.
     pub(crate) fn begin(&mut self, token: u64) {
-        *self = Held {
+        *self = LeaseFields {
             token: Some(token),
-            ..Held::default()
+            ..LeaseFields::default()
         };
     }
 
     /// It is over.
     pub(crate) fn end(&mut self) {
-        *self = Held::default();
+        *self = LeaseFields::default();
     }
 
     pub(crate) fn deadline(&mut self, at: Instant) {

@@ -24,7 +24,7 @@ pub(super) const LENGTH: usize = 3 * 4096;
 
 /// One line.
 #[derive(Serialize, Deserialize)]
-struct Line {
+struct Row {
     once: TaskLog,
     /// Grows with every line that is written.
     edition: u64,
@@ -134,7 +134,7 @@ pub(super) fn fits(task_log: &TaskLog) -> bool {
 }
 
 fn encode(task_log: &TaskLog, edition: u64) -> Vec<u8> {
-    let line = Line {
+    let line = Row {
         once: task_log.clone(),
         edition,
         check: check(task_log, edition),
@@ -163,7 +163,7 @@ fn place(file: &fs::File, index: usize) -> io::Result<Position> {
     {
         return Ok(Position::Blank);
     }
-    Ok(match serde_json::from_slice::<Line>(bytes) {
+    Ok(match serde_json::from_slice::<Row>(bytes) {
         Ok(line) if line.check == check(&line.once, line.edition) => {
             Position::Whole(line.edition, line.once)
         }
