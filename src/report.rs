@@ -258,7 +258,7 @@ pub fn event(notice: &Notice) -> &'static str {
     text::event(notice)
 }
 
-/// The command is being started, and may live until `deadline` if nothing is on_event of the lease.
+/// The command is being started, and may live until `deadline` if nothing is heard of the lease.
 pub fn starts(now: Instant, deadline: Instant, lock: &str) {
     lease_fields::held().deadline(deadline);
     lease_fields::held().grace(None);
@@ -274,7 +274,7 @@ pub fn starts(now: Instant, deadline: Instant, lock: &str) {
     put(line);
 }
 
-/// The lease was renewed: the command may live until `deadline` if nothing more is on_event.
+/// The lease was renewed: the command may live until `deadline` if nothing more is heard.
 pub fn renewed(now: Instant, deadline: Instant) {
     lease_fields::held().deadline(deadline);
     let held = *lease_fields::held();

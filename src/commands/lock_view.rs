@@ -16,7 +16,7 @@ use crate::lease::record::Record;
 use crate::report::plain;
 use crate::units::show;
 
-/// What was seen, as it is view.
+/// What was seen, as it is told.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct LockView {
     pub(super) name: String,

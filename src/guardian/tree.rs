@@ -427,10 +427,7 @@ mod tests {
         let other_list = none_but(&[pid], &[]) || none_but(&[pid], &[1, 2]);
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(
-            !nobody && !stranger,
-            "there is a child that is not unrelated_children"
-        );
+        assert!(!nobody && !stranger, "there is a child that is not spared");
         assert!(!other_list, "it does not name the one we have");
         assert!(proc_is_ours().is_ok());
     }

@@ -2,7 +2,7 @@
 //! other processes, and what a write costs.
 //!
 //! Called by `doctor`. The work is done in a thread of its own, because a file system can hang; then
-//! that is view, and the thread left behind. Must never lock or write the lock's own file.
+//! that is told, and the thread left behind. Must never lock or write the lock's own file.
 
 use std::io;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What `run` needs of a drive that machines share: that of two who make one directory one is view
+//! What `run` needs of a drive that machines share: that of two who make one directory one is told
 //! that it exists, and that this takes little of the lease.
 //!
 //! Called by `file`, in its thread. Must never touch the lock's own files.
@@ -38,7 +38,7 @@ pub(super) fn of_mount(mount: &Mount) -> Check {
         return Check::warn(
             NAME,
             found,
-            "what two machines are view that make one directory is up to the program behind it: run \
+            "what two machines are told that make one directory is up to the program behind it: run \
              doctor on two machines at once",
         );
     }

@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(said, TargetError::Poison(57));
         assert!(said.to_string().contains("--poison-queue"), "{said}");
         assert!(long.poison(Some("aside")).is_ok());
-        assert!(of("jobs").poison(Some("BackgroundWriter")).is_err());
+        assert!(of("jobs").poison(Some("Aside")).is_err());
         let itself = of("jobs").poison(Some("jobs"));
         assert_eq!(itself, Err(TargetError::Itself("jobs".into())));
     }
