@@ -8,11 +8,9 @@
 
 use std::time::Duration;
 
-use trafficcop::MessageLock;
-use trafficcop::azure::{Account, AuthOptions};
-use trafficcop::clock::Instant;
 use trafficcop::queue::Queue;
 use trafficcop::queue::storage::{Config, Encoding, StorageQueue, Target};
+use trafficcop::{Account, AuthOptions, Instant, MessageLock};
 
 /// How long the work on a message takes: longer than its lock would last by itself.
 const WORK: Duration = Duration::from_secs(90);

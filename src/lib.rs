@@ -17,11 +17,10 @@
 //! # Ok(())
 //! # }
 //! ```
-//! The face of the library is what is named at this level: [`TrafficCop`] and its [`Guard`] for a
-//! program that competes for control, [`MessageLock`] for one that processes the messages of a queue,
-//! [`Deadline`] for one that `trafficcop run` has started; [`LeaseStore`] is what a lock of your own
-//! implements. What is in the modules may change with any version. Without the feature `cli`, which
-//! is on by default, the command line is not compiled in, nor what only it needs.
+//! [`TrafficCop`] and its [`Guard`] are for a program that competes for control, [`MessageLock`] for one
+//! that processes the messages of a [`queue`], [`Deadline`] for one that `trafficcop run` has started;
+//! [`LeaseStore`] is what a lock of your own implements. Without the feature `cli`, which is on by
+//! default, the command line is not compiled in, nor what only it needs.
 //!
 //! # The promise
 //! No process of the command's tree is alive at a moment when another instance could already have
@@ -38,16 +37,16 @@
 //! ```
 //! | module | what it is |
 //! |---|---|
-//! | [`core`] | decides; pure: time comes in as a value, what is to be done comes out |
-//! | [`driver`] | the one place where a lease and a process meet; it owns no policy |
-//! | [`lease`] | the stores: one trait, one folder for each; [`azure`] is what two of them share |
-//! | [`guardian`] | processes: the guardian, the command's tree, its containment, the terminal |
-//! | [`run`], [`elect`], [`work`] | the drivers' workloads: a command, a reader of control, a command for each message of a [`queue`] |
-//! | [`hooks`] | what one guardian runs after another: standby command, `--on-acquire`, command |
-//! | [`args`], [`config`] | what was typed, and what it comes to once it is checked |
-//! | [`commands`], [`check`], [`timeline`] | what looks at locks, at control, at event logs |
-//! | [`report`], [`status`], [`events`], [`notify`], `serve` | who is told: people, files, systemd, HTTP |
-//! | [`embed`], [`deadline`] | the library's face, and the deadline as a command sees it |
+//! | `core` | decides; pure: time comes in as a value, what is to be done comes out |
+//! | `driver` | the one place where a lease and a process meet; it owns no policy |
+//! | `lease` | the stores: one trait, one folder for each; `azure` is what two of them share |
+//! | `guardian` | processes: the guardian, the command's tree, its containment, the terminal |
+//! | `run`, `elect`, `work` | the drivers' workloads: a command, a reader of control, a command for each message of a `queue` |
+//! | `hooks` | what one guardian runs after another: standby command, `--on-acquire`, command |
+//! | `args`, `config` | what was typed, and what it comes to once it is checked |
+//! | `commands`, `check`, `timeline` | what looks at locks, at control, at event logs |
+//! | `report`, `status`, `events`, `notify`, `serve` | who is told: people, files, systemd, HTTP |
+//! | `embed`, `deadline` | the library's face, and the deadline as a command sees it |
 //!
 //! # Glossary
 //! | word | meaning |
@@ -70,8 +69,8 @@
 //! | task log | the results of tasks that are to be done once (`--once`), kept with the record |
 
 #[cfg(feature = "cli")]
-pub mod args;
-pub mod azure;
+mod args;
+mod azure;
 #[cfg(any(feature = "cli", feature = "entra"))]
 #[cfg_attr(
     not(feature = "cli"),
@@ -79,50 +78,86 @@ pub mod azure;
 )]
 mod background_writer;
 #[cfg(feature = "cli")]
-pub mod check;
-pub mod clock;
+mod check;
 #[cfg(feature = "cli")]
-pub mod commands;
+mod cli;
+mod clock;
 #[cfg(feature = "cli")]
-pub mod config;
-pub mod core;
-pub mod deadline;
-pub mod driver;
+mod commands;
 #[cfg(feature = "cli")]
-pub mod elect;
-pub mod embed;
+mod config;
+mod core;
+mod deadline;
+mod driver;
 #[cfg(feature = "cli")]
-pub mod events;
+mod elect;
+mod embed;
 #[cfg(feature = "cli")]
-pub mod exit;
-pub mod guardian;
+mod events;
 #[cfg(feature = "cli")]
-pub mod hooks;
-pub mod host;
-pub mod lease;
+mod exit;
+mod guardian;
 #[cfg(feature = "cli")]
-pub mod notify;
+mod hooks;
+mod host;
+mod lease;
+#[cfg(feature = "cli")]
+mod notify;
 mod procfs;
 pub mod queue;
 #[cfg(feature = "cli")]
-pub mod report;
+mod report;
 #[cfg(feature = "cli")]
-pub mod run;
+mod run;
 mod runtime;
 #[cfg(feature = "http")]
-pub mod serve;
-pub mod signals;
+mod serve;
+mod signals;
 #[cfg(feature = "cli")]
-pub mod status;
+mod status;
 #[cfg(feature = "cli")]
-pub mod timeline;
+mod timeline;
 #[cfg(feature = "cli")]
-pub mod units;
+mod units;
 mod util;
-pub mod work;
+mod work;
 
-pub use crate::core::{Budget, BudgetError, Cause, Ending, Failure, Grant, HolderInfo};
+pub use crate::core::{
+    Budget, BudgetError, Cause, Ending, Exit, Failure, Grant, HolderInfo, Outcome,
+};
+pub use azure::{Account, AccountError, AuthOptions};
 pub use clock::Instant;
 pub use deadline::{Deadline, DeadlineError};
 pub use embed::{Builder, Control, Error, Guard, Lost, MessageLock, TrafficCop};
 pub use lease::{LeaseStore, StoreInfo};
+
+/// What the program `trafficcop` and the tests of this repository use. It changes with any version.
+#[doc(hidden)]
+pub mod internals {
+    #[cfg(feature = "cli")]
+    pub use crate::cli::main;
+
+    macro_rules! open {
+        ($($(#[$when:meta])* $room:ident)*) => {$(
+            $(#[$when])*
+            pub mod $room {
+                pub use crate::$room::*;
+            }
+        )*};
+    }
+
+    open! {
+        #[cfg(feature = "cli")] args
+        azure
+        clock
+        core
+        #[cfg(feature = "cli")] events
+        #[cfg(feature = "cli")] exit
+        guardian
+        lease
+        #[cfg(feature = "cli")] report
+        #[cfg(feature = "cli")] status
+        #[cfg(feature = "cli")] timeline
+        work
+    }
+}

@@ -1,80 +1,12 @@
-//! Parse, plan, run, leave. The guardian is forked inside `run`, so no thread may exist before it.
+//! The program `trafficcop`: all of it is in the library, where the tests see it too.
 
 #![no_main]
 
-use std::ffi::{OsString, c_char, c_int};
+use std::ffi::{c_char, c_int};
 
-use trafficcop::exit::{self, ExitAction};
-use trafficcop::{args, check, commands, config, elect, guardian, report, run, timeline, work};
-
-/// What the C library calls, without Rust's own start between: see [`guardian::begin`].
+/// What the C library calls, without Rust's own start between.
 #[unsafe(no_mangle)]
 extern "C" fn main(count: c_int, words: *const *const c_char) -> c_int {
     // SAFETY: they come from the C library as they are, and nothing was started yet.
-    let words = unsafe { guardian::begin(count, words) };
-    guardian::leave_by_the_guardians(report::last_words);
-    perform(words).go()
-}
-
-fn perform(words: Vec<OsString>) -> ExitAction {
-    let typed = match args::parse(words) {
-        Ok(typed) => typed,
-        Err(error) => {
-            // Nothing can be done where even this cannot be written.
-            let _closed = error.print();
-            return ExitAction::Status(if error.use_stderr() { exit::USAGE } else { 0 });
-        }
-    };
-    let (format, volume) = match &typed.verb {
-        args::Verb::Run(typed) => (typed.common.log.into(), (&typed.common).into()),
-        args::Verb::Elect(typed) => (typed.common.log.into(), (&typed.common).into()),
-        args::Verb::Work(typed) => (typed.log.into(), (&**typed).into()),
-        args::Verb::Announce(_) | args::Verb::Check(_) => {
-            (report::Format::Text, report::Volume::Normal)
-        }
-        // Their answers are on stdout: only what is wrong is logged.
-        _ => (report::Format::Text, report::Volume::Quiet),
-    };
-    report::init(format, volume, std::env::var_os("JOURNAL_STREAM"));
-    if typed.verb.reads_settings() {
-        let set = std::env::vars_os().filter(|(_, value)| !value.is_empty());
-        for name in args::unknown(set.map(|(name, _)| name)) {
-            tracing::warn!("{name} is no setting of trafficcop: it does nothing; is it mistyped?");
-        }
-    }
-    if let args::Verb::Run(typed) = &typed.verb
-        && typed.common.log == args::Log::Text
-        && volume != report::Volume::Quiet
-    {
-        report::show_the_wait(std::env::var("TERM").ok().as_deref());
-    }
-    let ended = match typed.verb {
-        args::Verb::Run(typed) => config::Config::new(*typed, &config::Host::here())
-            .map_err(anyhow::Error::from)
-            .and_then(run::run),
-        args::Verb::Elect(typed) => config::Config::of_elect(*typed, &config::Host::here())
-            .map_err(anyhow::Error::from)
-            .and_then(|(plan, telling)| elect::elect(plan, &telling)),
-        args::Verb::Work(typed) => config::Work::new(*typed, &config::Host::here())
-            .map_err(anyhow::Error::from)
-            .and_then(work::work),
-        args::Verb::Announce(typed) => elect::announce(&typed),
-        args::Verb::Check(typed) => check::check(&typed),
-        args::Verb::Status(typed) => commands::status(&typed),
-        args::Verb::List(typed) => commands::list(&typed),
-        args::Verb::Watch(typed) => commands::watch(&typed),
-        args::Verb::Break(typed) => commands::break_lease(&typed),
-        args::Verb::Reset(typed) => commands::reset(&typed),
-        args::Verb::Completions(typed) => commands::completions(&typed),
-        args::Verb::Doctor(typed) => commands::doctor(&typed),
-        args::Verb::FindLocked(typed) => commands::find_locked(&typed),
-        args::Verb::Timeline(typed) => timeline::timeline(&typed),
-    };
-    match ended {
-        Ok(leave) => leave,
-        Err(error) => {
-            report::failure(&error);
-            ExitAction::of_error(&error)
-        }
-    }
+    unsafe { trafficcop::internals::main(count, words) }
 }

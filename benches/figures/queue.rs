@@ -9,9 +9,9 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use trafficcop::azure::{Account, AuthOptions};
 use trafficcop::queue::storage::{Config, Encoding, StorageQueue, Target};
 use trafficcop::queue::{Queue, Settlement};
+use trafficcop::{Account, AuthOptions};
 
 use crate::footprint::pss_of;
 use crate::instance::{Instance, await_for, bare, children, guardians, now};
@@ -258,7 +258,7 @@ fn bare_loop(mailbox: &Mailbox, slots: usize, count: usize) -> Result<f64, Strin
         .enable_all()
         .build()
         .map_err(|why| why.to_string())?;
-    let later = || trafficcop::clock::Instant::now() + Duration::from_secs(60);
+    let later = || trafficcop::Instant::now() + Duration::from_secs(60);
     let failed = AtomicBool::new(false);
     let one = || async {
         let mut done = Vec::new();

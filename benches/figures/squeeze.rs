@@ -473,7 +473,7 @@ fn play(
         instance.release(&mut rng);
     }
     // Who waits, waits for a lease at most, and what failed too often is put aside.
-    let calm = trafficcop::clock::Instant::now().as_nanos();
+    let calm = trafficcop::Instant::now().as_nanos();
     let works = await_for("somebody at work", || {
         look_after(&mut instances, &mut story, false);
         std::thread::sleep(Duration::from_millis(100));

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use trafficcop::clock::Instant;
+use trafficcop::Instant;
 
 use super::stage::{Stage, signal};
 use super::support::proxy::{Call, Fate, Mode};

@@ -38,7 +38,7 @@ use random::Made;
 use support::instance::Ended;
 use support::scene::Scene;
 use table::{CONTAINS, Contain, Row};
-use trafficcop::clock::Instant;
+use trafficcop::Instant;
 
 /// How many rows a seed makes up.
 const RANDOM: u64 = 24;

@@ -30,7 +30,7 @@ pub(crate) fn play(row: &Row, gate: &Gate) -> Verdict {
 
     let mut touched = BTreeSet::new();
     match row.effect() {
-        Effect::Untouched => stage.await_life("a", trafficcop::clock::Instant::now().as_nanos()),
+        Effect::Untouched => stage.await_life("a", trafficcop::Instant::now().as_nanos()),
         Effect::Lost => {
             touched.insert((stage.first, "a".to_owned()));
             if row.fault == Fault::ReplaceAndCome {

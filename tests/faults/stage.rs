@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use trafficcop::clock::Instant;
+use trafficcop::Instant;
 
 use super::support::azurite::{azurite, connection_string};
 use super::support::blob::Blob;

@@ -5,8 +5,8 @@ use std::cell::{Cell, RefCell, RefMut};
 use std::rc::Rc;
 use std::time::Duration;
 
-use trafficcop::clock::Instant;
-use trafficcop::core::{Failure, Grant, HolderInfo};
+use trafficcop::Instant;
+use trafficcop::internals::core::{Failure, Grant, HolderInfo};
 
 use super::desk::{Desk, Returned, ServiceError, Spent};
 use super::store::{Code, Id, LeaseState, Record, Reply, Request};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use trafficcop::clock::Instant;
+use trafficcop::Instant;
 
 /// True time, in nanoseconds since the schedule began.
 pub(crate) type Time = u64;

@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use trafficcop::clock::Instant;
-use trafficcop::core::{
+use trafficcop::Instant;
+use trafficcop::internals::core::{
     Action, Budget, Cause, Event, Exit, Failure, Grant, HoldPolicy, HolderInfo, IfLost, Notice,
     Rules, Tenure,
 };

@@ -1,7 +1,7 @@
 //! What the adversary's deeds do to the processes, the machines and the store.
 
-use trafficcop::clock::Instant;
-use trafficcop::core::Cordon;
+use trafficcop::Instant;
+use trafficcop::internals::core::Cordon;
 
 use super::adversary::{Act, Deed, Weather, Who};
 use super::clock::{MILLI, Time};

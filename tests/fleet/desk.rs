@@ -9,8 +9,8 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use trafficcop::clock::Instant;
-use trafficcop::core::Failure;
+use trafficcop::Instant;
+use trafficcop::internals::core::Failure;
 
 use super::store::{Code, Id, Reply, Request};
 

@@ -3,10 +3,10 @@
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use trafficcop::clock::Instant;
-use trafficcop::core::Exit;
-use trafficcop::guardian::state::{Input, Step};
-use trafficcop::guardian::wire::{Event as WireEvent, FRAME, Request};
+use trafficcop::Instant;
+use trafficcop::internals::core::Exit;
+use trafficcop::internals::guardian::state::{Input, Step};
+use trafficcop::internals::guardian::wire::{Event as WireEvent, FRAME, Request};
 
 use super::clock::{MILLI, SECOND, Time};
 use super::desk::release_orphaned;

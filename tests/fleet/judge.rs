@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use trafficcop::core::{Cause, Ending};
+use trafficcop::internals::core::{Cause, Ending};
 
 use super::adversary::{Deed, Weather, Who};
 use super::clock::{MILLI, SECOND, Time, nanos};

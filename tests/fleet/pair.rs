@@ -9,11 +9,11 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use trafficcop::clock::Instant;
-use trafficcop::core::{Cordon, Ending, Exit, Failure, Grant, Rules, Tenure};
-use trafficcop::guardian::WorkloadEvent;
-use trafficcop::guardian::liveness::LivenessTimer;
-use trafficcop::guardian::state::GuardianState;
+use trafficcop::Instant;
+use trafficcop::internals::core::{Cordon, Ending, Exit, Failure, Grant, Rules, Tenure};
+use trafficcop::internals::guardian::WorkloadEvent;
+use trafficcop::internals::guardian::liveness::LivenessTimer;
+use trafficcop::internals::guardian::state::GuardianState;
 
 use super::adapter::Adapter;
 use super::clock::Time;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use trafficcop::clock::Instant;
+use trafficcop::Instant;
 
 use super::clock::{SECOND, Time};
 use super::store::{Reply, Request, Store};

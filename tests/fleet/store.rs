@@ -1,7 +1,7 @@
 //! A model of a leased blob, written from the table "outcomes of lease operations by lease state"
 //! of the Azure reference. It knows no instance and no fault.
 
-use trafficcop::clock::Instant;
+use trafficcop::Instant;
 
 use super::clock::nanos;
 use std::time::Duration;

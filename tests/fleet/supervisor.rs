@@ -4,11 +4,11 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use trafficcop::clock::Instant;
-use trafficcop::core::{Action, Event, Exit, Failure, Notice, State};
-use trafficcop::guardian::WorkloadEvent;
-use trafficcop::guardian::liveness::{Beat, LivenessTimer};
-use trafficcop::guardian::wire::{Event as WireEvent, FRAME, Request};
+use trafficcop::Instant;
+use trafficcop::internals::core::{Action, Event, Exit, Failure, Notice, State};
+use trafficcop::internals::guardian::WorkloadEvent;
+use trafficcop::internals::guardian::liveness::{Beat, LivenessTimer};
+use trafficcop::internals::guardian::wire::{Event as WireEvent, FRAME, Request};
 
 use super::clock::{MILLI, SECOND, Time};
 use super::pair::{Answer, Attendance, Life, Told, Word};

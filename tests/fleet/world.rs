@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use std::rc::Rc;
 
 use fastrand::Rng;
-use trafficcop::core::{Cordon, Exit, HoldPolicy, IfLost, Rules};
+use trafficcop::internals::core::{Cordon, Exit, HoldPolicy, IfLost, Rules};
 
 use super::adversary::{Schedule, Who};
 use super::clock::{Clock, MILLI, SECOND, Time, nanos};

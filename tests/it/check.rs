@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use trafficcop::Deadline;
-use trafficcop::clock::Instant;
+use trafficcop::Instant;
 
 use crate::support::await_for;
 use crate::support::instance::{Ended, Instance, Run};

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use trafficcop::clock::Instant;
+use trafficcop::Instant;
 
 use crate::support::await_for;
 use crate::support::azurite::{azurite, connection_string};

@@ -205,7 +205,7 @@ fn a_tenure_is_told_step_by_step_with_its_deadline() {
         assert_eq!(record["pid"], one.pid());
     }
     // What the log says of it stands in the same words, in fields that are documented.
-    let documented: BTreeSet<&str> = trafficcop::report::FIELDS
+    let documented: BTreeSet<&str> = trafficcop::internals::report::FIELDS
         .iter()
         .map(|(name, _)| *name)
         .collect();

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use trafficcop::clock::Instant;
-use trafficcop::core::{Event, Exit};
+use trafficcop::Instant;
+use trafficcop::internals::core::{Event, Exit};
 
 use super::clock::{MILLI, SECOND, Time};
 use super::instance::{Answer, Command, Lane};

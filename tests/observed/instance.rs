@@ -9,8 +9,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use trafficcop::clock::Instant;
-use trafficcop::core::{Budget, Event, Failure, Grant, Tenure};
+use trafficcop::Instant;
+use trafficcop::internals::core::{Budget, Event, Failure, Grant, Tenure};
 
 use super::clock::Time;
 use super::share::{Reply, Request};

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use trafficcop::clock::Instant;
-use trafficcop::core::Observed;
-use trafficcop::core::observed::{Claim, Exists, Next, Version};
+use trafficcop::Instant;
+use trafficcop::internals::core::Observed;
+use trafficcop::internals::core::observed::{Claim, Exists, Next, Version};
 
 use super::protocol::Mutation;
 

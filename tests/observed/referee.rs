@@ -1,7 +1,7 @@
 //! What must hold in every schedule. Knows when commands live, what was made on the share and by
 //! whom, and what the adversary did; nothing of what the instances believe.
 
-use trafficcop::core::{Event, Failure};
+use trafficcop::internals::core::{Event, Failure};
 
 use super::clock::{MILLI, SECOND, Time, nanos};
 use super::schedule::Deed;

@@ -8,7 +8,7 @@
 
 use std::collections::HashSet;
 
-use trafficcop::core::observed::Exists;
+use trafficcop::internals::core::observed::Exists;
 
 use super::memories::{LEASES, MARGIN, Memories, Told, ticks_of};
 use super::protocol::Mutation;

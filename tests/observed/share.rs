@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use trafficcop::core::observed::{Claim, Version};
+use trafficcop::internals::core::observed::{Claim, Version};
 
 use super::clock::{SECOND, Time};
 

@@ -8,9 +8,9 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use trafficcop::clock::Instant;
-use trafficcop::core::observed::{Claim, Exists, Next, Version};
-use trafficcop::core::{Failure, Grant, HolderInfo, Observed};
+use trafficcop::Instant;
+use trafficcop::internals::core::observed::{Claim, Exists, Next, Version};
+use trafficcop::internals::core::{Failure, Grant, HolderInfo, Observed};
 
 use super::protocol::{Check, Mutation, Protocol};
 use super::share::{Reply, Request};

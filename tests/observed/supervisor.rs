@@ -3,8 +3,8 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use trafficcop::clock::Instant;
-use trafficcop::core::{Action, Event, Failure, State};
+use trafficcop::Instant;
+use trafficcop::internals::core::{Action, Event, Failure, State};
 
 use super::clock::{SECOND, Time};
 use super::instance::{Answer, Lane, Wanted};

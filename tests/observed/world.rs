@@ -7,9 +7,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use fastrand::Rng;
-use trafficcop::clock::Instant;
-use trafficcop::core::observed::{Claim, LONGEST_LEASE};
-use trafficcop::core::{Budget, Event, Exit, HoldPolicy, IfLost, Rules, Tenure};
+use trafficcop::Instant;
+use trafficcop::internals::core::observed::{Claim, LONGEST_LEASE};
+use trafficcop::internals::core::{Budget, Event, Exit, HoldPolicy, IfLost, Rules, Tenure};
 
 use super::clock::{Clock, MILLI, SECOND, Time, nanos};
 use super::instance::{Instance, Lane, Seat};

@@ -5,8 +5,8 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
 
-use trafficcop::core::Failure;
-use trafficcop::core::observed::Version;
+use trafficcop::internals::core::Failure;
+use trafficcop::internals::core::observed::Version;
 
 use super::protocol::Mutation;
 use super::share::{Reply, Request};

@@ -9,8 +9,8 @@ mod supervisor;
 use std::fs;
 use std::time::Duration;
 
-use trafficcop::clock::Instant;
-use trafficcop::guardian::Contain;
+use trafficcop::Instant;
+use trafficcop::internals::guardian::Contain;
 
 use super::proc::{self, LONG};
 use super::scene::{Deadlines, Props, Scene, Who, await_stopped, sleep_until, word};

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use trafficcop::clock::Instant;
+use trafficcop::Instant;
 
 /// Longer than anything takes on the worst machine.
 pub(crate) const LONG: Duration = Duration::from_secs(60);

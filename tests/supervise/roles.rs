@@ -10,9 +10,11 @@ use std::process::{Command, ExitCode};
 
 use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::unistd::{ForkResult, fork};
-use trafficcop::clock::Instant;
-use trafficcop::guardian::contain::{Cgroup, Pidns};
-use trafficcop::guardian::{self, Contain, GuardianHandle, Program, Setup, SpawnRequest};
+use trafficcop::Instant;
+use trafficcop::internals::guardian::contain::{Cgroup, Pidns};
+use trafficcop::internals::guardian::{
+    self, Contain, GuardianHandle, Program, Setup, SpawnRequest,
+};
 
 use super::proc;
 use super::scene::Who;

@@ -10,8 +10,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use tempfile::TempDir;
-use trafficcop::clock::Instant;
-use trafficcop::guardian::Contain;
+use trafficcop::Instant;
+use trafficcop::internals::guardian::Contain;
 
 use super::proc::{self, LONG, Watched};
 

@@ -14,7 +14,7 @@ use super::instance::{Instance, Run};
 use super::journal::{Line, What};
 use super::programs;
 use super::scene::Scene;
-use trafficcop::clock::Instant;
+use trafficcop::Instant;
 
 /// How many there are.
 pub(crate) const WORKERS: usize = 3;

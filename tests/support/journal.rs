@@ -151,7 +151,7 @@ impl Journal {
 
     /// Waits for another line of this tag from now on: it lives.
     pub(crate) fn await_sign_of_life(&self, tag: &str) -> Line {
-        let now = trafficcop::clock::Instant::now().as_nanos();
+        let now = trafficcop::Instant::now().as_nanos();
         self.await_line(&format!("that {tag} lives"), |line| {
             line.tag == tag && line.at > now
         })

@@ -21,7 +21,7 @@ pub(crate) mod stopping;
 
 use std::time::Duration;
 
-use trafficcop::clock::Instant;
+use trafficcop::Instant;
 
 /// For how long a test waits for anything before it fails: long, because the machine may be slow,
 /// and nothing is learnt from a test that was merely slow.

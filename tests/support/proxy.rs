@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use azure_core::time::{OffsetDateTime, parse_rfc7231, to_rfc7231};
 use nix::sys::socket::{setsockopt, sockopt::Linger};
-use trafficcop::clock::Instant;
+use trafficcop::Instant;
 
 use super::PATIENCE;
 

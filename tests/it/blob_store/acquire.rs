@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use trafficcop::clock::Instant;
-use trafficcop::core::{Failure, HolderInfo};
-use trafficcop::lease::LeaseStore;
+use trafficcop::Instant;
+use trafficcop::internals::core::{Failure, HolderInfo};
+use trafficcop::internals::lease::LeaseStore;
 
 use super::server::*;
 

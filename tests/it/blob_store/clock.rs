@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use trafficcop::clock::Instant;
-use trafficcop::core::Failure;
-use trafficcop::lease::LeaseStore;
-use trafficcop::lease::blob::{Blob, Config};
+use trafficcop::Instant;
+use trafficcop::internals::core::Failure;
+use trafficcop::internals::lease::LeaseStore;
+use trafficcop::internals::lease::blob::{Blob, Config};
 
 use super::server::*;
 

@@ -1,7 +1,7 @@
 //! A blob that is not there: created, or the reason why it cannot be.
 
-use trafficcop::lease::LeaseStore;
-use trafficcop::lease::blob::Blob;
+use trafficcop::internals::lease::LeaseStore;
+use trafficcop::internals::lease::blob::Blob;
 
 use super::server::*;
 
@@ -73,7 +73,7 @@ async fn a_page_blob_is_created_where_one_is_asked_for() {
         ("acquire", acquired()),
         ("metadata", done()),
     ]);
-    let config = trafficcop::lease::blob::Config {
+    let config = trafficcop::internals::lease::blob::Config {
         page_blob: Some(512),
         ..server.config()
     };
@@ -93,7 +93,7 @@ async fn a_page_blob_is_created_where_one_is_asked_for() {
 async fn without_leave_to_create_a_missing_blob_is_fatal_in_words() {
     for code in ["BlobNotFound", "ContainerNotFound"] {
         let server = Server::start(vec![("look", error(404, code))]);
-        let config = trafficcop::lease::blob::Config {
+        let config = trafficcop::internals::lease::blob::Config {
             create: false,
             ..server.config()
         };

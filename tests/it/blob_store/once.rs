@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use trafficcop::core::{Exit, Failure, Outcome};
-use trafficcop::lease::LeaseStore;
-use trafficcop::lease::blob::Blob;
-use trafficcop::lease::once::Task;
+use trafficcop::internals::core::{Exit, Failure, Outcome};
+use trafficcop::internals::lease::LeaseStore;
+use trafficcop::internals::lease::blob::Blob;
+use trafficcop::internals::lease::once::Task;
 
 use super::server::*;
 

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use trafficcop::clock::Instant;
-use trafficcop::core::Failure;
-use trafficcop::lease::LeaseStore;
-use trafficcop::lease::blob::prepare_orphan_release;
-use trafficcop::lease::release_orphaned;
+use trafficcop::Instant;
+use trafficcop::internals::core::Failure;
+use trafficcop::internals::lease::LeaseStore;
+use trafficcop::internals::lease::blob::prepare_orphan_release;
+use trafficcop::internals::lease::release_orphaned;
 
 use super::renew::in_control;
 use super::server::*;

@@ -3,9 +3,9 @@
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-use trafficcop::azure::{Account, AuthOptions};
-use trafficcop::lease::LeaseStore;
-use trafficcop::lease::blob::{Blob, Config, Target};
+use trafficcop::internals::lease::LeaseStore;
+use trafficcop::internals::lease::blob::{Blob, Config, Target};
+use trafficcop::{Account, AuthOptions};
 
 use super::server::*;
 
@@ -106,7 +106,7 @@ fn bare_process() {
         .expect("a store");
         let said = blob.acquire(later()).await.expect_err("no certificates");
         assert!(
-            matches!(&said, trafficcop::core::Failure::Fatal { .. }),
+            matches!(&said, trafficcop::internals::core::Failure::Fatal { .. }),
             "{said:?}"
         );
         assert!(said.to_string().contains("SSL_CERT_FILE"), "{said}");

@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use azure_core::time::{OffsetDateTime, parse_rfc7231, to_rfc7231};
-use trafficcop::azure::{Account, AuthOptions};
-use trafficcop::clock::Instant;
-use trafficcop::core::Failure;
-use trafficcop::lease::blob::{Blob, Config, Target};
-use trafficcop::lease::record::Candidate;
+use trafficcop::Instant;
+use trafficcop::internals::core::Failure;
+use trafficcop::internals::lease::blob::{Blob, Config, Target};
+use trafficcop::internals::lease::record::Candidate;
+use trafficcop::{Account, AuthOptions};
 
 /// A key that must never be seen anywhere: "a very secret key of ours".
 pub(crate) const SECRET: &str = "YSB2ZXJ5IHNlY3JldCBrZXkgb2Ygb3Vycw==";

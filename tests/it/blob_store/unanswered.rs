@@ -1,8 +1,8 @@
 //! An attempt that was not answered, or not as it should be: it may have done its work, and is asked for
 //! again or undone.
 
-use trafficcop::clock::Instant;
-use trafficcop::lease::LeaseStore;
+use trafficcop::Instant;
+use trafficcop::internals::lease::LeaseStore;
 
 use super::server::*;
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
-use trafficcop::guardian::contain::{Cgroup, Forked};
+use trafficcop::internals::guardian::contain::{Cgroup, Forked};
 
 use crate::contain::PATIENCE;
 use crate::contain::role::{Role, arguments, dies, is_root, pidfd, say, told, within};

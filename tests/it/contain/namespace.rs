@@ -7,8 +7,8 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
-use trafficcop::clock::Instant;
-use trafficcop::guardian::contain::{Forked, Pidns};
+use trafficcop::Instant;
+use trafficcop::internals::guardian::contain::{Forked, Pidns};
 
 use crate::contain::cgroup::family;
 use crate::contain::role::{Role, dies, is_root, pidfd, say, told, within};

@@ -159,7 +159,7 @@ fn role_shell() {
 fn job_on_terminal() {
     use nix::sys::wait::WaitPidFlag;
     use nix::unistd::{ForkResult, fork, setpgid};
-    use trafficcop::guardian::tty::{StopAsked, Terminal, stop_ourselves};
+    use trafficcop::internals::guardian::tty::{StopAsked, Terminal, stop_ourselves};
     count_interrupts();
     let terminal = Terminal::ours().expect("we are in the foreground");
     say(format!("ours {}", terminal.is_ours()));

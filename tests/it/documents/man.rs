@@ -1,6 +1,6 @@
 //! The man pages and the help are what the definitions say.
 
-use trafficcop::{args, exit, timeline};
+use trafficcop::internals::{args, exit, timeline};
 
 use crate::documents::pages::{page_of_elect, page_of_run, page_of_trafficcop, page_of_work};
 use crate::documents::promises::page_of_guarantees;

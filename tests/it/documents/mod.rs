@@ -19,7 +19,7 @@ mod verbs;
 
 use std::path::PathBuf;
 
-use trafficcop::args;
+use trafficcop::internals::args;
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))

@@ -1,8 +1,8 @@
 //! The man pages of the program and of the verbs that drive a command.
 
 use clap_mangen::roff::{Roff, bold, roman};
-use trafficcop::work::message_io;
-use trafficcop::{args, exit};
+use trafficcop::internals::work::message_io;
+use trafficcop::internals::{args, exit};
 
 use crate::documents::definition;
 use crate::documents::making::{

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use trafficcop::{args, exit};
+use trafficcop::internals::{args, exit};
 
 use crate::documents::making::definition_of;
 use crate::documents::verbs::VERBS;

@@ -1,8 +1,8 @@
 //! The man pages of the verbs that look or intervene, and of the formats.
 
 use clap_mangen::roff::{Roff, roman};
-use trafficcop::events::record;
-use trafficcop::{args, report, status, timeline};
+use trafficcop::internals::events::record;
+use trafficcop::internals::{args, report, status, timeline};
 
 use crate::documents::making::{
     definition_of, examples, inlines, page, page_of, rows, section, see_also,

@@ -12,7 +12,7 @@ use std::io::{BufRead, BufReader, PipeReader, Read};
 use std::sync::{Arc, Mutex};
 
 use nix::sys::signal::Signal;
-use trafficcop::clock::Instant;
+use trafficcop::Instant;
 
 use crate::support::await_for;
 use crate::support::azurite::connection_string;

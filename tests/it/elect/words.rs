@@ -22,7 +22,10 @@ fn json_has_the_documented_fields_and_the_control_file_tells_the_same() {
     let holder: serde_json::Value = serde_json::from_str(&first_line(&mut reader)).unwrap();
     let lock = scene.lock().to_string_lossy().into_owned();
     let fields: Vec<&String> = holder.as_object().unwrap().keys().collect();
-    let mut wanted: Vec<&str> = trafficcop::args::FIELDS.iter().map(|f| f.0).collect();
+    let mut wanted: Vec<&str> = trafficcop::internals::args::FIELDS
+        .iter()
+        .map(|f| f.0)
+        .collect();
     wanted.sort_unstable();
     assert_eq!(fields, wanted);
     assert_eq!(holder["role"], "holder");

@@ -3,10 +3,10 @@
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-use trafficcop::azure::{Account, AuthOptions};
-use trafficcop::lease::LeaseStore;
-use trafficcop::lease::blob::{Blob, Config, Target};
-use trafficcop::lease::record::Candidate;
+use trafficcop::internals::lease::LeaseStore;
+use trafficcop::internals::lease::blob::{Blob, Config, Target};
+use trafficcop::internals::lease::record::Candidate;
+use trafficcop::{Account, AuthOptions};
 
 use super::*;
 use crate::entra::desk::Manner;
@@ -118,7 +118,7 @@ fn the_libraries_beneath_us_show_none_at_their_highest_level() {
                 page_blob: None,
             })
             .expect("a store");
-            let later = || trafficcop::clock::Instant::now() + crate::support::PATIENCE;
+            let later = || trafficcop::Instant::now() + crate::support::PATIENCE;
             let refusal = format!(r#"{{"error":"x","error_description":"{SECRET}"}}"#);
             stage.desk.set(Manner::Answer(401, refusal));
             let said = blob.acquire(later()).await.expect_err("refused");

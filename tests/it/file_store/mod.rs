@@ -12,11 +12,11 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use tempfile::TempDir;
-use trafficcop::clock::Instant;
-use trafficcop::core::{Failure, Grant, HolderInfo};
-use trafficcop::lease::LeaseStore;
-use trafficcop::lease::file::{Config, File};
-use trafficcop::lease::record::Candidate;
+use trafficcop::Instant;
+use trafficcop::internals::core::{Failure, Grant, HolderInfo};
+use trafficcop::internals::lease::LeaseStore;
+use trafficcop::internals::lease::file::{Config, File};
+use trafficcop::internals::lease::record::Candidate;
 
 fn config(path: &Path, identity: &str) -> Config {
     Config {

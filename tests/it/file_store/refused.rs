@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use trafficcop::lease::file::OpenError;
+use trafficcop::internals::lease::file::OpenError;
 
 use super::*;
 use crate::support::await_for;

@@ -9,7 +9,7 @@ use nix::libc;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
-use trafficcop::clock::Instant;
+use trafficcop::Instant;
 
 use super::client::{address, await_leader, await_state, connect, get, read, request, try_ask};
 use super::judge::{Yes, faults};

@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::time::Duration;
 
-use trafficcop::clock::Instant;
+use trafficcop::Instant;
 
 use super::Stage;
 use crate::support::azurite::azurite;

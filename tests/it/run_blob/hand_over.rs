@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use trafficcop::clock::Instant;
+use trafficcop::Instant;
 
 use super::{A_TREE, KILL, Stage, TERM, assert_no_secret};
 use crate::support::await_for;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use trafficcop::clock::Instant;
+use trafficcop::Instant;
 
 use super::{A_TREE, LEASE, STRANGER, Stage, TERM, last_grant};
 use crate::support::await_for;

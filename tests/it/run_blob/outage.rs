@@ -1,7 +1,7 @@
 //! The store is away, or we are: too long means gone in time, less means nothing at all.
 
 use nix::sys::signal::Signal;
-use trafficcop::clock::Instant;
+use trafficcop::Instant;
 
 use super::{A_TREE, SECOND, Stage, assert_dead_in_time, assert_no_secret, last_grant};
 use crate::support::azurite::azurite;

@@ -38,7 +38,7 @@ fn a_machine_without_a_thread_to_spare_looks_up_the_store_s_name_all_the_same() 
     one.await_log("cannot renew the lease");
     proxy.set(Mode::Pass);
     one.await_log("the store answers again");
-    let recovered = trafficcop::clock::Instant::now().as_nanos();
+    let recovered = trafficcop::Instant::now().as_nanos();
     journal.await_line("life on the new lease", |line| {
         line.at > recovered + 12 * SECOND
     });

@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use nix::sys::resource::Resource;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, geteuid};
-use trafficcop::clock::Instant;
+use trafficcop::Instant;
 
 use super::{A_TREE, instance, let_end};
 use crate::support::await_for;

@@ -1,7 +1,7 @@
 //! A supervisor that stands still: nothing on a local lock, a deadline on a shared drive.
 
 use nix::sys::signal::Signal;
-use trafficcop::clock::Instant;
+use trafficcop::Instant;
 
 use super::{A_TREE, instance, let_end};
 use crate::support::await_for;

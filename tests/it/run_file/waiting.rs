@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use trafficcop::clock::Instant;
+use trafficcop::Instant;
 
 use super::{instance, let_end};
 use crate::support::instance::Ended;

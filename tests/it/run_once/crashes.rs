@@ -8,12 +8,12 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use trafficcop::clock::Instant;
-use trafficcop::core::{Exit, Failure, Outcome};
-use trafficcop::lease::LeaseStore;
-use trafficcop::lease::file::{Config, File};
-use trafficcop::lease::once::Task;
-use trafficcop::lease::record::Candidate;
+use trafficcop::Instant;
+use trafficcop::internals::core::{Exit, Failure, Outcome};
+use trafficcop::internals::lease::LeaseStore;
+use trafficcop::internals::lease::file::{Config, File};
+use trafficcop::internals::lease::once::Task;
+use trafficcop::internals::lease::record::Candidate;
 
 use super::{DONE, Stage, assert_was_served, signal};
 use crate::support::azurite::azurite;

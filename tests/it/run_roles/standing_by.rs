@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use trafficcop::clock::Instant;
+use trafficcop::Instant;
 
 use super::*;
 

@@ -97,9 +97,9 @@ fn an_overloaded_service_is_left_alone_for_four_seconds() {
     stage
         .broker
         .fault(Fault::new(On::Attach, Act::server_busy()).at(JOBS));
-    let begin = trafficcop::clock::Instant::now();
+    let begin = trafficcop::Instant::now();
     assert_ended(&stage.once(&[], "exit 0"), 0, "completed");
-    let took = trafficcop::clock::Instant::now().since(begin);
+    let took = trafficcop::Instant::now().since(begin);
     assert!(took >= Duration::from_secs(4), "{took:?}");
 }
 

@@ -54,11 +54,11 @@ fn any_other_end_keeps_it_for_the_delay_and_abandons_it_then() {
         ("kill -9 $$", "retried, attempt 1, exit 137"),
     ] {
         let stage = Stage::one("x");
-        let begin = trafficcop::clock::Instant::now();
+        let begin = trafficcop::Instant::now();
         let done = stage.once(&["--retry-delay", "1s"], script);
         assert!(done.stderr.contains(words), "{}", done.stderr);
         assert!(done.stderr.contains("kept for 1s"), "{}", done.stderr);
-        let took = trafficcop::clock::Instant::now().since(begin);
+        let took = trafficcop::Instant::now().since(begin);
         assert!(took >= Duration::from_secs(1), "{took:?}");
         stage.assert_holds(1, 0);
         assert_eq!(stage.messages(JOBS)[0].failed, 1, "it counts");

@@ -22,8 +22,8 @@ use service_bus_stand_in::{
     Access, Act, Broker, Counts, Event, Fault, On, Outcome, QueueSettings, Settings, View, Waiting,
     Way,
 };
-use trafficcop::clock::Instant;
-use trafficcop::core::Failure;
+use trafficcop::Instant;
+use trafficcop::internals::core::Failure;
 use trafficcop::queue::service_bus::{
     CbsToken, CbsTokens, Config, SasTokens, ServiceBusQueue, Target,
 };

@@ -21,7 +21,7 @@ use crate::support::journal::{Line, What};
 use crate::support::scene::Scene;
 use drive::Drive;
 use nix::sys::signal::Signal;
-use trafficcop::clock::Instant;
+use trafficcop::Instant;
 
 const TERM: Ended = Ended::Died(Signal::SIGTERM);
 const KILL: Ended = Ended::Died(Signal::SIGKILL);

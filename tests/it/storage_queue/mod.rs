@@ -10,11 +10,11 @@ mod taking;
 
 use std::time::Duration;
 
-use trafficcop::azure::{Account, AuthOptions};
-use trafficcop::clock::Instant;
-use trafficcop::core::Failure;
+use trafficcop::Instant;
+use trafficcop::internals::core::Failure;
 use trafficcop::queue::storage::{Config, Encoding, StorageQueue, Target};
 use trafficcop::queue::{Message, Queue, Settlement};
+use trafficcop::{Account, AuthOptions};
 
 use crate::support::azurite::{KEY, queue_string, queues};
 use crate::support::proxy::{Call, Fate, Proxy};

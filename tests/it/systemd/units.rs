@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use trafficcop::args;
+use trafficcop::internals::args;
 
 /// Each unit, and as what it is started.
 const UNITS: &[(&str, &str)] = &[

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use trafficcop::clock::Instant;
+use trafficcop::Instant;
 
 use crate::support::await_for;
 use crate::support::azurite::{KEY, queue_string, queues};

@@ -5,7 +5,7 @@ use nix::unistd::Pid;
 
 use super::*;
 use crate::support::journal::What;
-use trafficcop::clock::Instant;
+use trafficcop::Instant;
 
 /// A journalist as the command: its token is the attempt.
 fn journalist(scene: &Scene, tag: &str, options: &[&str]) -> Vec<std::ffi::OsString> {

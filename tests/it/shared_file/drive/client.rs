@@ -15,7 +15,7 @@ use fuser::{
     ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
 use nix::libc;
-use trafficcop::clock::Instant;
+use trafficcop::Instant;
 
 use super::switchboard::{Op, Switchboard};
 use super::tree::{Answer, Tree};

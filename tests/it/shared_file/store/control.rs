@@ -1,7 +1,7 @@
 //! How control is obtained, kept, given back and lost.
 
 use super::*;
-use trafficcop::core::{Exit, Outcome};
+use trafficcop::internals::core::{Exit, Outcome};
 
 #[tokio::test]
 async fn one_holds_and_the_other_is_told_by_whom_and_for_how_long() {

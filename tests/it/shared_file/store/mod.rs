@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use tempfile::TempDir;
-use trafficcop::clock::Instant;
-use trafficcop::core::{Failure, Grant, HolderInfo};
-use trafficcop::lease::LeaseStore;
-use trafficcop::lease::once::Task;
-use trafficcop::lease::record::Candidate;
-use trafficcop::lease::shared_file::{Config, SharedFile};
+use trafficcop::Instant;
+use trafficcop::internals::core::{Failure, Grant, HolderInfo};
+use trafficcop::internals::lease::LeaseStore;
+use trafficcop::internals::lease::once::Task;
+use trafficcop::internals::lease::record::Candidate;
+use trafficcop::internals::lease::shared_file::{Config, SharedFile};
 
 use crate::support::await_for;
 

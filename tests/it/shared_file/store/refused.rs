@@ -4,7 +4,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use trafficcop::lease::file;
+use trafficcop::internals::lease::file;
 
 use super::*;
 use crate::support::programs::ourselves;
