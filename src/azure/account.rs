@@ -12,13 +12,10 @@ use azure_core::http::{ClientOptions, RetryOptions, Transport};
 use url::Url;
 
 use super::account_builder::{ACCOUNT, AccountBuilder, KEY, SAS, STRING, SUFFIX};
-use super::account_error::AccountError;
-use super::address::{Service, split_url};
-use super::credential::{AuthOptions, Credential};
-use super::env::trimmed;
+use super::address::{BLOB, QUEUE, Service, split_url};
+use super::credential::{AuthOptions, Credential, trimmed};
 use super::error::ServiceError;
-use super::service_clock::ServiceClock;
-use super::shared_key::SharedKey;
+use super::shared_key::{ServiceClock, SharedKey};
 #[cfg(feature = "entra")]
 use super::token_cache::{Bearer, SharedToken};
 use super::transport::Client;
@@ -57,7 +54,7 @@ impl Account {
         options: &AuthOptions,
         url: Option<&Url>,
     ) -> Result<Account, AccountError> {
-        Account::of_service(Service::Blob, get, options, url)
+        Account::of_service(&BLOB, get, options, url)
     }
 
     /// The same for the account's queue service, and the queue's URL if it was given as one.
@@ -69,15 +66,17 @@ impl Account {
         options: &AuthOptions,
         url: Option<&Url>,
     ) -> Result<Account, AccountError> {
-        Account::of_service(Service::Queue, get, options, url)
+        Account::of_service(&QUEUE, get, options, url)
     }
 
     fn of_service(
-        service: Service,
+        service: &'static Service,
         get: &dyn Fn(&str) -> Option<String>,
         options: &AuthOptions,
         url: Option<&Url>,
     ) -> Result<Account, AccountError> {
+        // In this order: what a later source says of an account is judged by what the earlier ones
+        // said, and a URL with a SAS may set all of them aside.
         let mut found = AccountBuilder::about(service);
         let url = url.map(split_url).transpose()?;
         let env = trimmed(get);
@@ -94,7 +93,7 @@ impl Account {
         if let Some(sas) = env(SAS) {
             found.sas(&sas, SAS)?;
         }
-        if let Some((variable, text)) = service.variable().and_then(|v| Some((v, env(v)?))) {
+        if let Some((variable, text)) = service.variable.and_then(|v| Some((v, env(v)?))) {
             found.at(AccountBuilder::endpoint(&text, variable)?, variable)?;
         }
         if let Some(suffix) = env(SUFFIX) {
@@ -111,7 +110,6 @@ impl Account {
 
     /// Whether the credential opens one blob and nothing beside it: a SAS of the service's, not of
     /// the account's.
-    #[must_use]
     pub fn is_for_one_blob(&self) -> bool {
         let Credential::Sas(sas) = &self.credential else {
             return false;
@@ -121,7 +119,6 @@ impl Account {
     }
 
     /// What the credential is, for the log.
-    #[must_use]
     pub fn kind(&self) -> &'static str {
         match &self.credential {
             Credential::Key { .. } if self.emulator => "emulator key",
@@ -156,7 +153,6 @@ impl Account {
     /// The same account, with the present token kept in a vault (which is made only then) for a
     /// process that will be forked.
     #[cfg(feature = "entra")]
-    #[must_use]
     pub fn with_shared_token(
         mut self,
         make: impl FnOnce() -> Option<Arc<dyn SharedToken>>,
@@ -171,13 +167,11 @@ impl Account {
     }
 
     /// The account's name, where it is known.
-    #[must_use]
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
 
     /// The address of the service, without a secret.
-    #[must_use]
     pub fn endpoint(&self) -> &Url {
         &self.endpoint
     }
@@ -232,6 +226,69 @@ impl Account {
             clock: Arc::new(clock),
             ..self.clone()
         }
+    }
+}
+
+/// Why no account could be made of what was given. One line each, what to do included.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AccountError {
+    /// Something is not there.
+    #[error("{part} is missing: {advice}")]
+    Missing {
+        /// What.
+        part: String,
+        /// Where it could come from.
+        advice: String,
+    },
+    /// Something cannot be read.
+    #[error("{what} {why}")]
+    Malformed {
+        /// The variable, or the part of the connection string.
+        what: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Two sources say different things.
+    #[error("{first} and {second} contradict each other ({about}): unset one of them")]
+    Contradiction {
+        /// One source.
+        first: String,
+        /// The other.
+        second: String,
+        /// What they differ in.
+        about: String,
+    },
+    /// Plain http to another machine: everyone on the way could take the lock.
+    #[error("plain http is only allowed to this machine, not to {host}: use https")]
+    PlainHttp {
+        /// The host.
+        host: String,
+    },
+}
+
+pub(super) fn malformed(what: impl Into<String>, why: impl Into<String>) -> AccountError {
+    AccountError::Malformed {
+        what: what.into(),
+        why: why.into(),
+    }
+}
+
+pub(super) fn missing(part: impl Into<String>, advice: impl Into<String>) -> AccountError {
+    AccountError::Missing {
+        part: part.into(),
+        advice: advice.into(),
+    }
+}
+
+pub(super) fn contradiction(
+    first: impl Into<String>,
+    second: impl Into<String>,
+    about: impl Into<String>,
+) -> AccountError {
+    AccountError::Contradiction {
+        first: first.into(),
+        second: second.into(),
+        about: about.into(),
     }
 }
 

@@ -9,12 +9,13 @@ use std::sync::Arc;
 use azure_core::credentials::Secret;
 use url::Url;
 
-use super::account::Account;
-use super::account_error::{AccountError, contradiction, malformed, missing};
+use super::account::{Account, AccountError, contradiction, malformed, missing};
 use super::address::{Service, SplitUrl, is_loopback, is_sas, safe, split_url};
-use super::credential::{AuthOptions, Credential, Found, Offered, Purpose, choose};
-use super::env::{Env, connection_string};
-use super::service_clock::ServiceClock;
+use super::credential::{
+    AuthOptions, Credential, Env, Found, Offered, STORAGE, choose, connection_string,
+};
+use super::shared_key::ServiceClock;
+use super::transport::Client;
 
 pub(super) const STRING: &str = "AZURE_STORAGE_CONNECTION_STRING";
 pub(super) const ACCOUNT: &str = "AZURE_STORAGE_ACCOUNT";
@@ -32,11 +33,10 @@ pub(super) const EMULATOR_KEY: &str =
 /// A value, and which source gave it first.
 type Said<T> = Option<(T, &'static str)>;
 
-#[derive(Default)]
 pub(super) struct AccountBuilder {
-    /// What of the account is asked for.
-    service: Service,
-    /// A connection string was given.
+    // What of the account is asked for.
+    service: &'static Service,
+    // A connection string was given.
     pub(super) string: bool,
     name: Said<String>,
     key: Said<String>,
@@ -63,10 +63,16 @@ fn agree<T: PartialEq>(
 }
 
 impl AccountBuilder {
-    pub(super) fn about(service: Service) -> AccountBuilder {
+    pub(super) fn about(service: &'static Service) -> AccountBuilder {
         AccountBuilder {
             service,
-            ..AccountBuilder::default()
+            string: false,
+            name: None,
+            key: None,
+            sas: None,
+            endpoint: None,
+            suffix: None,
+            protocol: None,
         }
     }
 
@@ -133,7 +139,7 @@ impl AccountBuilder {
 
     /// The service is there.
     pub(super) fn at(&mut self, endpoint: Url, source: &'static str) -> Result<(), AccountError> {
-        agree(&mut self.endpoint, endpoint, source, self.service.differs())
+        agree(&mut self.endpoint, endpoint, source, self.service.differs)
     }
 
     pub(super) fn endpoint(text: &str, what: &str) -> Result<Url, AccountError> {
@@ -150,13 +156,13 @@ impl AccountBuilder {
     }
 
     pub(super) fn connection_string(&mut self, text: &str) -> Result<(), AccountError> {
-        let part = self.service.part();
+        let part = self.service.part;
         for (name, value) in connection_string(text, STRING)? {
             match name.as_str() {
                 "usedevelopmentstorage" if value.eq_ignore_ascii_case("true") => {
                     self.name(EMULATOR, STRING)?;
                     self.key(EMULATOR_KEY, STRING)?;
-                    let url = Self::endpoint(self.service.emulator(), "UseDevelopmentStorage")?;
+                    let url = Self::endpoint(self.service.emulator, "UseDevelopmentStorage")?;
                     self.at(url, STRING)?;
                 }
                 "usedevelopmentstorage" => {
@@ -191,7 +197,7 @@ impl AccountBuilder {
             }
             // A port of one's own stands; else the well-known one, unless the URL has one.
             None if !url_given => {
-                let url = Self::endpoint(self.service.emulator(), THE_FLAG)?;
+                let url = Self::endpoint(self.service.emulator, THE_FLAG)?;
                 self.endpoint = Some((url, THE_FLAG));
                 Ok(())
             }
@@ -239,14 +245,14 @@ impl AccountBuilder {
                 .suffix
                 .as_ref()
                 .map_or("core.windows.net", |said| &said.0);
-            let text = format!("{protocol}://{name}.{}.{suffix}", self.service.word());
+            let text = format!("{protocol}://{name}.{}.{suffix}", self.service.word);
             Self::endpoint(&text, "EndpointSuffix").map(Some)
         };
         let endpoint = match &self.endpoint {
             Some((url, _)) => url.clone(),
             None => by_name()?.ok_or_else(|| {
                 if self.string {
-                    let part = format!("AccountName (or {})", self.service.part());
+                    let part = format!("AccountName (or {})", self.service.part);
                     return missing(part, &*whole);
                 }
                 missing(
@@ -260,7 +266,9 @@ impl AccountBuilder {
             (Some((name, _)), _) => Some(name.clone()),
             (None, in_endpoint) => in_endpoint,
         };
-        let client = Arc::new(self.service.client(&endpoint).trusting(options.trust()?));
+        let client = Arc::new(
+            Client::new(endpoint.scheme() == "https", self.service.idle).trusting(options.trust()?),
+        );
         let known_key =
             matches!(&self.key, Some((key, _)) if key == EMULATOR_KEY) && is_loopback(&endpoint);
         let flag = options.auth.flag();
@@ -320,7 +328,7 @@ impl AccountBuilder {
             Some(credential) => credential,
             None => {
                 let client = Arc::clone(&client);
-                Credential::entra(options.auth, env, &endpoint, client, Purpose::Storage)?
+                Credential::entra(options.auth, env, &endpoint, client, STORAGE)?
             }
         };
         Ok(Account {

@@ -5,67 +5,43 @@
 
 use url::{Host, Url};
 
-use super::account_error::{AccountError, malformed};
-use super::transport::Client;
+use super::account::{AccountError, malformed};
 
-/// Which service of a storage account.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Service {
-    #[default]
-    Blob,
-    Queue,
+/// A service of a storage account, and what differs from one to the other.
+#[derive(Debug)]
+pub(super) struct Service {
+    // In the names of hosts.
+    pub(super) word: &'static str,
+    // Its address in a connection string.
+    pub(super) part: &'static str,
+    // The environment variable for its address, where there is one.
+    pub(super) variable: Option<&'static str>,
+    // Its address in an emulator that was started without options.
+    pub(super) emulator: &'static str,
+    // What two sources contradict each other in.
+    pub(super) differs: &'static str,
+    // How many connections are kept: every message that is worked on renews by itself; a lease is
+    // one, and a second serves a look beside it.
+    pub(super) idle: usize,
 }
 
-impl Service {
-    /// In the names of hosts.
-    pub(super) fn word(self) -> &'static str {
-        match self {
-            Service::Blob => "blob",
-            Service::Queue => "queue",
-        }
-    }
+pub(super) static BLOB: Service = Service {
+    word: "blob",
+    part: "BlobEndpoint",
+    variable: None,
+    emulator: "http://127.0.0.1:10000/devstoreaccount1",
+    differs: "different blob endpoints",
+    idle: 2,
+};
 
-    /// Its address in a connection string.
-    pub(super) fn part(self) -> &'static str {
-        match self {
-            Service::Blob => "BlobEndpoint",
-            Service::Queue => "QueueEndpoint",
-        }
-    }
-
-    /// The environment variable for its address, where there is one.
-    pub(super) fn variable(self) -> Option<&'static str> {
-        match self {
-            Service::Blob => None,
-            Service::Queue => Some("AZURE_STORAGE_QUEUE_ENDPOINT"),
-        }
-    }
-
-    /// Its address in an emulator that was started without options.
-    pub(super) fn emulator(self) -> &'static str {
-        match self {
-            Service::Blob => "http://127.0.0.1:10000/devstoreaccount1",
-            Service::Queue => "http://127.0.0.1:10001/devstoreaccount1",
-        }
-    }
-
-    /// What two sources contradict each other in.
-    pub(super) fn differs(self) -> &'static str {
-        match self {
-            Service::Blob => "different blob endpoints",
-            Service::Queue => "different queue endpoints",
-        }
-    }
-
-    /// A client for it. Every message that is worked on renews by itself; a lease is one.
-    pub(super) fn client(self, endpoint: &Url) -> Client {
-        let idle = match self {
-            Service::Blob => 2,
-            Service::Queue => 32,
-        };
-        Client::new(endpoint.scheme() == "https", idle)
-    }
-}
+pub(super) static QUEUE: Service = Service {
+    word: "queue",
+    part: "QueueEndpoint",
+    variable: Some("AZURE_STORAGE_QUEUE_ENDPOINT"),
+    emulator: "http://127.0.0.1:10001/devstoreaccount1",
+    differs: "different queue endpoints",
+    idle: 32,
+};
 
 /// A URL of a service, taken apart.
 pub(crate) struct SplitUrl {

@@ -25,13 +25,11 @@ use azure_identity::{
 };
 use url::Url;
 
-use super::account_error::{AccountError, malformed, missing};
-use super::credential::{Auth, Purpose};
-use super::env::{CLIENT, CLIENT_SECRET, Env, TENANT, TOKEN_FILE};
-use super::identity_http::{Cli, IdentityHttp};
-use super::timeout::before;
+use super::account::{AccountError, malformed, missing};
+use super::credential::{Auth, CLIENT, CLIENT_SECRET, Env, Purpose, TENANT, TOKEN_FILE};
+use super::identity_http::{Cli, IdentityHttp, is_near, one_line};
 use super::token_cache::{Issued, Issuer, Unissued};
-use super::transport::Client;
+use super::transport::{Client, before};
 use crate::background_writer;
 use crate::clock::Instant;
 
@@ -39,20 +37,12 @@ const AUTHORITY: &str = "AZURE_AUTHORITY_HOST";
 const IDENTITY_ENDPOINT: &str = "IDENTITY_ENDPOINT";
 const METADATA: &str = "AZURE_POD_IDENTITY_AUTHORITY_HOST";
 
-impl Purpose {
-    fn scope(self) -> &'static str {
-        match self {
-            Purpose::Storage => "https://storage.azure.com/.default",
-            #[cfg(feature = "service-bus")]
-            Purpose::ServiceBus => "https://servicebus.azure.net/.default",
-        }
-    }
-}
-
-/// How long a token endpoint is waited for, and the Azure CLI, which starts a Python first.
+// No request waits for this: the token is renewed in the background, at half of its time.
 const LIMIT: Duration = Duration::from_secs(10);
+// The Azure CLI starts a Python first, on a cold disk as well.
 const CLI_LIMIT: Duration = Duration::from_secs(30);
-/// A token that has ended when it arrives: this machine's clock is wrong, not the token.
+// A token that has ended when it arrives: this machine's clock is wrong, not the token. It is used,
+// and another asked for before long.
 const LEFT_AT_LEAST: Duration = Duration::from_secs(60);
 
 /// One way to a token.
@@ -69,7 +59,7 @@ enum Source {
         secret: Secret,
     },
     Managed {
-        /// The client id of a user-assigned identity; else the machine's own.
+        // That of a user-assigned identity; else it is the machine's own.
         client: Option<String>,
     },
     Cli,
@@ -95,7 +85,6 @@ impl Source {
         }
     }
 
-    /// What to do where it says no.
     fn advice(&self) -> &'static str {
         match self {
             Source::Workload { .. } => {
@@ -135,9 +124,6 @@ impl fmt::Debug for Entra {
 impl Entra {
     /// The ways that the environment opens, as far as `auth` allows; nothing is asked for.
     /// `endpoint` is the service's: by it the cloud is known where no authority is named.
-    ///
-    /// # Errors
-    /// A part that is missing or unreadable, named.
     pub(super) fn new(
         auth: Auth,
         env: &Env<'_>,
@@ -148,6 +134,8 @@ impl Entra {
         let managed = Source::Managed {
             client: env(CLIENT),
         };
+        // What was set up for this workload by name goes before what the machine happens to have. The
+        // CLI is last: it takes seconds, and is somebody's own login.
         let sources = match auth {
             Auth::Workload => vec![workload(env)?],
             Auth::Managed => vec![managed],
@@ -156,6 +144,7 @@ impl Entra {
             _ if env(CLIENT_SECRET).is_some() => vec![with_secret(env)?],
             _ => vec![managed, Source::Cli],
         };
+        // The crate reads it for itself. A refusal now beats one in the middle of a tenure.
         nearby(env, IDENTITY_ENDPOINT)?;
         Ok(Entra {
             sources,
@@ -186,8 +175,12 @@ impl Entra {
         };
         let asked = async {
             let making = source.clone();
+            // A credential anew for each question: the crate's own cache would keep a token until
+            // five minutes before its end, and the federated token's file for ten minutes, although
+            // that may have been rotated after a refusal.
             let credential = match source {
-                // It reads the federated token's file, which may lie on a mount that hangs.
+                // It reads the file, which may lie on a mount that hangs: not on the one thread that
+                // renews the lease.
                 Source::Workload { .. } => {
                     match background_writer::apart("credential", move || {
                         credential(making, options)
@@ -205,7 +198,7 @@ impl Entra {
             };
             credential
                 .map_err(Some)?
-                .get_token(&[self.purpose.scope()], None)
+                .get_token(&[self.purpose.scope], None)
                 .await
                 .map_err(Some)
         };
@@ -243,6 +236,8 @@ impl Issuer for Entra {
     }
 
     async fn issue(&self) -> Result<Issued, Unissued> {
+        // What has worked once stays. Whoever is the machine's identity today must not be somebody's
+        // login tomorrow, because the metadata service hung for a moment.
         let range = match self.picked.get() {
             Some(at) => *at..*at + 1,
             None => 0..self.sources.len(),
@@ -262,7 +257,8 @@ impl Issuer for Entra {
         }
         let alone = self.sources.len() == 1;
         let refused = troubles.iter().all(|(source, trouble)| {
-            // One of several ways that is not there at all is none.
+            // One of several ways that is not there at all is none: elsewhere than in Azure the
+            // CLI alone says whether there is a token.
             trouble.refused
                 || !alone && matches!(source, Source::Managed { .. }) && is_absent(trouble)
         });
@@ -275,7 +271,7 @@ impl Issuer for Entra {
         let more = if alone || !refused {
             String::new()
         } else {
-            format!("; or {}", self.purpose.instead())
+            format!("; or {}", self.purpose.instead)
         };
         Err(Unissued {
             why: format!("no token of Entra ID, {told}{more}"),
@@ -291,6 +287,7 @@ impl Issuer for Entra {
     }
 }
 
+// By the words, because the crate's errors have no kind for it; they are our transport's own.
 fn is_absent(trouble: &Unissued) -> bool {
     trouble.why.starts_with("cannot connect")
 }
@@ -312,7 +309,9 @@ fn of_the_crate(error: &Error) -> Unissued {
         .unwrap_or_default()
         .split_once("authentication failed.")
         .map_or(&*text, |(_, rest)| rest);
-    let why = super::identity_http::one_line(first);
+    let why = one_line(first);
+    // Words of the crate's, and of `az`. What is not known is doubt: it is asked again for half a
+    // minute at the start, where a refusal ends an instance at once.
     let refused = [
         "failed to read",
         "not found",
@@ -354,6 +353,7 @@ fn credential(
                 client_options,
             }))?
         }
+        // No transport: `az` speaks for itself, under our limit of time.
         Source::Cli => AzureCliCredential::new(Some(AzureCliCredentialOptions {
             executor: Some(Arc::new(Cli)),
             ..AzureCliCredentialOptions::default()
@@ -367,6 +367,7 @@ fn needed(env: &Env<'_>, name: &str, by: &str) -> Result<String, AccountError> {
 
 fn tenant(env: &Env<'_>, by: &str) -> Result<String, AccountError> {
     let tenant = needed(env, TENANT, by)?;
+    // It becomes part of a URL, to which a secret is sent.
     let fits = tenant
         .bytes()
         .all(|byte| byte.is_ascii_alphanumeric() || byte == b'.' || byte == b'-');
@@ -403,7 +404,7 @@ fn nearby(env: &Env<'_>, variable: &str) -> Result<Option<Url>, AccountError> {
     };
     let url =
         Url::parse(&text).map_err(|error| malformed(variable, format!("is not a URL: {error}")))?;
-    let near = url.scheme() == "https" || super::identity_http::is_near(&url);
+    let near = url.scheme() == "https" || is_near(&url);
     match (near, url.host_str()) {
         (true, Some(_)) => Ok(Some(url)),
         (_, host) => Err(AccountError::PlainHttp {
@@ -412,7 +413,8 @@ fn nearby(env: &Env<'_>, variable: &str) -> Result<Option<Url>, AccountError> {
     }
 }
 
-/// Who issues the tokens: as named, or by the cloud that the storage's address is in.
+/// Who issues the tokens: as named, or by the cloud that the service's address is in. A token of
+/// one cloud's authority is refused by another's services.
 fn cloud(env: &Env<'_>, endpoint: &Url) -> Result<Arc<CloudConfiguration>, AccountError> {
     let host = endpoint.host_str().unwrap_or_default();
     let cloud = match env(AUTHORITY) {

@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use azure_core::error::{Error, ErrorKind};
 use azure_core::http::RawResponse;
-use azure_core::http::headers::{HeaderName, Headers};
+use azure_core::http::headers::Headers;
 use azure_core::time::parse_rfc7231;
 
+use super::transport::header;
 use crate::core::Failure;
 
 /// What was asked for when the trouble came; each needs a permission of its own.
@@ -53,35 +54,24 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// What we failed to do, for a person.
-    fn words(self) -> &'static str {
+    /// What we failed to do, for a person, and what allows it, in the letters of a SAS.
+    fn words(self) -> (&'static str, &'static str) {
         match self {
-            Operation::Look => "read the properties of",
-            Operation::CreateBlob => "create",
-            Operation::CreateContainer => "create the container of",
-            Operation::Acquire => "lease",
-            Operation::Record => "write the metadata of",
-            Operation::Renew => "renew the lease of",
-            Operation::Release => "release the lease of",
-            Operation::Break => "ask for the rest of the lease of",
-            Operation::BreakLease => "break the lease of",
-            Operation::List => "list the blobs of",
-            Operation::Delete => "delete",
-            Operation::LookAtQueue => "read the properties of",
-            Operation::CreateQueue => "create",
-            Operation::Take => "take messages from",
-            Operation::Update => "update a message of",
-            Operation::Put => "put a message into",
-            Operation::DeleteMessage => "delete a message of",
-        }
-    }
-
-    /// What it is done to.
-    fn object(self) -> &'static str {
-        if self.is_of_queue() {
-            "the queue"
-        } else {
-            "the blob"
+            Operation::Look | Operation::LookAtQueue => ("read the properties of", "r"),
+            Operation::CreateBlob | Operation::CreateQueue => ("create", "c"),
+            Operation::CreateContainer => ("create the container of", "c"),
+            Operation::Acquire => ("lease", "w"),
+            Operation::Record => ("write the metadata of", "w"),
+            Operation::Renew => ("renew the lease of", "w"),
+            Operation::Release => ("release the lease of", "w"),
+            Operation::Break => ("ask for the rest of the lease of", "w"),
+            Operation::BreakLease => ("break the lease of", "w"),
+            Operation::List => ("list the blobs of", "l"),
+            Operation::Delete => ("delete", "d"),
+            Operation::Take => ("take messages from", "p"),
+            Operation::Update => ("update a message of", "u"),
+            Operation::Put => ("put a message into", "a"),
+            Operation::DeleteMessage => ("delete a message of", "p"),
         }
     }
 
@@ -95,20 +85,6 @@ impl Operation {
                 | Operation::Put
                 | Operation::DeleteMessage
         )
-    }
-
-    /// What allows it, in the letters of a SAS.
-    fn sas_letters(self) -> &'static str {
-        match self {
-            Operation::Look | Operation::LookAtQueue => "r",
-            Operation::CreateBlob | Operation::CreateContainer | Operation::CreateQueue => "c",
-            Operation::Take | Operation::DeleteMessage => "p",
-            Operation::Update => "u",
-            Operation::Put => "a",
-            Operation::List => "l",
-            Operation::Delete => "d",
-            _ => "w",
-        }
     }
 }
 
@@ -138,7 +114,6 @@ pub enum ServiceError {
 
 impl ServiceError {
     /// Reads an error of the official clients.
-    #[must_use]
     pub fn of(error: &Error) -> ServiceError {
         match error.kind() {
             ErrorKind::HttpResponse {
@@ -157,24 +132,25 @@ impl ServiceError {
                     },
                 }
             }
+            // Our transport tells the two apart: after the one nothing can have been done, after the
+            // other an acquire may have obtained the lease.
             ErrorKind::Connection => ServiceError::Unsent(error.to_string()),
             ErrorKind::Io => ServiceError::Silence(error.to_string()),
-            ErrorKind::Credential => ServiceError::Denied(cause(error)),
+            // The client's layers put their words in front.
+            ErrorKind::Credential => ServiceError::Denied(innermost(error)),
             _ => ServiceError::Ours(error.to_string()),
         }
     }
 
     fn of_answer(status: u16, raw: &RawResponse) -> ServiceError {
-        let header = |name: &'static str| {
-            raw.headers()
-                .get_optional_str(&HeaderName::from_static(name))
-        };
+        let header = |name| header(raw.headers(), name);
         let body: &[u8] = raw.body().as_ref();
-        let start = body.trim_ascii_start();
+        let start = body.trim_ascii_start().get(..5).unwrap_or_default();
+        // Portals do not always say what they send. A page with the status 404 must not pass for
+        // "no such blob", which would be a definite loss.
         let page = header("content-type").is_some_and(|kind| kind.contains("text/html"))
-            || start.len() >= 5
-                && (start[..5].eq_ignore_ascii_case(b"<html")
-                    || start[..5].eq_ignore_ascii_case(b"<!doc"));
+            || start.eq_ignore_ascii_case(b"<html")
+            || start.eq_ignore_ascii_case(b"<!doc");
         let date = header("date").and_then(|text| parse_rfc7231(text).ok());
         let retry_after = header("x-ms-retry-after-ms")
             .and_then(|text| text.trim().parse().ok().map(Duration::from_millis))
@@ -182,7 +158,8 @@ impl ServiceError {
                 let text = header("retry-after")?.trim();
                 match text.parse() {
                     Ok(seconds) => Some(Duration::from_secs(seconds)),
-                    // A date: counted from the service's own clock, not from ours.
+                    // A date: counted from the service's own clock. By ours, if it is wrong, it
+                    // could lie an hour ahead.
                     Err(_) => Duration::try_from(parse_rfc7231(text).ok()? - date?).ok(),
                 }
             });
@@ -195,10 +172,11 @@ impl ServiceError {
     }
 
     /// An answer of success that the service cannot have given: it lacks this.
-    #[must_use]
     pub(crate) fn foreign(lacks: &str, headers: &Headers) -> ServiceError {
-        let kind = headers.get_optional_str(&HeaderName::from_static("content-type"));
-        ServiceError::Silence(if kind.is_some_and(|kind| kind.contains("text/html")) {
+        let kind = header(headers, "content-type").unwrap_or_default();
+        // The clients take a page with the status 200 for a renewal that succeeded. To count it
+        // would keep a command running without a lease.
+        ServiceError::Silence(if kind.contains("text/html") {
             "unknown: a web page instead of an answer of the storage service".to_owned()
         } else {
             format!("unknown: the answer lacks {lacks}, so it is not from the storage service")
@@ -206,13 +184,11 @@ impl ServiceError {
     }
 
     /// The time limit passed before an answer came.
-    #[must_use]
     pub fn timed_out() -> ServiceError {
         ServiceError::Silence("no answer in time".to_owned())
     }
 
     /// The service's own error code, where the service answered.
-    #[must_use]
     pub fn code(&self) -> Option<&str> {
         match self {
             ServiceError::Answer { code, .. } => code.as_deref(),
@@ -221,7 +197,6 @@ impl ServiceError {
     }
 
     /// The service itself refused: what was asked for was not done.
-    #[must_use]
     pub fn is_refusal(&self) -> bool {
         matches!(
             self,
@@ -235,19 +210,19 @@ impl ServiceError {
     }
 
     /// What was asked for may have been done all the same: there was no answer, or none that says.
-    #[must_use]
     pub fn is_unclear(&self) -> bool {
         match self {
             ServiceError::Unsent(_) | ServiceError::Denied(_) => false,
-            // Given up by the service at some point of the way.
+            // Given up by the service at some point of the way, whatever code it bears.
             ServiceError::Answer { status: 408, .. } => true,
+            // A 5xx can come after the deed, and one without the service's code from a proxy that
+            // passed the request on.
             ServiceError::Answer { .. } => !self.is_refusal(),
             ServiceError::Silence(_) | ServiceError::Ours(_) => true,
         }
     }
 
     /// One line for a person, without saying what was asked for.
-    #[must_use]
     pub fn why(&self) -> String {
         match self {
             ServiceError::Answer {
@@ -271,7 +246,6 @@ impl ServiceError {
     }
 
     /// What to do about it, where that can be said.
-    #[must_use]
     pub fn advice(&self, operation: Operation) -> Option<String> {
         let ServiceError::Answer { status, code, .. } = self else {
             return None;
@@ -290,18 +264,18 @@ impl ServiceError {
                 Operation::List | Operation::Delete => format!(
                     "the credential does not allow it: a SAS needs the permission {} for it, a \
                      token of Entra ID the role Storage Blob Data Contributor",
-                    operation.sas_letters()
+                    operation.words().1
                 ),
                 _ if operation.is_of_queue() => format!(
                     "the credential does not allow it: a SAS needs the permissions rpuac (here {}) \
                      for the queue service, an identity the role Storage Queue Data Contributor",
-                    operation.sas_letters()
+                    operation.words().1
                 ),
                 _ => format!(
                     "the credential does not allow it: a SAS needs the permissions rcw (here {}) \
                      for the blob service, a token of Entra ID the role Storage Blob Data \
                      Contributor",
-                    operation.sas_letters()
+                    operation.words().1
                 ),
             },
             (_, Some("AuthorizationSourceIPMismatch")) => {
@@ -324,51 +298,52 @@ impl ServiceError {
 
     /// The meaning outside a tenure. `proven`: this operation has succeeded before, so what was
     /// configured can work, and refusals are doubt.
-    #[must_use]
     pub fn failure(&self, operation: Operation, target: &str, proven: bool) -> Failure {
-        let fatal = |denied: bool| {
-            let advice = self
-                .advice(operation)
-                .map(|text| format!(": {text}"))
-                .unwrap_or_default();
-            Failure::Fatal {
-                why: format!(
-                    "cannot {} {target}: {}{advice}",
-                    operation.words(),
-                    self.why()
-                ),
-                denied,
-            }
-        };
-        match self {
-            ServiceError::Answer { page: true, .. } => self.doubt(operation),
-            ServiceError::Answer { status, code, .. } if !proven => match (status, code.as_deref())
-            {
-                (401 | 403, _) => fatal(true),
-                (_, Some("AccountIsDisabled" | "InsufficientAccountPermissions")) => fatal(true),
-                // Being deleted takes a while, then it can be created again.
-                (_, Some("ContainerBeingDeleted" | "QueueBeingDeleted" | "ConditionNotMet")) => {
-                    self.doubt(operation)
-                }
-                (408 | 429, _) | (500.., _) => self.doubt(operation),
-                (400..=499, Some(_)) => fatal(false),
-                _ => self.doubt(operation),
+        let denied = match self {
+            ServiceError::Ours(_) => false,
+            ServiceError::Denied(_) if !proven => true,
+            ServiceError::Answer {
+                status,
+                code,
+                page: false,
+                ..
+            } if !proven => match (status, code.as_deref()) {
+                (401 | 403, _)
+                | (_, Some("AccountIsDisabled" | "InsufficientAccountPermissions")) => true,
+                // Being deleted takes a while, then it can be created again. A condition that is
+                // not met is another candidate that was faster.
+                (_, Some("ContainerBeingDeleted" | "QueueBeingDeleted" | "ConditionNotMet"))
+                | (408 | 429, _) => return self.doubt(operation),
+                // The service itself says that it cannot be so: a name, a kind of blob, a version.
+                (400..=499, Some(_)) => false,
+                _ => return self.doubt(operation),
             },
-            ServiceError::Ours(_) => fatal(false),
-            ServiceError::Denied(_) if !proven => fatal(true),
-            _ => self.doubt(operation),
+            _ => return self.doubt(operation),
+        };
+        let advice = self.advice(operation).map(|text| format!(": {text}"));
+        Failure::Fatal {
+            why: format!(
+                "cannot {} {target}: {}{}",
+                operation.words().0,
+                self.why(),
+                advice.unwrap_or_default()
+            ),
+            denied,
         }
     }
 
     /// The meaning where nothing is certain, as in a tenure.
-    #[must_use]
     pub fn doubt(&self, operation: Operation) -> Failure {
         Failure::Transient {
             why: format!(
                 "{} (to {} {})",
                 self.why(),
-                operation.words(),
-                operation.object()
+                operation.words().0,
+                if operation.is_of_queue() {
+                    "the queue"
+                } else {
+                    "the blob"
+                }
             ),
             retry_after: match self {
                 ServiceError::Answer { retry_after, .. } => *retry_after,
@@ -378,17 +353,17 @@ impl ServiceError {
     }
 }
 
-/// The innermost words: the client's layers put theirs in front.
-fn cause(error: &Error) -> String {
-    let mut cause: &dyn std::error::Error = error;
+/// The innermost words of an error.
+pub(super) fn innermost(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
     while let Some(inner) = cause.source() {
         cause = inner;
     }
     cause.to_string()
 }
 
-/// Nothing but what an error code is made of: it goes into log lines.
 fn clean(code: &str) -> String {
+    // It goes into log lines: a line break or a terminal's escape sequence would forge some.
     code.chars()
         .filter(|c| c.is_ascii_alphanumeric())
         .take(80)
@@ -399,7 +374,7 @@ fn clean(code: &str) -> String {
 mod tests {
     use std::collections::HashMap;
 
-    use azure_core::http::headers::HeaderValue;
+    use azure_core::http::headers::{HeaderName, HeaderValue};
     use azure_core::time::{OffsetDateTime, to_rfc7231};
 
     use super::*;

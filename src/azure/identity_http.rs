@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::pin::pin;
 use std::process::{Output, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -23,20 +23,22 @@ use url::{Host, Url};
 use super::address::is_loopback;
 use super::token_cache::Unissued;
 use super::transport::Client;
+use crate::util::lock;
 
-/// The metadata service of a machine in Azure.
+// The metadata service of a machine in Azure.
 const METADATA: &str = "169.254.169.254";
 
-/// Who is as near as that connects in no time, or is not there: then the Azure CLI is next.
+// Who is as near as that connects in no time, or is not there: then the Azure CLI is next. Elsewhere
+// than in Azure nobody answers at that address, and nobody refuses.
 const NEAR_LIMIT: Duration = Duration::from_secs(2);
 
-/// The transport of one question. What goes wrong is kept here, because the crate would put it
-/// into words of its own, and ask again for over a minute.
+/// The transport of one question.
 #[derive(Debug)]
 pub(super) struct IdentityHttp {
     secure: Arc<Client>,
     plain: Client,
     metadata: Option<Url>,
+    // What went wrong. It is kept here because the crate would put it into words of its own.
     trouble: Mutex<Option<Unissued>>,
 }
 
@@ -52,16 +54,14 @@ impl IdentityHttp {
         }
     }
 
-    /// What went wrong, if anything did.
     pub(super) fn trouble(&self) -> Option<Unissued> {
-        let trouble = self.trouble.lock();
-        trouble.unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.trouble).clone()
     }
 
     fn fail<T>(&self, why: String, refused: bool) -> Result<T> {
-        let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
-        *trouble = Some(Unissued { why, refused });
-        // Of this kind, because the crate does not ask again then.
+        *lock(&self.trouble) = Some(Unissued { why, refused });
+        // Of this kind, because the crate does not ask again then: for the metadata service it would
+        // for 72 seconds, whatever its options say, and a lease is over by then.
         Err(Error::with_message(ErrorKind::Other, "no token"))
     }
 }
@@ -73,6 +73,7 @@ impl HttpClient for IdentityHttp {
         if let Some(metadata) = &self.metadata
             && request.url().host_str() == Some(METADATA)
         {
+            // The crate knows one address of it only; on AKS a pod identity has one of its own.
             let mut url = metadata.clone();
             url.set_path(request.url().path());
             url.set_query(request.url().query());
@@ -81,6 +82,7 @@ impl HttpClient for IdentityHttp {
         let url = request.url();
         let host = url.host_str().unwrap_or_default().to_owned();
         let client = match url.scheme() {
+            // What goes out can be a client secret, and what comes back is a token.
             "https" => &*self.secure,
             _ if is_near(url) => &self.plain,
             _ => return self.fail(format!("plain http to {host} is not allowed"), true),
@@ -106,7 +108,7 @@ impl HttpClient for IdentityHttp {
 }
 
 /// Of an answer that is no token: the error's name and its first sentence, and whether it says of
-/// itself that it will pass.
+/// itself that it will pass. Nothing else of it may be told: there is nobody to say what is in it.
 fn said(body: &[u8]) -> (String, bool) {
     #[derive(Deserialize)]
     struct Said {
@@ -119,7 +121,8 @@ fn said(body: &[u8]) -> (String, bool) {
     };
     let passing = ["temporarily_unavailable", "server_error"].contains(&&*said.error);
     let first = said.error_description.lines().next().unwrap_or_default();
-    // What follows names the request, the tenant's people and the time.
+    // What follows names the request, the tenant's people and the time: another text at every
+    // attempt, which would be news each time.
     let first = first.split(" Trace ID").next().unwrap_or_default();
     let first = first.trim_end_matches('.');
     let joint = if first.is_empty() { "" } else { ", " };
@@ -150,7 +153,8 @@ pub(super) fn is_near(url: &Url) -> bool {
     }
 }
 
-/// Runs `az`, and ends it and what it started when nobody waits for it any more.
+/// Runs `az`, and ends it and what it started when nobody waits for it any more: `az` is often
+/// a shell script, and killing that alone would leave its Python behind at every attempt.
 #[derive(Debug)]
 pub(super) struct Cli;
 
@@ -173,6 +177,7 @@ impl Executor for Cli {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
+            // Also out of reach of a Ctrl-C, which is for the command.
             .process_group(0)
             .kill_on_drop(true)
             .spawn()?;

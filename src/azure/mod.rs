@@ -1,39 +1,31 @@
 //! What the stores on Azure share: accounts and their credentials, signatures, the transport, and
 //! what the service's errors mean.
 //!
-//! Called by the stores alone, but for [`scheduled_events`]. Nothing here knows a lease or a process, and nothing here lets a
-//! secret into a log line, an error or a `Debug` output.
+//! Called by the stores alone, but for [`scheduled_events`]. Nothing here knows a lease or a process,
+//! and nothing here lets a secret into a log line, an error or a `Debug` output.
 
 mod account;
 mod account_builder;
-mod account_error;
 mod address;
-mod ca_file;
 mod credential;
 #[cfg(feature = "entra")]
 mod entra;
-mod env;
 mod error;
 #[cfg(feature = "entra")]
 mod identity_http;
 mod names;
-mod runtime;
 pub mod scheduled_events;
 #[cfg(feature = "service-bus")]
 mod service_bus;
-mod service_clock;
 mod shared_key;
-mod timeout;
 #[cfg(feature = "entra")]
 mod token_cache;
 mod transport;
 
-pub use account::Account;
-pub use account_error::AccountError;
+pub use account::{Account, AccountError};
 #[cfg(feature = "service-bus")]
 pub(crate) use credential::Credential;
-pub use credential::{Auth, AuthOptions};
-pub use env::CREDENTIALS;
+pub use credential::{Auth, AuthOptions, CREDENTIALS};
 pub use error::{Operation, ServiceError};
 #[cfg(feature = "service-bus")]
 pub(crate) use names::addresses;
@@ -41,12 +33,12 @@ pub(crate) use names::addresses;
 pub(crate) use service_bus::ServiceBus;
 #[cfg(feature = "service-bus")]
 pub use service_bus::ServiceBusOptions;
-pub use timeout::before;
 #[cfg(feature = "entra")]
 pub use token_cache::SharedToken;
 #[cfg(all(feature = "service-bus", feature = "entra"))]
 pub(crate) use token_cache::TokenCache;
+pub use transport::before;
 
 pub(crate) use address::split_url;
-pub(crate) use service_clock::ServiceClock;
-pub(crate) use timeout::{limited, unhurried};
+pub(crate) use shared_key::ServiceClock;
+pub(crate) use transport::{limited, unhurried};

@@ -1,6 +1,5 @@
 //! Names of hosts, looked up on threads of our own: one for each name, made with its first look-up
-//! and kept. The system's resolver blocks, and the runtime's own pool for what blocks makes a thread
-//! whenever it needs one, and panics where it gets none: at the renewal that needed it.
+//! and kept.
 //!
 //! Asked by the transport, and by what speaks AMQP. A name whose look-up hangs holds up nobody but
 //! itself. Where no thread is to be had, that is an error as any other of a look-up: doubt, and never
@@ -9,21 +8,23 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
-use std::sync::mpsc;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, mpsc};
 
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use tokio::sync::oneshot;
 
+use crate::util::lock;
+
 type Found = io::Result<Vec<SocketAddr>>;
 
-/// Who waits for an answer.
 type Asker = oneshot::Sender<Found>;
 
-/// The threads that were made, by the name that each looks up.
+// By the name that each looks up. The system's resolver blocks, and the runtime's own pool for what
+// blocks makes a thread whenever it needs one, and panics where it gets none: at the renewal that
+// needed it. A thread that is there already is there at every renewal.
 static THREADS: Mutex<BTreeMap<String, mpsc::Sender<Asker>>> = Mutex::new(BTreeMap::new());
 
-/// The system's resolver: much of it is other people's code, with buffers on the stack.
+// The system's resolver loads modules of the machine's (nss), which keep buffers on the stack.
 const STACK: usize = 1024 * 1024;
 
 /// For the transport.
@@ -39,9 +40,6 @@ impl Resolve for Names {
 }
 
 /// The addresses of a host, by its name or its address, with this port.
-///
-/// # Errors
-/// Why there are none.
 pub(crate) async fn addresses(host: &str, port: u16) -> Found {
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, port)]);
@@ -57,12 +55,13 @@ pub(crate) async fn addresses(host: &str, port: u16) -> Found {
 /// Has the thread of this name look it up.
 fn ask(host: &str) -> io::Result<oneshot::Receiver<Found>> {
     let (asker, answer) = oneshot::channel();
-    let mut threads = THREADS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut threads = lock(&THREADS);
     if let Some(thread) = threads.get(host) {
         // It lives as long as we do.
         let _ = thread.send(asker);
         return Ok(answer);
     }
+    // Kept only once it runs: where no thread is to be had now, the next look-up tries again.
     let (thread, asked) = mpsc::channel();
     let name = host.to_owned();
     let started = std::thread::Builder::new()
@@ -70,6 +69,7 @@ fn ask(host: &str) -> io::Result<oneshot::Receiver<Found>> {
         .stack_size(STACK)
         .spawn(move || serve(&name, &asked));
     started.map_err(|why| {
+        // Of this kind, because it passes: a request that was not sent is tried again.
         let why = format!("{host} cannot be looked up: no thread can be started: {why}");
         io::Error::new(io::ErrorKind::WouldBlock, why)
     })?;
@@ -79,9 +79,10 @@ fn ask(host: &str) -> io::Result<oneshot::Receiver<Found>> {
     Ok(answer)
 }
 
-/// The thread's life.
 fn serve(name: &str, asked: &mpsc::Receiver<Asker>) {
     while let Ok(first) = asked.recv() {
+        // All who asked meanwhile get one answer: after a resolver that hung for a minute there would
+        // be a look-up for each attempt of that minute before the present one had its turn.
         let mut askers: Vec<Asker> = std::iter::once(first).chain(asked.try_iter()).collect();
         // Whoever waited through a look-up that hung may have gone.
         askers.retain(|asker| !asker.is_closed());

@@ -4,30 +4,44 @@
 //! Begun by the drivers inside the runtime, as a task of its own: the core hears through
 //! [`Signals`](crate::signals::Signals) that the machine is cordoned, and tells by
 //! [`Watch::aside`] that nothing of ours runs here any more. An endpoint that is missing, hangs or
-//! talks nonsense changes nothing but the pace. It must never hold up or judge a lease.
+//! talks nonsense changes nothing but how often it is asked. It must never hold up or judge a lease,
+//! never need TLS, and never retry by itself.
 
 mod document;
-mod endpoint;
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
+use azure_core::time::OffsetDateTime;
+use time::format_description::well_known::Rfc2822;
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
+use url::Url;
 
 use self::document::{Announced, Document};
-pub use self::endpoint::{Endpoint, EndpointError};
+use super::transport;
 use crate::clock::Instant;
 use crate::core::Cordon;
 
-/// From one look to the next, ±20 %: Azure asks for no more than one in a second, and the
-/// shortest notice (of a preemption) is 30 seconds.
+// From one look to the next, ±20 %: Azure asks for no more than one in a second, and the shortest
+// notice (of a preemption) is 30 seconds, of which a drain needs most.
 const PACE: Duration = Duration::from_secs(5);
-/// The longest pause between two looks at an endpoint that has answered before.
+// The longest pause between two looks at an endpoint that has answered before: less than the
+// shortest notice.
 const SHORT_PAUSE: Duration = Duration::from_secs(20);
-/// The same where it never has: this may be no machine of Azure's.
+// The same where it never has: this may be no machine of Azure's.
 const LONG_PAUSE: Duration = Duration::from_secs(300);
-/// The least time between two looks, whatever there is to be said.
+// The least time between two looks, whatever there is to be said.
 const LEAST: Duration = Duration::from_secs(1);
+// For one question, connection and all. The very first one enables the events for the machine and
+// may take minutes; then it is asked again.
+const LIMIT: Duration = Duration::from_secs(5);
+// A document is a few hundred bytes; whoever else answers at that address is not read to the end.
+const ANSWER_LIMIT: usize = 256 * 1024;
+const EVENTS: &str = "/metadata/scheduledevents?api-version=2020-07-01";
+const NAME: &str = "/metadata/instance/compute/name?api-version=2021-02-01&format=text";
+// The longest name of a machine.
+const NAME_LIMIT: usize = 256;
 
 /// How the announcements are followed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,7 +78,7 @@ impl Watch {
         let (aside, is_aside) = watch::channel(false);
         let (looked, first) = watch::channel(false);
         let follower = Follower {
-            client: endpoint::Client::new(config.endpoint.clone()),
+            client: MetadataClient::new(config.endpoint.clone()),
             config,
             say,
             aside: is_aside,
@@ -94,28 +108,29 @@ impl Watch {
                 }
             }
         };
+        // Late is no harm: what is announced then comes as a word, and drains what has begun.
         let _in_time = timeout(limit, looked).await;
         self.words.try_recv().ok().flatten()
     }
 }
 
 struct Follower {
-    client: endpoint::Client,
+    client: MetadataClient,
     config: Config,
     say: mpsc::UnboundedSender<Option<Cordon>>,
     aside: watch::Receiver<bool>,
     looked: watch::Sender<bool>,
-    /// What the metadata service calls this machine, once it has told.
+    // What the metadata service calls this machine, once it has told: it keeps its name.
     name: Option<String>,
-    /// What holds for this machine, as we said it last.
+    // What holds for this machine, as we said it last.
     said: Option<Announced>,
-    /// The announcements that we approved.
+    // The announcements that we approved: they stay in the document until they have begun.
     approved: Vec<String>,
-    /// Looks in a row that came to nothing.
+    // Looks in a row that came to nothing.
     failures: u32,
-    /// People know of them.
+    // People know of them.
     told: bool,
-    /// The endpoint has answered.
+    // The endpoint has answered.
     ever: bool,
 }
 
@@ -126,6 +141,7 @@ impl Follower {
                 Ok(()) => self.works(),
                 Err(why) => self.fails(&why),
             }
+            // After a failure as well: nobody who competes waits for an endpoint that is not there.
             self.looked.send_replace(true);
             self.pause().await;
         }
@@ -143,6 +159,7 @@ impl Follower {
         if std::mem::replace(&mut self.told, true) {
             tracing::debug!("scheduled events: {why}");
         } else if self.said.is_some() {
+            // Nothing says that it is over, and a service that is silent before a reboot is no wonder.
             tracing::warn!("scheduled events cannot be had: {why}; cordoned until they can");
         } else {
             tracing::warn!(
@@ -169,7 +186,7 @@ impl Follower {
     async fn look(&mut self) -> Result<(), String> {
         let (text, date) = self.client.events().await?;
         let document = Document::parse(&text)?;
-        // Nobody is asked for a name that nothing depends on.
+        // Nearly always. Nobody is asked for a name that nothing depends on.
         if document.is_empty() {
             self.hears(None);
             return Ok(());
@@ -189,6 +206,7 @@ impl Follower {
                 self.name = Some(name.clone());
                 name
             }
+            // Of most machines it is the same; people are told to name it where it is not.
             Err(why) => {
                 tracing::debug!("the metadata service does not tell this machine's name: {why}");
                 self.config.host.clone()
@@ -197,19 +215,18 @@ impl Follower {
     }
 
     fn hears(&mut self, announced: Option<Announced>) {
-        let same = |one: &Announced, other: &Announced| one.why == other.why;
-        let is_news = match (&self.said, &announced) {
-            (None, None) => false,
-            (Some(one), Some(other)) => !same(one, other),
-            (None, Some(_)) | (Some(_), None) => true,
+        // By the words alone: the moment is computed anew from each answer's date, and differs by
+        // milliseconds.
+        let words = |announced: &Option<Announced>| {
+            announced
+                .as_ref()
+                .map(|announced| announced.cordon.why.clone())
         };
-        if is_news {
-            let cordon = announced.as_ref().map(|announced| Cordon {
-                why: announced.why.clone(),
-                before: announced.before,
-            });
+        if words(&self.said) != words(&announced) {
             // Nobody listens at the very end.
-            let _ = self.say.send(cordon);
+            let _ = self
+                .say
+                .send(announced.as_ref().map(|announced| announced.cordon.clone()));
         }
         if announced.is_none() {
             self.approved.clear();
@@ -217,24 +234,163 @@ impl Follower {
         self.said = announced;
     }
 
-    /// Approves what waits for that, once nothing of ours is in the way.
+    /// Approves what waits for that, once nothing of ours is in the way: Azure then does it at once,
+    /// and not at the end of its notice.
     async fn approve(&mut self) -> Result<(), String> {
         if !self.config.ack || !*self.aside.borrow_and_update() {
             return Ok(());
         }
-        let Some(announced) = &self.said else {
-            return Ok(());
-        };
-        let waiting = announced.waiting.iter();
-        let waiting: Vec<String> = waiting
-            .filter(|id| !self.approved.contains(id))
-            .cloned()
-            .collect();
-        for id in waiting {
+        let waiting = self.said.iter().flat_map(|announced| &announced.waiting);
+        let waiting = waiting.filter(|id| !self.approved.contains(id)).cloned();
+        for id in waiting.collect::<Vec<_>>() {
             self.client.approve(&id).await?;
             tracing::info!("approved what Azure announced for this machine (event {id})");
             self.approved.push(id);
         }
         Ok(())
+    }
+}
+
+/// Where the metadata service is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint(Url);
+
+/// Why that cannot be where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("take http://ADDRESS or http://ADDRESS:PORT")]
+pub struct EndpointError;
+
+impl Default for Endpoint {
+    /// Azure's.
+    fn default() -> Endpoint {
+        let url = Url::parse("http://169.254.169.254").expect("a constant that is a URL");
+        Endpoint(url)
+    }
+}
+
+impl Endpoint {
+    /// Another one: plain http to an address, and nothing behind it.
+    pub fn parse(text: &str) -> Result<Endpoint, EndpointError> {
+        let url = Url::parse(text).map_err(|_| EndpointError)?;
+        // A name would have to be looked up, and that takes its time and can be answered by anybody.
+        let is_address = matches!(url.host(), Some(url::Host::Ipv4(_) | url::Host::Ipv6(_)));
+        let is_bare = url.path() == "/" && url.query().is_none() && url.username().is_empty();
+        if url.scheme() != "http" || !is_address || !is_bare || url.fragment().is_some() {
+            return Err(EndpointError);
+        }
+        Ok(Endpoint(url))
+    }
+}
+
+/// Speaks to the metadata service: plain http to a link-local address, with a limit of time and of
+/// size on everything, never through a proxy.
+struct MetadataClient {
+    endpoint: Endpoint,
+    http: OnceLock<Result<reqwest::Client, String>>,
+}
+
+impl MetadataClient {
+    fn new(endpoint: Endpoint) -> MetadataClient {
+        MetadataClient {
+            endpoint,
+            http: OnceLock::new(),
+        }
+    }
+
+    /// The document of scheduled events, and what the service's clock says.
+    async fn events(&self) -> Result<(Vec<u8>, OffsetDateTime), String> {
+        self.ask(reqwest::Method::GET, EVENTS, None).await
+    }
+
+    async fn name(&self) -> Result<String, String> {
+        let (name, _) = self.ask(reqwest::Method::GET, NAME, None).await?;
+        let name = String::from_utf8(name).map_err(|_| "it is no text".to_owned())?;
+        let name = name.trim();
+        if name.is_empty() || name.len() > NAME_LIMIT || name.chars().any(char::is_control) {
+            return Err("it is no name".to_owned());
+        }
+        Ok(name.to_owned())
+    }
+
+    async fn approve(&self, id: &str) -> Result<(), String> {
+        let body = serde_json::json!({ "StartRequests": [{ "EventId": id }] });
+        let done = self.ask(reqwest::Method::POST, EVENTS, Some(body.to_string()));
+        done.await.map(drop)
+    }
+
+    async fn ask(
+        &self,
+        method: reqwest::Method,
+        path: &str,
+        body: Option<String>,
+    ) -> Result<(Vec<u8>, OffsetDateTime), String> {
+        let http = self.http.get_or_init(transport::plain);
+        let http = http.as_ref().map_err(Clone::clone)?;
+        let url = self.endpoint.0.join(path).map_err(|why| why.to_string())?;
+        // The service demands it: whoever can have a server fetch a URL cannot have it send a header.
+        let mut request = http.request(method, url).header("Metadata", "true");
+        if let Some(body) = body {
+            request = request
+                .header("content-type", "application/json")
+                .body(body);
+        }
+        let asked = async {
+            let mut answer = request.send().await.map_err(said)?;
+            let status = answer.status();
+            if !status.is_success() {
+                return Err(format!("the metadata service answers {}", status.as_u16()));
+            }
+            let date = answer.headers().get("date");
+            let date = date.and_then(|date| date.to_str().ok());
+            let date = date.and_then(|date| OffsetDateTime::parse(date, &Rfc2822).ok());
+            let bytes = transport::body_within(&mut answer, ANSWER_LIMIT)
+                .await
+                .map_err(said)?;
+            let bytes = bytes.ok_or("the metadata service's answer is too long")?;
+            Ok((bytes, date.unwrap_or_else(OffsetDateTime::now_utc)))
+        };
+        let in_time = timeout(LIMIT, asked).await;
+        in_time.unwrap_or_else(|_| Err("the metadata service does not answer".to_owned()))
+    }
+}
+
+fn said(error: reqwest::Error) -> String {
+    let what = if error.is_connect() {
+        "cannot be reached"
+    } else {
+        "broke off"
+    };
+    let why = transport::root_cause(&error.without_url());
+    format!("the metadata service {what}: {why}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_is_plain_http_to_an_address() {
+        for good in [
+            "http://127.0.0.1:8080",
+            "http://[::1]:1/",
+            "http://169.254.169.254",
+        ] {
+            assert!(Endpoint::parse(good).is_ok(), "{good}");
+        }
+        for bad in [
+            "",
+            "127.0.0.1",
+            "https://127.0.0.1",
+            "http://metadata",
+            "http://127.0.0.1/x",
+            "http://user@127.0.0.1",
+            "http://127.0.0.1/?a=b",
+        ] {
+            assert!(Endpoint::parse(bad).is_err(), "{bad}");
+        }
+        assert_eq!(
+            Endpoint::parse("http://169.254.169.254"),
+            Ok(Endpoint::default())
+        );
     }
 }

@@ -4,9 +4,7 @@
 //! Called once at start, before anything is asked of anybody. Must never show a secret: errors name
 //! variables and parts, not values.
 
-mod entity;
-mod namespace;
-mod string;
+mod parse;
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,14 +12,10 @@ use std::sync::Arc;
 use rustls::ClientConfig;
 use url::Url;
 
-use super::account_error::{AccountError, contradiction, malformed, missing};
-use super::credential::{AuthOptions, Credential, Found, Offered, Purpose, choose};
-use super::env::trimmed;
+use self::parse::{Namespace, Parts, Typed};
+use super::account::{AccountError, contradiction, malformed, missing};
+use super::credential::{AuthOptions, Credential, Found, Offered, SERVICE_BUS, choose, trimmed};
 use super::transport::Client;
-
-use self::entity::Typed;
-use self::namespace::Namespace;
-use self::string::Parts;
 
 /// The variable that is read if no other is named.
 const STRING: &str = "AZURE_SERVICEBUS_CONNECTION_STRING";
@@ -66,9 +60,6 @@ impl fmt::Debug for ServiceBus {
 
 impl ServiceBus {
     /// Finds it in what was typed and in the environment (`get`). Nothing is asked of anybody.
-    ///
-    /// # Errors
-    /// A missing, unreadable or contradicting part, named.
     pub(crate) fn find(
         get: &dyn Fn(&str) -> Option<String>,
         options: &AuthOptions,
@@ -98,6 +89,10 @@ impl ServiceBus {
             Some(key @ Credential::Key { .. }) => (Some(key), None),
             sas => (None, sas),
         };
+        let refuse_if = |refused, what, how| match refused {
+            true => Err(missing(what, how)),
+            false => Ok(()),
+        };
         let offer = |found: Option<Credential>, what: &str, how: &str| match found {
             Some(credential) => Ok(Found {
                 credential,
@@ -117,23 +112,20 @@ impl ServiceBus {
                 "SharedAccessKeyName and SharedAccessKey",
             ),
             sas: offer(sas, "the shared access signature", "SharedAccessSignature"),
-            token: match plain {
-                false => Ok(()),
-                true => Err(missing(
-                    "TLS",
-                    format!(
-                        "{flag}: a token is never sent over plain TCP, and {source} says \
-                         UseDevelopmentEmulator"
-                    ),
-                )),
-            },
-            needed: match given && (plain || !cfg!(feature = "entra")) {
-                false => Ok(()),
-                true => Err(missing(
-                    "SharedAccessKeyName and SharedAccessKey (or SharedAccessSignature)",
-                    format!("copy the whole connection string into {source}"),
-                )),
-            },
+            token: refuse_if(
+                plain,
+                "TLS",
+                format!(
+                    "{flag}: a token is never sent over plain TCP, and {source} says \
+                     UseDevelopmentEmulator"
+                ),
+            ),
+            // A string without a key names a namespace, and Entra ID does for the rest.
+            needed: refuse_if(
+                given && (plain || !cfg!(feature = "entra")),
+                "SharedAccessKeyName and SharedAccessKey (or SharedAccessSignature)",
+                format!("copy the whole connection string into {source}"),
+            ),
         };
         let credential = match choose(options.auth, offered, &env)? {
             Some(credential) => credential,
@@ -146,7 +138,7 @@ impl ServiceBus {
                     )
                 })?;
                 let client = Arc::new(Client::new(true, 1).trusting(trust.clone()));
-                Credential::entra(options.auth, &env, &endpoint, client, Purpose::ServiceBus)?
+                Credential::entra(options.auth, &env, &endpoint, client, SERVICE_BUS)?
             }
         };
         let tls = match plain {

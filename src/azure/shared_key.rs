@@ -1,29 +1,38 @@
 //! Signs requests with an account key (the scheme `SharedKey`, service version 2009-09-19 and
-//! later), because the official client does not.
+//! later), because the official client does not; and dates them by the service's own clock.
 //!
 //! Called by the client's pipeline once for each try. Must never log or return the key, and must
 //! never repeat what the service may have done: only a request that was refused because of its date
-//! is sent once more, under the date of the service's own clock.
+//! is sent once more. The service's clock must never judge a lease.
+//!
+//! A SAS is not dated by us: when it begins and ends is between its maker and the service.
 
-use std::cmp::Ordering;
+use std::cmp::Ordering as Order;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use azure_core::credentials::Secret;
 use azure_core::hmac::hmac_sha256;
-use azure_core::http::headers::{HeaderName, Headers};
 use azure_core::http::policies::{Policy, PolicyResult};
 use azure_core::http::{AsyncRawResponse, Context, Request, Url};
 use azure_core::time::{OffsetDateTime, parse_rfc7231, to_rfc7231};
 
-use super::service_clock::ServiceClock;
+use super::transport::header;
 use crate::clock::Instant;
 
-/// A date that was closer to the service's than this was not the reason of a refusal.
+// A date that was closer to the service's than this was not the reason of a refusal: the service
+// allows fifteen minutes. A second try for a wrong key would only double its refusals.
 const DATE_MATTERS: Duration = Duration::from_secs(60);
+// Nothing was received of the service's clock yet.
+const UNKNOWN: i64 = i64::MIN;
+// A date is in whole seconds.
+const SECOND: i64 = 1000;
+// A third of what the service allows: time to mend the clock before other tools fail by it.
+const WORTH_A_WORD: Duration = Duration::from_secs(300);
 
 /// The policy that dates and signs each try.
 pub(crate) struct SharedKey {
@@ -43,6 +52,7 @@ impl SharedKey {
 
     /// Dates the request and signs it.
     fn sign(&self, request: &mut Request, date: &OffsetDateTime) -> azure_core::Result<()> {
+        // Anew for each try: the date of the try before may be just what it was refused for.
         request.insert_header("x-ms-date", to_rfc7231(date));
         let headers: BTreeMap<String, String> = request
             .headers()
@@ -79,10 +89,6 @@ impl SharedKey {
             && header("x-ms-error-code") == Some("AuthenticationFailed")
             && (self.clock.date() - date).unsigned_abs() > DATE_MATTERS
     }
-}
-
-fn header<'a>(headers: &'a Headers, name: &'static str) -> Option<&'a str> {
-    headers.get_optional_str(&HeaderName::from_static(name))
 }
 
 impl fmt::Debug for SharedKey {
@@ -124,11 +130,11 @@ fn string_to_sign(
     body_length: u64,
 ) -> String {
     let header = |name: &str| headers.get(name).map_or("", |value| value.trim());
+    // Since version 2015-02-21 a length of zero is written as nothing.
     let length = match body_length {
         0 => String::new(),
         some => some.to_string(),
     };
-    // The date is x-ms-date, so the line of the header `Date` is empty.
     let mut text = [
         method,
         header("content-encoding"),
@@ -136,6 +142,7 @@ fn string_to_sign(
         &length,
         header("content-md5"),
         header("content-type"),
+        // The line of the header `Date`: empty, because the date is x-ms-date.
         "",
         header("if-modified-since"),
         header("if-match"),
@@ -145,14 +152,13 @@ fn string_to_sign(
     ]
     .join("\n");
     text.push('\n');
-    let mut ours: Vec<_> = headers
-        .iter()
-        .filter(|(name, _)| name.starts_with("x-ms-"))
-        .collect();
+    let ours = |name: &String| name.starts_with("x-ms-");
+    let mut ours: Vec<_> = headers.iter().filter(|(name, _)| ours(name)).collect();
     ours.sort_by(|(one, _), (other, _)| in_their_order(one, other));
     for (name, value) in ours {
         text.push_str(&format!("{name}:{}\n", value.trim()));
     }
+    // Of an emulator the account is in the path as well, and so is there twice: the service's rule.
     text.push_str(&format!("/{account}{}", url.path()));
     let mut query: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (name, value) in url.query_pairs() {
@@ -168,12 +174,93 @@ fn string_to_sign(
     text
 }
 
-/// The service sorts names like words and not like bytes: an underscore comes before the digits.
-/// Names of other people's metadata have both.
-fn in_their_order(one: &str, other: &str) -> Ordering {
-    let weight = |byte: u8| if byte == b'_' { b' ' } else { byte };
-    let weights = |name: &str| name.bytes().map(weight).collect::<Vec<u8>>();
+fn in_their_order(one: &str, other: &str) -> Order {
+    // The service sorts names like words and not like bytes: an underscore comes before the digits.
+    // Names of other people's metadata have both, and a wrong order is a wrong signature.
+    let weights = |name: &str| name.replace('_', " ");
     weights(one).cmp(&weights(other))
+}
+
+/// What time it is by the service's clock, as far as that is known: a request whose date differs
+/// from the service's by more than fifteen minutes is refused.
+#[derive(Debug)]
+pub(crate) struct ServiceClock {
+    // The service's time less CLOCK_BOOTTIME, in milliseconds. Against the clock that counts
+    // suspend, because the wall clock may be set while we run.
+    ahead: AtomicI64,
+    // People were told that the machine's clock is off.
+    told: AtomicBool,
+}
+
+impl ServiceClock {
+    /// Nothing is known: the machine's wall clock is believed until the first answer.
+    pub(crate) fn new() -> ServiceClock {
+        ServiceClock {
+            ahead: AtomicI64::new(UNKNOWN),
+            told: AtomicBool::new(false),
+        }
+    }
+
+    /// As another process of this machine knew it ([`ServiceClock::ahead`]): a guardian that gives a
+    /// lease back is spared a refusal, for which it may have no time.
+    pub(crate) fn of_another(ahead: Option<i64>) -> ServiceClock {
+        ServiceClock {
+            ahead: AtomicI64::new(ahead.unwrap_or(UNKNOWN)),
+            // By the other process.
+            told: AtomicBool::new(true),
+        }
+    }
+
+    /// The service's time less CLOCK_BOOTTIME, in milliseconds, once it is known.
+    pub(crate) fn ahead(&self) -> Option<i64> {
+        Some(self.ahead.load(Ordering::Relaxed)).filter(|ahead| *ahead != UNKNOWN)
+    }
+
+    /// The present date by the service's clock.
+    pub(crate) fn date(&self) -> OffsetDateTime {
+        let Some(ahead) = self.ahead() else {
+            return OffsetDateTime::now_utc();
+        };
+        let unix = millis(Instant::now()).saturating_add(ahead);
+        OffsetDateTime::from_unix_timestamp_nanos(i128::from(unix) * 1_000_000)
+            .unwrap_or_else(|_| OffsetDateTime::now_utc())
+    }
+
+    /// Takes in the date of an answer that has just come, to a request that was sent at `sent`.
+    pub(crate) fn learn(&self, sent: Instant, date: OffsetDateTime) {
+        let now = Instant::now();
+        let wall = unix(OffsetDateTime::now_utc()) - millis(now);
+        let known = self.ahead().unwrap_or(wall);
+        let ahead = corrected(known, sent, now, unix(date));
+        self.ahead.store(ahead, Ordering::Relaxed);
+        let off = Duration::from_millis(wall.abs_diff(ahead));
+        if off <= WORTH_A_WORD {
+            self.told.store(false, Ordering::Relaxed);
+        } else if !self.told.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "this machine's clock is {} minutes {} the storage service's; requests are dated \
+                 by the service's",
+                off.as_secs() / 60,
+                if wall > ahead { "ahead of" } else { "behind" },
+            );
+        }
+    }
+}
+
+/// What is known of the service's clock after an answer with this date, sent and received at these
+/// moments.
+fn corrected(known: i64, sent: Instant, received: Instant, date: i64) -> i64 {
+    // The date was written between the two, so an answer that waited for an hour until we read it
+    // says next to nothing, and corrects nothing that may be true.
+    known.clamp(date - millis(received), date + SECOND - millis(sent))
+}
+
+fn millis(at: Instant) -> i64 {
+    i64::try_from(at.as_nanos() / 1_000_000).unwrap_or(i64::MAX)
+}
+
+fn unix(date: OffsetDateTime) -> i64 {
+    i64::try_from(date.unix_timestamp_nanos() / 1_000_000).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]
@@ -260,5 +347,51 @@ mod tests {
             Arc::new(ServiceClock::new()),
         );
         assert_eq!(format!("{policy:?}"), "SharedKey { .. }");
+    }
+
+    const HOUR: i64 = 3_600_000;
+
+    fn at(seconds: u64) -> Instant {
+        Instant::ZERO + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_right_clock_is_left_as_it_is() {
+        // At 100 s after the boot it is 1,000,100.7 s: the date says 1,000,100.
+        let known = 1_000_000_700;
+        assert_eq!(corrected(known, at(100), at(101), 1_000_101_000), known);
+    }
+
+    #[test]
+    fn a_clock_that_is_off_is_corrected_to_what_the_answer_proves() {
+        let right = 1_000_000_000;
+        for off in [HOUR, -HOUR] {
+            let known = corrected(right + off, at(100), at(102), right + 101_000);
+            assert!(known.abs_diff(right) <= 2000, "{off}: {known}");
+        }
+    }
+
+    #[test]
+    fn an_answer_that_waited_for_us_corrects_nothing_that_may_be_true() {
+        let right = 1_000_000_000;
+        // Written at 100 s, read at 3700 s: we were stopped, or the machine slept.
+        assert_eq!(corrected(right, at(100), at(3700), right + 100_000), right);
+        let off = corrected(right + 2 * HOUR, at(100), at(3700), right + 100_000);
+        assert_eq!(off, right + SECOND);
+    }
+
+    #[test]
+    fn what_is_not_known_is_the_wall_clock_and_what_is_known_goes_on_by_itself() {
+        let clock = ServiceClock::new();
+        let wall = || unix(OffsetDateTime::now_utc());
+        assert_eq!(clock.ahead(), None);
+        assert!(unix(clock.date()).abs_diff(wall()) < 60_000);
+        clock.learn(
+            Instant::now(),
+            OffsetDateTime::now_utc() + Duration::from_secs(3600),
+        );
+        assert!(unix(clock.date()).abs_diff(wall() + HOUR) < 60_000);
+        let another = ServiceClock::of_another(clock.ahead());
+        assert!(unix(another.date()).abs_diff(wall() + HOUR) < 60_000);
     }
 }

@@ -1,12 +1,8 @@
 //! The token of Entra ID that requests bear: had from an issuer, renewed in the background long
 //! before it ends, and handed on to the guardian.
 //!
-//! The library's credentials have a cache of their own, which would not do: five minutes before a
-//! token's end it asks for another with its lock held, so that every request waits for an issuer that
-//! hangs, and fails with it although the token that it has is still good.
-//!
-//! Asked by the signature of each request ([`Bearer`]). Must never make a request wait for the
-//! issuer while there is a token that is still good, and must never show a token.
+//! Asked by the policy that puts it into each request ([`Bearer`]). Must never make a request wait for
+//! the issuer while there is a token that is still good, and must never show a token.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,42 +11,44 @@ use std::time::Duration;
 use async_trait::async_trait;
 use azure_core::credentials::Secret;
 use azure_core::error::{Error, ErrorKind};
-use azure_core::http::headers::HeaderName;
 use azure_core::http::policies::{Policy, PolicyResult};
 use azure_core::http::{Context, Request};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-use super::timeout::before;
-use super::transport::Client;
+use super::transport::{Client, before, header};
 use crate::clock::Instant;
 use crate::core::Failure;
+use crate::util::lock;
 
-/// How long a request waits for the first token; less than it may take itself.
+// How long a request waits for the first token: less than it may take itself (5 s), so that what
+// it says is why there is no token, and not that there was no answer in time.
 const WAIT: Duration = Duration::from_secs(4);
-/// The first pause after an issuer failed; it doubles.
+// The first pause after an issuer failed; it doubles.
 const PAUSE: Duration = Duration::from_secs(1);
-/// The longest pause while no token is good, and while one is.
+// While no token is good the lease runs out: the next renewal has to find one. While one is good
+// there is time, and an issuer in trouble is spared.
 const LONGEST_IN_NEED: Duration = Duration::from_secs(5);
 const LONGEST: Duration = Duration::from_secs(60);
-/// A token that the service refused is not renewed more often than this.
+// A token that the service refused is not renewed more often than this: where it is the right that
+// is missing, another token has it no more.
 const SPACING: Duration = Duration::from_secs(5);
-/// tokio's timers stand still while the machine sleeps, so the clock is looked at this often.
+// tokio's timers stand still while the machine sleeps, so the clock is looked at this often.
 const LOOK: Duration = Duration::from_secs(30);
 
 /// A token as it was issued.
 pub(super) struct Issued {
     pub(super) secret: Secret,
-    /// How long it is good, from now on.
+    // How long it is good, from now on. Not until when: that is by a wall clock, which may jump.
     pub(super) left: Duration,
 }
 
 /// Why there is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Unissued {
-    /// For a person; no secret.
+    // For a person; no secret.
     pub(super) why: String,
-    /// The issuer said no, and would say so again.
+    // The issuer said no, and would say so again.
     pub(super) refused: bool,
 }
 
@@ -72,7 +70,6 @@ impl From<Unissued> for Failure {
 /// Who issues tokens.
 #[async_trait]
 pub(super) trait Issuer: Send + Sync {
-    /// For the log.
     fn kind(&self) -> &'static str;
     /// Asks for a new token, under a time limit of its own.
     async fn issue(&self) -> Result<Issued, Unissued>;
@@ -100,25 +97,28 @@ struct Token {
 struct State {
     token: Option<Token>,
     trouble: Option<Unissued>,
-    /// Attempts that have ended.
+    // Attempts that have ended.
     attempts: u64,
-    /// Attempts that have failed since the last that did not.
+    // Attempts that have failed since the last that did not.
     failures: u32,
     asked: Instant,
-    /// When the issuer is asked next.
+    // When the issuer is asked next.
     next: Instant,
 }
 
 struct Shared {
     state: Mutex<State>,
-    /// An attempt has ended.
+    // An attempt has ended.
     changed: Notify,
-    /// The time to ask next is another one, or has come while tokio's timers stood still.
+    // The time to ask next is another one, or has come while tokio's timers stood still.
     look: Notify,
     shared_token: Option<Arc<dyn SharedToken>>,
 }
 
-/// See the module's text.
+/// A token, and the task that renews it.
+// The library's credentials have a cache of their own, which would not do: five minutes before a
+// token's end it asks for another with its lock held, so that every request waits for an issuer that
+// hangs, and fails with it although the token that it has is still good.
 pub(crate) struct TokenCache {
     issuer: Arc<dyn Issuer>,
     shared: Arc<Shared>,
@@ -143,13 +143,14 @@ impl TokenCache {
         }
     }
 
-    /// The same, with a vault for the processes that will be forked.
+    /// The same, with memory that it shares with the processes that will be forked.
     pub(super) fn with_shared_token(&self, shared_token: Arc<dyn SharedToken>) -> TokenCache {
         TokenCache::new(Arc::clone(&self.issuer), Some(shared_token))
     }
 
-    /// The same for this process, which was forked: it begins with what the vault has.
+    /// The same for this process, which was forked: it begins with the token that was shared last.
     pub(super) fn in_another_process(&self, client: Arc<Client>) -> TokenCache {
+        // Ours is a copy of what there was at the fork, which comes before the first token.
         let tokens = TokenCache::new(self.issuer.in_another_process(client), None);
         let kept = self
             .shared
@@ -158,6 +159,7 @@ impl TokenCache {
             .and_then(|shared_token| shared_token.take());
         if let Some(token) = kept.as_deref().and_then(Token::unpack) {
             let mut state = tokens.shared.state();
+            // One request, or two: asking for another token is only for where this one has ended.
             state.next = token.until;
             state.token = Some(token);
         }
@@ -177,9 +179,6 @@ impl TokenCache {
     }
 
     /// The token; waits only where none is good, and no longer than until `give_up_at`.
-    ///
-    /// # Errors
-    /// Why there is none.
     pub(crate) async fn token(&self, give_up_at: Instant) -> Result<Secret, Unissued> {
         self.keep_renewing();
         let seen = {
@@ -194,6 +193,8 @@ impl TokenCache {
                 return Ok(token.secret.clone());
             }
             match &state.trouble {
+                // What was said a moment ago is said again: to wait for the next attempt would take
+                // the time in which the store itself could be tried again.
                 Some(trouble) if !due => return Err(trouble.clone()),
                 _ => state.attempts,
             }
@@ -242,7 +243,8 @@ impl TokenCache {
 
     /// Begins to renew, in the runtime of whoever asks first.
     fn keep_renewing(&self) {
-        let mut renewing = self.renewing.lock().unwrap_or_else(PoisonError::into_inner);
+        // Not when it is made: there is no runtime yet then, and a guardian has one of its own.
+        let mut renewing = lock(&self.renewing);
         if renewing.as_ref().is_none_or(AbortHandle::is_finished) {
             let work = renew(Arc::clone(&self.shared), Arc::clone(&self.issuer));
             *renewing = Some(tokio::spawn(work).abort_handle());
@@ -261,7 +263,7 @@ impl Drop for TokenCache {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     fn settle(&self, kind: &str, answer: Result<Issued, Unissued>) {
@@ -284,6 +286,8 @@ impl Shared {
                     shared_token.put(&token.pack());
                 }
                 state.failures = 0;
+                // At half of its time: an issuer may be away for the other half (half an hour,
+                // usually) without anybody noticing.
                 state.next = now + (issued.left / 2).max(PAUSE);
                 state.token = Some(token);
             }
@@ -291,6 +295,7 @@ impl Shared {
                 let pause = PAUSE * 2_u32.saturating_pow(state.failures.min(6));
                 let left = state.good(now).map(|token| token.until.since(now));
                 let longest = left.map_or(LONGEST_IN_NEED, |_| LONGEST);
+                // Said once, and not at each attempt.
                 if state.trouble.is_none()
                     && let Some(left) = left
                 {
@@ -305,6 +310,7 @@ impl Shared {
                 state.next = now + pause.min(longest);
             }
         }
+        // Whoever is woken looks at it at once.
         drop(state);
         self.changed.notify_waiters();
     }
@@ -374,6 +380,7 @@ impl Policy for Bearer {
             let why = "a token is never sent over plain http: use https";
             return Err(Error::with_message(ErrorKind::Other, why));
         }
+        // For each try, and not for each client: a client lives for weeks, a token for an hour.
         let token = self.0.token(Instant::now() + WAIT).await.map_err(|none| {
             // Nothing was sent, so nothing can have been done.
             let kind = match none.refused {
@@ -384,10 +391,12 @@ impl Policy for Bearer {
         })?;
         request.insert_header("authorization", format!("Bearer {}", token.secret()));
         let answer = next[0].send(ctx, request, &next[1..]).await?;
-        let code = HeaderName::from_static("x-ms-error-code");
-        let code = answer.headers().get_optional_str(&code);
+        // Of the other codes of 403 the right is what is missing, and no token would help.
         if matches!(
-            (u16::from(answer.status()), code),
+            (
+                u16::from(answer.status()),
+                header(answer.headers(), "x-ms-error-code")
+            ),
             (401, _)
                 | (
                     403,

@@ -1,37 +1,53 @@
-//! The HTTP client under the official clients: our time limits, no redirects, no panics, and no
-//! URL (it may carry a SAS) in any error.
+//! One exchange with a service: the HTTP client under the official clients, what those sleep and
+//! spawn with, and the time limit round it all. No redirects, no panics, and no URL (it may carry a
+//! SAS) in any error.
 //!
 //! Made by [`super::Account`]. Must never retry: retries are the core's, inside the lease's time.
+//! Must never be used to judge a lease: a time limit here only ends waiting.
 
 use std::collections::HashMap;
 use std::fmt;
+use std::future::Future;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use azure_core::Bytes;
+use azure_core::async_runtime::{
+    AbortableTask, AsyncRuntime, SpawnedTask, TaskFuture, set_async_runtime,
+};
 use azure_core::error::{Error, ErrorKind, Result};
 use azure_core::http::headers::{HeaderName, HeaderValue, Headers};
 use azure_core::http::{AsyncRawResponse, Body, HttpClient, Method, Request};
 
-use super::ca_file::CaCertificates;
+use super::credential::CaCertificates;
+use super::error::{ServiceError, innermost};
 use super::names::Names;
-use super::runtime;
+use crate::clock::Instant;
 
-/// A connection that takes longer is given up, so that the renewal still has time for another.
+// Long enough for one lost packet (the kernel sends it again after a second); a connection that
+// takes longer is given up, so that the renewal still has time for another.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
-/// No answer of the operations we use is longer (32 messages of 64 KiB are the longest, each byte
-/// of which may take six in XML); anything that is, is not from the service.
+// No answer of the operations we use is longer (32 messages of 64 KiB are the longest, each byte
+// of which may take six in XML). Without a limit whoever answers could fill our memory.
 const ANSWER_LIMIT: usize = 13 * 1024 * 1024;
+// A dead connection must leave time for another attempt before SIGTERM is due.
+const EXCHANGE_LIMIT: Duration = Duration::from_secs(5);
+// tokio's timers stand still while the machine sleeps: after a sleep of an hour a limit of 5 s
+// would have 5 s left. So the clock that counts suspend is looked at again this often.
+const LOOK: Duration = Duration::from_millis(250);
 
-/// A client that is built with its first request: where no certificates are installed that
-/// fails, and then it is an error with words, and none at all for plain http.
+/// A client that is built with its first request.
 pub(crate) struct Client {
     https: bool,
-    /// How many connections are kept for the next requests.
+    // How many connections are kept for the next requests.
     idle: usize,
     trust: CaCertificates,
     connect_limit: Duration,
+    // Late, because building fails where no certificates are installed: so that is the error of a
+    // request, in words, and none at all for plain http.
     built: OnceLock<std::result::Result<reqwest::Client, String>>,
 }
 
@@ -59,7 +75,8 @@ impl Client {
         self
     }
 
-    /// A client like this one, with connections of its own.
+    /// A client like this one for a process that was forked: two processes that write to one
+    /// socket would each read the answers of the other.
     pub(super) fn anew(&self) -> Client {
         Client::new(self.https, self.idle).trusting(self.trust.clone())
     }
@@ -67,7 +84,9 @@ impl Client {
     fn client(&self) -> Result<&reqwest::Client> {
         self.built
             .get_or_init(|| {
-                runtime::install();
+                // Fails only where a program that we are a library of installed another, which
+                // serves as well.
+                let _ = set_async_runtime(Arc::new(Tokio));
                 build(self)
             })
             .as_ref()
@@ -89,12 +108,16 @@ pub(super) fn plain() -> std::result::Result<reqwest::Client, String> {
 }
 
 fn build(client: &Client) -> std::result::Result<reqwest::Client, String> {
-    // HTTP/1.1 only: there, giving up a request closes its connection, so a path that has died
-    // silently is not used for the next one.
     let mut builder = reqwest::Client::builder()
+        // There, giving up a request closes its connection. Under HTTP/2 the next one would go out
+        // on the same connection, whose path may have died silently.
         .http1_only()
+        // The service never redirects. Whoever does (a captive portal, a proxy) is told of, and not
+        // followed with our signature in the request.
         .redirect(reqwest::redirect::Policy::none())
         .connect_timeout(client.connect_limit)
+        // Shorter than the idle limits of load balancers and NATs on the way (Azure's is four
+        // minutes), which drop a connection without telling either end.
         .pool_idle_timeout(Duration::from_secs(30))
         .pool_max_idle_per_host(client.idle)
         .tcp_nodelay(true)
@@ -105,6 +128,8 @@ fn build(client: &Client) -> std::result::Result<reqwest::Client, String> {
         // Besides the system's. The proxies are those of the environment.
         builder = builder.tls_certs_merge(client.trust.certificates());
     } else {
+        // An empty store of roots: reqwest would load the system's for plain http, too, and panic
+        // or fail in a container that has none.
         let tls = rustls::ClientConfig::builder_with_provider(Arc::new(
             rustls::crypto::ring::default_provider(),
         ))
@@ -127,9 +152,10 @@ fn build(client: &Client) -> std::result::Result<reqwest::Client, String> {
 #[async_trait]
 impl HttpClient for Client {
     async fn execute_request(&self, request: &Request) -> Result<AsyncRawResponse> {
+        let other = |why: String| Error::with_message(ErrorKind::Other, why);
         let client = self.client()?;
         let method = reqwest::Method::from_bytes(request.method().as_str().as_bytes())
-            .map_err(|error| Error::with_message(ErrorKind::Other, error.to_string()))?;
+            .map_err(|error| other(error.to_string()))?;
         let mut outgoing = client.request(method, request.url().clone());
         for (name, value) in request.headers().iter() {
             // The length is that of the body, and is set below.
@@ -138,14 +164,8 @@ impl HttpClient for Client {
                 outgoing = outgoing.header(name.as_str(), value.as_str().as_bytes());
             }
         }
-        let body = match request.body().clone() {
-            Body::Bytes(bytes) => bytes,
-            Body::SeekableStream(_) => {
-                return Err(Error::with_message(
-                    ErrorKind::Other,
-                    "a streamed body is not supported",
-                ));
-            }
+        let Body::Bytes(body) = request.body().clone() else {
+            return Err(other("a streamed body is not supported".to_owned()));
         };
         if matches!(request.method(), Method::Put | Method::Post) {
             // Said even where it is zero: the service answers 411 without, and the HTTP library
@@ -155,22 +175,34 @@ impl HttpClient for Client {
         let mut answer = outgoing.body(body).send().await.map_err(told)?;
         let status = answer.status().as_u16();
         let headers = headers(answer.headers())?;
-        let mut bytes = Vec::new();
-        while let Some(chunk) = answer.chunk().await.map_err(told)? {
-            if bytes.len() + chunk.len() > ANSWER_LIMIT {
-                return Err(Error::with_message(
-                    ErrorKind::Io,
-                    format!("the answer ({status}) is longer than any of the storage service"),
-                ));
-            }
-            bytes.extend_from_slice(&chunk);
-        }
+        // Read here, so that the limits of time and of size hold for the body, too.
+        let Some(bytes) = body_within(&mut answer, ANSWER_LIMIT).await.map_err(told)? else {
+            return Err(Error::with_message(
+                ErrorKind::Io,
+                format!("the answer ({status}) is longer than any of the storage service"),
+            ));
+        };
         Ok(AsyncRawResponse::from_bytes(
             status.into(),
             headers,
             Bytes::from(bytes),
         ))
     }
+}
+
+/// The body of an answer; `None` if it is longer than `limit`.
+pub(super) async fn body_within(
+    answer: &mut reqwest::Response,
+    limit: usize,
+) -> reqwest::Result<Option<Vec<u8>>> {
+    let mut bytes = Vec::new();
+    while let Some(chunk) = answer.chunk().await? {
+        if bytes.len() + chunk.len() > limit {
+            return Ok(None);
+        }
+        bytes.extend_from_slice(&chunk);
+    }
+    Ok(Some(bytes))
 }
 
 fn headers(map: &reqwest::header::HeaderMap) -> Result<Headers> {
@@ -183,7 +215,8 @@ fn headers(map: &reqwest::header::HeaderMap) -> Result<Headers> {
                     HeaderValue::from(text.to_owned()),
                 );
             }
-            // It could not be written back as it was, and what is left out would be lost.
+            // A write replaces all metadata of a blob: what is left out here would be lost with
+            // our next record, and as text it could not be written back as it was.
             Err(_) if name.as_str().starts_with("x-ms-meta-") => {
                 return Err(Error::with_message(
                     ErrorKind::DataConversion,
@@ -199,38 +232,164 @@ fn headers(map: &reqwest::header::HeaderMap) -> Result<Headers> {
     Ok(Headers::from(headers))
 }
 
+/// One header's value, if it is there and text.
+pub(super) fn header<'a>(headers: &'a Headers, name: &'static str) -> Option<&'a str> {
+    headers.get_optional_str(&HeaderName::from_static(name))
+}
+
+/// An error of the HTTP library in our words. Its kind says whether the request was sent: only
+/// where it certainly was not may an acquire be taken for one that obtained nothing.
 fn told(error: reqwest::Error) -> Error {
+    // The library's text has the whole URL in it, and with that a SAS.
     let error = error.without_url();
-    let connecting = error.is_connect();
     let cause = if error.is_timeout() {
         "no answer in time".to_owned()
     } else {
         root_cause(&error)
     };
-    if connecting {
-        Error::with_message(ErrorKind::Connection, format!("cannot connect: {cause}"))
+    let (kind, what) = if error.is_connect() {
+        (ErrorKind::Connection, "cannot connect")
     } else if error.is_builder() {
-        Error::with_message(
-            ErrorKind::Other,
-            format!("cannot make the request: {cause}"),
-        )
+        (ErrorKind::Other, "cannot make the request")
     } else {
-        Error::with_message(ErrorKind::Io, format!("connection lost: {cause}"))
-    }
+        (ErrorKind::Io, "connection lost")
+    };
+    Error::with_message(kind, format!("{what}: {cause}"))
 }
 
 /// The innermost cause: the outer ones only say "error sending request".
 pub(super) fn root_cause(error: &reqwest::Error) -> String {
-    let mut cause: &dyn std::error::Error = error;
-    while let Some(inner) = cause.source() {
-        cause = inner;
-    }
-    let mut text = cause.to_string();
+    let mut text = innermost(error);
     if let Some(at) = text.find(" (os error") {
         text.truncate(at);
     }
+    // It goes into a line of the log, and part of it can be the other side's words.
     match text.char_indices().nth(200) {
         Some((at, _)) => text[..at].to_owned(),
         None => text,
+    }
+}
+
+/// Waits for `work` until `deadline`; `None` if it was not done by then (it is dropped, which
+/// closes its connection).
+pub async fn before<T>(deadline: Instant, work: impl Future<Output = T>) -> Option<T> {
+    let mut work = pin!(work);
+    loop {
+        // First: what would begin after its deadline is not begun at all.
+        let left = deadline.since(Instant::now());
+        if left.is_zero() {
+            return None;
+        }
+        if let Ok(done) = tokio::time::timeout(left.min(LOOK), &mut work).await {
+            return Some(done);
+        }
+    }
+}
+
+/// One exchange, until then and no longer than any.
+pub(crate) async fn limited<T>(
+    give_up_at: Instant,
+    work: impl IntoFuture<Output = azure_core::Result<T>>,
+) -> std::result::Result<T, ServiceError> {
+    unhurried(give_up_at.min(Instant::now() + EXCHANGE_LIMIT), work).await
+}
+
+/// One exchange, for as long as is given: its answer can be long.
+pub(crate) async fn unhurried<T>(
+    give_up_at: Instant,
+    work: impl IntoFuture<Output = azure_core::Result<T>>,
+) -> std::result::Result<T, ServiceError> {
+    match before(give_up_at, work.into_future()).await {
+        Some(Ok(done)) => Ok(done),
+        Some(Err(error)) => Err(ServiceError::of(&error)),
+        None => Err(ServiceError::timed_out()),
+    }
+}
+
+/// What the official clients sleep and spawn with. Their own adapter for tokio would bring in its
+/// runtime of many threads, and with it the mathematics library: one more to load at every start.
+struct Tokio;
+
+impl AsyncRuntime for Tokio {
+    fn spawn(&self, task: TaskFuture) -> SpawnedTask {
+        Box::pin(Task(tokio::spawn(task)))
+    }
+
+    fn sleep(&self, duration: azure_core::time::Duration) -> TaskFuture {
+        // A negative one is none.
+        Box::pin(tokio::time::sleep(duration.try_into().unwrap_or_default()))
+    }
+
+    fn yield_now(&self) -> TaskFuture {
+        Box::pin(tokio::task::yield_now())
+    }
+}
+
+struct Task(tokio::task::JoinHandle<()>);
+
+impl Future for Task {
+    type Output = std::result::Result<(), Box<dyn std::error::Error + Send>>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let ended = Pin::new(&mut self.0).poll(context);
+        ended.map_err(|error| Box::new(error) as _)
+    }
+}
+
+impl AbortableTask for Task {
+    fn abort(&self) {
+        self.0.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use azure_core::async_runtime::get_async_runtime;
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    fn install() {
+        let _ = set_async_runtime(Arc::new(Tokio));
+    }
+
+    #[tokio::test]
+    async fn what_is_done_in_time_is_returned_and_what_hangs_is_given_up() {
+        let soon = Instant::now() + Duration::from_millis(300);
+        assert_eq!(before(soon, std::future::pending::<()>()).await, None);
+        assert!(Instant::now() >= soon);
+        let late = Instant::now() + Duration::from_secs(60);
+        assert_eq!(before(late, async { 7 }).await, Some(7));
+    }
+
+    #[tokio::test]
+    async fn nothing_is_begun_after_the_deadline() {
+        let mut begun = false;
+        assert_eq!(before(Instant::now(), async { begun = true }).await, None);
+        assert!(!begun);
+    }
+
+    #[tokio::test]
+    async fn the_clients_tasks_and_naps_are_tokio_s() {
+        install();
+        let runtime = get_async_runtime();
+        let (done, was_done) = oneshot::channel();
+        let task = runtime.spawn(Box::pin(async { done.send(()).expect("heard") }));
+        task.await.expect("it ended");
+        was_done.await.expect("it ran");
+        let nap = Duration::from_millis(20);
+        let begun = std::time::Instant::now();
+        let for_them = nap.try_into().expect("a duration");
+        runtime.sleep(for_them).await;
+        assert!(begun.elapsed() >= nap);
+        runtime.sleep(azure_core::time::Duration::seconds(-1)).await;
+    }
+
+    #[tokio::test]
+    async fn a_task_that_is_aborted_ends() {
+        install();
+        let task = get_async_runtime().spawn(Box::pin(std::future::pending()));
+        task.abort();
+        assert!(task.await.is_err());
     }
 }

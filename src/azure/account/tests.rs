@@ -122,7 +122,7 @@ fn the_emulator_by_flag_and_by_connection_string() {
         ),
     ] {
         let account = account.expect("an account");
-        assert_eq!(account.endpoint().as_str(), Service::Blob.emulator());
+        assert_eq!(account.endpoint().as_str(), BLOB.emulator);
         assert_eq!(account.kind(), "emulator key");
     }
     let own_port = format!(
@@ -312,7 +312,7 @@ fn the_queue_service_has_an_address_of_its_own() {
         of(&[(STRING, &string)], false, None),
         "https://queues.example/"
     );
-    let emulator = Service::Queue.emulator();
+    let emulator = QUEUE.emulator;
     assert_eq!(of(&[], true, None), emulator);
     assert_eq!(
         of(&[(STRING, "UseDevelopmentStorage=true")], false, None),

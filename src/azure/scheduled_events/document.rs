@@ -10,9 +10,10 @@ use serde::Deserialize;
 use time::format_description::well_known::Rfc2822;
 
 use crate::clock::Instant;
+use crate::core::Cordon;
 
-/// What ends or suspends everything that runs here. Whatever else Azure may announce one day is
-/// let pass.
+// What ends or suspends everything that runs here. Whatever else Azure may announce one day is let
+// pass: to drain for something unknown would stop commands on a whole fleet at once.
 const KINDS: &[(&str, &str)] = &[
     ("Freeze", "a freeze"),
     ("Reboot", "a reboot"),
@@ -20,7 +21,7 @@ const KINDS: &[(&str, &str)] = &[
     ("Preempt", "the preemption"),
     ("Terminate", "the termination"),
 ];
-/// The longest identifier of an event that is shown or sent back; Azure's are 36 characters.
+// The longest identifier of an event that is shown or sent back; Azure's are 36 characters.
 const ID_LIMIT: usize = 64;
 
 /// The document, as far as we know it.
@@ -46,19 +47,15 @@ struct Entry {
 /// What is announced for one machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Announced {
-    /// One line for a person.
-    pub(super) why: String,
-    /// When the first of it may begin; [`Instant::FOREVER`] if it has, or nobody says.
-    pub(super) before: Instant,
-    /// The identifiers of what can be approved.
+    pub(super) cordon: Cordon,
+    // The identifiers of what can be approved.
     pub(super) waiting: Vec<String>,
 }
 
-/// What comes first: what has begun, then what has a time, the earliest before the others.
+// What comes first: what has begun, then what has a time, the earliest before the others.
 type Rank = (bool, bool, Option<OffsetDateTime>);
 
 impl Document {
-    /// Reads it.
     pub(super) fn parse(text: &[u8]) -> Result<Document, String> {
         serde_json::from_slice(text).map_err(|_| "it is no document of scheduled events".to_owned())
     }
@@ -83,6 +80,7 @@ impl Document {
         let mut first: Option<(Rank, &str, &Entry)> = None;
         let mut waiting = Vec::new();
         for (kind, entry) in ours {
+            // Approved or not, it cannot be had any earlier.
             let begun = entry.event_status == "Started";
             if !begun {
                 waiting.push(entry.event_id.clone());
@@ -103,14 +101,14 @@ impl Document {
                 format!("is announced, not before {hour:02}:{minute:02}:{second:02} UTC")
             }
         };
-        Some(Announced {
+        let cordon = Cordon {
             why: format!("{kind} of this machine {when} (event {})", entry.event_id),
+            // By the service's clock, which wrote both dates; ours may be wrong by hours.
             before: at.map_or(Instant::FOREVER, |at| {
-                let left = Duration::try_from(at - date).unwrap_or_default();
-                now + left
+                now + Duration::try_from(at - date).unwrap_or_default()
             }),
-            waiting,
-        })
+        };
+        Some(Announced { cordon, waiting })
     }
 }
 
@@ -148,10 +146,10 @@ mod tests {
         let found = announced(&event("Reboot", r#""Web-1", "web-2""#, "Scheduled", later));
         let found = found.unwrap();
         assert_eq!(
-            found.why,
+            found.cordon.why,
             "a reboot of this machine is announced, not before 18:44:47 UTC (event id-Reboot)"
         );
-        assert_eq!(found.before, NOW + Duration::from_secs(900));
+        assert_eq!(found.cordon.before, NOW + Duration::from_secs(900));
         assert_eq!(found.waiting, ["id-Reboot"]);
     }
 
@@ -159,7 +157,7 @@ mod tests {
     fn every_kind_that_disturbs_counts_and_no_other() {
         for (kind, _) in KINDS {
             let found = announced(&event(kind, r#""web-1""#, "Scheduled", ""));
-            assert_eq!(found.unwrap().before, Instant::FOREVER, "{kind}");
+            assert_eq!(found.unwrap().cordon.before, Instant::FOREVER, "{kind}");
         }
         let other = event("Party", r#""web-1""#, "Scheduled", "");
         assert_eq!(announced(&other), None);
@@ -183,10 +181,11 @@ mod tests {
         let found = announced(&events.join(",")).unwrap();
         assert!(
             found
+                .cordon
                 .why
                 .starts_with("a freeze of this machine is under way")
         );
-        assert_eq!(found.before, Instant::FOREVER);
+        assert_eq!(found.cordon.before, Instant::FOREVER);
         assert_eq!(found.waiting, ["id-Reboot"]);
     }
 
@@ -194,9 +193,9 @@ mod tests {
     fn a_moment_that_has_passed_is_now_and_one_that_is_none_is_not_known() {
         let past = "Mon, 19 Sep 2022 18:00:00 GMT";
         let found = announced(&event("Reboot", r#""web-1""#, "Scheduled", past));
-        assert_eq!(found.unwrap().before, NOW);
+        assert_eq!(found.unwrap().cordon.before, NOW);
         let found = announced(&event("Reboot", r#""web-1""#, "Scheduled", "soon"));
-        assert_eq!(found.unwrap().before, Instant::FOREVER);
+        assert_eq!(found.unwrap().cordon.before, Instant::FOREVER);
     }
 
     #[test]
