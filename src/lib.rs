@@ -109,7 +109,7 @@ pub mod report;
 #[cfg(feature = "cli")]
 pub mod run;
 mod runtime;
-#[cfg(feature = "http")]
+#[cfg(feature = "cli")]
 pub mod serve;
 pub mod signals;
 #[cfg(feature = "cli")]

@@ -13,7 +13,6 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::Arc;
 
-#[cfg(feature = "http")]
 use anyhow::Context as _;
 
 use crate::azure::Account;
@@ -31,7 +30,6 @@ use crate::lease::slots::{self, Slots};
 use crate::lease::{self, LeaseStore, SharedMemory, blob, file};
 use crate::report;
 use crate::runtime::runtime;
-#[cfg(feature = "http")]
 use crate::serve;
 use crate::signals::Signals;
 use crate::units::show;
@@ -47,7 +45,6 @@ use workload::{HookPrograms, NOBODY, Parts};
 /// # Errors
 /// What kept us from starting at all: a [`crate::config::UsageError`], or what the machine refused.
 pub fn run(plan: Config) -> anyhow::Result<ExitAction> {
-    #[cfg(feature = "http")]
     let listener = plan
         .listen
         .as_ref()
@@ -89,9 +86,7 @@ pub fn run(plan: Config) -> anyhow::Result<ExitAction> {
             store.name()
         );
     }
-    #[cfg_attr(not(feature = "http"), expect(unused_mut, reason = "nobody is added"))]
     let mut observers = Observers::new(&plan, &store, guardian, report::notice);
-    #[cfg(feature = "http")]
     if let Some(listener) = listener {
         observers.serve(server(listener, &*store, guardian)?);
     }
@@ -192,7 +187,6 @@ pub(crate) fn no_guardian(refusal: guardian::SetupError) -> anyhow::Error {
 }
 
 /// Begins to answer over HTTP.
-#[cfg(feature = "http")]
 fn server(
     listener: serve::Listener,
     store: &dyn LeaseStore,
@@ -224,7 +218,6 @@ async fn campaign(
     let lock = store.name().to_owned();
     let mut ending = drive(tenure, store, &mut workload, &mut signals, &mut observers).await;
     observers.stops();
-    #[cfg(feature = "http")]
     observers.serve_no_more();
     name_the_lock(&mut ending, &lock);
     let asked = matches!(ending.cause, Cause::Stopped(_));

@@ -13,7 +13,6 @@ use crate::azure::scheduled_events::Watch;
 use crate::clock::Instant;
 use crate::config::Config;
 use crate::core::{Cause, Cordon, Ending, HandOverReason, Notice};
-#[cfg(feature = "http")]
 use crate::core::{Failure, Grant};
 use crate::driver::Observer;
 use crate::events::Events;
@@ -23,7 +22,6 @@ use crate::guardian::{Guardian, HealthCheck, WorkloadEvent};
 use crate::lease::LeaseStore;
 use crate::notify::{ServiceManager, Surroundings};
 use crate::report;
-#[cfg(feature = "http")]
 use crate::serve;
 use crate::signals::Signals;
 use crate::status::{Status, StatusFile};
@@ -33,7 +31,6 @@ pub(crate) struct Observers {
     status: Status,
     store: Arc<dyn LeaseStore>,
     file: Option<StatusFile>,
-    #[cfg(feature = "http")]
     server: Option<serve::Server>,
     /// Something comes between control and the command.
     prepares: bool,
@@ -65,7 +62,6 @@ impl Observers {
             },
             store: Arc::clone(store),
             file: plan.status_file.clone().map(StatusFile::new),
-            #[cfg(feature = "http")]
             server: None,
             prepares: plan.roles.standby.is_some() || plan.roles.on_acquire.is_some(),
             log,
@@ -95,14 +91,12 @@ impl Observers {
         if let Some(file) = &self.file {
             file.write(&self.status);
         }
-        #[cfg(feature = "http")]
         if let Some(server) = &self.server {
             server.shared_status().write(&self.status);
         }
     }
 
     /// Tells those who ask over HTTP, too.
-    #[cfg(feature = "http")]
     pub(crate) fn serve(&mut self, server: serve::Server) {
         self.server = Some(server);
     }
@@ -150,7 +144,6 @@ impl Observers {
     }
 
     /// Ends the server: what comes now is not worth a question.
-    #[cfg(feature = "http")]
     pub(crate) fn serve_no_more(&mut self) {
         drop(self.server.take());
     }
@@ -185,7 +178,6 @@ impl Observer for Observers {
                 _ => {}
             }
         }
-        #[cfg(feature = "http")]
         if let Some(server) = &self.server {
             server.shared_status().notice(notice);
         }
@@ -274,7 +266,6 @@ impl Observer for Observers {
         if let Some(service_manager) = &self.service_manager {
             service_manager.workload_event(0, event);
         }
-        #[cfg(feature = "http")]
         if let Some(server) = &self.server {
             server.shared_status().workload_event(event);
         }
@@ -297,14 +288,12 @@ impl Observer for Observers {
         self.write(&state);
     }
 
-    #[cfg(feature = "http")]
     fn acquired(&mut self, _now: Instant, reply: &Result<Grant, Failure>) {
         if let Some(server) = &self.server {
             server.shared_status().acquired(reply);
         }
     }
 
-    #[cfg(feature = "http")]
     fn renewed(&mut self, now: Instant, t0: Instant, reply: &Result<(), Failure>) {
         if let Some(server) = &self.server {
             server.shared_status().renewed(now, t0, reply);

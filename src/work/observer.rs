@@ -18,7 +18,6 @@ use crate::exit::ExitAction;
 use crate::guardian::{Guardian, HealthCheck, WorkloadEvent};
 use crate::notify::{Ready, ServiceManager, Surroundings};
 use crate::report::{self, messages};
-#[cfg(feature = "http")]
 use crate::serve;
 use crate::status::{Status, StatusFile};
 use crate::util::lock;
@@ -39,7 +38,6 @@ struct State {
     events: Events,
     /// The service manager.
     service_manager: Option<ServiceManager>,
-    #[cfg(feature = "http")]
     server: Option<serve::Server>,
 }
 
@@ -73,7 +71,6 @@ impl WorkerObserver {
                 "looking at the queue",
                 plan.concurrency,
             ),
-            #[cfg(feature = "http")]
             server: None,
         })))
     }
@@ -83,7 +80,6 @@ impl WorkerObserver {
     }
 
     /// Tells those who ask over HTTP, too.
-    #[cfg(feature = "http")]
     pub(super) fn serve(&self, server: serve::Server) {
         self.state().server = Some(server);
     }
@@ -131,15 +127,12 @@ impl WorkerObserver {
                 service_manager.stops();
             }
         }
-        #[cfg(feature = "http")]
         if let Some(server) = &state.server {
             server.shared_status().works_on(running);
         }
         if state.status.state == name {
             return;
         }
-        #[cfg(not(feature = "http"))]
-        let _ = running;
         state.status.enter(name);
         state.write();
     }
@@ -149,7 +142,6 @@ impl WorkerObserver {
         messages::row(row);
         let state = self.state();
         state.events.message(Instant::now(), row);
-        #[cfg(feature = "http")]
         if let Some(server) = &state.server {
             server.shared_status().message(row.outcome, row.duration);
         }
@@ -158,7 +150,6 @@ impl WorkerObserver {
     /// The end.
     pub(super) fn finish(&self, cause: &str, leave: ExitAction) {
         let state = &mut *self.state();
-        #[cfg(feature = "http")]
         drop(state.server.take());
         state.status.cause = Some(cause.to_owned());
         state.status.exit = Some(leave.status());
@@ -206,7 +197,6 @@ impl State {
         if let Some(file) = &self.file {
             file.write(&self.status);
         }
-        #[cfg(feature = "http")]
         if let Some(server) = &self.server {
             server.shared_status().write(&self.status);
         }
@@ -223,7 +213,6 @@ pub(super) struct MessageObserver {
 impl Observer for MessageObserver {
     fn notice(&mut self, now: Instant, notice: &Notice) {
         messages::notice(&self.id, notice, now);
-        #[cfg(feature = "http")]
         if let Some(server) = &self.observer.state().server {
             server.shared_status().notice(notice);
         }
@@ -233,7 +222,6 @@ impl Observer for MessageObserver {
         if let Some(service_manager) = &self.observer.state().service_manager {
             service_manager.workload_event(self.processor, event);
         }
-        #[cfg(feature = "http")]
         if let Some(server) = &self.observer.state().server {
             server.shared_status().workload_event(event);
         }
@@ -251,11 +239,8 @@ impl Observer for MessageObserver {
         if reply.is_ok() {
             messages::renewed(&self.id);
         }
-        #[cfg(feature = "http")]
         if let Some(server) = &self.observer.state().server {
             server.shared_status().renewed(now, t0, reply);
         }
-        #[cfg(not(feature = "http"))]
-        let _ = (now, t0, &self.observer);
     }
 }
