@@ -16,7 +16,6 @@ mod completions;
 mod elect;
 mod hold_policy;
 mod hooks;
-#[cfg(feature = "http")]
 mod listen;
 mod notify;
 mod once;
@@ -42,7 +41,6 @@ pub use completions::{COMPLETIONS_EXAMPLES, COMPLETIONS_STATUS, Completions};
 pub use elect::{Announce, ELECT_EXAMPLES, ELECT_STATUS, Elect, FIELDS};
 pub use hold_policy::{HoldPolicy, Restart};
 pub use hooks::Roles;
-#[cfg(feature = "http")]
 pub use listen::Listen;
 pub use notify::{Notify, Ready};
 pub use once::{Once, OnceOnFailure};

@@ -44,6 +44,9 @@ pub(crate) fn apart<T: Send + 'static, J: FnOnce() -> T + Send + 'static>(
     take(&place).map_or(Ok(told), |job| Err((why, job)))
 }
 
+/// How long whoever ends waits at most for what was put aside.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 struct Pending<T> {
     waiting: VecDeque<T>,
     closed: bool,
@@ -62,7 +65,7 @@ impl<T> Shared<T> {
     }
 }
 
-/// A pending and the thread that works it off.
+/// What is put aside, and the thread that works it off. Dropped, it waits a while for that.
 pub(crate) struct BackgroundWriter<T> {
     shared: Arc<Shared<T>>,
 }
@@ -124,7 +127,9 @@ impl<T: Send + 'static> BackgroundWriter<T> {
         self.shared.lock().waiting.clear();
         self.put(one, usize::MAX);
     }
+}
 
+impl<T> BackgroundWriter<T> {
     /// Waits until all is worked off, but not for longer than `limit`.
     pub(crate) fn finish(&self, limit: Duration) {
         let pending = self.shared.lock();
@@ -139,6 +144,8 @@ impl<T: Send + 'static> BackgroundWriter<T> {
 
 impl<T> Drop for BackgroundWriter<T> {
     fn drop(&mut self) {
+        // What it says of our end is worth a wait, but not for ever: the disk may hang.
+        self.finish(PATIENCE);
         self.shared.lock().closed = true;
         self.shared.changed.notify_all();
     }

@@ -13,7 +13,6 @@ mod elect;
 mod files;
 mod hold_policy;
 mod hooks;
-#[cfg(feature = "http")]
 mod listen;
 mod once;
 mod quote;
@@ -127,7 +126,6 @@ pub struct Config {
     /// Where the present state is kept.
     pub status_file: Option<PathBuf>,
     /// Where questions are answered over HTTP.
-    #[cfg(feature = "http")]
     pub listen: Option<crate::serve::Address>,
     /// How the log is written.
     pub log: Format,
@@ -216,7 +214,6 @@ impl Config {
         let (volume, event_log) = telling::telling(common, &lock, slots)?;
         let lock_is_file = matches!(lock, Lock::File { .. });
         Ok(Config {
-            #[cfg(feature = "http")]
             listen: listen::listen(&typed.listen, &lock, slots, status_file.as_deref())?,
             status_file,
             conflict_status: conflict_status(common)?,

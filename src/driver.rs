@@ -1,6 +1,6 @@
 //! The one place where a lease and a process meet.
 //!
-//! the driver waits for whatever comes first (a signal, news of the tree, a reply of the store, the
+//! The driver waits for whatever comes first (a signal, news of the tree, a reply of the store, the
 //! kernel's word that a lock is free, the time), tells the pure state machine, and carries out
 //! what that says, in its order. It owns no policy: whoever looks for the reason of something
 //! finds it in [`crate::core`].
@@ -66,21 +66,69 @@ pub struct Start {
     pub token: u64,
 }
 
-/// Who is told what happens, for people: the log, the status file, a watch channel.
+/// Who is told what happens: the log, a file, a service manager, a watch channel. It never waits, and
+/// nothing is decided by it.
 pub trait Observer: Send {
+    /// This happened.
+    fn observe(&mut self, now: Instant, observation: &Observation<'_>);
+}
+
+/// What happened, for those who are told. All but the first and the last comes from [`drive`].
+#[derive(Clone, Copy, Debug)]
+pub enum Observation<'a> {
+    /// The competition is about to begin.
+    Begins,
     /// A change of state, as the core puts it.
-    fn notice(&mut self, now: Instant, notice: &Notice);
-    /// Something of the tree, as the guardian puts it.
-    fn workload_event(&mut self, now: Instant, event: &WorkloadEvent);
-    /// An attempt to acquire ended.
-    fn acquired(&mut self, _now: Instant, _reply: &Result<Grant, Failure>) {}
-    /// An attempt to renew that was sent at `t0` ended.
-    fn renewed(&mut self, _now: Instant, _t0: Instant, _reply: &Result<(), Failure>) {}
-    /// We were asked to stop.
-    fn stop_asked(&mut self) {}
+    Notice {
+        /// The change.
+        notice: &'a Notice,
+        /// The lock's name; with slots it is another one in every tenure.
+        lock: &'a str,
+    },
     /// While standing by: when the lock is looked at next ([`Instant::FOREVER`]: when the store
     /// wakes us).
-    fn waits(&mut self, _next_look: Instant) {}
+    Waits(Instant),
+    /// An attempt to acquire ended.
+    Acquired(&'a Result<Grant, Failure>),
+    /// The workload is started.
+    Starts {
+        /// When it is killed if nothing is heard of the lease.
+        kill_at: Instant,
+        /// The number of the lock's slot.
+        slot: u32,
+    },
+    /// An attempt to renew ended.
+    Renewed {
+        /// When it was sent.
+        t0: Instant,
+        /// What came of it.
+        reply: &'a Result<(), Failure>,
+    },
+    /// The workload's deadline has moved.
+    Extended {
+        /// When it is killed if nothing more is heard of the lease.
+        kill_at: Instant,
+    },
+    /// The workload is asked to end.
+    Drains {
+        /// When it is killed at the latest.
+        kill_at: Instant,
+    },
+    /// Something of the tree, as the guardian puts it.
+    Workload(&'a WorkloadEvent),
+    /// The workload is handed this signal.
+    Signal(i32),
+    /// We were asked to stop, or are about to end.
+    Stops,
+    /// The end.
+    Done {
+        /// Why.
+        cause: &'a str,
+        /// An overlap with another holder cannot be excluded.
+        overlap: bool,
+        /// Our exit status.
+        exit: i32,
+    },
 }
 
 type Reply = Pin<Box<dyn Future<Output = Answer> + Send>>;
@@ -130,7 +178,7 @@ pub async fn drive(
         };
         let wake_at = driver.wake_at();
         if *driver.tenure.state() == State::Standby {
-            driver.observer.waits(wake_at);
+            driver.observe(Observation::Waits(wake_at));
         }
         tokio::select! {
             biased;
@@ -169,13 +217,20 @@ impl Driver<'_> {
         self.act(now, actions);
     }
 
+    fn observe(&mut self, observation: Observation<'_>) {
+        self.observer.observe(Instant::now(), &observation);
+    }
+
     fn asked(&mut self, asked: SignalEvent) {
         match asked {
             SignalEvent::Stop(signal) => {
-                self.observer.stop_asked();
+                self.observe(Observation::Stops);
                 self.tell(Event::StopAsked(signal));
             }
-            SignalEvent::Pass(signal) => self.workload.pass(signal),
+            SignalEvent::Pass(signal) => {
+                self.observe(Observation::Signal(signal));
+                self.workload.pass(signal);
+            }
             SignalEvent::Pause => self.workload.pause(),
             SignalEvent::Cordon(Some(cordon)) => self.tell(Event::Cordoned(cordon)),
             SignalEvent::Cordon(None) => self.tell(Event::Uncordoned),
@@ -183,7 +238,7 @@ impl Driver<'_> {
     }
 
     fn on_event(&mut self, event: WorkloadEvent) {
-        self.observer.workload_event(Instant::now(), &event);
+        self.observe(Observation::Workload(&event));
         match event {
             WorkloadEvent::Started { pid } => self.tell(Event::Started { pid }),
             WorkloadEvent::NotStarted { errno } => self.tell(Event::NotStarted { errno }),
@@ -206,7 +261,7 @@ impl Driver<'_> {
         match answer {
             Answer::Acquired(reply) => {
                 self.acquiring = false;
-                self.observer.acquired(Instant::now(), &reply);
+                self.observe(Observation::Acquired(&reply));
                 match self.withdrawn.take() {
                     Some(give_up_at) => self.undo(give_up_at),
                     None => self.tell(Event::Acquired(reply)),
@@ -216,7 +271,9 @@ impl Driver<'_> {
                 let (now, answer) = (Instant::now(), reply.clone());
                 // First: it moves the guardian's deadline.
                 self.tell(Event::Renewed { t0, reply });
-                self.observer.renewed(now, t0, &answer);
+                let reply = &answer;
+                self.observer
+                    .observe(now, &Observation::Renewed { t0, reply });
             }
             Answer::Released(reply) => self.tell(Event::Released(reply)),
             Answer::Recorded(reply) => self.tell(Event::Recorded(reply)),
@@ -281,18 +338,34 @@ impl Driver<'_> {
                     kill_at,
                     fresh_until,
                     token,
-                } => self.workload.start(Start {
-                    term_at,
-                    kill_at,
-                    fresh_until,
-                    token,
-                }),
-                Action::Extend { term_at, kill_at } => self.workload.extend(term_at, kill_at),
+                } => {
+                    // Told first: what comes of the start is told after it.
+                    let slot = self.store.slot();
+                    self.observe(Observation::Starts { kill_at, slot });
+                    self.workload.start(Start {
+                        term_at,
+                        kill_at,
+                        fresh_until,
+                        token,
+                    });
+                }
+                // The guardian first, here and in what follows: it is what keeps time.
+                Action::Extend { term_at, kill_at } => {
+                    self.workload.extend(term_at, kill_at);
+                    self.observe(Observation::Extended { kill_at });
+                }
                 Action::Drain {
                     signal,
-                    end_of_grace,
-                } => self.workload.drain(signal, end_of_grace),
-                Action::Kill => self.workload.kill(),
+                    end_of_grace: kill_at,
+                } => {
+                    self.workload.drain(signal, kill_at);
+                    self.observe(Observation::Drains { kill_at });
+                }
+                Action::Kill => {
+                    self.workload.kill();
+                    let kill_at = Instant::now();
+                    self.observe(Observation::Drains { kill_at });
+                }
                 Action::Announce => {
                     let store = Arc::clone(&self.store);
                     let give_up_at = now + ANNOUNCE;
@@ -325,7 +398,11 @@ impl Driver<'_> {
                 }
                 Action::StandBy => self.workload.stand_by(),
                 Action::TenureOver { cause } => self.workload.tenure_over(&cause),
-                Action::Notify(notice) => self.observer.notice(now, &notice),
+                Action::Notify(notice) => {
+                    let (notice, lock) = (&notice, self.store.name());
+                    self.observer
+                        .observe(now, &Observation::Notice { notice, lock });
+                }
             }
         }
     }

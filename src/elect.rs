@@ -24,11 +24,11 @@ pub mod lines;
 
 pub use self::child::announce;
 use self::child::{BELIEVED, TOLD};
-use self::lines::{Here, Role};
+use self::lines::{Here, ReaderLog, Role};
 use crate::clock::Instant;
 use crate::config::{Config, Telling, UsageError};
 use crate::core::{Cause, Ending, Exit, Notice, Tenure};
-use crate::driver::{Observer, Start, Workload, drive};
+use crate::driver::{Observation, Observer, Start, Workload, drive};
 use crate::exit::{self, ExitAction};
 use crate::guardian::{self, Program, Setup, StopAsked, WorkloadEvent};
 use crate::lease::{self, LeaseStore};
@@ -236,27 +236,23 @@ struct StdoutObserver {
 }
 
 impl Observer for StdoutObserver {
-    fn notice(&mut self, now: Instant, notice: &Notice) {
-        if let Notice::StandingBy(sight) = notice {
-            self.lines_out
-                .with(|lines_out| lines_out.standby(sight.holder.as_deref(), sight.token));
+    fn observe(&mut self, now: Instant, observation: &Observation<'_>) {
+        match observation {
+            Observation::Notice {
+                notice: Notice::StandingBy(sight),
+                ..
+            } => self
+                .lines_out
+                .with(|lines_out| lines_out.standby(sight.holder.as_deref(), sight.token)),
+            // How the child ended is not the status file's business either.
+            Observation::Notice { notice, .. } if lines::is_of_the_child(notice) => return,
+            Observation::Workload(WorkloadEvent::Lost) => {
+                tracing::warn!("the guardian died or fell silent; telling the reader to stop");
+                return;
+            }
+            _ => {}
         }
-        // How the child ended is not the status file's business either.
-        if !lines::is_of_the_child(notice) {
-            self.observers.notice(now, notice);
-        }
-    }
-
-    fn stop_asked(&mut self) {
-        self.observers.stop_asked();
-    }
-
-    fn workload_event(&mut self, now: Instant, event: &WorkloadEvent) {
-        if let WorkloadEvent::Lost = event {
-            tracing::warn!("the guardian died or fell silent; telling the reader to stop");
-            return;
-        }
-        self.observers.workload_event(now, event);
+        self.observers.observe(now, observation);
     }
 }
 
@@ -345,7 +341,8 @@ pub fn elect(mut plan: Config, telling: &Telling) -> anyhow::Result<ExitAction> 
     tracing::info!("competes for {}", store.name());
     let control = guardian.control_file().map(Path::to_owned);
     let _link = link(telling, control.as_deref())?;
-    let observers = Observers::new(&plan, &store, &guardian, lines::notice);
+    let log = ReaderLog(report::LogObserver::new(plan.looks_once(), plan.slots));
+    let observers = Observers::new(&plan, &store, &guardian, log, None);
     let (voice, gone) = LineSender::begin()?;
     let lines_out = Shared(Arc::new(Mutex::new(ReaderLines {
         voice,
@@ -359,8 +356,7 @@ pub fn elect(mut plan: Config, telling: &Telling) -> anyhow::Result<ExitAction> 
     let leave = runtime.block_on(async {
         let signals = Signals::listen()?.and_hang_up(gone);
         observers.begin(guardian.health_check());
-        let mut child = workload(&plan, &store, Guardians::of_one(guardian))?;
-        child.events = observers.events.clone();
+        let child = workload(&plan, &store, Guardians::of_one(guardian))?;
         let reader = ElectWorkload {
             child,
             progress,
@@ -389,7 +385,7 @@ async fn campaign(
     mut signals: Signals,
     mut told: StdoutObserver,
 ) -> ExitAction {
-    told.observers.write("standby");
+    told.observers.tell(Observation::Begins);
     let mut rules = rules(plan, &*store);
     // Where the kernel wakes us, it does so only when the lock is free: whoever is to name the
     // holder has to look.
@@ -398,7 +394,7 @@ async fn campaign(
     let tenure = Tenure::new(rules, Instant::now()).cordoned_by(cordon);
     let lock = store.name().to_owned();
     let mut ending = drive(tenure, store, &mut reader, &mut signals, &mut told).await;
-    told.observers.stops();
+    told.observers.tell(Observation::Stops);
     name_the_lock(&mut ending, &lock);
     reader.child.dismiss().await;
     let leave = leave(&ending, told.lines_out.gone(), plan.conflict_status);

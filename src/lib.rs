@@ -110,7 +110,7 @@ mod report;
 #[cfg(feature = "cli")]
 mod run;
 mod runtime;
-#[cfg(feature = "http")]
+#[cfg(feature = "cli")]
 mod serve;
 mod signals;
 #[cfg(feature = "cli")]

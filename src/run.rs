@@ -13,7 +13,6 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::Arc;
 
-#[cfg(feature = "http")]
 use anyhow::Context as _;
 
 use crate::azure::Account;
@@ -21,7 +20,7 @@ use crate::clock::Instant;
 use crate::config::{Config, Lock, UsageError};
 use crate::core::observed::{LONGEST_LEASE, SHORTEST_LEASE};
 use crate::core::{Cause, Ending, Rules, Tenure};
-use crate::driver::drive;
+use crate::driver::{Observation, drive};
 use crate::exit::ExitAction;
 use crate::guardian::{self, Guardian, Program, Setup, SharedBytes};
 use crate::hooks::HookConfig;
@@ -31,7 +30,6 @@ use crate::lease::slots::{self, Slots};
 use crate::lease::{self, LeaseStore, SharedMemory, blob, file};
 use crate::report;
 use crate::runtime::runtime;
-#[cfg(feature = "http")]
 use crate::serve;
 use crate::signals::Signals;
 use crate::units::show;
@@ -47,7 +45,6 @@ use workload::{HookPrograms, NOBODY, Parts};
 /// # Errors
 /// What kept us from starting at all: a [`crate::config::UsageError`], or what the machine refused.
 pub fn run(plan: Config) -> anyhow::Result<ExitAction> {
-    #[cfg(feature = "http")]
     let listener = plan
         .listen
         .as_ref()
@@ -76,7 +73,6 @@ pub fn run(plan: Config) -> anyhow::Result<ExitAction> {
     let guardian = &guardians.first;
     let contain = guardian.containment().to_string();
     if plan.looks_once() {
-        report::look_once();
         tracing::debug!(
             contain,
             "competes for {}, containment {contain}",
@@ -89,14 +85,13 @@ pub fn run(plan: Config) -> anyhow::Result<ExitAction> {
             store.name()
         );
     }
-    #[cfg_attr(not(feature = "http"), expect(unused_mut, reason = "nobody is added"))]
-    let mut observers = Observers::new(&plan, &store, guardian, report::notice);
-    #[cfg(feature = "http")]
-    if let Some(listener) = listener {
-        observers.serve(server(listener, &*store, guardian)?);
-    }
+    let server = listener.map(|listener| server(listener, &*store, guardian));
+    let server = server.transpose()?;
+    let shared_status = server.as_ref().map(serve::Server::shared_status);
+    let log = report::LogObserver::new(plan.looks_once(), plan.slots);
+    let observers = Observers::new(&plan, &store, guardian, log, shared_status);
     let runtime = runtime()?;
-    let leave = runtime.block_on(campaign(&plan, store, guardians, observers))?;
+    let leave = runtime.block_on(campaign(&plan, store, guardians, observers, server))?;
     // A call that hangs (a name that does not resolve, a dead mount) must not keep us here.
     runtime.shutdown_background();
     Ok(leave)
@@ -192,7 +187,6 @@ pub(crate) fn no_guardian(refusal: guardian::SetupError) -> anyhow::Error {
 }
 
 /// Begins to answer over HTTP.
-#[cfg(feature = "http")]
 fn server(
     listener: serve::Listener,
     store: &dyn LeaseStore,
@@ -212,20 +206,20 @@ async fn campaign(
     store: Arc<dyn LeaseStore>,
     guardians: Guardians,
     mut observers: Observers,
+    server: Option<serve::Server>,
 ) -> anyhow::Result<ExitAction> {
     let mut signals = Signals::listen()?;
     observers.begin(guardians.first.health_check());
     let mut workload = workload(plan, &store, guardians)?;
     workload.notify_socket = observers.notify_socket();
-    workload.events = observers.events.clone();
-    observers.write("standby");
+    observers.tell(Observation::Begins);
     let cordon = observers.follow_events(plan, &mut signals).await;
     let tenure = Tenure::new(rules(plan, &*store), Instant::now()).cordoned_by(cordon);
     let lock = store.name().to_owned();
     let mut ending = drive(tenure, store, &mut workload, &mut signals, &mut observers).await;
-    observers.stops();
-    #[cfg(feature = "http")]
-    observers.serve_no_more();
+    observers.tell(Observation::Stops);
+    // What comes now is not worth a question.
+    drop(server);
     name_the_lock(&mut ending, &lock);
     let asked = matches!(ending.cause, Cause::Stopped(_));
     workload.finish(asked, &mut signals, &mut observers).await;
@@ -256,7 +250,6 @@ pub(crate) fn workload(
         store: Arc::clone(store),
         identity: plan.candidate.identity.clone(),
         stop_signal: plan.rules.stop_signal,
-        slots: plan.slots,
         hook_programs: guardians.hook_programs,
         task: plan.task.as_ref().map(|task| task.key.clone()),
         config: HookConfig {

@@ -8,7 +8,6 @@
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use serde::Serialize;
 
@@ -107,7 +106,7 @@ pub const FIELDS: &[(&str, &str)] = &[
     ),
 ];
 
-/// A status file and the thread that writes it.
+/// A status file and the thread that writes it. Dropped, it waits a while until it says the latest.
 pub struct StatusFile {
     writer: BackgroundWriter<Status>,
 }
@@ -136,11 +135,6 @@ impl StatusFile {
     pub fn write(&self, status: &Status) {
         self.writer.replace(status.clone());
     }
-
-    /// Waits until the file says the latest, but not for longer than `limit`.
-    pub fn finish(self, limit: Duration) {
-        self.writer.finish(limit);
-    }
 }
 
 /// Writes beside it and renames over it: readers see the old one or the new one.
@@ -165,6 +159,8 @@ fn replace(path: &Path, status: &Status) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const LONG: Duration = Duration::from_secs(60);
@@ -190,7 +186,7 @@ mod tests {
         for state in ["standby", "holding", "done"] {
             file.write(&status(state));
         }
-        file.finish(LONG);
+        file.writer.finish(LONG);
         let there = read(&path);
         assert_eq!(there["state"], "done");
         assert_eq!(there["token"], 7);
@@ -213,7 +209,7 @@ mod tests {
         for state in ["standby", "holding", "done"] {
             file.write(&status(state));
         }
-        file.finish(LONG);
+        file.writer.finish(LONG);
         assert_eq!(read(&path)["state"], "done");
         assert_eq!(std::fs::read_to_string(&secret).unwrap(), "root's");
         assert!(path.symlink_metadata().unwrap().is_file());
@@ -253,7 +249,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = StatusFile::new(dir.path().join("missing/status"));
         file.write(&status("standby"));
-        file.finish(LONG);
+        file.writer.finish(LONG);
         // A directory in its place: the file beside it goes again.
         std::fs::create_dir(dir.path().join("dir")).unwrap();
         assert!(replace(&dir.path().join("dir"), &status("x")).is_err());
@@ -270,7 +266,7 @@ mod tests {
         for _ in 0..10 {
             file.write(&status("standby"));
         }
-        file.finish(Duration::from_millis(50));
+        file.writer.finish(Duration::from_millis(50));
         // Let it go, so that no thread outlives the test.
         let _ = std::fs::OpenOptions::new()
             .read(true)

@@ -82,7 +82,6 @@ pub struct Run {
     pub notify: super::Notify,
 
     /// Being asked over HTTP.
-    #[cfg(feature = "http")]
     #[command(flatten)]
     pub listen: super::Listen,
 

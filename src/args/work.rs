@@ -306,7 +306,6 @@ pub struct Work {
     pub quiet: bool,
 
     /// Being asked over HTTP.
-    #[cfg(feature = "http")]
     #[command(flatten)]
     pub listen: super::Listen,
 

@@ -74,7 +74,6 @@ impl Config {
             control_file: control_file(typed.control_file, status_file.as_deref(), &lock, slots)?,
         };
         let plan = Config {
-            #[cfg(feature = "http")]
             listen: None,
             status_file,
             conflict_status: conflict_status(common)?,

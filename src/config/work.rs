@@ -87,7 +87,6 @@ pub struct Work {
     /// Where what happens is appended.
     pub event_log: Option<PathBuf>,
     /// Where questions are answered over HTTP.
-    #[cfg(feature = "http")]
     pub listen: Option<crate::serve::Address>,
     /// Variables of ours that no command inherits.
     pub withheld: Vec<OsString>,
@@ -185,7 +184,6 @@ impl Work {
             host: place.host.clone(),
             pid: place.pid,
             seed: place.seed,
-            #[cfg(feature = "http")]
             listen: super::listen::listen(&typed.listen, &lock, 1, status_file.as_deref())?,
             status_file,
             event_log,

@@ -6,7 +6,9 @@ use tracing::Level;
 
 use crate::clock::Instant;
 use crate::core::{Cause, Notice};
-use crate::report::{self, Line as LogLine, lease_fields, now_utc, one_line, say, text as wording};
+use crate::driver::{Observation, Observer};
+use crate::guardian::WorkloadEvent;
+use crate::report::{LogObserver, last, now_utc, plain, text as wording};
 use crate::units::show;
 
 /// Who holds a lock where nobody knows.
@@ -97,7 +99,7 @@ impl Role {
 
 /// In one line, and not too long: it may come from somebody else's record.
 fn name(text: &str) -> String {
-    one_line(text).chars().take(NAME_LIMIT).collect()
+    plain(text).chars().take(NAME_LIMIT).collect()
 }
 
 /// Whether lines about this lock fit into a pipe as a whole.
@@ -106,18 +108,22 @@ pub fn fits(lock: &str) -> bool {
     serde_json::to_string(lock).is_ok_and(|text| text.len() <= LOCK_LIMIT)
 }
 
-/// Tells people what the core wants them to hear, where a reader is told rather than a command run.
-pub fn notice(notice: &Notice, now: Instant) {
-    if let Some((level, text)) = worded(notice, now) {
-        let held = *lease_fields::held();
-        say(LogLine {
-            event: Some(wording::event(notice)),
-            token: held.token,
-            left: held.left(now),
-            ..LogLine::new(level, text)
-        });
-    } else if !is_of_the_child(notice) {
-        report::notice(notice, now);
+/// The log of an instance that tells a reader rather than runs a command.
+pub(super) struct ReaderLog(pub(super) LogObserver);
+
+impl Observer for ReaderLog {
+    fn observe(&mut self, now: Instant, observation: &Observation<'_>) {
+        match observation {
+            // What the child left behind is nobody's business either.
+            Observation::Workload(WorkloadEvent::LeftBehind) => return,
+            Observation::Notice { notice, .. } => {
+                if let Some(words) = worded(notice, now) {
+                    return self.0.reworded(now, notice, words);
+                }
+            }
+            _ => {}
+        }
+        self.0.observe(now, observation);
     }
 }
 
@@ -144,9 +150,10 @@ fn worded(notice: &Notice, now: Instant) -> Option<(Level, String)> {
         )),
         Notice::Draining(Cause::CommandEnded) => None,
         Notice::Draining(cause) => {
-            let level = match cause {
-                Cause::Stopped(_) | Cause::HandOver | Cause::Cordoned { .. } => Level::INFO,
-                _ => Level::WARN,
+            let level = if wording::is_asked(cause) {
+                Level::INFO
+            } else {
+                Level::WARN
             };
             let why = match cause {
                 Cause::Stopped(libc::SIGPIPE) => "it hung up".to_owned(),
@@ -164,33 +171,21 @@ fn worded(notice: &Notice, now: Instant) -> Option<(Level, String)> {
 }
 
 /// The last line where the reader's end is ours.
-pub fn hung_up(why: Option<&str>, status: i32) {
-    match why {
-        None => last(
-            Level::INFO,
-            "nobody reads stdout any more".to_owned(),
-            status,
-        ),
-        Some(why) => last(
-            Level::ERROR,
-            format!("cannot write to stdout: {why}; exit status {status}"),
-            status,
-        ),
-    }
-}
-
-fn last(level: Level, text: String, status: i32) {
-    say(LogLine {
-        event: Some("done"),
-        exit: Some(status),
-        ..LogLine::new(level, text)
-    });
+pub(super) fn hung_up(why: Option<&str>, status: i32) {
+    let (level, text) = match why {
+        None => (Level::INFO, "nobody reads stdout any more".to_owned()),
+        Some(why) => {
+            let text = format!("cannot write to stdout: {why}; exit status {status}");
+            (Level::ERROR, text)
+        }
+    };
+    last(level, text, status);
 }
 
 /// The last line where the process that tells the reader died of itself.
-pub fn teller_died(status: i32) {
-    let line = format!("the process that tells the reader died; exit status {status}");
-    last(Level::ERROR, line, status);
+pub(super) fn teller_died(status: i32) {
+    let text = format!("the process that tells the reader died; exit status {status}");
+    last(Level::ERROR, text, status);
 }
 
 #[cfg(test)]

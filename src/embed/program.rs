@@ -12,7 +12,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use super::guard::Guards;
 use crate::clock::Instant;
 use crate::core::{Ending, Notice};
-use crate::driver::{Observer, Start, Workload};
+use crate::driver::{Observation, Observer, Start, Workload};
 use crate::guardian::WorkloadEvent;
 
 /// Where this instance stands.
@@ -241,14 +241,18 @@ impl Workload for Program {
 pub(super) struct Watchers(pub(super) Arc<Shared>);
 
 impl Observer for Watchers {
-    fn notice(&mut self, _now: Instant, notice: &Notice) {
-        let holder = match notice {
-            Notice::StandingBy(sight) => sight.holder.clone(),
-            Notice::Cordoned { .. } => None,
+    fn observe(&mut self, _now: Instant, observation: &Observation<'_>) {
+        let holder = match observation {
+            Observation::Notice {
+                notice: Notice::StandingBy(sight),
+                ..
+            } => sight.holder.clone(),
+            Observation::Notice {
+                notice: Notice::Cordoned { .. },
+                ..
+            } => None,
             _ => return,
         };
         self.0.state.send_replace(Control::StandingBy { holder });
     }
-
-    fn workload_event(&mut self, _now: Instant, _event: &WorkloadEvent) {}
 }

@@ -1,29 +1,21 @@
-//! Makes records of what happens: of the core's notices, the guardian's news, and the deadlines
-//! that a command is given.
-//!
-//! Called by `run`, from its observer and from its workload, which is why it is shared between two.
-//! It never decides, waits or fails.
+//! The event log as an observer: makes records of the core's notices, the guardian's news, and the
+//! deadlines that a command is given. It never decides or fails.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::clock::Instant;
-use crate::core::{Cause, Ending, Notice};
+use crate::core::{Cause, Notice};
+use crate::driver::{Observation, Observer};
 use crate::guardian::WorkloadEvent;
 use crate::report;
 use crate::report::messages::Row;
-use crate::util::lock;
 
 use super::record::{self, EventKind, Record, VERSION};
 use super::writer::Writer;
 
 /// The machine's word for its present boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-
-/// The event log of this instance, or none. Clones write the same one.
-#[derive(Clone, Default)]
-pub struct Events(Option<Arc<Mutex<EventLog>>>);
 
 /// Who writes.
 #[derive(Clone, Debug)]
@@ -34,36 +26,25 @@ pub struct Instance {
     pub host: String,
     /// The supervisor's process.
     pub pid: u32,
-    /// The lock's address.
+    /// The lock's address; that of the queue, for a worker.
     pub lock: String,
 }
 
-struct EventLog {
+/// The event log of an instance. Dropped, it waits a while for its last lines to be written.
+pub struct EventLog {
     writer: Writer,
     /// What all records have in common, with the number of the next one.
     common: Record,
 }
 
-impl Events {
-    /// Begins a log in this file, or none. Starts a thread, so not before the guardian was forked.
+impl EventLog {
+    /// Begins a log in this file, with this word. Starts a thread, so not before the guardian was
+    /// forked.
     #[must_use]
-    pub fn begin(path: Option<PathBuf>, who: Instance) -> Events {
-        Events::begin_as(path, who, EventKind::Competing)
-    }
-
-    /// The same for a worker, whose lock is the queue it takes messages from.
-    #[must_use]
-    pub fn begin_work(path: Option<PathBuf>, who: Instance) -> Events {
-        Events::begin_as(path, who, EventKind::Working)
-    }
-
-    fn begin_as(path: Option<PathBuf>, who: Instance, word: EventKind) -> Events {
-        let Some(path) = path else {
-            return Events(None);
-        };
+    pub fn begin(path: PathBuf, who: Instance, word: EventKind) -> EventLog {
         let now = Instant::now();
         let boot_id = std::fs::read_to_string(BOOT_ID).unwrap_or_default();
-        let mut child = EventLog {
+        let mut log = EventLog {
             writer: Writer::new(path),
             common: Record {
                 v: VERSION,
@@ -76,150 +57,70 @@ impl Events {
                 ..Record::default()
             },
         };
-        child.tell(now, word, |_| {});
-        Events(Some(Arc::new(Mutex::new(child))))
-    }
-
-    fn with(&self, act: impl FnOnce(&mut EventLog)) {
-        if let Some(child) = &self.0 {
-            act(&mut lock(child));
-        }
-    }
-
-    /// What the core says; `lock` is the one at this moment (with slots it is another one in every
-    /// tenure).
-    pub fn notice(&self, now: Instant, notice: &Notice, lock: &str) {
-        self.with(|child| {
-            lock.clone_into(&mut child.common.lock);
-            child.notice(now, notice);
-        });
-    }
-
-    /// What the guardian says.
-    pub fn workload_event(&self, now: Instant, event: &WorkloadEvent) {
-        self.with(|child| child.workload_event(now, event));
-    }
-
-    /// The command is to be started, and may live until then.
-    pub fn starts(&self, now: Instant, deadline: Instant) {
-        self.with(|child| child.deadline(now, EventKind::Starting, deadline));
-    }
-
-    /// The lease was renewed: the command may live until then.
-    pub fn renewed(&self, now: Instant, deadline: Instant) {
-        self.with(|child| child.deadline(now, EventKind::Renewed, deadline));
+        log.tell(now, word, |_| {});
+        log
     }
 
     /// A message was done with.
-    pub fn message(&self, now: Instant, row: &Row) {
-        self.with(|child| {
-            child.tell(now, EventKind::Message, |record| {
-                record.message_id = Some(row.id.clone());
-                record.attempt = Some(row.attempt);
-                record.outcome = Some(row.outcome.to_owned());
-                record.cause.clone_from(&row.reason);
-                record.command_exit = row.exit;
-                record.duration_ms = row
-                    .duration
-                    .map(|span| u64::try_from(span.as_millis()).unwrap_or(u64::MAX));
-                record.renewals = Some(row.renewals);
-                record.overlap = row.overlap.then_some(true);
-            });
+    pub fn message(&mut self, now: Instant, row: &Row) {
+        self.tell(now, EventKind::Message, |record| {
+            record.message_id = Some(row.id.clone());
+            record.attempt = Some(row.attempt);
+            record.outcome = Some(row.outcome.to_owned());
+            record.cause.clone_from(&row.reason);
+            record.command_exit = row.exit;
+            record.duration_ms = row.duration.map(report::millis);
+            record.renewals = Some(row.renewals);
+            record.overlap = row.overlap.then_some(true);
         });
     }
 
-    /// The end of a worker, for this reason; waits until it is written, but not for longer than
-    /// `limit`.
-    pub fn finish_work(self, cause: String, exit: i32, limit: Duration) {
-        self.with(|child| {
-            child.tell(Instant::now(), EventKind::Done, |record| {
-                record.cause = Some(cause);
-                record.exit = Some(exit);
-            });
-            child.writer.finish(limit);
-        });
-    }
-
-    /// The end; waits until it is written, but not for longer than `limit`.
-    pub fn finish(self, ending: &Ending, exit: i32, limit: Duration) {
-        self.with(|child| {
-            child.tell(Instant::now(), EventKind::Done, |record| {
-                record.cause = Some(report::cause(&ending.cause));
-                record.overlap = ending.overlap.then_some(true);
-                record.exit = Some(exit);
-            });
-            child.writer.finish(limit);
-        });
-    }
-}
-
-impl EventLog {
     fn notice(&mut self, now: Instant, notice: &Notice) {
-        let because = |word: EventKind, child: &mut EventLog, cause: String| {
-            child.tell(now, word, |record| record.cause = Some(cause));
-        };
         match notice {
-            Notice::StandingBy(sight) => {
-                self.common.token = None;
-                self.tell(now, EventKind::Standby, |record| {
-                    record.holder.clone_from(&sight.holder);
-                    record.token = sight.token;
-                });
-            }
-            Notice::InControl { token } => {
-                self.common.token = Some(*token);
-                self.tell(now, EventKind::Holding, |_| {});
-            }
-            Notice::Doubt { why, .. } => because(EventKind::Doubt, self, why.clone()),
-            Notice::Recovered => self.tell(now, EventKind::Recovered, |_| {}),
-            Notice::Draining(cause) => {
-                if matches!(cause, Cause::Lost { .. }) {
-                    because(EventKind::Lost, self, report::cause(cause));
-                }
-                because(EventKind::Draining, self, report::cause(cause));
-            }
-            Notice::CommandEnded(exit) => self.tell(now, EventKind::CommandEnded, |record| {
-                record.command_exit = Some(exit.as_status());
-            }),
-            // It comes as news.
-            Notice::LeftBehind => {}
-            Notice::BackingOff { .. } | Notice::Keeping { .. } | Notice::Pausing { .. } => {
-                because(EventKind::Resting, self, report::text(notice, now));
-            }
-            Notice::Restarting => self.tell(now, EventKind::Restarting, |_| {}),
-            Notice::Recorded { .. } => {
-                because(EventKind::Recorded, self, report::text(notice, now))
-            }
-            Notice::Unrecorded { .. } | Notice::NotDone => {
-                because(EventKind::NotRecorded, self, report::text(notice, now));
-            }
-            Notice::RestartsSpent | Notice::HookFailed(_) | Notice::HoldOver => {
-                because(EventKind::HandingOver, self, report::text(notice, now));
-            }
-            Notice::CoolingDown { .. } => {
-                because(EventKind::CoolingDown, self, report::text(notice, now));
-            }
-            Notice::Cordoned { why } => {
-                self.common.token = None;
-                because(EventKind::Cordoned, self, why.clone());
-            }
-            Notice::Uncordoned => self.tell(now, EventKind::Competing, |_| {}),
-            Notice::Overlapped => self.tell(now, EventKind::Overlap, |record| {
-                record.overlap = Some(true);
-            }),
-            Notice::Released => {
-                self.tell(now, EventKind::Released, |_| {});
-                self.common.token = None;
-            }
-            Notice::FoundLost { why } => {
-                because(EventKind::Lost, self, why.clone());
-                self.common.token = None;
-            }
-            Notice::LeftToRunOut { why } => {
-                because(EventKind::LeftToRunOut, self, why.clone());
-                self.common.token = None;
-            }
+            // It comes as the guardian's word.
+            Notice::LeftBehind => return,
+            // Two records: whoever looks for losses finds this one as whatever ended it.
+            Notice::Draining(Cause::Lost { .. }) => self.because(now, EventKind::Lost, notice),
+            Notice::StandingBy(_) | Notice::Cordoned { .. } => self.common.token = None,
+            Notice::InControl { token } => self.common.token = Some(*token),
+            _ => {}
         }
+        self.because(now, EventKind::of(report::event(notice)), notice);
+        if let Notice::Released | Notice::FoundLost { .. } | Notice::LeftToRunOut { .. } = notice {
+            self.common.token = None;
+        }
+    }
+
+    fn because(&mut self, now: Instant, word: EventKind, notice: &Notice) {
+        self.tell(now, word, |record| match notice {
+            Notice::StandingBy(sight) => {
+                record.holder.clone_from(&sight.holder);
+                record.token = sight.token;
+            }
+            Notice::CommandEnded(exit) => record.command_exit = Some(exit.as_status()),
+            Notice::Overlapped => record.overlap = Some(true),
+            Notice::Draining(cause) => record.cause = Some(report::cause(cause)),
+            Notice::Doubt { why, .. }
+            | Notice::Cordoned { why }
+            | Notice::FoundLost { why }
+            | Notice::LeftToRunOut { why } => record.cause = Some(why.clone()),
+            Notice::BackingOff { .. }
+            | Notice::Keeping { .. }
+            | Notice::Pausing { .. }
+            | Notice::Recorded { .. }
+            | Notice::Unrecorded { .. }
+            | Notice::NotDone
+            | Notice::RestartsSpent
+            | Notice::HookFailed(_)
+            | Notice::HoldOver
+            | Notice::CoolingDown { .. } => record.cause = Some(report::text(notice, now)),
+            Notice::InControl { .. }
+            | Notice::Recovered
+            | Notice::LeftBehind
+            | Notice::Restarting
+            | Notice::Uncordoned
+            | Notice::Released => {}
+        });
     }
 
     fn workload_event(&mut self, now: Instant, event: &WorkloadEvent) {
@@ -276,11 +177,37 @@ impl EventLog {
         .into_iter()
         .flatten()
         {
-            *text = report::one_line(text);
+            *text = report::plain(text);
         }
         self.common.seq += 1;
         if let Ok(line) = serde_json::to_vec(&record) {
             self.writer.put(line, word.changes_control());
+        }
+    }
+}
+
+impl Observer for EventLog {
+    fn observe(&mut self, now: Instant, observation: &Observation<'_>) {
+        match *observation {
+            Observation::Notice { notice, lock } => {
+                lock.clone_into(&mut self.common.lock);
+                self.notice(now, notice);
+            }
+            Observation::Workload(event) => self.workload_event(now, event),
+            Observation::Starts { kill_at, .. } => {
+                self.deadline(now, EventKind::Starting, kill_at);
+            }
+            Observation::Extended { kill_at } => self.deadline(now, EventKind::Renewed, kill_at),
+            Observation::Done {
+                cause,
+                overlap,
+                exit,
+            } => self.tell(now, EventKind::Done, |record| {
+                record.cause = Some(cause.to_owned());
+                record.overlap = overlap.then_some(true);
+                record.exit = Some(exit);
+            }),
+            _ => {}
         }
     }
 }
@@ -298,7 +225,13 @@ mod tests {
     use super::*;
     use crate::core::{Exit, HolderInfo};
 
-    fn told(tell: impl FnOnce(&Events)) -> Vec<Record> {
+    impl EventLog {
+        fn told(&mut self, now: Instant, notice: &Notice, lock: &str) {
+            self.observe(now, &Observation::Notice { notice, lock });
+        }
+    }
+
+    fn told(tell: impl FnOnce(&mut EventLog)) -> Vec<Record> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         let who = Instance {
@@ -307,15 +240,15 @@ mod tests {
             pid: 42,
             lock: "file:/x".into(),
         };
-        let events = Events::begin(Some(path.clone()), who);
-        tell(&events);
-        let ending = Ending {
-            cause: Cause::CommandEnded,
-            exit: Some(Exit::Code(3)),
+        let mut log = EventLog::begin(path.clone(), who, EventKind::Competing);
+        tell(&mut log);
+        let done = Observation::Done {
+            cause: "the command ended",
             overlap: false,
-            released: true,
+            exit: 3,
         };
-        events.finish(&ending, 3, Duration::from_secs(60));
+        log.observe(Instant::now(), &done);
+        log.writer.lines.finish(Duration::from_secs(60));
         let text = std::fs::read_to_string(path).unwrap();
         text.lines()
             .map(|line| serde_json::from_str(line).unwrap())
@@ -326,15 +259,17 @@ mod tests {
     fn a_tenure_is_told_from_its_beginning_to_its_end() {
         let now = Instant::now();
         let empty = now + Duration::from_secs(1);
-        let records = told(|events| {
-            events.notice(now, &Notice::StandingBy(HolderInfo::default()), "file:/x");
-            events.notice(now, &Notice::InControl { token: 7 }, "file:/x.1");
-            events.starts(now, now + Duration::from_secs(58));
-            events.workload_event(now, &WorkloadEvent::Started { pid: 9 });
-            events.renewed(now, Instant::FOREVER);
-            events.notice(now, &Notice::CommandEnded(Exit::Signal(9)), "file:/x.1");
-            events.workload_event(now, &WorkloadEvent::TreeEmpty { at: empty });
-            events.notice(now, &Notice::Released, "file:/x.1");
+        let records = told(|log| {
+            log.told(now, &Notice::StandingBy(HolderInfo::default()), "file:/x");
+            log.told(now, &Notice::InControl { token: 7 }, "file:/x.1");
+            let kill_at = now + Duration::from_secs(58);
+            log.observe(now, &Observation::Starts { kill_at, slot: 0 });
+            log.workload_event(now, &WorkloadEvent::Started { pid: 9 });
+            let kill_at = Instant::FOREVER;
+            log.observe(now, &Observation::Extended { kill_at });
+            log.told(now, &Notice::CommandEnded(Exit::Signal(9)), "file:/x.1");
+            log.workload_event(now, &WorkloadEvent::TreeEmpty { at: empty });
+            log.told(now, &Notice::Released, "file:/x.1");
         });
         let words: Vec<_> = records.iter().map(|record| record.event).collect();
         assert_eq!(
@@ -399,7 +334,7 @@ mod tests {
             Notice::FoundLost { why: String::new() },
             Notice::LeftToRunOut { why: String::new() },
         ] {
-            let records = told(|events| events.notice(now, &notice, "file:/x"));
+            let records = told(|log| log.told(now, &notice, "file:/x"));
             let word = serde_json::to_value(records[1].event).unwrap();
             assert_eq!(word, report::event(&notice));
         }
@@ -408,8 +343,8 @@ mod tests {
     #[test]
     fn a_loss_is_told_as_one_and_a_server_s_answer_stays_in_bounds() {
         let why = "x\n".repeat(5000);
-        let records = told(|events| {
-            events.notice(
+        let records = told(|log| {
+            log.told(
                 Instant::now(),
                 &Notice::Draining(Cause::Lost { why }),
                 "file:/x",
@@ -427,12 +362,5 @@ mod tests {
         );
         let cause = records[1].cause.as_ref().unwrap();
         assert!(cause.len() < 2100 && !cause.contains('\n'));
-    }
-
-    #[test]
-    fn no_log_is_no_trouble() {
-        let events = Events::default();
-        events.renewed(Instant::now(), Instant::FOREVER);
-        events.workload_event(Instant::now(), &WorkloadEvent::Lost);
     }
 }

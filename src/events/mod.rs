@@ -5,9 +5,9 @@
 //! into a file without ever holding anybody up; [`event_log`] makes them of what the core and the
 //! guardian say. Used by `run`; [`crate::timeline`] reads what was written.
 
-pub mod event_log;
+mod event_log;
 pub mod record;
-pub mod writer;
+mod writer;
 
-pub use event_log::Events;
+pub use event_log::{EventLog, Instance};
 pub use record::{EventKind, Record};

@@ -154,6 +154,16 @@ macro_rules! words {
             Other,
         }
 
+        impl EventKind {
+            /// The event of this word.
+            pub(crate) fn of(word: &str) -> EventKind {
+                match word {
+                    $($word => EventKind::$variant,)*
+                    _ => EventKind::Other,
+                }
+            }
+        }
+
         /// The words, and what they mean.
         pub const WORDS: &[(&str, &str)] = &[$(($word, $meaning),)*];
 

@@ -10,7 +10,6 @@ use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use nix::fcntl::readlinkat;
 
@@ -21,15 +20,15 @@ const LINKS: usize = 40;
 /// How many lines wait for a disk that hangs; what comes after is lost.
 const MOST: usize = 4096;
 
-struct LogLine {
+pub(super) struct LogLine {
     text: Vec<u8>,
     /// It is on the disk before the next one is written.
     sync: bool,
 }
 
 /// A file that is appended to, by a thread of its own.
-pub struct Writer {
-    lines: BackgroundWriter<LogLine>,
+pub(super) struct Writer {
+    pub(super) lines: BackgroundWriter<LogLine>,
     /// Lines were lost because too many waited, and that has been told.
     full: AtomicBool,
 }
@@ -37,7 +36,7 @@ pub struct Writer {
 impl Writer {
     /// Starts the thread; nothing is opened by the caller. Not before the guardian was forked.
     #[must_use]
-    pub fn new(path: PathBuf) -> Writer {
+    pub(super) fn new(path: PathBuf) -> Writer {
         let mut file = Appended::to(path);
         let mut failing = false;
         let append = move |line: LogLine| match file.append(&line) {
@@ -58,7 +57,7 @@ impl Writer {
     }
 
     /// Has this line (without its end) appended; returns at once.
-    pub fn put(&self, mut text: Vec<u8>, sync: bool) {
+    pub(super) fn put(&self, mut text: Vec<u8>, sync: bool) {
         text.push(b'\n');
         let fits = self.lines.put(LogLine { text, sync }, MOST);
         if !self.full.swap(!fits, Ordering::Relaxed) && !fits {
@@ -66,11 +65,6 @@ impl Writer {
                 "the event log cannot be written as fast as things happen: lines are lost; control is kept"
             );
         }
-    }
-
-    /// Waits until all lines are written (or have failed to be), but not for longer than `limit`.
-    pub fn finish(&self, limit: Duration) {
-        self.lines.finish(limit);
     }
 }
 
@@ -206,6 +200,8 @@ fn ends_torn(file: &mut File) -> io::Result<bool> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const LONG: Duration = Duration::from_secs(60);
@@ -225,7 +221,7 @@ mod tests {
             }
         }
         for writer in &writers {
-            writer.finish(LONG);
+            writer.lines.finish(LONG);
         }
         let text = std::fs::read_to_string(&path).unwrap();
         for name in 0..4 {
@@ -247,7 +243,7 @@ mod tests {
         let writer = Writer::new(path.clone());
         put(&writer, "next");
         put(&writer, "last");
-        writer.finish(LONG);
+        writer.lines.finish(LONG);
         let text = std::fs::read_to_string(&path).unwrap();
         assert_eq!(text, "whole\nhal\nnext\nlast\n");
     }
@@ -258,10 +254,10 @@ mod tests {
         let path = dir.path().join("log");
         let writer = Writer::new(path.clone());
         put(&writer, "one");
-        writer.finish(LONG);
+        writer.lines.finish(LONG);
         std::fs::rename(&path, dir.path().join("log.1")).unwrap();
         put(&writer, "two");
-        writer.finish(LONG);
+        writer.lines.finish(LONG);
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "two\n");
     }
 
@@ -275,7 +271,7 @@ mod tests {
         let writer = Writer::new(at("log"));
         put(&writer, "one");
         put(&writer, "two");
-        writer.finish(LONG);
+        writer.lines.finish(LONG);
         assert_eq!(std::fs::read_to_string(at("real")).unwrap(), "one\ntwo\n");
 
         symlink("/dev/stderr", at("stderr")).unwrap();
@@ -303,14 +299,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let writer = Writer::new("/dev/full".into());
         put(&writer, "lost");
-        writer.finish(LONG);
+        writer.lines.finish(LONG);
         let path = dir.path().join("missing/log");
         let writer = Writer::new(path.clone());
         put(&writer, "lost");
-        writer.finish(LONG);
+        writer.lines.finish(LONG);
         std::fs::create_dir(path.parent().unwrap()).unwrap();
         put(&writer, "there");
-        writer.finish(LONG);
+        writer.lines.finish(LONG);
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "there\n");
     }
 }

@@ -16,6 +16,7 @@ use super::socket::{Socket, Surroundings};
 use super::tasks;
 use crate::clock::Instant;
 use crate::core::Notice;
+use crate::driver::{Observation, Observer};
 use crate::guardian::{HealthCheck, WorkloadEvent};
 use crate::report;
 use crate::util::lock;
@@ -223,7 +224,7 @@ impl ServiceManager {
     }
 
     /// A change of state, as people are told of it.
-    pub fn notice(&self, now: Instant, notice: &Notice) {
+    fn notice(&self, now: Instant, notice: &Notice) {
         self.0.with(|state| {
             let arrived = matches!(
                 notice,
@@ -280,15 +281,27 @@ impl ServiceManager {
     }
 
     /// The end, in these words; nothing is said after it.
-    pub fn finish(&self, words: String) {
+    fn finish(&self, words: &str) {
         self.0.with(|state| {
-            state.words = words;
+            words.clone_into(&mut state.words);
             state.doubt = None;
             state.voices.clear();
             state.owe(Due::Now);
             state.owes.stopping |= !std::mem::replace(&mut state.is_stopping, true);
             drop(state.proxy.take());
         });
+    }
+}
+
+impl Observer for ServiceManager {
+    fn observe(&mut self, now: Instant, observation: &Observation<'_>) {
+        match *observation {
+            Observation::Notice { notice, .. } => self.notice(now, notice),
+            Observation::Workload(event) => self.workload_event(0, event),
+            Observation::Stops => self.stops(),
+            Observation::Done { cause, .. } => self.finish(cause),
+            _ => {}
+        }
     }
 }
 

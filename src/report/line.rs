@@ -3,13 +3,18 @@
 //! by `report` alone; pure but for [`LogReader::of`].
 
 use std::ffi::OsString;
+use std::fmt;
 use std::os::fd::AsFd;
 
 use nix::sys::stat::fstat;
 use serde_json::{Map, Value};
-use tracing::Level;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
 
-use super::{Context, Said};
+use super::{CONTEXT, Context};
 
 /// Who reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +39,7 @@ impl LogReader {
     }
 
     /// What stands before a line of this level: sd-daemon(3).
-    pub(super) fn priority(self, level: Level) -> &'static str {
+    fn priority(self, level: Level) -> &'static str {
         match (self, level) {
             (LogReader::Other, _) => "",
             (LogReader::Journal, Level::ERROR) => "<3>",
@@ -47,13 +52,7 @@ impl LogReader {
 
 /// A line for people. Who speaks, and when, is said as soon as there is an instance: several may
 /// write into one log. Before that it is an answer to what was typed.
-pub(super) fn text(
-    reader: LogReader,
-    level: Level,
-    message: &str,
-    ts: &str,
-    who: Option<&str>,
-) -> String {
+fn text(reader: LogReader, level: Level, message: &str, ts: &str, who: Option<&str>) -> String {
     let word = match level {
         Level::ERROR => "error: ",
         Level::WARN => "warning: ",
@@ -70,7 +69,7 @@ pub(super) fn text(
 }
 
 /// A line for programs.
-pub(super) fn json(level: Level, said: Said, ts: &str, context: Option<&Context>) -> Value {
+fn json(level: Level, said: Said, ts: &str, context: Option<&Context>) -> Value {
     let mut line = Map::new();
     line.insert("ts".into(), ts.into());
     line.insert("level".into(), level.as_str().to_lowercase().into());
@@ -84,9 +83,108 @@ pub(super) fn json(level: Level, said: Said, ts: &str, context: Option<&Context>
     Value::Object(line)
 }
 
+/// The format of the log: one line for each event.
+pub(super) struct OneLine {
+    pub(super) json: bool,
+    pub(super) reader: LogReader,
+}
+
+impl<S, N> FormatEvent<S, N> for OneLine
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        _: &FmtContext<'_, S, N>,
+        mut to: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let mut said = Said::default();
+        event.record(&mut said);
+        let level = *event.metadata().level();
+        let context = CONTEXT.get();
+        if self.json {
+            let line = json(level, said, &now_utc(), context);
+            writeln!(to, "{}{line}", self.reader.priority(level))
+        } else {
+            let who = context.map(|context| &*context.identity);
+            let line = text(self.reader, level, &said.message, &now_utc(), who);
+            writeln!(to, "{line}")
+        }
+    }
+}
+
+/// What an event says.
+#[derive(Default)]
+struct Said {
+    message: String,
+    fields: Map<String, Value>,
+}
+
+impl Visit for Said {
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.fields.insert(field.name().into(), value.into());
+    }
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.fields.insert(field.name().into(), value.into());
+    }
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.fields.insert(field.name().into(), value.into());
+    }
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.record_debug(field, &format_args!("{value}"));
+    }
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        let text = plain(&format!("{value:?}"));
+        if field.name() == "message" {
+            self.message = text;
+        } else {
+            self.fields.insert(field.name().into(), text.into());
+        }
+    }
+}
+
+/// The longest text of a message or a field; a server's answer can be a whole page of HTML.
+const TEXT_LIMIT: usize = 1000;
+
+/// A text from outside, fit for a terminal: one line, no control characters, not too long. What came
+/// from a server or a lock's record may not forge lines or talk to the terminal.
+#[must_use]
+pub fn plain(text: &str) -> String {
+    let mut line: String = text
+        .chars()
+        .take(TEXT_LIMIT)
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
+    if text.chars().nth(TEXT_LIMIT).is_some() {
+        line.push_str("...");
+    }
+    line
+}
+
+/// The wall clock, for people.
+pub(crate) fn now_utc() -> String {
+    time::OffsetDateTime::now_utc()
+        .replace_nanosecond(0)
+        .ok()
+        .and_then(|now| {
+            now.format(&time::format_description::well_known::Rfc3339)
+                .ok()
+        })
+        .unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_s_answer_stays_in_its_line() {
+        assert_eq!(plain("a\nb\x1b[2J"), "a b [2J");
+        let long = plain(&"é".repeat(5000));
+        assert!(long.len() < 2100 && long.ends_with("..."));
+    }
 
     #[test]
     fn each_reader_gets_what_he_has_not() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tracing::Level;
 
-use super::text;
+use super::{millis, text};
 use crate::clock::Instant;
 use crate::core::Notice;
 use crate::units;
@@ -84,35 +84,20 @@ fn short(span: Duration) -> String {
 
 /// The line for a message that was done with.
 pub fn row(row: &Row) {
-    let text = row.text();
-    let (id, attempt, outcome) = (&*row.id, row.attempt, row.outcome);
-    let reason = row.reason.as_deref();
-    let (command_exit, renewals) = (row.exit, row.renewals);
-    let duration_ms = row
-        .duration
-        .map(|span| u64::try_from(span.as_millis()).unwrap_or(u64::MAX));
-    let event = "message";
-    // The macros want their level as a constant.
-    macro_rules! put {
-        ($macro:ident) => {
-            tracing::$macro!(
-                event,
-                message_id = id,
-                attempt,
-                outcome,
-                reason,
-                command_exit,
-                duration_ms,
-                renewals,
-                "{text}"
-            )
-        };
-    }
-    match row.level() {
-        Level::ERROR => put!(error),
-        Level::WARN => put!(warn),
-        _ => put!(info),
-    }
+    emit!(
+        row.level(),
+        event = "message",
+        message_id = &*row.id,
+        attempt = row.attempt,
+        outcome = row.outcome,
+        reason = row.reason.as_deref(),
+        command_exit = row.exit,
+        duration_ms = row.duration.map(millis),
+        renewals = row.renewals,
+        "{}",
+        row.text()
+    );
+    let id = &*row.id;
     if row.overlap {
         tracing::error!(
             message_id = id,
@@ -131,12 +116,7 @@ pub fn notice(id: &str, notice: &Notice, now: Instant) {
         return;
     }
     let event = text::event(notice);
-    match level {
-        Level::ERROR => tracing::error!(event, message_id = id, "message {id}: {text}"),
-        Level::WARN => tracing::warn!(event, message_id = id, "message {id}: {text}"),
-        Level::INFO => tracing::info!(event, message_id = id, "message {id}: {text}"),
-        _ => tracing::debug!(event, message_id = id, "message {id}: {text}"),
-    }
+    emit!(level, event, message_id = id, "message {id}: {text}");
 }
 
 /// A lock was renewed.

@@ -12,7 +12,8 @@ use terminal_size::terminal_size_of;
 
 use super::stderr::Stderr;
 use crate::clock::Instant;
-use crate::core::HolderInfo;
+use crate::core::{HolderInfo, Notice};
+use crate::driver::{Observation, Observer};
 use crate::util::lock;
 
 /// To the beginning of the line, and all of it gone.
@@ -36,6 +37,7 @@ struct Standing {
     next_look: Instant,
 }
 
+// A global: whatever writes to stderr has to take the line back first.
 static STATE: Mutex<State> = Mutex::new(State {
     wanted: false,
     standing: None,
@@ -53,8 +55,31 @@ pub(super) fn allow(terminal: Option<&str>) {
     state().wanted = able && nix::unistd::isatty(std::io::stderr()).unwrap_or(false);
 }
 
+/// The line as an observer, to come after the log: what is said goes above the line.
+pub(crate) struct StatusLine;
+
+impl Observer for StatusLine {
+    fn observe(&mut self, now: Instant, observation: &Observation<'_>) {
+        match *observation {
+            Observation::Notice { notice, .. } => match notice {
+                Notice::StandingBy(sight) => stand_by(sight, now),
+                Notice::InControl { .. } | Notice::Cordoned { .. } => end(),
+                _ => {}
+            },
+            Observation::Waits(next_look) => {
+                if let Some(standing) = &mut state().standing {
+                    standing.next_look = next_look;
+                }
+            }
+            // The terminal has another size: the line is shown anew.
+            Observation::Signal(libc::SIGWINCH) => CHANGED.notify_all(),
+            _ => {}
+        }
+    }
+}
+
 /// Shows the line from now on, behind this holder.
-pub(super) fn stand_by(sight: &HolderInfo, now: Instant) {
+fn stand_by(sight: &HolderInfo, now: Instant) {
     static THREAD: Once = Once::new();
     let mut state = state();
     if !state.wanted {
@@ -80,13 +105,6 @@ pub(super) fn stand_by(sight: &HolderInfo, now: Instant) {
     CHANGED.notify_all();
 }
 
-/// The lock is looked at next then ([`Instant::FOREVER`]: when the store wakes us).
-pub(super) fn next_look(at: Instant) {
-    if let Some(standing) = &mut state().standing {
-        standing.next_look = at;
-    }
-}
-
 /// Shows it no more.
 pub(super) fn end() {
     let mut state = state();
@@ -94,11 +112,6 @@ pub(super) fn end() {
     if let Some(wide) = state.shown.take() {
         let _ = Stderr::draw(taking_back(wide, columns()));
     }
-}
-
-/// The terminal has another size: the line is shown anew.
-pub(super) fn resized() {
-    CHANGED.notify_all();
 }
 
 /// What takes back a line that is so wide. On a terminal that has become narrower some have wrapped
@@ -190,7 +203,7 @@ fn words(standing: &Standing, now: Instant, today: &str) -> String {
         let left = standing.next_look.since(now) + Duration::from_millis(999);
         text.push_str(&format!(", next look in {}", whole(left)));
     }
-    super::one_line(&text)
+    super::plain(&text)
 }
 
 /// A moment without what is the same today; `None` where it is no moment.

@@ -127,12 +127,6 @@ static SINK: OnceLock<Sink<io::Stderr>> = OnceLock::new();
 /// The writer of one line.
 pub(super) struct Stderr;
 
-impl Stderr {
-    pub(super) fn open() -> Stderr {
-        Stderr
-    }
-}
-
 fn sink() -> &'static Sink<io::Stderr> {
     SINK.get_or_init(|| Sink::new(io::stderr()))
 }

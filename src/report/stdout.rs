@@ -4,8 +4,11 @@
 //! loop of its own, and by [`LineSender`], a thread of the supervisor's (`elect`). Only one of the two
 //! processes speaks at a time: who that is, is the business of `elect`. A line that was not begun
 //! can be taken back: what waits for a reader may have become untrue.
+//!
+//! At the end are the answers of the verbs that look and intervene, and a question to a person at a
+//! terminal. Those wait for their reader: never to be used while anybody is in control.
 
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -235,6 +238,55 @@ fn serve(shared: &Shared, mut woken: io::PipeReader) -> Errno {
             Err(errno) => return errno,
         }
     }
+}
+
+/// Whether somebody sits before what we say.
+#[must_use]
+pub fn is_watched() -> bool {
+    io::stderr().is_terminal()
+}
+
+/// The answer to a question, on stdout. Where nobody reads it, the exit status says the same.
+pub fn answer(text: &str) {
+    let _ = io::stdout().write_all(format!("{text}\n").as_bytes());
+}
+
+/// What was asked for, on stdout, whole lines.
+///
+/// # Errors
+/// Where it cannot be written; `BrokenPipe` where nobody reads it any more.
+pub fn print(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
+/// Whether nobody reads stdout any more: its reader went away, or the terminal.
+#[must_use]
+pub fn is_unread() -> bool {
+    let out = io::stdout();
+    let mut asked = [PollFd::new(out.as_fd(), PollFlags::empty())];
+    let gone = PollFlags::POLLERR | PollFlags::POLLHUP | PollFlags::POLLNVAL;
+    poll(&mut asked, PollTimeout::ZERO).is_ok()
+        && asked[0]
+            .revents()
+            .is_some_and(|found| found.intersects(gone))
+}
+
+/// Asks a person at a terminal; `None` where there is none. Everything but a yes is a no.
+///
+/// # Errors
+/// Where the question cannot be written, or the answer not be read.
+pub fn ask(question: &str) -> io::Result<Option<bool>> {
+    let mut to = io::stderr();
+    if !to.is_terminal() || !io::stdin().is_terminal() {
+        return Ok(None);
+    }
+    to.write_all(format!("{question} [y/N] ").as_bytes())?;
+    let mut said = String::new();
+    io::stdin().read_line(&mut said)?;
+    let said = said.trim().to_lowercase();
+    Ok(Some(said == "y" || said == "yes"))
 }
 
 #[cfg(test)]

@@ -158,7 +158,7 @@ fn recorded(outcome: &Outcome, attempt: u32) -> (Level, String) {
 }
 
 /// Whether the command is stopped because somebody wants so, and not for want of control.
-pub(super) fn is_asked(cause: &Cause) -> bool {
+pub(crate) fn is_asked(cause: &Cause) -> bool {
     matches!(
         cause,
         Cause::Stopped(_) | Cause::HandOver | Cause::Cordoned { .. }
@@ -243,7 +243,7 @@ fn unprepared(how: Failed) -> String {
 }
 
 /// What became of a command, as the end of a sentence.
-pub(super) fn failed(how: Failed) -> String {
+pub(crate) fn failed(how: Failed) -> String {
     match how {
         Failed::Exited(Exit::Code(code)) => format!("exited with status {code}"),
         Failed::Exited(Exit::Signal(signal)) => {

@@ -1,7 +1,8 @@
-//! What people are told of this instance: the log, the status file, and who asks over HTTP.
+//! Who is told of an instance of `run` or `elect`: the log, the files, the service manager, those who
+//! ask over HTTP.
 //!
-//! Made by `run`, told by the driver. It must never hold anything up: the log drops lines that nobody
-//! reads, and the status file has a thread of its own.
+//! Made by `run`, told by the driver. None of them may hold anything up: the log drops lines that
+//! nobody reads, and files are written by threads of their own.
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -13,98 +14,85 @@ use crate::azure::scheduled_events::Watch;
 use crate::clock::Instant;
 use crate::config::Config;
 use crate::core::{Cause, Cordon, Ending, HandOverReason, Notice};
-#[cfg(feature = "http")]
-use crate::core::{Failure, Grant};
-use crate::driver::Observer;
-use crate::events::Events;
-use crate::events::event_log::Instance;
+use crate::driver::{Observation, Observer};
+use crate::events::{EventKind, EventLog, Instance};
 use crate::exit::ExitAction;
 use crate::guardian::{Guardian, HealthCheck, WorkloadEvent};
 use crate::lease::LeaseStore;
 use crate::notify::{ServiceManager, Surroundings};
-use crate::report;
-#[cfg(feature = "http")]
-use crate::serve;
+use crate::report::{self, StatusLine};
+use crate::serve::SharedStatus;
 use crate::signals::Signals;
 use crate::status::{Status, StatusFile};
 
-/// What people are told of this instance: the log, the status file, and who asks over HTTP.
+/// How long we wait for the platform's first word before we compete.
+const FIRST_LOOK: Duration = Duration::from_secs(1);
+
+/// Everybody who is told of this instance.
 pub(crate) struct Observers {
-    status: Status,
-    store: Arc<dyn LeaseStore>,
-    file: Option<StatusFile>,
-    #[cfg(feature = "http")]
-    server: Option<serve::Server>,
-    /// Something comes between control and the command.
-    prepares: bool,
-    /// How the log words a notice.
-    log: fn(&Notice, Instant),
-    /// The service manager.
+    list: Vec<Box<dyn Observer>>,
     service_manager: Option<ServiceManager>,
-    /// Who follows what is announced for this machine is told whether we are out of its way.
-    aside: Option<watch::Sender<bool>>,
-    pub(crate) events: Events,
 }
 
 impl Observers {
-    /// Those of this plan. Not before the guardians were forked: a thread writes the status file.
+    /// Those of this plan, and this `log`. Not before the guardians were forked: threads write the
+    /// files.
     pub(crate) fn new(
         plan: &Config,
         store: &Arc<dyn LeaseStore>,
         guardian: &Guardian,
-        log: fn(&Notice, Instant),
+        log: impl Observer + 'static,
+        shared_status: Option<Arc<SharedStatus>>,
     ) -> Observers {
-        Observers {
+        let candidate = &plan.candidate;
+        let status = StatusObserver {
             status: Status {
                 state: "starting".into(),
-                identity: plan.candidate.identity.clone(),
-                pid: plan.candidate.pid,
+                identity: candidate.identity.clone(),
+                pid: candidate.pid,
                 guardian_pid: Some(guardian.pid()),
                 contain: Some(guardian.containment().to_string()),
                 ..Status::default()
             },
             store: Arc::clone(store),
             file: plan.status_file.clone().map(StatusFile::new),
-            #[cfg(feature = "http")]
-            server: None,
+            shared_status: shared_status.clone(),
             prepares: plan.roles.standby.is_some() || plan.roles.on_acquire.is_some(),
-            log,
-            service_manager: ServiceManager::open(
-                &Surroundings::ours(&|name| std::env::var_os(name)),
-                plan.ready,
-                "competing",
-                1,
-            ),
-            aside: None,
-            events: Events::begin(
-                plan.event_log.clone(),
-                Instance {
-                    identity: plan.candidate.identity.clone(),
-                    host: plan.candidate.host.clone(),
-                    pid: plan.candidate.pid,
-                    lock: store.name().to_owned(),
-                },
-            ),
-        }
+        };
+        let service_manager = ServiceManager::open(
+            &Surroundings::ours(&|name| std::env::var_os(name)),
+            plan.ready,
+            "competing",
+            1,
+        );
+        let who = Instance {
+            identity: candidate.identity.clone(),
+            host: candidate.host.clone(),
+            pid: candidate.pid,
+            lock: store.name().to_owned(),
+        };
+        let path = plan.event_log.clone();
+        let event_log = path.map(|path| EventLog::begin(path, who, EventKind::Competing));
+        let mut observers = Observers {
+            list: Vec::new(),
+            service_manager: service_manager.clone(),
+        };
+        shared_status.map(|shared_status| observers.add(shared_status));
+        observers.add(log);
+        observers.add(StatusLine);
+        observers.add(status);
+        service_manager.map(|service_manager| observers.add(service_manager));
+        event_log.map(|event_log| observers.add(event_log));
+        observers
     }
 
-    pub(crate) fn write(&mut self, state: &str) {
-        self.status.enter(state);
-        // With slots it is another one in every tenure.
-        self.store.name().clone_into(&mut self.status.lock);
-        if let Some(file) = &self.file {
-            file.write(&self.status);
-        }
-        #[cfg(feature = "http")]
-        if let Some(server) = &self.server {
-            server.shared_status().write(&self.status);
-        }
+    fn add(&mut self, observer: impl Observer + 'static) {
+        self.list.push(Box::new(observer));
     }
 
-    /// Tells those who ask over HTTP, too.
-    #[cfg(feature = "http")]
-    pub(crate) fn serve(&mut self, server: serve::Server) {
-        self.server = Some(server);
+    /// Says that we do this now.
+    pub(crate) fn tell(&mut self, observation: Observation<'_>) {
+        self.observe(Instant::now(), &observation);
     }
 
     /// Begins to tell the service manager, if there is one, inside the runtime.
@@ -120,11 +108,6 @@ impl Observers {
     /// What the command finds in its `NOTIFY_SOCKET`.
     pub(crate) fn notify_socket(&self) -> Option<OsString> {
         self.service_manager.as_ref()?.for_the_command(0)
-    }
-
-    /// We are about to end: whatever comes now comes after the last tenure.
-    pub(crate) fn stops(&self) {
-        self.service_manager.iter().for_each(ServiceManager::stops);
     }
 
     /// Begins to follow what the platform announces for this machine, if the plan says so; what was
@@ -145,64 +128,82 @@ impl Observers {
             cordon = watch.first(FIRST_LOOK) => cordon,
         };
         signals.add_cordons(watch.words);
-        self.aside = Some(watch.aside);
+        self.add(CordonObserver(watch.aside));
         cordon
     }
 
-    /// Ends the server: what comes now is not worth a question.
-    #[cfg(feature = "http")]
-    pub(crate) fn serve_no_more(&mut self) {
-        drop(self.server.take());
-    }
-
+    /// Tells the end. Files that nobody can write keep us a moment longer.
     pub(crate) fn finish(mut self, ending: &Ending, leave: ExitAction) {
-        self.status.cause = Some(report::cause(&ending.cause));
-        self.status.overlap = ending.overlap;
-        self.status.exit = Some(leave.status());
-        self.write("done");
-        if let Some(service_manager) = &self.service_manager {
-            service_manager.finish(report::cause(&ending.cause));
-        }
-        self.events.finish(ending, leave.status(), STATUS_PATIENCE);
-        if let Some(file) = self.file {
-            file.finish(STATUS_PATIENCE);
+        self.tell(Observation::Done {
+            cause: &report::cause(&ending.cause),
+            overlap: ending.overlap,
+            exit: leave.status(),
+        });
+    }
+}
+
+impl Observer for Observers {
+    fn observe(&mut self, now: Instant, observation: &Observation<'_>) {
+        for one in &mut self.list {
+            one.observe(now, observation);
         }
     }
 }
 
-/// How long we wait at the end for a status file or an event log on a slow file system.
-const STATUS_PATIENCE: Duration = Duration::from_secs(2);
+/// Tells who follows what is announced for this machine whether we are out of its way.
+struct CordonObserver(watch::Sender<bool>);
 
-/// How long we wait for the platform's first word before we compete.
-const FIRST_LOOK: Duration = Duration::from_secs(1);
-
-impl Observer for Observers {
-    fn notice(&mut self, now: Instant, notice: &Notice) {
-        if let Some(aside) = &self.aside {
+impl Observer for CordonObserver {
+    fn observe(&mut self, _now: Instant, observation: &Observation<'_>) {
+        if let Observation::Notice { notice, .. } = observation {
             match notice {
-                Notice::Cordoned { .. } => drop(aside.send_replace(true)),
-                Notice::Uncordoned => drop(aside.send_replace(false)),
+                Notice::Cordoned { .. } => drop(self.0.send_replace(true)),
+                Notice::Uncordoned => drop(self.0.send_replace(false)),
                 _ => {}
             }
         }
-        #[cfg(feature = "http")]
-        if let Some(server) = &self.server {
-            server.shared_status().notice(notice);
+    }
+}
+
+/// Keeps the status, for the status file and for who asks over HTTP.
+struct StatusObserver {
+    status: Status,
+    store: Arc<dyn LeaseStore>,
+    file: Option<StatusFile>,
+    shared_status: Option<Arc<SharedStatus>>,
+    /// Something comes between control and the command.
+    prepares: bool,
+}
+
+impl StatusObserver {
+    fn write(&mut self) {
+        // With slots it is another one in every tenure.
+        self.store.name().clone_into(&mut self.status.lock);
+        if let Some(file) = &self.file {
+            file.write(&self.status);
         }
-        (self.log)(notice, now);
-        if let Some(service_manager) = &self.service_manager {
-            service_manager.notice(now, notice);
+        if let Some(shared_status) = &self.shared_status {
+            shared_status.write(&self.status);
         }
-        self.events.notice(now, notice, self.store.name());
-        let state = match notice {
+    }
+
+    /// The state that comes with it; `None` where there is nothing to be written.
+    fn notice(&mut self, notice: &Notice) -> Option<&'static str> {
+        let status = &mut self.status;
+        let mut given_up = |cause| status.cause = Some(report::cause(&cause));
+        match notice {
+            Notice::HoldOver => given_up(Cause::HandOver),
+            Notice::RestartsSpent => given_up(Cause::GivenUp(HandOverReason::RestartsSpent)),
+            Notice::HookFailed(how) => given_up(Cause::GivenUp(HandOverReason::HookFailed(*how))),
+            _ => {}
+        }
+        Some(match notice {
             Notice::StandingBy(sight) => {
-                self.status.holder.clone_from(&sight.holder);
+                status.holder.clone_from(&sight.holder);
                 "standby"
             }
             Notice::InControl { token } => {
-                self.status.holder = None;
-                self.status.token = Some(*token);
-                self.status.cause = None;
+                (status.holder, status.token, status.cause) = (None, Some(*token), None);
                 if self.prepares {
                     "preparing"
                 } else {
@@ -210,12 +211,12 @@ impl Observer for Observers {
                 }
             }
             Notice::Draining(cause) => {
-                self.status.cause = Some(report::cause(cause));
+                status.cause = Some(report::cause(cause));
                 "draining"
             }
             Notice::CommandEnded(exit) => {
-                self.status.command_exit = Some(exit.as_status());
-                self.status.command_pid = None;
+                status.command_exit = Some(exit.as_status());
+                status.command_pid = None;
                 "draining"
             }
             Notice::BackingOff { .. } | Notice::Keeping { .. } | Notice::Pausing { .. } => {
@@ -225,89 +226,61 @@ impl Observer for Observers {
             Notice::Restarting => "holding",
             Notice::CoolingDown { .. } => "cooling down",
             Notice::Cordoned { why } => {
-                self.status.holder = None;
-                self.status.cause = Some(why.clone());
+                (status.holder, status.cause) = (None, Some(why.clone()));
                 "cordoned"
             }
             Notice::Uncordoned => {
-                self.status.cause = None;
+                status.cause = None;
                 "standby"
             }
             Notice::Released | Notice::FoundLost { .. } | Notice::LeftToRunOut { .. } => "released",
             Notice::Overlapped => {
-                self.status.overlap = true;
+                status.overlap = true;
                 "released"
             }
-            Notice::HoldOver => {
-                self.status.cause = Some(report::cause(&Cause::HandOver));
-                return;
-            }
-            Notice::RestartsSpent => {
-                let cause = Cause::GivenUp(HandOverReason::RestartsSpent);
-                self.status.cause = Some(report::cause(&cause));
-                return;
-            }
-            Notice::HookFailed(how) => {
-                let cause = Cause::GivenUp(HandOverReason::HookFailed(*how));
-                self.status.cause = Some(report::cause(&cause));
-                return;
-            }
-            Notice::Doubt { .. }
+            Notice::HoldOver
+            | Notice::RestartsSpent
+            | Notice::HookFailed(_)
+            | Notice::Doubt { .. }
             | Notice::Recovered
             | Notice::Recorded { .. }
             | Notice::NotDone
-            | Notice::LeftBehind => return,
-        };
-        self.write(state);
+            | Notice::LeftBehind => return None,
+        })
     }
+}
 
-    fn stop_asked(&mut self) {
-        self.stops();
-    }
-
-    fn waits(&mut self, next_look: Instant) {
-        report::next_look(next_look);
-    }
-
-    fn workload_event(&mut self, now: Instant, event: &WorkloadEvent) {
-        self.events.workload_event(now, event);
-        if let Some(service_manager) = &self.service_manager {
-            service_manager.workload_event(0, event);
-        }
-        #[cfg(feature = "http")]
-        if let Some(server) = &self.server {
-            server.shared_status().workload_event(event);
-        }
-        match event {
-            WorkloadEvent::Started { pid } => {
-                self.status.command_pid = Some(*pid);
-                if self.status.state == "preparing" {
-                    self.status.enter("holding");
+impl Observer for StatusObserver {
+    fn observe(&mut self, _now: Instant, observation: &Observation<'_>) {
+        match *observation {
+            Observation::Begins => self.status.enter("standby"),
+            Observation::Notice { notice, .. } => match self.notice(notice) {
+                Some(state) => self.status.enter(state),
+                None => return,
+            },
+            Observation::Workload(event) => match event {
+                WorkloadEvent::Started { pid } => {
+                    self.status.command_pid = Some(*pid);
+                    if self.status.state == "preparing" {
+                        self.status.enter("holding");
+                    }
                 }
-            }
-            WorkloadEvent::Standby(pid) => self.status.standby_pid = *pid,
-            WorkloadEvent::TreeEmpty { .. } => self.status.command_pid = None,
-            WorkloadEvent::LeftBehind => (self.log)(&Notice::LeftBehind, now),
-            WorkloadEvent::Lost => {
-                tracing::warn!("the guardian died or fell silent; killing the command")
+                WorkloadEvent::Standby(pid) => self.status.standby_pid = *pid,
+                WorkloadEvent::TreeEmpty { .. } => self.status.command_pid = None,
+                WorkloadEvent::LeftBehind | WorkloadEvent::Lost => {}
+                _ => return,
+            },
+            Observation::Done {
+                cause,
+                overlap,
+                exit,
+            } => {
+                self.status.cause = Some(cause.to_owned());
+                (self.status.overlap, self.status.exit) = (overlap, Some(exit));
+                self.status.enter("done");
             }
             _ => return,
         }
-        let state = self.status.state.clone();
-        self.write(&state);
-    }
-
-    #[cfg(feature = "http")]
-    fn acquired(&mut self, _now: Instant, reply: &Result<Grant, Failure>) {
-        if let Some(server) = &self.server {
-            server.shared_status().acquired(reply);
-        }
-    }
-
-    #[cfg(feature = "http")]
-    fn renewed(&mut self, now: Instant, t0: Instant, reply: &Result<(), Failure>) {
-        if let Some(server) = &self.server {
-            server.shared_status().renewed(now, t0, reply);
-        }
+        self.write();
     }
 }

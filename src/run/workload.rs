@@ -11,12 +11,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::observers::Observers;
 use super::on_lost::{OnLostHook, OnLostRun};
 use crate::clock::Instant;
 use crate::core::Cause;
-use crate::driver::{Observer, Start, Workload};
-use crate::events::Events;
+use crate::driver::{Observation, Observer, Start, Workload};
 use crate::guardian::{self, GuardianHandle, SpawnRequest, StopAsked, WorkloadEvent};
 use crate::hooks::{Effect, HookConfig, HookNotice, HookSequencer, Role, Term};
 use crate::lease::LeaseStore;
@@ -58,8 +56,6 @@ pub(super) struct Parts {
     pub(super) stop_signal: i32,
     /// We were started in the foreground of a terminal: when the command stops, so do we.
     pub(super) on_terminal: bool,
-    /// How many can have control at the same time.
-    pub(super) slots: u32,
     pub(super) hook_programs: HookPrograms,
     pub(super) config: HookConfig,
     /// The key of the task that is to be done once.
@@ -78,8 +74,6 @@ pub(crate) struct CommandWorkload {
     pausing: Option<(StopAsked, Instant)>,
     /// What the command finds in its `NOTIFY_SOCKET`.
     pub(crate) notify_socket: Option<OsString>,
-    /// Told of the deadlines; nobody is, unless the driver says so.
-    pub(crate) events: Events,
 }
 
 impl CommandWorkload {
@@ -91,7 +85,6 @@ impl CommandWorkload {
             tenure: Vec::new(),
             pausing: None,
             notify_socket: None,
-            events: Events::default(),
         }
     }
 
@@ -101,7 +94,7 @@ impl CommandWorkload {
         mut self,
         mut asked: bool,
         signals: &mut Signals,
-        observers: &mut Observers,
+        observer: &mut dyn Observer,
     ) {
         let began = Instant::now();
         let effects = self.hooks.finish(began + self.parts.config.grace);
@@ -121,7 +114,7 @@ impl CommandWorkload {
                     SignalEvent::Pass(_) | SignalEvent::Cordon(_) => {}
                 },
                 () = self.step() => while let Some(event) = self.inbox.pop_front() {
-                    observers.workload_event(Instant::now(), &event);
+                    observer.observe(Instant::now(), &Observation::Workload(&event));
                 },
             }
         }
@@ -329,10 +322,6 @@ fn say(remark: HookNotice) {
 impl Workload for CommandWorkload {
     fn start(&mut self, start: Start) {
         let store = &self.parts.store;
-        if self.parts.slots > 1 {
-            let (slot, slots) = (store.slot(), self.parts.slots);
-            tracing::info!(slot, "slot {slot} of {slots}: {}", store.name());
-        }
         self.tenure = vec![
             (TOKEN.into(), start.token.to_string().into()),
             ("TRAFFICCOP_LOCK".into(), store.name().into()),
@@ -344,11 +333,8 @@ impl Workload for CommandWorkload {
         let more = task.into_iter().chain(period);
         self.tenure
             .extend(more.map(|(name, value)| (name.into(), value.into())));
-        let now = Instant::now();
-        report::starts(now, start.kill_at, self.parts.store.name());
-        self.events.starts(now, start.kill_at);
         let effects = self.hooks.start(
-            now,
+            Instant::now(),
             Term {
                 term_at: start.term_at,
                 kill_at: start.kill_at,
@@ -360,12 +346,8 @@ impl Workload for CommandWorkload {
     }
 
     fn extend(&mut self, term_at: Instant, kill_at: Instant) {
-        let now = Instant::now();
-        // The guardian first: it is what keeps time.
-        let effects = self.hooks.extend(now, term_at, kill_at);
+        let effects = self.hooks.extend(Instant::now(), term_at, kill_at);
         self.perform(effects);
-        report::renewed(now, kill_at);
-        self.events.renewed(now, kill_at);
     }
 
     fn drain(&mut self, signal: i32, end_of_grace: Instant) {
@@ -373,20 +355,14 @@ impl Workload for CommandWorkload {
         self.pausing = None;
         let effects = self.hooks.drain(Instant::now(), signal, end_of_grace);
         self.perform(effects);
-        report::drains_until(end_of_grace);
     }
 
     fn kill(&mut self) {
-        let now = Instant::now();
-        let effects = self.hooks.kill(now);
+        let effects = self.hooks.kill(Instant::now());
         self.perform(effects);
-        report::drains_until(now);
     }
 
     fn pass(&mut self, signal: i32) {
-        if signal == libc::SIGWINCH {
-            report::resized();
-        }
         // A hook's shell would die of what is meant for a service.
         if matches!(self.hooks.on(), Some(Role::Command | Role::Standby)) {
             self.parts.handle.signal(signal);

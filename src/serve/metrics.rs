@@ -17,7 +17,9 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::shared_status::Snapshot;
-use crate::core::{Cause, Exit, Failure, Grant, Notice};
+use crate::clock::Instant;
+use crate::core::{Cause, Exit, Failure, Notice};
+use crate::driver::Observation;
 use crate::guardian::WorkloadEvent;
 use crate::util::lock;
 
@@ -320,19 +322,56 @@ impl Metrics {
         self
     }
 
-    pub(super) fn notice(&self, notice: &Notice) {
+    pub(super) fn observe(&self, now: Instant, observation: &Observation<'_>) {
+        match *observation {
+            Observation::Notice { notice, .. } => self.notice(notice),
+            Observation::Workload(WorkloadEvent::Started { .. }) => drop(self.starts.inc()),
+            Observation::Workload(WorkloadEvent::Exited(exit)) => {
+                let result = match exit {
+                    Exit::Code(0) => "success",
+                    Exit::Code(_) => "failure",
+                    Exit::Signal(_) => "signal",
+                };
+                count(&self.exits, "result", result);
+                if let (Exit::Signal(libc::SIGKILL), Some(cause)) = (exit, *lock(&self.draining)) {
+                    count(&self.kills, "cause", cause);
+                }
+            }
+            Observation::Acquired(reply) => {
+                let result = match reply {
+                    Ok(_) => "acquired",
+                    Err(Failure::Held(_)) => "held",
+                    Err(Failure::AlreadyDone(_)) => "over",
+                    Err(_) => "failure",
+                };
+                count(&self.acquire_attempts, "result", result);
+            }
+            Observation::Renewed { t0, reply } => {
+                let result = match reply {
+                    Ok(()) => "success",
+                    Err(Failure::Lost { .. } | Failure::Held(_)) => "lost",
+                    Err(_) => "failure",
+                };
+                count(&self.renew_attempts, "result", result);
+                self.renew_duration.observe(now.since(t0).as_secs_f64());
+            }
+            _ => {}
+        }
+    }
+
+    fn notice(&self, notice: &Notice) {
         match notice {
             Notice::InControl { .. } => {
-                self.set_draining(None);
+                *lock(&self.draining) = None;
                 self.acquisitions.inc();
             }
             Notice::Restarting => {
-                self.set_draining(None);
+                *lock(&self.draining) = None;
                 self.restarts.inc();
             }
             Notice::Draining(cause) => {
                 let cause = label(cause);
-                self.set_draining(Some(cause));
+                *lock(&self.draining) = Some(cause);
                 count(&self.drains, "cause", cause);
                 if LOSS.contains(&cause) {
                     count(&self.losses, "cause", cause);
@@ -342,46 +381,6 @@ impl Metrics {
             Notice::LeftToRunOut { .. } => drop(self.left_to_run_out.inc()),
             _ => {}
         }
-    }
-
-    pub(super) fn workload_event(&self, event: &WorkloadEvent) {
-        match event {
-            WorkloadEvent::Started { .. } => drop(self.starts.inc()),
-            WorkloadEvent::Exited(exit) => {
-                let result = match exit {
-                    Exit::Code(0) => "success",
-                    Exit::Code(_) => "failure",
-                    Exit::Signal(_) => "signal",
-                };
-                count(&self.exits, "result", result);
-                if let (Exit::Signal(libc::SIGKILL), Some(cause)) = (exit, self.draining()) {
-                    count(&self.kills, "cause", cause);
-                }
-            }
-            _ => {}
-        }
-    }
-
-    pub(super) fn acquired(&self, reply: &Result<Grant, Failure>) {
-        let result = match reply {
-            Ok(_) => "acquired",
-            Err(Failure::Held(_)) => "held",
-            Err(Failure::AlreadyDone(_)) => "over",
-            Err(_) => "failure",
-        };
-        count(&self.acquire_attempts, "result", result);
-    }
-
-    pub(super) fn renewed(&self, took: Duration, reply: &Result<(), Failure>) {
-        let result = match reply {
-            Ok(()) => "success",
-            Err(Failure::Lost { .. } | Failure::Held(_)) => "lost",
-            Err(Failure::Transient { .. } | Failure::Fatal { .. } | Failure::AlreadyDone(_)) => {
-                "failure"
-            }
-        };
-        count(&self.renew_attempts, "result", result);
-        self.renew_duration.observe(took.as_secs_f64());
     }
 
     /// `path` is one of ours, or a word for all others.
@@ -410,14 +409,6 @@ impl Metrics {
         // A string takes everything.
         let _ = encode(&mut text, &self.registry);
         text
-    }
-
-    fn draining(&self) -> Option<&'static str> {
-        *lock(&self.draining)
-    }
-
-    fn set_draining(&self, cause: Option<&'static str>) {
-        *lock(&self.draining) = cause;
     }
 }
 

@@ -85,8 +85,8 @@ impl Server {
 
     /// Where what is answered is written.
     #[must_use]
-    pub fn shared_status(&self) -> &SharedStatus {
-        &self.shared_status
+    pub fn shared_status(&self) -> Arc<SharedStatus> {
+        Arc::clone(&self.shared_status)
     }
 }
 

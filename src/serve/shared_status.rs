@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use super::metrics::Metrics;
 use crate::clock::Instant;
-use crate::core::{Failure, Grant, Notice};
+use crate::core::{Failure, Notice};
+use crate::driver::{Observation, Observer};
 use crate::guardian::{HealthCheck, View, WorkloadEvent, all_answer};
 use crate::status::Status;
 use crate::util::lock;
@@ -105,52 +106,38 @@ impl SharedStatus {
         *lock(&self.status) = status;
     }
 
-    /// A change of state.
-    pub fn notice(&self, notice: &Notice) {
-        match notice {
-            Notice::StandingBy(_) | Notice::InControl { .. } => {
-                self.competes.store(true, Ordering::Release);
-            }
-            Notice::Released | Notice::FoundLost { .. } => {
-                self.lease_until.store(0, Ordering::Release);
-            }
-            _ => {}
-        }
-        self.metrics.notice(notice);
-    }
-
-    /// Something of the tree.
-    pub fn workload_event(&self, event: &WorkloadEvent) {
-        if *event == WorkloadEvent::TreeStuck {
-            self.stuck.store(true, Ordering::Release);
-        }
-        self.metrics.workload_event(event);
-    }
-
-    /// An attempt to acquire ended.
-    pub fn acquired(&self, reply: &Result<Grant, Failure>) {
-        if let Ok(grant) = reply {
-            self.confirm(grant.t0);
-        }
-        self.metrics.acquired(reply);
-    }
-
-    /// An attempt to renew that was sent at `t0` ended.
-    pub fn renewed(&self, now: Instant, t0: Instant, reply: &Result<(), Failure>) {
-        match reply {
-            Ok(()) => self.confirm(t0),
-            Err(Failure::Lost { .. } | Failure::Held(_)) => {
-                self.lease_until.store(0, Ordering::Release);
-            }
-            Err(Failure::Transient { .. } | Failure::Fatal { .. } | Failure::AlreadyDone(_)) => {}
-        }
-        self.metrics.renewed(now.since(t0), reply);
-    }
-
     fn confirm(&self, t0: Instant) {
         let until = self.term.map_or(Instant::FOREVER, |term| t0 + term);
         self.lease_until.store(until.as_nanos(), Ordering::Release);
         self.confirmed.store(t0.as_nanos(), Ordering::Release);
+    }
+
+    /// What happens, for who asks later.
+    pub(crate) fn observe(&self, now: Instant, observation: &Observation<'_>) {
+        match *observation {
+            Observation::Notice { notice, .. } => match notice {
+                Notice::StandingBy(_) | Notice::InControl { .. } => {
+                    self.competes.store(true, Ordering::Release);
+                }
+                Notice::Released | Notice::FoundLost { .. } => self.gone(),
+                _ => {}
+            },
+            Observation::Workload(WorkloadEvent::TreeStuck) => {
+                self.stuck.store(true, Ordering::Release);
+            }
+            Observation::Acquired(Ok(grant)) => self.confirm(grant.t0),
+            Observation::Renewed { t0, reply: Ok(()) } => self.confirm(t0),
+            Observation::Renewed {
+                reply: Err(Failure::Lost { .. } | Failure::Held(_)),
+                ..
+            } => self.gone(),
+            _ => {}
+        }
+        self.metrics.observe(now, observation);
+    }
+
+    fn gone(&self) {
+        self.lease_until.store(0, Ordering::Release);
     }
 
     /// Whether supervisor and guardians answer.
@@ -184,6 +171,12 @@ impl SharedStatus {
             // The clock goes last: what was true when it was read is judged by a later time.
             now: Instant::now(),
         }
+    }
+}
+
+impl Observer for Arc<SharedStatus> {
+    fn observe(&mut self, now: Instant, observation: &Observation<'_>) {
+        SharedStatus::observe(self, now, observation);
     }
 }
 

@@ -6,25 +6,19 @@
 
 use std::ffi::OsString;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
 
 use crate::clock::Instant;
 use crate::config;
-use crate::core::{Failure, Notice};
-use crate::driver::Observer;
-use crate::events::Events;
-use crate::events::event_log::Instance;
+use crate::core::Notice;
+use crate::driver::{Observation, Observer};
+use crate::events::{EventKind, EventLog, Instance};
 use crate::exit::ExitAction;
 use crate::guardian::{Guardian, HealthCheck, WorkloadEvent};
 use crate::notify::{Ready, ServiceManager, Surroundings};
 use crate::report::{self, messages};
-#[cfg(feature = "http")]
 use crate::serve;
 use crate::status::{Status, StatusFile};
 use crate::util::lock;
-
-/// How long we wait at the end for a status file or an event log on a slow file system.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The state of a worker that takes no more messages.
 pub(super) const DRAINING: &str = "draining";
@@ -36,10 +30,9 @@ pub(super) struct WorkerObserver(Arc<Mutex<State>>);
 struct State {
     status: Status,
     file: Option<StatusFile>,
-    events: Events,
+    event_log: Option<EventLog>,
     /// The service manager.
     service_manager: Option<ServiceManager>,
-    #[cfg(feature = "http")]
     server: Option<serve::Server>,
 }
 
@@ -55,25 +48,23 @@ impl WorkerObserver {
             contain: Some(guardian.containment().to_string()),
             ..Status::default()
         };
+        let who = Instance {
+            identity: plan.identity.clone(),
+            host: plan.host.clone(),
+            pid: plan.pid,
+            lock: queue.to_owned(),
+        };
+        let path = plan.event_log.clone();
         WorkerObserver(Arc::new(Mutex::new(State {
             status,
             file: plan.status_file.clone().map(StatusFile::new),
-            events: Events::begin_work(
-                plan.event_log.clone(),
-                Instance {
-                    identity: plan.identity.clone(),
-                    host: plan.host.clone(),
-                    pid: plan.pid,
-                    lock: queue.to_owned(),
-                },
-            ),
+            event_log: path.map(|path| EventLog::begin(path, who, EventKind::Working)),
             service_manager: ServiceManager::open(
                 &Surroundings::ours(&|name| std::env::var_os(name)),
                 Ready::Standby,
                 "looking at the queue",
                 plan.concurrency,
             ),
-            #[cfg(feature = "http")]
             server: None,
         })))
     }
@@ -83,7 +74,6 @@ impl WorkerObserver {
     }
 
     /// Tells those who ask over HTTP, too.
-    #[cfg(feature = "http")]
     pub(super) fn serve(&self, server: serve::Server) {
         self.state().server = Some(server);
     }
@@ -131,15 +121,12 @@ impl WorkerObserver {
                 service_manager.stops();
             }
         }
-        #[cfg(feature = "http")]
         if let Some(server) = &state.server {
             server.shared_status().works_on(running);
         }
         if state.status.state == name {
             return;
         }
-        #[cfg(not(feature = "http"))]
-        let _ = running;
         state.status.enter(name);
         state.write();
     }
@@ -147,9 +134,10 @@ impl WorkerObserver {
     /// A message was done with.
     pub(super) fn message(&self, row: &messages::Row) {
         messages::row(row);
-        let state = self.state();
-        state.events.message(Instant::now(), row);
-        #[cfg(feature = "http")]
+        let state = &mut *self.state();
+        if let Some(event_log) = &mut state.event_log {
+            event_log.message(Instant::now(), row);
+        }
         if let Some(server) = &state.server {
             server.shared_status().message(row.outcome, row.duration);
         }
@@ -158,20 +146,23 @@ impl WorkerObserver {
     /// The end.
     pub(super) fn finish(&self, cause: &str, leave: ExitAction) {
         let state = &mut *self.state();
-        #[cfg(feature = "http")]
         drop(state.server.take());
         state.status.cause = Some(cause.to_owned());
         state.status.exit = Some(leave.status());
         state.status.enter("done");
         state.write();
-        let events = std::mem::take(&mut state.events);
-        if let Some(service_manager) = &state.service_manager {
-            service_manager.finish(cause.to_owned());
+        let done = Observation::Done {
+            cause,
+            overlap: false,
+            exit: leave.status(),
+        };
+        if let Some(service_manager) = &mut state.service_manager {
+            service_manager.observe(Instant::now(), &done);
         }
-        events.finish_work(cause.to_owned(), leave.status(), PATIENCE);
-        if let Some(file) = state.file.take() {
-            file.finish(PATIENCE);
+        if let Some(mut event_log) = state.event_log.take() {
+            event_log.observe(Instant::now(), &done);
         }
+        drop(state.file.take());
     }
 
     /// Who is told of one message, worked on in this processor.
@@ -206,7 +197,6 @@ impl State {
         if let Some(file) = &self.file {
             file.write(&self.status);
         }
-        #[cfg(feature = "http")]
         if let Some(server) = &self.server {
             server.shared_status().write(&self.status);
         }
@@ -221,41 +211,30 @@ pub(super) struct MessageObserver {
 }
 
 impl Observer for MessageObserver {
-    fn notice(&mut self, now: Instant, notice: &Notice) {
-        messages::notice(&self.id, notice, now);
-        #[cfg(feature = "http")]
-        if let Some(server) = &self.observer.state().server {
-            server.shared_status().notice(notice);
-        }
-    }
-
-    fn workload_event(&mut self, now: Instant, event: &WorkloadEvent) {
-        if let Some(service_manager) = &self.observer.state().service_manager {
-            service_manager.workload_event(self.processor, event);
-        }
-        #[cfg(feature = "http")]
-        if let Some(server) = &self.observer.state().server {
-            server.shared_status().workload_event(event);
-        }
-        match event {
-            WorkloadEvent::LeftBehind => messages::notice(&self.id, &Notice::LeftBehind, now),
-            WorkloadEvent::Lost => tracing::warn!(
-                "message {}: the guardian died or fell silent; killing the command",
-                report::plain(&self.id)
-            ),
+    fn observe(&mut self, now: Instant, observation: &Observation<'_>) {
+        let id = &self.id;
+        match *observation {
+            Observation::Notice { notice, .. } => messages::notice(id, notice, now),
+            Observation::Renewed { reply: Ok(()), .. } => messages::renewed(id),
+            Observation::Workload(event) => {
+                if let Some(service_manager) = &self.observer.state().service_manager {
+                    service_manager.workload_event(self.processor, event);
+                }
+                match event {
+                    WorkloadEvent::LeftBehind => messages::notice(id, &Notice::LeftBehind, now),
+                    WorkloadEvent::Lost => tracing::warn!(
+                        "message {}: the guardian died or fell silent; killing the command",
+                        report::plain(id)
+                    ),
+                    _ => {}
+                }
+            }
+            // How a lock was obtained is told by whoever receives messages.
+            Observation::Acquired(_) => return,
             _ => {}
         }
-    }
-
-    fn renewed(&mut self, now: Instant, t0: Instant, reply: &Result<(), Failure>) {
-        if reply.is_ok() {
-            messages::renewed(&self.id);
-        }
-        #[cfg(feature = "http")]
         if let Some(server) = &self.observer.state().server {
-            server.shared_status().renewed(now, t0, reply);
+            server.shared_status().observe(now, observation);
         }
-        #[cfg(not(feature = "http"))]
-        let _ = (now, t0, &self.observer);
     }
 }

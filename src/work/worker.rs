@@ -32,7 +32,6 @@ use crate::queue::{Message, Queue};
 use crate::report;
 use crate::run::no_guardian;
 use crate::runtime::runtime;
-#[cfg(feature = "http")]
 use crate::serve;
 use crate::signals::{SignalEvent, Signals};
 
@@ -58,7 +57,6 @@ pub fn work(plan: config::Work) -> anyhow::Result<ExitAction> {
         };
         return Ok(said(&why, &plan, None));
     }
-    #[cfg(feature = "http")]
     let listener = plan
         .listen
         .as_ref()
@@ -90,7 +88,6 @@ pub fn work(plan: config::Work) -> anyhow::Result<ExitAction> {
         plan.concurrency
     );
     let observer = WorkerObserver::new(&plan, queue.name(), first);
-    #[cfg(feature = "http")]
     if let Some(listener) = listener {
         observer.serve(server(listener, &*queue, &guardians)?);
     }
@@ -139,7 +136,6 @@ fn rules(plan: &config::Work) -> Rules {
 }
 
 /// Begins to answer over HTTP.
-#[cfg(feature = "http")]
 fn server(
     listener: serve::Listener,
     queue: &dyn Queue,

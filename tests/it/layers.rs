@@ -18,7 +18,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("procfs", &[]),
     ("runtime", &[]),
     ("signals", &["core", "procfs"]),
-    ("notify", &["clock", "core", "report", "guardian"]),
+    ("notify", &["clock", "core", "driver", "report", "guardian"]),
     ("hooks", &["clock", "core", "guardian"]),
     ("driver", &["clock", "core", "lease", "signals", "guardian"]),
     (
@@ -66,7 +66,14 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("args", &["azure", "exit"]),
     (
         "events",
-        &["background_writer", "clock", "core", "report", "guardian"],
+        &[
+            "background_writer",
+            "clock",
+            "core",
+            "driver",
+            "report",
+            "guardian",
+        ],
     ),
     (
         "timeline",
@@ -79,8 +86,14 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "guardian", "units",
         ],
     ),
-    ("serve", &["clock", "core", "runtime", "status", "guardian"]),
-    ("report", &["clock", "core", "exit", "units"]),
+    (
+        "serve",
+        &["clock", "core", "driver", "runtime", "status", "guardian"],
+    ),
+    (
+        "report",
+        &["clock", "core", "driver", "exit", "units", "guardian"],
+    ),
     ("background_writer", &[]),
     ("status", &["background_writer", "report"]),
     (

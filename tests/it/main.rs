@@ -16,7 +16,7 @@ mod blob_store;
 mod check;
 mod contain;
 // The pages are those of the whole program.
-#[cfg(all(feature = "entra", feature = "http", feature = "service-bus"))]
+#[cfg(all(feature = "entra", feature = "service-bus"))]
 mod documents;
 mod elect;
 #[cfg(feature = "entra")]
@@ -25,7 +25,6 @@ mod fencing;
 mod file_store;
 mod layers;
 mod leader;
-#[cfg(feature = "http")]
 mod listen;
 mod run_blob;
 mod run_file;

@@ -166,10 +166,6 @@ impl Kind {
     /// A day of everything.
     fn everything(mut self) {
         let (status, events) = (self.scene.path("status.json"), self.scene.path("events"));
-        let listen: &[&str] = match cfg!(feature = "http") {
-            true => &["--listen", "127.0.0.1:0"],
-            false => &[],
-        };
         // The hooks' environment is the command's: what they print is judged with it.
         let mut holder = Self::verb(&self.scene, &self.env, "run")
             .args(["--identity", "web1", "--lease", "30s", "--log", "json"])
@@ -180,7 +176,7 @@ impl Kind {
                 "env >&2; true",
             ])
             .args(["--once-key", "v1"])
-            .args(listen)
+            .args(["--listen", "127.0.0.1:0"])
             .arg("--status-file")
             .arg(&status)
             .arg("--event-log")
@@ -200,9 +196,7 @@ impl Kind {
             || (!watch.stdout().is_empty()).then_some(()),
             || watch.stderr(),
         );
-        if cfg!(feature = "http") {
-            self.pages(&holder);
-        }
+        self.pages(&holder);
         let bearers = self.processes();
         assert!(bearers > 0, "this test would not see a secret in /proc");
         // Trouble of each kind, in the middle of a tenure, and a renewal after that.

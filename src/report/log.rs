@@ -1,0 +1,178 @@
+//! The log as an observer: words each change of state, and remembers what its lines say of the
+//! control we have. For people only: nothing is decided by it.
+
+use std::time::Duration;
+
+use tracing::Level;
+
+use super::{Line, text};
+use crate::clock::Instant;
+use crate::core::{Exit, Notice};
+use crate::driver::{Observation, Observer};
+use crate::guardian::WorkloadEvent;
+
+/// The log of one instance.
+#[derive(Default)]
+pub(crate) struct LogObserver {
+    looks_once: bool,
+    /// How many can have control at the same time.
+    slots: u32,
+    /// The lock's name.
+    lock: String,
+    tenure: Tenure,
+    /// "In control", until its deadline is known, which is told in the same breath.
+    pending: Option<Line>,
+}
+
+/// The tenure we are in, if any.
+#[derive(Default)]
+struct Tenure {
+    token: Option<u64>,
+    /// Until when the command may live if nothing more is heard of the lease.
+    deadline: Option<Instant>,
+    /// Until when it may live although it was asked to end.
+    grace: Option<Instant>,
+    /// The command was asked to end because somebody wanted so, and not for want of control.
+    is_asked: bool,
+}
+
+impl Tenure {
+    /// How long the command may live at least if nothing more is heard: `None` without a deadline.
+    fn left(&self, now: Instant) -> Option<Duration> {
+        let ends = [self.deadline, self.grace].into_iter().flatten();
+        let end = ends.filter(|end| *end != Instant::FOREVER).min()?;
+        Some(end.since(now))
+    }
+}
+
+impl LogObserver {
+    /// The log of an instance that looks `once` and does not wait: that it stands by is no news.
+    pub(crate) fn new(once: bool, slots: u32) -> LogObserver {
+        LogObserver {
+            looks_once: once,
+            slots,
+            ..LogObserver::default()
+        }
+    }
+
+    /// A notice in words that are not the usual ones.
+    pub(crate) fn reworded(&self, now: Instant, notice: &Notice, (level, text): (Level, String)) {
+        self.line(now, Some(text::event(notice)), level, text).say();
+    }
+
+    fn line(&self, now: Instant, event: Option<&'static str>, level: Level, text: String) -> Line {
+        Line {
+            event,
+            token: self.tenure.token,
+            left: self.tenure.left(now),
+            ..Line::new(level, text)
+        }
+    }
+
+    fn notice(&mut self, now: Instant, notice: &Notice) {
+        let (level, text) = text::of_notice(notice, now);
+        let mut line = self.line(now, Some(text::event(notice)), level, text);
+        match notice {
+            // It got what it was sent: that is no trouble.
+            Notice::CommandEnded(Exit::Signal(signal))
+                if self.tenure.is_asked && *signal != libc::SIGKILL =>
+            {
+                line.level = Level::INFO;
+            }
+            Notice::InControl { token } => {
+                self.tenure = Tenure {
+                    token: Some(*token),
+                    ..Tenure::default()
+                };
+                line.token = Some(*token);
+                self.pending = Some(line);
+                return;
+            }
+            Notice::StandingBy(sight) => {
+                self.tenure = Tenure::default();
+                (line.token, line.left) = (sight.token, None);
+                // Whoever looks once says at its end what it saw.
+                if self.looks_once {
+                    line.level = Level::DEBUG;
+                }
+            }
+            Notice::Draining(cause) => {
+                self.tenure.is_asked = text::is_asked(cause);
+                line.text.extend(line.left.map(text::until_the_kill));
+            }
+            Notice::Released | Notice::FoundLost { .. } | Notice::LeftToRunOut { .. } => {
+                self.tenure = Tenure::default();
+                line.left = None;
+            }
+            Notice::CoolingDown { .. } => line.left = None,
+            Notice::Cordoned { .. } => {
+                self.tenure = Tenure::default();
+                (line.token, line.left) = (None, None);
+            }
+            Notice::Uncordoned => (line.token, line.left) = (None, None),
+            Notice::Doubt { .. }
+            | Notice::Recovered
+            | Notice::CommandEnded(_)
+            | Notice::BackingOff { .. }
+            | Notice::Restarting
+            | Notice::RestartsSpent
+            | Notice::HookFailed(_)
+            | Notice::HoldOver
+            | Notice::Keeping { .. }
+            | Notice::Recorded { .. }
+            | Notice::Unrecorded { .. }
+            | Notice::Pausing { .. }
+            | Notice::NotDone
+            | Notice::LeftBehind
+            | Notice::Overlapped => {}
+        }
+        line.say();
+    }
+
+    /// The command is being started, and may live until `kill_at` if nothing is heard of the lease.
+    fn starts(&mut self, now: Instant, kill_at: Instant, slot: u32) {
+        (self.tenure.deadline, self.tenure.grace) = (Some(kill_at), None);
+        let (lock, slots) = (&self.lock, self.slots);
+        if slots > 1 {
+            tracing::info!(slot, "slot {slot} of {slots}: {lock}");
+        }
+        let Some(mut line) = self.pending.take() else {
+            return;
+        };
+        line.left = self.tenure.left(now);
+        line.text.push_str(&format!(" of {lock}"));
+        if let Some(left) = line.left {
+            let left = text::left(left);
+            line.text
+                .push_str(&format!(": good for {left} unless renewed"));
+        }
+        line.say();
+    }
+}
+
+impl Observer for LogObserver {
+    fn observe(&mut self, now: Instant, observation: &Observation<'_>) {
+        match *observation {
+            Observation::Notice { notice, lock } => {
+                lock.clone_into(&mut self.lock);
+                self.notice(now, notice);
+            }
+            Observation::Starts { kill_at, slot } => self.starts(now, kill_at, slot),
+            Observation::Extended { kill_at } => {
+                self.tenure.deadline = Some(kill_at);
+                if let Some(left) = self.tenure.left(now) {
+                    let text = format!("renewed: good for {}", text::left(left));
+                    self.line(now, Some("renewed"), Level::DEBUG, text).say();
+                }
+            }
+            Observation::Drains { kill_at } => self.tenure.grace = Some(kill_at),
+            Observation::Workload(WorkloadEvent::LeftBehind) => {
+                self.notice(now, &Notice::LeftBehind);
+            }
+            Observation::Workload(WorkloadEvent::Lost) => {
+                tracing::warn!("the guardian died or fell silent; killing the command");
+            }
+            _ => {}
+        }
+    }
+}
