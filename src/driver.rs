@@ -16,7 +16,7 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use crate::clock::Instant;
 use crate::core::{Action, Cause, Ending, Event, Exit, Failure, Grant, Notice, State, Tenure};
 use crate::guardian::WorkloadEvent;
-use crate::lease::LeaseStore;
+use crate::lease::{LeaseStore, RecordUpdate};
 use crate::signals::{SignalEvent, Signals};
 
 /// The longest sleep between two looks at the clock. Tokio's timers stand still while the machine
@@ -106,6 +106,7 @@ pub async fn drive(
     signals: &mut Signals,
     observer: &mut dyn Observer,
 ) -> Ending {
+    let wakes = store.info().wakes;
     let mut driver = Driver {
         tenure,
         store,
@@ -123,7 +124,7 @@ pub async fn drive(
         }
         // A lock that wakes its waiters is only waited for while the core would take it: who is
         // handed a lock and does not want it yet keeps everybody else out.
-        let listening = driver.store.info().wakes && driver.tenure.listens() && !driver.acquiring;
+        let listening = wakes && driver.tenure.listens() && !driver.acquiring;
         let until_free = {
             let store = Arc::clone(&driver.store);
             async move { store.until_free().await }
@@ -297,7 +298,8 @@ impl Driver<'_> {
                     let store = Arc::clone(&self.store);
                     let give_up_at = now + ANNOUNCE;
                     self.calls.push(Box::pin(async move {
-                        Answer::Announced(store.announce(give_up_at).await)
+                        let update = RecordUpdate::Draining;
+                        Answer::Announced(store.update_record(update, give_up_at).await)
                     }));
                 }
                 Action::Record {
@@ -306,7 +308,8 @@ impl Driver<'_> {
                 } => {
                     let store = Arc::clone(&self.store);
                     self.calls.push(Box::pin(async move {
-                        Answer::Recorded(store.record(outcome, give_up_at).await)
+                        let update = RecordUpdate::Outcome(outcome);
+                        Answer::Recorded(store.update_record(update, give_up_at).await)
                     }));
                 }
                 Action::Release { give_up_at } => {

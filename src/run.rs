@@ -28,7 +28,7 @@ use crate::hooks::HookConfig;
 use crate::host;
 use crate::lease::shared_file::{self, SharedFile};
 use crate::lease::slots::{self, Slots};
-use crate::lease::{self, LeaseStore, SharedMemory, blob, file};
+use crate::lease::{self, LeaseStore, StoreInfo, blob, file};
 use crate::report;
 use crate::runtime::runtime;
 #[cfg(feature = "http")]
@@ -61,9 +61,10 @@ pub fn run(plan: Config) -> anyhow::Result<ExitAction> {
             return Ok(leave);
         }
     };
-    plan.refuse_our_own(store.name())?;
+    let lock = store.info().name;
+    plan.refuse_our_own(&lock)?;
     report::context(report::Context {
-        lock: store.name().to_owned(),
+        lock: lock.clone(),
         identity: plan.candidate.identity.clone(),
         command: plan.candidate.command.clone(),
     });
@@ -77,17 +78,9 @@ pub fn run(plan: Config) -> anyhow::Result<ExitAction> {
     let contain = guardian.containment().to_string();
     if plan.looks_once() {
         report::look_once();
-        tracing::debug!(
-            contain,
-            "competes for {}, containment {contain}",
-            store.name()
-        );
+        tracing::debug!(contain, "competes for {lock}, containment {contain}");
     } else {
-        tracing::info!(
-            contain,
-            "competes for {}, containment {contain}",
-            store.name()
-        );
+        tracing::info!(contain, "competes for {lock}, containment {contain}");
     }
     #[cfg_attr(not(feature = "http"), expect(unused_mut, reason = "nobody is added"))]
     let mut observers = Observers::new(&plan, &store, guardian, report::notice);
@@ -201,9 +194,8 @@ fn server(
     let control = guardian
         .view()
         .context("--listen: /leader could never say yes")?;
-    let lease = store.info().lease;
-    let shared_status =
-        serve::SharedStatus::new(store.name(), lease, control, guardian.health_check());
+    let StoreInfo { name, lease, .. } = store.info();
+    let shared_status = serve::SharedStatus::new(&name, lease, control, guardian.health_check());
     serve::Server::start(listener, shared_status).context("--listen: cannot start the server")
 }
 
@@ -221,7 +213,7 @@ async fn campaign(
     observers.write("standby");
     let cordon = observers.follow_events(plan, &mut signals).await;
     let tenure = Tenure::new(rules(plan, &*store), Instant::now()).cordoned_by(cordon);
-    let lock = store.name().to_owned();
+    let lock = store.info().name;
     let mut ending = drive(tenure, store, &mut workload, &mut signals, &mut observers).await;
     observers.stops();
     #[cfg(feature = "http")]
@@ -382,9 +374,7 @@ fn open_shared(plan: &Config, path: &Path) -> anyhow::Result<Arc<dyn LeaseStore>
     }
     lease::mount::of(path).warn_about(path);
     let memory = match SharedBytes::new() {
-        Ok(memory) => Some(shared_file::prepare_release(Arc::new(ReleaseMemory(
-            memory,
-        )))),
+        Ok(memory) => Some(shared_file::prepare_release(Arc::new(memory))),
         Err(why) => {
             tracing::warn!(
                 "the guardian cannot be told what to release ({why}): should we die, the lease runs out"
@@ -405,17 +395,4 @@ fn open_shared(plan: &Config, path: &Path) -> anyhow::Result<Arc<dyn LeaseStore>
     } else {
         Arc::new(SharedFile::open(config)?)
     })
-}
-
-/// Memory that the guardian, which is forked later, has too.
-struct ReleaseMemory(SharedBytes);
-
-impl SharedMemory for ReleaseMemory {
-    fn put(&self, bytes: &[u8]) {
-        self.0.put(bytes);
-    }
-
-    fn take(&self) -> Option<Vec<u8>> {
-        self.0.take()
-    }
 }

@@ -20,9 +20,11 @@ use super::error::ServiceError;
 use super::service_clock::ServiceClock;
 use super::shared_key::SharedKey;
 #[cfg(feature = "entra")]
-use super::token_cache::{Bearer, SharedToken};
+use super::token_cache::Bearer;
 use super::transport::Client;
 use crate::clock::Instant;
+#[cfg(feature = "entra")]
+use crate::util::SharedMemory;
 
 /// A service of a storage account and the credential for it. `Debug` shows no secret.
 #[derive(Clone)]
@@ -159,7 +161,7 @@ impl Account {
     #[must_use]
     pub fn with_shared_token(
         mut self,
-        make: impl FnOnce() -> Option<Arc<dyn SharedToken>>,
+        make: impl FnOnce() -> Option<Arc<dyn SharedMemory>>,
     ) -> Account {
         if let Credential::Token(tokens) = &self.credential
             && let Some(shared_token) = make()

@@ -42,8 +42,6 @@ pub(crate) use service_bus::ServiceBus;
 #[cfg(feature = "service-bus")]
 pub use service_bus::ServiceBusOptions;
 pub use timeout::before;
-#[cfg(feature = "entra")]
-pub use token_cache::SharedToken;
 #[cfg(all(feature = "service-bus", feature = "entra"))]
 pub(crate) use token_cache::TokenCache;
 

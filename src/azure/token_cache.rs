@@ -25,6 +25,7 @@ use super::timeout::before;
 use super::transport::Client;
 use crate::clock::Instant;
 use crate::core::Failure;
+use crate::util::SharedMemory;
 
 /// How long a request waits for the first token; less than it may take itself.
 const WAIT: Duration = Duration::from_secs(4);
@@ -80,16 +81,6 @@ pub(super) trait Issuer: Send + Sync {
     fn in_another_process(&self, client: Arc<Client>) -> Arc<dyn Issuer>;
 }
 
-/// Where the present token is kept for the processes that were forked from this one. Not a file:
-/// memory that they share.
-pub trait SharedToken: Send + Sync {
-    /// Keeps these bytes instead of those before. What is too long is not kept, nor is what was
-    /// there before.
-    fn put(&self, bytes: &[u8]);
-    /// What is kept. Only while nobody puts.
-    fn take(&self) -> Option<Vec<u8>>;
-}
-
 #[derive(Clone)]
 struct Token {
     secret: Secret,
@@ -115,7 +106,7 @@ struct Shared {
     changed: Notify,
     /// The time to ask next is another one, or has come while tokio's timers stood still.
     look: Notify,
-    shared_token: Option<Arc<dyn SharedToken>>,
+    shared_token: Option<Arc<dyn SharedMemory>>,
 }
 
 /// See the module's text.
@@ -129,7 +120,7 @@ impl TokenCache {
     /// Nothing is asked for before the first request.
     pub(super) fn new(
         issuer: Arc<dyn Issuer>,
-        shared_token: Option<Arc<dyn SharedToken>>,
+        shared_token: Option<Arc<dyn SharedMemory>>,
     ) -> TokenCache {
         TokenCache {
             issuer,
@@ -144,7 +135,7 @@ impl TokenCache {
     }
 
     /// The same, with a vault for the processes that will be forked.
-    pub(super) fn with_shared_token(&self, shared_token: Arc<dyn SharedToken>) -> TokenCache {
+    pub(super) fn with_shared_token(&self, shared_token: Arc<dyn SharedMemory>) -> TokenCache {
         TokenCache::new(Arc::clone(&self.issuer), Some(shared_token))
     }
 

@@ -82,7 +82,7 @@ impl Observers {
                     identity: plan.candidate.identity.clone(),
                     host: plan.candidate.host.clone(),
                     pid: plan.candidate.pid,
-                    lock: store.name().to_owned(),
+                    lock: store.info().name,
                 },
             ),
         }
@@ -91,7 +91,7 @@ impl Observers {
     pub(crate) fn write(&mut self, state: &str) {
         self.status.enter(state);
         // With slots it is another one in every tenure.
-        self.store.name().clone_into(&mut self.status.lock);
+        self.status.lock = self.store.info().name;
         if let Some(file) = &self.file {
             file.write(&self.status);
         }
@@ -193,7 +193,7 @@ impl Observer for Observers {
         if let Some(service_manager) = &self.service_manager {
             service_manager.notice(now, notice);
         }
-        self.events.notice(now, notice, self.store.name());
+        self.events.notice(now, notice, &self.store.info().name);
         let state = match notice {
             Notice::StandingBy(sight) => {
                 self.status.holder.clone_from(&sight.holder);

@@ -77,7 +77,7 @@ impl Blob {
         })
     }
 
-    /// See [`LeaseStore::record`](crate::lease::LeaseStore::record).
+    /// See [`LeaseStore::update_record`](crate::lease::LeaseStore::update_record).
     pub(super) async fn write_outcome(
         &self,
         outcome: &Outcome,

@@ -44,7 +44,7 @@ impl Duty {
         lock(&self.clock)
     }
 
-    /// See [`LeaseStore::period`](crate::lease::LeaseStore::period).
+    /// See [`StoreInfo::period`](crate::lease::StoreInfo::period).
     pub(super) fn period(&self) -> Option<String> {
         self.clock().slot_text(&self.task)
     }

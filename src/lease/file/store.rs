@@ -4,7 +4,6 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,10 +20,10 @@ use super::record::{self, Content};
 use super::waiter::{LockGuard, Waiter};
 use super::{lock, once_log};
 use crate::clock::Instant;
-use crate::core::{Failure, Grant, Outcome};
+use crate::core::{Failure, Grant};
 use crate::lease::once::TaskLog;
 use crate::lease::record::{Candidate, Record};
-use crate::lease::{LeaseStore, StoreInfo};
+use crate::lease::{LeaseStore, OrphanRelease, RecordUpdate, StoreInfo};
 
 /// How often an attempt goes over to a new file before it leaves that to the next attempt.
 const REPLACEMENTS: usize = 4;
@@ -134,14 +133,12 @@ impl Drop for File {
 
 #[async_trait]
 impl LeaseStore for File {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
     fn info(&self) -> StoreInfo {
         StoreInfo {
-            lease: None,
+            name: self.name.clone(),
+            period: self.place.duty.as_ref().and_then(|duty| duty.period()),
             wakes: true,
+            ..StoreInfo::default()
         }
     }
 
@@ -171,32 +168,28 @@ impl LeaseStore for File {
             .await
     }
 
-    async fn announce(&self, give_up_at: Instant) -> Result<(), Failure> {
-        self.blocking("announcing the drain", give_up_at, |place| place.announce())
-            .await
-    }
-
-    async fn record(&self, outcome: Outcome, give_up_at: Instant) -> Result<(), Failure> {
-        self.blocking("recording the result", give_up_at, move |place| {
-            place.record(&outcome)
+    async fn update_record(
+        &self,
+        update: RecordUpdate,
+        give_up_at: Instant,
+    ) -> Result<(), Failure> {
+        let what = update.doing();
+        self.blocking(what, give_up_at, move |place| match update {
+            RecordUpdate::Draining => place.announce(),
+            RecordUpdate::Outcome(outcome) => place.record(&outcome),
         })
         .await
-    }
-
-    fn period(&self) -> Option<String> {
-        self.place.duty.as_ref()?.period()
     }
 
     async fn until_free(&self) {
         self.place.waiter.until_free().await;
     }
 
-    fn descriptor(&self) -> io::Result<Option<OwnedFd>> {
-        Ok(Some(self.place.waiter.file().try_clone()?.into()))
-    }
-
-    fn release_info(&self) -> Option<Vec<u8>> {
-        None
+    fn orphan_release(&self) -> io::Result<OrphanRelease> {
+        Ok(OrphanRelease {
+            descriptor: Some(self.place.waiter.file().try_clone()?.into()),
+            release_info: None,
+        })
     }
 }
 

@@ -15,10 +15,10 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use tempfile::TempDir;
 use trafficcop::clock::Instant;
 use trafficcop::core::{Failure, Grant, HolderInfo};
-use trafficcop::lease::LeaseStore;
 use trafficcop::lease::once::Task;
 use trafficcop::lease::record::Candidate;
 use trafficcop::lease::shared_file::{Config, SharedFile};
+use trafficcop::lease::{LeaseStore, RecordUpdate};
 
 use crate::support::await_for;
 
