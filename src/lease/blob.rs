@@ -38,7 +38,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use self::client::{BlobApi, LeaseState};
-use super::once::{Task, TaskClock};
+use super::once::OnceTask;
 use super::record::{Candidate, Record};
 use super::{LeaseStore, OrphanRelease, RecordUpdate, StoreInfo};
 use crate::azure::{Account, Operation, ServiceClock, ServiceError};
@@ -87,7 +87,7 @@ pub struct Blob {
     clock: Arc<ServiceClock>,
     seconds: i32,
     config: Config,
-    task: Option<Task>,
+    task: Option<OnceTask>,
     state: Mutex<State>,
     /// Announcements and results are written one after the other.
     writing: tokio::sync::Mutex<()>,
@@ -108,8 +108,6 @@ struct State {
     floor: u64,
     /// What has succeeded before, as a set of `1 << Operation`.
     proven: u16,
-    /// What we know of the time for our task.
-    clock: TaskClock,
 }
 
 /// The lease we have, and what stands in the blob.
@@ -360,10 +358,9 @@ fn is_taken(trouble: &ServiceError) -> bool {
 #[async_trait]
 impl LeaseStore for Blob {
     fn info(&self) -> StoreInfo {
-        let task = self.task.as_ref();
         StoreInfo {
             name: self.name.clone(),
-            period: task.and_then(|task| self.state().clock.slot_text(task)),
+            period: self.task.as_ref().and_then(OnceTask::period),
             lease: Some(self.config.lease),
             ..StoreInfo::default()
         }

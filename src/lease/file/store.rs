@@ -14,14 +14,13 @@ use nix::errno::Errno;
 
 use super::blocking::{Lane, Stalled};
 use super::errors::{errno_of, is_errno, is_passing, lost, transient};
-use super::once::Duty;
 use super::open::{self, Config, OpenError};
 use super::record::{self, Content};
 use super::waiter::{LockGuard, Waiter};
 use super::{lock, once_log};
 use crate::clock::Instant;
 use crate::core::{Failure, Grant};
-use crate::lease::once::TaskLog;
+use crate::lease::once::{OnceTask, Task, TaskLog};
 use crate::lease::record::{Candidate, Record};
 use crate::lease::{LeaseStore, OrphanRelease, RecordUpdate, StoreInfo};
 
@@ -50,7 +49,7 @@ pub(super) struct LockFile {
     pub(super) candidate: Candidate,
     pub(super) waiter: Arc<Waiter>,
     /// The task that is to be done once.
-    pub(super) duty: Option<Arc<Duty>>,
+    pub(super) task: Option<Arc<OnceTask>>,
 }
 
 /// An attempt that succeeded; dropped, it is undone.
@@ -83,7 +82,7 @@ impl File {
                 create: config.create,
                 candidate: config.candidate,
                 waiter: Arc::new(Waiter::new(file)),
-                duty: None,
+                task: None,
             },
         })
     }
@@ -100,11 +99,14 @@ impl File {
 
     /// Whether this attempt, once asked for, may be made in the caller's thread.
     fn begins_in_place(&self) -> bool {
-        self.in_place.swap(false, Ordering::Relaxed) && self.place.duty.is_none()
+        self.in_place.swap(false, Ordering::Relaxed) && self.place.task.is_none()
     }
 
-    pub(super) fn set_duty(&mut self, duty: Duty) {
-        self.place.duty = Some(Arc::new(duty));
+    /// Has this store keep the result of `task`, and grant control only while it is to be done.
+    #[must_use]
+    pub fn with_task(mut self, task: Task) -> File {
+        self.place.task = Some(Arc::new(OnceTask::new(task)));
+        self
     }
 
     /// Runs a step of `place` in the lane.
@@ -136,7 +138,7 @@ impl LeaseStore for File {
     fn info(&self) -> StoreInfo {
         StoreInfo {
             name: self.name.clone(),
-            period: self.place.duty.as_ref().and_then(|duty| duty.period()),
+            period: self.place.task.as_ref().and_then(|task| task.period()),
             wakes: true,
             ..StoreInfo::default()
         }
@@ -320,7 +322,7 @@ impl LockFile {
                 denied: false,
             });
         }
-        let failed = self.begin_duty(file, &record.once)?;
+        let failed = self.begin_task(file, &record.once)?;
         self.waiter.set_record(record);
         Ok((token, failed))
     }

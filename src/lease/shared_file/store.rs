@@ -16,6 +16,7 @@ use crate::clock::Instant;
 use crate::core::{Failure, Grant};
 use crate::lease::file::blocking::{Lane, Stalled};
 use crate::lease::file::errors::transient;
+use crate::lease::once::OnceTask;
 use crate::lease::{LeaseStore, OrphanRelease, RecordUpdate, StoreInfo};
 
 /// How long a step that hangs is waited for before a release.
@@ -68,7 +69,7 @@ impl LeaseStore for SharedFile {
     fn info(&self) -> StoreInfo {
         StoreInfo {
             name: self.name.clone(),
-            period: self.chain.clock.as_ref().and_then(|clock| clock.period()),
+            period: self.chain.task.as_ref().and_then(OnceTask::period),
             lease: Some(self.chain.lease),
             ..StoreInfo::default()
         }
