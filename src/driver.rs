@@ -16,7 +16,7 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use crate::clock::Instant;
 use crate::core::{Action, Cause, Ending, Event, Exit, Failure, Grant, Notice, State, Tenure};
 use crate::guardian::WorkloadEvent;
-use crate::lease::LeaseStore;
+use crate::lease::{LeaseStore, RecordUpdate};
 use crate::signals::{SignalEvent, Signals};
 
 /// The longest sleep between two looks at the clock. Tokio's timers stand still while the machine
@@ -154,6 +154,7 @@ pub async fn drive(
     signals: &mut Signals,
     observer: &mut dyn Observer,
 ) -> Ending {
+    let wakes = store.info().wakes;
     let mut driver = Driver {
         tenure,
         store,
@@ -171,7 +172,7 @@ pub async fn drive(
         }
         // A lock that wakes its waiters is only waited for while the core would take it: who is
         // handed a lock and does not want it yet keeps everybody else out.
-        let listening = driver.store.info().wakes && driver.tenure.listens() && !driver.acquiring;
+        let listening = wakes && driver.tenure.listens() && !driver.acquiring;
         let until_free = {
             let store = Arc::clone(&driver.store);
             async move { store.until_free().await }
@@ -340,7 +341,7 @@ impl Driver<'_> {
                     token,
                 } => {
                     // Told first: what comes of the start is told after it.
-                    let slot = self.store.slot();
+                    let slot = self.store.info().slot;
                     self.observe(Observation::Starts { kill_at, slot });
                     self.workload.start(Start {
                         term_at,
@@ -370,7 +371,8 @@ impl Driver<'_> {
                     let store = Arc::clone(&self.store);
                     let give_up_at = now + ANNOUNCE;
                     self.calls.push(Box::pin(async move {
-                        Answer::Announced(store.announce(give_up_at).await)
+                        let update = RecordUpdate::Draining;
+                        Answer::Announced(store.update_record(update, give_up_at).await)
                     }));
                 }
                 Action::Record {
@@ -379,7 +381,8 @@ impl Driver<'_> {
                 } => {
                     let store = Arc::clone(&self.store);
                     self.calls.push(Box::pin(async move {
-                        Answer::Recorded(store.record(outcome, give_up_at).await)
+                        let update = RecordUpdate::Outcome(outcome);
+                        Answer::Recorded(store.update_record(update, give_up_at).await)
                     }));
                 }
                 Action::Release { give_up_at } => {
@@ -399,7 +402,8 @@ impl Driver<'_> {
                 Action::StandBy => self.workload.stand_by(),
                 Action::TenureOver { cause } => self.workload.tenure_over(&cause),
                 Action::Notify(notice) => {
-                    let (notice, lock) = (&notice, self.store.name());
+                    let lock = self.store.info().name;
+                    let (notice, lock) = (&notice, lock.as_str());
                     self.observer
                         .observe(now, &Observation::Notice { notice, lock });
                 }

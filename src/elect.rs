@@ -85,10 +85,11 @@ impl ReaderLines {
             return;
         }
         self.named = now;
+        let info = self.store.info();
         let here = Here {
             identity: self.identity.clone(),
-            lock: self.store.name().to_owned(),
-            slot: self.store.slot(),
+            lock: info.name,
+            slot: info.slot,
             control: self.control.clone(),
         };
         self.voice
@@ -310,8 +311,9 @@ pub fn elect(mut plan: Config, telling: &Telling) -> anyhow::Result<ExitAction> 
             return Ok(leave);
         }
     };
-    plan.refuse_our_own(store.name())?;
-    if !lines::fits(store.name()) {
+    let lock = store.info().name;
+    plan.refuse_our_own(&lock)?;
+    if !lines::fits(&lock) {
         let why = "the lock's name is too long for lines that go through a pipe as a whole: take a shorter one";
         return Err(UsageError::new(why).into());
     }
@@ -334,11 +336,11 @@ pub fn elect(mut plan: Config, telling: &Telling) -> anyhow::Result<ExitAction> 
     .map_err(no_guardian)?;
     drop(theirs);
     report::context(report::Context {
-        lock: store.name().to_owned(),
+        lock: lock.clone(),
         identity: plan.candidate.identity.clone(),
         command: CHILD.into(),
     });
-    tracing::info!("competes for {}", store.name());
+    tracing::info!("competes for {lock}");
     let control = guardian.control_file().map(Path::to_owned);
     let _link = link(telling, control.as_deref())?;
     let log = ReaderLog(report::LogObserver::new(plan.looks_once(), plan.slots));
@@ -392,7 +394,7 @@ async fn campaign(
     rules.poll = plan.rules.poll;
     let cordon = told.observers.follow_events(plan, &mut signals).await;
     let tenure = Tenure::new(rules, Instant::now()).cordoned_by(cordon);
-    let lock = store.name().to_owned();
+    let lock = store.info().name;
     let mut ending = drive(tenure, store, &mut reader, &mut signals, &mut told).await;
     told.observers.tell(Observation::Stops);
     name_the_lock(&mut ending, &lock);

@@ -27,7 +27,7 @@ use crate::hooks::HookConfig;
 use crate::host;
 use crate::lease::shared_file::{self, SharedFile};
 use crate::lease::slots::{self, Slots};
-use crate::lease::{self, LeaseStore, SharedMemory, blob, file};
+use crate::lease::{self, LeaseStore, StoreInfo, blob, file};
 use crate::report;
 use crate::runtime::runtime;
 use crate::serve;
@@ -58,9 +58,10 @@ pub fn run(plan: Config) -> anyhow::Result<ExitAction> {
             return Ok(leave);
         }
     };
-    plan.refuse_our_own(store.name())?;
+    let lock = store.info().name;
+    plan.refuse_our_own(&lock)?;
     report::context(report::Context {
-        lock: store.name().to_owned(),
+        lock: lock.clone(),
         identity: plan.candidate.identity.clone(),
         command: plan.candidate.command.clone(),
     });
@@ -73,17 +74,9 @@ pub fn run(plan: Config) -> anyhow::Result<ExitAction> {
     let guardian = &guardians.first;
     let contain = guardian.containment().to_string();
     if plan.looks_once() {
-        tracing::debug!(
-            contain,
-            "competes for {}, containment {contain}",
-            store.name()
-        );
+        tracing::debug!(contain, "competes for {lock}, containment {contain}");
     } else {
-        tracing::info!(
-            contain,
-            "competes for {}, containment {contain}",
-            store.name()
-        );
+        tracing::info!(contain, "competes for {lock}, containment {contain}");
     }
     let server = listener.map(|listener| server(listener, &*store, guardian));
     let server = server.transpose()?;
@@ -195,9 +188,8 @@ fn server(
     let control = guardian
         .view()
         .context("--listen: /leader could never say yes")?;
-    let lease = store.info().lease;
-    let shared_status =
-        serve::SharedStatus::new(store.name(), lease, control, guardian.health_check());
+    let StoreInfo { name, lease, .. } = store.info();
+    let shared_status = serve::SharedStatus::new(&name, lease, control, guardian.health_check());
     serve::Server::start(listener, shared_status).context("--listen: cannot start the server")
 }
 
@@ -215,7 +207,7 @@ async fn campaign(
     observers.tell(Observation::Begins);
     let cordon = observers.follow_events(plan, &mut signals).await;
     let tenure = Tenure::new(rules(plan, &*store), Instant::now()).cordoned_by(cordon);
-    let lock = store.name().to_owned();
+    let lock = store.info().name;
     let mut ending = drive(tenure, store, &mut workload, &mut signals, &mut observers).await;
     observers.tell(Observation::Stops);
     // What comes now is not worth a question.
@@ -375,9 +367,7 @@ fn open_shared(plan: &Config, path: &Path) -> anyhow::Result<Arc<dyn LeaseStore>
     }
     lease::mount::of(path).warn_about(path);
     let memory = match SharedBytes::new() {
-        Ok(memory) => Some(shared_file::prepare_release(Arc::new(ReleaseMemory(
-            memory,
-        )))),
+        Ok(memory) => Some(shared_file::prepare_release(Arc::new(memory))),
         Err(why) => {
             tracing::warn!(
                 "the guardian cannot be told what to release ({why}): should we die, the lease runs out"
@@ -398,17 +388,4 @@ fn open_shared(plan: &Config, path: &Path) -> anyhow::Result<Arc<dyn LeaseStore>
     } else {
         Arc::new(SharedFile::open(config)?)
     })
-}
-
-/// Memory that the guardian, which is forked later, has too.
-struct ReleaseMemory(SharedBytes);
-
-impl SharedMemory for ReleaseMemory {
-    fn put(&self, bytes: &[u8]) {
-        self.0.put(bytes);
-    }
-
-    fn take(&self) -> Option<Vec<u8>> {
-        self.0.take()
-    }
 }

@@ -17,9 +17,11 @@ use super::credential::{AuthOptions, Credential, trimmed};
 use super::error::ServiceError;
 use super::shared_key::{ServiceClock, SharedKey};
 #[cfg(feature = "entra")]
-use super::token_cache::{Bearer, SharedToken};
+use super::token_cache::Bearer;
 use super::transport::Client;
 use crate::clock::Instant;
+#[cfg(feature = "entra")]
+use crate::util::SharedMemory;
 
 /// A service of a storage account and the credential for it. `Debug` shows no secret.
 #[derive(Clone)]
@@ -155,7 +157,7 @@ impl Account {
     #[cfg(feature = "entra")]
     pub fn with_shared_token(
         mut self,
-        make: impl FnOnce() -> Option<Arc<dyn SharedToken>>,
+        make: impl FnOnce() -> Option<Arc<dyn SharedMemory>>,
     ) -> Account {
         if let Credential::Token(tokens) = &self.credential
             && let Some(shared_token) = make()

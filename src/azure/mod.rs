@@ -33,8 +33,6 @@ pub(crate) use names::addresses;
 pub(crate) use service_bus::ServiceBus;
 #[cfg(feature = "service-bus")]
 pub use service_bus::ServiceBusOptions;
-#[cfg(feature = "entra")]
-pub use token_cache::SharedToken;
 #[cfg(all(feature = "service-bus", feature = "entra"))]
 pub(crate) use token_cache::TokenCache;
 pub use transport::before;

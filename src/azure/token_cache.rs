@@ -19,7 +19,7 @@ use tokio::task::AbortHandle;
 use super::transport::{Client, before, header};
 use crate::clock::Instant;
 use crate::core::Failure;
-use crate::util::lock;
+use crate::util::{SharedMemory, lock};
 
 // How long a request waits for the first token: less than it may take itself (5 s), so that what
 // it says is why there is no token, and not that there was no answer in time.
@@ -77,16 +77,6 @@ pub(super) trait Issuer: Send + Sync {
     fn in_another_process(&self, client: Arc<Client>) -> Arc<dyn Issuer>;
 }
 
-/// Where the present token is kept for the processes that were forked from this one. Not a file:
-/// memory that they share.
-pub trait SharedToken: Send + Sync {
-    /// Keeps these bytes instead of those before. What is too long is not kept, nor is what was
-    /// there before.
-    fn put(&self, bytes: &[u8]);
-    /// What is kept. Only while nobody puts.
-    fn take(&self) -> Option<Vec<u8>>;
-}
-
 #[derive(Clone)]
 struct Token {
     secret: Secret,
@@ -112,7 +102,7 @@ struct Shared {
     changed: Notify,
     // The time to ask next is another one, or has come while tokio's timers stood still.
     look: Notify,
-    shared_token: Option<Arc<dyn SharedToken>>,
+    shared_token: Option<Arc<dyn SharedMemory>>,
 }
 
 /// A token, and the task that renews it.
@@ -129,7 +119,7 @@ impl TokenCache {
     /// Nothing is asked for before the first request.
     pub(super) fn new(
         issuer: Arc<dyn Issuer>,
-        shared_token: Option<Arc<dyn SharedToken>>,
+        shared_token: Option<Arc<dyn SharedMemory>>,
     ) -> TokenCache {
         TokenCache {
             issuer,
@@ -144,7 +134,7 @@ impl TokenCache {
     }
 
     /// The same, with memory that it shares with the processes that will be forked.
-    pub(super) fn with_shared_token(&self, shared_token: Arc<dyn SharedToken>) -> TokenCache {
+    pub(super) fn with_shared_token(&self, shared_token: Arc<dyn SharedMemory>) -> TokenCache {
         TokenCache::new(Arc::clone(&self.issuer), Some(shared_token))
     }
 

@@ -22,7 +22,7 @@ use crate::driver::drive;
 use crate::host::{self, Host};
 use crate::lease::record::Candidate;
 use crate::lease::shared_file::{self, SharedFile};
-use crate::lease::{LeaseStore, blob, file, mount};
+use crate::lease::{LeaseStore, StoreInfo, blob, file, mount};
 use crate::signals::Signals;
 
 /// The command line's defaults.
@@ -57,7 +57,7 @@ impl fmt::Debug for Builder {
             }
             LockPlace::File(config) => config.path.display().to_string(),
             LockPlace::SharedFile(config) => config.path.display().to_string(),
-            LockPlace::Store(store) => store.name().to_owned(),
+            LockPlace::Store(store) => store.info().name,
         };
         f.debug_struct("Builder")
             .field("lock", &lock)
@@ -176,10 +176,13 @@ impl Builder {
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| Error::NoRuntime)?;
         let (given, poll) = (self.budget, self.poll);
         let store = self.open()?;
-        let budget = budget(store.info().lease, given)?;
+        let StoreInfo {
+            name, lease, wakes, ..
+        } = store.info();
+        let budget = budget(lease, given)?;
         let rules = Rules {
             budget,
-            poll: (!store.info().wakes).then_some(poll),
+            poll: (!wakes).then_some(poll),
             wait: None,
             patience: PATIENCE,
             grace: budget.map_or(Duration::ZERO, |budget| budget.grace_on_loss),
@@ -191,7 +194,7 @@ impl Builder {
         };
         let (cordon, cordons) = mpsc::unbounded_channel();
         let shared = Shared::new(
-            store.name(),
+            &name,
             Control::StandingBy { holder: None },
             Instant::ZERO,
             Guards::told_by(cordon),
@@ -254,7 +257,7 @@ impl Builder {
                 Some(has) if asked.is_some_and(|asked| asked != has) => {
                     Err(Error::refused(format!(
                         "{}: its lease lasts {has:?}, not {lease:?}: divide that",
-                        store.name()
+                        store.info().name
                     )))
                 }
                 _ => Ok(store),

@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, munmap};
 
+use crate::util::SharedMemory;
+
 /// Room for one of the two: a token of Entra ID with hundreds of groups in it.
 const ROOM: usize = 32 * 1024;
 
@@ -57,10 +59,12 @@ impl SharedBytes {
         // is a value of every atomic; all processes only use it as atomics.
         unsafe { self.0.as_ref() }
     }
+}
 
+impl SharedMemory for SharedBytes {
     /// Leaves these bytes instead of those before; nothing, where they are too many. One writer at
     /// a time.
-    pub fn put(&self, bytes: &[u8]) {
+    fn put(&self, bytes: &[u8]) {
         let layout = self.layout();
         let at = usize::from(layout.present.load(Ordering::Acquire) == 0);
         let bytes = if bytes.len() > ROOM { &[] } else { bytes };
@@ -72,8 +76,7 @@ impl SharedBytes {
     }
 
     /// What was left, if anything was. Only while nobody writes.
-    #[must_use]
-    pub fn take(&self) -> Option<Vec<u8>> {
+    fn take(&self) -> Option<Vec<u8>> {
         let layout = self.layout();
         let at = usize::from(layout.present.load(Ordering::Acquire) != 0);
         let length = layout.lengths[at].load(Ordering::Relaxed);

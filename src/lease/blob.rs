@@ -30,9 +30,7 @@ pub use probe::{Probe, Surroundings};
 pub use target::{Target, TargetError};
 
 use std::collections::BTreeMap;
-use std::future::pending;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -40,12 +38,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use self::client::{BlobApi, LeaseState};
-use super::once::{Task, TaskClock};
+use super::once::OnceTask;
 use super::record::{Candidate, Record};
-use super::{LeaseStore, StoreInfo};
+use super::{LeaseStore, OrphanRelease, RecordUpdate, StoreInfo};
 use crate::azure::{Account, Operation, ServiceClock, ServiceError};
 use crate::clock::Instant;
-use crate::core::{Failure, Grant, Outcome};
+use crate::core::{Failure, Grant};
 use crate::util::lock;
 
 /// What a blob store is made of.
@@ -89,7 +87,7 @@ pub struct Blob {
     clock: Arc<ServiceClock>,
     seconds: i32,
     config: Config,
-    task: Option<Task>,
+    task: Option<OnceTask>,
     state: Mutex<State>,
     /// Announcements and results are written one after the other.
     writing: tokio::sync::Mutex<()>,
@@ -110,8 +108,6 @@ struct State {
     floor: u64,
     /// What has succeeded before, as a set of `1 << Operation`.
     proven: u16,
-    /// What we know of the time for our task.
-    clock: TaskClock,
 }
 
 /// The lease we have, and what stands in the blob.
@@ -237,6 +233,35 @@ impl Blob {
         Ok(rest.map(|rest| asked + rest))
     }
 
+    /// Writes that the holder drains.
+    async fn announce(&self, give_up_at: Instant) -> Result<(), Failure> {
+        let _alone = self.writing.lock().await;
+        let Some(mut held) = self.state().held.clone() else {
+            return Ok(());
+        };
+        held.record.draining = true;
+        let unanswered = self.begin_to_write();
+        // Nobody else can write while we have the lease, so what we know still stands there. On
+        // condition all the same: what is delayed on its way must not undo what we wrote later.
+        let metadata = metadata::write(&held.others, &held.record);
+        let etag = held.etag.as_deref();
+        let written = self
+            .client
+            .set_metadata(&held.id, etag, &metadata, give_up_at);
+        match written.await {
+            Ok(etag) => {
+                held.etag = etag;
+                held.unanswered = false;
+                self.replace_held(held);
+                Ok(())
+            }
+            Err(trouble) => {
+                self.not_written(&trouble, unanswered);
+                Err(trouble.doubt(Operation::Record))
+            }
+        }
+    }
+
     /// Releases the lease, again and again until it is said or the time is up.
     async fn release_until(
         client: &BlobApi,
@@ -332,14 +357,12 @@ fn is_taken(trouble: &ServiceError) -> bool {
 
 #[async_trait]
 impl LeaseStore for Blob {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
     fn info(&self) -> StoreInfo {
         StoreInfo {
+            name: self.name.clone(),
+            period: self.task.as_ref().and_then(OnceTask::period),
             lease: Some(self.config.lease),
-            wakes: false,
+            ..StoreInfo::default()
         }
     }
 
@@ -416,60 +439,32 @@ impl LeaseStore for Blob {
         }
     }
 
-    async fn announce(&self, give_up_at: Instant) -> Result<(), Failure> {
-        let _alone = self.writing.lock().await;
-        let Some(mut held) = self.state().held.clone() else {
-            return Ok(());
-        };
-        held.record.draining = true;
-        let unanswered = self.begin_to_write();
-        // Nobody else can write while we have the lease, so what we know still stands there. On
-        // condition all the same: what is delayed on its way must not undo what we wrote later.
-        let metadata = metadata::write(&held.others, &held.record);
-        let etag = held.etag.as_deref();
-        let written = self
-            .client
-            .set_metadata(&held.id, etag, &metadata, give_up_at);
-        match written.await {
-            Ok(etag) => {
-                held.etag = etag;
-                held.unanswered = false;
-                self.replace_held(held);
-                Ok(())
-            }
-            Err(trouble) => {
-                self.not_written(&trouble, unanswered);
-                Err(trouble.doubt(Operation::Record))
-            }
+    async fn update_record(
+        &self,
+        update: RecordUpdate,
+        give_up_at: Instant,
+    ) -> Result<(), Failure> {
+        match update {
+            RecordUpdate::Draining => self.announce(give_up_at).await,
+            RecordUpdate::Outcome(outcome) => self.write_outcome(&outcome, give_up_at).await,
         }
     }
 
-    async fn record(&self, outcome: Outcome, give_up_at: Instant) -> Result<(), Failure> {
-        self.write_outcome(&outcome, give_up_at).await
-    }
-
-    fn period(&self) -> Option<String> {
-        self.state().clock.slot_text(self.task.as_ref()?)
-    }
-
-    async fn until_free(&self) {
-        pending().await
-    }
-
-    fn descriptor(&self) -> io::Result<Option<OwnedFd>> {
-        Ok(None)
-    }
-
-    fn release_info(&self) -> Option<Vec<u8>> {
-        let lease = self.state().held.as_ref()?.id.clone();
-        let release_info = orphan_release::ReleaseInfo {
-            blob: self.name.clone(),
-            lease,
-            clock: self.clock.ahead(),
-        };
-        // A name can be longer than a will, once encoded; then the lease runs out by itself.
-        serde_json::to_vec(&release_info)
+    fn orphan_release(&self) -> io::Result<OrphanRelease> {
+        let lease = self.state().held.as_ref().map(|held| held.id.clone());
+        let release_info = lease.and_then(|lease| {
+            serde_json::to_vec(&orphan_release::ReleaseInfo {
+                blob: self.name.clone(),
+                lease,
+                clock: self.clock.ahead(),
+            })
             .ok()
-            .filter(|release_info| release_info.len() <= 2048)
+        });
+        Ok(OrphanRelease {
+            descriptor: None,
+            // A name can be longer than the guardian has room for, once encoded; then the lease runs
+            // out by itself.
+            release_info: release_info.filter(|info| info.len() <= 2048),
+        })
     }
 }

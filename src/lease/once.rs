@@ -7,14 +7,17 @@
 //! ([`TaskLog::forget`]). Pure: what time it is comes in as the seconds of the store's own clock.
 //! It must never take a result for another's: of another key, or of another slot of time.
 
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
+use super::record::{Record, wall_clock};
 use crate::clock::Instant;
 use crate::core::{Outcome, TaskResult};
+use crate::util::lock;
 
 /// The most keys of which a result is kept. Of more, the one whose last run is longest ago is
 /// forgotten.
@@ -248,16 +251,6 @@ impl TaskLog {
     }
 }
 
-/// Says whose results had to make room: such a task can be run again.
-pub(super) fn tell_forgotten(keys: &[String]) {
-    for key in keys {
-        tracing::warn!(
-            key,
-            "the result of --once-key {key} is forgotten to make room: run again, that task would be done again"
-        );
-    }
-}
-
 fn is_of(entry: &Entry, task: &Task) -> bool {
     entry.key == task.key && entry.slots == task.per.is_some()
 }
@@ -269,10 +262,15 @@ fn age(entry: &Entry) -> u64 {
     over.max(tries)
 }
 
-/// What an instance remembers of its task: in which slot it came, and for which it runs. The only
-/// clock in here is the store's own, as far as the store has told it.
-#[derive(Clone, Debug, Default)]
-pub(super) struct TaskClock {
+/// The task of one instance, and what it remembers of it: in which slot it came, and for which it runs.
+/// The only clock in here is the store's own, as far as the store has told it.
+pub(super) struct OnceTask {
+    task: Task,
+    clock: Mutex<TaskClock>,
+}
+
+#[derive(Default)]
+struct TaskClock {
     /// What the store's clock said first, in the slot we came for.
     came: Option<u64>,
     /// What it said last, and when that was.
@@ -282,57 +280,117 @@ pub(super) struct TaskClock {
 }
 
 impl TaskClock {
-    /// The store's clock said so at `at`.
-    pub(super) fn hear(&mut self, task: &Task, said: u64, at: Instant) {
-        self.came.get_or_insert(task.slot(said));
-        self.received = Some((said, at));
-    }
-
-    /// Whether we know at all what time it is there.
-    pub(super) fn has_heard(&self) -> bool {
-        self.received.is_some()
-    }
-
     /// The store's time.
     fn now(&self) -> u64 {
         self.received.map_or(0, |(said, at)| {
             said.saturating_add(Instant::now().since(at).as_secs())
         })
     }
+}
+
+impl OnceTask {
+    pub(super) fn new(task: Task) -> OnceTask {
+        OnceTask {
+            task,
+            clock: Mutex::default(),
+        }
+    }
+
+    fn clock(&self) -> MutexGuard<'_, TaskClock> {
+        lock(&self.clock)
+    }
+
+    /// Whether it is to be done once in each slot of time, so that the store's clock is needed.
+    pub(super) fn is_periodic(&self) -> bool {
+        self.task.per.is_some()
+    }
+
+    /// Whether the store's clock is needed, and has not been heard yet.
+    pub(super) fn lacks_the_time(&self) -> bool {
+        self.is_periodic() && self.clock().received.is_none()
+    }
+
+    /// The store's clock said so at `at`.
+    pub(super) fn hear(&self, said: u64, at: Instant) {
+        let mut clock = self.clock();
+        clock.came.get_or_insert(self.task.slot(said));
+        clock.received = Some((said, at));
+    }
 
     /// How the task ended, as far as it concerns us. Nothing can be said of slots before the
     /// store's clock was received.
-    pub(super) fn verdict(&self, task: &Task, task_log: &TaskLog) -> Option<TaskResult> {
-        if task.per.is_some() && self.received.is_none() {
+    pub(super) fn verdict(&self, task_log: &TaskLog) -> Option<TaskResult> {
+        if self.lacks_the_time() {
             return None;
         }
-        task_log.verdict(task, self.came.unwrap_or(0), self.now())
+        let clock = self.clock();
+        task_log.verdict(&self.task, clock.came.unwrap_or(0), clock.now())
     }
 
     /// Decides, under the lease, which slot the run belongs to; how often it failed in it before.
-    pub(super) fn begin(&mut self, task: &Task, task_log: &TaskLog) -> u32 {
+    ///
+    /// # Errors
+    /// If its result, however it ends, would find no room: that is known before it is run.
+    pub(super) fn begin(
+        &self,
+        task_log: &TaskLog,
+        by: &str,
+        fits: impl Fn(&TaskLog) -> bool,
+    ) -> Result<u32, NoRoom> {
+        if !task_log.has_room(&self.task, by, fits) {
+            return Err(NoRoom);
+        }
+        let mut clock = self.clock();
         // Not one before we came: clocks of several front ends differ a little.
-        self.slot = task.slot(self.now()).max(self.came.unwrap_or(0));
-        task_log.failed(task, self.slot)
+        clock.slot = self.task.slot(clock.now()).max(clock.came.unwrap_or(0));
+        Ok(task_log.failed(&self.task, clock.slot))
     }
 
-    /// The slot of the present run.
-    pub(super) fn slot(&self) -> u64 {
-        self.slot
+    /// How often it had failed before in the present run's slot.
+    pub(super) fn failed(&self, task_log: &TaskLog) -> u32 {
+        task_log.failed(&self.task, self.clock().slot)
     }
 
     /// The beginning of the present run's slot, for people and commands.
-    pub(super) fn slot_text(&self, task: &Task) -> Option<String> {
-        task.per?;
-        Some(moment(self.slot))
+    pub(super) fn period(&self) -> Option<String> {
+        self.task.per?;
+        Some(moment(self.clock().slot))
     }
 
-    /// The present moment for the record: the store's if it told one.
-    pub(super) fn stamp(&self) -> String {
-        match self.received {
-            Some(_) => moment(self.now()),
-            None => super::record::wall_clock(),
+    /// Whether what the run with this token came to is written down.
+    pub(super) fn is_noted(&self, record: &Record) -> bool {
+        record.once.bears(&self.task, record.token)
+    }
+
+    /// Writes into what is to be the record what the run came to, and says what had to make room for it.
+    /// Not twice, if an attempt before this one succeeded without our hearing of it.
+    ///
+    /// # Errors
+    /// If there is no room.
+    pub(super) fn note(
+        &self,
+        record: &mut Record,
+        outcome: &Outcome,
+        by: &str,
+        fits: impl Fn(&TaskLog) -> bool,
+    ) -> Result<(), NoRoom> {
+        if self.is_noted(record) {
+            return Ok(());
         }
+        let (slot, at) = {
+            let clock = self.clock();
+            let told = clock.received.map(|_| moment(clock.now()));
+            (clock.slot, told.unwrap_or_else(wall_clock))
+        };
+        let task_log = &mut record.once;
+        task_log.note(&self.task, slot, outcome, record.token, by, &at);
+        for key in task_log.fit(&self.task, fits)? {
+            tracing::warn!(
+                key,
+                "the result of --once-key {key} is forgotten to make room: run again, that task would be done again"
+            );
+        }
+        Ok(())
     }
 }
 

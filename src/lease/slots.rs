@@ -11,9 +11,7 @@
 //! is given back. So a file with slots is polled, like a blob.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::future::pending;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -22,7 +20,7 @@ use async_trait::async_trait;
 
 use super::file::blocking::Lane;
 use super::mount::beside;
-use super::{LeaseStore, StoreInfo, blob, file, shared_file};
+use super::{LeaseStore, OrphanRelease, RecordUpdate, StoreInfo, blob, file, shared_file};
 use crate::clock::Instant;
 use crate::core::{Failure, Grant, HolderInfo};
 use crate::util::lock;
@@ -41,7 +39,7 @@ pub struct Slots {
     base: String,
     /// The name of each slot.
     names: Vec<String>,
-    terms: StoreInfo,
+    lease: Option<Duration>,
     /// How many slots one attempt looks at.
     looks: usize,
     open: Arc<Opener>,
@@ -144,15 +142,12 @@ impl Slots {
     pub fn over(count: u32, first: u32, store: Arc<dyn LeaseStore>, open: Arc<Opener>) -> Slots {
         assert!(first < count, "slot {first} of {count}");
         let suffix = format!(".{first}");
-        let base = store.name().strip_suffix(&suffix).unwrap_or(store.name());
-        let terms = StoreInfo {
-            wakes: false,
-            ..store.info()
-        };
+        let StoreInfo { name, lease, .. } = store.info();
+        let base = name.strip_suffix(&suffix).unwrap_or(&name);
         Slots {
             names: (0..count).map(|slot| format!("{base}.{slot}")).collect(),
             base: base.to_owned(),
-            terms,
+            lease,
             looks: LOOKS.min(count as usize),
             open,
             blocking: Lane::new(),
@@ -221,7 +216,7 @@ impl Slots {
         let name = &self.names[slot as usize];
         let store = opened
             .map_err(|_stalled| transient(format!("{name}: it could not be opened in time")))??;
-        if store.info().lease != self.terms.lease {
+        if store.info().lease != self.lease {
             return Err(Failure::Fatal {
                 why: format!("{name}: it lies on another kind of mount than the other slots"),
                 denied: false,
@@ -291,17 +286,15 @@ impl Slots {
 
 #[async_trait]
 impl LeaseStore for Slots {
-    fn name(&self) -> &str {
-        let held = self.state().held;
-        held.map_or(&self.base, |slot| &self.names[slot as usize])
-    }
-
-    fn slot(&self) -> u32 {
-        self.state().held.unwrap_or(0)
-    }
-
     fn info(&self) -> StoreInfo {
-        self.terms
+        let held = self.state().held;
+        let name = held.map_or(&self.base, |slot| &self.names[slot as usize]);
+        StoreInfo {
+            name: name.clone(),
+            slot: held.unwrap_or(0),
+            lease: self.lease,
+            ..StoreInfo::default()
+        }
     }
 
     async fn acquire(&self, give_up_at: Instant) -> Result<Grant, Failure> {
@@ -381,9 +374,13 @@ impl LeaseStore for Slots {
         replies.into_iter().collect()
     }
 
-    async fn announce(&self, give_up_at: Instant) -> Result<(), Failure> {
+    async fn update_record(
+        &self,
+        update: RecordUpdate,
+        give_up_at: Instant,
+    ) -> Result<(), Failure> {
         match self.held() {
-            Some(store) => store.announce(give_up_at).await,
+            Some(store) => store.update_record(update, give_up_at).await,
             None => Ok(()),
         }
     }
@@ -394,16 +391,12 @@ impl LeaseStore for Slots {
         futures::future::join_all(leave).await;
     }
 
-    async fn until_free(&self) {
-        pending().await
-    }
-
-    fn descriptor(&self) -> io::Result<Option<OwnedFd>> {
-        self.held().map_or(Ok(None), |held| held.descriptor())
-    }
-
-    fn release_info(&self) -> Option<Vec<u8>> {
-        self.held()?.release_info()
+    fn orphan_release(&self) -> io::Result<OrphanRelease> {
+        let held = self.held();
+        held.map_or_else(
+            || Ok(OrphanRelease::default()),
+            |held| held.orphan_release(),
+        )
     }
 }
 

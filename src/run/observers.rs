@@ -69,7 +69,7 @@ impl Observers {
             identity: candidate.identity.clone(),
             host: candidate.host.clone(),
             pid: candidate.pid,
-            lock: store.name().to_owned(),
+            lock: store.info().name,
         };
         let path = plan.event_log.clone();
         let event_log = path.map(|path| EventLog::begin(path, who, EventKind::Competing));
@@ -178,7 +178,7 @@ struct StatusObserver {
 impl StatusObserver {
     fn write(&mut self) {
         // With slots it is another one in every tenure.
-        self.store.name().clone_into(&mut self.status.lock);
+        self.status.lock = self.store.info().name;
         if let Some(file) = &self.file {
             file.write(&self.status);
         }

@@ -10,18 +10,8 @@
 
 use std::sync::Arc;
 
-use crate::azure::{Account, SharedToken};
+use crate::azure::Account;
 use crate::guardian::SharedBytes;
-
-impl SharedToken for SharedBytes {
-    fn put(&self, bytes: &[u8]) {
-        SharedBytes::put(self, bytes);
-    }
-
-    fn take(&self) -> Option<Vec<u8>> {
-        SharedBytes::take(self)
-    }
-}
 
 /// The account, with a token that the guardian will have too.
 pub(super) fn handed_on(account: Account) -> Account {

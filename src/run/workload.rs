@@ -17,7 +17,7 @@ use crate::core::Cause;
 use crate::driver::{Observation, Observer, Start, Workload};
 use crate::guardian::{self, GuardianHandle, SpawnRequest, StopAsked, WorkloadEvent};
 use crate::hooks::{Effect, HookConfig, HookNotice, HookSequencer, Role, Term};
-use crate::lease::LeaseStore;
+use crate::lease::{LeaseStore, StoreInfo};
 use crate::notify::{PRIVATE, VARIABLE};
 use crate::report;
 use crate::signals::{SignalEvent, Signals};
@@ -152,7 +152,8 @@ impl CommandWorkload {
                 } => self.parts.handle.drain(signal, end_of_grace),
                 Effect::Kill => self.parts.handle.kill(),
                 Effect::SetReleaseInfo => {
-                    let release_info = self.parts.store.release_info().unwrap_or_default();
+                    let orphan_release = self.parts.store.orphan_release().unwrap_or_default();
+                    let release_info = orphan_release.release_info.unwrap_or_default();
                     self.parts.handle.set_release_info(&release_info);
                 }
                 Effect::Tell(event) => self.inbox.push_back(event),
@@ -174,7 +175,7 @@ impl CommandWorkload {
                 program: parts.hook_programs.standby,
                 in_control: false,
                 env: pairs(&[
-                    ("TRAFFICCOP_LOCK", parts.store.name()),
+                    ("TRAFFICCOP_LOCK", &parts.store.info().name),
                     ("TRAFFICCOP_ROLE", "standby"),
                 ]),
                 // An outer trafficcop's would speak of another lock.
@@ -191,8 +192,8 @@ impl CommandWorkload {
             Role::OnAcquire | Role::Command => {
                 // Without what keeps the lock nothing is begun: it would run on beside the next holder
                 // once supervisor and guardian are gone.
-                let lock = match parts.store.descriptor() {
-                    Ok(lock) => lock,
+                let orphan_release = match parts.store.orphan_release() {
+                    Ok(orphan_release) => orphan_release,
                     Err(error) => {
                         let errno = error.raw_os_error().unwrap_or(libc::EIO);
                         return parts.handle.refuse(errno);
@@ -217,9 +218,9 @@ impl CommandWorkload {
                     } else {
                         libc::SIGTERM
                     },
-                    lock,
+                    lock: orphan_release.descriptor,
                     input: None,
-                    release_info: parts.store.release_info().unwrap_or_default(),
+                    release_info: orphan_release.release_info.unwrap_or_default(),
                 }
             }
         };
@@ -321,15 +322,17 @@ fn say(remark: HookNotice) {
 #[async_trait]
 impl Workload for CommandWorkload {
     fn start(&mut self, start: Start) {
-        let store = &self.parts.store;
+        let StoreInfo {
+            name, slot, period, ..
+        } = self.parts.store.info();
         self.tenure = vec![
             (TOKEN.into(), start.token.to_string().into()),
-            ("TRAFFICCOP_LOCK".into(), store.name().into()),
+            ("TRAFFICCOP_LOCK".into(), name.clone().into()),
             (HOLDER.into(), self.parts.identity.clone().into()),
-            (SLOT.into(), store.slot().to_string().into()),
+            (SLOT.into(), slot.to_string().into()),
         ];
         let task = self.parts.task.clone().map(|key| (TASK, key));
-        let period = store.period().map(|begin| (PERIOD, begin));
+        let period = period.map(|begin| (PERIOD, begin));
         let more = task.into_iter().chain(period);
         self.tenure
             .extend(more.map(|(name, value)| (name.into(), value.into())));

@@ -4,8 +4,6 @@
 //! whoever has it ([`MessageLease::decide`]), after the last process of the command is gone; until then it
 //! means "as it was". It must never settle anything twice, or a message whose lock is in doubt.
 
-use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -169,14 +167,11 @@ async fn turns_true(flag: &mut Option<watch::Receiver<bool>>) {
 
 #[async_trait]
 impl LeaseStore for MessageLease {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
     fn info(&self) -> StoreInfo {
         StoreInfo {
+            name: self.name.clone(),
             lease: Some(self.lock_time),
-            wakes: false,
+            ..StoreInfo::default()
         }
     }
 
@@ -231,23 +226,6 @@ impl LeaseStore for MessageLease {
             Err(Failure::Transient { why, .. }) => Err(Failure::Fatal { why, denied: false }),
             result => result,
         }
-    }
-
-    async fn announce(&self, _give_up_at: Instant) -> Result<(), Failure> {
-        Ok(())
-    }
-
-    async fn until_free(&self) {
-        std::future::pending().await
-    }
-
-    fn descriptor(&self) -> io::Result<Option<OwnedFd>> {
-        Ok(None)
-    }
-
-    /// The lock of a worker that died runs out by itself; its guardian has killed the command by then.
-    fn release_info(&self) -> Option<Vec<u8>> {
-        None
     }
 }
 

@@ -176,7 +176,7 @@ async fn a_token_that_the_service_refuses_is_replaced_whatever_time_it_has_left(
 #[derive(Default)]
 struct Chest(Mutex<Option<Vec<u8>>>);
 
-impl SharedToken for Chest {
+impl SharedMemory for Chest {
     fn put(&self, bytes: &[u8]) {
         *self.0.lock().expect("a box") = Some(bytes.to_vec());
     }

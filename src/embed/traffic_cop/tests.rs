@@ -1,7 +1,5 @@
 use std::collections::VecDeque;
 use std::future::pending;
-use std::io;
-use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::sync::Mutex;
 use std::task::{Context, Poll, Waker};
@@ -34,14 +32,11 @@ struct Scripted {
 
 #[async_trait]
 impl LeaseStore for Arc<Scripted> {
-    fn name(&self) -> &str {
-        "scripted"
-    }
-
     fn info(&self) -> StoreInfo {
         StoreInfo {
+            name: "scripted".to_owned(),
             lease: Some(LEASE),
-            wakes: false,
+            ..StoreInfo::default()
         }
     }
 
@@ -65,22 +60,6 @@ impl LeaseStore for Arc<Scripted> {
     async fn release(&self, _give_up_at: Instant) -> Result<(), Failure> {
         *self.released.lock().unwrap() += 1;
         Ok(())
-    }
-
-    async fn announce(&self, _give_up_at: Instant) -> Result<(), Failure> {
-        Ok(())
-    }
-
-    async fn until_free(&self) {
-        pending().await
-    }
-
-    fn descriptor(&self) -> io::Result<Option<OwnedFd>> {
-        Ok(None)
-    }
-
-    fn release_info(&self) -> Option<Vec<u8>> {
-        None
     }
 }
 

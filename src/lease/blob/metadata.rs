@@ -32,6 +32,20 @@ pub(super) struct Metadata {
     pub(super) others: BTreeMap<String, String>,
 }
 
+impl Metadata {
+    /// The results of tasks that are to be done once, as far as there are any that can be read.
+    pub(super) fn task_log(&self) -> &TaskLog {
+        static NOTHING: TaskLog = TaskLog::EMPTY;
+        let record = self.record.as_ref();
+        record.map_or(&NOTHING, |record| &record.once)
+    }
+
+    /// Whether there are results that cannot be read.
+    pub(super) fn has_unread_results(&self) -> bool {
+        self.others.keys().any(|key| is_once(key))
+    }
+}
+
 /// Reads the metadata; keys are compared without regard to case, as the service does.
 pub(super) fn read<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> Metadata {
     let mut metadata = Metadata::default();

@@ -10,7 +10,7 @@ use super::{Blob, Held, is_gone};
 use crate::azure::Operation;
 use crate::clock::Instant;
 use crate::core::{Failure, Outcome};
-use crate::lease::once::{NoRoom, Task, TaskLog, tell_forgotten};
+use crate::lease::once::{NoRoom, OnceTask, Task, TaskLog};
 
 /// How often a record is written anew in one attempt because something else was written meanwhile.
 const ROUNDS: usize = 4;
@@ -19,14 +19,14 @@ impl Blob {
     /// Has this store keep the result of `task`, and grant control only while it is to be done.
     #[must_use]
     pub fn with_task(mut self, task: Task) -> Blob {
-        self.task = Some(task);
+        self.task = Some(OnceTask::new(task));
         self
     }
 
     /// What the service's clock said in an answer that came just now.
     pub(super) fn hear(&self, date: Option<u64>) {
         if let (Some(task), Some(date)) = (&self.task, date) {
-            self.state().clock.hear(task, date, Instant::now());
+            task.hear(date, Instant::now());
         }
     }
 
@@ -35,10 +35,10 @@ impl Blob {
         let Some(task) = &self.task else {
             return Ok(());
         };
-        if metadata.others.keys().any(|key| metadata::is_once(key)) {
+        if metadata.has_unread_results() {
             return Err(self.fatal("the metadata trafficcop_once of", "cannot be read, so nobody knows what has been done: correct it, or remove it to have everything done anew"));
         }
-        let verdict = self.state().clock.verdict(task, task_log(metadata));
+        let verdict = task.verdict(metadata.task_log());
         verdict.map_or(Ok(()), |verdict| Err(Failure::AlreadyDone(verdict)))
     }
 
@@ -47,37 +47,27 @@ impl Blob {
         let Some(task) = &self.task else {
             return Ok(());
         };
-        let mut state = self.state();
-        if task.per.is_some() && !state.clock.has_heard() {
+        if task.lacks_the_time() {
             return Err(Failure::Transient {
                 why: "the service's answers lack a Date, so it is not known which slot it is"
                     .into(),
                 retry_after: None,
             });
         }
-        let task_log = &held.record.once;
-        state.clock.begin(task, task_log);
-        if task_log.has_room(task, &self.config.candidate.identity, |task_log| {
-            fits(held, task_log)
-        }) {
-            return Ok(());
-        }
-        Err(self.fatal(
-            "the metadata of",
-            "have no room left for the result of --once: remove some of the others",
-        ))
+        let by = &self.config.candidate.identity;
+        let fits = |task_log: &TaskLog| metadata::fits(&held.others, &held.record, task_log);
+        task.begin(&held.record.once, by, fits)
+            .map_err(|NoRoom| self.no_room())?;
+        Ok(())
     }
 
     /// How often the task had failed in the present run's slot before it.
     pub(super) fn failed(&self, held: &Held) -> u32 {
         let task = self.task.as_ref();
-        task.map_or(0, |task| {
-            let slot = self.state().clock.slot();
-            held.record.once.failed(task, slot)
-        })
+        task.map_or(0, |task| task.failed(&held.record.once))
     }
 
-    /// See [`LeaseStore::record`](crate::lease::LeaseStore::record).
+    /// See [`LeaseStore::update_record`](crate::lease::LeaseStore::update_record).
     pub(super) async fn write_outcome(
         &self,
         outcome: &Outcome,
@@ -92,7 +82,10 @@ impl Blob {
                 return Err(lost("there is no lease to record it under".to_owned()));
             };
             let mut next = held.clone();
-            self.note(task, &mut next, outcome)?;
+            let by = &self.config.candidate.identity;
+            let fits = |task_log: &TaskLog| metadata::fits(&held.others, &held.record, task_log);
+            task.note(&mut next.record, outcome, by, fits)
+                .map_err(|NoRoom| self.no_room())?;
             let metadata = metadata::write(&next.others, &next.record);
             let etag = held.etag.as_deref();
             let unanswered = self.begin_to_write();
@@ -122,13 +115,12 @@ impl Blob {
                 Err(trouble) if is_gone(&trouble) => return Err(lost(trouble.why())),
                 Err(trouble) => return Err(trouble.doubt(Operation::Look)),
             };
-            let there = task_log(&view.metadata).clone();
-            let done = there.bears(task, held.record.token);
             let mut known = held;
             known.etag = view.etag;
+            known.record.once = view.metadata.task_log().clone();
             known.others = view.metadata.others;
-            known.record.once = there;
             known.unanswered = false;
+            let done = task.is_noted(&known.record);
             self.replace_held(known);
             if done && unanswered {
                 return Ok(());
@@ -147,28 +139,6 @@ impl Blob {
         })
     }
 
-    /// Writes the outcome into what is to be the record, and says what had to make room for it.
-    fn note(&self, task: &Task, next: &mut Held, outcome: &Outcome) -> Result<(), Failure> {
-        let (slot, at) = {
-            let state = self.state();
-            (state.clock.slot(), state.clock.stamp())
-        };
-        let mut task_log = std::mem::take(&mut next.record.once);
-        let (token, by) = (next.record.token, &self.config.candidate.identity);
-        task_log.note(task, slot, outcome, token, by, &at);
-        match task_log.fit(task, |task_log| fits(next, task_log)) {
-            Ok(forgotten) => tell_forgotten(&forgotten),
-            Err(NoRoom) => {
-                return Err(self.fatal(
-                    "the metadata of",
-                    "have no room left for the result of --once: remove some of the others",
-                ));
-            }
-        }
-        next.record.once = task_log;
-        Ok(())
-    }
-
     /// What we know of the metadata has changed, unless the lease is another one by now.
     pub(super) fn replace_held(&self, known: Held) {
         let mut state = self.state();
@@ -178,24 +148,19 @@ impl Blob {
         }
     }
 
+    fn no_room(&self) -> Failure {
+        self.fatal(
+            "the metadata of",
+            "have no room left for the result of --once: remove some of the others",
+        )
+    }
+
     fn fatal(&self, what: &str, why: &str) -> Failure {
         Failure::Fatal {
             why: format!("{what} {} {why}", self.name),
             denied: false,
         }
     }
-}
-
-fn task_log(metadata: &Metadata) -> &TaskLog {
-    static NOTHING: TaskLog = TaskLog::EMPTY;
-    metadata
-        .record
-        .as_ref()
-        .map_or(&NOTHING, |record| &record.once)
-}
-
-fn fits(held: &Held, task_log: &TaskLog) -> bool {
-    metadata::fits(&held.others, &held.record, task_log)
 }
 
 fn lost(why: String) -> Failure {

@@ -9,64 +9,29 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::sync::{Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
 use super::errors::{lost, transient};
 use super::once_log::{self, Lookup};
-use super::store::{File, LockFile};
+use super::store::LockFile;
 use super::{open, record};
 use crate::clock::Instant;
 use crate::core::{Failure, Outcome};
-use crate::lease::once::{NoRoom, Task, TaskClock, TaskLog, tell_forgotten};
-use crate::util::lock;
+use crate::lease::once::{NoRoom, OnceTask, TaskLog};
 
 /// Whoever has the lock writes its record at once; a standby that looks in between waits for it.
 const MOMENT: Duration = Duration::from_millis(20);
 const MOMENTS: usize = 10;
 
-/// The task of one instance.
-pub(super) struct Duty {
-    task: Task,
-    clock: Mutex<TaskClock>,
-}
-
-impl Duty {
-    pub(super) fn new(task: Task) -> Duty {
-        Duty {
-            task,
-            clock: Mutex::default(),
-        }
-    }
-
-    fn clock(&self) -> MutexGuard<'_, TaskClock> {
-        lock(&self.clock)
-    }
-
-    /// See [`LeaseStore::period`](crate::lease::LeaseStore::period).
-    pub(super) fn period(&self) -> Option<String> {
-        self.clock().slot_text(&self.task)
-    }
-}
-
-impl File {
-    /// Has this store keep the result of `task`, and grant control only while it is to be done.
-    #[must_use]
-    pub fn with_task(mut self, task: Task) -> File {
-        self.set_duty(Duty::new(task));
-        self
-    }
-}
-
 impl LockFile {
     /// What there is to say when another has the lock.
     pub(super) fn held(&self, file: &fs::File) -> Failure {
         let held = Failure::Held(open::sight(file));
-        let Some(duty) = &self.duty else {
+        let Some(task) = &self.task else {
             return held;
         };
-        if duty.task.per.is_some() && !duty.clock().has_heard() {
+        if task.lacks_the_time() {
             for _ in 0..MOMENTS {
                 let whole = file.metadata().map_or(0, |found| found.len());
                 if whole >= record::WIDTH as u64 {
@@ -75,14 +40,14 @@ impl LockFile {
                 thread::sleep(MOMENT);
             }
             // Not everybody lets us write where another has a lock; then we learn it under our own.
-            if let Err(error) = self.ask_the_time(duty, file) {
+            if let Err(error) = self.ask_the_time(task, file) {
                 tracing::debug!(%error, "the file system's clock cannot be asked without the lock");
             }
         }
         let Ok(Lookup::Results { task_log, .. }) = once_log::read(file) else {
             return held;
         };
-        let verdict = duty.clock().verdict(&duty.task, &task_log);
+        let verdict = task.verdict(&task_log);
         verdict.map_or(held, Failure::AlreadyDone)
     }
 
@@ -91,7 +56,7 @@ impl LockFile {
     pub(super) fn results(&self, file: &fs::File) -> Result<TaskLog, Failure> {
         let found =
             once_log::read(file).map_err(|error| self.results_failure("reading", &error))?;
-        let Some(duty) = &self.duty else {
+        let Some(task) = &self.task else {
             return Ok(found.into_ledger());
         };
         if found == Lookup::Damaged {
@@ -105,11 +70,11 @@ impl LockFile {
         }
         let task_log = found.into_ledger();
         let whole = file.metadata().map_or(0, |found| found.len()) >= record::WIDTH as u64;
-        if duty.task.per.is_some() && whole {
-            self.ask_the_time(duty, file)
+        if task.is_periodic() && whole {
+            self.ask_the_time(task, file)
                 .map_err(|error| self.results_failure("asking the time by", &error))?;
         }
-        match duty.clock().verdict(&duty.task, &task_log) {
+        match task.verdict(&task_log) {
             Some(verdict) => Err(Failure::AlreadyDone(verdict)),
             None => Ok(task_log),
         }
@@ -117,22 +82,20 @@ impl LockFile {
 
     /// Under the lock, when the record was written: there is room for the result, and it is known
     /// which slot the run belongs to; how often it failed in it before.
-    pub(super) fn begin_duty(&self, file: &fs::File, task_log: &TaskLog) -> Result<u32, Failure> {
-        let Some(duty) = &self.duty else {
+    pub(super) fn begin_task(&self, file: &fs::File, task_log: &TaskLog) -> Result<u32, Failure> {
+        let Some(task) = &self.task else {
             return Ok(0);
         };
         let failed = |error| self.results_failure("making room for", &error);
         if once_log::read(file).map_err(failed)? == Lookup::Nothing {
             once_log::make_room(file, task_log).map_err(failed)?;
         }
-        if !task_log.has_room(&duty.task, &self.candidate.identity, once_log::fits) {
-            return Err(self.no_room());
-        }
-        if duty.task.per.is_some() && !duty.clock().has_heard() {
-            self.ask_the_time(duty, file)
+        if task.lacks_the_time() {
+            self.ask_the_time(task, file)
                 .map_err(|error| self.results_failure("asking the time by", &error))?;
         }
-        Ok(duty.clock().begin(&duty.task, task_log))
+        task.begin(task_log, &self.candidate.identity, once_log::fits)
+            .map_err(|NoRoom| self.no_room())
     }
 
     /// Writes down what the run came to.
@@ -140,7 +103,7 @@ impl LockFile {
         let Some((file, mut record)) = self.waiter.tenure() else {
             return Err(lost(&self.path, "its lock is not ours"));
         };
-        let Some(duty) = &self.duty else {
+        let Some(task) = &self.task else {
             return Err(Failure::Fatal {
                 why: format!("{}: there is no task to record", self.path.display()),
                 denied: false,
@@ -151,20 +114,13 @@ impl LockFile {
         if let Ok(Lookup::Results { task_log, .. }) = once_log::read(&file) {
             record.once = task_log;
         }
-        // Not twice, if an attempt before this one succeeded without our hearing of it.
-        if !record.once.bears(&duty.task, record.token) {
-            let (slot, at) = {
-                let clock = duty.clock();
-                (clock.slot(), clock.stamp())
-            };
-            let by = &self.candidate.identity;
-            let task_log = &mut record.once;
-            task_log.note(&duty.task, slot, outcome, record.token, by, &at);
-            match task_log.fit(&duty.task, once_log::fits) {
-                Ok(forgotten) => tell_forgotten(&forgotten),
-                Err(NoRoom) => return Err(self.no_room()),
-            }
-        }
+        task.note(
+            &mut record,
+            outcome,
+            &self.candidate.identity,
+            once_log::fits,
+        )
+        .map_err(|NoRoom| self.no_room())?;
         once_log::write(&file, &record.once).map_err(|error| {
             transient(format!(
                 "{}: writing the result: {error}",
@@ -178,7 +134,7 @@ impl LockFile {
     }
 
     /// Has the file system tell its time.
-    fn ask_the_time(&self, duty: &Duty, file: &fs::File) -> io::Result<()> {
+    fn ask_the_time(&self, task: &OnceTask, file: &fs::File) -> io::Result<()> {
         let found = file.metadata()?;
         if found.len() < record::WIDTH as u64 {
             return Err(io::Error::other("it has no record yet"));
@@ -186,7 +142,7 @@ impl LockFile {
         file.write_all_at(b"\n", record::WIDTH as u64 - 1)?;
         let asked = Instant::now();
         let said = u64::try_from(file.metadata()?.mtime()).unwrap_or(0);
-        duty.clock().hear(&duty.task, said, asked);
+        task.hear(said, asked);
         Ok(())
     }
 

@@ -4,7 +4,6 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,16 +14,15 @@ use nix::errno::Errno;
 
 use super::blocking::{Lane, Stalled};
 use super::errors::{errno_of, is_errno, is_passing, lost, transient};
-use super::once::Duty;
 use super::open::{self, Config, OpenError};
 use super::record::{self, Content};
 use super::waiter::{LockGuard, Waiter};
 use super::{lock, once_log};
 use crate::clock::Instant;
-use crate::core::{Failure, Grant, Outcome};
-use crate::lease::once::TaskLog;
+use crate::core::{Failure, Grant};
+use crate::lease::once::{OnceTask, Task, TaskLog};
 use crate::lease::record::{Candidate, Record};
-use crate::lease::{LeaseStore, StoreInfo};
+use crate::lease::{LeaseStore, OrphanRelease, RecordUpdate, StoreInfo};
 
 /// How often an attempt goes over to a new file before it leaves that to the next attempt.
 const REPLACEMENTS: usize = 4;
@@ -51,7 +49,7 @@ pub(super) struct LockFile {
     pub(super) candidate: Candidate,
     pub(super) waiter: Arc<Waiter>,
     /// The task that is to be done once.
-    pub(super) duty: Option<Arc<Duty>>,
+    pub(super) task: Option<Arc<OnceTask>>,
 }
 
 /// An attempt that succeeded; dropped, it is undone.
@@ -84,7 +82,7 @@ impl File {
                 create: config.create,
                 candidate: config.candidate,
                 waiter: Arc::new(Waiter::new(file)),
-                duty: None,
+                task: None,
             },
         })
     }
@@ -101,11 +99,14 @@ impl File {
 
     /// Whether this attempt, once asked for, may be made in the caller's thread.
     fn begins_in_place(&self) -> bool {
-        self.in_place.swap(false, Ordering::Relaxed) && self.place.duty.is_none()
+        self.in_place.swap(false, Ordering::Relaxed) && self.place.task.is_none()
     }
 
-    pub(super) fn set_duty(&mut self, duty: Duty) {
-        self.place.duty = Some(Arc::new(duty));
+    /// Has this store keep the result of `task`, and grant control only while it is to be done.
+    #[must_use]
+    pub fn with_task(mut self, task: Task) -> File {
+        self.place.task = Some(Arc::new(OnceTask::new(task)));
+        self
     }
 
     /// Runs a step of `place` in the lane.
@@ -134,14 +135,12 @@ impl Drop for File {
 
 #[async_trait]
 impl LeaseStore for File {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
     fn info(&self) -> StoreInfo {
         StoreInfo {
-            lease: None,
+            name: self.name.clone(),
+            period: self.place.task.as_ref().and_then(|task| task.period()),
             wakes: true,
+            ..StoreInfo::default()
         }
     }
 
@@ -171,32 +170,28 @@ impl LeaseStore for File {
             .await
     }
 
-    async fn announce(&self, give_up_at: Instant) -> Result<(), Failure> {
-        self.blocking("announcing the drain", give_up_at, |place| place.announce())
-            .await
-    }
-
-    async fn record(&self, outcome: Outcome, give_up_at: Instant) -> Result<(), Failure> {
-        self.blocking("recording the result", give_up_at, move |place| {
-            place.record(&outcome)
+    async fn update_record(
+        &self,
+        update: RecordUpdate,
+        give_up_at: Instant,
+    ) -> Result<(), Failure> {
+        let what = update.doing();
+        self.blocking(what, give_up_at, move |place| match update {
+            RecordUpdate::Draining => place.announce(),
+            RecordUpdate::Outcome(outcome) => place.record(&outcome),
         })
         .await
-    }
-
-    fn period(&self) -> Option<String> {
-        self.place.duty.as_ref()?.period()
     }
 
     async fn until_free(&self) {
         self.place.waiter.until_free().await;
     }
 
-    fn descriptor(&self) -> io::Result<Option<OwnedFd>> {
-        Ok(Some(self.place.waiter.file().try_clone()?.into()))
-    }
-
-    fn release_info(&self) -> Option<Vec<u8>> {
-        None
+    fn orphan_release(&self) -> io::Result<OrphanRelease> {
+        Ok(OrphanRelease {
+            descriptor: Some(self.place.waiter.file().try_clone()?.into()),
+            release_info: None,
+        })
     }
 }
 
@@ -327,7 +322,7 @@ impl LockFile {
                 denied: false,
             });
         }
-        let failed = self.begin_duty(file, &record.once)?;
+        let failed = self.begin_task(file, &record.once)?;
         self.waiter.set_record(record);
         Ok((token, failed))
     }

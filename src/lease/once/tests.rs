@@ -179,29 +179,26 @@ fn thirty_two_results_of_usual_length_find_room() {
 fn the_slot_of_a_run_is_decided_at_its_start_and_never_before_we_came() {
     let task = hourly("a");
     let at = Instant::now();
-    let mut clock = TaskClock::default();
-    assert_eq!(
-        clock.verdict(&task, &with(&task, NOW, 1)),
-        None,
-        "no errand"
-    );
-    clock.hear(&task, NOW, at);
-    assert!(clock.verdict(&task, &with(&task, NOW - 600, 1)).is_some());
-    clock.begin(&task, &TaskLog::default());
-    assert_eq!(clock.slot(), NOW - 600);
-    clock.hear(&task, NOW + HOUR, at);
+    let ours = OnceTask::new(task.clone());
+    let begin = || {
+        ours.begin(&TaskLog::default(), "b", |_| true)
+            .expect("room")
+    };
+    assert_eq!(ours.verdict(&with(&task, NOW, 1)), None, "no errand");
+    ours.hear(NOW, at);
+    assert!(ours.verdict(&with(&task, NOW - 600, 1)).is_some());
+    begin();
+    assert_eq!(ours.clock().slot, NOW - 600);
+    ours.hear(NOW + HOUR, at);
     assert!(
-        clock.verdict(&task, &with(&task, NOW - 600, 1)).is_some(),
+        ours.verdict(&with(&task, NOW - 600, 1)).is_some(),
         "it is ours still"
     );
-    clock.begin(&task, &TaskLog::default());
-    assert_eq!(clock.slot(), NOW - 600 + HOUR);
-    assert_eq!(
-        clock.slot_text(&task).as_deref(),
-        Some("2025-11-21T11:00:00Z")
-    );
-    clock.hear(&task, NOW - HOUR, at);
-    clock.begin(&task, &TaskLog::default());
-    assert_eq!(clock.slot(), NOW - 600);
-    assert_eq!(clock.slot_text(&super::tests::task("a")), None);
+    begin();
+    assert_eq!(ours.clock().slot, NOW - 600 + HOUR);
+    assert_eq!(ours.period().as_deref(), Some("2025-11-21T11:00:00Z"));
+    ours.hear(NOW - HOUR, at);
+    begin();
+    assert_eq!(ours.clock().slot, NOW - 600);
+    assert_eq!(OnceTask::new(super::tests::task("a")).period(), None);
 }

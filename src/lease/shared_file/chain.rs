@@ -16,7 +16,6 @@ use nix::errno::Errno;
 
 use super::Config;
 use super::look::{Carried, Look, sight};
-use super::once::Clock;
 use super::record::{State, VersionRecord};
 use super::refusal;
 use super::release;
@@ -28,6 +27,7 @@ use crate::core::observed::{Exists, Next, Version};
 use crate::core::{Failure, Observed, Outcome};
 use crate::lease::SharedMemory;
 use crate::lease::file::errors::{errno_of, is_passing, lost, transient};
+use crate::lease::once::OnceTask;
 use crate::lease::record::{Candidate, Record};
 use crate::util::lock;
 
@@ -42,7 +42,7 @@ pub(super) struct Chain {
     pub(super) share: Share,
     pub(super) candidate: Candidate,
     pub(super) lease: Duration,
-    pub(super) clock: Option<Clock>,
+    pub(super) task: Option<OnceTask>,
     writer: Writer,
     /// Where the guardian finds what to release.
     pub(super) memory: Option<Arc<dyn SharedMemory>>,
@@ -105,7 +105,7 @@ impl Chain {
             share,
             candidate: config.candidate,
             lease: config.lease,
-            clock: config.task.map(Clock::new),
+            task: config.task.map(OnceTask::new),
             memory: config.memory,
             runtime: config.runtime,
             ready: AtomicBool::new(false),

@@ -4,7 +4,6 @@
 //! drive where something else could be late.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,10 +13,11 @@ use super::Config;
 use super::chain::Chain;
 use super::{release, stamp};
 use crate::clock::Instant;
-use crate::core::{Failure, Grant, Outcome};
+use crate::core::{Failure, Grant};
 use crate::lease::file::blocking::{Lane, Stalled};
 use crate::lease::file::errors::transient;
-use crate::lease::{LeaseStore, StoreInfo};
+use crate::lease::once::OnceTask;
+use crate::lease::{LeaseStore, OrphanRelease, RecordUpdate, StoreInfo};
 
 /// How long a step that hangs is waited for before a release.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -66,14 +66,12 @@ impl SharedFile {
 
 #[async_trait]
 impl LeaseStore for SharedFile {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
     fn info(&self) -> StoreInfo {
         StoreInfo {
+            name: self.name.clone(),
+            period: self.chain.task.as_ref().and_then(OnceTask::period),
             lease: Some(self.chain.lease),
-            wakes: false,
+            ..StoreInfo::default()
         }
     }
 
@@ -116,22 +114,17 @@ impl LeaseStore for SharedFile {
         }
     }
 
-    async fn announce(&self, give_up_at: Instant) -> Result<(), Failure> {
-        self.blocking("announcing the drain", give_up_at, |chain| {
-            chain.go_on(true)
+    async fn update_record(
+        &self,
+        update: RecordUpdate,
+        give_up_at: Instant,
+    ) -> Result<(), Failure> {
+        let what = update.doing();
+        self.blocking(what, give_up_at, move |chain| match update {
+            RecordUpdate::Draining => chain.go_on(true),
+            RecordUpdate::Outcome(outcome) => chain.record(&outcome, give_up_at),
         })
         .await
-    }
-
-    async fn record(&self, outcome: Outcome, give_up_at: Instant) -> Result<(), Failure> {
-        self.blocking("recording the result", give_up_at, move |chain| {
-            chain.record(&outcome, give_up_at)
-        })
-        .await
-    }
-
-    fn period(&self) -> Option<String> {
-        self.chain.clock.as_ref()?.period()
     }
 
     async fn leave(&self, _give_up_at: Instant) {
@@ -150,16 +143,12 @@ impl LeaseStore for SharedFile {
         }
     }
 
-    async fn until_free(&self) {
-        std::future::pending().await
-    }
-
-    fn descriptor(&self) -> io::Result<Option<OwnedFd>> {
-        Ok(None)
-    }
-
-    fn release_info(&self) -> Option<Vec<u8>> {
+    fn orphan_release(&self) -> io::Result<OrphanRelease> {
         let tenure = self.chain.state().tenure.is_some();
-        (tenure && self.chain.memory.is_some()).then(|| release::MARK.to_vec())
+        let release_info = tenure && self.chain.memory.is_some();
+        Ok(OrphanRelease {
+            descriptor: None,
+            release_info: release_info.then(|| release::MARK.to_vec()),
+        })
     }
 }

@@ -1,5 +1,7 @@
 //! One instance among several slots, against locks that do what the test says.
 
+use std::future::pending;
+
 use super::*;
 
 /// What a slot does when it is asked.
@@ -54,14 +56,11 @@ impl Lock {
 
 #[async_trait]
 impl LeaseStore for Lock {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
     fn info(&self) -> StoreInfo {
         StoreInfo {
-            lease: None,
+            name: self.name.clone(),
             wakes: true,
+            ..StoreInfo::default()
         }
     }
 
@@ -114,18 +113,13 @@ impl LeaseStore for Lock {
         Ok(())
     }
 
-    async fn announce(&self, _: Instant) -> Result<(), Failure> {
-        Ok(())
-    }
-
     async fn until_free(&self) {}
 
-    fn descriptor(&self) -> io::Result<Option<OwnedFd>> {
-        Ok(None)
-    }
-
-    fn release_info(&self) -> Option<Vec<u8>> {
-        Some(self.name.clone().into_bytes())
+    fn orphan_release(&self) -> io::Result<OrphanRelease> {
+        Ok(OrphanRelease {
+            descriptor: None,
+            release_info: Some(self.name.clone().into_bytes()),
+        })
     }
 }
 
@@ -158,13 +152,17 @@ use Fate::{Broken, Free, Hangs, LosesTheAnswer, Mute, Stolen, Taken};
 async fn the_free_slot_is_found_wherever_we_begin() {
     for first in 0..3 {
         let (slots, world) = slots(first, &[Taken, Free, Taken]);
-        assert_eq!(slots.name(), "locks/x");
+        assert_eq!(slots.info().name, "locks/x");
         slots.acquire(later()).await.unwrap();
-        assert_eq!((slots.slot(), slots.name()), (1, "locks/x.1"));
-        assert_eq!(slots.release_info().unwrap(), b"locks/x.1");
+        let info = slots.info();
+        assert_eq!((info.slot, &*info.name), (1, "locks/x.1"));
+        assert_eq!(
+            slots.orphan_release().unwrap().release_info.unwrap(),
+            b"locks/x.1"
+        );
         assert_eq!(world.ours(), [1]);
         slots.release(later()).await.unwrap();
-        assert_eq!((world.ours(), slots.name()), (vec![], "locks/x"));
+        assert_eq!((world.ours(), &*slots.info().name), (vec![], "locks/x"));
         let lost = slots.renew(later()).await;
         assert!(matches!(lost, Err(Failure::Lost { until: None, .. })));
     }
@@ -219,7 +217,7 @@ async fn what_may_be_ours_is_asked_for_first_and_given_back_in_the_end() {
     // Now it is known that this is not the place to wait for: the others are.
     world.set(1, Free);
     slots.acquire(later()).await.unwrap();
-    assert_eq!((slots.slot(), world.ours()), (1, vec![0, 1]));
+    assert_eq!((slots.info().slot, world.ours()), (1, vec![0, 1]));
     world.set(0, Taken);
     slots.release(later()).await.unwrap();
     assert_eq!(world.ours(), [0; 0]);
@@ -254,13 +252,13 @@ async fn an_attempt_that_was_dropped_is_undone_by_release() {
 async fn a_lease_that_was_left_is_looked_at_first() {
     let (slots, world) = slots(0, &[Taken, Free, Free]);
     slots.acquire(later()).await.unwrap();
-    assert_eq!(slots.slot(), 1);
+    assert_eq!(slots.info().slot, 1);
     // Lost: the core competes again without a release.
     world.set(1, Taken);
     world.asked();
     slots.acquire(later()).await.unwrap();
     assert_eq!(world.asked(), [1, 2]);
-    assert_eq!(slots.slot(), 2);
+    assert_eq!(slots.info().slot, 2);
 }
 
 #[tokio::test]

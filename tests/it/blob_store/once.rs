@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use trafficcop::internals::core::{Exit, Failure, Outcome};
-use trafficcop::internals::lease::LeaseStore;
 use trafficcop::internals::lease::blob::Blob;
 use trafficcop::internals::lease::once::Task;
+use trafficcop::internals::lease::{LeaseStore, RecordUpdate};
 
 use super::server::*;
 
@@ -102,7 +102,7 @@ async fn the_slot_is_the_one_of_the_service_s_date() {
         );
         assert_eq!(said.is_ok(), !over, "{date}: {said:?}");
         let period = (!over).then(|| "2025-11-21T11:00:00Z".to_owned());
-        assert_eq!(blob.period().filter(|_| !over), period);
+        assert_eq!(blob.info().period.filter(|_| !over), period);
         server.played();
     }
 }
@@ -126,7 +126,9 @@ async fn without_a_date_nobody_knows_the_slot_and_nothing_is_run() {
 #[tokio::test]
 async fn a_result_is_written_on_the_condition_that_nobody_wrote_since() {
     let (server, blob) = in_control(vec![("metadata", done())]).await;
-    blob.record(SUCCESS, later()).await.expect("recorded");
+    blob.update_record(RecordUpdate::Outcome(SUCCESS), later())
+        .await
+        .expect("recorded");
     server.played();
     let writes = server.of("metadata");
     assert_eq!(
@@ -145,7 +147,9 @@ async fn a_result_is_written_on_the_condition_that_nobody_wrote_since() {
 #[tokio::test]
 async fn an_announcement_that_is_late_cannot_undo_it() {
     let (server, blob) = in_control(vec![("metadata", done())]).await;
-    blob.announce(later()).await.expect("announced");
+    blob.update_record(RecordUpdate::Draining, later())
+        .await
+        .expect("announced");
     server.played();
     assert_eq!(server.of("metadata")[1].header("if-match"), "\"2\"");
 }
@@ -158,9 +162,11 @@ async fn a_result_whose_reply_was_lost_is_recognised() {
         ("look", as_written()),
     ])
     .await;
-    let said = blob.record(SUCCESS, later()).await;
+    let said = blob
+        .update_record(RecordUpdate::Outcome(SUCCESS), later())
+        .await;
     assert!(matches!(said, Err(Failure::Transient { .. })), "{said:?}");
-    blob.record(SUCCESS, later())
+    blob.update_record(RecordUpdate::Outcome(SUCCESS), later())
         .await
         .expect("it stands there");
     server.played();
@@ -174,7 +180,9 @@ async fn a_result_that_a_copy_of_us_has_recorded_is_not_taken_for_ours() {
         ("look", as_written()),
     ])
     .await;
-    let said = blob.record(SUCCESS, later()).await;
+    let said = blob
+        .update_record(RecordUpdate::Outcome(SUCCESS), later())
+        .await;
     assert!(
         matches!(&said, Err(Failure::Lost { until: None, why }) if why.contains("a copy of this machine")),
         "{said:?}"
@@ -195,7 +203,9 @@ async fn a_condition_that_an_announcement_has_changed_is_not_a_result() {
         ("metadata", done()),
     ])
     .await;
-    blob.record(SUCCESS, later()).await.expect("recorded");
+    blob.update_record(RecordUpdate::Outcome(SUCCESS), later())
+        .await
+        .expect("recorded");
     server.played();
     let writes = server.of("metadata");
     assert_eq!(writes[2].header("if-match"), "\"7\"");
@@ -214,7 +224,7 @@ async fn no_result_is_said_to_be_recorded_that_was_not() {
     ] {
         let (server, blob) = in_control(vec![("metadata", reply)]).await;
         let said = blob
-            .record(SUCCESS, later())
+            .update_record(RecordUpdate::Outcome(SUCCESS), later())
             .await
             .expect_err("not recorded");
         assert_eq!(
@@ -249,7 +259,9 @@ async fn a_store_without_a_task_keeps_results_and_records_none() {
         server.of("metadata")[0].header("x-ms-meta-trafficcop_once"),
         DONE
     );
-    let said = blob.record(SUCCESS, later()).await;
+    let said = blob
+        .update_record(RecordUpdate::Outcome(SUCCESS), later())
+        .await;
     assert!(matches!(said, Err(Failure::Fatal { .. })), "{said:?}");
     server.played();
 }

@@ -32,7 +32,7 @@ async fn a_lease_that_is_not_ours_any_more_when_it_is_given_back_was_taken_from_
             matches!(said, Err(Failure::Lost { until: None, .. })),
             "{said:?}"
         );
-        assert_eq!(blob.release_info(), None);
+        assert_eq!(blob.orphan_release().expect("known").release_info, None);
         // It is said once, and nothing is left to be given back.
         blob.release(later()).await.expect("nothing to do");
         server.played();
@@ -177,7 +177,11 @@ fn the_last_will_releases_the_lease_from_another_thread_of_life() {
         (server, blob)
     });
     server.then(vec![("release", lost()), ("release", done())]);
-    let will = blob.release_info().expect("a will");
+    let will = blob
+        .orphan_release()
+        .expect("known")
+        .release_info
+        .expect("a will");
     release_orphaned(&will); // Not prepared: nothing is sent.
     prepare_orphan_release(server.account());
     release_orphaned(b"{nonsense");

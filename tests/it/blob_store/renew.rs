@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use trafficcop::Instant;
 use trafficcop::internals::core::Failure;
-use trafficcop::internals::lease::LeaseStore;
 use trafficcop::internals::lease::blob::Blob;
+use trafficcop::internals::lease::{LeaseStore, RecordUpdate};
 
 use super::server::*;
 
@@ -55,7 +55,7 @@ async fn only_the_services_own_word_is_a_loss() {
             Err(Failure::Lost { until: None, .. })
         ));
         blob.release(later()).await.expect("nothing to do");
-        assert_eq!(blob.release_info(), None);
+        assert_eq!(blob.orphan_release().expect("known").release_info, None);
         server.played();
     }
 }
@@ -209,7 +209,9 @@ async fn a_service_that_hangs_is_doubt_within_the_limit() {
 #[tokio::test]
 async fn the_announcement_keeps_what_is_not_ours() {
     let (server, blob) = in_control(vec![("metadata", done())]).await;
-    blob.announce(later()).await.expect("announced");
+    blob.update_record(RecordUpdate::Draining, later())
+        .await
+        .expect("announced");
     server.played();
     let written = &server.of("metadata")[1];
     assert_eq!(written.header("x-ms-meta-trafficcop_draining"), "true");

@@ -50,14 +50,18 @@ fn live(make: impl Fn(&Server) -> Blob) -> (String, Server) {
             .expect("a runtime");
         runtime.block_on(async {
             let blob = make(&server);
-            told.push_str(blob.name());
+            told.push_str(&blob.info().name);
             for _ in 0..3 {
                 let said = blob.acquire(later()).await.expect_err("trouble");
                 told.push_str(&format!("{said} {said:?}\n"));
             }
             blob.acquire(later()).await.expect("control");
             told.push_str(&String::from_utf8_lossy(
-                &blob.release_info().expect("a will"),
+                &blob
+                    .orphan_release()
+                    .expect("known")
+                    .release_info
+                    .expect("a will"),
             ));
             for _ in 0..2 {
                 let said = blob.renew(later()).await.expect_err("trouble");

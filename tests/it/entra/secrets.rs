@@ -129,7 +129,13 @@ fn the_libraries_beneath_us_show_none_at_their_highest_level() {
                 tokio::time::sleep(std::time::Duration::from_millis(50)).await;
             }
             blob.renew(later()).await.expect("renewed");
-            told += &String::from_utf8_lossy(&blob.release_info().expect("a will"));
+            told += &String::from_utf8_lossy(
+                &blob
+                    .orphan_release()
+                    .expect("known")
+                    .release_info
+                    .expect("a will"),
+            );
             blob.release(later()).await.expect("released");
         });
     });

@@ -20,7 +20,7 @@ async fn it_can_be_told_that_the_lock_is_not_ours_any_more() {
     assert_eq!(renew(&a).await, Ok(()));
 
     // Somebody with the same description unlocks it.
-    let descriptor = a.descriptor().expect("duplicated").expect("a lock");
+    let descriptor = descriptor(&a);
     let whole = libc::flock {
         l_type: libc::F_UNLCK as i16,
         l_whence: 0,

@@ -11,12 +11,14 @@ async fn one_holds_and_the_other_is_told_by_whom() {
     let (a, b) = (open(&path, "a"), open(&path, "b"));
     assert_eq!(a.info().lease, None, "no deadline on a local file");
     assert!(a.info().wakes);
-    assert_eq!(a.name(), path.display().to_string());
+    assert_eq!(a.info().name, path.display().to_string());
     assert_eq!(acquire(&a).await.token, 1);
     let sight = held(&b).await;
     assert_eq!(sight.holder.as_deref(), Some("a"));
     assert_eq!((sight.token, sight.draining), (Some(1), false));
-    in_time(a.announce(late())).await.expect("to announce");
+    in_time(a.update_record(RecordUpdate::Draining, late()))
+        .await
+        .expect("to announce");
     assert!(held(&b).await.draining);
     release(&a).await;
     assert!(

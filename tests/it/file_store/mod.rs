@@ -7,6 +7,7 @@ mod refused;
 mod waiting;
 
 use std::future::Future;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -14,9 +15,9 @@ use std::time::Duration;
 use tempfile::TempDir;
 use trafficcop::Instant;
 use trafficcop::internals::core::{Failure, Grant, HolderInfo};
-use trafficcop::internals::lease::LeaseStore;
 use trafficcop::internals::lease::file::{Config, File};
 use trafficcop::internals::lease::record::Candidate;
+use trafficcop::internals::lease::{LeaseStore, RecordUpdate};
 
 fn config(path: &Path, identity: &str) -> Config {
     Config {
@@ -75,9 +76,15 @@ async fn stand_by(store: &File) -> Grant {
     .await
 }
 
+/// What keeps `store`'s lock for whoever has it open.
+fn descriptor(store: &File) -> OwnedFd {
+    let ours = store.orphan_release().expect("duplicated");
+    ours.descriptor.expect("a lock")
+}
+
 /// A process that has `store`'s descriptor open until its standard input ends.
 fn heir(store: &File) -> Child {
-    let descriptor = store.descriptor().expect("duplicated").expect("a lock");
+    let descriptor = descriptor(store);
     Command::new("sh")
         .args(["-c", "read line"])
         .stdin(Stdio::piped())

@@ -128,7 +128,7 @@ async fn a_standby_goes_over_to_a_file_that_took_the_place_of_the_old_one() {
     release(&c).await;
     in_time(b.until_free()).await;
     assert_eq!(acquire(&b).await.token, 3, "b has seen the old file");
-    let descriptor = fs::File::from(b.descriptor().expect("duplicated").expect("a lock"));
+    let descriptor = fs::File::from(descriptor(&b));
     let (ours, there) = (descriptor.metadata(), fs::metadata(&path));
     assert_eq!(ours.expect("ours").ino(), there.expect("there").ino());
     held(&c).await;

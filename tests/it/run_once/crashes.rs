@@ -10,10 +10,10 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use trafficcop::Instant;
 use trafficcop::internals::core::{Exit, Failure, Outcome};
-use trafficcop::internals::lease::LeaseStore;
 use trafficcop::internals::lease::file::{Config, File};
 use trafficcop::internals::lease::once::Task;
 use trafficcop::internals::lease::record::Candidate;
+use trafficcop::internals::lease::{LeaseStore, RecordUpdate};
 
 use super::{DONE, Stage, assert_was_served, signal};
 use crate::support::azurite::azurite;
@@ -226,10 +226,12 @@ async fn after_the_record_and_before_the_release_nobody_runs_it_again_on_a_file(
     ours.acquire(late).await.expect("control");
     let waiting = stage.candidate("two", &[]);
     waiting.await_log("standing by");
-    ours.record(SUCCESS, late).await.expect("recorded");
+    ours.update_record(RecordUpdate::Outcome(SUCCESS), late)
+        .await
+        .expect("recorded");
     // As after a crash at this very moment, the lock is not given back; who looks, knows.
     stage.assert_done_by("ourselves");
-    drop(ours.descriptor().expect("duplicated"));
+    drop(ours.orphan_release().expect("duplicated"));
     ours.release(late).await.expect("released");
     let two = waiting.finish();
     assert_eq!(two.ended, DONE, "{}", two.stderr);
@@ -243,7 +245,9 @@ async fn a_result_survives_every_later_record_and_a_crash_while_it_is_written() 
     let late = Instant::now() + Duration::from_secs(60);
     let ours = store(&stage);
     ours.acquire(late).await.expect("control");
-    ours.record(SUCCESS, late).await.expect("recorded");
+    ours.update_record(RecordUpdate::Outcome(SUCCESS), late)
+        .await
+        .expect("recorded");
     ours.release(late).await.expect("released");
     let whole = fs::read(stage.scene.lock()).expect("the file");
     // A run that does not care for tasks keeps what stands there.

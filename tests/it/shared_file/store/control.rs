@@ -9,7 +9,7 @@ async fn one_holds_and_the_other_is_told_by_whom_and_for_how_long() {
     let (a, b) = (open(&path, "a"), open(&path, "b"));
     assert_eq!(a.info().lease, Some(LEASE));
     assert!(!a.info().wakes);
-    assert_eq!(a.name(), path.display().to_string());
+    assert_eq!(a.info().name, path.display().to_string());
     let before = Instant::now();
     let grant = acquire(&a).await;
     assert_eq!(grant.token, 1);
@@ -25,7 +25,9 @@ async fn one_holds_and_the_other_is_told_by_whom_and_for_how_long() {
     renew(&a).await;
     await_record(&path, 2);
     assert!(held(&b).await.expires.expect("a moment") > expires);
-    in_time(a.announce(late())).await.expect("to announce");
+    in_time(a.update_record(RecordUpdate::Draining, late()))
+        .await
+        .expect("to announce");
     await_record(&path, 3);
     assert!(held(&b).await.draining);
     release(&a).await;
@@ -144,9 +146,13 @@ async fn the_result_of_a_task_goes_through_tenures_without_one_and_versions_with
         exit: Exit::Code(0),
         over: true,
     };
-    in_time(a.record(done, late())).await.expect("to record");
+    in_time(a.update_record(RecordUpdate::Outcome(done), late()))
+        .await
+        .expect("to record");
     // Asked again, as after a lost answer.
-    in_time(a.record(done, late())).await.expect("to record");
+    in_time(a.update_record(RecordUpdate::Outcome(done), late()))
+        .await
+        .expect("to record");
     renew(&a).await;
     release(&a).await;
     let b = open(&path, "b");

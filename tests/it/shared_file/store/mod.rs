@@ -15,10 +15,10 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use tempfile::TempDir;
 use trafficcop::Instant;
 use trafficcop::internals::core::{Failure, Grant, HolderInfo};
-use trafficcop::internals::lease::LeaseStore;
 use trafficcop::internals::lease::once::Task;
 use trafficcop::internals::lease::record::Candidate;
 use trafficcop::internals::lease::shared_file::{Config, SharedFile};
+use trafficcop::internals::lease::{LeaseStore, RecordUpdate};
 
 use crate::support::await_for;
 

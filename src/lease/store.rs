@@ -1,0 +1,147 @@
+//! [`LeaseStore`]: what a lock can be asked, whatever it is kept in; and what the guardian does after
+//! the supervisor's death.
+//!
+//! Implemented by each store, called by the drivers. A store decides nothing: what an error means for
+//! the tenure is the core's.
+
+use std::future::pending;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::{blob, shared_file};
+use crate::clock::Instant;
+use crate::core::{Failure, Grant, Outcome};
+
+/// What the drivers must know of a store before they make their rules, and what they tell people.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoreInfo {
+    /// The lock's address for people and for `TRAFFICCOP_LOCK`; never with a secret in it.
+    pub name: String,
+    /// Which of several locks is ours, from 0; for `TRAFFICCOP_SLOT`. Has a meaning only while we
+    /// have control.
+    pub slot: u32,
+    /// Which slot of time the present run belongs to, where a task is to be done once in each:
+    /// its beginning (RFC 3339, UTC).
+    pub period: Option<String>,
+    /// For how long a grant or a renewal lasts. `None`: as long as somebody has the lock's
+    /// descriptor open, so there is no deadline. The same for as long as the store lives.
+    pub lease: Option<Duration>,
+    /// The store wakes us by [`LeaseStore::until_free`] when the lock can be had; otherwise it is
+    /// polled. The same for as long as the store lives.
+    pub wakes: bool,
+}
+
+/// What a holder changes in the record of the lease it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordUpdate {
+    /// It has begun to drain. Best effort: an error is for the log only.
+    Draining,
+    /// What the run of the task came to that is to be done once.
+    Outcome(Outcome),
+}
+
+impl RecordUpdate {
+    /// What a store is at, for its errors.
+    pub(in crate::lease) fn doing(self) -> &'static str {
+        match self {
+            RecordUpdate::Draining => "announcing the drain",
+            RecordUpdate::Outcome(_) => "recording the result",
+        }
+    }
+}
+
+/// What the guardian needs so that a lease does not outlast its orphaned tree; nothing, where the lease just
+/// runs out.
+#[derive(Debug, Default)]
+pub struct OrphanRelease {
+    /// A duplicate of the lock's descriptor, that guardian and command keep open, so that the lock
+    /// lives as long as anything of the tree, and no longer.
+    pub descriptor: Option<OwnedFd>,
+    /// What [`release_orphaned`] gives the lease back with. At most 2048 bytes, no secret in it.
+    pub release_info: Option<Vec<u8>>,
+}
+
+/// A lock in a store, as one instance competes for it.
+///
+/// All methods take `&self` and may be called while another call is under way, with one exception:
+/// `acquire`, `renew` and `release` never overlap each other. Every method keeps its own time
+/// limit (`give_up_at`), past which it returns [`Failure::Transient`]. An `acquire` or `release`
+/// whose reply was lost is asked again with the same lease id by the next call.
+#[async_trait]
+pub trait LeaseStore: Send + Sync {
+    /// What this store is called and promises. With slots the name is another one in every tenure.
+    fn info(&self) -> StoreInfo;
+
+    /// Looks whether the lock is free and, only if it is, acquires it, raises the fencing token
+    /// and writes the record, all under the lease.
+    ///
+    /// A store with a task that is to be done once looks at its record, too: before, and again under
+    /// the lease.
+    ///
+    /// # Errors
+    /// `Held` if another has it, `AlreadyDone` if there is no task to do any more; nothing is held by us after any error (an ambiguous acquire is
+    /// remembered, and undone by the next `release` or recognised by the next `acquire`).
+    async fn acquire(&self, give_up_at: Instant) -> Result<Grant, Failure>;
+
+    /// Renews the lease we have. The caller has stamped the moment before the call as `t0`; a store
+    /// whose lock has no lease is never asked.
+    ///
+    /// # Errors
+    /// `Lost` if it is definitely not ours any more; `Transient` for everything that is doubt.
+    async fn renew(&self, give_up_at: Instant) -> Result<(), Failure>;
+
+    /// Gives the lease back, or undoes what an interrupted or ambiguous `acquire` may have
+    /// obtained. Without either it does nothing.
+    ///
+    /// # Errors
+    /// `Transient` if it could not be said; the lease then runs out by itself. `Lost` if it was
+    /// ours, is not any more, and no request of ours can have given it back: somebody took it from
+    /// us, or it has run out and was taken.
+    async fn release(&self, give_up_at: Instant) -> Result<(), Failure>;
+
+    /// Changes the record under the lease we have; asked again with the same outcome if that was in
+    /// doubt. It may overlap a renewal, and never a release.
+    ///
+    /// # Errors
+    /// `Lost` if the lease is not ours any more; then it may be recorded all the same only if an
+    /// earlier attempt was in doubt. `Fatal` for an outcome where no task is.
+    async fn update_record(&self, update: RecordUpdate, _: Instant) -> Result<(), Failure> {
+        match update {
+            RecordUpdate::Draining => Ok(()),
+            RecordUpdate::Outcome(_) => Err(Failure::Fatal {
+                why: format!("{}: this store keeps no results", self.info().name),
+                denied: false,
+            }),
+        }
+    }
+
+    /// Resolves when the lock can be had now, for a store that [`StoreInfo::wakes`]; else never.
+    async fn until_free(&self) {
+        pending().await
+    }
+
+    /// We compete no more: leaves behind what the next process of this user need not find out anew.
+    async fn leave(&self, _give_up_at: Instant) {}
+
+    /// What the guardian needs to give back the lease we have; ask again after every successful
+    /// `acquire`, because a store may have had to open its file anew.
+    ///
+    /// # Errors
+    /// Those of dup(2). Nothing may be started without the descriptor then.
+    fn orphan_release(&self) -> io::Result<OrphanRelease> {
+        Ok(OrphanRelease::default())
+    }
+}
+
+/// What the guardian calls after the supervisor's death, when nothing of the tree lives any more: does what
+/// [`OrphanRelease::release_info`] says, and nothing else.
+pub fn release_orphaned(release_info: &[u8]) {
+    if shared_file::is_release(release_info) {
+        shared_file::execute_release();
+    } else {
+        blob::release_orphaned(release_info);
+    }
+}
