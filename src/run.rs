@@ -227,7 +227,10 @@ async fn campaign(
     #[cfg(feature = "http")]
     observers.serve_no_more();
     name_the_lock(&mut ending, &lock);
-    let asked = matches!(ending.cause, Cause::Stopped(_));
+    let asked = match ending.cause {
+        Cause::Stopped(signal) => Some(signal),
+        _ => None,
+    };
     workload.finish(asked, &mut signals, &mut observers).await;
     let leave = ExitAction::of(&ending, plan.conflict_status);
     report::ending(&ending, leave);

@@ -4,19 +4,20 @@
 //! that serves one command after another. What the end of a command means is said by the table
 //! ([`super::settle`]); when its command ends for want of a lock, by the core.
 
+use std::future::pending;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::stream::{FuturesUnordered, StreamExt as _};
 use tokio::sync::watch;
 
-use super::delay;
 use super::lease::MessageLease;
 use super::message_io::{self, MessageIo};
 use super::observer::WorkerObserver;
 use super::settle::{Decision, Outcome, Rules};
-use super::workload::{Given, MessageWorkload, Progress};
+use super::workload::{MessageWorkload, Progress};
 use crate::background_writer;
 use crate::clock::Instant;
 use crate::core::{self, Budget, Cause, Ending, Exit, Failure, HoldPolicy, IfLost, Tenure};
@@ -115,14 +116,12 @@ impl MessageProcessor {
         verdict: Decision,
         context: &ProcessorContext,
     ) -> Done {
-        match &verdict.settlement {
-            Some(Settlement::Retry(delay)) if !context.delays => {
-                let budget = context.budget(message);
-                self.keep(held, &budget, *delay, context).await;
-            }
+        if let Some(delay) = context.keeps_away(verdict.settlement.as_ref()) {
+            let budget = context.budget(message);
+            self.keep(held, &budget, delay, context).await;
+        } else if let Some(settlement) = &verdict.settlement {
             // Its result is kept.
-            Some(settlement) => drop(self.meanwhile(held.settle(settlement)).await),
-            None => {}
+            let _ = self.meanwhile(held.settle(settlement)).await;
         }
         self.done(&message.id, message.attempt, held, verdict, None, context)
     }
@@ -136,7 +135,7 @@ impl MessageProcessor {
         let (id, attempt) = (message.id.clone(), message.attempt);
         let budget = context.budget(&message);
         let env = message_io::environment(&context.queue, &message, context.rules.max_attempts);
-        let mut message_io = match self.meanwhile(hand_over(message, context)).await {
+        let message_io = match self.meanwhile(hand_over(message, context)).await {
             Ok(message_io) => message_io,
             Err(why) => {
                 tracing::error!("message {id}: cannot be handed over: {why}; giving it back");
@@ -148,38 +147,32 @@ impl MessageProcessor {
                 };
             }
         };
-        let given = Given {
-            env: env
-                .into_iter()
-                .chain(std::mem::take(&mut message_io.env))
-                .collect(),
-            input: message_io.input.take(),
-            lock: message_io.lock.take(),
-            notify_socket: context.observer.notify_socket(self.number),
-            stop_signal: context.stop_signal,
-            kill_after: context.kill_after,
-            delays: context.delays,
-        };
         let tenure = Tenure::new(context.tenure(budget), Instant::now());
         let mut message_observer = context.observer.message_observer(&id, self.number);
-        let mut handler = MessageWorkload::new(
-            &mut self.handle,
-            &mut self.hurry,
-            &context.rules,
-            Arc::clone(&held),
+        let mut workload = MessageWorkload {
+            handle: &mut self.handle,
+            hurry: &mut self.hurry,
+            context,
+            held: Arc::clone(&held),
             attempt,
-            given,
-        );
-        let store = Arc::clone(&held) as _;
+            env,
+            message_io,
+            notify_socket: context.observer.notify_socket(self.number),
+            progress: Progress::default(),
+        };
         let ending = drive(
             tenure,
-            store,
-            &mut handler,
+            Arc::clone(&held) as _,
+            &mut workload,
             &mut self.signals,
             &mut message_observer,
         )
         .await;
-        let progress = handler.finish();
+        let MessageWorkload {
+            progress,
+            message_io,
+            ..
+        } = workload;
         // Files can take their time; the message is settled.
         if message_io.is_on_disk() {
             self.meanwhile(removed(message_io)).await;
@@ -196,11 +189,9 @@ impl MessageProcessor {
                 timed_out: false,
             })
         });
-        if let Some(Settlement::Retry(delay)) = &verdict.settlement
+        if let Some(delay) = context.keeps_away(verdict.settlement.as_ref())
             && held.result().is_none()
-            && !context.delays
         {
-            let delay = *delay;
             if !delay.is_zero() && !*context.leaving.borrow() {
                 let span = units::show(delay);
                 let id = crate::report::plain(&id);
@@ -226,7 +217,8 @@ impl MessageProcessor {
         delay: Duration,
         context: &ProcessorContext,
     ) {
-        self.meanwhile(delay::keep(held, budget, delay, context.leaving.clone()))
+        let leaving = context.leaving.clone();
+        self.meanwhile(held.retry_after(delay, budget, leaving))
             .await;
     }
 
@@ -299,6 +291,15 @@ impl MessageProcessor {
 }
 
 impl ProcessorContext {
+    /// For how long a message that is settled so is to be kept away by its lock, because its queue
+    /// cannot do that.
+    pub(super) fn keeps_away(&self, settlement: Option<&Settlement>) -> Option<Duration> {
+        match settlement {
+            Some(Settlement::Retry(delay)) if !self.delays => Some(*delay),
+            _ => None,
+        }
+    }
+
     /// How the time of this message's lock is divided.
     fn budget(&self, message: &Message) -> Budget {
         Budget::for_lock(message.lock_time, self.renew_at).renewing_within(message.first_renewal)
@@ -319,6 +320,20 @@ impl ProcessorContext {
             once: None,
             seed: fastrand::u64(..),
         }
+    }
+}
+
+/// What happens to the guardians of idle slots: somebody has to answer whether they are well.
+pub(super) async fn news_of(idle: &mut [MessageProcessor]) -> WorkloadEvent {
+    let event = idle.iter_mut().map(|processor| async {
+        let event = processor.handle.next_event().await;
+        processor.lost |= event == WorkloadEvent::Lost;
+        event
+    });
+    let mut event: FuturesUnordered<_> = event.collect();
+    match event.next().await {
+        Some(event) => event,
+        None => pending().await,
     }
 }
 
