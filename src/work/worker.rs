@@ -29,7 +29,7 @@ use crate::exit::ExitAction;
 use crate::guardian::{self, Guardian, Program, Setup, StopAsked, WorkloadEvent};
 use crate::queue::{Message, Queue};
 use crate::report;
-use crate::run::no_guardian;
+use crate::run::{fork, no_guardian};
 use crate::runtime;
 #[cfg(feature = "http")]
 use crate::serve;
@@ -71,7 +71,7 @@ pub fn work(plan: config::Work) -> anyhow::Result<ExitAction> {
     } else {
         None
     };
-    let guardians = fork(&plan)?;
+    let guardians = fork_all(&plan)?;
     report::context(report::Context {
         lock: queue.name().to_owned(),
         identity: plan.identity.clone(),
@@ -107,16 +107,15 @@ pub fn work(plan: config::Work) -> anyhow::Result<ExitAction> {
     runtime::block_on(begin(&plan, queue, context, guardians))?
 }
 
-fn fork(plan: &config::Work) -> anyhow::Result<Vec<Guardian>> {
+fn fork_all(plan: &config::Work) -> anyhow::Result<Vec<Guardian>> {
     let fork = |_| {
-        let guardian = guardian::fork(Setup {
+        fork(Setup {
             programs: vec![Program::handler(plan.command.clone())],
             contain: plan.contain,
             grace: plan.kill_after,
             on_orphaned: |_| {},
             withheld: plan.withheld.clone(),
-        });
-        guardian.map_err(no_guardian)
+        })
     };
     (0..plan.concurrency).map(fork).collect()
 }
