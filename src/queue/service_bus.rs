@@ -27,7 +27,6 @@ mod wire;
 
 pub use tokens::{CbsToken, CbsTokens, JWT, SAS, SasTokens};
 
-use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -65,12 +64,6 @@ impl Target {
     }
 }
 
-impl fmt::Debug for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Target({}:{}/{})", self.host, self.port, self.entity)
-    }
-}
-
 /// What a Service Bus queue is made of.
 #[derive(Clone)]
 pub struct Config {
@@ -86,18 +79,6 @@ pub struct Config {
     pub max_body: usize,
     /// Settle by dispositions on the link wherever that can be, instead of by `$management`.
     pub link_settle: bool,
-}
-
-impl fmt::Debug for Config {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Config")
-            .field("target", &self.target)
-            .field("name", &self.name)
-            .field("lock_time", &self.lock_time)
-            .field("max_body", &self.max_body)
-            .field("link_settle", &self.link_settle)
-            .finish_non_exhaustive()
-    }
 }
 
 /// The queue as one worker takes from it.

@@ -73,43 +73,32 @@ pub(super) struct Done {
 }
 
 impl MessageProcessor {
-    /// Works on this message until it is done with.
+    /// Works on this message until it is done with; when we are `leaving` it is given back.
     pub(super) async fn work(
         mut self,
         message: Message,
         context: Arc<ProcessorContext>,
+        leaving: bool,
     ) -> (MessageProcessor, Done) {
         let held = MessageLease::new(&message, &context.queue);
         let held = Arc::new(held.hurried_by(self.hurry.clone()));
-        let unfit = match &message.body {
+        let not_run = match &message.body {
+            _ if leaving => Some(Decision::release("WorkerStopped")),
             Err(why) => {
                 let detail = why.detail.clone();
                 Some(context.rules.put_aside(message.attempt, why.reason, detail))
             }
             Ok(_) => context.rules.before_running(message.attempt),
         };
-        let done = match unfit {
-            Some(verdict) => self.put_aside(&message, &held, verdict, &context).await,
+        let done = match not_run {
+            Some(verdict) => self.settle(&message, &held, verdict, &context).await,
             None => self.run(message, held, &context).await,
         };
         (self, done)
     }
 
-    /// Gives a message back that nothing was done with.
-    pub(super) async fn give_back(
-        mut self,
-        message: Message,
-        context: Arc<ProcessorContext>,
-    ) -> (MessageProcessor, Done) {
-        let held = MessageLease::new(&message, &context.queue);
-        let held = held.hurried_by(self.hurry.clone());
-        let verdict = Decision::release("WorkerStopped");
-        let done = self.put_aside(&message, &held, verdict, &context).await;
-        (self, done)
-    }
-
     /// Settles a message without running anything.
-    async fn put_aside(
+    async fn settle(
         &mut self,
         message: &Message,
         held: &MessageLease,
@@ -118,7 +107,9 @@ impl MessageProcessor {
     ) -> Done {
         if let Some(delay) = context.keeps_away(verdict.settlement.as_ref()) {
             let budget = context.budget(message);
-            self.keep(held, &budget, delay, context).await;
+            let leaving = context.leaving.clone();
+            self.meanwhile(held.retry_after(delay, &budget, leaving))
+                .await;
         } else if let Some(settlement) = &verdict.settlement {
             // Its result is kept.
             let _ = self.meanwhile(held.settle(settlement)).await;
@@ -173,7 +164,7 @@ impl MessageProcessor {
             message_io,
             ..
         } = workload;
-        // Files can take their time; the message is settled.
+        // Not before: files can take their time, and the message is settled by now.
         if message_io.is_on_disk() {
             self.meanwhile(removed(message_io)).await;
         }
@@ -197,7 +188,9 @@ impl MessageProcessor {
                 let id = crate::report::plain(&id);
                 tracing::info!("message {id}: it failed; kept for {span}, then it may come again");
             }
-            self.keep(&held, &budget, delay, context).await;
+            let leaving = context.leaving.clone();
+            self.meanwhile(held.retry_after(delay, &budget, leaving))
+                .await;
         }
         self.done(
             &id,
@@ -207,19 +200,6 @@ impl MessageProcessor {
             Some((&progress, &ending)),
             context,
         )
-    }
-
-    /// Keeps a message away, whose queue cannot do that, by its lock; then it may come again.
-    async fn keep(
-        &mut self,
-        held: &MessageLease,
-        budget: &Budget,
-        delay: Duration,
-        context: &ProcessorContext,
-    ) {
-        let leaving = context.leaving.clone();
-        self.meanwhile(held.retry_after(delay, budget, leaving))
-            .await;
     }
 
     /// Waits for this. Meanwhile somebody has to answer whether the guardian is well.

@@ -449,12 +449,9 @@ impl Worker {
                 continue;
             };
             count += 1;
-            let context = Arc::clone(&self.context);
-            self.running.push(if self.scheduler.is_leaving() {
-                Box::pin(processor.give_back(message, context))
-            } else {
-                Box::pin(processor.work(message, context))
-            });
+            let (context, leaving) = (Arc::clone(&self.context), self.scheduler.is_leaving());
+            self.running
+                .push(Box::pin(processor.work(message, context, leaving)));
         }
         self.scheduler.took(now, count);
     }

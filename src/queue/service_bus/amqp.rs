@@ -38,7 +38,7 @@ use super::Target;
 use super::error::{BusError, opening};
 use super::frame_scanner::Said;
 use super::request_link::RequestLink;
-use super::stream::{ConnectionState, FrameObserver, connect};
+use super::stream::{ConnectionState, connect, observed};
 use super::tokens::CbsToken;
 use super::wire::{self, Delivery, LockToken, Ticket};
 use crate::azure::before;
@@ -108,7 +108,7 @@ impl Connector {
             .sasl_profile(SaslProfile::Anonymous)
             .max_frame_size(MAX_FRAME)
             .idle_time_out(IDLE)
-            .open_with_stream(FrameObserver::new(stream, Arc::clone(&state)))
+            .open_with_stream(observed(stream, Arc::clone(&state)))
             .await
             .map_err(|error| opening(&error, host, *port))?;
         let mut session = Session::begin(&mut connection).await?;

@@ -6,6 +6,7 @@
 //! meant, and never change, hold up or swallow a byte, but for those of a frame that cannot be: there
 //! the stream has ended, with an error.
 
+use std::fmt;
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,9 +33,9 @@ use crate::util::lock;
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// A stream of bytes, whatever is under it.
-pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+pub(super) trait Stream: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin {}
 
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+impl<T: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin> Stream for T {}
 
 /// Connects, with TLS if there is a configuration for it.
 pub(super) async fn connect(
@@ -225,8 +226,17 @@ impl ConnectionState {
     }
 }
 
-/// A stream that is read along.
-pub(super) struct FrameObserver<S> {
+/// The stream, read along.
+pub(super) fn observed(
+    stream: Box<dyn Stream>,
+    state: Arc<ConnectionState>,
+) -> impl Stream {
+    let (read, write) = tokio::io::split(stream);
+    tokio::io::join(FrameObserver::new(read, state), write)
+}
+
+/// The half of a stream that is read from, read along.
+struct FrameObserver<S> {
     stream: S,
     scanner: FrameScanner,
     /// A frame came that cannot be.
@@ -235,7 +245,7 @@ pub(super) struct FrameObserver<S> {
 }
 
 impl<S> FrameObserver<S> {
-    pub(super) fn new(stream: S, state: Arc<ConnectionState>) -> FrameObserver<S> {
+    fn new(stream: S, state: Arc<ConnectionState>) -> FrameObserver<S> {
         FrameObserver {
             stream,
             scanner: FrameScanner::default(),
@@ -252,8 +262,8 @@ fn malformed() -> io::Error {
     )
 }
 
-impl<S> std::fmt::Debug for FrameObserver<S> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl<S> fmt::Debug for FrameObserver<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FrameObserver").finish_non_exhaustive()
     }
 }
@@ -285,23 +295,5 @@ impl<S: AsyncRead + Unpin> AsyncRead for FrameObserver<S> {
             }
         }
         polled
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for FrameObserver<S> {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
     }
 }
