@@ -96,7 +96,7 @@ impl ServiceBusQueue {
     #[must_use]
     pub fn open(config: Config) -> ServiceBusQueue {
         let shared = Arc::new(SharedConnection::new(config.lock_time, config.link_settle));
-        let prefetch = Arc::new(Prefetch::new());
+        let prefetch = Arc::new(Prefetch::default());
         let (orders, ordered) = mpsc::channel(4);
         let connection_task = ConnectionTask {
             audience: config.target.audience(),

@@ -65,7 +65,7 @@ pub(super) struct Parts {
     pub(super) task: Option<String>,
 }
 
-/// See the module's text.
+/// The workload of `run`: the command and its hooks.
 pub(crate) struct CommandWorkload {
     parts: Parts,
     hooks: HookSequencer,

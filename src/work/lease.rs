@@ -32,7 +32,7 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(4);
 
-/// See the module's text.
+/// The lease that is a message's lock.
 pub struct MessageLease {
     name: String,
     lock_time: Duration,
@@ -162,6 +162,7 @@ impl MessageLease {
         let mut pause = PAUSE;
         let mut hurry = self.hurry.clone();
         let result = loop {
+            // Asked before the attempt: whoever is in a hurry gets one more, and not two.
             let hurried = hurry.as_ref().is_some_and(|hurry| *hurry.borrow());
             let give_up_at = until.min(Instant::now() + ATTEMPT);
             let result = self.lock.settle(settlement, give_up_at).await;

@@ -143,7 +143,7 @@ pub(super) async fn prepare(
             }
         }
     };
-    // Somebody has to answer whether the guardians are well; nothing can be made of it yet.
+    // Meanwhile somebody has to answer whether the guardians are well; nothing can be made of it yet.
     let answering = async {
         loop {
             let _ = news_of(idle).await;

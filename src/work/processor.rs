@@ -226,6 +226,7 @@ impl MessageProcessor {
     ) -> Done {
         let result = held.result();
         let asked = verdict.settlement.is_some();
+        // What was decided is a wish; what the queue said of it is what became of the message.
         let outcome = outcome(verdict.outcome, asked, result.as_ref());
         let detail = match (&result, &verdict.settlement) {
             (Some(Err(why)), _) => Some(why.to_string()),

@@ -126,7 +126,7 @@ struct TakeRequest {
     at: Instant,
 }
 
-/// See the module's text.
+/// What the worker does next, by what it has in hand and what was asked of it.
 #[derive(Debug)]
 pub(super) struct Scheduler {
     terms: SchedulerConfig,

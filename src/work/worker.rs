@@ -52,6 +52,7 @@ pub fn work(plan: config::Work) -> anyhow::Result<ExitAction> {
     if let Some(program) = plan.command.first()
         && let Err(errno) = guardian::which(program, path.as_deref())
     {
+        // Better now than with the first message, which would be taken for nothing.
         let why = Why::NotStarted {
             errno: errno as i32,
         };
@@ -63,6 +64,7 @@ pub fn work(plan: config::Work) -> anyhow::Result<ExitAction> {
         .as_ref()
         .map(serve::Listener::bind)
         .transpose()?;
+    // Nothing is sent yet: a thread that a connection begins must not be there when we fork.
     let queue = open(&plan)?;
     let base = if plan.in_directories {
         let base = message_io::base(std::env::var_os("TMPDIR")).map_err(UsageError::new)?;
@@ -187,6 +189,7 @@ async fn begin(
         Ok(Some(signal)) => Ok(Why::Stopped(signal)),
         Err(missing) => Err(missing),
     };
+    // Before anything that takes its time: people are to see what we are at.
     observer.stops();
     queue.close(Instant::now() + CLOSING).await;
     let idle = worker.idle.into_iter();
@@ -298,6 +301,8 @@ impl Worker {
         }
         loop {
             let now = Instant::now();
+            // A request that waits is withdrawn as soon as nothing is wanted of it: what came by it would
+            // be locked for nobody.
             if self.queue.waits() && (self.scheduler.is_leaving() || !self.scheduler.is_taking()) {
                 taking = None;
             }
@@ -336,6 +341,7 @@ impl Worker {
             let taken = async { Some(taking.as_mut()?.await) };
             let stop = async { Some(stopping.as_mut()?.await) };
             tokio::select! {
+                // Signals first; and what is done before what is taken, so that its slot is free.
                 biased;
                 asked = signals.next() => self.asked(asked),
                 Some((processor, done)) = self.running.next(), if !self.running.is_empty() => {
@@ -489,18 +495,8 @@ mod tests {
     fn every_end_has_its_status() {
         let leave = |why: &Why, last: Option<&Done>| ExitAction::of(&ending(why, last), 0);
         assert_eq!(leave(&Why::Enough, None), ExitAction::Status(0));
-        let done = |outcome, exit, overlap| Done {
-            ran: true,
-            exit,
-            outcome,
-            errno: None,
-            no_handover: None,
-            lost: false,
-            overlap,
-            put_aside: None,
-        };
-        let code = |status| Some(Exit::Code(status));
-        for (outcome, exit, overlap, status) in [
+        let (code, killed) = (|status| Some(Exit::Code(status)), Some(Exit::Signal(9)));
+        for (outcome, exit, overlap, left) in [
             (Outcome::Completed, code(0), false, ExitAction::Status(0)),
             (Outcome::Retried, code(3), false, ExitAction::Status(3)),
             (
@@ -509,66 +505,43 @@ mod tests {
                 false,
                 ExitAction::Status(65),
             ),
-            (
-                Outcome::Retried,
-                Some(Exit::Signal(9)),
-                false,
-                ExitAction::Signal(9),
-            ),
+            (Outcome::Retried, killed, false, ExitAction::Signal(9)),
             (Outcome::Retried, code(0), false, ExitAction::Status(70)),
             (Outcome::Unconfirmed, code(0), false, ExitAction::Status(70)),
-            (
-                Outcome::Lost,
-                Some(Exit::Signal(9)),
-                false,
-                ExitAction::Status(70),
-            ),
-            (
-                Outcome::Lost,
-                Some(Exit::Signal(9)),
-                true,
-                ExitAction::Status(71),
-            ),
+            (Outcome::Lost, killed, false, ExitAction::Status(70)),
+            (Outcome::Lost, killed, true, ExitAction::Status(71)),
+            (Outcome::Completed, None, false, ExitAction::Status(70)),
         ] {
-            let done = done(outcome, exit, overlap);
-            assert_eq!(leave(&Why::Enough, Some(&done)), status);
+            let done = Done {
+                ran: true,
+                exit,
+                outcome,
+                errno: None,
+                no_handover: None,
+                lost: false,
+                overlap,
+                put_aside: None,
+            };
+            assert_eq!(leave(&Why::Enough, Some(&done)), left);
         }
         let why = || "403".to_owned();
-        for (cause, status) in [
+        let errno = |errno| Why::NotStarted { errno };
+        let lost = |overlap| Why::GuardianLost { overlap };
+        let cannot_take = |denied| Why::CannotTake { why: why(), denied };
+        for (cause, left) in [
             (Why::Idle, ExitAction::Status(0)),
             (Why::Stopped(15), ExitAction::Signal(15)),
-            (
-                Why::NotStarted {
-                    errno: libc::ENOENT,
-                },
-                ExitAction::Status(127),
-            ),
-            (
-                Why::NotStarted {
-                    errno: libc::EACCES,
-                },
-                ExitAction::Status(126),
-            ),
-            (Why::GuardianLost { overlap: false }, ExitAction::Status(70)),
-            (Why::GuardianLost { overlap: true }, ExitAction::Status(71)),
+            (errno(libc::ENOENT), ExitAction::Status(127)),
+            (errno(libc::EACCES), ExitAction::Status(126)),
+            (errno(libc::EAGAIN), ExitAction::Status(69)),
+            (lost(false), ExitAction::Status(70)),
+            (lost(true), ExitAction::Status(71)),
             (Why::CannotPutAside { why: why() }, ExitAction::Status(69)),
             (Why::NoHandover { why: why() }, ExitAction::Status(126)),
-            (
-                Why::CannotTake {
-                    why: why(),
-                    denied: true,
-                },
-                ExitAction::Status(77),
-            ),
-            (
-                Why::CannotTake {
-                    why: why(),
-                    denied: false,
-                },
-                ExitAction::Status(69),
-            ),
+            (cannot_take(true), ExitAction::Status(77)),
+            (cannot_take(false), ExitAction::Status(69)),
         ] {
-            assert_eq!(leave(&cause, None), status, "{cause:?}");
+            assert_eq!(leave(&cause, None), left, "{cause:?}");
         }
     }
 }

@@ -107,6 +107,7 @@ impl Workload for MessageWorkload<'_> {
         self.progress.began = Some(Instant::now());
         let mut env = std::mem::take(&mut self.env);
         env.append(&mut self.message_io.env);
+        // A worker may itself be the command of another trafficcop.
         let mut unset: Vec<OsString> = FOREIGN.iter().chain(&PRIVATE).map(OsString::from).collect();
         if let Some(socket) = self.notify_socket.take() {
             unset.retain(|name| name != VARIABLE);

@@ -119,8 +119,10 @@ impl Connector {
         let receiver = Receiver::builder()
             .name(name.clone())
             .source(self.target.entity.as_str())
+            // Locked until we settle, and settled only when the service has said so.
             .sender_settle_mode(SenderSettleMode::Unsettled)
             .receiver_settle_mode(ReceiverSettleMode::Second)
+            // The library would give credit ahead, and lock messages that nobody has a slot for.
             .credit_mode(CreditMode::Manual)
             .verify_incoming_source(false)
             .verify_incoming_target(false)
@@ -272,6 +274,7 @@ impl Connection {
         let gone = || BusError::Unsent("the link that delivered it is gone".into());
         let info = lock(&self.deliveries).get(&ticket.delivery).cloned();
         let info = info.ok_or_else(gone)?;
+        // Before it is sent: the answer may be quicker than we are.
         let mut expected = self.state.expect(ticket.delivery);
         let outcome = outcome(how);
         self.dispositions
@@ -288,6 +291,7 @@ impl Connection {
             self.state.suspect(sent);
             Err(BusError::Unanswered("no answer to the disposition".into()))
         })?;
+        // Not before the answer: a disposition that was not answered is to be repeated.
         lock(&self.deliveries).remove(&ticket.delivery);
         match said {
             Said::Done => Ok(()),
@@ -445,7 +449,7 @@ impl Intake {
         &mut self,
         mut left: usize,
         give_up_at: Instant,
-        came: &mut (dyn FnMut(Delivery) + Send),
+        mut came: impl FnMut(Delivery),
     ) -> Result<(), BusError> {
         let state = Arc::clone(&self.connection.state);
         let drained = async {

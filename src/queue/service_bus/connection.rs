@@ -54,12 +54,6 @@ pub(super) struct ConnectionTask {
     pub(super) orders: mpsc::Receiver<Instruction>,
 }
 
-/// How a connection ended.
-enum Ended {
-    Closed,
-    Broken(BusError),
-}
-
 impl ConnectionTask {
     /// Until the queue is closed, or dropped.
     pub(super) async fn run(mut self) {
@@ -78,19 +72,19 @@ impl ConnectionTask {
             };
             let fault = match connected {
                 Ok((connection, intake, token)) => {
+                    // A new link has none.
                     self.prefetch.forget_credit();
                     self.shared.up(Arc::clone(&connection));
-                    match self.serve(connection, intake, token).await {
-                        Ended::Closed => return,
-                        Ended::Broken(fault) => {
-                            tracing::debug!("the connection has ended: {}", fault.why());
-                            self.shared.down(fault.clone());
-                            if Instant::now().since(began) >= GOOD {
-                                pause = Duration::ZERO;
-                            }
-                            fault
-                        }
+                    let Some(fault) = self.serve(connection, intake, token).await else {
+                        return;
+                    };
+                    tracing::debug!("the connection has ended: {}", fault.why());
+                    self.shared.down(fault.clone());
+                    // One that breaks at once again and again is no better than none.
+                    if Instant::now().since(began) >= GOOD {
+                        pause = Duration::ZERO;
                     }
+                    fault
                 }
                 Err(fault) => {
                     tracing::debug!("cannot connect: {}", fault.why());
@@ -108,6 +102,7 @@ impl ConnectionTask {
 
     /// Waits before the next attempt to connect. Whether it is all over.
     async fn rest(&mut self, pause: Duration, busy: bool) -> bool {
+        // Those whom a broken service cut off at the same moment must not come back at the same moment.
         let jitter = |of: Duration| of.mul_f64(0.5 + fastrand::f64() / 2.0);
         let began = Instant::now();
         let (mut soonest, mut until) = (began + jitter(pause.min(PAUSE)), began + jitter(pause));
@@ -148,13 +143,13 @@ impl ConnectionTask {
         }
     }
 
-    /// Does what there is to do, until the connection has ended.
+    /// Does what there is to do, until the connection has ended: why; `None`: it was closed by us.
     async fn serve(
         &mut self,
         connection: Arc<Connection>,
         mut intake: Intake,
         token: CbsToken,
-    ) -> Ended {
+    ) -> Option<BusError> {
         let mut renew_at = renewal(&token);
         let mut until = token.good_until;
         let mut authorising = None;
@@ -163,7 +158,7 @@ impl ConnectionTask {
                 // Before it is given: a lock can begin as soon as the service has it.
                 let at = Instant::now();
                 if let Err(fault) = intake.let_come(total).await {
-                    return Ended::Broken(fault);
+                    return Some(fault);
                 }
                 self.prefetch.gave(count, at);
             }
@@ -174,6 +169,7 @@ impl ConnectionTask {
                 self.give_back(taken, Instant::now() + REQUEST);
             }
             let now = Instant::now();
+            // Beside everything else: a token that takes its time must not keep messages from coming.
             if authorising.is_none() && now >= renew_at {
                 authorising = Some(Box::pin(reauthorise(
                     Arc::clone(&self.tokens),
@@ -196,14 +192,14 @@ impl ConnectionTask {
                         drop(intake);
                         connection.close(by).await;
                         let _ = done.send(());
-                        return Ended::Closed;
+                        return None;
                     }
-                    None => return Ended::Closed,
+                    None => return None,
                 },
-                fault = connection.ended() => return Ended::Broken(fault),
+                fault = connection.ended() => return Some(fault),
                 came = intake.next() => match came {
                     Ok(delivery) => self.came(delivery, &connection),
-                    Err(fault) => return Ended::Broken(fault),
+                    Err(fault) => return Some(fault),
                 },
                 Some(authorised) = authorised => {
                     authorising = None;
@@ -316,8 +312,8 @@ impl ConnectionTask {
         let now = Instant::now();
         let give_up_at = now + until.since(now) / 2;
         let left = self.prefetch.credit();
-        let mut came = |delivery| self.came(delivery, connection);
-        if let Err(fault) = intake.drain(left, give_up_at, &mut came).await {
+        let came = |delivery| self.came(delivery, connection);
+        if let Err(fault) = intake.drain(left, give_up_at, came).await {
             tracing::debug!("not drained: {}", fault.why());
         }
     }
@@ -336,7 +332,8 @@ impl ConnectionTask {
     }
 }
 
-/// Gives a message back as it was, as well as that can be done.
+/// Gives a message back as it was, as well as that can be done: what is not comes again by itself when
+/// its lock has run out, only later.
 async fn release(taken: &Taken, give_up_at: Instant) {
     let mut pause = REPEAT;
     while let Err(failure) = taken.held.settle(&Settlement::Release, give_up_at).await {
@@ -394,5 +391,6 @@ fn untokened(failure: &Failure) -> BusError {
 /// When a token is renewed: after 80 % of what is left of it.
 fn renewal(token: &CbsToken) -> Instant {
     let now = Instant::now();
+    // What is left is for attempts that fail: the service cuts the link when the token has ended.
     now + token.good_until.since(now).mul_f64(0.8)
 }

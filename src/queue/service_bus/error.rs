@@ -326,52 +326,23 @@ mod tests {
 
     #[test]
     fn every_refusal_has_its_meaning() {
-        for (fault, lost, unclear, busy) in [
-            (refused(Some(410), ""), true, false, false),
-            (
-                refused(Some(410), "com.microsoft:message-lock-lost"),
-                true,
-                false,
-                false,
-            ),
-            (
-                refused(None, "com.microsoft:message-lock-lost"),
-                true,
-                false,
-                false,
-            ),
-            (
-                refused(Some(404), "com.microsoft:message-not-found"),
-                true,
-                false,
-                false,
-            ),
-            (refused(Some(404), "amqp:not-found"), false, false, false),
-            (
-                refused(Some(503), "com.microsoft:server-busy"),
-                false,
-                false,
-                true,
-            ),
-            (
-                refused(Some(500), "amqp:internal-error"),
-                false,
-                true,
-                false,
-            ),
-            (
-                refused(Some(408), "com.microsoft:timeout"),
-                false,
-                true,
-                false,
-            ),
-            (refused(Some(401), ""), false, false, false),
-            (BusError::Unanswered("x".into()), false, true, false),
-            (BusError::Unsent("x".into()), false, false, false),
+        let coded = |status, condition| refused(Some(status), condition);
+        for (fault, meaning) in [
+            (coded(410, ""), "lost"),
+            (coded(410, "com.microsoft:message-lock-lost"), "lost"),
+            (refused(None, "com.microsoft:message-lock-lost"), "lost"),
+            (coded(404, "com.microsoft:message-not-found"), "lost"),
+            (coded(404, "amqp:not-found"), ""),
+            (coded(503, "com.microsoft:server-busy"), "busy"),
+            (coded(500, "amqp:internal-error"), "unclear"),
+            (coded(408, "com.microsoft:timeout"), "unclear"),
+            (coded(401, ""), ""),
+            (BusError::Unanswered("x".into()), "unclear"),
+            (BusError::Unsent("x".into()), ""),
         ] {
-            assert_eq!(fault.is_lost(), lost, "{fault:?}");
-            assert_eq!(fault.is_unclear(), unclear, "{fault:?}");
-            assert_eq!(fault.is_busy(), busy, "{fault:?}");
+            assert_eq!(fault.is_lost(), meaning == "lost", "{fault:?}");
+            assert_eq!(fault.is_unclear(), meaning == "unclear", "{fault:?}");
+            assert_eq!(fault.is_busy(), meaning == "busy", "{fault:?}");
         }
     }
 

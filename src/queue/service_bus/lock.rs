@@ -107,6 +107,7 @@ impl Held {
     /// that it is renewed twice does no harm, and a short lock has no time for another attempt.
     pub(super) async fn relock(&self, give_up_at: Instant) -> Result<Duration, Failure> {
         const WHAT: &str = "the lock is not renewed";
+        // A renewal that overtook a settlement would be refused, and be taken for a lost lock.
         let mut state = turn(&self.state, give_up_at).await?;
         if let Some(closed) = &state.closed {
             return Err(closed.failure());
@@ -123,6 +124,7 @@ impl Held {
                     return Ok(state.length);
                 }
                 Err(fault) if fault.is_lost() => {
+                    // Else our own settlement may have ended it: that says nothing of its length.
                     if state.settling.is_none() {
                         let after = Instant::now().since(state.t0);
                         self.shared.lock_duration.ended_early(after, state.length);
@@ -149,6 +151,7 @@ impl Held {
             return connection.dispose(self.ticket, how, give_up_at).await;
         }
         let by_token = match how {
+            // It counts one attempt, which is better than to keep it locked from everybody.
             Settlement::Release => &Settlement::Retry(Duration::ZERO),
             _ => how,
         };
@@ -216,6 +219,7 @@ impl Lock for Held {
                 return Err(lose(&mut state, &fault));
             }
             // What was not even sent is asked for on the next connection.
+            // What may have been done is not: the caller decides, by the time its lock has left.
             let next = match &fault {
                 BusError::Unsent(_) => self.after(&connection, fault, give_up_at).await,
                 _ => Err(fault),
@@ -264,6 +268,7 @@ impl LockDuration {
         if let Some(told) = self.told {
             return told;
         }
+        // Too short a guess costs renewals; too long a one costs the promise.
         let length = match until.map(|until| plausible(until.saturating_sub(now))) {
             Some(Some(length)) => length,
             Some(None) => {

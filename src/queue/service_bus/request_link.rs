@@ -99,6 +99,7 @@ impl RequestLink {
             .body(AmqpValue(body))
             .build();
         let sending = async {
+            // Within the limit: one that hangs on a dead socket holds up those behind it.
             let mut sender = self.sender.lock().await;
             sender.send(message).await
         };
@@ -107,6 +108,7 @@ impl RequestLink {
             Some(Err(error)) => {
                 let fault = BusError::from(error);
                 self.state.close(fault.clone());
+                // It was never handed to the connection: it can be asked for on the next one.
                 return Err(BusError::Unsent(fault.why()));
             }
             None => {

@@ -99,6 +99,7 @@ impl SharedConnection {
         };
         let mut state = self.state.subscribe();
         if good(&state.borrow()).is_none() {
+            // The task may be resting after a failure; a lock cannot wait for the end of that.
             self.hurry.notify_one();
         }
         let up = state.wait_for(|state| good(state).is_some());
@@ -134,6 +135,7 @@ impl Taken {
         let Message { t0, lock_time, .. } = self.message;
         let age = now.since(t0);
         if self.renewed {
+            // Once more would not make it younger on a slow line: a quarter is good enough then.
             age > lock_time / 4
         } else {
             age > OLD.min(lock_time / 8)
@@ -155,6 +157,7 @@ impl Taken {
 /// is milliseconds ago. Where it is longer ago than a small share of the lock (an idle queue, a pause of
 /// ours), the lock is renewed once before the message is handed out, and counts from the moment before
 /// that request.
+#[derive(Default)]
 pub(super) struct Prefetch {
     state: Mutex<State>,
     /// There may be something to hand out.
@@ -185,15 +188,6 @@ impl State {
 }
 
 impl Prefetch {
-    pub(super) fn new() -> Prefetch {
-        Prefetch {
-            state: Mutex::default(),
-            filled: Notify::new(),
-            changed: Notify::new(),
-            quiet: Notify::new(),
-        }
-    }
-
     /// The driver wants at most so many.
     pub(super) fn want(&self, most: usize) {
         let mut state = lock(&self.state);
@@ -217,7 +211,8 @@ impl Prefetch {
                 out.push(taken.message);
             }
         }
-        // Those slots are no longer free.
+        // Those slots are no longer free. Left as it was, it would have as many more sent, to lie here
+        // while their locks run out.
         state.wanted -= out.len();
         out
     }
@@ -314,6 +309,7 @@ impl Prefetch {
     pub(super) fn surplus(&self) -> Vec<Taken> {
         let mut state = lock(&self.state);
         let mut surplus = Vec::new();
+        // From the end: those in front came first, and are handed out next.
         while state.here() > state.wanted
             && let Some(taken) = state.ready.pop_back()
         {
@@ -336,6 +332,7 @@ impl Prefetch {
     pub(super) async fn settled(&self) {
         loop {
             let mut quiet = pin!(self.quiet.notified());
+            // Before the look: what ends between the two must not be missed.
             quiet.as_mut().enable();
             if lock(&self.state).busy == 0 {
                 return;

@@ -227,10 +227,7 @@ impl ConnectionState {
 }
 
 /// The stream, read along.
-pub(super) fn observed(
-    stream: Box<dyn Stream>,
-    state: Arc<ConnectionState>,
-) -> impl Stream {
+pub(super) fn observed(stream: Box<dyn Stream>, state: Arc<ConnectionState>) -> impl Stream {
     let (read, write) = tokio::io::split(stream);
     tokio::io::join(FrameObserver::new(read, state), write)
 }
@@ -288,6 +285,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for FrameObserver<S> {
             let fed = frame_observer.scanner.feed(read, |event| state.saw(event));
             if let Err(sound) = fed {
                 frame_observer.malformed = true;
+                // What came before is passed on; of the rest the library would panic.
                 into.set_filled(before + sound);
                 if sound == 0 {
                     return Poll::Ready(Err(malformed()));

@@ -161,6 +161,7 @@ fn bytes(body: Body<Value>, most: usize) -> Result<Vec<u8>, Unreadable> {
             detail: format!("the body is {what}, which is not bytes"),
         })
     };
+    // Measured before anything is copied: a body can be 100 MiB.
     let size = match &body {
         Body::Data(parts) => parts.iter().map(|part| part.0.len()).sum(),
         Body::Value(value) => match &value.0 {
@@ -280,6 +281,7 @@ fn properties(
     let mut all: BTreeMap<String, String> = sender
         .filter_map(|(name, value)| Some((name, simple(&value.into())?)))
         .collect();
+    // Last: a sender cannot pass off a property of its own as the service's.
     all.extend(ours);
     all
 }

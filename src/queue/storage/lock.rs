@@ -225,6 +225,7 @@ impl Held {
             }
         };
         if let Err(trouble) = answer {
+            // What was clearly refused has changed nothing: what was in doubt before still is.
             if !trouble.is_unclear() {
                 state.settling.clone_from(&earlier);
             }
