@@ -27,17 +27,17 @@ use self::child::{BELIEVED, TOLD};
 use self::lines::{Here, ReaderLog, Role};
 use crate::clock::Instant;
 use crate::config::{Config, Telling, UsageError};
-use crate::core::{Cause, Ending, Exit, Notice, Tenure};
-use crate::driver::{Observation, Observer, Start, Workload, drive};
+use crate::core::{Cause, Ending, Exit, Notice};
+use crate::driver::{Observation, Observer, Start, Workload};
 use crate::exit::{self, ExitAction};
 use crate::guardian::{self, Program, Setup, StopAsked, WorkloadEvent};
 use crate::lease::{self, LeaseStore};
 use crate::report;
 use crate::report::stdout::LineSender;
 use crate::run::{
-    CommandWorkload, Guardians, Observers, name_the_lock, no_guardian, open, rules, workload,
+    CommandWorkload, Guardians, Observers, compete, no_guardian, open, refused, rules, workload,
 };
-use crate::runtime::runtime;
+use crate::runtime;
 use crate::signals::Signals;
 use crate::util::lock;
 
@@ -236,6 +236,12 @@ struct StdoutObserver {
     lines_out: Shared,
 }
 
+impl AsMut<Observers> for StdoutObserver {
+    fn as_mut(&mut self) -> &mut Observers {
+        &mut self.observers
+    }
+}
+
 impl Observer for StdoutObserver {
     fn observe(&mut self, now: Instant, observation: &Observation<'_>) {
         match observation {
@@ -305,11 +311,7 @@ fn link(telling: &Telling, control: Option<&Path>) -> anyhow::Result<Option<Cont
 pub fn elect(mut plan: Config, telling: &Telling) -> anyhow::Result<ExitAction> {
     let store = match open(&plan)? {
         Ok(store) => store,
-        Err(ending) => {
-            let leave = ExitAction::of(&ending, plan.conflict_status);
-            report::ending(&ending, leave);
-            return Ok(leave);
-        }
+        Err(ending) => return Ok(refused(&ending, &plan)),
     };
     let lock = store.info().name;
     plan.refuse_our_own(&lock)?;
@@ -354,8 +356,7 @@ pub fn elect(mut plan: Config, telling: &Telling) -> anyhow::Result<ExitAction> 
         control: control.map(|path| path.to_string_lossy().into_owned()),
         named: None,
     })));
-    let runtime = runtime()?;
-    let leave = runtime.block_on(async {
+    runtime::block_on(async {
         let signals = Signals::listen()?.and_hang_up(gone);
         observers.begin(guardian.health_check());
         let child = workload(&plan, &store, Guardians::of_one(guardian))?;
@@ -373,11 +374,8 @@ pub fn elect(mut plan: Config, telling: &Telling) -> anyhow::Result<ExitAction> 
             observers,
             lines_out,
         };
-        anyhow::Ok(campaign(&plan, store, reader, signals, told).await)
-    })?;
-    // A call that hangs (a name that does not resolve, a dead mount) must not keep us here.
-    runtime.shutdown_background();
-    Ok(leave)
+        Ok(campaign(&plan, store, reader, signals, told).await)
+    })?
 }
 
 async fn campaign(
@@ -387,17 +385,11 @@ async fn campaign(
     mut signals: Signals,
     mut told: StdoutObserver,
 ) -> ExitAction {
-    told.observers.tell(Observation::Begins);
     let mut rules = rules(plan, &*store);
     // Where the kernel wakes us, it does so only when the lock is free: whoever is to name the
     // holder has to look.
     rules.poll = plan.rules.poll;
-    let cordon = told.observers.follow_events(plan, &mut signals).await;
-    let tenure = Tenure::new(rules, Instant::now()).cordoned_by(cordon);
-    let lock = store.info().name;
-    let mut ending = drive(tenure, store, &mut reader, &mut signals, &mut told).await;
-    told.observers.tell(Observation::Stops);
-    name_the_lock(&mut ending, &lock);
+    let ending = compete(plan, store, rules, &mut reader, &mut signals, &mut told).await;
     reader.child.dismiss().await;
     let leave = leave(&ending, told.lines_out.gone(), plan.conflict_status);
     told.observers.finish(&ending, leave);
@@ -406,37 +398,34 @@ async fn campaign(
 
 /// How we leave, said to people.
 fn leave(ending: &Ending, gone: Option<Errno>, conflict_status: u8) -> ExitAction {
-    let hung_up = |why: Option<&str>, leave: ExitAction| {
-        lines::hung_up(why, leave.status());
-        leave
+    let exit = match (&ending.cause, ending.exit) {
+        _ if ending.overlap => None,
+        (Cause::Stopped(libc::SIGPIPE), _) if gone.is_some_and(|errno| errno != Errno::EPIPE) => {
+            Some(Exit::Code(exit::CANNOT_WRITE))
+        }
+        // The child writes for us: that it could not is our end as well.
+        (Cause::CommandEnded, exit) => exit.filter(|exit| {
+            [Exit::Signal(libc::SIGPIPE), Exit::Code(exit::CANNOT_WRITE)].contains(exit)
+        }),
+        // However else the child ended: the reader's fate is not ours to tell.
+        _ => None,
     };
-    let pipe = ExitAction::Signal(libc::SIGPIPE);
-    let cannot_write = ExitAction::Status(exit::CANNOT_WRITE);
-    match (&ending.cause, ending.exit, gone) {
-        _ if ending.overlap => {}
-        (Cause::Stopped(libc::SIGPIPE), _, None | Some(Errno::EPIPE))
-        | (Cause::CommandEnded, Some(Exit::Signal(libc::SIGPIPE)), _) => {
-            return hung_up(None, pipe);
-        }
-        (Cause::Stopped(libc::SIGPIPE), _, Some(errno)) => {
-            return hung_up(Some(errno.desc()), cannot_write);
-        }
-        (Cause::CommandEnded, Some(Exit::Code(exit::CANNOT_WRITE)), gone) => {
-            return hung_up(Some(gone.map_or("an error", Errno::desc)), cannot_write);
-        }
-        (Cause::CommandEnded, ..) => {
-            let leave = ExitAction::Status(exit::LOST);
-            lines::teller_died(leave.status());
-            return leave;
-        }
-        _ => {}
-    }
-    // However the child ended: the reader's fate is not ours to tell.
     let ending = Ending {
-        exit: None,
+        exit,
         ..ending.clone()
     };
     let leave = ExitAction::of(&ending, conflict_status);
-    report::ending(&ending, leave);
+    match (&ending.cause, exit) {
+        _ if ending.overlap => report::ending(&ending, leave),
+        (Cause::CommandEnded, None) => lines::teller_died(leave.status()),
+        (_, Some(Exit::Code(_))) => {
+            let why = gone.map_or("an error", Errno::desc);
+            lines::hung_up(Some(why), leave.status());
+        }
+        (_, Some(Exit::Signal(_))) | (Cause::Stopped(libc::SIGPIPE), None) => {
+            lines::hung_up(None, leave.status());
+        }
+        _ => report::ending(&ending, leave),
+    }
     leave
 }

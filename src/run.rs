@@ -20,7 +20,7 @@ use crate::clock::Instant;
 use crate::config::{Config, Lock, UsageError};
 use crate::core::observed::{LONGEST_LEASE, SHORTEST_LEASE};
 use crate::core::{Cause, Ending, Rules, Tenure};
-use crate::driver::{Observation, drive};
+use crate::driver::{Observation, Observer, Workload, drive};
 use crate::exit::ExitAction;
 use crate::guardian::{self, Guardian, Program, Setup, SharedBytes};
 use crate::hooks::HookConfig;
@@ -29,7 +29,7 @@ use crate::lease::shared_file::{self, SharedFile};
 use crate::lease::slots::{self, Slots};
 use crate::lease::{self, LeaseStore, StoreInfo, blob, file};
 use crate::report;
-use crate::runtime::runtime;
+use crate::runtime;
 use crate::serve;
 use crate::signals::Signals;
 use crate::units::show;
@@ -52,11 +52,7 @@ pub fn run(plan: Config) -> anyhow::Result<ExitAction> {
         .transpose()?;
     let store = match open(&plan)? {
         Ok(store) => store,
-        Err(ending) => {
-            let leave = ExitAction::of(&ending, plan.conflict_status);
-            report::ending(&ending, leave);
-            return Ok(leave);
-        }
+        Err(ending) => return Ok(refused(&ending, &plan)),
     };
     let lock = store.info().name;
     plan.refuse_our_own(&lock)?;
@@ -66,9 +62,7 @@ pub fn run(plan: Config) -> anyhow::Result<ExitAction> {
         command: plan.candidate.command.clone(),
     });
     if let Some(ending) = cannot_work(&plan) {
-        let leave = ExitAction::of(&ending, plan.conflict_status);
-        report::ending(&ending, leave);
-        return Ok(leave);
+        return Ok(refused(&ending, &plan));
     }
     let guardians = Guardians::fork(&plan, &rules(&plan, &*store))?;
     let guardian = &guardians.first;
@@ -83,11 +77,22 @@ pub fn run(plan: Config) -> anyhow::Result<ExitAction> {
     let shared_status = server.as_ref().map(serve::Server::shared_status);
     let log = report::LogObserver::new(plan.looks_once(), plan.slots);
     let observers = Observers::new(&plan, &store, guardian, log, shared_status);
-    let runtime = runtime()?;
-    let leave = runtime.block_on(campaign(&plan, store, guardians, observers, server))?;
-    // A call that hangs (a name that does not resolve, a dead mount) must not keep us here.
-    runtime.shutdown_background();
-    Ok(leave)
+    runtime::block_on(campaign(&plan, store, guardians, observers, server))?
+}
+
+/// Nothing was started, for this reason, which is said.
+pub(crate) fn refused(ending: &Ending, plan: &Config) -> ExitAction {
+    let leave = ExitAction::of(ending, plan.conflict_status);
+    report::ending(ending, leave);
+    leave
+}
+
+/// Forks a guardian.
+///
+/// # Errors
+/// Why there is none: what was asked for cannot be had, or the machine has no room for one.
+pub(crate) fn fork(setup: Setup) -> anyhow::Result<Guardian> {
+    guardian::fork(setup).map_err(no_guardian)
 }
 
 /// A standby that can never work is better found out now than by the fail-over. What a hook brings
@@ -146,7 +151,7 @@ impl Guardians {
             on_acquire: add(plan.roles.on_acquire.as_deref()),
         };
         let fork = |programs| {
-            let guardian = guardian::fork(Setup {
+            fork(Setup {
                 programs,
                 contain: plan.contain,
                 // Of a lock that has no deadline the supervisor's death ends nothing: it is a stop.
@@ -155,8 +160,7 @@ impl Guardians {
                     .map_or(rules.grace, |budget| budget.grace_on_loss),
                 on_orphaned: lease::release_orphaned,
                 withheld: plan.withheld.clone(),
-            });
-            guardian.map_err(no_guardian)
+            })
         };
         let on_lost = plan.roles.on_lost.as_deref().map(Program::script);
         Ok(Guardians {
@@ -204,21 +208,52 @@ async fn campaign(
     observers.begin(guardians.first.health_check());
     let mut workload = workload(plan, &store, guardians)?;
     workload.notify_socket = observers.notify_socket();
-    observers.tell(Observation::Begins);
-    let cordon = observers.follow_events(plan, &mut signals).await;
-    let tenure = Tenure::new(rules(plan, &*store), Instant::now()).cordoned_by(cordon);
-    let lock = store.info().name;
-    let mut ending = drive(tenure, store, &mut workload, &mut signals, &mut observers).await;
-    observers.tell(Observation::Stops);
+    let rules = rules(plan, &*store);
+    let ending = compete(
+        plan,
+        store,
+        rules,
+        &mut workload,
+        &mut signals,
+        &mut observers,
+    )
+    .await;
     // What comes now is not worth a question.
     drop(server);
-    name_the_lock(&mut ending, &lock);
-    let asked = matches!(ending.cause, Cause::Stopped(_));
+    let asked = match ending.cause {
+        Cause::Stopped(signal) => Some(signal),
+        _ => None,
+    };
     workload.finish(asked, &mut signals, &mut observers).await;
     let leave = ExitAction::of(&ending, plan.conflict_status);
     report::ending(&ending, leave);
     observers.finish(&ending, leave);
     Ok(leave)
+}
+
+/// Competes for the lock of the plan until the state machine is done.
+pub(crate) async fn compete(
+    plan: &Config,
+    store: Arc<dyn LeaseStore>,
+    rules: Rules,
+    workload: &mut dyn Workload,
+    signals: &mut Signals,
+    observer: &mut (impl Observer + AsMut<Observers>),
+) -> Ending {
+    observer.as_mut().tell(Observation::Begins);
+    let cordon = observer.as_mut().follow_events(plan, signals).await;
+    let tenure = Tenure::new(rules, Instant::now()).cordoned_by(cordon);
+    let lock = store.info().name;
+    let mut ending = drive(tenure, store, workload, signals, observer).await;
+    observer.as_mut().tell(Observation::Stops);
+    name_the_lock(&mut ending, &lock);
+    ending
+}
+
+impl AsMut<Observers> for Observers {
+    fn as_mut(&mut self) -> &mut Observers {
+        self
+    }
 }
 
 /// The workload of the plan; nothing runs yet.
@@ -262,7 +297,7 @@ pub(crate) fn rules(plan: &Config, store: &dyn LeaseStore) -> Rules {
 }
 
 /// A store's refusal names its lock, and what to do.
-pub(crate) fn name_the_lock(ending: &mut Ending, lock: &str) {
+fn name_the_lock(ending: &mut Ending, lock: &str) {
     if let Cause::Store { why, denied } = &mut ending.cause
         && !why.contains(lock)
     {

@@ -10,6 +10,19 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::runtime::{Builder, Runtime};
 
+/// Drives this to its end on a runtime of its own.
+///
+/// # Errors
+/// Why there is no runtime.
+#[cfg(feature = "cli")]
+pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> io::Result<T> {
+    let runtime = runtime()?;
+    let done = runtime.block_on(work);
+    // A call that hangs (a name that does not resolve, a dead mount) must not keep us here.
+    runtime.shutdown_background();
+    Ok(done)
+}
+
 /// What the runtime and its signals are made of, and what opens the first file.
 const NEEDED: usize = 8;
 

@@ -10,6 +10,7 @@ pub mod hold_policy;
 pub mod observed;
 pub mod once;
 pub mod retry;
+pub(crate) mod stop;
 pub mod tenure;
 
 pub use budget::{Budget, BudgetError};

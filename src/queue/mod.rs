@@ -5,10 +5,10 @@
 //! is tried, what its command's exit status means and when a lock is renewed is said by the driver
 //! and the core. It never knows a process.
 
+mod closed;
 #[cfg(feature = "service-bus")]
 pub mod service_bus;
 pub mod storage;
-mod turn;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -3,11 +3,11 @@
 //! Called by the driver of `work` through [`Queue`] and [`Lock`](super::Lock). Maps what the service
 //! says to the five meanings of [`Failure`] and decides nothing.
 //!
-//! As the data goes: [`connection_task`] has the one connection ([`shared_connection`] is where others find it),
-//! gives credit for as many messages as the driver wants, and lays down what comes ([`prefetch`]), from
-//! where `take` hands it out; [`lock`] renews and settles; [`lock_duration`] says how long a lock is. AMQP is
-//! behind [`engine`], spoken by [`amqp`] with its [`request_link`], [`wire`] and [`error`] (the only ones
-//! that know the library), over [`transport`] and [`frame_observer`]. [`tokens`] prove who we are.
+//! As the data goes: [`connection`] keeps the one connection, gives credit for as many messages as the
+//! driver wants, and puts what comes into [`shared`], from where `take` hands it out; [`lock`] renews
+//! and settles, and says how long a lock is. AMQP is spoken by [`amqp`] with its [`request_link`],
+//! [`wire`] and [`error`] (the only ones that know the library), over [`stream`], which [`frame_scanner`]
+//! reads along. [`tokens`] prove who we are.
 //!
 //! What must never happen here: an answer counts for a request that it does not name; a message counts
 //! as settled that the service has not said to be; more messages are locked than there are free slots
@@ -15,26 +15,18 @@
 //! ago.
 
 mod amqp;
-mod close_signal;
-mod connection_task;
-mod correlation;
-mod engine;
+mod connection;
 mod error;
-mod frame_observer;
 mod frame_scanner;
 mod lock;
-mod lock_duration;
-mod lock_token;
-mod prefetch;
 mod request_link;
-mod shared_connection;
+mod shared;
+mod stream;
 mod tokens;
-mod transport;
 mod wire;
 
 pub use tokens::{CbsToken, CbsTokens, JWT, SAS, SasTokens};
 
-use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -42,13 +34,10 @@ use async_trait::async_trait;
 use rustls::ClientConfig;
 use tokio::sync::{mpsc, oneshot};
 
-use self::amqp::Fe2o3;
-use self::connection_task::{ConnectionTask, Instruction};
+use self::amqp::Connector;
+use self::connection::{ConnectionTask, Instruction};
 use self::error::BusError;
-use self::lock::Shared;
-use self::lock_duration::LockDuration;
-use self::prefetch::Prefetch;
-use self::shared_connection::SharedConnection;
+use self::shared::{Prefetch, SharedConnection};
 use super::{Message, Missing, Queue};
 use crate::azure::before;
 use crate::clock::Instant;
@@ -75,12 +64,6 @@ impl Target {
     }
 }
 
-impl fmt::Debug for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Target({}:{}/{})", self.host, self.port, self.entity)
-    }
-}
-
 /// What a Service Bus queue is made of.
 #[derive(Clone)]
 pub struct Config {
@@ -98,22 +81,10 @@ pub struct Config {
     pub link_settle: bool,
 }
 
-impl fmt::Debug for Config {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Config")
-            .field("target", &self.target)
-            .field("name", &self.name)
-            .field("lock_time", &self.lock_time)
-            .field("max_body", &self.max_body)
-            .field("link_settle", &self.link_settle)
-            .finish_non_exhaustive()
-    }
-}
-
 /// The queue as one worker takes from it.
 pub struct ServiceBusQueue {
     name: String,
-    shared: Arc<Shared>,
+    shared: Arc<SharedConnection>,
     prefetch: Arc<Prefetch>,
     orders: mpsc::Sender<Instruction>,
     /// Begins with the first call that needs a connection: only then is there a runtime.
@@ -124,16 +95,12 @@ impl ServiceBusQueue {
     /// Makes the queue; nothing is sent.
     #[must_use]
     pub fn open(config: Config) -> ServiceBusQueue {
-        let shared = Arc::new(Shared {
-            shared_connection: SharedConnection::new(),
-            lock_duration: LockDuration::new(config.lock_time),
-            link_settle: config.link_settle,
-        });
-        let prefetch = Arc::new(Prefetch::new());
+        let shared = Arc::new(SharedConnection::new(config.lock_time, config.link_settle));
+        let prefetch = Arc::new(Prefetch::default());
         let (orders, ordered) = mpsc::channel(4);
         let connection_task = ConnectionTask {
             audience: config.target.audience(),
-            engine: Box::new(Fe2o3::new(config.target, config.max_body)),
+            connector: Connector::new(config.target, config.max_body),
             tokens: config.tokens,
             shared: Arc::clone(&shared),
             prefetch: Arc::clone(&prefetch),
@@ -149,9 +116,8 @@ impl ServiceBusQueue {
     }
 
     fn begin(&self) {
-        let mut connection_task = lock(&self.connection_task);
-        if let Some(connection_task) = connection_task.take() {
-            tokio::spawn(connection_task.run());
+        if let Some(task) = lock(&self.connection_task).take() {
+            tokio::spawn(task.run());
         }
     }
 
@@ -161,8 +127,8 @@ impl ServiceBusQueue {
         give_up_at: Instant,
         order: impl FnOnce(oneshot::Sender<()>) -> Instruction,
     ) {
-        let begun = lock(&self.connection_task).is_none();
-        if !begun {
+        if lock(&self.connection_task).is_some() {
+            // It has not begun: there is nothing to stop.
             return;
         }
         let (done, waiting) = oneshot::channel();
@@ -199,24 +165,24 @@ impl Queue for ServiceBusQueue {
     }
 
     async fn prepare(&self, give_up_at: Instant) -> Result<(), Missing> {
-        let shared_connection = &self.shared.shared_connection;
-        let failures = shared_connection.failures();
+        let shared = &self.shared;
+        let failures = shared.failures();
         self.begin();
-        match before(give_up_at, shared_connection.tried(failures)).await {
-            Some(Ok(())) => Ok(()),
-            Some(Err(fault)) => Err(fault.at_first(&self.name)),
-            None => {
-                let fault = shared_connection.trouble();
-                let late = || BusError::Unsent("no answer yet".into());
-                Err(self.unreachable(&fault.unwrap_or_else(late)).into())
-            }
+        tokio::select! {
+            biased;
+            up = shared.connection(None, give_up_at) => match up {
+                Ok(_) => Ok(()),
+                Err(fault) => Err(self.unreachable(&fault).into()),
+            },
+            // A failed attempt says more than our patience does.
+            fault = shared.failing(failures) => Err(fault.at_first(&self.name)),
         }
     }
 
     async fn take(&self, most: usize, give_up_at: Instant) -> Result<Vec<Message>, Failure> {
         self.begin();
-        let (prefetch, shared_connection) = (&self.prefetch, &self.shared.shared_connection);
-        let failures = shared_connection.failures();
+        let (prefetch, shared) = (&self.prefetch, &self.shared);
+        let failures = shared.failures();
         prefetch.want(most);
         loop {
             let filled = prefetch.filled.notified();
@@ -229,14 +195,14 @@ impl Queue for ServiceBusQueue {
                 tokio::select! {
                     biased;
                     () = filled => Ok(()),
-                    fault = shared_connection.failing(failures) => Err(fault),
+                    fault = shared.failing(failures) => Err(fault),
                 }
             };
             match before(give_up_at, woken).await {
                 Some(Ok(())) => {}
                 Some(Err(fault)) => return Err(self.unreachable(&fault)),
                 None => {
-                    return match shared_connection.trouble() {
+                    return match shared.trouble() {
                         Some(fault) => Err(self.unreachable(&fault)),
                         None => Ok(Vec::new()),
                     };

@@ -23,7 +23,7 @@ pub use encoding::Encoding;
 pub use target::{Target, TargetError};
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -87,8 +87,8 @@ pub struct StorageQueue {
     encoding: Encoding,
     max_body: usize,
     create: bool,
-    /// What has succeeded before, as a set of `1 << Operation`.
-    proven: AtomicU32,
+    /// Taking has succeeded before.
+    proven: AtomicBool,
 }
 
 impl StorageQueue {
@@ -125,7 +125,7 @@ impl StorageQueue {
             encoding: config.encoding,
             max_body: config.max_body,
             create: config.create,
-            proven: AtomicU32::new(0),
+            proven: AtomicBool::new(false),
         })
     }
 
@@ -133,17 +133,6 @@ impl StorageQueue {
     #[must_use]
     pub fn poison_name(&self) -> &str {
         &self.service.poison_name
-    }
-
-    fn prove(&self, operation: Operation) {
-        self.proven
-            .fetch_or(1 << operation as u32, Ordering::Relaxed);
-    }
-
-    /// The meaning of trouble: what has worked before is in doubt, not wrong.
-    fn failure(&self, trouble: &ServiceError, operation: Operation) -> Failure {
-        let proven = self.proven.load(Ordering::Relaxed) & (1 << operation as u32) != 0;
-        trouble.failure(operation, &self.service.name, proven)
     }
 
     fn message(&self, told: Received, t0: Instant) -> Message {
@@ -178,8 +167,9 @@ impl Queue for StorageQueue {
 
     async fn prepare(&self, give_up_at: Instant) -> Result<(), Missing> {
         let client = &self.service.client;
-        let told =
-            |trouble: ServiceError, operation| Missing::from(self.failure(&trouble, operation));
+        let told = |trouble: ServiceError, operation| {
+            Missing::from(trouble.failure(operation, &self.service.name, false))
+        };
         match client.look(give_up_at).await {
             Ok(()) => {}
             Err(trouble) if trouble.code() == Some("QueueNotFound") => {
@@ -214,8 +204,13 @@ impl Queue for StorageQueue {
         } = &*self.service;
         let t0 = Instant::now();
         let told = client.take(most.min(MOST), *seconds, give_up_at).await;
-        let told = told.map_err(|trouble| self.failure(&trouble, Operation::Take))?;
-        self.prove(Operation::Take);
+        let told = told.map_err(|trouble| {
+            // What has worked before is in doubt, not wrong: a right that is taken away for a moment
+            // must not end the worker.
+            let proven = self.proven.load(Ordering::Relaxed);
+            trouble.failure(Operation::Take, &self.service.name, proven)
+        })?;
+        self.proven.store(true, Ordering::Relaxed);
         Ok(told
             .into_iter()
             .map(|told| self.message(told, t0))

@@ -14,6 +14,7 @@ use async_trait::async_trait;
 use super::on_lost::{OnLostHook, OnLostRun};
 use crate::clock::Instant;
 use crate::core::Cause;
+use crate::core::stop::{Stop, StopRequests};
 use crate::driver::{Observation, Observer, Start, Workload};
 use crate::guardian::{self, GuardianHandle, SpawnRequest, StopAsked, WorkloadEvent};
 use crate::hooks::{Effect, HookConfig, HookNotice, HookSequencer, Role, Term};
@@ -26,8 +27,6 @@ use crate::units;
 /// How long the command has to stop after Ctrl-Z or `kill -TSTP` before we stop ourselves
 /// (research on supervision, section 8).
 const PAUSE: Duration = Duration::from_millis(100);
-/// Two stop signals closer than this are one request: see the core's campaign.
-const ECHO: Duration = Duration::from_millis(100);
 
 /// The number of what is not there: no guardian knows it.
 pub(super) const NOBODY: u8 = u8::MAX;
@@ -62,7 +61,7 @@ pub(super) struct Parts {
     pub(super) task: Option<String>,
 }
 
-/// See the module's text.
+/// The workload of `run`: the command and its hooks.
 pub(crate) struct CommandWorkload {
     parts: Parts,
     hooks: HookSequencer,
@@ -92,24 +91,27 @@ impl CommandWorkload {
     /// both within their limits. A stop signal ends them at once, unless it is the first.
     pub(super) async fn finish(
         mut self,
-        mut asked: bool,
+        asked: Option<i32>,
         signals: &mut Signals,
         observer: &mut dyn Observer,
     ) {
         let began = Instant::now();
+        let mut stop = StopRequests::default();
+        if let Some(signal) = asked {
+            stop.asked(began, signal);
+        }
         let effects = self.hooks.finish(began + self.parts.config.grace);
         self.perform(effects);
         while !self.is_finished() {
             tokio::select! {
                 biased;
                 signal = signals.next() => match signal {
-                    SignalEvent::Stop(libc::SIGTERM | libc::SIGINT) if asked => {
-                        if Instant::now().since(began) >= ECHO {
+                    SignalEvent::Stop(signal) => {
+                        if stop.asked(Instant::now(), signal) == Stop::AtOnce {
                             self.parts.handle.kill();
                             self.parts.on_lost.iter_mut().for_each(OnLostHook::kill);
                         }
                     }
-                    SignalEvent::Stop(_) => asked = true,
                     SignalEvent::Pause => self.pause(),
                     SignalEvent::Pass(_) | SignalEvent::Cordon(_) => {}
                 },

@@ -5,7 +5,7 @@
 //! means "as it was". It must never settle anything twice, or a message whose lock is in doubt.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use crate::clock::Instant;
 use crate::core::budget::ATTEMPT;
-use crate::core::{Failure, Grant, TaskResult};
+use crate::core::{Budget, Failure, Grant, TaskResult};
 use crate::lease::{LeaseStore, StoreInfo};
 use crate::queue::{Lock, Message, Settlement};
 use crate::util::lock;
@@ -23,19 +23,14 @@ use crate::util::lock;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The same for a message that is only given back: its lock runs out by itself.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(10);
+/// The longest sleep between two looks at the clock: the runtime's stands still while the machine
+/// sleeps.
+const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 /// From the end of one attempt to settle to the next, at first and at most.
 const PAUSE: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(4);
 
-/// What giving back means.
-#[derive(Clone, Debug)]
-enum Decision {
-    /// Nothing: another may have it.
-    Nothing,
-    Settle(Settlement),
-}
-
-/// See the module's text.
+/// The lease that is a message's lock.
 pub struct MessageLease {
     name: String,
     lock_time: Duration,
@@ -48,12 +43,9 @@ pub struct MessageLease {
     renewals: Arc<AtomicU32>,
     /// Turns true when settling is not to be tried again and again.
     hurry: Option<watch::Receiver<bool>>,
-    decision: Mutex<Decision>,
+    /// What giving back means; nothing is settled where another may have it.
+    decision: Mutex<Option<Settlement>>,
     result: Mutex<Option<Result<(), Failure>>>,
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    lock(mutex)
 }
 
 impl MessageLease {
@@ -70,7 +62,7 @@ impl MessageLease {
             confirmed: Arc::new(AtomicU64::new(message.t0.as_nanos())),
             renewals: Arc::default(),
             hurry: None,
-            decision: Mutex::new(Decision::Settle(Settlement::Release)),
+            decision: Mutex::new(Some(Settlement::Release)),
             result: Mutex::new(None),
         }
     }
@@ -84,14 +76,14 @@ impl MessageLease {
 
     /// What giving it back will mean; `None`: nothing is settled.
     pub fn decide(&self, settlement: Option<Settlement>) {
-        *locked(&self.decision) = settlement.map_or(Decision::Nothing, Decision::Settle);
+        *lock(&self.decision) = settlement;
     }
 
     /// What the queue said to that; `None` as long as (or because) it was not asked, or its answer
     /// not waited for.
     #[must_use]
     pub fn result(&self) -> Option<Result<(), Failure>> {
-        locked(&self.result).clone()
+        lock(&self.result).clone()
     }
 
     /// How often the lock was renewed.
@@ -101,14 +93,52 @@ impl MessageLease {
     }
 
     /// The moment before the request was sent that locked it last.
-    #[must_use]
-    pub fn confirmed(&self) -> Instant {
+    fn confirmed(&self) -> Instant {
         Instant::from_nanos(self.confirmed.load(Ordering::Acquire))
     }
 
-    /// It was lost before anything could be settled.
-    pub fn lose(&self, failure: Failure) {
-        *locked(&self.result) = Some(Err(failure));
+    /// Keeps it away from everybody for `delay`, where its queue cannot do that, and settles it then so
+    /// that it may come again at once; sooner when `leaving` turns true. Nothing runs meanwhile: a lock
+    /// that is lost costs nothing but the rest of the delay, and the deadlines of a tenure are not needed.
+    pub async fn retry_after(
+        &self,
+        delay: Duration,
+        budget: &Budget,
+        mut leaving: watch::Receiver<bool>,
+    ) {
+        let due = Instant::now() + delay;
+        let lost = tokio::select! {
+            // An error: whoever could tell us is gone.
+            _ = leaving.wait_for(|leaving| *leaving) => None,
+            lost = self.renew_until(due, budget) => lost,
+        };
+        match lost {
+            Some(failure) => *lock(&self.result) = Some(Err(failure)),
+            // Its result is kept.
+            None => drop(self.settle(&Settlement::Retry(Duration::ZERO)).await),
+        }
+    }
+
+    /// Why the lock was definitely lost before `due`, if it was.
+    async fn renew_until(&self, due: Instant, budget: &Budget) -> Option<Failure> {
+        let mut next = budget.renew_at(self.confirmed());
+        loop {
+            let now = Instant::now();
+            if now >= due {
+                return None;
+            }
+            if now < next {
+                let until = next.min(due).since(now).min(LONGEST_SLEEP);
+                tokio::time::sleep(until).await;
+                continue;
+            }
+            next = match self.renew(now + budget.attempt).await {
+                Ok(()) => budget.renew_at(self.confirmed()),
+                Err(failure @ Failure::Lost { .. }) => return Some(failure),
+                // From the start of one attempt to that of the next.
+                Err(_) => now + budget.retry(),
+            };
+        }
     }
 
     /// Settles it, as often as it takes and its lock (and our patience) allows.
@@ -130,19 +160,16 @@ impl MessageLease {
         let mut pause = PAUSE;
         let mut hurry = self.hurry.clone();
         let result = loop {
+            // Asked before the attempt: whoever is in a hurry gets one more, and not two.
             let hurried = hurry.as_ref().is_some_and(|hurry| *hurry.borrow());
             let give_up_at = until.min(Instant::now() + ATTEMPT);
-            let failure = match self.lock.settle(settlement, give_up_at).await {
-                Err(failure @ Failure::Transient { .. }) => failure,
-                result => break result,
+            let result = self.lock.settle(settlement, give_up_at).await;
+            let Err(Failure::Transient { retry_after, .. }) = &result else {
+                break result;
             };
-            let asked = match &failure {
-                Failure::Transient { retry_after, .. } => retry_after.unwrap_or_default(),
-                _ => Duration::ZERO,
-            };
-            let wait = pause.max(asked);
+            let wait = pause.max(retry_after.unwrap_or_default());
             if hurried || Instant::now() + wait >= until {
-                break Err(failure);
+                break result;
             }
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
@@ -150,7 +177,7 @@ impl MessageLease {
             }
             pause = (pause * 2).min(PAUSE_MAX);
         };
-        *locked(&self.result) = Some(result.clone());
+        *lock(&self.result) = Some(result.clone());
         result
     }
 }
@@ -217,9 +244,8 @@ impl LeaseStore for MessageLease {
         if self.result().is_some() {
             return Ok(());
         }
-        let settlement = match locked(&self.decision).clone() {
-            Decision::Nothing => return Ok(()),
-            Decision::Settle(settlement) => settlement,
+        let Some(settlement) = lock(&self.decision).clone() else {
+            return Ok(());
         };
         match self.settle(&settlement).await {
             // Enough was tried: the core is not to begin anew.
@@ -294,5 +320,54 @@ mod tests {
         let (said, ()) = tokio::join!(settled, hurries);
         assert!(matches!(said, Err(Failure::Transient { .. })), "{said:?}");
         assert_eq!(lock.asked().len(), 3);
+    }
+
+    const AGAIN: Settlement = Settlement::Retry(Duration::ZERO);
+
+    fn kept(lock: &Arc<Scripted>) -> (MessageLease, Budget) {
+        let mut message = scripted::with_lock(Arc::clone(lock));
+        message.lock_time = Duration::from_secs(2);
+        let budget = Budget::for_lock(message.lock_time, 10);
+        (MessageLease::new(&message, "queue"), budget)
+    }
+
+    #[tokio::test]
+    async fn it_is_renewed_until_the_delay_is_over_and_then_may_come_again() {
+        let lock = Scripted::renewing([Ok(()), scripted::transient(), Ok(())]);
+        let (held, budget) = kept(&lock);
+        let (_stay, leaving) = watch::channel(false);
+        let begin = Instant::now();
+        let delay = Duration::from_millis(1200);
+        held.retry_after(delay, &budget, leaving).await;
+        assert!(Instant::now().since(begin) >= delay);
+        assert!(*lock.renewed.lock().unwrap() >= 2);
+        assert_eq!(lock.asked(), [AGAIN]);
+        assert_eq!(held.result(), Some(Ok(())));
+    }
+
+    #[tokio::test]
+    async fn a_worker_that_leaves_waits_for_no_delay() {
+        let lock = Arc::new(Scripted::default());
+        let (held, budget) = kept(&lock);
+        let (leave, leaving) = watch::channel(false);
+        let day = Duration::from_secs(86_400);
+        let keeping = held.retry_after(day, &budget, leaving);
+        let stop = async {
+            tokio::task::yield_now().await;
+            leave.send_replace(true);
+        };
+        tokio::join!(keeping, stop);
+        assert_eq!(lock.asked(), [AGAIN]);
+    }
+
+    #[tokio::test]
+    async fn a_lock_that_was_lost_is_not_settled() {
+        let lock = Scripted::renewing([scripted::lost()]);
+        let (held, budget) = kept(&lock);
+        let (_stay, leaving) = watch::channel(false);
+        held.retry_after(Duration::from_secs(86_400), &budget, leaving)
+            .await;
+        assert_eq!(lock.asked(), []);
+        assert!(matches!(held.result(), Some(Err(Failure::Lost { .. }))));
     }
 }

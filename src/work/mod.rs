@@ -8,33 +8,24 @@
 //! ```
 //! [`settle`] is the table of what becomes of a message, [`scheduler`] what the worker does next: both
 //! are pure. [`lease`] makes a lease of a message's lock, so that [`crate::driver`] and the core keep
-//! it as they keep every lease. Nothing here knows which kind of queue it is, but for `open`
-//! and `connect`.
+//! it as they keep every lease. Nothing here knows which kind of queue it is, but for `open`.
 
 pub mod lease;
 #[cfg(feature = "cli")]
 pub mod message_io;
-#[cfg(feature = "cli")]
-pub mod scheduler;
-#[cfg(feature = "cli")]
-pub mod settle;
 
-#[cfg(all(feature = "cli", feature = "service-bus"))]
-mod connect;
-#[cfg(feature = "cli")]
-mod delay;
-#[cfg(feature = "cli")]
-mod exit_status;
 #[cfg(feature = "cli")]
 mod observer;
 #[cfg(feature = "cli")]
 mod open;
 #[cfg(feature = "cli")]
-mod preparing;
-#[cfg(feature = "cli")]
 mod processor;
+#[cfg(feature = "cli")]
+mod scheduler;
 #[cfg(test)]
 pub(crate) mod scripted;
+#[cfg(feature = "cli")]
+mod settle;
 #[cfg(feature = "cli")]
 mod worker;
 #[cfg(feature = "cli")]

@@ -1,11 +1,39 @@
-//! Opens the queue of the plan. The only place here that knows which kinds there are, with `bus`.
+//! Opens the queue of the plan, and looks at it before anything is taken from it. The only place here
+//! that knows which kinds of queues there are: brings together the address and the credential that were
+//! found and the client that uses them.
+//!
+//! Called by the worker alone.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+#[cfg(all(feature = "service-bus", feature = "entra"))]
+use async_trait::async_trait;
+
+use super::observer::WorkerObserver;
+use super::processor::{MessageProcessor, news_of};
 use crate::azure::Account;
+#[cfg(feature = "service-bus")]
+use crate::azure::Credential;
+#[cfg(all(feature = "service-bus", feature = "entra"))]
+use crate::azure::TokenCache;
+use crate::clock::Instant;
 use crate::config::{self, Source, UsageError};
-use crate::queue::Queue;
+use crate::core::Failure;
+use crate::core::budget::{ATTEMPT, RETRY};
+#[cfg(feature = "service-bus")]
+use crate::queue::service_bus::{self, CbsTokens, SasTokens, ServiceBusQueue};
+#[cfg(all(feature = "service-bus", feature = "entra"))]
+use crate::queue::service_bus::{CbsToken, JWT};
 use crate::queue::storage::{Config, Encoding, StorageQueue, Target};
+use crate::queue::{Missing, Queue};
+use crate::signals::{SignalEvent, Signals};
+
+/// How long a queue may stay silent before the first answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a connection waits for a token of Entra ID; it is asked for again with the next one.
+#[cfg(all(feature = "service-bus", feature = "entra"))]
+const WAIT: Duration = Duration::from_secs(4);
 
 /// The queue of the plan; nothing is sent.
 ///
@@ -14,21 +42,21 @@ use crate::queue::storage::{Config, Encoding, StorageQueue, Target};
 pub(super) fn open(plan: &config::Work) -> Result<Arc<dyn Queue>, UsageError> {
     let max_body = usize::try_from(plan.max_body).unwrap_or(usize::MAX);
     match &plan.source {
-        Source::Storage(source) => storage(source, max_body),
+        Source::Storage(source) => open_storage(source, max_body),
         #[cfg(feature = "service-bus")]
-        Source::ServiceBus(source) => super::connect::open(source, max_body),
+        Source::ServiceBus(source) => open_service_bus(source, max_body),
     }
 }
 
-pub(super) fn variable(name: &str) -> Option<String> {
+fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-pub(super) fn refuse(why: impl ToString) -> UsageError {
+fn refuse(why: impl ToString) -> UsageError {
     UsageError::new(why.to_string())
 }
 
-fn storage(source: &config::Storage, max_body: usize) -> Result<Arc<dyn Queue>, UsageError> {
+fn open_storage(source: &config::Storage, max_body: usize) -> Result<Arc<dyn Queue>, UsageError> {
     let target = Target::parse(&source.queue).map_err(refuse)?;
     let account = Account::find_queue(&variable, &source.options, target.url()).map_err(refuse)?;
     tracing::info!("credential: {}", account.kind());
@@ -46,4 +74,110 @@ fn storage(source: &config::Storage, max_body: usize) -> Result<Arc<dyn Queue>, 
         create: source.create,
     });
     Ok(Arc::new(queue.map_err(refuse)?))
+}
+
+/// A queue on Service Bus.
+#[cfg(feature = "service-bus")]
+fn open_service_bus(
+    source: &config::ServiceBus,
+    max_body: usize,
+) -> Result<Arc<dyn Queue>, UsageError> {
+    let bus = crate::azure::ServiceBus::find(&variable, &source.options, &source.asked)
+        .map_err(refuse)?;
+    tracing::info!("credential: {}", bus.kind());
+    if bus.is_open_to_others() {
+        tracing::warn!(
+            "{} is spoken to without TLS, as an emulator is: whoever is on the way can read the \
+             messages, and what they are had by",
+            bus.name()
+        );
+    }
+    let name = bus.name();
+    let tokens: Arc<dyn CbsTokens> = match bus.credential {
+        Credential::Key { name, key } => Arc::new(SasTokens::Key { name, key }),
+        Credential::Sas(text) => Arc::new(SasTokens::Signature(text)),
+        #[cfg(feature = "entra")]
+        Credential::Token(tokens) => tokens,
+    };
+    Ok(Arc::new(ServiceBusQueue::open(service_bus::Config {
+        target: service_bus::Target {
+            host: bus.host,
+            port: bus.port,
+            tls: bus.tls,
+            entity: bus.entity,
+        },
+        name,
+        tokens,
+        lock_time: source.lock_time,
+        max_body,
+        link_settle: source.link_settle,
+    })))
+}
+
+/// Tokens of Entra ID, as `$cbs` takes them.
+#[cfg(all(feature = "service-bus", feature = "entra"))]
+#[async_trait]
+impl CbsTokens for TokenCache {
+    /// One token is for all queues that its bearer may use.
+    async fn token(&self, _audience: &str) -> Result<CbsToken, Failure> {
+        let token = TokenCache::token(self, Instant::now() + WAIT).await?;
+        Ok(CbsToken {
+            kind: JWT,
+            token,
+            good_until: Instant::now() + self.left().unwrap_or_default(),
+        })
+    }
+}
+
+/// Looks at the queue, for as long as it may take; a signal ends that, which is returned then.
+pub(super) async fn prepare(
+    queue: &dyn Queue,
+    signals: &mut Signals,
+    idle: &mut [MessageProcessor],
+    observer: &WorkerObserver,
+) -> Result<Option<i32>, Missing> {
+    let stopped = async {
+        loop {
+            if let SignalEvent::Stop(signal) = signals.next().await {
+                return signal;
+            }
+        }
+    };
+    // Meanwhile somebody has to answer whether the guardians are well; nothing can be made of it yet.
+    let answering = async {
+        loop {
+            let _ = news_of(idle).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        signal = stopped => Ok(Some(signal)),
+        () = answering => Ok(None),
+        looked = look(queue, observer) => looked.map(|()| None),
+    }
+}
+
+/// Looks at the queue until it answers.
+async fn look(queue: &dyn Queue, observer: &WorkerObserver) -> Result<(), Missing> {
+    let give_up_at = Instant::now() + PATIENCE;
+    let mut told = false;
+    loop {
+        let sent = Instant::now();
+        match queue.prepare(give_up_at.min(sent + ATTEMPT)).await {
+            Ok(()) => {
+                observer.doubts(None);
+                return Ok(());
+            }
+            Err(Missing::Failed(Failure::Transient { why, .. }))
+                if Instant::now() + RETRY < give_up_at =>
+            {
+                if !std::mem::replace(&mut told, true) {
+                    tracing::warn!("cannot reach the queue: {why}; retrying");
+                    observer.doubts(Some(format!("cannot reach the queue: {why}")));
+                }
+            }
+            Err(missing) => return Err(missing),
+        }
+        tokio::time::sleep((sent + RETRY).since(Instant::now())).await;
+    }
 }

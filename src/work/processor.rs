@@ -4,19 +4,20 @@
 //! that serves one command after another. What the end of a command means is said by the table
 //! ([`super::settle`]); when its command ends for want of a lock, by the core.
 
+use std::future::pending;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::stream::{FuturesUnordered, StreamExt as _};
 use tokio::sync::watch;
 
-use super::delay;
 use super::lease::MessageLease;
 use super::message_io::{self, MessageIo};
 use super::observer::WorkerObserver;
 use super::settle::{Decision, Outcome, Rules};
-use super::workload::{Given, MessageWorkload, Progress};
+use super::workload::{MessageWorkload, Progress};
 use crate::background_writer;
 use crate::clock::Instant;
 use crate::core::{self, Budget, Cause, Ending, Exit, Failure, HoldPolicy, IfLost, Tenure};
@@ -72,57 +73,46 @@ pub(super) struct Done {
 }
 
 impl MessageProcessor {
-    /// Works on this message until it is done with.
+    /// Works on this message until it is done with; when we are `leaving` it is given back.
     pub(super) async fn work(
         mut self,
         message: Message,
         context: Arc<ProcessorContext>,
+        leaving: bool,
     ) -> (MessageProcessor, Done) {
         let held = MessageLease::new(&message, &context.queue);
         let held = Arc::new(held.hurried_by(self.hurry.clone()));
-        let unfit = match &message.body {
+        let not_run = match &message.body {
+            _ if leaving => Some(Decision::release("WorkerStopped")),
             Err(why) => {
                 let detail = why.detail.clone();
                 Some(context.rules.put_aside(message.attempt, why.reason, detail))
             }
             Ok(_) => context.rules.before_running(message.attempt),
         };
-        let done = match unfit {
-            Some(verdict) => self.put_aside(&message, &held, verdict, &context).await,
+        let done = match not_run {
+            Some(verdict) => self.settle(&message, &held, verdict, &context).await,
             None => self.run(message, held, &context).await,
         };
         (self, done)
     }
 
-    /// Gives a message back that nothing was done with.
-    pub(super) async fn give_back(
-        mut self,
-        message: Message,
-        context: Arc<ProcessorContext>,
-    ) -> (MessageProcessor, Done) {
-        let held = MessageLease::new(&message, &context.queue);
-        let held = held.hurried_by(self.hurry.clone());
-        let verdict = Decision::release("WorkerStopped");
-        let done = self.put_aside(&message, &held, verdict, &context).await;
-        (self, done)
-    }
-
     /// Settles a message without running anything.
-    async fn put_aside(
+    async fn settle(
         &mut self,
         message: &Message,
         held: &MessageLease,
         verdict: Decision,
         context: &ProcessorContext,
     ) -> Done {
-        match &verdict.settlement {
-            Some(Settlement::Retry(delay)) if !context.delays => {
-                let budget = context.budget(message);
-                self.keep(held, &budget, *delay, context).await;
-            }
+        if let Some(delay) = context.keeps_away(verdict.settlement.as_ref()) {
+            let budget = context.budget(message);
+            let leaving = context.leaving.clone();
+            self.meanwhile(held.retry_after(delay, &budget, leaving))
+                .await;
+        } else if let Some(settlement) = &verdict.settlement {
             // Its result is kept.
-            Some(settlement) => drop(self.meanwhile(held.settle(settlement)).await),
-            None => {}
+            let _ = self.meanwhile(held.settle(settlement)).await;
         }
         self.done(&message.id, message.attempt, held, verdict, None, context)
     }
@@ -136,7 +126,7 @@ impl MessageProcessor {
         let (id, attempt) = (message.id.clone(), message.attempt);
         let budget = context.budget(&message);
         let env = message_io::environment(&context.queue, &message, context.rules.max_attempts);
-        let mut message_io = match self.meanwhile(hand_over(message, context)).await {
+        let message_io = match self.meanwhile(hand_over(message, context)).await {
             Ok(message_io) => message_io,
             Err(why) => {
                 tracing::error!("message {id}: cannot be handed over: {why}; giving it back");
@@ -148,39 +138,33 @@ impl MessageProcessor {
                 };
             }
         };
-        let given = Given {
-            env: env
-                .into_iter()
-                .chain(std::mem::take(&mut message_io.env))
-                .collect(),
-            input: message_io.input.take(),
-            lock: message_io.lock.take(),
-            notify_socket: context.observer.notify_socket(self.number),
-            stop_signal: context.stop_signal,
-            kill_after: context.kill_after,
-            delays: context.delays,
-        };
         let tenure = Tenure::new(context.tenure(budget), Instant::now());
         let mut message_observer = context.observer.message_observer(&id, self.number);
-        let mut handler = MessageWorkload::new(
-            &mut self.handle,
-            &mut self.hurry,
-            &context.rules,
-            Arc::clone(&held),
+        let mut workload = MessageWorkload {
+            handle: &mut self.handle,
+            hurry: &mut self.hurry,
+            context,
+            held: Arc::clone(&held),
             attempt,
-            given,
-        );
-        let store = Arc::clone(&held) as _;
+            env,
+            message_io,
+            notify_socket: context.observer.notify_socket(self.number),
+            progress: Progress::default(),
+        };
         let ending = drive(
             tenure,
-            store,
-            &mut handler,
+            Arc::clone(&held) as _,
+            &mut workload,
             &mut self.signals,
             &mut message_observer,
         )
         .await;
-        let progress = handler.finish();
-        // Files can take their time; the message is settled.
+        let MessageWorkload {
+            progress,
+            message_io,
+            ..
+        } = workload;
+        // Not before: files can take their time, and the message is settled by now.
         if message_io.is_on_disk() {
             self.meanwhile(removed(message_io)).await;
         }
@@ -196,17 +180,17 @@ impl MessageProcessor {
                 timed_out: false,
             })
         });
-        if let Some(Settlement::Retry(delay)) = &verdict.settlement
+        if let Some(delay) = context.keeps_away(verdict.settlement.as_ref())
             && held.result().is_none()
-            && !context.delays
         {
-            let delay = *delay;
             if !delay.is_zero() && !*context.leaving.borrow() {
                 let span = units::show(delay);
                 let id = crate::report::plain(&id);
                 tracing::info!("message {id}: it failed; kept for {span}, then it may come again");
             }
-            self.keep(&held, &budget, delay, context).await;
+            let leaving = context.leaving.clone();
+            self.meanwhile(held.retry_after(delay, &budget, leaving))
+                .await;
         }
         self.done(
             &id,
@@ -216,18 +200,6 @@ impl MessageProcessor {
             Some((&progress, &ending)),
             context,
         )
-    }
-
-    /// Keeps a message away, whose queue cannot do that, by its lock; then it may come again.
-    async fn keep(
-        &mut self,
-        held: &MessageLease,
-        budget: &Budget,
-        delay: Duration,
-        context: &ProcessorContext,
-    ) {
-        self.meanwhile(delay::keep(held, budget, delay, context.leaving.clone()))
-            .await;
     }
 
     /// Waits for this. Meanwhile somebody has to answer whether the guardian is well.
@@ -254,6 +226,7 @@ impl MessageProcessor {
     ) -> Done {
         let result = held.result();
         let asked = verdict.settlement.is_some();
+        // What was decided is a wish; what the queue said of it is what became of the message.
         let outcome = outcome(verdict.outcome, asked, result.as_ref());
         let detail = match (&result, &verdict.settlement) {
             (Some(Err(why)), _) => Some(why.to_string()),
@@ -299,6 +272,15 @@ impl MessageProcessor {
 }
 
 impl ProcessorContext {
+    /// For how long a message that is settled so is to be kept away by its lock, because its queue
+    /// cannot do that.
+    pub(super) fn keeps_away(&self, settlement: Option<&Settlement>) -> Option<Duration> {
+        match settlement {
+            Some(Settlement::Retry(delay)) if !self.delays => Some(*delay),
+            _ => None,
+        }
+    }
+
     /// How the time of this message's lock is divided.
     fn budget(&self, message: &Message) -> Budget {
         Budget::for_lock(message.lock_time, self.renew_at).renewing_within(message.first_renewal)
@@ -319,6 +301,20 @@ impl ProcessorContext {
             once: None,
             seed: fastrand::u64(..),
         }
+    }
+}
+
+/// What happens to the guardians of idle slots: somebody has to answer whether they are well.
+pub(super) async fn news_of(idle: &mut [MessageProcessor]) -> WorkloadEvent {
+    let event = idle.iter_mut().map(|processor| async {
+        let event = processor.handle.next_event().await;
+        processor.lost |= event == WorkloadEvent::Lost;
+        event
+    });
+    let mut event: FuturesUnordered<_> = event.collect();
+    match event.next().await {
+        Some(event) => event,
+        None => pending().await,
     }
 }
 

@@ -3,10 +3,13 @@
 //! Called by the driver's loop. It knows how many slots are free and what was asked of us, and
 //! nothing of queues, commands or locks.
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::clock::Instant;
 use crate::core::retry::Jitter;
+use crate::core::stop::{Stop, StopRequests};
+use crate::units;
 
 /// From one look at an empty queue to the next, at first and at most (with ±20 %).
 const LEAST: Duration = Duration::from_millis(100);
@@ -21,27 +24,25 @@ const BATCH: usize = 32;
 const STUCK: u32 = 5;
 /// For how long a queue may fail to answer a worker that is to leave when there is no message.
 const OUT_OF_REACH: Duration = Duration::from_secs(30);
-/// Two stop signals closer than this are one request: see the core's campaign.
-const ECHO: Duration = Duration::from_millis(100);
 
 /// What the worker goes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SchedulerConfig {
+pub(super) struct SchedulerConfig {
     /// How many messages at once; at least 1.
-    pub concurrency: usize,
+    pub(super) concurrency: usize,
     /// After how many messages it leaves.
-    pub max_messages: Option<u64>,
+    pub(super) max_messages: Option<u64>,
     /// After how long without a message it leaves.
-    pub idle_exit: Option<Duration>,
+    pub(super) idle_exit: Option<Duration>,
     /// How long messages may go on after a stop was asked for.
-    pub grace: Duration,
+    pub(super) grace: Duration,
     /// A request to take waits for messages by itself, and can be withdrawn for another.
-    pub waits: bool,
+    pub(super) waits: bool,
 }
 
 /// Why the worker leaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Why {
+pub(super) enum Why {
     /// It was asked to, by this signal.
     Stopped(i32),
     /// There was no message for long enough.
@@ -77,44 +78,63 @@ pub enum Why {
     },
 }
 
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Why::Stopped(signal) => {
+                let name = units::signal_name(*signal);
+                write!(f, "a stop was requested by {name}")
+            }
+            Why::Idle => f.write_str("there was no message for --idle-exit"),
+            Why::Enough => f.write_str("there were as many messages as asked for"),
+            Why::NotStarted { errno } => {
+                let why = std::io::Error::from_raw_os_error(*errno);
+                write!(f, "the command cannot be started: {why}")
+            }
+            Why::GuardianLost { overlap: false } => f.write_str("a guardian died or fell silent"),
+            Why::GuardianLost { overlap: true } => {
+                f.write_str("a process of a command cannot be killed")
+            }
+            Why::NoHandover { why } => write!(f, "messages cannot be handed over here: {why}"),
+            // It says itself what cannot be done.
+            Why::CannotTake { why, denied: true } => f.write_str(why),
+            Why::CannotTake { why, denied: false } => {
+                write!(f, "messages cannot be taken: {why}")
+            }
+            Why::CannotPutAside { why } => {
+                write!(f, "messages that are to be put aside cannot be: {why}")
+            }
+        }
+    }
+}
+
 /// What is to be done now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Next {
+pub(super) enum Next {
     /// Ask for at most so many messages, instead of what was asked for before.
     Take(usize),
     /// Come back at this moment, if nothing happens before.
     Wait(Instant),
     /// Leave: nothing is held any more.
-    ExitAction(Why),
-}
-
-/// What a request to stop means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
-    /// The first: take no more, and let those finish that run.
-    Finish,
-    /// The second: end everything now.
-    AtOnce,
-    /// A repetition that changes nothing.
-    Again,
+    Leave(Why),
 }
 
 /// A request to take.
 #[derive(Clone, Copy, Debug)]
-struct SignalEvent {
+struct TakeRequest {
     most: usize,
     at: Instant,
 }
 
-/// See the module's text.
+/// What the worker does next, by what it has in hand and what was asked of it.
 #[derive(Debug)]
-pub struct Scheduler {
+pub(super) struct Scheduler {
     terms: SchedulerConfig,
     jitter: Jitter,
     /// Messages that are being worked on.
     running: usize,
     /// A request to take is under way.
-    taking: Option<SignalEvent>,
+    taking: Option<TakeRequest>,
     /// Messages whose commands were started.
     counted: u64,
     /// When the queue is looked at next.
@@ -131,6 +151,7 @@ pub struct Scheduler {
     answered: bool,
     /// Since when a stop is asked for, or decided.
     leaving: Option<(Why, Instant)>,
+    stop: StopRequests,
     /// What runs was told to end.
     ended: bool,
     /// How often in a row a message could not be put aside.
@@ -139,8 +160,7 @@ pub struct Scheduler {
 
 impl Scheduler {
     /// A scheduler where work begins at `now`.
-    #[must_use]
-    pub fn new(terms: SchedulerConfig, seed: u64, now: Instant) -> Scheduler {
+    pub(super) fn new(terms: SchedulerConfig, seed: u64, now: Instant) -> Scheduler {
         Scheduler {
             terms,
             jitter: Jitter::new(seed),
@@ -154,17 +174,18 @@ impl Scheduler {
             failing: None,
             answered: false,
             leaving: None,
+            stop: StopRequests::default(),
             ended: false,
             refusals: 0,
         }
     }
 
     /// What to do now.
-    pub fn next(&mut self, now: Instant) -> Next {
+    pub(super) fn next(&mut self, now: Instant) -> Next {
         let quiet = self.running == 0 && self.taking.is_none();
         if let Some((why, since)) = &self.leaving {
             if quiet {
-                return Next::ExitAction(why.clone());
+                return Next::Leave(why.clone());
             }
             // Where nothing runs there is nothing to end: what is being taken is given back.
             return Next::Wait(if self.ended || self.running == 0 {
@@ -175,7 +196,7 @@ impl Scheduler {
         }
         let left = self.left();
         if quiet && left == Some(0) {
-            return Next::ExitAction(Why::Enough);
+            return Next::Leave(Why::Enough);
         }
         let mut idle_at = match self.terms.idle_exit {
             Some(span) if quiet => self.busy_at + span,
@@ -185,10 +206,10 @@ impl Scheduler {
             // Never before a look that was answered: a worker that is started for one message has to
             // ask for it.
             match &self.failing {
-                None if self.empty => return Next::ExitAction(Why::Idle),
+                None if self.empty => return Next::Leave(Why::Idle),
                 Some((since, why)) if now >= *since + OUT_OF_REACH => {
                     let (why, denied) = (why.clone(), false);
-                    return Next::ExitAction(Why::CannotTake { why, denied });
+                    return Next::Leave(Why::CannotTake { why, denied });
                 }
                 _ => idle_at = Instant::FOREVER,
             }
@@ -213,8 +234,7 @@ impl Scheduler {
 
     /// Until when a queue that waits for messages is to wait for them, if it is asked now: as long as
     /// nothing else is to be done, and never for so short that its silence would say nothing.
-    #[must_use]
-    pub fn listens_until(&self, now: Instant) -> Instant {
+    pub(super) fn listens_until(&self, now: Instant) -> Instant {
         let idle_at = match self.terms.idle_exit {
             Some(span) => self.busy_at + span,
             None => Instant::FOREVER,
@@ -230,23 +250,22 @@ impl Scheduler {
     }
 
     /// A request to take so many was sent.
-    pub fn takes(&mut self, now: Instant, most: usize) {
-        self.taking = Some(SignalEvent { most, at: now });
+    pub(super) fn takes(&mut self, now: Instant, most: usize) {
+        self.taking = Some(TakeRequest { most, at: now });
     }
 
     /// Whether a request to take is under way that is still wanted.
-    #[must_use]
-    pub fn is_taking(&self) -> bool {
+    pub(super) fn is_taking(&self) -> bool {
         self.taking.is_some()
     }
 
     /// The request to take was withdrawn, and brings nothing any more.
-    pub fn withdrawn(&mut self) {
+    pub(super) fn withdrawn(&mut self) {
         self.taking = None;
     }
 
     /// It came back with so many messages, which are being worked on from now.
-    pub fn took(&mut self, now: Instant, count: usize) {
+    pub(super) fn took(&mut self, now: Instant, count: usize) {
         let asked = self.taking.take();
         self.running += count;
         // It has waited for us: there is no need to wait before it is asked again.
@@ -267,7 +286,7 @@ impl Scheduler {
 
     /// It failed: the queue is asked again as often as if it were empty. `denied`: it will always
     /// fail, and for want of a right or not; then we leave, if it has never answered.
-    pub fn took_nothing(&mut self, now: Instant, why: String, denied: Option<bool>) {
+    pub(super) fn took_nothing(&mut self, now: Instant, why: String, denied: Option<bool>) {
         self.taking = None;
         self.empty = false;
         self.look_later(now);
@@ -286,7 +305,7 @@ impl Scheduler {
     }
 
     /// A message was done with; `ran` if its command was started.
-    pub fn done(&mut self, now: Instant, ran: bool) {
+    pub(super) fn done(&mut self, now: Instant, ran: bool) {
         self.running = self.running.saturating_sub(1);
         self.counted += u64::from(ran);
         self.busy_at = now;
@@ -295,7 +314,7 @@ impl Scheduler {
 
     /// A message was put aside, or (`Err`) could not be: then the queue is left in peace for a
     /// while, and after several in a row we leave.
-    pub fn put_aside(&mut self, now: Instant, result: Result<(), String>) {
+    pub(super) fn put_aside(&mut self, now: Instant, result: Result<(), String>) {
         match result {
             Ok(()) => self.refusals = 0,
             Err(why) => {
@@ -312,30 +331,22 @@ impl Scheduler {
     }
 
     /// No more is taken, for this reason; the first one counts.
-    pub fn leave(&mut self, now: Instant, why: Why) {
+    pub(super) fn leave(&mut self, now: Instant, why: Why) {
         self.leaving.get_or_insert((why, now));
     }
 
-    /// A person or a service manager asks for a stop.
-    pub fn asked_to_stop(&mut self, now: Instant, signal: i32) -> Stop {
-        match &self.leaving {
-            Some((Why::Stopped(_), since)) => {
-                let urgent = signal == libc::SIGTERM || signal == libc::SIGINT;
-                if urgent && now.since(*since) >= ECHO {
-                    return Stop::AtOnce;
-                }
-                Stop::Again
-            }
-            Some(_) | None => {
-                // Whoever is asked to stop while leaving leaves as asked.
-                self.leaving = Some((Why::Stopped(signal), now));
-                Stop::Finish
-            }
+    /// A person or a service manager asks for a stop: the first lets finish what runs.
+    pub(super) fn asked_to_stop(&mut self, now: Instant, signal: i32) -> Stop {
+        let stop = self.stop.asked(now, signal);
+        if stop == Stop::Requested {
+            // Whoever is asked to stop while leaving leaves as asked.
+            self.leaving = Some((Why::Stopped(signal), now));
         }
+        stop
     }
 
     /// By which signal what runs is to be told to end now; said once.
-    pub fn ends(&mut self, now: Instant) -> Option<i32> {
+    pub(super) fn ends(&mut self, now: Instant) -> Option<i32> {
         let (why, since) = self.leaving.as_ref()?;
         if self.ended || self.running == 0 || now < *since + self.terms.grace {
             return None;
@@ -348,19 +359,17 @@ impl Scheduler {
     }
 
     /// What runs was told to end.
-    pub fn has_ended(&mut self) {
+    pub(super) fn has_ended(&mut self) {
         self.ended = true;
     }
 
     /// Whether no more is taken.
-    #[must_use]
-    pub fn is_leaving(&self) -> bool {
+    pub(super) fn is_leaving(&self) -> bool {
         self.leaving.is_some()
     }
 
     /// How many messages are being worked on.
-    #[must_use]
-    pub fn running(&self) -> usize {
+    pub(super) fn running(&self) -> usize {
         self.running
     }
 }

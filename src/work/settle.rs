@@ -6,33 +6,34 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use crate::config;
 use crate::core::{Cause, Exit};
 use crate::queue::Settlement;
 use crate::units;
 
 /// By what messages are settled.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rules {
+pub(super) struct Rules {
     /// How often a message is tried before it is put aside; at least 1. `None`: as often as its queue
     /// gives it to us.
-    pub max_attempts: Option<u32>,
+    pub(super) max_attempts: Option<u32>,
     /// Whether messages can be put aside: where they have been already they cannot.
-    pub puts_aside: bool,
+    pub(super) puts_aside: bool,
     /// How long a message that failed for the first time stays away; doubles with each attempt.
-    pub retry_delay: Duration,
+    pub(super) retry_delay: Duration,
     /// The longest it stays away.
-    pub retry_delay_max: Duration,
+    pub(super) retry_delay_max: Duration,
     /// Exit statuses that put a message aside at once.
-    pub dead_letter_exit: Vec<RangeInclusive<u8>>,
+    pub(super) dead_letter_exit: Vec<RangeInclusive<u8>>,
     /// Exit statuses that are none of those, though they be within a range of theirs.
-    pub retry_exit: Vec<RangeInclusive<u8>>,
+    pub(super) retry_exit: Vec<RangeInclusive<u8>>,
     /// The longest a command may run.
-    pub timeout: Option<Duration>,
+    pub(super) timeout: Option<Duration>,
 }
 
 /// What became of a message, in one word. The words are in the log, the event log and the metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub(super) enum Outcome {
     /// Processed, and gone from the queue.
     Completed,
     /// Failed; it comes again after a delay.
@@ -50,20 +51,8 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// All of them.
-    pub const ALL: [Outcome; 7] = [
-        Outcome::Completed,
-        Outcome::Retried,
-        Outcome::DeadLettered,
-        Outcome::Released,
-        Outcome::Lost,
-        Outcome::Unconfirmed,
-        Outcome::Unsettled,
-    ];
-
     /// The word.
-    #[must_use]
-    pub fn word(self) -> &'static str {
+    pub(super) fn word(self) -> &'static str {
         match self {
             Outcome::Completed => "completed",
             Outcome::Retried => "retried",
@@ -78,13 +67,13 @@ impl Outcome {
 
 /// What is to become of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Decision {
+pub(super) struct Decision {
     /// What the queue is asked for; `None`: nothing, because the lock may not be ours any more.
-    pub settlement: Option<Settlement>,
+    pub(super) settlement: Option<Settlement>,
     /// What that is called if the queue does it.
-    pub outcome: Outcome,
+    pub(super) outcome: Outcome,
     /// Why, in one word for machines; `None` where nothing went wrong.
-    pub reason: Option<&'static str>,
+    pub(super) reason: Option<&'static str>,
 }
 
 impl Decision {
@@ -103,14 +92,12 @@ impl Decision {
     }
 
     /// Given back as it was.
-    #[must_use]
-    pub fn release(reason: &'static str) -> Decision {
+    pub(super) fn release(reason: &'static str) -> Decision {
         Decision::new(Settlement::Release, Some(reason))
     }
 
     /// Put aside.
-    #[must_use]
-    pub fn dead_letter(reason: &'static str, detail: String) -> Decision {
+    pub(super) fn dead_letter(reason: &'static str, detail: String) -> Decision {
         let settlement = Settlement::DeadLetter {
             reason: reason.to_owned(),
             detail,
@@ -119,8 +106,7 @@ impl Decision {
     }
 
     /// Nothing is settled.
-    #[must_use]
-    pub fn nothing(reason: &'static str) -> Decision {
+    pub(super) fn nothing(reason: &'static str) -> Decision {
         Decision {
             settlement: None,
             outcome: Outcome::Lost,
@@ -131,22 +117,34 @@ impl Decision {
 
 /// How one run ended.
 #[derive(Clone, Copy, Debug)]
-pub struct Run<'a> {
+pub(super) struct Run<'a> {
     /// Which attempt it was, from 1.
-    pub attempt: u32,
+    pub(super) attempt: u32,
     /// Why the tenure ended; `None`: it never began.
-    pub cause: Option<&'a Cause>,
+    pub(super) cause: Option<&'a Cause>,
     /// How the command's main process ended, if it ran.
-    pub exit: Option<Exit>,
+    pub(super) exit: Option<Exit>,
     /// It was ended because it had run for too long.
-    pub timed_out: bool,
+    pub(super) timed_out: bool,
 }
 
 impl Rules {
+    /// Those of the plan.
+    pub(super) fn of(plan: &config::Work) -> Rules {
+        Rules {
+            max_attempts: plan.max_attempts,
+            puts_aside: plan.source.puts_aside(),
+            retry_delay: plan.retry_delay.0,
+            retry_delay_max: plan.retry_delay.1,
+            dead_letter_exit: plan.dead_letter_exit.clone(),
+            retry_exit: plan.retry_exit.clone(),
+            timeout: plan.timeout,
+        }
+    }
+
     /// What speaks against running a message at all, by its attempt: a worker that is killed with
     /// its command never reports.
-    #[must_use]
-    pub fn before_running(&self, attempt: u32) -> Option<Decision> {
+    pub(super) fn before_running(&self, attempt: u32) -> Option<Decision> {
         let most = self.max_attempts.filter(|most| attempt > *most)?;
         let detail = format!(
             "it was taken {attempt} times, --max-attempts is {most}: the workers that had it did not live to report"
@@ -155,8 +153,7 @@ impl Rules {
     }
 
     /// What becomes of a message that is not to be tried again.
-    #[must_use]
-    pub fn put_aside(&self, attempt: u32, reason: &'static str, detail: String) -> Decision {
+    pub(super) fn put_aside(&self, attempt: u32, reason: &'static str, detail: String) -> Decision {
         if self.puts_aside {
             return Decision::dead_letter(reason, detail);
         }
@@ -164,8 +161,7 @@ impl Rules {
     }
 
     /// The table.
-    #[must_use]
-    pub fn verdict(&self, run: &Run<'_>) -> Decision {
+    pub(super) fn verdict(&self, run: &Run<'_>) -> Decision {
         match run.cause {
             // Another may have it.
             Some(Cause::Doubt { .. }) => Decision::nothing("LockInDoubt"),
@@ -233,8 +229,7 @@ impl Rules {
     }
 
     /// How long a message stays away after this attempt has failed.
-    #[must_use]
-    pub fn delay(&self, attempt: u32) -> Duration {
+    pub(super) fn delay(&self, attempt: u32) -> Duration {
         let doublings = attempt.saturating_sub(1).min(31);
         let delay = self.retry_delay.saturating_mul(1 << doublings);
         delay.min(self.retry_delay_max)

@@ -4,7 +4,7 @@
 //! Called by main with a validated plan, while the process has one thread. What to do next is
 //! decided by [`Scheduler`], what becomes of a message by [`super::settle`].
 
-use std::future::{Future, pending};
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,24 +14,23 @@ use futures::stream::{FuturesUnordered, StreamExt as _};
 use nix::errno::Errno;
 use tokio::sync::{mpsc, watch};
 
-use super::exit_status::{said, words};
 use super::message_io;
 use super::observer::{DRAINING, WorkerObserver};
-use super::open::open;
-use super::preparing::{news_of, prepare};
-use super::processor::{Done, MessageProcessor, ProcessorContext};
-use super::scheduler::{Next, Scheduler, SchedulerConfig, Stop, Why};
-use super::settle::Rules;
+use super::open::{open, prepare};
+use super::processor::{Done, MessageProcessor, ProcessorContext, news_of};
+use super::scheduler::{Next, Scheduler, SchedulerConfig, Why};
+use super::settle::{Outcome, Rules};
 use crate::clock::Instant;
 use crate::config::{self, UsageError};
-use crate::core::Failure;
 use crate::core::budget::ATTEMPT;
+use crate::core::stop::Stop;
+use crate::core::{Cause, Ending, Exit, Failure};
 use crate::exit::ExitAction;
 use crate::guardian::{self, Guardian, Program, Setup, StopAsked, WorkloadEvent};
 use crate::queue::{Message, Queue};
 use crate::report;
-use crate::run::no_guardian;
-use crate::runtime::runtime;
+use crate::run::{fork, no_guardian};
+use crate::runtime;
 use crate::serve;
 use crate::signals::{SignalEvent, Signals};
 
@@ -52,6 +51,7 @@ pub fn work(plan: config::Work) -> anyhow::Result<ExitAction> {
     if let Some(program) = plan.command.first()
         && let Err(errno) = guardian::which(program, path.as_deref())
     {
+        // Better now than with the first message, which would be taken for nothing.
         let why = Why::NotStarted {
             errno: errno as i32,
         };
@@ -62,6 +62,7 @@ pub fn work(plan: config::Work) -> anyhow::Result<ExitAction> {
         .as_ref()
         .map(serve::Listener::bind)
         .transpose()?;
+    // Nothing is sent yet: a thread that a connection begins must not be there when we fork.
     let queue = open(&plan)?;
     let base = if plan.in_directories {
         let base = message_io::base(std::env::var_os("TMPDIR")).map_err(UsageError::new)?;
@@ -70,7 +71,7 @@ pub fn work(plan: config::Work) -> anyhow::Result<ExitAction> {
     } else {
         None
     };
-    let guardians = fork(&plan)?;
+    let guardians = fork_all(&plan)?;
     report::context(report::Context {
         lock: queue.name().to_owned(),
         identity: plan.identity.clone(),
@@ -93,7 +94,7 @@ pub fn work(plan: config::Work) -> anyhow::Result<ExitAction> {
     }
     let context = ProcessorContext {
         queue: queue.name().to_owned(),
-        rules: rules(&plan),
+        rules: Rules::of(&plan),
         renew_at: plan.renew_at,
         stop_signal: plan.stop_signal,
         kill_after: plan.kill_after,
@@ -102,37 +103,20 @@ pub fn work(plan: config::Work) -> anyhow::Result<ExitAction> {
         delays: queue.delays(),
         leaving: watch::channel(false).1,
     };
-    let runtime = runtime()?;
-    let leave = runtime.block_on(begin(&plan, queue, context, guardians));
-    // A call that hangs must not keep us here.
-    runtime.shutdown_background();
-    leave
+    runtime::block_on(begin(&plan, queue, context, guardians))?
 }
 
-fn fork(plan: &config::Work) -> anyhow::Result<Vec<Guardian>> {
+fn fork_all(plan: &config::Work) -> anyhow::Result<Vec<Guardian>> {
     let fork = |_| {
-        let guardian = guardian::fork(Setup {
+        fork(Setup {
             programs: vec![Program::handler(plan.command.clone())],
             contain: plan.contain,
             grace: plan.kill_after,
             on_orphaned: |_| {},
             withheld: plan.withheld.clone(),
-        });
-        guardian.map_err(no_guardian)
+        })
     };
     (0..plan.concurrency).map(fork).collect()
-}
-
-fn rules(plan: &config::Work) -> Rules {
-    Rules {
-        max_attempts: plan.max_attempts,
-        puts_aside: plan.source.puts_aside(),
-        retry_delay: plan.retry_delay.0,
-        retry_delay_max: plan.retry_delay.1,
-        dead_letter_exit: plan.dead_letter_exit.clone(),
-        retry_exit: plan.retry_exit.clone(),
-        timeout: plan.timeout,
-    }
 }
 
 /// Begins to answer over HTTP.
@@ -176,63 +160,110 @@ async fn begin(
         });
     }
     let prepared = prepare(&*queue, &mut signals, &mut idle, &observer).await;
-    let leave = match prepared {
-        Ok(None) => {
-            let terms = SchedulerConfig {
-                concurrency: plan.concurrency,
-                max_messages: plan.max_messages,
-                idle_exit: plan.idle_exit,
-                grace: plan.grace,
-                waits: queue.waits(),
-            };
-            let mut worker = Worker {
-                scheduler: Scheduler::new(terms, plan.seed, Instant::now()),
-                queue: Arc::clone(&queue),
-                context: Arc::new(context),
-                idle,
-                running: FuturesUnordered::new(),
-                posts,
-                hurry,
-                leaving,
-                doubt: false,
-                last: None,
-            };
-            let why = worker.run(&mut signals).await;
-            observer.stops();
-            queue.close(Instant::now() + CLOSING).await;
-            join_all(
-                worker
-                    .idle
-                    .into_iter()
-                    .map(|processor| processor.handle.dismiss()),
-            )
-            .await;
-            let leave = said(&why, plan, worker.last.as_ref());
-            observer.finish(&words(&why), leave);
-            leave
-        }
-        Ok(Some(signal)) => {
-            observer.stops();
-            queue.close(Instant::now() + CLOSING).await;
-            join_all(idle.into_iter().map(|processor| processor.handle.dismiss())).await;
-            let why = Why::Stopped(signal);
-            let leave = said(&why, plan, None);
-            observer.finish(&words(&why), leave);
-            leave
-        }
+    let terms = SchedulerConfig {
+        concurrency: plan.concurrency,
+        max_messages: plan.max_messages,
+        idle_exit: plan.idle_exit,
+        grace: plan.grace,
+        waits: queue.waits(),
+    };
+    let mut worker = Worker {
+        // Not before the queue was looked at: from here on it counts how long there was no message.
+        scheduler: Scheduler::new(terms, plan.seed, Instant::now()),
+        queue: Arc::clone(&queue),
+        context: Arc::new(context),
+        idle,
+        running: FuturesUnordered::new(),
+        posts,
+        hurry,
+        leaving,
+        doubt: false,
+        last: None,
+    };
+    let ended = match prepared {
+        Ok(None) => Ok(worker.run(&mut signals).await),
+        Ok(Some(signal)) => Ok(Why::Stopped(signal)),
+        Err(missing) => Err(missing),
+    };
+    // Before anything that takes its time: people are to see what we are at.
+    observer.stops();
+    queue.close(Instant::now() + CLOSING).await;
+    let idle = worker.idle.into_iter();
+    join_all(idle.map(|processor| processor.handle.dismiss())).await;
+    let (leave, cause) = match ended {
+        Ok(why) => (said(&why, plan, worker.last.as_ref()), why.to_string()),
         Err(missing) => {
-            observer.stops();
-            queue.close(Instant::now() + CLOSING).await;
-            join_all(idle.into_iter().map(|processor| processor.handle.dismiss())).await;
             let cause = missing.to_string();
             let error = anyhow::Error::from(missing);
             report::failure(&error);
-            let leave = ExitAction::of_error(&error);
-            observer.finish(&cause, leave);
-            leave
+            (ExitAction::of_error(&error), cause)
         }
     };
+    observer.finish(&cause, leave);
     Ok(leave)
+}
+
+/// How we leave, said to people.
+fn said(why: &Why, plan: &config::Work, last: Option<&Done>) -> ExitAction {
+    let last = last.filter(|_| plan.once && *why == Why::Enough);
+    // Nobody competes for a queue: no status stands for that.
+    let leave = ExitAction::of(&ending(why, last), 0);
+    let exit = leave.status();
+    let event = "done";
+    match why {
+        Why::Stopped(_) | Why::Idle | Why::Enough => tracing::info!(event, exit, "{why}"),
+        Why::NotStarted { .. } => {
+            let command = config::quoted(&plan.command);
+            tracing::error!(event, exit, "{why}: {command}");
+        }
+        Why::GuardianLost { .. }
+        | Why::NoHandover { .. }
+        | Why::CannotTake { .. }
+        | Why::CannotPutAside { .. } => {
+            tracing::error!(event, exit, "{why}");
+        }
+    }
+    leave
+}
+
+/// The worker's end as the core would put it, so that one map makes exit statuses of both. `last`: the
+/// one message that it was started for.
+fn ending(why: &Why, last: Option<&Done>) -> Ending {
+    let cause = match why {
+        Why::Stopped(signal) => Cause::Stopped(*signal),
+        Why::Idle | Why::Enough => Cause::CommandEnded,
+        Why::NotStarted { errno } => Cause::NotStarted { errno: *errno },
+        // Whatever the file system said: no command could be run here.
+        Why::NoHandover { .. } => Cause::NotStarted {
+            errno: libc::EACCES,
+        },
+        Why::GuardianLost { .. } => Cause::GuardianLost,
+        Why::CannotTake { why, denied } => Cause::Store {
+            why: why.clone(),
+            denied: *denied,
+        },
+        Why::CannotPutAside { why } => Cause::Store {
+            why: why.clone(),
+            denied: false,
+        },
+    };
+    let exit = match last {
+        None => (cause == Cause::CommandEnded).then_some(Exit::Code(0)),
+        Some(last) => last.exit.filter(|exit| match last.outcome {
+            // Nothing can be claimed for work that may be done again.
+            Outcome::Lost | Outcome::Unconfirmed | Outcome::Unsettled => false,
+            Outcome::Completed => true,
+            // It said 0, and it did not count: it was told to end.
+            _ => *exit != Exit::Code(0),
+        }),
+    };
+    let overlap = last.is_some_and(|last| last.overlap);
+    Ending {
+        cause,
+        exit,
+        overlap: overlap || *why == Why::GuardianLost { overlap: true },
+        released: true,
+    }
 }
 
 type Job = Pin<Box<dyn Future<Output = (MessageProcessor, Done)>>>;
@@ -266,6 +297,8 @@ impl Worker {
         }
         loop {
             let now = Instant::now();
+            // A request that waits is withdrawn as soon as nothing is wanted of it: what came by it would
+            // be locked for nobody.
             if self.queue.waits() && (self.scheduler.is_leaving() || !self.scheduler.is_taking()) {
                 taking = None;
             }
@@ -278,7 +311,7 @@ impl Worker {
                 self.tell(&SignalEvent::Stop(signal));
             }
             let until = match self.scheduler.next(now) {
-                Next::ExitAction(why) => {
+                Next::Leave(why) => {
                     drop(taking.take());
                     if !stopped {
                         let stop = stopping.take();
@@ -301,29 +334,20 @@ impl Worker {
                 Next::Wait(until) => until,
             };
             self.show();
-            let taken = async {
-                match &mut taking {
-                    Some(taking) => taking.await,
-                    None => pending().await,
-                }
-            };
-            let stop = async {
-                match &mut stopping {
-                    Some(stopping) => stopping.await,
-                    None => pending().await,
-                }
-            };
+            let taken = async { Some(taking.as_mut()?.await) };
+            let stop = async { Some(stopping.as_mut()?.await) };
             tokio::select! {
+                // Signals first; and what is done before what is taken, so that its slot is free.
                 biased;
                 asked = signals.next() => self.asked(asked),
                 Some((processor, done)) = self.running.next(), if !self.running.is_empty() => {
                     self.done(processor, done);
                 }
-                taken = taken => {
+                Some(taken) = taken => {
                     taking = None;
                     self.taken(taken);
                 }
-                () = stop => {
+                Some(()) = stop => {
                     stopping = None;
                     stopped = true;
                     if self.queue.waits() {
@@ -362,7 +386,7 @@ impl Worker {
         match asked {
             SignalEvent::Stop(signal) => match self.scheduler.asked_to_stop(Instant::now(), signal)
             {
-                Stop::Finish => {
+                Stop::Requested => {
                     let running = self.scheduler.running();
                     tracing::info!("asked to stop: taking no more messages, finishing {running}");
                 }
@@ -427,12 +451,9 @@ impl Worker {
                 continue;
             };
             count += 1;
-            let context = Arc::clone(&self.context);
-            self.running.push(if self.scheduler.is_leaving() {
-                Box::pin(processor.give_back(message, context))
-            } else {
-                Box::pin(processor.work(message, context))
-            });
+            let (context, leaving) = (Arc::clone(&self.context), self.scheduler.is_leaving());
+            self.running
+                .push(Box::pin(processor.work(message, context, leaving)));
         }
         self.scheduler.took(now, count);
     }
@@ -458,6 +479,65 @@ impl Worker {
         }
         if done.ran {
             self.last = Some(done);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_end_has_its_status() {
+        let leave = |why: &Why, last: Option<&Done>| ExitAction::of(&ending(why, last), 0);
+        assert_eq!(leave(&Why::Enough, None), ExitAction::Status(0));
+        let (code, killed) = (|status| Some(Exit::Code(status)), Some(Exit::Signal(9)));
+        for (outcome, exit, overlap, left) in [
+            (Outcome::Completed, code(0), false, ExitAction::Status(0)),
+            (Outcome::Retried, code(3), false, ExitAction::Status(3)),
+            (
+                Outcome::DeadLettered,
+                code(65),
+                false,
+                ExitAction::Status(65),
+            ),
+            (Outcome::Retried, killed, false, ExitAction::Signal(9)),
+            (Outcome::Retried, code(0), false, ExitAction::Status(70)),
+            (Outcome::Unconfirmed, code(0), false, ExitAction::Status(70)),
+            (Outcome::Lost, killed, false, ExitAction::Status(70)),
+            (Outcome::Lost, killed, true, ExitAction::Status(71)),
+            (Outcome::Completed, None, false, ExitAction::Status(70)),
+        ] {
+            let done = Done {
+                ran: true,
+                exit,
+                outcome,
+                errno: None,
+                no_handover: None,
+                lost: false,
+                overlap,
+                put_aside: None,
+            };
+            assert_eq!(leave(&Why::Enough, Some(&done)), left);
+        }
+        let why = || "403".to_owned();
+        let errno = |errno| Why::NotStarted { errno };
+        let lost = |overlap| Why::GuardianLost { overlap };
+        let cannot_take = |denied| Why::CannotTake { why: why(), denied };
+        for (cause, left) in [
+            (Why::Idle, ExitAction::Status(0)),
+            (Why::Stopped(15), ExitAction::Signal(15)),
+            (errno(libc::ENOENT), ExitAction::Status(127)),
+            (errno(libc::EACCES), ExitAction::Status(126)),
+            (errno(libc::EAGAIN), ExitAction::Status(69)),
+            (lost(false), ExitAction::Status(70)),
+            (lost(true), ExitAction::Status(71)),
+            (Why::CannotPutAside { why: why() }, ExitAction::Status(69)),
+            (Why::NoHandover { why: why() }, ExitAction::Status(126)),
+            (cannot_take(true), ExitAction::Status(77)),
+            (cannot_take(false), ExitAction::Status(69)),
+        ] {
+            assert_eq!(leave(&cause, None), left, "{cause:?}");
         }
     }
 }

@@ -7,7 +7,6 @@
 
 use std::ffi::OsString;
 use std::future::pending;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,8 +14,9 @@ use async_trait::async_trait;
 use tokio::sync::watch;
 
 use super::lease::MessageLease;
-use super::message_io::FOREIGN;
-use super::settle::{Decision, Rules, Run};
+use super::message_io::{FOREIGN, MessageIo};
+use super::processor::ProcessorContext;
+use super::settle::{Decision, Run};
 use crate::clock::Instant;
 use crate::core::{Cause, Exit};
 use crate::driver::{Start, Workload};
@@ -28,31 +28,19 @@ use crate::queue::Settlement;
 /// sleeps.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
-/// What the command gets.
-pub(super) struct Given {
-    pub(super) env: Vec<(OsString, OsString)>,
-    pub(super) input: Option<OwnedFd>,
-    pub(super) lock: Option<OwnedFd>,
-    /// What it finds in its `NOTIFY_SOCKET`.
-    pub(super) notify_socket: Option<OsString>,
-    /// What it is sent first when it is to end.
-    pub(super) stop_signal: i32,
-    /// From that to SIGKILL.
-    pub(super) kill_after: Duration,
-    /// The queue itself keeps a message away that is to be tried again.
-    pub(super) delays: bool,
-}
-
-/// See the module's text.
+/// The command of one message.
 pub(super) struct MessageWorkload<'a> {
     pub(super) handle: &'a mut GuardianHandle,
     /// Turns true when everything is to end at once.
     pub(super) hurry: &'a mut watch::Receiver<bool>,
-    pub(super) rules: &'a Rules,
+    pub(super) context: &'a ProcessorContext,
     pub(super) held: Arc<MessageLease>,
     pub(super) attempt: u32,
-    pub(super) given: Given,
-    progress: Progress,
+    pub(super) env: Vec<(OsString, OsString)>,
+    pub(super) message_io: MessageIo,
+    /// What it finds in its `NOTIFY_SOCKET`.
+    pub(super) notify_socket: Option<OsString>,
+    pub(super) progress: Progress,
 }
 
 /// What became of the command.
@@ -85,43 +73,14 @@ impl Progress {
     }
 }
 
-impl<'a> MessageWorkload<'a> {
-    pub(super) fn new(
-        handle: &'a mut GuardianHandle,
-        hurry: &'a mut watch::Receiver<bool>,
-        rules: &'a Rules,
-        held: Arc<MessageLease>,
-        attempt: u32,
-        given: Given,
-    ) -> MessageWorkload<'a> {
-        MessageWorkload {
-            handle,
-            hurry,
-            rules,
-            held,
-            attempt,
-            given,
-            progress: Progress::default(),
-        }
-    }
-
-    /// What became of the command.
-    pub(super) fn finish(self) -> Progress {
-        self.progress
-    }
-
-    /// Whether this is for the processor to do, when the message has been kept for a while.
-    fn later(&self, settlement: &Settlement) -> bool {
-        !self.given.delays && matches!(settlement, Settlement::Retry(delay) if !delay.is_zero())
-    }
-
+impl MessageWorkload<'_> {
     /// When the command has run for too long.
     fn times_out_at(&self) -> Instant {
         let progress = &self.progress;
         if progress.timed_out || progress.ended.is_some() {
             return Instant::FOREVER;
         }
-        match (progress.began, self.rules.timeout) {
+        match (progress.began, self.context.rules.timeout) {
             (Some(began), Some(limit)) => began + limit,
             _ => Instant::FOREVER,
         }
@@ -146,9 +105,11 @@ impl<'a> MessageWorkload<'a> {
 impl Workload for MessageWorkload<'_> {
     fn start(&mut self, start: Start) {
         self.progress.began = Some(Instant::now());
-        let mut env = std::mem::take(&mut self.given.env);
+        let mut env = std::mem::take(&mut self.env);
+        env.append(&mut self.message_io.env);
+        // A worker may itself be the command of another trafficcop.
         let mut unset: Vec<OsString> = FOREIGN.iter().chain(&PRIVATE).map(OsString::from).collect();
-        if let Some(socket) = self.given.notify_socket.take() {
+        if let Some(socket) = self.notify_socket.take() {
             unset.retain(|name| name != VARIABLE);
             env.push((VARIABLE.into(), socket));
         }
@@ -159,9 +120,9 @@ impl Workload for MessageWorkload<'_> {
             unset,
             term_at: start.term_at,
             kill_at: start.kill_at,
-            stop_signal: self.given.stop_signal,
-            lock: self.given.lock.take(),
-            input: self.given.input.take(),
+            stop_signal: self.context.stop_signal,
+            lock: self.message_io.lock.take(),
+            input: self.message_io.input.take(),
             release_info: Vec::new(),
         });
     }
@@ -193,14 +154,18 @@ impl Workload for MessageWorkload<'_> {
     fn forget_release_info(&mut self) {}
 
     fn gives_back(&mut self, cause: Option<&Cause>, exit: Option<Exit>) {
-        let verdict = self.rules.verdict(&Run {
+        let verdict = self.context.rules.verdict(&Run {
             attempt: self.attempt,
             cause,
             exit,
             timed_out: self.progress.timed_out,
         });
-        self.held
-            .decide(verdict.settlement.clone().filter(|s| !self.later(s)));
+        // What is kept away by its lock is for the processor to settle, when it has been for a while.
+        let at_once = |settlement: &Settlement| {
+            let delay = self.context.keeps_away(Some(settlement));
+            delay.is_none_or(|delay| delay.is_zero())
+        };
+        self.held.decide(verdict.settlement.clone().filter(at_once));
         self.progress.verdict = Some(verdict);
     }
 
@@ -210,7 +175,7 @@ impl Workload for MessageWorkload<'_> {
             let now = Instant::now();
             if now >= due {
                 self.progress.timed_out = true;
-                let (signal, grace) = (self.given.stop_signal, self.given.kill_after);
+                let (signal, grace) = (self.context.stop_signal, self.context.kill_after);
                 self.handle.drain(signal, now + grace);
                 continue;
             }

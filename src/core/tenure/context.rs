@@ -11,6 +11,7 @@ use super::{Phase, Releasing, Rules};
 use crate::clock::Instant;
 use crate::core::budget::{ATTEMPT, RETRY};
 use crate::core::retry::Jitter;
+use crate::core::stop::StopRequests;
 use crate::core::{Action, Cause, Cordon, Ending, Event, HolderInfo, Notice};
 
 /// How long whoever looks once asks a store that does not answer: what may have been obtained is
@@ -19,10 +20,6 @@ const ONE_LOOK: Duration = Duration::from_secs(3);
 
 /// From one word that the store does not answer to the next.
 const REMINDER: Duration = Duration::from_secs(60);
-
-/// Two stop signals closer than this are one request: `timeout(1)` signals its child and then the
-/// child's group, so everything it stops is signalled twice within microseconds.
-const ECHO: Duration = Duration::from_millis(100);
 
 /// What a command gets to end in any case, however soon a cordoned machine goes away: a clock that
 /// is wrong must not step a drain into a kill.
@@ -36,9 +33,6 @@ const WOKEN: Duration = Duration::from_millis(500);
 
 /// What even the most impatient attempt gets.
 const LEAST_ATTEMPT: Duration = Duration::from_secs(1);
-
-const SIGINT: i32 = 2;
-const SIGTERM: i32 = 15;
 
 /// One step: its moment, and what is to be done.
 #[derive(Debug)]
@@ -77,17 +71,6 @@ impl Step {
     }
 }
 
-/// What a request to stop means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stop {
-    /// The first: in good order.
-    Requested,
-    /// A repetition that changes nothing.
-    Again,
-    /// The second TERM or INT: at once.
-    AtOnce,
-}
-
 /// See the module's text.
 #[derive(Debug)]
 pub(super) struct Context {
@@ -110,7 +93,7 @@ pub(super) struct Context {
     doubt: Option<String>,
     /// When people were told of it last.
     told_doubt: Instant,
-    stop: Option<(i32, Instant)>,
+    pub(super) stop: StopRequests,
     /// This machine must not have control.
     cordon: Option<Cordon>,
     /// We are cordoned because of it, and people know.
@@ -133,7 +116,7 @@ impl Context {
             seen: None,
             doubt: None,
             told_doubt: now,
-            stop: None,
+            stop: StopRequests::default(),
             cordon: None,
             aside: false,
             guardian_lost: false,
@@ -350,24 +333,6 @@ impl Context {
             self.seen = None;
         }
         true
-    }
-
-    /// Takes in a request to stop.
-    pub(super) fn asked_to_stop(&mut self, now: Instant, signal: i32) -> Stop {
-        let Some((_, first)) = self.stop else {
-            self.stop = Some((signal, now));
-            return Stop::Requested;
-        };
-        let urgent = signal == SIGTERM || signal == SIGINT;
-        if urgent && now.since(first) >= ECHO {
-            return Stop::AtOnce;
-        }
-        Stop::Again
-    }
-
-    /// The signal of the first request to stop.
-    pub(super) fn stopping(&self) -> Option<i32> {
-        self.stop.map(|(signal, _)| signal)
     }
 
     /// Ends an instance that runs nothing and was granted nothing, undoing first what an

@@ -6,11 +6,12 @@
 
 use std::time::Duration;
 
-use super::context::{Context, Step, Stop};
+use super::context::{Context, Step};
 use super::held_lease::Answer;
 use super::holding::CommandRun;
 use super::{Phase, Releasing, resting};
 use crate::clock::Instant;
+use crate::core::stop::Stop;
 use crate::core::{Action, Cause, Event};
 
 /// A tree that ends faster than this is not worth a word in the record.
@@ -147,7 +148,7 @@ impl Draining {
             Event::StopAsked(signal) => {
                 // Nothing is faster than SIGKILL; remembered all the same, so that we do not compete
                 // again.
-                if context.asked_to_stop(step.now, signal) == Stop::AtOnce {
+                if context.stop.asked(step.now, signal) == Stop::AtOnce {
                     self.kill(step);
                 }
                 self.go_on(step)

@@ -6,12 +6,13 @@
 
 use std::time::Duration;
 
-use super::context::{Context, Step, Stop};
+use super::context::{Context, Step};
 use super::draining::Draining;
 use super::held_lease::{Answer, HeldLease};
 use super::{Phase, Releasing, resting};
 use crate::clock::Instant;
 use crate::core::hold_policy::History;
+use crate::core::stop::Stop;
 use crate::core::{Action, Cause, Cordon, Event, Exit, Failed, HandOverReason, Notice};
 
 /// The lease is ours, but the answer took so long that it is renewed before anything starts.
@@ -35,7 +36,7 @@ impl Confirming {
         let limit = self.held_lease.term_at();
         if step.now >= limit {
             if let Event::StopAsked(signal) = event {
-                context.asked_to_stop(step.now, signal);
+                context.stop.asked(step.now, signal);
             }
             context.guardian_lost |= event == Event::GuardianLost;
             let why = "the lease could not be confirmed in time".to_owned();
@@ -65,7 +66,7 @@ impl Confirming {
                 }
             }
             Event::StopAsked(signal) => {
-                context.asked_to_stop(step.now, signal);
+                context.stop.asked(step.now, signal);
                 self.give_back(context, step, Some(Cause::Stopped(signal)))
             }
             Event::GuardianLost => self.give_back(context, step, Some(Cause::GuardianLost)),
@@ -270,7 +271,7 @@ impl Holding {
             Event::StopAsked(signal) => {
                 // A stop that was asked for while nothing ran would have ended us there: this is
                 // the first.
-                let _: Stop = context.asked_to_stop(step.now, signal);
+                let _: Stop = context.stop.asked(step.now, signal);
                 let end_of_grace = step.now + context.rules.grace;
                 self.drain(
                     context,

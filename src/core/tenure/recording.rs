@@ -7,12 +7,13 @@
 
 use std::time::Duration;
 
-use super::context::{Context, Step, Stop};
+use super::context::{Context, Step};
 use super::held_lease::Answer;
 use super::holding::CommandRun;
 use super::{Phase, Releasing};
 use crate::clock::Instant;
 use crate::core::budget::{ATTEMPT, RETRY};
+use crate::core::stop::Stop;
 use crate::core::{Action, Cause, Event, Failure, Notice, Once, Outcome};
 
 /// For how long a result is tried to be recorded while the lease can be renewed: a store that takes
@@ -114,7 +115,7 @@ impl Recording {
                 self.go_on(context, step)
             }
             Event::StopAsked(signal) => {
-                match (context.asked_to_stop(step.now, signal), &self.progress) {
+                match (context.stop.asked(step.now, signal), &self.progress) {
                     (_, Progress::BackOff { .. }) => {
                         self.leave(context, step, Cause::Stopped(signal))
                     }
@@ -221,7 +222,7 @@ impl Recording {
         if self.outcome.over {
             return self.leave(context, step, Cause::CommandEnded);
         }
-        if let Some(signal) = context.stopping() {
+        if let Some(signal) = context.stop.first() {
             return self.leave(context, step, Cause::Stopped(signal));
         }
         let until = step.now + Once::back_off(failed);

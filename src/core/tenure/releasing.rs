@@ -6,12 +6,13 @@
 
 use std::time::Duration;
 
-use super::context::{Context, Step, Stop};
+use super::context::{Context, Step};
 use super::held_lease::HeldLease;
 use super::holding::CommandRun;
 use super::{IfLost, Phase, Standby};
 use crate::clock::Instant;
 use crate::core::budget::ATTEMPT;
+use crate::core::stop::Stop;
 use crate::core::{Action, Cause, Ending, Event, Exit, Failure, Notice};
 
 /// How long we ask a store to take the lease back before it is left to run out.
@@ -176,7 +177,7 @@ impl Releasing {
                 context.guardian_lost = true;
                 self.go_on(context, step)
             }
-            Event::StopAsked(signal) => match context.asked_to_stop(step.now, signal) {
+            Event::StopAsked(signal) => match context.stop.asked(step.now, signal) {
                 Stop::Requested | Stop::Again => self.go_on(context, step),
                 Stop::AtOnce => {
                     self.run_out(context, step, "we were told to stop at once".to_owned())
@@ -319,7 +320,7 @@ impl Releasing {
         let cause = match self.cause {
             Some(cause) if !competes => cause,
             Some(_) | None => {
-                if let Some(signal) = context.stopping() {
+                if let Some(signal) = context.stop.first() {
                     Cause::Stopped(signal)
                 } else if context.guardian_lost {
                     Cause::GuardianLost

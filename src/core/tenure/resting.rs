@@ -40,7 +40,7 @@ enum Next {
 
 fn next(context: &Context, run: &CommandRun, now: Instant) -> Next {
     let hold_policy = &context.rules.hold_policy;
-    let Some(exit) = run.exit.filter(|_| context.stopping().is_none()) else {
+    let Some(exit) = run.exit.filter(|_| context.stop.first().is_none()) else {
         return Next::ExitAction;
     };
     if hold_policy
@@ -164,7 +164,7 @@ impl Resting {
         let limit = self.limit();
         if step.now >= limit {
             if let Event::StopAsked(signal) = event {
-                context.asked_to_stop(step.now, signal);
+                context.stop.asked(step.now, signal);
             }
             context.guardian_lost |= event == Event::GuardianLost;
             return self.out_of_time(context, step);
@@ -196,7 +196,7 @@ impl Resting {
                 }
             }
             Event::StopAsked(signal) => {
-                context.asked_to_stop(step.now, signal);
+                context.stop.asked(step.now, signal);
                 self.leave(context, step, Cause::Stopped(signal))
             }
             Event::GuardianLost => {

@@ -58,7 +58,7 @@ impl Standby {
                 self.look(context, step)
             }
             Event::StopAsked(signal) => {
-                context.asked_to_stop(step.now, signal);
+                context.stop.asked(step.now, signal);
                 context.leave(step, Cause::Stopped(signal))
             }
             // Without a guardian nothing can be started.
@@ -141,7 +141,7 @@ impl Acquiring {
                 Phase::Acquiring(self)
             }
             Event::StopAsked(signal) => {
-                context.asked_to_stop(step.now, signal);
+                context.stop.asked(step.now, signal);
                 Releasing::of_an_attempt(step, Cause::Stopped(signal))
             }
             Event::GuardianLost => {

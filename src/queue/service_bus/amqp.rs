@@ -1,11 +1,14 @@
-//! The engine: AMQP 1.0 through `fe2o3-amqp`, over a stream of our own.
+//! AMQP 1.0 through `fe2o3-amqp`, over a stream of our own: opens connections, sends requests and takes
+//! deliveries. Decides nothing.
 //!
-//! Called by the connection task (through [`super::engine`]), and knows what the library can and cannot do:
+//! Called by the connection task, which has the one connection there is, and by locks. Everything here
+//! ends by itself in some time; what the caller has less of is said by `give_up_at`. It knows what the
+//! library can and cannot do:
 //!
 //! - **It pairs nothing.** Requests and answers are [`super::request_link`]; the library's own client for
 //!   `$management` takes the next message for the answer.
 //! - **It forgets what the service says to a disposition**, and when a link has used up its credit.
-//!   Both are read on the way in ([`super::frame_observer`]). So a message is settled by its lock's token through
+//!   Both are read on the way in ([`super::stream`]). So a message is settled by its lock's token through
 //!   `$management`, whose answer is received and which works on any connection; the disposition that
 //!   follows only empties the library's map.
 //! - **Its awaits can hang** where a socket has died: each has a time limit here.
@@ -14,10 +17,9 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use fe2o3_amqp::connection::ConnectionHandle;
 use fe2o3_amqp::link::receiver::TerminalDeliveryState;
 use fe2o3_amqp::link::{CreditMode, RecvError, delivery::DeliveryInfo};
@@ -28,22 +30,17 @@ use fe2o3_amqp::types::definitions::{
 };
 use fe2o3_amqp::types::messaging::{Accepted, Body, Modified, Rejected, Released};
 use fe2o3_amqp::types::primitives::{SimpleValue, Symbol, Timestamp, Value};
-use fe2o3_amqp::{Connection as Amqp, Receiver, Session};
+use fe2o3_amqp::{Receiver, Session};
 use time::OffsetDateTime;
 use tokio::sync::mpsc;
 
 use super::Target;
-use super::close_signal::CloseSignal;
-use super::engine::{Connection, Delivery, Engine, Intake, Service, Ticket};
-use super::error;
-use super::error::BusError;
-use super::frame_observer::{FrameObserver, Seen};
+use super::error::{BusError, opening};
 use super::frame_scanner::Said;
-use super::lock_token::LockToken;
 use super::request_link::RequestLink;
+use super::stream::{ConnectionState, connect, observed};
 use super::tokens::CbsToken;
-use super::transport;
-use super::wire;
+use super::wire::{self, Delivery, LockToken, Ticket};
 use crate::azure::before;
 use crate::clock::Instant;
 use crate::queue::Settlement;
@@ -56,8 +53,8 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// As the real service has it.
 const MAX_FRAME: u32 = 65_536;
 
-/// See the module's text.
-pub(super) struct Fe2o3 {
+/// Opens connections to the queue.
+pub(super) struct Connector {
     target: Target,
     max_body: usize,
     /// The name of this process among the service's clients.
@@ -65,15 +62,9 @@ pub(super) struct Fe2o3 {
     connections: AtomicU64,
 }
 
-type Deliveries = Arc<Mutex<HashMap<u32, DeliveryInfo>>>;
-
-fn locked(deliveries: &Deliveries) -> MutexGuard<'_, HashMap<u32, DeliveryInfo>> {
-    lock(deliveries)
-}
-
-impl Fe2o3 {
-    pub(super) fn new(target: Target, max_body: usize) -> Fe2o3 {
-        Fe2o3 {
+impl Connector {
+    pub(super) fn new(target: Target, max_body: usize) -> Connector {
+        Connector {
             target,
             max_body,
             container: format!("trafficcop-{:016x}", fastrand::u64(..)),
@@ -81,16 +72,35 @@ impl Fe2o3 {
         }
     }
 
-    async fn open(&self, token: &CbsToken, give_up_at: Instant) -> Result<Connection, BusError> {
+    /// A connection to the queue, authorised, with everything attached and no credit given; and the half
+    /// of it that messages come in by.
+    pub(super) async fn connect(
+        &self,
+        token: &CbsToken,
+        give_up_at: Instant,
+    ) -> Result<(Arc<Connection>, Intake), BusError> {
+        let opened = before(give_up_at, self.open(token, give_up_at)).await;
+        opened.unwrap_or_else(|| {
+            let Target { host, port, .. } = &self.target;
+            Err(BusError::Unsent(format!(
+                "{host}:{port} does not answer in time"
+            )))
+        })
+    }
+
+    async fn open(
+        &self,
+        token: &CbsToken,
+        give_up_at: Instant,
+    ) -> Result<(Arc<Connection>, Intake), BusError> {
         let Target {
             host, port, tls, ..
         } = &self.target;
         let serial = self.connections.fetch_add(1, Ordering::Relaxed);
         let name = format!("{}-{serial}", self.container);
-        let stream = transport::connect(host, *port, tls.as_ref()).await?;
-        let seen = Arc::new(Seen::new(name.clone()));
-        let end = Arc::new(CloseSignal::new(Arc::clone(&seen)));
-        let mut connection = Amqp::builder()
+        let stream = connect(host, *port, tls.as_ref()).await?;
+        let state = Arc::new(ConnectionState::new(name.clone()));
+        let mut connection = fe2o3_amqp::Connection::builder()
             .container_id(self.container.clone())
             .hostname(host.as_str())
             // TLS, where there is any, is under the stream.
@@ -98,69 +108,51 @@ impl Fe2o3 {
             .sasl_profile(SaslProfile::Anonymous)
             .max_frame_size(MAX_FRAME)
             .idle_time_out(IDLE)
-            .open_with_stream(FrameObserver::new(stream, Arc::clone(&seen)))
+            .open_with_stream(observed(stream, Arc::clone(&state)))
             .await
-            .map_err(|error| error::amqp::opening(&error, host, *port))?;
-        let mut session = Session::begin(&mut connection)
-            .await
-            .map_err(|error| error::amqp::beginning(&error))?;
-        let requests = |what: &str| (format!("{name}:{what}"), Arc::clone(&end));
-        let (cbs_name, cbs_end) = requests("cbs");
-        let cbs = RequestLink::attach(&mut session, "$cbs", cbs_name, cbs_end).await?;
-        self.authorise(&cbs, token, give_up_at).await?;
+            .map_err(|error| opening(&error, host, *port))?;
+        let mut session = Session::begin(&mut connection).await?;
+        let cbs = format!("{name}:cbs");
+        let cbs = RequestLink::attach(&mut session, "$cbs", cbs, Arc::clone(&state)).await?;
+        // First of all: without a token nothing else may be attached.
+        authorise(&self.target, &cbs, token, give_up_at).await?;
         let receiver = Receiver::builder()
             .name(name.clone())
             .source(self.target.entity.as_str())
+            // Locked until we settle, and settled only when the service has said so.
             .sender_settle_mode(SenderSettleMode::Unsettled)
             .receiver_settle_mode(ReceiverSettleMode::Second)
+            // The library would give credit ahead, and lock messages that nobody has a slot for.
             .credit_mode(CreditMode::Manual)
             .verify_incoming_source(false)
             .verify_incoming_target(false)
             .attach(&mut session)
-            .await
-            .map_err(|error| error::amqp::attaching_receiver(&error))?;
+            .await?;
         let address = format!("{}/$management", self.target.entity);
-        let (management_name, management_end) = requests("management");
+        let management = format!("{name}:management");
         let management =
-            RequestLink::attach(&mut session, &address, management_name, management_end).await?;
-        let deliveries = Deliveries::default();
-        let (orders, ordered) = mpsc::unbounded_channel();
-        let open = Arc::new(Open {
+            RequestLink::attach(&mut session, &address, management, Arc::clone(&state)).await?;
+        let (dispositions, to_send) = mpsc::unbounded_channel();
+        let connection = Arc::new(Connection {
             serial,
             name,
             target: self.target.clone(),
             cbs,
             management,
-            seen: Arc::clone(&seen),
-            end: Arc::clone(&end),
-            deliveries: Arc::clone(&deliveries),
-            orders,
+            state,
+            deliveries: Mutex::default(),
+            dispositions,
             handles: tokio::sync::Mutex::new(Some((session, connection))),
         });
-        let arrivals = Arrivals {
-            serial,
+        let intake = Intake {
+            connection: Arc::clone(&connection),
             receiver,
-            ordered,
-            order: None,
-            deliveries,
+            to_send,
+            sending: None,
             received: 0,
-            seen,
-            end,
             max_body: self.max_body,
         };
-        Ok(Connection {
-            service: open,
-            intake: Box::new(arrivals),
-        })
-    }
-
-    async fn authorise(
-        &self,
-        cbs: &RequestLink,
-        token: &CbsToken,
-        give_up_at: Instant,
-    ) -> Result<(), BusError> {
-        authorise(&self.target, cbs, token, give_up_at).await
+        Ok((connection, intake))
     }
 }
 
@@ -193,42 +185,29 @@ async fn authorise(
     cbs.ask(marks, body, give_up_at).await?.result().map(drop)
 }
 
-#[async_trait]
-impl Engine for Fe2o3 {
-    async fn connect(&self, token: &CbsToken, give_up_at: Instant) -> Result<Connection, BusError> {
-        let opened = before(give_up_at, self.open(token, give_up_at)).await;
-        opened.unwrap_or_else(|| {
-            let Target { host, port, .. } = &self.target;
-            Err(BusError::Unsent(format!(
-                "{host}:{port} does not answer in time"
-            )))
-        })
-    }
-}
-
-/// What is to be said on the link.
-struct Instruction {
+/// What is to be said on the link that messages come by.
+struct Disposition {
     info: DeliveryInfo,
-    state: TerminalDeliveryState,
+    outcome: TerminalDeliveryState,
 }
 
-/// The half of requests.
-struct Open {
+/// A connection, as far as many may ask it at the same time.
+pub(super) struct Connection {
     serial: u64,
     /// Of the link that messages come by.
     name: String,
     target: Target,
     cbs: RequestLink,
     management: RequestLink,
-    seen: Arc<Seen>,
-    end: Arc<CloseSignal>,
-    deliveries: Deliveries,
-    orders: mpsc::UnboundedSender<Instruction>,
+    state: Arc<ConnectionState>,
+    /// What the library wants back to settle a delivery on the link, by its number.
+    deliveries: Mutex<HashMap<u32, DeliveryInfo>>,
+    dispositions: mpsc::UnboundedSender<Disposition>,
     /// As long as these live, the connection does.
     handles: tokio::sync::Mutex<Option<(SessionHandle<()>, ConnectionHandle<()>)>>,
 }
 
-impl Open {
+impl Connection {
     async fn ask(
         &self,
         (operation, body): (&'static str, Value),
@@ -250,23 +229,28 @@ impl Open {
         self.management.ask(marks, body, give_up_at).await?.result()
     }
 
-    fn info(&self, ticket: Ticket) -> Option<DeliveryInfo> {
-        locked(&self.deliveries).get(&ticket.delivery).cloned()
-    }
-}
-
-#[async_trait]
-impl Service for Open {
-    async fn authorise(&self, token: &CbsToken, give_up_at: Instant) -> Result<(), BusError> {
+    /// Puts a new token.
+    pub(super) async fn authorise(
+        &self,
+        token: &CbsToken,
+        give_up_at: Instant,
+    ) -> Result<(), BusError> {
         authorise(&self.target, &self.cbs, token, give_up_at).await
     }
 
-    async fn renew(&self, lock: LockToken, give_up_at: Instant) -> Result<Option<i64>, BusError> {
+    /// Renews a lock. Until when it is locked, by the service's clock, in milliseconds since 1970.
+    pub(super) async fn renew(
+        &self,
+        lock: LockToken,
+        give_up_at: Instant,
+    ) -> Result<Option<i64>, BusError> {
         let body = self.ask(wire::renewal(lock), give_up_at).await?;
         Ok(wire::expiration(&body))
     }
 
-    async fn settle(
+    /// Settles by the lock's token, and hears what the service says to it. A release cannot be said
+    /// in this way.
+    pub(super) async fn settle(
         &self,
         lock: LockToken,
         how: &Settlement,
@@ -278,7 +262,9 @@ impl Service for Open {
         self.ask(request, give_up_at).await.map(drop)
     }
 
-    async fn dispose(
+    /// Settles by a disposition on the link that delivered the message, and hears what the service
+    /// says to it.
+    pub(super) async fn dispose(
         &self,
         ticket: Ticket,
         how: &Settlement,
@@ -286,56 +272,68 @@ impl Service for Open {
     ) -> Result<(), BusError> {
         let sent = Instant::now();
         let gone = || BusError::Unsent("the link that delivered it is gone".into());
-        let info = self.info(ticket).ok_or_else(gone)?;
-        let mut expected = self.seen.expect(ticket.delivery);
-        let state = state(how);
-        self.orders
-            .send(Instruction { info, state })
+        let info = lock(&self.deliveries).get(&ticket.delivery).cloned();
+        let info = info.ok_or_else(gone)?;
+        // Before it is sent: the answer may be quicker than we are.
+        let mut expected = self.state.expect(ticket.delivery);
+        let outcome = outcome(how);
+        self.dispositions
+            .send(Disposition { info, outcome })
             .map_err(|_| gone())?;
         let said = async {
             tokio::select! {
                 biased;
                 said = expected.answer() => said.ok_or_else(gone),
-                why = self.end.wait() => Err(BusError::Unanswered(why.why())),
+                why = self.state.closed() => Err(BusError::Unanswered(why.why())),
             }
         };
         let said = before(give_up_at, said).await.unwrap_or_else(|| {
-            self.end.suspect(sent);
+            self.state.suspect(sent);
             Err(BusError::Unanswered("no answer to the disposition".into()))
         })?;
-        locked(&self.deliveries).remove(&ticket.delivery);
+        // Not before the answer: a disposition that was not answered is to be repeated.
+        lock(&self.deliveries).remove(&ticket.delivery);
         match said {
             Said::Done => Ok(()),
             Said::Refused(condition, text) => Err(BusError::refused(&condition, Some(&text))),
         }
     }
 
-    fn forget(&self, ticket: Ticket, how: &Settlement) {
+    /// Forgets a delivery that was settled in another way.
+    pub(super) fn forget(&self, ticket: Ticket, how: &Settlement) {
         if !self.delivered(ticket) {
             return;
         }
-        let info = locked(&self.deliveries).remove(&ticket.delivery);
+        let info = lock(&self.deliveries).remove(&ticket.delivery);
         if let Some(info) = info {
             // What is settled already is refused, and freed. Should a service take it all the same,
             // only a message that was completed may go.
-            let state = match how {
+            let outcome = match how {
                 Settlement::Complete => Accepted {}.into(),
                 _ => Released {}.into(),
             };
             // A connection that has ended has forgotten everything.
-            let _ = self.orders.send(Instruction { info, state });
+            let _ = self.dispositions.send(Disposition { info, outcome });
         }
     }
 
-    fn delivered(&self, ticket: Ticket) -> bool {
+    /// Whether this connection delivered it.
+    pub(super) fn delivered(&self, ticket: Ticket) -> bool {
         ticket.connection == self.serial
     }
 
-    async fn ended(&self) -> BusError {
-        self.end.wait().await
+    /// Ends when the connection has ended: why.
+    pub(super) async fn ended(&self) -> BusError {
+        self.state.closed().await
     }
 
-    async fn close(&self, give_up_at: Instant) {
+    /// Whether the connection has ended.
+    pub(super) fn has_ended(&self) -> bool {
+        self.state.is_closed()
+    }
+
+    /// Ends the connection in good order.
+    pub(super) async fn close(&self, give_up_at: Instant) {
         let handles = self.handles.lock().await.take();
         if let Some((mut session, mut connection)) = handles {
             let closing = async {
@@ -345,13 +343,13 @@ impl Service for Open {
             };
             before(give_up_at, closing).await;
         }
-        self.end
-            .now(BusError::Unsent("the connection is closed".into()));
+        self.state
+            .close(BusError::Unsent("the connection is closed".into()));
     }
 }
 
 /// The outcome that means this.
-fn state(how: &Settlement) -> TerminalDeliveryState {
+fn outcome(how: &Settlement) -> TerminalDeliveryState {
     match how {
         Settlement::Complete => Accepted {}.into(),
         Settlement::Retry(_) => Modified {
@@ -376,61 +374,47 @@ fn state(how: &Settlement) -> TerminalDeliveryState {
     }
 }
 
-/// The half that messages come in by.
-struct Arrivals {
-    serial: u64,
+/// The half of a connection that messages come in by. It is asked all the time: what others settle on
+/// the link goes out by it.
+pub(super) struct Intake {
+    connection: Arc<Connection>,
     receiver: Receiver,
-    ordered: mpsc::UnboundedReceiver<Instruction>,
-    /// The one that is being said.
-    order: Option<Instruction>,
-    deliveries: Deliveries,
+    to_send: mpsc::UnboundedReceiver<Disposition>,
+    /// The one that is being said: kept here, because whoever waits for a message may be dropped.
+    sending: Option<Disposition>,
     received: u64,
-    seen: Arc<Seen>,
-    end: Arc<CloseSignal>,
     max_body: usize,
 }
 
-impl Arrivals {
-    /// Within the time that anything takes.
-    async fn limited<T>(
-        work: impl Future<Output = Result<T, fe2o3_amqp::link::IllegalLinkStateError>>,
-    ) -> Result<T, BusError> {
-        match before(Instant::now() + LIMIT, work).await {
-            Some(done) => done.map_err(|error| error::amqp::flowing(&error)),
-            None => Err(BusError::Unanswered(
-                "the connection takes nothing any more".into(),
-            )),
-        }
-    }
-
+impl Intake {
     fn arrived(&mut self, info: DeliveryInfo) -> Ticket {
         self.received += 1;
         let delivery = info.delivery_id();
-        locked(&self.deliveries).insert(delivery, info);
+        lock(&self.connection.deliveries).insert(delivery, info);
         Ticket {
-            connection: self.serial,
+            connection: self.connection.serial,
             delivery,
         }
     }
-}
 
-#[async_trait]
-impl Intake for Arrivals {
-    async fn let_come(&mut self, total: u32) -> Result<(), BusError> {
-        Self::limited(self.receiver.set_credit(total)).await
+    /// Lets `total` messages come, those included that were let before and have not come. Never less
+    /// than were let before.
+    pub(super) async fn let_come(&mut self, total: u32) -> Result<(), BusError> {
+        limited(self.receiver.set_credit(total)).await
     }
 
-    async fn next(&mut self) -> Result<Delivery, BusError> {
+    /// The next message. Loses nothing when it is dropped.
+    pub(super) async fn next(&mut self) -> Result<Delivery, BusError> {
         loop {
-            if let Some(order) = &self.order {
-                let (info, state) = (order.info.clone(), order.state.clone());
-                Self::limited(self.receiver.dispose(info, state)).await?;
-                self.order = None;
+            if let Some(Disposition { info, outcome }) = &self.sending {
+                let disposing = self.receiver.dispose(info.clone(), outcome.clone());
+                limited(disposing).await?;
+                self.sending = None;
             }
             let received = tokio::select! {
                 biased;
-                Some(order) = self.ordered.recv() => {
-                    self.order = Some(order);
+                Some(disposition) = self.to_send.recv() => {
+                    self.sending = Some(disposition);
                     continue;
                 }
                 received = self.receiver.recv::<Body<Value>>() => received,
@@ -448,31 +432,36 @@ impl Intake for Arrivals {
                     Ok(wire::unreadable(ticket, &tag, &error.source.to_string()))
                 }
                 Err(error) => {
-                    let fault = error::amqp::receiving(&error);
-                    self.end.now(fault.clone());
+                    let fault = BusError::from(error);
+                    self.connection.state.close(fault.clone());
                     Err(fault)
                 }
             };
         }
     }
 
-    async fn drain(
+    /// Lets nothing come any more, and tells of what comes until the service has received of it. That is
+    /// so as well when all has come that was let: `left` more.
+    ///
+    /// # Errors
+    /// Why that was not to be received.
+    pub(super) async fn drain(
         &mut self,
         mut left: usize,
         give_up_at: Instant,
-        came: &mut (dyn FnMut(Delivery) + Send),
+        mut came: impl FnMut(Delivery),
     ) -> Result<(), BusError> {
-        let seen = Arc::clone(&self.seen);
+        let state = Arc::clone(&self.connection.state);
         let drained = async {
             if left > 0 {
-                Self::limited(self.receiver.drain()).await?;
+                limited(self.receiver.drain()).await?;
             }
             let mut total = None;
             // A link whose credit was used up by messages has nothing to drain, and need not say so.
             while left > 0 && total.is_none_or(|total| self.received < total) {
                 tokio::select! {
                     biased;
-                    delivered = seen.drained(), if total.is_none() => total = Some(delivered),
+                    delivered = state.drained(), if total.is_none() => total = Some(delivered),
                     delivery = self.next() => {
                         came(delivery?);
                         left -= 1;
@@ -485,5 +474,17 @@ impl Intake for Arrivals {
             let why = "the service does not say that it drained";
             Err(BusError::Unanswered(why.into()))
         })
+    }
+}
+
+/// Within the time that anything takes.
+async fn limited<T>(
+    work: impl Future<Output = Result<T, fe2o3_amqp::link::IllegalLinkStateError>>,
+) -> Result<T, BusError> {
+    match before(Instant::now() + LIMIT, work).await {
+        Some(done) => Ok(done?),
+        None => Err(BusError::Unanswered(
+            "the connection takes nothing any more".into(),
+        )),
     }
 }

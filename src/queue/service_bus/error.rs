@@ -1,11 +1,20 @@
-//! What can go wrong with the service, and which of the meanings of [`Failure`] it has.
+//! [`BusError`]: what can go wrong with the service, and which of the meanings of [`Failure`] it has.
 //!
-//! Made by the engine, read by everything else in this room.
-
-pub(super) mod amqp;
+//! Made of what the AMQP library says, which has an error type for each thing that can be done; what
+//! counts in all of them is whether the service itself said no, and in which words.
 
 use std::time::Duration;
 
+use fe2o3_amqp::connection::{ConnectionStopReason, OpenError};
+use fe2o3_amqp::link::{
+    DetachError, IllegalLinkStateError, LinkStateError, ReceiverAttachError, RecvError, SendError,
+    SenderAttachError, SessionStopReason,
+};
+use fe2o3_amqp::session::BeginError;
+use fe2o3_amqp::types::definitions::{Error, ErrorCondition};
+use fe2o3_amqp::types::primitives::Symbol;
+
+use super::stream::stranger;
 use crate::core::Failure;
 use crate::queue::Missing;
 
@@ -29,7 +38,7 @@ pub(super) enum BusError {
     /// It was not done: there is no connection.
     Unsent(String),
     /// What is there will never do: another protocol, a certificate that nobody trusts.
-    HandOverReason(String),
+    Unusable(String),
 }
 
 impl BusError {
@@ -44,14 +53,14 @@ impl BusError {
     fn condition(&self) -> &str {
         match self {
             BusError::Refused { condition, .. } => condition,
-            BusError::Unanswered(_) | BusError::Unsent(_) | BusError::HandOverReason(_) => "",
+            _ => "",
         }
     }
 
     fn status(&self) -> Option<i64> {
         match self {
             BusError::Refused { status, .. } => *status,
-            BusError::Unanswered(_) | BusError::Unsent(_) | BusError::HandOverReason(_) => None,
+            _ => None,
         }
     }
 
@@ -63,7 +72,7 @@ impl BusError {
             BusError::Refused { status, .. } => status.is_some_and(|status| {
                 status == 408 || (500..=599).contains(&status) && !self.is_busy()
             }),
-            BusError::Unsent(_) | BusError::HandOverReason(_) => false,
+            BusError::Unsent(_) | BusError::Unusable(_) => false,
         }
     }
 
@@ -110,7 +119,7 @@ impl BusError {
     pub(super) fn at_first(&self, name: &str) -> Missing {
         let fatal = |why: String, denied| Failure::Fatal { why, denied }.into();
         match self {
-            BusError::HandOverReason(why) => fatal(format!("{name}: {why}"), false),
+            BusError::Unusable(why) => fatal(format!("{name}: {why}"), false),
             _ if self.is_denied() => fatal(
                 format!(
                     "not authorised for {name}: {}: a key or identity with the right to listen \
@@ -156,7 +165,7 @@ impl BusError {
                 let parts = parts.into_iter().flatten().filter(|part| !part.is_empty());
                 parts.collect::<Vec<_>>().join(" ")
             }
-            BusError::Unanswered(why) | BusError::Unsent(why) | BusError::HandOverReason(why) => {
+            BusError::Unanswered(why) | BusError::Unsent(why) | BusError::Unusable(why) => {
                 why.clone()
             }
         }
@@ -166,14 +175,141 @@ impl BusError {
 /// What the service says, as part of one line.
 pub(super) fn one_line(text: &str) -> String {
     const MOST: usize = 400;
-    let shared_connection: Vec<&str> = text
-        .split(|c: char| c.is_whitespace() || c.is_control())
-        .collect();
-    let shared_connection = shared_connection
-        .into_iter()
-        .filter(|word| !word.is_empty());
-    let shared_connection: String = shared_connection.collect::<Vec<_>>().join(" ");
-    shared_connection.chars().take(MOST).collect()
+    let words = text.split(|c: char| c.is_whitespace() || c.is_control());
+    let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
+    words.join(" ").chars().take(MOST).collect()
+}
+
+/// The connection ended, the session, or the link, without a word of the service's to it.
+fn cut(why: impl ToString) -> BusError {
+    BusError::Unanswered(why.to_string())
+}
+
+impl From<&Error> for BusError {
+    fn from(error: &Error) -> BusError {
+        let condition = match &error.condition {
+            ErrorCondition::AmqpError(condition) => Symbol::from(condition),
+            ErrorCondition::ConnectionError(condition) => Symbol::from(condition),
+            ErrorCondition::SessionError(condition) => Symbol::from(condition),
+            ErrorCondition::LinkError(condition) => Symbol::from(condition),
+            ErrorCondition::Custom(condition) => condition.clone(),
+        };
+        BusError::refused(condition.as_str(), error.description.as_deref())
+    }
+}
+
+impl From<&ConnectionStopReason> for BusError {
+    fn from(reason: &ConnectionStopReason) -> BusError {
+        match reason {
+            ConnectionStopReason::RemoteClosedWithError(error) => error.into(),
+            ConnectionStopReason::ClosedWithError(error) => cut(format!(
+                "the connection was given up: {}",
+                BusError::from(error).why()
+            )),
+            ConnectionStopReason::Closed | ConnectionStopReason::RemoteClosed => {
+                cut("the connection was closed")
+            }
+        }
+    }
+}
+
+impl From<&SessionStopReason> for BusError {
+    fn from(reason: &SessionStopReason) -> BusError {
+        match reason {
+            SessionStopReason::RemoteEndedWithError(error) => error.into(),
+            SessionStopReason::ConnectionStopped(reason) => reason.into(),
+            SessionStopReason::EndedWithError(error) => cut(BusError::from(error).why()),
+            SessionStopReason::Ended | SessionStopReason::RemoteEnded => {
+                cut("the session was ended")
+            }
+        }
+    }
+}
+
+impl From<&LinkStateError> for BusError {
+    fn from(error: &LinkStateError) -> BusError {
+        match error {
+            LinkStateError::RemoteDetachedWithError(error)
+            | LinkStateError::RemoteClosedWithError(error) => error.into(),
+            LinkStateError::SessionStopped(reason) => reason.into(),
+            LinkStateError::RemoteDetached | LinkStateError::RemoteClosed => {
+                cut("the service detached the link")
+            }
+            other => cut(other),
+        }
+    }
+}
+
+impl From<BeginError> for BusError {
+    fn from(error: BeginError) -> BusError {
+        match &error {
+            BeginError::RemoteEndedWithError(error) => error.into(),
+            BeginError::ConnectionStopped(reason) => reason.into(),
+            other => cut(other),
+        }
+    }
+}
+
+impl From<SenderAttachError> for BusError {
+    fn from(error: SenderAttachError) -> BusError {
+        match &error {
+            SenderAttachError::RemoteClosedWithError(error) => error.into(),
+            SenderAttachError::SessionStopped(reason) => reason.into(),
+            other => cut(other),
+        }
+    }
+}
+
+impl From<ReceiverAttachError> for BusError {
+    fn from(error: ReceiverAttachError) -> BusError {
+        match &error {
+            ReceiverAttachError::RemoteClosedWithError(error) => error.into(),
+            ReceiverAttachError::SessionStopped(reason) => reason.into(),
+            other => cut(other),
+        }
+    }
+}
+
+impl From<SendError> for BusError {
+    fn from(error: SendError) -> BusError {
+        match &error {
+            SendError::LinkStateError(error) => error.into(),
+            SendError::Detached(
+                DetachError::RemoteClosedWithError(error)
+                | DetachError::RemoteDetachedWithError(error),
+            ) => error.into(),
+            SendError::Detached(DetachError::SessionStopped(reason)) => reason.into(),
+            other => cut(other),
+        }
+    }
+}
+
+impl From<RecvError> for BusError {
+    fn from(error: RecvError) -> BusError {
+        match &error {
+            RecvError::LinkStateError(error) => error.into(),
+            other => cut(other),
+        }
+    }
+}
+
+impl From<IllegalLinkStateError> for BusError {
+    fn from(error: IllegalLinkStateError) -> BusError {
+        match &error {
+            IllegalLinkStateError::SessionStopped(reason) => reason.into(),
+            other => cut(other),
+        }
+    }
+}
+
+/// What went wrong when the connection to this host and port was opened.
+pub(super) fn opening(error: &OpenError, host: &str, port: u16) -> BusError {
+    match error {
+        OpenError::ProtocolHeaderMismatch(said) => stranger(host, port, said),
+        OpenError::RemoteClosedWithError(error) => error.into(),
+        OpenError::SaslError { .. } => BusError::refused("amqp:unauthorized-access", Some("SASL")),
+        other => BusError::Unsent(format!("{host}:{port}: {other}")),
+    }
 }
 
 #[cfg(test)]
@@ -190,52 +326,23 @@ mod tests {
 
     #[test]
     fn every_refusal_has_its_meaning() {
-        for (fault, lost, unclear, busy) in [
-            (refused(Some(410), ""), true, false, false),
-            (
-                refused(Some(410), "com.microsoft:message-lock-lost"),
-                true,
-                false,
-                false,
-            ),
-            (
-                refused(None, "com.microsoft:message-lock-lost"),
-                true,
-                false,
-                false,
-            ),
-            (
-                refused(Some(404), "com.microsoft:message-not-found"),
-                true,
-                false,
-                false,
-            ),
-            (refused(Some(404), "amqp:not-found"), false, false, false),
-            (
-                refused(Some(503), "com.microsoft:server-busy"),
-                false,
-                false,
-                true,
-            ),
-            (
-                refused(Some(500), "amqp:internal-error"),
-                false,
-                true,
-                false,
-            ),
-            (
-                refused(Some(408), "com.microsoft:timeout"),
-                false,
-                true,
-                false,
-            ),
-            (refused(Some(401), ""), false, false, false),
-            (BusError::Unanswered("x".into()), false, true, false),
-            (BusError::Unsent("x".into()), false, false, false),
+        let coded = |status, condition| refused(Some(status), condition);
+        for (fault, meaning) in [
+            (coded(410, ""), "lost"),
+            (coded(410, "com.microsoft:message-lock-lost"), "lost"),
+            (refused(None, "com.microsoft:message-lock-lost"), "lost"),
+            (coded(404, "com.microsoft:message-not-found"), "lost"),
+            (coded(404, "amqp:not-found"), ""),
+            (coded(503, "com.microsoft:server-busy"), "busy"),
+            (coded(500, "amqp:internal-error"), "unclear"),
+            (coded(408, "com.microsoft:timeout"), "unclear"),
+            (coded(401, ""), ""),
+            (BusError::Unanswered("x".into()), "unclear"),
+            (BusError::Unsent("x".into()), ""),
         ] {
-            assert_eq!(fault.is_lost(), lost, "{fault:?}");
-            assert_eq!(fault.is_unclear(), unclear, "{fault:?}");
-            assert_eq!(fault.is_busy(), busy, "{fault:?}");
+            assert_eq!(fault.is_lost(), meaning == "lost", "{fault:?}");
+            assert_eq!(fault.is_unclear(), meaning == "unclear", "{fault:?}");
+            assert_eq!(fault.is_busy(), meaning == "busy", "{fault:?}");
         }
     }
 
@@ -254,7 +361,7 @@ mod tests {
             Some(false)
         );
         assert_eq!(
-            denied(BusError::HandOverReason("HTTP".into()).at_first("q")),
+            denied(BusError::Unusable("HTTP".into()).at_first("q")),
             Some(false)
         );
         assert!(matches!(at_first("amqp:not-found"), Missing::NoQueue(_)));

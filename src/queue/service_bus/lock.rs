@@ -15,42 +15,37 @@
 //! that there is no such lock (410), the first one did it, or the lock was lost before. That cannot be
 //! told apart, so the answer stays "not confirmed": never "failed", and never "done".
 
-use std::mem::discriminant;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures::FutureExt as _;
 use time::OffsetDateTime;
-use tokio::sync::Mutex;
 
-use super::engine::{Service, Ticket};
+use super::amqp::Connection;
 use super::error::BusError;
-use super::lock_duration::LockDuration;
-use super::lock_token::LockToken;
-use super::shared_connection::SharedConnection;
+use super::shared::SharedConnection;
+use super::wire::{LockToken, Ticket};
 use crate::clock::Instant;
 use crate::core::Failure;
-use crate::queue::turn::turn;
+use crate::queue::closed::{Closed, turn};
 use crate::queue::{Lock, Settlement};
+use crate::util::lock;
 
+/// The shortest and the longest lock that a queue can have.
+const SHORTEST: Duration = Duration::from_secs(5);
+const LONGEST: Duration = Duration::from_secs(300);
+/// What a message may have been under way, and what clocks that are kept by NTP differ by.
+const GRAIN: Duration = Duration::from_secs(1);
 /// There is no sense in asking again.
 const NEVER: Duration = Duration::from_secs(24 * 3600);
 
-/// What all locks of a queue share.
-pub(super) struct Shared {
-    pub(super) shared_connection: SharedConnection,
-    pub(super) lock_duration: LockDuration,
-    /// Settle on the link wherever that can be, instead of through `$management`.
-    pub(super) link_settle: bool,
-}
-
 /// A message that came, as far as its lock goes.
 pub(super) struct Held {
-    shared: Arc<Shared>,
+    shared: Arc<SharedConnection>,
     lock: LockToken,
     ticket: Ticket,
-    state: Mutex<State>,
+    state: tokio::sync::Mutex<State>,
 }
 
 struct State {
@@ -59,34 +54,12 @@ struct State {
     length: Duration,
     /// A settlement was sent and may have been carried out.
     settling: Option<Settlement>,
-    over: Option<Ended>,
-}
-
-enum Ended {
-    Settled(Settlement),
-    Lost(String),
-    Unconfirmed(String),
-}
-
-impl Ended {
-    fn failure(&self) -> Failure {
-        let why = match self {
-            Ended::Settled(_) => "the message is settled".to_owned(),
-            Ended::Lost(why) => why.clone(),
-            Ended::Unconfirmed(why) => {
-                return Failure::Transient {
-                    why: why.clone(),
-                    retry_after: Some(NEVER),
-                };
-            }
-        };
-        Failure::Lost { until: None, why }
-    }
+    closed: Option<Closed>,
 }
 
 impl Held {
     pub(super) fn new(
-        shared: Arc<Shared>,
+        shared: Arc<SharedConnection>,
         lock: LockToken,
         ticket: Ticket,
         t0: Instant,
@@ -96,56 +69,53 @@ impl Held {
             t0,
             length,
             settling: None,
-            over: None,
+            closed: None,
         };
         Held {
             shared,
             lock,
             ticket,
-            state: Mutex::new(state),
+            state: tokio::sync::Mutex::new(state),
         }
     }
 
-    async fn service(&self, what: &str, give_up_at: Instant) -> Result<Arc<dyn Service>, Failure> {
-        let service = self
-            .shared
-            .shared_connection
-            .service(None, give_up_at)
-            .await;
-        service.map_err(|fault| fault.doubt(what))
+    async fn connection(
+        &self,
+        what: &str,
+        give_up_at: Instant,
+    ) -> Result<Arc<Connection>, Failure> {
+        let connection = self.shared.connection(None, give_up_at).await;
+        connection.map_err(|fault| fault.doubt(what))
     }
 
     /// The connection after this one, if the fault is that it has ended; else, or if none comes in time,
     /// the fault.
     async fn after(
         &self,
-        service: &Arc<dyn Service>,
+        connection: &Arc<Connection>,
         fault: BusError,
         give_up_at: Instant,
-    ) -> Result<Arc<dyn Service>, BusError> {
-        if service.ended().now_or_never().is_none() {
+    ) -> Result<Arc<Connection>, BusError> {
+        if !connection.has_ended() {
             return Err(fault);
         }
-        let next = self
-            .shared
-            .shared_connection
-            .service(Some(service), give_up_at)
-            .await;
-        next.map_err(|_| fault)
+        let next = self.shared.connection(Some(connection), give_up_at);
+        next.await.map_err(|_| fault)
     }
 
     /// Locks it anew; for how long. Where the connection ends meanwhile it is asked for on the next one:
     /// that it is renewed twice does no harm, and a short lock has no time for another attempt.
     pub(super) async fn relock(&self, give_up_at: Instant) -> Result<Duration, Failure> {
         const WHAT: &str = "the lock is not renewed";
+        // A renewal that overtook a settlement would be refused, and be taken for a lost lock.
         let mut state = turn(&self.state, give_up_at).await?;
-        if let Some(over) = &state.over {
-            return Err(over.failure());
+        if let Some(closed) = &state.closed {
+            return Err(closed.failure());
         }
-        let mut service = self.service(WHAT, give_up_at).await?;
+        let mut connection = self.connection(WHAT, give_up_at).await?;
         loop {
             let t0 = Instant::now();
-            match service.renew(self.lock, give_up_at).await {
+            match connection.renew(self.lock, give_up_at).await {
                 Ok(until) => {
                     state.t0 = t0;
                     if until.is_some() {
@@ -154,6 +124,7 @@ impl Held {
                     return Ok(state.length);
                 }
                 Err(fault) if fault.is_lost() => {
+                    // Else our own settlement may have ended it: that says nothing of its length.
                     if state.settling.is_none() {
                         let after = Instant::now().since(state.t0);
                         self.shared.lock_duration.ended_early(after, state.length);
@@ -161,8 +132,8 @@ impl Held {
                     return Err(lose(&mut state, &fault));
                 }
                 Err(fault) => {
-                    let next = self.after(&service, fault, give_up_at).await;
-                    service = next.map_err(|fault| fault.doubt(WHAT))?;
+                    let next = self.after(&connection, fault, give_up_at).await;
+                    connection = next.map_err(|fault| fault.doubt(WHAT))?;
                 }
             }
         }
@@ -171,20 +142,21 @@ impl Held {
     /// Asks the service, in the way that can be.
     async fn ask(
         &self,
-        service: &dyn Service,
+        connection: &Connection,
         how: &Settlement,
         give_up_at: Instant,
     ) -> Result<(), BusError> {
         let on_link = self.shared.link_settle || matches!(how, Settlement::Release);
-        if on_link && service.delivered(self.ticket) {
-            return service.dispose(self.ticket, how, give_up_at).await;
+        if on_link && connection.delivered(self.ticket) {
+            return connection.dispose(self.ticket, how, give_up_at).await;
         }
         let by_token = match how {
+            // It counts one attempt, which is better than to keep it locked from everybody.
             Settlement::Release => &Settlement::Retry(Duration::ZERO),
             _ => how,
         };
-        service.settle(self.lock, by_token, give_up_at).await?;
-        service.forget(self.ticket, how);
+        connection.settle(self.lock, by_token, give_up_at).await?;
+        connection.forget(self.ticket, how);
         Ok(())
     }
 }
@@ -192,16 +164,22 @@ impl Held {
 /// The service says that there is no such lock. Nothing is said on the link any more either, not even
 /// to empty the library's map: it could still mean something to a service that was wrong.
 fn lose(state: &mut State, fault: &BusError) -> Failure {
-    let over = if state.settling.is_some() {
-        Ended::Unconfirmed(format!(
-            "{}: the settlement before was not answered, and whether it was carried out cannot be said",
-            fault.why()
-        ))
+    let failure = if state.settling.is_some() {
+        Failure::Transient {
+            why: format!(
+                "{}: the settlement before was not answered, and whether it was carried out cannot be \
+                 said",
+                fault.why()
+            ),
+            retry_after: Some(NEVER),
+        }
     } else {
-        Ended::Lost(fault.why())
+        Failure::Lost {
+            until: None,
+            why: fault.why(),
+        }
     };
-    let failure = over.failure();
-    state.over = Some(over);
+    state.closed = Some(Closed::Failed(failure.clone()));
     failure
 }
 
@@ -220,20 +198,16 @@ impl Lock for Held {
     async fn settle(&self, settlement: &Settlement, give_up_at: Instant) -> Result<(), Failure> {
         const WHAT: &str = "the message is not settled";
         let mut state = turn(&self.state, give_up_at).await?;
-        match &state.over {
-            Some(Ended::Settled(how)) if discriminant(how) == discriminant(settlement) => {
-                return Ok(());
-            }
-            Some(over) => return Err(over.failure()),
-            None => {}
+        if let Some(closed) = &state.closed {
+            return closed.settled_as(settlement);
         }
-        let mut service = self.service(WHAT, give_up_at).await?;
+        let mut connection = self.connection(WHAT, give_up_at).await?;
         loop {
             // Written down before it is asked for: this call can be dropped at any await.
             let earlier = state.settling.replace(settlement.clone());
-            let fault = match self.ask(&*service, settlement, give_up_at).await {
+            let fault = match self.ask(&connection, settlement, give_up_at).await {
                 Ok(()) => {
-                    state.over = Some(Ended::Settled(settlement.clone()));
+                    state.closed = Some(Closed::Settled(settlement.clone()));
                     return Ok(());
                 }
                 Err(fault) => fault,
@@ -245,11 +219,142 @@ impl Lock for Held {
                 return Err(lose(&mut state, &fault));
             }
             // What was not even sent is asked for on the next connection.
+            // What may have been done is not: the caller decides, by the time its lock has left.
             let next = match &fault {
-                BusError::Unsent(_) => self.after(&service, fault, give_up_at).await,
+                BusError::Unsent(_) => self.after(&connection, fault, give_up_at).await,
                 _ => Err(fault),
             };
-            service = next.map_err(|fault| fault.doubt(WHAT))?;
+            connection = next.map_err(|fault| fault.doubt(WHAT))?;
         }
+    }
+}
+
+/// How long a lock is believed to last.
+///
+/// The service tells the end of a lock by its own wall clock, and never its length. What it tells is
+/// compared with ours, and believed only if a queue can have such a lock: between 5 s and 5 min.
+/// Otherwise one of the clocks is wrong, and what counts is what the user says (`--lock-time`), or
+/// the shortest lock there is. A clock that is off by less than that is caught by the first renewal,
+/// which comes after 20 s at the latest, and by what the service does: a lock that ended sooner than
+/// its end was told makes the following ones as short.
+///
+/// Nothing here is a deadline: those are counted from the moment before a request was sent.
+#[derive(Debug)]
+pub(super) struct LockDuration {
+    /// What the user says.
+    told: Option<Duration>,
+    /// No lock has been seen to last longer than this after the service promised more.
+    most: Mutex<Option<Duration>>,
+    warned: AtomicBool,
+}
+
+impl LockDuration {
+    pub(super) fn new(told: Option<Duration>) -> LockDuration {
+        LockDuration {
+            told,
+            most: Mutex::new(None),
+            warned: AtomicBool::new(false),
+        }
+    }
+
+    /// Before any message was seen.
+    pub(super) fn at_first(&self) -> Duration {
+        self.told.unwrap_or(SHORTEST)
+    }
+
+    /// The length of a lock that ends at `until`, at `now`; both in milliseconds since 1970, by the
+    /// service's clock and by ours.
+    pub(super) fn of(&self, until: Option<i64>, now: i64) -> Duration {
+        if let Some(told) = self.told {
+            return told;
+        }
+        // Too short a guess costs renewals; too long a one costs the promise.
+        let length = match until.map(|until| plausible(until.saturating_sub(now))) {
+            Some(Some(length)) => length,
+            Some(None) => {
+                self.warn(until.unwrap_or_default().saturating_sub(now));
+                SHORTEST
+            }
+            None => SHORTEST,
+        };
+        let most = *lock(&self.most);
+        most.map_or(length, |most| length.min(most))
+    }
+
+    /// A lock that was believed to last `believed` had ended after `after` at most.
+    pub(super) fn ended_early(&self, after: Duration, believed: Duration) {
+        if self.told.is_some() || after >= believed {
+            return;
+        }
+        let after = after.max(SHORTEST);
+        let mut most = lock(&self.most);
+        *most = Some(most.map_or(after, |most| most.min(after)));
+    }
+
+    fn warn(&self, off: i64) {
+        if !self.warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "the clock differs from the service's: a message is said to be locked for {} s, and \
+                 no queue locks for that long; counting on {} s: set the clock, or say --lock-time",
+                off / 1000,
+                SHORTEST.as_secs()
+            );
+        }
+    }
+}
+
+/// The length of a lock that seems to have so many milliseconds left, if a queue can have it.
+fn plausible(left: i64) -> Option<Duration> {
+    let left = Duration::from_millis(u64::try_from(left).ok()?);
+    (left >= SHORTEST - GRAIN && left <= LONGEST + GRAIN).then(|| left.min(LONGEST))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: i64 = 1_900_000_000_000;
+
+    fn seconds(lock_duration: &LockDuration, left: i64) -> u64 {
+        lock_duration.of(Some(NOW + left * 1000), NOW).as_secs()
+    }
+
+    #[test]
+    fn what_a_queue_can_have_is_believed_and_nothing_else() {
+        let lock_duration = LockDuration::new(None);
+        for (left, length) in [(5, 5), (30, 30), (300, 300), (301, 300), (4, 4)] {
+            assert_eq!(seconds(&lock_duration, left), length, "{left}");
+            assert!(!lock_duration.warned.load(Ordering::Relaxed));
+        }
+        for left in [3, 0, -3600, 302, 3630, i64::MIN / 2000] {
+            lock_duration.warned.store(false, Ordering::Relaxed);
+            assert_eq!(seconds(&lock_duration, left), 5, "{left}");
+            assert!(lock_duration.warned.load(Ordering::Relaxed));
+        }
+        assert_eq!(lock_duration.of(None, NOW), SHORTEST);
+        assert_eq!(lock_duration.of(Some(i64::MAX), i64::MIN), SHORTEST);
+    }
+
+    #[test]
+    fn the_user_knows_better_than_any_clock() {
+        let lock_duration = LockDuration::new(Some(Duration::from_secs(42)));
+        for left in [5, 30, 3630, -3600] {
+            assert_eq!(seconds(&lock_duration, left), 42);
+        }
+        lock_duration.ended_early(Duration::from_secs(7), Duration::from_secs(42));
+        assert_eq!(seconds(&lock_duration, 30), 42);
+        assert!(!lock_duration.warned.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn a_lock_that_ended_early_shortens_those_that_follow() {
+        let lock_duration = LockDuration::new(None);
+        lock_duration.ended_early(Duration::from_secs(40), Duration::from_secs(40));
+        assert_eq!(seconds(&lock_duration, 40), 40);
+        lock_duration.ended_early(Duration::from_secs(21), Duration::from_secs(40));
+        assert_eq!(seconds(&lock_duration, 40), 21);
+        lock_duration.ended_early(Duration::from_millis(10), Duration::from_secs(40));
+        assert_eq!(seconds(&lock_duration, 40), 5);
+        assert_eq!(seconds(&lock_duration, 4), 4);
     }
 }

@@ -1,10 +1,13 @@
 //! A pair of links for requests and their answers, as `$cbs` and `$management` have it.
 //!
-//! Made by the engine for each connection. An answer is brought to the request whose identifier it
-//! bears ([`super::correlation`]), and identifiers are never used again, on no connection.
+//! Made by [`super::amqp`] for each connection. Every request has an identifier that is never used
+//! again, on no connection, and an answer counts for the request that it names and for no other: one
+//! that comes late, twice, or names nobody changes nothing. (To pair answers with requests by their
+//! order is how a refused renewal becomes a success.)
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use fe2o3_amqp::session::SessionHandle;
 use fe2o3_amqp::types::definitions::{ReceiverSettleMode, SenderSettleMode};
@@ -13,25 +16,24 @@ use fe2o3_amqp::types::messaging::{
 };
 use fe2o3_amqp::types::primitives::{OrderedMap, SimpleValue, Value};
 use fe2o3_amqp::{Receiver, Sender, link::RecvError};
-use tokio::sync::Mutex;
+use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
-use super::close_signal::CloseSignal;
-use super::correlation::Waiting;
-use super::error;
 use super::error::BusError;
+use super::stream::ConnectionState;
 use super::wire::{self, Answer};
 use crate::azure::before;
 use crate::clock::Instant;
+use crate::util::lock;
 
-/// See the module's text.
+/// A pair of links, one for requests and one for their answers.
 pub(super) struct RequestLink {
     /// Unlike any other of this process and of others.
     name: String,
-    sender: Mutex<Sender>,
+    sender: tokio::sync::Mutex<Sender>,
     waiting: Arc<Waiting<Answer>>,
     next: AtomicU64,
-    end: Arc<CloseSignal>,
+    state: Arc<ConnectionState>,
     reading: AbortHandle,
 }
 
@@ -41,7 +43,7 @@ impl RequestLink {
         session: &mut SessionHandle<()>,
         address: &str,
         name: String,
-        end: Arc<CloseSignal>,
+        state: Arc<ConnectionState>,
     ) -> Result<RequestLink, BusError> {
         let sender = Sender::builder()
             .name(format!("{name}:requests"))
@@ -52,8 +54,7 @@ impl RequestLink {
             .verify_incoming_source(false)
             .verify_incoming_target(false)
             .attach(session)
-            .await
-            .map_err(|error| error::amqp::attaching_sender(&error))?;
+            .await?;
         let receiver = Receiver::builder()
             .name(format!("{name}:answers"))
             .source(address)
@@ -63,16 +64,15 @@ impl RequestLink {
             .verify_incoming_source(false)
             .verify_incoming_target(false)
             .attach(session)
-            .await
-            .map_err(|error| error::amqp::attaching_receiver(&error))?;
+            .await?;
         let waiting = Arc::new(Waiting::new());
-        let reading = tokio::spawn(read(receiver, Arc::clone(&waiting), Arc::clone(&end)));
+        let reading = tokio::spawn(read(receiver, Arc::clone(&waiting), Arc::clone(&state)));
         Ok(RequestLink {
             name,
-            sender: Mutex::new(sender),
+            sender: tokio::sync::Mutex::new(sender),
             waiting,
             next: AtomicU64::new(0),
-            end,
+            state,
             reading: reading.abort_handle(),
         })
     }
@@ -99,18 +99,20 @@ impl RequestLink {
             .body(AmqpValue(body))
             .build();
         let sending = async {
+            // Within the limit: one that hangs on a dead socket holds up those behind it.
             let mut sender = self.sender.lock().await;
             sender.send(message).await
         };
         match before(give_up_at, sending).await {
             Some(Ok(_)) => {}
             Some(Err(error)) => {
-                let fault = error::amqp::sending(&error);
-                self.end.now(fault.clone());
+                let fault = BusError::from(error);
+                self.state.close(fault.clone());
+                // It was never handed to the connection: it can be asked for on the next one.
                 return Err(BusError::Unsent(fault.why()));
             }
             None => {
-                self.end.suspect(sent);
+                self.state.suspect(sent);
                 return Err(BusError::Unanswered(
                     "the request could not be sent in time".into(),
                 ));
@@ -122,11 +124,11 @@ impl RequestLink {
                 answer = expected.answer() => answer.ok_or_else(|| {
                     BusError::Unanswered("nobody reads the answers any more".into())
                 }),
-                why = self.end.wait() => Err(BusError::Unanswered(why.why())),
+                why = self.state.closed() => Err(BusError::Unanswered(why.why())),
             }
         };
         before(give_up_at, answer).await.unwrap_or_else(|| {
-            self.end.suspect(sent);
+            self.state.suspect(sent);
             let waited = Instant::now().since(sent).as_secs_f32();
             Err(BusError::Unanswered(format!("no answer in {waited:.1} s")))
         })
@@ -140,7 +142,7 @@ impl Drop for RequestLink {
 }
 
 /// Reads the answers, until there are none any more.
-async fn read(mut receiver: Receiver, waiting: Arc<Waiting<Answer>>, end: Arc<CloseSignal>) {
+async fn read(mut receiver: Receiver, waiting: Arc<Waiting<Answer>>, state: Arc<ConnectionState>) {
     loop {
         match receiver.recv::<Body<Value>>().await {
             Ok(delivery) => {
@@ -156,7 +158,93 @@ async fn read(mut receiver: Receiver, waiting: Arc<Waiting<Answer>>, end: Arc<Cl
                     error.source
                 );
             }
-            Err(error) => return end.now(error::amqp::receiving(&error)),
+            Err(error) => return state.close(error.into()),
         }
+    }
+}
+
+/// The requests of one link that are not answered yet, and what answers them.
+pub(super) struct Waiting<A> {
+    open: Mutex<HashMap<String, oneshot::Sender<A>>>,
+}
+
+impl<A> Waiting<A> {
+    pub(super) fn new() -> Waiting<A> {
+        Waiting {
+            open: Mutex::new(HashMap::new()),
+        }
+    }
+
+    /// A place for the answer to `id`, for as long as it is kept.
+    pub(super) fn expect(&self, id: String) -> Expected<'_, A> {
+        let (sender, answer) = oneshot::channel();
+        lock(&self.open).insert(id.clone(), sender);
+        Expected {
+            waiting: self,
+            id,
+            answer,
+        }
+    }
+
+    /// An answer has come. Whether somebody waited for it.
+    pub(super) fn answered(&self, id: &str, answer: A) -> bool {
+        let waiter = lock(&self.open).remove(id);
+        waiter.is_some_and(|waiter| waiter.send(answer).is_ok())
+    }
+
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        lock(&self.open).len()
+    }
+}
+
+/// A place for an answer. Dropped, nobody waits for it any more.
+pub(super) struct Expected<'a, A> {
+    waiting: &'a Waiting<A>,
+    id: String,
+    answer: oneshot::Receiver<A>,
+}
+
+impl<A> Expected<'_, A> {
+    /// The answer, when it comes.
+    pub(super) async fn answer(&mut self) -> Option<A> {
+        (&mut self.answer).await.ok()
+    }
+}
+
+impl<A> Drop for Expected<'_, A> {
+    fn drop(&mut self) {
+        lock(&self.waiting.open).remove(&self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_answer_counts_for_the_request_that_it_names_and_for_no_other() {
+        let waiting = Waiting::new();
+        let mut first = waiting.expect("1".into());
+        let mut second = waiting.expect("2".into());
+        assert!(waiting.answered("2", "two"));
+        assert!(!waiting.answered("2", "two again"));
+        assert!(!waiting.answered("3", "three"));
+        assert!(!waiting.answered("", "nobody"));
+        assert!(waiting.answered("1", "one"));
+        assert_eq!(first.answer().await, Some("one"));
+        assert_eq!(second.answer().await, Some("two"));
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_comes_too_late_is_nobodys() {
+        let waiting = Waiting::new();
+        drop(waiting.expect("1".into()));
+        let mut next = waiting.expect("2".into());
+        assert!(!waiting.answered("1", 200));
+        assert!(waiting.answered("2", 410));
+        assert_eq!(next.answer().await, Some(410));
+        drop(next);
+        assert_eq!(waiting.len(), 0);
     }
 }

@@ -4,7 +4,6 @@
 //! Called by the connection task, for each connection and before a token ends. Must never
 //! show a key, a signature or a token.
 
-use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -25,7 +24,7 @@ pub const SAS: &str = "servicebus.windows.net:sastoken";
 pub const JWT: &str = "jwt";
 
 /// A token as `$cbs` takes it.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct CbsToken {
     /// [`SAS`] or [`JWT`].
     pub kind: &'static str,
@@ -33,15 +32,6 @@ pub struct CbsToken {
     pub token: Secret,
     /// Until when it is good, as far as its maker knows.
     pub good_until: Instant,
-}
-
-impl fmt::Debug for CbsToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CbsToken")
-            .field("kind", &self.kind)
-            .field("good_until", &self.good_until)
-            .finish_non_exhaustive()
-    }
 }
 
 /// Who makes tokens.
@@ -55,7 +45,7 @@ pub trait CbsTokens: Send + Sync {
 }
 
 /// Shared access signatures.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub enum SasTokens {
     /// Made from a key.
     Key {
@@ -67,18 +57,6 @@ pub enum SasTokens {
     },
     /// Ready-made (`SharedAccessSignature`): good for as long as its maker meant.
     Signature(Secret),
-}
-
-impl fmt::Debug for SasTokens {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            SasTokens::Key { name, .. } => f
-                .debug_struct("Key")
-                .field("name", name)
-                .finish_non_exhaustive(),
-            SasTokens::Signature(_) => f.write_str("Signature(..)"),
-        }
-    }
 }
 
 #[async_trait]

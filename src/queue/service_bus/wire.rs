@@ -1,8 +1,9 @@
 //! Messages and requests in AMQP's types, and back.
 //!
-//! Called by the engine alone; knows its library, and no connection.
+//! Called by [`super::amqp`] alone; knows its library, and no connection.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use azure_core::time::to_rfc3339;
 use fe2o3_amqp::types::messaging::{
@@ -11,13 +12,82 @@ use fe2o3_amqp::types::messaging::{
 use fe2o3_amqp::types::primitives::{Array, OrderedMap, SimpleValue, Timestamp, Uuid, Value};
 use time::OffsetDateTime;
 
-use super::engine::{Delivery, Ticket};
 use super::error::{BusError, one_line};
-use super::lock_token::LockToken;
 use crate::queue::{About, Settlement, Unreadable};
 
 /// The longest reason and description that the service keeps.
 const LONGEST_TEXT: usize = 4096;
+
+/// A delivery on the link of one connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ticket {
+    /// Which connection of this process.
+    pub(super) connection: u64,
+    /// Its number there.
+    pub(super) delivery: u32,
+}
+
+/// A message as it was delivered.
+#[derive(Debug)]
+pub(super) struct Delivery {
+    pub(super) ticket: Ticket,
+    /// The token of its lock; without one it cannot be worked on.
+    pub(super) lock: Option<LockToken>,
+    pub(super) id: String,
+    /// From 1.
+    pub(super) attempt: u32,
+    pub(super) body: Result<Vec<u8>, Unreadable>,
+    pub(super) about: About,
+    /// By the service's clock, in milliseconds since 1970.
+    pub(super) locked_until: Option<i64>,
+}
+
+/// The token of a message's lock: a GUID, its bytes in the order in which it is written down.
+///
+/// `$management` wants it as a `uuid`, whose bytes are in that order (RFC 9562). A delivery's tag has
+/// the same GUID as .NET lays it out in memory, the first three groups turned round. Taking the tag as
+/// it is names another lock, and every renewal of it would be refused.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct LockToken([u8; 16]);
+
+impl LockToken {
+    /// From the order in which it is written down, as AMQP's `uuid` has it.
+    pub(super) fn from_uuid(bytes: [u8; 16]) -> LockToken {
+        LockToken(bytes)
+    }
+
+    /// From a delivery tag; none, if that has not the length of one.
+    pub(super) fn from_tag(tag: &[u8]) -> Option<LockToken> {
+        let mut bytes: [u8; 16] = tag.try_into().ok()?;
+        bytes[0..4].reverse();
+        bytes[4..6].reverse();
+        bytes[6..8].reverse();
+        Some(LockToken(bytes))
+    }
+
+    /// In the order in which it is written down.
+    pub(super) fn as_uuid(self) -> [u8; 16] {
+        self.0
+    }
+}
+
+impl fmt::Display for LockToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, byte) in self.0.iter().enumerate() {
+            if matches!(at, 4 | 6 | 8 | 10) {
+                f.write_str("-")?;
+            }
+            write!(f, "{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for LockToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
 
 /// A message as it came.
 pub(super) fn delivery(
@@ -91,6 +161,7 @@ fn bytes(body: Body<Value>, most: usize) -> Result<Vec<u8>, Unreadable> {
             detail: format!("the body is {what}, which is not bytes"),
         })
     };
+    // Measured before anything is copied: a body can be 100 MiB.
     let size = match &body {
         Body::Data(parts) => parts.iter().map(|part| part.0.len()).sum(),
         Body::Value(value) => match &value.0 {
@@ -210,6 +281,7 @@ fn properties(
     let mut all: BTreeMap<String, String> = sender
         .filter_map(|(name, value)| Some((name, simple(&value.into())?)))
         .collect();
+    // Last: a sender cannot pass off a property of its own as the service's.
     all.extend(ours);
     all
 }
@@ -349,5 +421,27 @@ pub(super) fn expiration(body: &Value) -> Option<i64> {
         Value::Array(all) => all.0.first().and_then(millis),
         Value::List(all) => all.first().and_then(millis),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_is_read_as_dotnet_lays_it_out() {
+        // new LockToken("00112233-4455-6677-8899-aabbccddeeff").ToByteArray() of .NET's documentation.
+        let tag = [
+            0x33, 0x22, 0x11, 0x00, 0x55, 0x44, 0x77, 0x66, 0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd,
+            0xee, 0xff,
+        ];
+        let lock_token = LockToken::from_tag(&tag).expect("sixteen bytes");
+        assert_eq!(
+            lock_token.to_string(),
+            "00112233-4455-6677-8899-aabbccddeeff"
+        );
+        assert_eq!(LockToken::from_uuid(lock_token.as_uuid()), lock_token);
+        assert_eq!(LockToken::from_tag(&tag[1..]), None);
+        assert_eq!(LockToken::from_tag(&[]), None);
     }
 }

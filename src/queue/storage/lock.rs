@@ -38,7 +38,7 @@ use super::client::QueueApi;
 use crate::azure::{Operation, ServiceError};
 use crate::clock::Instant;
 use crate::core::Failure;
-use crate::queue::turn::turn;
+use crate::queue::closed::{Closed, turn};
 use crate::queue::{Lock, Settlement};
 
 /// What all locks of a queue share.
@@ -76,24 +76,7 @@ struct State {
     /// Its copy is in the poison queue.
     put: bool,
     /// Nothing can be done with it any more.
-    over: Option<Ended>,
-}
-
-enum Ended {
-    /// By us.
-    Settled(Settlement),
-    /// Not ours any more.
-    Lost { until: Option<Instant>, why: String },
-}
-
-impl Ended {
-    fn as_lost(&self, now: Instant) -> Failure {
-        let (until, why) = match self {
-            Ended::Settled(_) => (None, "the message is settled".to_owned()),
-            Ended::Lost { until, why } => (until.filter(|until| *until > now), why.clone()),
-        };
-        Failure::Lost { until, why }
-    }
+    closed: Option<Closed>,
 }
 
 impl State {
@@ -109,9 +92,9 @@ impl State {
             false => trouble.why(),
         };
         let until = unheard.then_some(self.until);
-        let lost = Ended::Lost { until, why };
-        let failure = lost.as_lost(Instant::now());
-        self.over = Some(lost);
+        let closed = Closed::Failed(Failure::Lost { until, why });
+        let failure = closed.failure();
+        self.closed = Some(closed);
         failure
     }
 
@@ -174,7 +157,7 @@ impl Held {
             renewing: false,
             settling: None,
             put: false,
-            over: None,
+            closed: None,
         };
         Held {
             service,
@@ -242,6 +225,7 @@ impl Held {
             }
         };
         if let Err(trouble) = answer {
+            // What was clearly refused has changed nothing: what was in doubt before still is.
             if !trouble.is_unclear() {
                 state.settling.clone_from(&earlier);
             }
@@ -250,7 +234,7 @@ impl Held {
             }
             state.judge(settlement, earlier.as_ref(), &trouble, sent)?;
         }
-        state.over = Some(Ended::Settled(settlement.clone()));
+        state.closed = Some(Closed::Settled(settlement.clone()));
         Ok(())
     }
 
@@ -286,20 +270,16 @@ impl Held {
 impl Lock for Held {
     async fn renew(&self, give_up_at: Instant) -> Result<(), Failure> {
         let mut state = turn(&self.state, give_up_at).await?;
-        match &state.over {
-            Some(over) => Err(over.as_lost(Instant::now())),
+        match &state.closed {
+            Some(closed) => Err(closed.failure()),
             None => self.relock(&mut state, give_up_at).await,
         }
     }
 
     async fn settle(&self, settlement: &Settlement, give_up_at: Instant) -> Result<(), Failure> {
         let mut state = turn(&self.state, give_up_at).await?;
-        match &state.over {
-            Some(Ended::Settled(how)) if discriminant(how) == discriminant(settlement) => {
-                return Ok(());
-            }
-            Some(over) => return Err(over.as_lost(Instant::now())),
-            None => {}
+        if let Some(closed) = &state.closed {
+            return closed.settled_as(settlement);
         }
         let last = match settlement {
             Settlement::Complete => Last::Delete,

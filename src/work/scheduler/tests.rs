@@ -100,7 +100,7 @@ fn as_many_messages_as_it_may_have_and_none_more() {
         assert_eq!(scheduler.next(T), Next::Wait(Instant::FOREVER));
         scheduler.done(T, true);
     }
-    assert_eq!(scheduler.next(T), Next::ExitAction(Why::Enough));
+    assert_eq!(scheduler.next(T), Next::Leave(Why::Enough));
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn it_leaves_when_there_was_nothing_for_long_enough_and_not_before_a_look() {
                 idle.took(now, 0);
             }
             Next::Wait(at) => now = at,
-            Next::ExitAction(why) => break why,
+            Next::Leave(why) => break why,
         }
     };
     assert_eq!((left, now), (Why::Idle, T + secs(70)));
@@ -142,7 +142,7 @@ fn it_leaves_when_there_was_nothing_for_long_enough_and_not_before_a_look() {
     take(&mut zero, T, 0);
     assert_eq!(
         zero.next(T),
-        Next::ExitAction(Why::Idle),
+        Next::Leave(Why::Idle),
         "one look, and no message"
     );
 }
@@ -166,7 +166,7 @@ fn a_queue_that_does_not_answer_is_not_an_empty_one() {
                 assert!(at > now, "spinning");
                 now = at;
             }
-            Next::ExitAction(why) => break why,
+            Next::Leave(why) => break why,
         }
     };
     let (why, denied) = ("503".to_owned(), false);
@@ -184,7 +184,7 @@ fn a_queue_that_does_not_answer_is_not_an_empty_one() {
         "later"
     );
     take(&mut scheduler, T + secs(20), 0);
-    assert_eq!(scheduler.next(T + secs(20)), Next::ExitAction(Why::Idle));
+    assert_eq!(scheduler.next(T + secs(20)), Next::Leave(Why::Idle));
 }
 
 #[test]
@@ -193,10 +193,7 @@ fn who_may_not_take_leaves_unless_he_has() {
     new.takes(T, 4);
     new.took_nothing(T, "403".into(), Some(true));
     let (why, denied) = ("403".to_owned(), true);
-    assert_eq!(
-        new.next(T),
-        Next::ExitAction(Why::CannotTake { why, denied })
-    );
+    assert_eq!(new.next(T), Next::Leave(Why::CannotTake { why, denied }));
     let mut old = scheduler(terms());
     take(&mut old, T, 0);
     old.takes(T, 4);
@@ -208,7 +205,7 @@ fn who_may_not_take_leaves_unless_he_has() {
 fn a_stop_lets_finish_what_runs_and_ends_it_after_the_grace() {
     let mut scheduler = scheduler(terms());
     take(&mut scheduler, T, 2);
-    assert_eq!(scheduler.asked_to_stop(T, 15), Stop::Finish);
+    assert_eq!(scheduler.asked_to_stop(T, 15), Stop::Requested);
     assert_eq!(scheduler.next(T), Next::Wait(T + secs(30)));
     assert_eq!(scheduler.ends(T + secs(29)), None);
     scheduler.done(T + secs(10), true);
@@ -216,17 +213,14 @@ fn a_stop_lets_finish_what_runs_and_ends_it_after_the_grace() {
     assert_eq!(scheduler.ends(T + secs(31)), None, "said once");
     assert_eq!(scheduler.next(T + secs(31)), Next::Wait(Instant::FOREVER));
     scheduler.done(T + secs(32), true);
-    assert_eq!(
-        scheduler.next(T + secs(32)),
-        Next::ExitAction(Why::Stopped(15))
-    );
+    assert_eq!(scheduler.next(T + secs(32)), Next::Leave(Why::Stopped(15)));
 }
 
 #[test]
 fn a_stop_while_taking_waits_for_what_it_brings() {
     let mut scheduler = scheduler(terms());
     scheduler.takes(T, 4);
-    assert_eq!(scheduler.asked_to_stop(T, 2), Stop::Finish);
+    assert_eq!(scheduler.asked_to_stop(T, 2), Stop::Requested);
     for now in [T, T + secs(31)] {
         assert_eq!(scheduler.ends(now), None);
         assert_eq!(
@@ -240,14 +234,14 @@ fn a_stop_while_taking_waits_for_what_it_brings() {
     assert!(scheduler.is_leaving());
     scheduler.done(T, false);
     scheduler.done(T, false);
-    assert_eq!(scheduler.next(T), Next::ExitAction(Why::Stopped(2)));
+    assert_eq!(scheduler.next(T), Next::Leave(Why::Stopped(2)));
 }
 
 #[test]
 fn the_second_stop_is_at_once_and_an_echo_is_none() {
     let mut scheduler = scheduler(terms());
     take(&mut scheduler, T, 1);
-    assert_eq!(scheduler.asked_to_stop(T, 15), Stop::Finish);
+    assert_eq!(scheduler.asked_to_stop(T, 15), Stop::Requested);
     assert_eq!(scheduler.asked_to_stop(T + ms(50), 15), Stop::Again);
     assert_eq!(scheduler.asked_to_stop(T + secs(1), 1), Stop::Again);
     assert_eq!(scheduler.asked_to_stop(T + secs(1), 2), Stop::AtOnce);
@@ -310,7 +304,7 @@ fn a_queue_that_waits_is_listened_to_before_it_counts_as_empty() {
     assert_eq!(scheduler.next(start + secs(4)), Next::Take(4));
     scheduler.takes(start + secs(4), 4);
     scheduler.took(start + secs(6), 0);
-    assert_eq!(scheduler.next(start + secs(6)), Next::ExitAction(Why::Idle));
+    assert_eq!(scheduler.next(start + secs(6)), Next::Leave(Why::Idle));
 
     let mut scheduler = waiting(Some(secs(10)));
     assert_eq!(scheduler.listens_until(T), T + secs(10));
@@ -320,7 +314,7 @@ fn a_queue_that_waits_is_listened_to_before_it_counts_as_empty() {
     assert_eq!(scheduler.next(T + secs(5)), Next::Take(4), "too early");
     scheduler.takes(T + secs(5), 4);
     scheduler.took(T + secs(10), 0);
-    assert_eq!(scheduler.next(T + secs(10)), Next::ExitAction(Why::Idle));
+    assert_eq!(scheduler.next(T + secs(10)), Next::Leave(Why::Idle));
     assert_eq!(waiting(None).listens_until(T), T + secs(60));
     assert_eq!(waiting(Some(secs(600))).listens_until(T), T + secs(60));
 }
@@ -329,11 +323,11 @@ fn a_queue_that_waits_is_listened_to_before_it_counts_as_empty() {
 fn a_request_that_waits_is_withdrawn_on_the_way_out() {
     let mut scheduler = waiting(None);
     scheduler.takes(T, 4);
-    assert_eq!(scheduler.asked_to_stop(T, 15), Stop::Finish);
+    assert_eq!(scheduler.asked_to_stop(T, 15), Stop::Requested);
     assert!(scheduler.is_taking(), "something may still be on its way");
     assert_eq!(scheduler.next(T), Next::Wait(Instant::FOREVER));
     scheduler.withdrawn();
-    assert_eq!(scheduler.next(T), Next::ExitAction(Why::Stopped(15)));
+    assert_eq!(scheduler.next(T), Next::Leave(Why::Stopped(15)));
 }
 
 #[test]
@@ -364,8 +358,5 @@ fn messages_that_cannot_be_put_aside_slow_us_down_and_then_stop_us() {
     }
     scheduler.put_aside(T, refused());
     let why = "403".to_owned();
-    assert_eq!(
-        scheduler.next(T),
-        Next::ExitAction(Why::CannotPutAside { why })
-    );
+    assert_eq!(scheduler.next(T), Next::Leave(Why::CannotPutAside { why }));
 }

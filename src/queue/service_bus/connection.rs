@@ -1,24 +1,24 @@
-//! Keeps the one connection: makes it, gives credit, takes in what comes, renews the token, and makes
-//! it anew when it has ended.
+//! [`ConnectionTask`] keeps the one connection of a queue: makes it, gives credit, takes in what comes,
+//! renews the token, and makes it anew when it has ended.
 //!
 //! One task, begun by the queue. It decides nothing about messages: what it cannot hand out it gives
 //! back as it was.
 
-use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::engine::{Connection, Delivery, Engine, Intake, Service};
+use super::amqp::{Connection, Connector, Intake};
 use super::error::{BUSY, BusError};
-use super::lock::{Held, Shared, wall};
-use super::prefetch::{Prefetch, Taken};
+use super::lock::{Held, wall};
+use super::shared::{Prefetch, SharedConnection, Taken};
 use super::tokens::{CbsToken, CbsTokens};
+use super::wire::Delivery;
 use crate::azure::before;
 use crate::clock::Instant;
 use crate::core::Failure;
-use crate::queue::{Lock as _, Settlement};
+use crate::queue::{Lock as _, Message, Settlement};
 
 /// How long one attempt to connect may take.
 const CONNECT: Duration = Duration::from_secs(15);
@@ -31,6 +31,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(30);
 const GOOD: Duration = Duration::from_secs(10);
 /// From one attempt to give a message back to the next, at first.
 const REPEAT: Duration = Duration::from_millis(250);
+/// The first renewal of a lock whose length was told by another machine's clock.
+const FIRST_RENEWAL: Duration = Duration::from_secs(20);
 /// tokio's timers stand still while the machine sleeps, so the clock is looked at this often.
 const LOOK: Duration = Duration::from_secs(10);
 
@@ -38,33 +40,18 @@ const LOOK: Duration = Duration::from_secs(10);
 pub(super) enum Instruction {
     /// Take no more, and give back what was not handed out.
     Stop(Instant, oneshot::Sender<()>),
-    /// CloseSignal it all.
+    /// End it all.
     Close(Instant, oneshot::Sender<()>),
 }
 
-/// See the module's text.
+/// The task that keeps the connection.
 pub(super) struct ConnectionTask {
-    pub(super) engine: Box<dyn Engine>,
+    pub(super) connector: Connector,
     pub(super) tokens: Arc<dyn CbsTokens>,
     pub(super) audience: String,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<SharedConnection>,
     pub(super) prefetch: Arc<Prefetch>,
     pub(super) orders: mpsc::Receiver<Instruction>,
-}
-
-/// How a connection ended.
-enum Ended {
-    Closed,
-    Broken(BusError),
-}
-
-/// What wakes the connection task while there is a connection.
-enum Woke {
-    Ordered(Option<Instruction>),
-    Ended(BusError),
-    Came(Result<Delivery, BusError>),
-    Authorised(Result<CbsToken, BusError>),
-    Looked,
 }
 
 impl ConnectionTask {
@@ -75,41 +62,33 @@ impl ConnectionTask {
             let began = Instant::now();
             let connected = tokio::select! {
                 biased;
-                order = self.orders.recv() => match order {
-                    Some(Instruction::Stop(until, done)) => {
-                        self.stop(until, done);
-                        continue;
-                    }
-                    Some(Instruction::Close(_, done)) => {
-                        // Whoever asked may have gone.
-                        let _ = done.send(());
+                order = self.orders.recv() => {
+                    if self.without_connection(order) {
                         return;
                     }
-                    None => return,
-                },
-                connected = connect(&*self.engine, &*self.tokens, &self.audience) => connected,
+                    continue;
+                }
+                connected = connect(&self.connector, &*self.tokens, &self.audience) => connected,
             };
             let fault = match connected {
-                Ok((connection, token)) => {
+                Ok((connection, intake, token)) => {
+                    // A new link has none.
                     self.prefetch.forget_credit();
-                    self.shared
-                        .shared_connection
-                        .up(Arc::clone(&connection.service));
-                    match self.serve(connection, token).await {
-                        Ended::Closed => return,
-                        Ended::Broken(fault) => {
-                            tracing::debug!("the connection has ended: {}", fault.why());
-                            self.shared.shared_connection.down(fault.clone());
-                            if Instant::now().since(began) >= GOOD {
-                                pause = Duration::ZERO;
-                            }
-                            fault
-                        }
+                    self.shared.up(Arc::clone(&connection));
+                    let Some(fault) = self.serve(connection, intake, token).await else {
+                        return;
+                    };
+                    tracing::debug!("the connection has ended: {}", fault.why());
+                    self.shared.down(fault.clone());
+                    // One that breaks at once again and again is no better than none.
+                    if Instant::now().since(began) >= GOOD {
+                        pause = Duration::ZERO;
                     }
+                    fault
                 }
                 Err(fault) => {
                     tracing::debug!("cannot connect: {}", fault.why());
-                    self.shared.shared_connection.failed(fault.clone());
+                    self.shared.failed(fault.clone());
                     pause = pause.max(PAUSE);
                     fault
                 }
@@ -123,6 +102,7 @@ impl ConnectionTask {
 
     /// Waits before the next attempt to connect. Whether it is all over.
     async fn rest(&mut self, pause: Duration, busy: bool) -> bool {
+        // Those whom a broken service cut off at the same moment must not come back at the same moment.
         let jitter = |of: Duration| of.mul_f64(0.5 + fastrand::f64() / 2.0);
         let began = Instant::now();
         let (mut soonest, mut until) = (began + jitter(pause.min(PAUSE)), began + jitter(pause));
@@ -137,119 +117,151 @@ impl ConnectionTask {
             }
             tokio::select! {
                 biased;
-                order = self.orders.recv() => match order {
-                    Some(Instruction::Stop(by, done)) => self.stop(by, done),
-                    Some(Instruction::Close(_, done)) => {
-                        let _ = done.send(());
-                        return true;
-                    }
-                    None => return true,
+                order = self.orders.recv() => if self.without_connection(order) {
+                    return true;
                 },
                 // A lock cannot wait for long.
-                () = self.shared.shared_connection.hurry.notified() => until = until.min(soonest),
+                () = self.shared.hurry.notified() => until = until.min(soonest),
                 () = tokio::time::sleep(until.since(now).min(LOOK)) => {}
             }
         }
     }
 
-    /// Does what there is to do, until the connection has ended.
-    async fn serve(&mut self, connection: Connection, token: CbsToken) -> Ended {
-        let Connection {
-            service,
-            mut intake,
-        } = connection;
+    /// Does what can be done while there is no connection. Whether it is all over.
+    fn without_connection(&self, order: Option<Instruction>) -> bool {
+        match order {
+            Some(Instruction::Stop(by, done)) => {
+                self.stop(by, done);
+                false
+            }
+            Some(Instruction::Close(_, done)) => {
+                // Whoever asked may have gone.
+                let _ = done.send(());
+                true
+            }
+            None => true,
+        }
+    }
+
+    /// Does what there is to do, until the connection has ended: why; `None`: it was closed by us.
+    async fn serve(
+        &mut self,
+        connection: Arc<Connection>,
+        mut intake: Intake,
+        token: CbsToken,
+    ) -> Option<BusError> {
         let mut renew_at = renewal(&token);
         let mut until = token.good_until;
         let mut authorising = None;
         loop {
             if let Some((count, total)) = self.prefetch.missing() {
+                // Before it is given: a lock can begin as soon as the service has it.
                 let at = Instant::now();
                 if let Err(fault) = intake.let_come(total).await {
-                    return Ended::Broken(fault);
+                    return Some(fault);
                 }
                 self.prefetch.gave(count, at);
             }
-            self.prefetch
-                .old()
-                .into_iter()
-                .for_each(|taken| self.refresh(taken));
+            for taken in self.prefetch.old() {
+                self.refresh(taken);
+            }
             for taken in self.prefetch.surplus() {
                 self.give_back(taken, Instant::now() + REQUEST);
             }
             let now = Instant::now();
+            // Beside everything else: a token that takes its time must not keep messages from coming.
             if authorising.is_none() && now >= renew_at {
                 authorising = Some(Box::pin(reauthorise(
                     Arc::clone(&self.tokens),
                     self.audience.clone(),
-                    Arc::clone(&service),
+                    Arc::clone(&connection),
                 )));
             }
-            let authorised = async {
-                match &mut authorising {
-                    Some(authorising) => authorising.await,
-                    None => pending().await,
-                }
-            };
-            let woke = tokio::select! {
+            let authorised = async { Some(authorising.as_mut()?.await) };
+            tokio::select! {
                 biased;
-                order = self.orders.recv() => Woke::Ordered(order),
-                fault = service.ended() => Woke::Ended(fault),
-                came = intake.next() => Woke::Came(came),
-                authorised = authorised => Woke::Authorised(authorised),
-                () = self.prefetch.changed.notified() => Woke::Looked,
-                () = tokio::time::sleep(renew_at.since(now).min(LOOK)) => Woke::Looked,
-            };
-            match woke {
-                Woke::Ordered(Some(Instruction::Stop(by, done))) => {
-                    // First what is here: nothing else is sure.
-                    let here = self.prefetch.close();
-                    here.into_iter().for_each(|taken| self.give_back(taken, by));
-                    self.drain(&mut *intake, by, &*service).await;
-                    self.stop(by, done);
-                }
-                Woke::Ordered(Some(Instruction::Close(by, done))) => {
-                    drop(intake);
-                    service.close(by).await;
-                    let _ = done.send(());
-                    return Ended::Closed;
-                }
-                Woke::Ordered(None) => return Ended::Closed,
-                Woke::Ended(fault) | Woke::Came(Err(fault)) => return Ended::Broken(fault),
-                Woke::Came(Ok(delivery)) => self.came(delivery, &*service),
-                Woke::Authorised(Ok(token)) => {
+                order = self.orders.recv() => match order {
+                    Some(Instruction::Stop(by, done)) => {
+                        // First what is here: nothing else is sure.
+                        let here = self.prefetch.close();
+                        here.into_iter().for_each(|taken| self.give_back(taken, by));
+                        self.drain(&mut intake, by, &connection).await;
+                        self.stop(by, done);
+                    }
+                    Some(Instruction::Close(by, done)) => {
+                        drop(intake);
+                        connection.close(by).await;
+                        let _ = done.send(());
+                        return None;
+                    }
+                    None => return None,
+                },
+                fault = connection.ended() => return Some(fault),
+                came = intake.next() => match came {
+                    Ok(delivery) => self.came(delivery, &connection),
+                    Err(fault) => return Some(fault),
+                },
+                Some(authorised) = authorised => {
                     authorising = None;
-                    renew_at = renewal(&token);
-                    until = token.good_until;
+                    match authorised {
+                        Ok(token) => {
+                            renew_at = renewal(&token);
+                            until = token.good_until;
+                        }
+                        Err(fault) => renew_at = self.unrenewed(&fault, until),
+                    }
                 }
-                Woke::Authorised(Err(fault)) => {
-                    authorising = None;
-                    let now = Instant::now();
-                    let left = until.since(now);
-                    tracing::warn!(
-                        "the token for {} is not renewed: {}; it is good for {} s, trying again",
-                        self.audience,
-                        fault.why(),
-                        left.as_secs()
-                    );
-                    let pause = (left / 4).clamp(PAUSE, PAUSE_MAX);
-                    renew_at = now
-                        + if fault.is_busy() {
-                            pause.max(BUSY)
-                        } else {
-                            pause
-                        };
-                }
-                Woke::Looked => {}
+                () = self.prefetch.changed.notified() => {}
+                () = tokio::time::sleep(renew_at.since(now).min(LOOK)) => {}
             }
         }
     }
 
+    /// The token was not renewed, and is good `until` then: when that is tried again.
+    fn unrenewed(&self, fault: &BusError, until: Instant) -> Instant {
+        let now = Instant::now();
+        let left = until.since(now);
+        tracing::warn!(
+            "the token for {} is not renewed: {}; it is good for {} s, trying again",
+            self.audience,
+            fault.why(),
+            left.as_secs()
+        );
+        let pause = (left / 4).clamp(PAUSE, PAUSE_MAX);
+        now + if fault.is_busy() {
+            pause.max(BUSY)
+        } else {
+            pause
+        }
+    }
+
     /// A message came.
-    fn came(&self, delivery: Delivery, service: &dyn Service) {
+    fn came(&self, delivery: Delivery, connection: &Connection) {
         // Without credit it should not be here: how old its lock is cannot be said.
         let t0 = self.prefetch.came().unwrap_or(Instant::ZERO);
-        let Some(taken) = self.taken(delivery, t0, service) else {
-            return;
+        let Some(lock) = delivery.lock else {
+            tracing::warn!(
+                "message {}: it has no lock token: giving it back",
+                delivery.id
+            );
+            return connection.forget(delivery.ticket, &Settlement::Release);
+        };
+        let lock_time = self.shared.lock_duration.of(delivery.locked_until, wall());
+        let shared = Arc::clone(&self.shared);
+        let held = Arc::new(Held::new(shared, lock, delivery.ticket, t0, lock_time));
+        let taken = Taken {
+            message: Message {
+                id: delivery.id,
+                attempt: delivery.attempt,
+                t0,
+                lock_time,
+                first_renewal: Some(FIRST_RENEWAL),
+                body: delivery.body,
+                about: delivery.about,
+                lock: Arc::clone(&held) as _,
+            },
+            held,
+            renewed: false,
         };
         let now = Instant::now();
         if let Some(taken) = self.prefetch.put(taken, now) {
@@ -257,39 +269,16 @@ impl ConnectionTask {
         }
     }
 
-    fn taken(&self, delivery: Delivery, t0: Instant, service: &dyn Service) -> Option<Taken> {
-        let Some(lock) = delivery.lock else {
-            tracing::warn!(
-                "message {}: it has no lock token: giving it back",
-                delivery.id
-            );
-            service.forget(delivery.ticket, &Settlement::Release);
-            return None;
-        };
-        let lock_time = self.shared.lock_duration.of(delivery.locked_until, wall());
-        let shared = Arc::clone(&self.shared);
-        Some(Taken {
-            id: delivery.id,
-            attempt: delivery.attempt,
-            body: delivery.body,
-            about: delivery.about,
-            held: Arc::new(Held::new(shared, lock, delivery.ticket, t0, lock_time)),
-            t0,
-            lock_time,
-            renewed: false,
-        })
-    }
-
     /// Renews the lock of a message that came too long ago to count on it.
     fn refresh(&self, mut taken: Taken) {
         let prefetch = Arc::clone(&self.prefetch);
         tokio::spawn(async move {
             let t0 = Instant::now();
-            let give_up_at = t0 + REQUEST.min(taken.lock_time / 2);
+            let give_up_at = t0 + REQUEST.min(taken.message.lock_time / 2);
             match taken.held.relock(give_up_at).await {
                 Ok(lock_time) => {
-                    taken.t0 = t0;
-                    taken.lock_time = lock_time;
+                    taken.message.t0 = t0;
+                    taken.message.lock_time = lock_time;
                     taken.renewed = true;
                     let Some(taken) = prefetch.renewed(taken, Instant::now()) else {
                         return;
@@ -297,7 +286,10 @@ impl ConnectionTask {
                     release(&taken, Instant::now() + REQUEST).await;
                 }
                 Err(Failure::Lost { why, .. }) => {
-                    tracing::debug!("message {}: lost before it was begun: {why}", taken.id);
+                    tracing::debug!(
+                        "message {}: lost before it was begun: {why}",
+                        taken.message.id
+                    );
                 }
                 Err(_) => release(&taken, Instant::now() + REQUEST).await,
             }
@@ -316,12 +308,12 @@ impl ConnectionTask {
 
     /// Lets nothing come any more on this connection, and gives back what comes until then. It takes
     /// no more than half of the time: what came wants to be settled as well.
-    async fn drain(&self, intake: &mut dyn Intake, until: Instant, service: &dyn Service) {
+    async fn drain(&self, intake: &mut Intake, until: Instant, connection: &Connection) {
         let now = Instant::now();
         let give_up_at = now + until.since(now) / 2;
         let left = self.prefetch.credit();
-        let mut came = |delivery| self.came(delivery, service);
-        if let Err(fault) = intake.drain(left, give_up_at, &mut came).await {
+        let came = |delivery| self.came(delivery, connection);
+        if let Err(fault) = intake.drain(left, give_up_at, came).await {
             tracing::debug!("not drained: {}", fault.why());
         }
     }
@@ -340,11 +332,12 @@ impl ConnectionTask {
     }
 }
 
-/// Gives a message back as it was, as well as that can be done.
+/// Gives a message back as it was, as well as that can be done: what is not comes again by itself when
+/// its lock has run out, only later.
 async fn release(taken: &Taken, give_up_at: Instant) {
     let mut pause = REPEAT;
     while let Err(failure) = taken.held.settle(&Settlement::Release, give_up_at).await {
-        tracing::debug!("message {}: not given back: {failure}", taken.id);
+        tracing::debug!("message {}: not given back: {failure}", taken.message.id);
         if !matches!(failure, Failure::Transient { .. }) || Instant::now() + pause >= give_up_at {
             return;
         }
@@ -355,22 +348,25 @@ async fn release(taken: &Taken, give_up_at: Instant) {
 
 /// A token, and a connection with it.
 async fn connect(
-    engine: &dyn Engine,
+    connector: &Connector,
     tokens: &dyn CbsTokens,
     audience: &str,
-) -> Result<(Connection, CbsToken), BusError> {
+) -> Result<(Arc<Connection>, Intake, CbsToken), BusError> {
     let token = token(tokens, audience).await?;
-    let connection = engine.connect(&token, Instant::now() + CONNECT).await?;
-    Ok((connection, token))
+    let connecting = connector.connect(&token, Instant::now() + CONNECT);
+    let (connection, intake) = connecting.await?;
+    Ok((connection, intake, token))
 }
 
 async fn reauthorise(
     tokens: Arc<dyn CbsTokens>,
     audience: String,
-    service: Arc<dyn Service>,
+    connection: Arc<Connection>,
 ) -> Result<CbsToken, BusError> {
     let token = token(&*tokens, &audience).await?;
-    service.authorise(&token, Instant::now() + REQUEST).await?;
+    connection
+        .authorise(&token, Instant::now() + REQUEST)
+        .await?;
     Ok(token)
 }
 
@@ -387,7 +383,7 @@ fn untokened(failure: &Failure) -> BusError {
         Failure::Fatal { denied: true, .. } => {
             BusError::refused("amqp:unauthorized-access", Some(&why))
         }
-        Failure::Fatal { denied: false, .. } => BusError::HandOverReason(why),
+        Failure::Fatal { denied: false, .. } => BusError::Unusable(why),
         _ => BusError::Unsent(why),
     }
 }
@@ -395,5 +391,6 @@ fn untokened(failure: &Failure) -> BusError {
 /// When a token is renewed: after 80 % of what is left of it.
 fn renewal(token: &CbsToken) -> Instant {
     let now = Instant::now();
+    // What is left is for attempts that fail: the service cuts the link when the token has ended.
     now + token.good_until.since(now).mul_f64(0.8)
 }

@@ -1,0 +1,297 @@
+//! The stream under AMQP, and what is known of the connection on it: TCP without delay, TLS from the
+//! first byte, and an observer between the socket and the library ([`super::frame_scanner`]).
+//!
+//! Made by [`super::amqp`] for each connection. What is wrong with whom we speak to is said in words
+//! that help, because it is what a new user meets first. Must never go on without TLS where TLS was
+//! meant, and never change, hold up or swallow a byte, but for those of a frame that cannot be: there
+//! the stream has ended, with an error.
+
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use rustls::pki_types::ServerName;
+use rustls::{CertificateError, ClientConfig, Error as TlsError};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::{Notify, watch};
+use tokio_rustls::TlsConnector;
+
+use super::error::BusError;
+use super::frame_scanner::{FrameEvent, FrameScanner, LinkState, Said};
+use super::request_link::{Expected, Waiting};
+use crate::azure::addresses;
+use crate::clock::Instant;
+use crate::util::lock;
+
+/// A connection on which nothing at all was received for so long, while an answer was waited for, is
+/// taken for dead: a lock cannot wait for heartbeats to be missed.
+const SILENCE: Duration = Duration::from_secs(1);
+
+/// A stream of bytes, whatever is under it.
+pub(super) trait Stream: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin> Stream for T {}
+
+/// Connects, with TLS if there is a configuration for it.
+pub(super) async fn connect(
+    host: &str,
+    port: u16,
+    tls: Option<&Arc<ClientConfig>>,
+) -> Result<Box<dyn Stream>, BusError> {
+    let unsent = |why: io::Error| BusError::Unsent(format!("{host}:{port}: {why}"));
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    let addresses = addresses(bare, port).await.map_err(unsent)?;
+    let stream = TcpStream::connect(&*addresses).await.map_err(unsent)?;
+    // Requests are short and waited for: each would be held back for the answer to the one before.
+    stream.set_nodelay(true).map_err(unsent)?;
+    let Some(tls) = tls else {
+        return Ok(Box::new(stream));
+    };
+    let name = ServerName::try_from(bare.to_owned()).map_err(|_| {
+        BusError::Unusable(format!("`{host}` is no name that a certificate can be for"))
+    })?;
+    let connector = TlsConnector::from(Arc::clone(tls));
+    match connector.connect(name, stream).await {
+        Ok(stream) => Ok(Box::new(stream)),
+        Err(why) => Err(explain(host, port, &why)),
+    }
+}
+
+/// Why there is no TLS.
+fn explain(host: &str, port: u16, why: &io::Error) -> BusError {
+    let inner = why.get_ref().and_then(|inner| inner.downcast_ref());
+    let Some(error): Option<&TlsError> = inner else {
+        return BusError::Unsent(format!("{host}:{port}: TLS: {why}"));
+    };
+    use CertificateError as Bad;
+    BusError::Unusable(match error {
+        // The second, where another authority has the name of one that is trusted.
+        TlsError::InvalidCertificate(Bad::UnknownIssuer | Bad::BadSignature) => format!(
+            "TLS: nobody whom this machine trusts vouches for {host}:{port} (unknown issuer): name \
+             the authority's certificate with --ca-file"
+        ),
+        TlsError::InvalidCertificate(Bad::NotValidForName | Bad::NotValidForNameContext { .. }) => {
+            format!(
+                "TLS: the certificate of {host}:{port} is for another name: use the name that it is \
+                 for"
+            )
+        }
+        TlsError::InvalidMessage(_) => format!(
+            "{host}:{port} does not speak TLS, so it is not a Service Bus (its port is 5671): look \
+             at the endpoint, or say UseDevelopmentEmulator=true if it is the emulator"
+        ),
+        _ => format!("TLS with {host}:{port} failed: {error}"),
+    })
+}
+
+/// What the other side is, by the first bytes that it said instead of AMQP's.
+pub(super) fn stranger(host: &str, port: u16, said: &[u8]) -> BusError {
+    let what = if said.starts_with(b"HTTP") {
+        "it speaks HTTP"
+    } else if said.first() == Some(&0x15) || said.first() == Some(&0x16) {
+        "it speaks TLS, and was spoken to without"
+    } else {
+        "it speaks something else"
+    };
+    BusError::Unusable(format!(
+        "{host}:{port} is not an AMQP server: {what}: look at the endpoint and its port"
+    ))
+}
+
+/// What is known of one connection by everybody who uses it: what was seen on it, and that it has
+/// ended, and why.
+pub(super) struct ConnectionState {
+    /// When anything was received last, which tells a lost answer from a dead connection.
+    received: AtomicU64,
+    receiving: Mutex<Receiving>,
+    changed: Notify,
+    settled: Waiting<Said>,
+    /// When the first request was sent after which nothing was received; 0: something was.
+    silent: AtomicU64,
+    closed: watch::Sender<Option<BusError>>,
+}
+
+/// The link that messages come by.
+#[derive(Default)]
+struct Receiving {
+    name: String,
+    link: Option<LinkState>,
+    delivered: u64,
+    /// How many had been delivered when its credit was used up.
+    drained: Option<u64>,
+}
+
+impl ConnectionState {
+    /// Nothing yet; messages will come by the link of this name.
+    pub(super) fn new(name: String) -> ConnectionState {
+        ConnectionState {
+            received: AtomicU64::new(Instant::now().as_nanos()),
+            receiving: Mutex::new(Receiving {
+                name,
+                ..Receiving::default()
+            }),
+            changed: Notify::new(),
+            settled: Waiting::new(),
+            silent: AtomicU64::new(0),
+            closed: watch::Sender::new(None),
+        }
+    }
+
+    /// Waits until the link has used up its credit: how many messages it delivered in all.
+    pub(super) async fn drained(&self) -> u64 {
+        loop {
+            let changed = self.changed.notified();
+            if let Some(delivered) = lock(&self.receiving).drained {
+                return delivered;
+            }
+            changed.await;
+        }
+    }
+
+    /// A place for what the service says to the disposition of this delivery.
+    pub(super) fn expect(&self, delivery: u32) -> Expected<'_, Said> {
+        self.settled.expect(delivery.to_string())
+    }
+
+    fn saw(&self, event: FrameEvent) {
+        let mut receiving = lock(&self.receiving);
+        match event {
+            FrameEvent::Attach { link, name } if name == receiving.name => {
+                receiving.link = Some(link);
+            }
+            FrameEvent::Delivered(link) if receiving.link == Some(link) => receiving.delivered += 1,
+            FrameEvent::Drained(link) if receiving.link == Some(link) => {
+                receiving.drained = Some(receiving.delivered);
+                self.changed.notify_waiters();
+            }
+            FrameEvent::Attach { .. } | FrameEvent::Delivered(_) | FrameEvent::Drained(_) => {}
+            FrameEvent::Settled { first, last, said } => {
+                // A range that long is none of ours.
+                for delivery in (first..=last).take(10_000) {
+                    self.settled.answered(&delivery.to_string(), said.clone());
+                }
+            }
+        }
+    }
+
+    /// It has ended. The first reason counts: the later ones are what comes of it.
+    pub(super) fn close(&self, why: BusError) {
+        self.closed.send_if_modified(|known| {
+            let first = known.is_none();
+            known.get_or_insert(why);
+            first
+        });
+    }
+
+    /// Whether it has ended.
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.borrow().is_some()
+    }
+
+    /// Waits until it has ended: why.
+    pub(super) async fn closed(&self) -> BusError {
+        let mut closed = self.closed.subscribe();
+        let why = closed.wait_for(Option::is_some).await;
+        let why = why.ok().and_then(|why| why.clone());
+        why.unwrap_or_else(|| BusError::Unsent("there is no connection".into()))
+    }
+
+    /// A request that was sent at `sent` has not been answered in its time. If nothing else was received
+    /// since for long enough either, the connection is given up.
+    pub(super) fn suspect(&self, sent: Instant) {
+        let received = self.received.load(Ordering::Relaxed);
+        let since = self.silent.load(Ordering::Relaxed);
+        // Several unanswered requests in a row are one silence, which began with the first.
+        let first = if since > received {
+            since
+        } else {
+            sent.as_nanos()
+        };
+        if first <= received {
+            return self.silent.store(0, Ordering::Relaxed);
+        }
+        self.silent.store(first, Ordering::Relaxed);
+        let silence = Instant::now().since(Instant::from_nanos(first));
+        if silence >= SILENCE {
+            let silence = silence.as_secs_f32();
+            self.close(BusError::Unanswered(format!(
+                "nothing was heard for {silence:.1} s: the connection is given up"
+            )));
+        }
+    }
+}
+
+/// The stream, read along.
+pub(super) fn observed(stream: Box<dyn Stream>, state: Arc<ConnectionState>) -> impl Stream {
+    let (read, write) = tokio::io::split(stream);
+    tokio::io::join(FrameObserver::new(read, state), write)
+}
+
+/// The half of a stream that is read from, read along.
+struct FrameObserver<S> {
+    stream: S,
+    scanner: FrameScanner,
+    /// A frame came that cannot be.
+    malformed: bool,
+    state: Arc<ConnectionState>,
+}
+
+impl<S> FrameObserver<S> {
+    fn new(stream: S, state: Arc<ConnectionState>) -> FrameObserver<S> {
+        FrameObserver {
+            stream,
+            scanner: FrameScanner::default(),
+            malformed: false,
+            state,
+        }
+    }
+}
+
+fn malformed() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        "the service sent a frame that is shorter than its own header",
+    )
+}
+
+impl<S> fmt::Debug for FrameObserver<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FrameObserver").finish_non_exhaustive()
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for FrameObserver<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let frame_observer = self.get_mut();
+        if frame_observer.malformed {
+            return Poll::Ready(Err(malformed()));
+        }
+        let before = into.filled().len();
+        let polled = Pin::new(&mut frame_observer.stream).poll_read(cx, into);
+        let read = into.filled().get(before..).unwrap_or_default();
+        if !read.is_empty() {
+            let now = Instant::now().as_nanos();
+            frame_observer.state.received.store(now, Ordering::Relaxed);
+            let state = &frame_observer.state;
+            let fed = frame_observer.scanner.feed(read, |event| state.saw(event));
+            if let Err(sound) = fed {
+                frame_observer.malformed = true;
+                // What came before is passed on; of the rest the library would panic.
+                into.set_filled(before + sound);
+                if sound == 0 {
+                    return Poll::Ready(Err(malformed()));
+                }
+            }
+        }
+        polled
+    }
+}
