@@ -26,7 +26,7 @@ use super::containment::Containment;
 use super::control::{ControlFile, View};
 use super::event_loop::EventLoop;
 use super::handle::GuardianHandle;
-use super::health_check::HealthCheck;
+use super::liveness::HealthCheck;
 use super::spawn::SpawnContext;
 use super::tty::Foreground;
 use super::wire::{Event, FRAME};

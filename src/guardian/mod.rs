@@ -14,7 +14,6 @@ mod control;
 mod event_loop;
 mod fork;
 mod handle;
-mod health_check;
 #[doc(hidden)]
 pub mod liveness;
 mod out_frame;
@@ -36,7 +35,7 @@ pub mod wire;
 pub use control::View;
 pub use fork::{Guardian, fork, fork_for_elect};
 pub use handle::GuardianHandle;
-pub use health_check::{HealthCheck, all_answer};
+pub use liveness::{HealthCheck, all_answer};
 pub use panic::leave_by_the_guardians;
 pub use runtime_start::begin;
 pub use shared_bytes::SharedBytes;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use trafficcop::clock::Instant;
 use trafficcop::core::{Action, Event, Exit, Failure, Notice, State};
 use trafficcop::guardian::WorkloadEvent;
-use trafficcop::guardian::liveness::{Beat, LivenessTimer};
+use trafficcop::guardian::liveness::Beat;
 use trafficcop::guardian::wire::{Event as WireEvent, FRAME, Request};
 
 use super::clock::{MILLI, SECOND, Time};
@@ -332,7 +332,7 @@ impl World {
             return self.violate(format!("#{p} starts a command beside another"));
         }
         pair.busy = true;
-        pair.pulse = LivenessTimer::of_a_start();
+        pair.pulse.starts();
         pair.kill_at = kill_at;
         pair.told_at = self.now;
         pair.told_term_at = term_at;
