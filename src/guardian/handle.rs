@@ -7,13 +7,11 @@
 
 use std::collections::VecDeque;
 use std::future::pending;
-use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::sleep;
@@ -298,8 +296,6 @@ impl GuardianHandle {
             State::Stuck(_) | State::Finished => return,
         }
         self.send(Request::Dismiss, &[], None);
-        // Told by the kernel, where it can tell: a nap would be most of the life of a short command.
-        let mut end = tree::end_of(self.pid);
         let mut until = Instant::now() + DISMISSAL;
         for last in [false, true] {
             while Instant::now() < until {
@@ -309,9 +305,10 @@ impl GuardianHandle {
                     return;
                 }
                 self.flush();
+                // Told by the kernel: a nap would be most of the life of a short command. Under a
+                // debugger its end is not ours to reap at that moment.
                 tokio::select! {
-                    // Once: under a debugger an end is not ours to reap at that moment.
-                    () = ended(end.as_ref()) => end = None,
+                    () = told(self.children.as_mut()) => {}
                     () = sleep(NAP) => {}
                 }
             }
@@ -393,14 +390,5 @@ async fn told(signals: Option<&mut Signal>) {
     };
     if told.is_none() {
         pending().await
-    }
-}
-
-/// Resolves when the process behind a pidfd has ended; never, without one.
-async fn ended(process: Option<&AsyncFd<OwnedFd>>) {
-    match process {
-        // An error is for the nap to make good.
-        Some(process) if process.readable().await.is_ok() => {}
-        _ => pending().await,
     }
 }

@@ -19,7 +19,7 @@ use crate::clock::Instant;
 /// From one ping to the next. Rare, because each wakes two processes of a machine that may have
 /// nothing else to do: a guardian that is stopped is asked at once, on the kernel's word, and at the
 /// deadline all are. What is left for this is one that runs and is stuck.
-const EVERY: Duration = Duration::from_secs(2);
+const EVERY: Duration = Duration::from_secs(4);
 /// How long the guardian may be silent.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How long it may be silent while it starts a command: a fork, a namespace and an exec are the
@@ -244,13 +244,13 @@ mod tests {
     }
 
     #[test]
-    fn who_answers_is_asked_every_two_seconds() {
+    fn who_answers_is_asked_every_four_seconds() {
         let mut liveness = LivenessTimer::new();
         assert_eq!(liveness.look(at(0)), Beat::Ping(1));
         liveness.answered(1);
         assert_eq!(liveness.look(at(1)), Beat::Quiet);
-        assert_eq!(liveness.next(at(1)), Duration::from_millis(1999));
-        assert_eq!(liveness.look(at(2000)), Beat::Ping(2));
+        assert_eq!(liveness.next(at(1)), Duration::from_millis(3999));
+        assert_eq!(liveness.look(at(4000)), Beat::Ping(2));
     }
 
     #[test]
@@ -266,7 +266,11 @@ mod tests {
         assert_eq!(liveness.look_idle(at(3)), Beat::Quiet);
         liveness.want();
         assert_eq!(liveness.look_idle(at(3)), Beat::Ping(3));
-        assert_eq!(liveness.look_idle(at(9000)), Beat::Quiet, "nothing to guard");
+        assert_eq!(
+            liveness.look_idle(at(9000)),
+            Beat::Quiet,
+            "nothing to guard"
+        );
     }
 
     #[test]
