@@ -1,17 +1,28 @@
-//! What keeps the command's tree together beyond descent: the one place where the kinds of
-//! containment differ.
+//! Containment, which keeps the command's tree together beyond subreaper and walk: the one place where its
+//! kinds differ.
 //!
-//! Called by [`super::fork`] (prepare), [`super::event_loop`] (open, fork, kill, empty) and
+//! - [`Cgroup`]: a cgroup of its own, killed as one by the kernel when somebody asks for it.
+//! - [`Pidns`]: a PID namespace of its own, killed by the kernel when its init dies, for any reason,
+//!   and its init dies with the guardian or at the deadline. [`lock_holder`] holds a file's lock until
+//!   the namespace is empty.
+//!
+//! In each of them the guardian stays the parent of the command's main process. Called by [`super::fork`] (prepare), [`super::event_loop`] (open, fork, kill, empty) and
 //! [`super::handle`] (kill, empty, when the guardian is dead). A kind that was asked for by
 //! name is had or refused, never replaced by a lesser one.
 
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{BorrowedFd, RawFd};
 
 use nix::errno::Errno;
 
-use super::contain::{Cgroup, Forked, Pidns, lock_holder};
-use super::{Contain, SetupError, tree};
+pub use self::cgroup::Cgroup;
+pub use self::pidns::Pidns;
+pub use super::raw::Forked;
+use super::{Contain, SetupError, raw, tree};
 use crate::clock::Instant;
+
+mod cgroup;
+pub mod lock_holder;
+mod pidns;
 
 /// The containment that is in force.
 #[derive(Debug)]
@@ -40,41 +51,34 @@ fn refusal(asked: &'static str) -> impl Fn(String) -> SetupError {
 }
 
 impl Containment {
-    /// What to fork a guardian with, and whether that has yet to stand its trial: see
-    /// [`Containment::stands_its_trial`].
-    pub(super) fn hoped_for(asked: Contain) -> Result<(Containment, bool), SetupError> {
-        match asked {
-            Contain::Auto | Contain::Cgroup => match Cgroup::fresh() {
-                Ok(cgroup) => Ok((Containment::Cgroup(cgroup), true)),
-                Err(_) if asked == Contain::Auto => Ok((Containment::None, false)),
-                // It says what is missing.
-                Err(_) => Ok((Containment::tried(asked)?, false)),
-            },
-            Contain::None | Contain::Pidns => Ok((Containment::tried(asked)?, false)),
-        }
-    }
-
-    /// Makes what was asked for, and has tried that it works; until the end of that our children are
-    /// not all our own.
-    pub(super) fn tried(asked: Contain) -> Result<Containment, SetupError> {
+    /// Makes what was asked for. A cgroup is still to be tried: see [`Containment::try_out`].
+    pub(super) fn prepare(asked: Contain) -> Result<Containment, SetupError> {
         match asked {
             Contain::None => Ok(Containment::None),
-            Contain::Auto | Contain::Cgroup => Ok(Cgroup::prepare(asked == Contain::Cgroup)
-                .map_err(refusal("cgroup"))?
-                .map_or(Containment::None, Containment::Cgroup)),
-            Contain::Pidns => {
-                Pidns::available(true).map_err(refusal("pidns"))?;
-                Ok(Containment::Pidns(None))
-            }
+            Contain::Auto => Ok(Cgroup::prepare().map_or(Containment::None, Containment::Cgroup)),
+            Contain::Cgroup => Cgroup::prepare()
+                .map(Containment::Cgroup)
+                .map_err(refusal("cgroup")),
+            Contain::Pidns => Pidns::available()
+                .map(|()| Containment::Pidns(None))
+                .map_err(refusal("pidns")),
         }
     }
 
-    /// Whether it works, as far as one quick look can say so; where it says no, [`Containment::tried`] finds
-    /// out more.
-    pub(super) fn stands_its_trial(&self) -> bool {
+    /// Tries it while the guardian that was forked with it gets ready, and makes of it what works. Says
+    /// whether it was left as that guardian knows it.
+    pub(super) fn try_out(&mut self, asked: Contain) -> Result<bool, SetupError> {
         match self {
-            Containment::None | Containment::Pidns(_) => true,
-            Containment::Cgroup(cgroup) => cgroup.was_seen_from_inside(),
+            // Where nobody is born inside, that came out of an earlier trial.
+            Containment::Cgroup(cgroup) if cgroup.bears() => match cgroup.try_out() {
+                Ok(as_it_was) => Ok(as_it_was),
+                Err(why) if asked == Contain::Cgroup => Err(refusal("cgroup")(why)),
+                Err(_) => {
+                    *self = Containment::None;
+                    Ok(false)
+                }
+            },
+            Containment::None | Containment::Cgroup(_) | Containment::Pidns(_) => Ok(true),
         }
     }
 
@@ -154,11 +158,9 @@ impl Containment {
                 unsafe { cgroup.fork() }.map_err(|e| errno(&e))
             }
             // SAFETY: passed on to the caller.
-            Containment::None | Containment::Cgroup(_) => match unsafe { libc::fork() } {
-                -1 => Err(Errno::last()),
-                0 => Ok(Forked::Child),
-                pid => Ok(Forked::Parent(pid)),
-            },
+            Containment::None | Containment::Cgroup(_) => {
+                unsafe { raw::fork() }.map_err(|e| errno(&e))
+            }
         }
     }
 
@@ -172,9 +174,9 @@ impl Containment {
     }
 
     /// A descriptor that a new process writes "0" to, to be inside, if it was not born there.
-    pub(super) fn join(&self) -> Option<RawFd> {
+    pub(super) fn join(&self) -> Option<BorrowedFd<'_>> {
         match self {
-            Containment::Cgroup(cgroup) if !cgroup.bears() => Some(cgroup.join().as_raw_fd()),
+            Containment::Cgroup(cgroup) if !cgroup.bears() => Some(cgroup.join()),
             Containment::None | Containment::Cgroup(_) | Containment::Pidns(_) => None,
         }
     }

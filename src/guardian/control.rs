@@ -13,53 +13,25 @@
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::num::NonZeroUsize;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::fcntl::{FcntlArg, fcntl};
-use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use nix::sys::mman::ProtFlags;
 
+use super::shared_memory::Mapping;
 use crate::clock::Instant;
 
 /// The name of the variable by which the command finds the file.
 pub(super) const VARIABLE: &str = "TRAFFICCOP_CONTROL";
 /// How the files' names begin.
 const PREFIX: &str = "trafficcop-control.";
-const LENGTH: NonZeroUsize = NonZeroUsize::new(size_of::<u64>()).unwrap();
+const LENGTH: u64 = size_of::<u64>() as u64;
 
-/// A mapped word of a file. It is shared with other processes, so only atomic access will do.
-#[derive(Debug)]
-struct SharedWord(NonNull<AtomicU64>);
-
-// SAFETY: it points to memory that lives as long as the value and is only accessed atomically.
-unsafe impl Send for SharedWord {}
-// SAFETY: as above.
-unsafe impl Sync for SharedWord {}
-
-impl SharedWord {
-    fn map(file: &File, access: ProtFlags) -> nix::Result<SharedWord> {
-        // SAFETY: a new mapping at an address of the kernel's choice; page-aligned, so aligned for
-        // the word. The file is at least as long (its callers see to that).
-        let at = unsafe { mmap(None, LENGTH, access, MapFlags::MAP_SHARED, file, 0) }?;
-        Ok(SharedWord(at.cast()))
-    }
-
-    fn atomic(&self) -> &AtomicU64 {
-        // SAFETY: mapped until the value is dropped.
-        unsafe { self.0.as_ref() }
-    }
-}
-
-impl Drop for SharedWord {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `map`, and nobody can refer to it any more.
-        let _ = unsafe { munmap(self.0.cast(), LENGTH.get()) };
-    }
-}
+/// Atomic, for it is shared with other processes.
+type SharedWord = Mapping<AtomicU64>;
 
 #[derive(Debug)]
 struct Location {
@@ -132,10 +104,7 @@ impl ControlFile {
     /// The command may believe in its control until then; zero is never.
     pub(super) fn set(&self, until: Instant) {
         if let Some(place) = &self.0 {
-            place
-                .word
-                .atomic()
-                .store(until.as_nanos(), Ordering::Release);
+            place.word.store(until.as_nanos(), Ordering::Release);
         }
     }
 
@@ -172,7 +141,7 @@ fn create_in(directory: &Path) -> io::Result<Location> {
         file.write_all(&0_u64.to_ne_bytes())?;
         file.set_permissions(fs::Permissions::from_mode(0o444))?;
         fcntl(&file, FcntlArg::F_OFD_SETLK(&whole()))?;
-        let word = SharedWord::map(&file, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE)?;
+        let word = SharedWord::of(&file, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE)?;
         fs::rename(&fresh, &path)?;
         Ok(word)
     })();
@@ -271,10 +240,10 @@ impl View {
             .custom_flags(libc::O_NONBLOCK)
             .open(path)?;
         let found = file.metadata()?;
-        if !found.is_file() || found.len() != LENGTH.get() as u64 {
+        if !found.is_file() || found.len() != LENGTH {
             return Err(io::Error::other("it is not a file of eight bytes"));
         }
-        let word = SharedWord::map(&file, ProtFlags::PROT_READ)?;
+        let word = SharedWord::of(&file, ProtFlags::PROT_READ)?;
         Ok(View { word, file })
     }
 
@@ -282,7 +251,7 @@ impl View {
     /// written by those who are dead holds no more: nobody would have taken it back.
     #[must_use]
     pub fn until(&self) -> Instant {
-        let until = Instant::from_nanos(self.word.atomic().load(Ordering::Acquire));
+        let until = Instant::from_nanos(self.word.load(Ordering::Acquire));
         if until == Instant::ZERO || !is_in_use(&self.file) {
             return Instant::ZERO;
         }
@@ -317,9 +286,9 @@ mod tests {
         let living = create_in(directory.path()).expect("a file");
         let dead = create_in(directory.path()).expect("a file");
         let left = dead.path.clone();
-        dead.word.atomic().store(u64::MAX, Ordering::Release);
+        dead.word.store(u64::MAX, Ordering::Release);
         let view = View::open(&left).expect("a control file");
-        let mapped = SharedWord::map(&File::open(&left).expect("there"), ProtFlags::PROT_READ);
+        let mapped = SharedWord::of(&File::open(&left).expect("there"), ProtFlags::PROT_READ);
         assert_eq!(view.until(), Instant::FOREVER);
         drop(dead);
         let foreign = directory.path().join("something.else");
@@ -334,7 +303,7 @@ mod tests {
         let next = next.0.expect("still there");
         assert!(!left.exists());
         assert_eq!(view.until(), Instant::ZERO, "whoever wrote it is dead");
-        let word = mapped.expect("mapped").atomic().load(Ordering::Acquire);
+        let word = mapped.expect("mapped").load(Ordering::Acquire);
         assert_eq!(word, 0, "written by whoever swept it");
         assert!(living.path.exists() && next.path.exists() && foreign.exists());
     }

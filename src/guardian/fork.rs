@@ -19,18 +19,18 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::sys::mman::MlockAllFlags;
 use nix::sys::prctl;
-use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 
 use super::containment::Containment;
 use super::control::{ControlFile, View};
 use super::event_loop::EventLoop;
 use super::handle::GuardianHandle;
-use super::health_check::HealthCheck;
+use super::liveness::HealthCheck;
 use super::spawn::SpawnContext;
 use super::tty::Foreground;
 use super::wire::{Event, FRAME};
-use super::{Contain, Setup, SetupError, panic, tree};
+use super::{Contain, Setup, SetupError, process, raw, tree};
 use crate::procfs;
 
 /// What a process list shows: not the product's name, so that a `pkill` by that name leaves the
@@ -57,7 +57,7 @@ fn spare(pid: i32) {
 
 /// A guardian has been reaped (or is about to be killed): its id may become anybody's.
 pub(super) fn forget_unrelated(pid: i32) {
-    panic::wait_no_more(pid);
+    process::wait_no_more(pid);
     if let Ok(mut pids) = UNRELATED.lock() {
         pids.retain(|unrelated_children| *unrelated_children != pid);
     }
@@ -194,7 +194,7 @@ fn make(setup: Setup, part: Part) -> Result<Guardian, SetupError> {
         seen,
         pid: std::process::id(),
     })?;
-    let (mut containment, mut untried) = Containment::hoped_for(setup.contain)?;
+    let mut containment = Containment::prepare(setup.contain)?;
     let mut context = SpawnContext::capture();
     if part == Part::Tells {
         context.foreground = Foreground::nobody_s();
@@ -202,10 +202,18 @@ fn make(setup: Setup, part: Part) -> Result<Guardian, SetupError> {
         context.sockets = None;
     }
     prctl::set_child_subreaper(true).map_err(errno("becoming a child subreaper"))?;
-    forget_sigchld().map_err(errno("resetting SIGCHLD"))?;
+    // Whoever ignores SIGCHLD has children that reap themselves: none of ours may. And whoever blocks it
+    // does not hear that a guardian was stopped.
+    raw::set_default(libc::SIGCHLD);
+    let blocked = SigSet::from(Signal::SIGCHLD);
+    blocked
+        .thread_unblock()
+        .map_err(errno("unblocking SIGCHLD"))?;
     let foreground = context.foreground.is_there();
     if foreground {
-        ignore_ttou().map_err(errno("ignoring SIGTTOU"))?;
+        // While the command has the terminal, our log comes from the background: `stty tostop` would
+        // stop us for it.
+        raw::ignore(libc::SIGTTOU);
     }
     let control = ControlFile::create();
     let mut control = match part {
@@ -223,11 +231,10 @@ fn make(setup: Setup, part: Part) -> Result<Guardian, SetupError> {
                 drop(its);
                 // Both do it, so that it is done before either relies on it.
                 let _ = nix::unistd::setpgid(child, child);
-                // The trial while the guardian gets ready: mostly nothing comes of it but the word
-                // that all is well.
-                if !untried || containment.stands_its_trial() {
+                let tried = containment.try_out(setup.contain);
+                if let Ok(true) = tried {
                     spare(child.as_raw());
-                    panic::wait_for(child.as_raw());
+                    process::wait_for(child.as_raw());
                     return Ok(Guardian {
                         pid: child.as_raw(),
                         socket: ours,
@@ -237,13 +244,13 @@ fn make(setup: Setup, part: Part) -> Result<Guardian, SetupError> {
                         foreground,
                     });
                 }
-                // It has been told nothing yet, and goes without a word.
+                // It has been told nothing yet, and goes without a word; with it what it knows of a
+                // containment that is another now.
                 tree::signal(child.as_raw(), libc::SIGKILL);
                 let _ = nix::sys::wait::waitpid(child, None);
+                tried.inspect_err(|_| control.retire())?;
             }
         }
-        containment = Containment::tried(setup.contain).inspect_err(|_| control.retire())?;
-        untried = false;
     }
 }
 
@@ -274,21 +281,6 @@ fn threads() -> io::Result<usize> {
         .find_map(|line| line.strip_prefix("Threads:"))
         .and_then(|number| number.trim().parse().ok())
         .ok_or_else(|| io::Error::other("no line \"Threads:\""))
-}
-
-/// Whoever ignores SIGCHLD has children that reap themselves: none of ours may.
-fn forget_sigchld() -> nix::Result<()> {
-    let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
-    // SAFETY: the default disposition runs no code of ours.
-    unsafe { nix::sys::signal::sigaction(Signal::SIGCHLD, &default) }.map(drop)
-}
-
-/// While the command has the terminal, our log comes from the background: `stty tostop` would stop
-/// us for it.
-fn ignore_ttou() -> nix::Result<()> {
-    let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
-    // SAFETY: ignoring a signal runs no code of ours.
-    unsafe { nix::sys::signal::sigaction(Signal::SIGTTOU, &ignore) }.map(drop)
 }
 
 /// A shell that became us by `exec` leaves us its background jobs as children.
@@ -355,9 +347,8 @@ fn live(
         rename_arguments();
         event_loop.keep();
     }));
-    // SAFETY: _exit(2) ends the process without running the exit handlers of the supervisor, whose
-    // copy this is.
-    unsafe { libc::_exit(i32::from(lived.is_err())) }
+    // Without the exit handlers of the supervisor, whose copy this is.
+    raw::exit(i32::from(lived.is_err()))
 }
 
 /// Closes every descriptor that is close-on-exec: it was opened by us, not inherited for the
@@ -372,13 +363,9 @@ fn close_ours(keep: &[RawFd]) {
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .collect();
     for fd in open {
-        // SAFETY: numbers only; the objects that own these descriptors are never used or dropped
-        // in this process, which leaves by _exit.
-        unsafe {
-            let flags = libc::fcntl(fd, libc::F_GETFD);
-            if flags != -1 && flags & libc::FD_CLOEXEC != 0 && !keep.contains(&fd) {
-                libc::close(fd);
-            }
+        // The objects that own these are never used or dropped in this process, which leaves by _exit.
+        if !keep.contains(&fd) && raw::closes_on_exec(fd) == Some(true) {
+            raw::close(fd);
         }
     }
 }
@@ -419,11 +406,9 @@ pub(super) fn take_precedence(context: &mut SpawnContext) {
     let _ = nix::sys::mman::mlockall(MlockAllFlags::from_bits_retain(
         libc::MCL_CURRENT | libc::MCL_ONFAULT,
     ));
-    // SAFETY: a number, and no pointer.
-    let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) };
     // A real-time parent has children of niceness 0: what cannot be undone is not done.
-    if policy == libc::c_long::from(libc::SCHED_OTHER) && context.nice() >= 0 {
-        schedule(libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, 1);
+    if raw::is_scheduled_normally() && context.nice() >= 0 {
+        raw::schedule(libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, 1);
     }
     let path = "/proc/self/oom_score_adj";
     if let Ok(score) = std::fs::read(path)
@@ -436,14 +421,7 @@ pub(super) fn take_precedence(context: &mut SpawnContext) {
 /// Becomes an ordinary process again: for what is done after the supervisor's death, which may take its time.
 pub(super) fn give_up_precedence() {
     let _ = nix::sys::mman::munlockall();
-    schedule(libc::SCHED_OTHER, 0);
-}
-
-/// By the kernel's own call: musl's library has one of this name that always fails.
-fn schedule(policy: libc::c_int, priority: libc::c_int) {
-    // SAFETY: numbers, and a pointer to what the kernel takes for its parameter, one number, that
-    // lives as long as the call.
-    unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const priority) };
+    raw::schedule(libc::SCHED_OTHER, 0);
 }
 
 /// Receives bytes, and a descriptor that came along with them; none, where we could not have it (the

@@ -7,20 +7,18 @@
 
 use std::collections::VecDeque;
 use std::future::pending;
-use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::sleep;
 
 use super::containment::Containment;
 use super::control::{self, ControlFile};
-use super::health_check::HealthCheck;
-use super::liveness::{Beat, LivenessTimer};
+use super::liveness::{Beat, HealthCheck, LivenessTimer};
 use super::out_frame::OutFrame;
 use super::rescue::Rescue;
 use super::wire::{PAYLOAD_MAX, Request};
@@ -64,8 +62,10 @@ pub struct GuardianHandle {
     locked: bool,
     liveness: LivenessTimer,
     health_check: Arc<HealthCheck>,
-    /// The latest question of `health_check` that went to the guardian.
+    /// The latest question of `health_check` that the latest ping is for.
     carried: u64,
+    /// The kernel's word that a child of ours was stopped, was continued or ended.
+    children: Option<Signal>,
     outgoing: VecDeque<OutFrame>,
     incoming: Vec<u8>,
     inbox: VecDeque<WorkloadEvent>,
@@ -92,6 +92,8 @@ impl GuardianHandle {
             liveness: LivenessTimer::new(),
             health_check,
             carried: 0,
+            // Without it a guardian that is stopped is found out by the next ping.
+            children: signal(SignalKind::child()).ok(),
             outgoing: VecDeque::new(),
             incoming: Vec::new(),
             inbox: VecDeque::new(),
@@ -160,7 +162,7 @@ impl GuardianHandle {
         self.busy = true;
         self.locked = order.lock.is_some();
         self.kill_at = order.kill_at;
-        self.liveness = LivenessTimer::of_a_start();
+        self.liveness.starts();
         self.send(frame, &payload, order.lock.or(order.input));
     }
 
@@ -294,8 +296,6 @@ impl GuardianHandle {
             State::Stuck(_) | State::Finished => return,
         }
         self.send(Request::Dismiss, &[], None);
-        // Told by the kernel, where it can tell: a nap would be most of the life of a short command.
-        let mut end = tree::end_of(self.pid);
         let mut until = Instant::now() + DISMISSAL;
         for last in [false, true] {
             while Instant::now() < until {
@@ -305,9 +305,10 @@ impl GuardianHandle {
                     return;
                 }
                 self.flush();
+                // Told by the kernel: a nap would be most of the life of a short command. Under a
+                // debugger its end is not ours to reap at that moment.
                 tokio::select! {
-                    // Once: under a debugger an end is not ours to reap at that moment.
-                    () = ended(end.as_ref()) => end = None,
+                    () = told(self.children.as_mut()) => {}
                     () = sleep(NAP) => {}
                 }
             }
@@ -320,51 +321,49 @@ impl GuardianHandle {
 
     /// Waits until there is something to read, to write, or to be worried about.
     async fn wait(&mut self) {
-        let mut until_look = None;
-        if self.busy {
-            let now = Instant::now();
-            let beat = if now >= self.kill_at {
-                // It should be killing. If it is not, there is no second to wait for its answer.
-                match self.liveness.hurry(now) {
-                    Beat::Quiet => self.liveness.look(now),
-                    beat => beat,
-                }
-            } else {
-                self.liveness.look(now)
-            };
-            match beat {
-                Beat::Quiet => {}
-                Beat::Ping(seq) => self.send(Request::Ping(seq), &[], None),
-                Beat::Silent => {
-                    // The answer may have come since we read.
-                    self.read();
-                    if !self.liveness.is_answered() {
-                        self.lose();
-                    }
-                    return;
-                }
+        let now = Instant::now();
+        let beat = if !self.busy {
+            self.liveness.look_idle(now)
+        } else if now >= self.kill_at {
+            // It should be killing. If it is not, there is no second to wait for its answer.
+            match self.liveness.hurry(now) {
+                Beat::Quiet => self.liveness.look(now),
+                beat => beat,
             }
+        } else {
+            self.liveness.look(now)
+        };
+        match beat {
+            Beat::Quiet => {}
+            Beat::Ping(seq) => {
+                self.carried = self.health_check.latest();
+                self.send(Request::Ping(seq), &[], None);
+            }
+            Beat::Silent => {
+                // The answer may have come since we read.
+                self.read();
+                if !self.liveness.is_answered() {
+                    self.lose();
+                }
+                return;
+            }
+        }
+        let until_look = self.busy.then(|| {
             let deadline = if now < self.kill_at {
                 self.kill_at.since(now)
             } else {
                 Duration::MAX
             };
-            until_look = Some(self.liveness.next(now).min(deadline));
-        }
+            self.liveness.next(now).min(deadline)
+        });
         let health_check = Arc::clone(&self.health_check);
         tokio::select! {
-            () = health_check.asked() => self.carry(),
+            () = health_check.asked() => self.liveness.want(),
+            // Perhaps the guardian was stopped: it has its second from now on, and not from the next ping.
+            () = told(self.children.as_mut()) => self.liveness.want(),
             _ = self.socket.readable() => {}
             _ = self.socket.writable(), if !self.outgoing.is_empty() => {}
             () = sleep(until_look.unwrap_or_default()), if until_look.is_some() => {}
-        }
-    }
-
-    /// Takes a question about our soundness on to the guardian.
-    fn carry(&mut self) {
-        if let Some(ping) = self.health_check.due(self.carried) {
-            self.carried = HealthCheck::number(ping);
-            self.send(Request::Ping(ping), &[], None);
         }
     }
 
@@ -383,11 +382,13 @@ impl GuardianHandle {
     }
 }
 
-/// Resolves when the process behind a pidfd has ended; never, without one.
-async fn ended(process: Option<&AsyncFd<OwnedFd>>) {
-    match process {
-        // An error is for the nap to make good.
-        Some(process) if process.readable().await.is_ok() => {}
-        _ => pending().await,
+/// Resolves with the next of these signals; never, without a stream of them.
+async fn told(signals: Option<&mut Signal>) {
+    let told = match signals {
+        Some(signals) => signals.recv().await,
+        None => None,
+    };
+    if told.is_none() {
+        pending().await
     }
 }

@@ -1,16 +1,25 @@
-//! Is the guardian silent, or were we not listening? Pure.
+//! Whether the guardian lives: when the supervisor asks it ([`LivenessTimer`], pure), and who else of
+//! this process wants to know ([`HealthCheck`]). One ping serves both.
 //!
 //! Called by [`super::handle`] each time it looks, after it has read everything that had
 //! arrived. It must never take a pause of the supervisor (stopped, starved, suspended) for the
 //! silence of the guardian: what was asked before a pause is asked again after it, and only time
 //! in which we looked regularly counts.
 
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+use futures::future::join_all;
+use tokio::sync::Notify;
 
 use crate::clock::Instant;
 
-/// From one ping to the next.
-const EVERY: Duration = Duration::from_millis(500);
+/// From one ping to the next. Rare, because each wakes two processes of a machine that may have
+/// nothing else to do: a guardian that is stopped is asked at once, on the kernel's word, and at the
+/// deadline all are. What is left for this is one that runs and is stuck.
+const EVERY: Duration = Duration::from_secs(4);
 /// How long the guardian may be silent.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How long it may be silent while it starts a command: a fork, a namespace and an exec are the
@@ -42,6 +51,8 @@ pub enum Beat {
 pub struct LivenessTimer {
     seq: u64,
     answered: bool,
+    /// Somebody wants to know, and was not yet asked for.
+    wanted: bool,
     asked: Instant,
     looked: Instant,
     /// How long we have listened for the answer.
@@ -59,6 +70,7 @@ impl LivenessTimer {
         LivenessTimer {
             seq: 0,
             answered: true,
+            wanted: false,
             asked: Instant::ZERO,
             looked: Instant::ZERO,
             listened: Duration::ZERO,
@@ -67,11 +79,28 @@ impl LivenessTimer {
         }
     }
 
-    /// The same, of a guardian that was told to start a command.
-    pub fn of_a_start() -> LivenessTimer {
-        LivenessTimer {
+    /// The guardian was told to start a command. The numbers go on: an answer that is still on its way
+    /// is none to what is asked from here on.
+    pub fn starts(&mut self) {
+        *self = LivenessTimer {
+            seq: self.seq,
             starting: true,
             ..LivenessTimer::new()
+        };
+    }
+
+    /// Somebody wants to know now: the next look asks, or the one after the answer that is awaited.
+    pub fn want(&mut self) {
+        self.wanted = true;
+    }
+
+    /// Looks for those who want to know of a guardian that has nothing to guard: its silence is nobody's
+    /// business.
+    pub fn look_idle(&mut self, now: Instant) -> Beat {
+        if self.wanted && self.answered {
+            self.ask(now)
+        } else {
+            Beat::Quiet
         }
     }
 
@@ -102,7 +131,7 @@ impl LivenessTimer {
         let gap = now.since(self.looked);
         self.looked = now;
         if self.answered {
-            return if now.since(self.asked) >= EVERY {
+            return if self.wanted || now.since(self.asked) >= EVERY {
                 self.ask(now)
             } else {
                 Beat::Quiet
@@ -128,7 +157,9 @@ impl LivenessTimer {
 
     /// How long after `now` to look again.
     pub fn next(&self, now: Instant) -> Duration {
-        if self.answered {
+        if self.answered && self.wanted {
+            Duration::ZERO
+        } else if self.answered {
             EVERY.saturating_sub(now.since(self.asked))
         } else if self.urgent {
             LOOK_AT_THE_END
@@ -140,6 +171,7 @@ impl LivenessTimer {
     fn ask(&mut self, now: Instant) -> Beat {
         self.seq += 1;
         self.answered = false;
+        self.wanted = false;
         self.asked = now;
         self.listened = Duration::ZERO;
         Beat::Ping(self.seq)
@@ -151,6 +183,58 @@ impl LivenessTimer {
     }
 }
 
+/// A question that goes once round: from any thread through the supervisor's loop to the guardian, and
+/// back. Asked by whoever has to say whether this instance is sound (a health check, a watchdog). It
+/// costs nothing while nobody asks, and a guardian that is silent is not asked again before it spoke.
+#[derive(Debug, Default)]
+pub struct HealthCheck {
+    /// The number of the latest question.
+    wanted: AtomicU64,
+    /// The number of the latest question that was answered.
+    answered: AtomicU64,
+    asked: Notify,
+    told: Notify,
+}
+
+impl HealthCheck {
+    /// Resolves when a question that is asked now has been answered: the supervisor's loop has
+    /// turned and the guardian has spoken. It may never resolve.
+    pub async fn round_trip(&self) {
+        let number = self.wanted.fetch_add(1, Ordering::AcqRel) + 1;
+        self.asked.notify_one();
+        loop {
+            let mut told = pin!(self.told.notified());
+            // Listening before looking, or an answer between the two would be missed.
+            told.as_mut().enable();
+            if self.answered.load(Ordering::Acquire) >= number {
+                return;
+            }
+            told.await;
+        }
+    }
+
+    /// Resolves when somebody asks.
+    pub(super) async fn asked(&self) {
+        self.asked.notified().await;
+    }
+
+    /// The number of the latest question: a ping that is sent now is for all up to this one.
+    pub(super) fn latest(&self) -> u64 {
+        self.wanted.load(Ordering::Acquire)
+    }
+
+    /// The questions up to this one were answered.
+    pub(super) fn answer(&self, number: u64) {
+        self.answered.fetch_max(number, Ordering::AcqRel);
+        self.told.notify_waiters();
+    }
+}
+
+/// Resolves when each of them has answered a question that is asked now. It may never resolve.
+pub async fn all_answer(health_check: &[Arc<HealthCheck>]) {
+    join_all(health_check.iter().map(|one| one.round_trip())).await;
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -160,13 +244,43 @@ mod tests {
     }
 
     #[test]
-    fn who_answers_is_asked_twice_a_second() {
+    fn who_answers_is_asked_every_four_seconds() {
         let mut liveness = LivenessTimer::new();
         assert_eq!(liveness.look(at(0)), Beat::Ping(1));
         liveness.answered(1);
         assert_eq!(liveness.look(at(1)), Beat::Quiet);
-        assert_eq!(liveness.next(at(1)), Duration::from_millis(499));
-        assert_eq!(liveness.look(at(500)), Beat::Ping(2));
+        assert_eq!(liveness.next(at(1)), Duration::from_millis(3999));
+        assert_eq!(liveness.look(at(4000)), Beat::Ping(2));
+    }
+
+    #[test]
+    fn who_is_wanted_is_asked_at_once_and_once_at_a_time() {
+        let mut liveness = LivenessTimer::new();
+        assert_eq!(liveness.look(at(0)), Beat::Ping(1));
+        liveness.want();
+        assert_eq!(liveness.look(at(1)), Beat::Quiet, "one is on its way");
+        liveness.answered(1);
+        assert_eq!(liveness.next(at(2)), Duration::ZERO);
+        assert_eq!(liveness.look(at(2)), Beat::Ping(2));
+        liveness.answered(2);
+        assert_eq!(liveness.look_idle(at(3)), Beat::Quiet);
+        liveness.want();
+        assert_eq!(liveness.look_idle(at(3)), Beat::Ping(3));
+        assert_eq!(
+            liveness.look_idle(at(9000)),
+            Beat::Quiet,
+            "nothing to guard"
+        );
+    }
+
+    #[test]
+    fn an_answer_from_before_the_start_is_none() {
+        let mut liveness = LivenessTimer::new();
+        assert_eq!(liveness.look(at(0)), Beat::Ping(1));
+        liveness.starts();
+        assert_eq!(liveness.look(at(1)), Beat::Ping(2));
+        liveness.answered(1);
+        assert!(!liveness.is_answered());
     }
 
     #[test]
@@ -181,7 +295,8 @@ mod tests {
 
     #[test]
     fn a_start_may_take_its_time_but_not_past_the_deadline() {
-        let mut liveness = LivenessTimer::of_a_start();
+        let mut liveness = LivenessTimer::new();
+        liveness.starts();
         assert_eq!(liveness.look(at(0)), Beat::Ping(1));
         for millis in (150..5000).step_by(150) {
             assert_eq!(liveness.look(at(millis)), Beat::Quiet, "after {millis} ms");
@@ -198,7 +313,8 @@ mod tests {
 
     #[test]
     fn a_start_is_not_waited_for_without_end() {
-        let mut liveness = LivenessTimer::of_a_start();
+        let mut liveness = LivenessTimer::new();
+        liveness.starts();
         assert_eq!(liveness.look(at(0)), Beat::Ping(1));
         for millis in (150..9950).step_by(150) {
             assert_eq!(liveness.look(at(millis)), Beat::Quiet, "after {millis} ms");
@@ -232,5 +348,47 @@ mod tests {
             assert_eq!(liveness.look(at(3_600_000 + millis)), Beat::Quiet);
         }
         assert_eq!(liveness.look(at(3_601_050)), Beat::Silent);
+    }
+
+    #[tokio::test]
+    async fn all_answer_when_the_last_one_has() {
+        let health_check = [
+            Arc::new(HealthCheck::default()),
+            Arc::new(HealthCheck::default()),
+        ];
+        let ask = {
+            let health_check = health_check.clone();
+            tokio::spawn(async move { all_answer(&health_check).await })
+        };
+        for one in &health_check {
+            one.asked().await;
+            tokio::task::yield_now().await;
+            assert!(!ask.is_finished(), "one has not answered");
+            one.answer(one.latest());
+        }
+        ask.await.expect("answered");
+    }
+
+    #[tokio::test]
+    async fn a_question_is_answered_by_its_own_answer_or_a_later_one() {
+        let health_check = Arc::new(HealthCheck::default());
+        let ask = || {
+            let health_check = Arc::clone(&health_check);
+            tokio::spawn(async move { health_check.round_trip().await })
+        };
+        let (first, second) = (ask(), ask());
+        health_check.asked().await;
+        tokio::task::yield_now().await;
+        let sent = health_check.latest();
+        assert_eq!(sent, 2, "one ping for both");
+        let third = ask();
+        tokio::task::yield_now().await;
+        health_check.answer(sent);
+        first.await.expect("answered");
+        second.await.expect("answered");
+        assert!(!third.is_finished(), "it asked after the ping was sent");
+        health_check.asked().await;
+        health_check.answer(health_check.latest());
+        third.await.expect("answered");
     }
 }

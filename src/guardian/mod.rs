@@ -8,20 +8,18 @@
 //! /proc. It knows nothing of leases: it is given absolute deadlines and obeys them.
 
 // The hidden ones are open for the simulated fleet (tests/fleet.rs); they are no interface.
-pub mod contain;
-mod containment;
+pub mod containment;
 mod control;
 mod event_loop;
 mod fork;
 mod handle;
-mod health_check;
 #[doc(hidden)]
 pub mod liveness;
 mod out_frame;
-mod panic;
+mod process;
+mod raw;
 mod rescue;
-mod runtime_start;
-mod shared_bytes;
+mod shared_memory;
 mod socket_activation;
 mod spawn;
 #[doc(hidden)]
@@ -36,10 +34,9 @@ pub mod wire;
 pub use control::View;
 pub use fork::{Guardian, fork, fork_for_elect};
 pub use handle::GuardianHandle;
-pub use health_check::{HealthCheck, all_answer};
-pub use panic::leave_by_the_guardians;
-pub use runtime_start::begin;
-pub use shared_bytes::SharedBytes;
+pub use liveness::{HealthCheck, all_answer};
+pub use process::{begin, leave_by_the_guardians};
+pub use shared_memory::SharedBytes;
 pub use tty::{StopAsked, stop_ourselves};
 pub use types::{Contain, Program, Setup, SetupError, SpawnRequest, WorkloadEvent};
 pub use which::which;

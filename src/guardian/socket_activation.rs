@@ -7,6 +7,8 @@
 
 use std::ffi::{OsStr, OsString};
 
+use super::raw;
+
 /// The first descriptor that a service manager passes.
 const FIRST: i32 = 3;
 /// More than that is nobody's socket activation.
@@ -48,12 +50,8 @@ impl Sockets {
     /// number it has.
     pub(super) fn close(self) {
         for fd in FIRST..FIRST + self.count {
-            // SAFETY: numbers only; in this child nothing that owns a descriptor is used any more.
-            unsafe {
-                let flags = libc::fcntl(fd, libc::F_GETFD);
-                if flags != -1 && flags & libc::FD_CLOEXEC == 0 {
-                    libc::close(fd);
-                }
+            if raw::closes_on_exec(fd) == Some(false) {
+                raw::close(fd);
             }
         }
     }

@@ -6,16 +6,21 @@
 //! dispositions, priority) as trafficcop itself was given it.
 
 use std::ffi::{CString, OsStr, OsString};
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::ptr;
 
 use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
+use nix::sys::prctl;
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::stat::Mode;
+use nix::unistd::{Pid, getppid, setpgid};
 
 use super::Program;
-use super::contain::Forked;
 use super::containment::Containment;
-use super::runtime_start::is_ignored_by_us;
+use super::process::is_ignored_by_us;
+use super::raw::{self, Disposition, Forked};
 use super::socket_activation::{Address, Sockets};
 use super::tty::Foreground;
 use super::wire::Change;
@@ -32,7 +37,7 @@ pub(super) struct SpawnContext {
     /// Those that are not what the command is to find, or that we may change: the others need not
     /// be set in the child, and these are few.
     differs: [bool; 65],
-    mask: libc::sigset_t,
+    mask: SigSet,
     nice: i32,
     oom_score_adj: Option<Vec<u8>>,
     /// The terminal, if we were started in its foreground.
@@ -51,28 +56,17 @@ impl SpawnContext {
         let mut differs = [false; 65];
         let slots = ignored.iter_mut().zip(&mut differs).skip(1);
         for (number, (ignored, differs)) in SIGNALS.zip(slots) {
-            let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
-            // SAFETY: with no new action sigaction(2) only writes the old one to a valid pointer;
-            // where it fails (the C library's own signals) the zeros mean "default".
-            let action = unsafe {
-                libc::sigaction(number, ptr::null(), action.as_mut_ptr());
-                action.assume_init()
-            };
-            let found = action.sa_sigaction;
-            *ignored = found == libc::SIG_IGN && !is_ignored_by_us(number);
-            *differs = OURS.contains(&number) || (found != libc::SIG_DFL && !*ignored);
+            let found = raw::disposition(number);
+            *ignored = found == Disposition::Ignored && !is_ignored_by_us(number);
+            *differs = OURS.contains(&number) || (found != Disposition::Default && !*ignored);
         }
-        let mut mask = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
-        // SAFETY: with no new mask sigprocmask(2) only writes the old one to a valid pointer.
-        let mask = unsafe {
-            libc::sigprocmask(libc::SIG_BLOCK, ptr::null(), mask.as_mut_ptr());
-            mask.assume_init()
-        };
+        // What no name stands for is in it, too.
+        let mask = SigSet::thread_get_mask().unwrap_or_else(|_| SigSet::empty());
         SpawnContext {
             ignored,
             differs,
             mask,
-            nice: nice(),
+            nice: raw::nice(),
             oom_score_adj: None,
             foreground: Foreground::ours(),
             sockets: Sockets::ours(),
@@ -91,44 +85,25 @@ impl SpawnContext {
 
     /// In the child: puts everything back. `oom` is the child's /proc/self/oom_score_adj.
     fn restore(&self) {
-        if let Some(score) = &self.oom_score_adj {
-            // SAFETY: constant path, valid buffer; a failure leaves the better score in place.
-            unsafe {
-                let path = c"/proc/self/oom_score_adj";
-                let file = libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
-                if file >= 0 {
-                    libc::write(file, score.as_ptr().cast(), score.len());
-                    libc::close(file);
-                }
+        if let Some(score) = &self.oom_score_adj
+            && let Ok(file) = open(c"/proc/self/oom_score_adj", OFlag::O_WRONLY, Mode::empty())
+        {
+            // A failure leaves the better score in place.
+            let _ = nix::unistd::write(&file, score);
+        }
+        if raw::nice() != self.nice {
+            raw::set_nice(self.nice);
+        }
+        let wanted = self.ignored.iter().zip(&self.differs).skip(1);
+        for (number, (ignored, differs)) in SIGNALS.zip(wanted) {
+            match (*differs, *ignored) {
+                (false, _) => {}
+                (true, true) => raw::ignore(number),
+                (true, false) => raw::set_default(number),
             }
         }
-        // SAFETY: numbers, and pointers to values that live as long as the calls; what fails (the
-        // C library's own signals, SIGKILL) was not changed either.
-        unsafe {
-            if nice() != self.nice {
-                libc::setpriority(libc::PRIO_PROCESS, 0, self.nice);
-            }
-            let wanted = self.ignored.iter().zip(&self.differs).skip(1);
-            for (number, (ignored, differs)) in SIGNALS.zip(wanted) {
-                if !differs {
-                    continue;
-                }
-                let mut action: libc::sigaction = std::mem::zeroed();
-                action.sa_sigaction = if *ignored {
-                    libc::SIG_IGN
-                } else {
-                    libc::SIG_DFL
-                };
-                libc::sigaction(number, &raw const action, ptr::null_mut());
-            }
-            libc::sigprocmask(libc::SIG_SETMASK, &raw const self.mask, ptr::null_mut());
-        }
+        let _ = self.mask.thread_set_mask();
     }
-}
-
-fn nice() -> i32 {
-    // SAFETY: getpriority(2) takes numbers; for ourselves it cannot fail.
-    unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }
 }
 
 /// A command with its environment, ready for exec: arrays of pointers into strings it owns.
@@ -319,11 +294,11 @@ fn spawn_under(
     // SAFETY: the guardian has one thread, so the child's memory is consistent; the child calls
     // only what is listed in `become_command` and never returns.
     match unsafe { containment.fork() }? {
-        Forked::Child => become_command(image, context, handed, join, parent, tell.as_raw_fd()),
+        Forked::Child => become_command(image, context, handed, join, parent, tell.as_fd()),
         Forked::Parent(pid) => {
-            // Both do it, so that it is done before either relies on it.
-            // SAFETY: setpgid(2) takes numbers; it fails if the child has execed, having done it.
-            unsafe { libc::setpgid(pid, pid) };
+            // Both do it, so that it is done before either relies on it. It fails if the child has
+            // execed, having done it.
+            let _ = setpgid(Pid::from_raw(pid), Pid::from_raw(pid));
             Ok(Child { pid, exec_result })
         }
     }
@@ -334,26 +309,22 @@ fn become_command(
     image: &mut ExecImage,
     context: &SpawnContext,
     handed: PassedFds<'_>,
-    join: Option<RawFd>,
+    join: Option<BorrowedFd<'_>>,
     parent: i32,
-    tell: RawFd,
+    tell: BorrowedFd<'_>,
 ) -> ! {
-    // SAFETY: system calls with numbers and with pointers to values that live long enough; all
-    // signals are blocked until `restore`.
-    unsafe {
-        libc::setpgid(0, 0);
-        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-        // Had the guardian died before that, nothing would tell us any more.
-        if libc::getppid() != parent {
-            libc::_exit(127);
-        }
+    // All signals are blocked until `restore`.
+    let _ = setpgid(Pid::from_raw(0), Pid::from_raw(0));
+    let _ = prctl::set_pdeathsig(Signal::SIGKILL);
+    // Had the guardian died before that, nothing would tell us any more.
+    if getppid().as_raw() != parent {
+        raw::exit(127);
     }
-    if let Some(file) = join {
-        // SAFETY: a valid descriptor and a buffer of one byte.
-        if unsafe { libc::write(file, c"0".as_ptr().cast(), 1) } != 1 {
-            // Outside of what is to contain it the command must not run.
-            give_up(tell, Errno::last());
-        }
+    // Outside of what is to contain it the command must not run.
+    if let Some(file) = join
+        && let Err(errno) = nix::unistd::write(file, b"0")
+    {
+        give_up(tell, errno);
     }
     if let Some(listens) = &mut image.listens {
         listens.fill(std::process::id());
@@ -361,12 +332,11 @@ fn become_command(
         sockets.close();
     }
     if let Some(lock) = handed.lock {
-        // SAFETY: a valid descriptor, whose flag is cleared in this process only.
-        unsafe { libc::fcntl(lock.as_raw_fd(), libc::F_SETFD, 0) };
+        let _ = raw::keep_through_exec(lock);
     }
     if image.in_front {
         context.foreground.occupy();
-    } else if let Err(errno) = handed.input.map_or_else(read_nothing, read_from) {
+    } else if let Err(errno) = handed.input.map_or_else(read_nothing, raw::put_on_stdin) {
         give_up(tell, errno);
     }
     context.restore();
@@ -375,40 +345,19 @@ fn become_command(
 
 /// In the child: what stands on stdin is for another.
 fn read_nothing() -> Result<(), Errno> {
-    // SAFETY: a constant path, and numbers; the copy on descriptor 0 is not close-on-exec.
-    let done = unsafe {
-        let file = libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY);
-        if file > 0 {
-            let done = libc::dup2(file, 0);
-            libc::close(file);
-            done
-        } else {
-            file
-        }
-    };
-    if done < 0 { Err(Errno::last()) } else { Ok(()) }
-}
-
-/// In the child: this stands on stdin.
-fn read_from(input: BorrowedFd<'_>) -> Result<(), Errno> {
-    // SAFETY: valid descriptors. Where it is 0 already (we were started without a stdin) only its
-    // flag is to be cleared; a copy is not close-on-exec.
-    let done = unsafe {
-        match input.as_raw_fd() {
-            0 => libc::fcntl(0, libc::F_SETFD, 0),
-            other => libc::dup2(other, 0),
-        }
-    };
-    if done < 0 { Err(Errno::last()) } else { Ok(()) }
-}
-
-fn give_up(tell: RawFd, errno: Errno) -> ! {
-    let bytes = (errno as i32).to_le_bytes();
-    // SAFETY: a valid buffer; the pipe is empty, so the four bytes go in at once.
-    unsafe {
-        libc::write(tell, bytes.as_ptr().cast(), bytes.len());
-        libc::_exit(127)
+    // Under its own number where we were started without a stdin: that one must live through the exec.
+    let nothing = open(c"/dev/null", OFlag::O_RDONLY, Mode::empty())?;
+    let done = raw::put_on_stdin(nothing.as_fd());
+    if nothing.as_raw_fd() == 0 {
+        std::mem::forget(nothing);
     }
+    done
+}
+
+fn give_up(tell: BorrowedFd<'_>, errno: Errno) -> ! {
+    // The pipe is empty, so the four bytes go in at once.
+    let _ = nix::unistd::write(tell, &(errno as i32).to_le_bytes());
+    raw::exit(127)
 }
 
 /// What the pipe of a [`Child`] says so far: nothing yet, executed, or an error number.

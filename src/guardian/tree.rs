@@ -14,14 +14,14 @@
 
 use std::fs::File;
 use std::io::{self, Write as _};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileExt;
 
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
+use nix::errno::Errno;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{Pid, getpgid};
 
-use super::contain::raw;
+use super::raw::{self, Whose};
 use crate::core::Exit;
 
 /// What a child did.
@@ -36,16 +36,13 @@ pub(super) enum Change {
 /// Sends `signal` to one process. The caller knows that it has not been reaped.
 pub(super) fn signal(pid: i32, signal: i32) {
     debug_assert!(pid > 1, "a process, not a group and not everybody");
-    // SAFETY: kill(2) takes numbers only. That it fails is meant: the process may be a zombie, or
-    // not ours to signal, and the caller judges by whether it goes away.
-    unsafe { libc::kill(pid, signal) };
+    raw::kill(pid, signal);
 }
 
 /// Sends `signal` to the process group. The caller knows that its leader has not been reaped.
 pub(super) fn signal_group(leader: i32, signal: i32) {
     debug_assert!(leader > 1, "a group, not our own and not everybody");
-    // SAFETY: kill(2) takes numbers only; see `signal` for its failures.
-    unsafe { libc::kill(-leader, signal) };
+    raw::kill(-leader, signal);
 }
 
 /// Continues every process that is stopped and that `concerns` names: one that runs would only be
@@ -120,17 +117,8 @@ pub(super) fn each_process(mut visit: impl FnMut(i32)) -> bool {
     let mut entries = [0_u8; 4096];
     let mut any = false;
     loop {
-        // SAFETY: getdents64(2) writes no more than it is told to into a buffer that is ours.
-        let read = unsafe {
-            libc::syscall(
-                libc::SYS_getdents64,
-                directory.as_raw_fd(),
-                entries.as_mut_ptr(),
-                entries.len(),
-            )
-        };
-        let mut rest = match usize::try_from(read) {
-            Ok(1..) => &entries[..usize::try_from(read).unwrap_or(0)],
+        let mut rest = match raw::getdents(directory.as_fd(), &mut entries) {
+            Ok(read @ 1..) => &entries[..read],
             Ok(0) | Err(_) => return any,
         };
         while let Some(length) = rest.get(LENGTH..LENGTH + 2) {
@@ -151,42 +139,33 @@ pub(super) fn each_process(mut visit: impl FnMut(i32)) -> bool {
 
 /// Whether `pid` is in the process group of `leader`.
 pub(super) fn is_in_group(pid: i32, leader: i32) -> bool {
-    // SAFETY: getpgid(2) takes a number and gives one.
-    unsafe { libc::getpgid(pid) == leader }
+    getpgid(Some(Pid::from_raw(pid))) == Ok(Pid::from_raw(leader))
 }
 
 /// What has become of the child `pid`. An end is seen again and again until [`reap`]; a stop is
 /// seen once. `None`: nothing new.
 pub(super) fn look_at(pid: i32) -> Option<Change> {
-    let id = libc::id_t::try_from(pid).ok()?;
-    if let Some(info) = wait(libc::P_PID, id, libc::WEXITED | libc::WNOWAIT) {
-        return Some(Change::Ended(info.exit));
+    let told = |what| raw::waitid(Whose::Child(pid), what).ok().flatten();
+    if let Some((_, exit)) = told(libc::WEXITED) {
+        return Some(Change::Ended(exit));
     }
-    wait(libc::P_PID, id, libc::WSTOPPED).map(|_| Change::Stopped)
+    told(libc::WSTOPPED).map(|_| Change::Stopped)
 }
 
 /// A child that ended and is still to be reaped, whichever.
 pub(super) fn any_ended() -> Option<i32> {
-    wait(libc::P_ALL, 0, libc::WEXITED | libc::WNOWAIT).map(|info| info.pid)
+    let ended = raw::waitid(Whose::Any, libc::WEXITED).ok()?;
+    ended.map(|(pid, _)| pid)
 }
 
 /// Reaps the child if it has ended; tells whether it is gone (or was no child of ours).
 pub(super) fn reap(pid: i32) -> bool {
-    // SAFETY: waitpid(2) may be given no place for the status.
-    let answer = unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::WNOHANG) };
-    answer == pid || (answer == -1 && nix::Error::last() == nix::Error::ECHILD)
-}
-
-/// A descriptor that becomes readable when the process ends. The caller knows that it has not been
-/// reaped. `None` where the kernel (before 5.3) or a filter of system calls has no such thing.
-pub(super) fn end_of(pid: i32) -> Option<AsyncFd<OwnedFd>> {
-    // SAFETY: pidfd_open(2) takes numbers; what it returns is a new descriptor or -1.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    let fd = RawFd::try_from(fd).ok().filter(|fd| *fd >= 0)?;
-    // SAFETY: the kernel has just made this descriptor (close-on-exec) for us alone.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    // SAFETY: an owned descriptor stays open, and the same, for as long as it is not dropped.
-    unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.ok()
+    match waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG)) {
+        Ok(WaitStatus::StillAlive) => false,
+        // What has no name for nix is a signal that ended it: it was reaped.
+        Ok(_) | Err(Errno::ECHILD | Errno::EINVAL) => true,
+        Err(_) => false,
+    }
 }
 
 /// Whether /proc shows the PID namespace that we live in; if not, what it calls us. A process that was
@@ -205,54 +184,12 @@ pub(super) fn proc_is_ours() -> Result<(), String> {
 
 /// Whether this process has no children at all, neither living nor to be reaped.
 pub(super) fn is_childless() -> bool {
-    let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
-    // SAFETY: waitid(2) writes to the siginfo it is given a valid pointer to.
-    let answer = unsafe {
-        libc::waitid(
-            libc::P_ALL,
-            0,
-            info.as_mut_ptr(),
-            libc::WEXITED | libc::WNOHANG | libc::WNOWAIT,
-        )
-    };
-    answer == -1 && nix::Error::last() == nix::Error::ECHILD
+    raw::waitid(Whose::Any, libc::WEXITED).err() == Some(Errno::ECHILD)
 }
 
 /// Whether `pid` is a child of this process, be it living or to be reaped.
 pub(super) fn is_child(pid: i32) -> bool {
-    let Ok(id) = libc::id_t::try_from(pid) else {
-        return false;
-    };
-    let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
-    let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-    // SAFETY: waitid(2) writes to the siginfo it is given a valid pointer to.
-    unsafe { libc::waitid(libc::P_PID, id, info.as_mut_ptr(), options) == 0 }
-}
-
-struct Info {
-    pid: i32,
-    exit: Exit,
-}
-
-fn wait(kind: libc::idtype_t, id: libc::id_t, options: i32) -> Option<Info> {
-    let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
-    // SAFETY: waitid(2) writes to the siginfo it is given a valid pointer to, which is initialised
-    // with zeros: that is what it means for "nothing to report" on every kernel.
-    let (answer, info) = unsafe {
-        let answer = libc::waitid(kind, id, info.as_mut_ptr(), options | libc::WNOHANG);
-        (answer, info.assume_init())
-    };
-    // SAFETY: the kernel filled in the fields of a SIGCHLD, or they are zero.
-    let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
-    if answer != 0 || pid == 0 {
-        return None;
-    }
-    let exit = if info.si_code == libc::CLD_EXITED {
-        Exit::Code((status & 0xff).to_le_bytes()[0])
-    } else {
-        Exit::Signal(status)
-    };
-    Some(Info { pid, exit })
+    pid > 0 && raw::waitid(Whose::Child(pid), libc::WEXITED).is_ok()
 }
 
 /// The list of this thread's children, opened once so that it can be read when no descriptor is to

@@ -8,11 +8,11 @@ use std::io::{self, stderr, stdin, stdout};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use nix::fcntl::{OFlag, open};
-use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, killpg, raise, sigaction};
+use nix::sys::signal::{SigSet, Signal, killpg, raise};
 use nix::sys::stat::{Mode, SFlag, fstat};
 use nix::unistd::{Pid, getpgid, getpgrp, getppid, getsid, tcgetpgrp, tcsetpgrp};
 
-use super::tree;
+use super::{raw, tree};
 
 /// Our controlling terminal, in the foreground of which we were started.
 #[derive(Debug)]
@@ -219,15 +219,12 @@ pub fn stop_ourselves(asked: StopAsked) -> io::Result<()> {
 
 /// Does something while SIGTSTP does what it does to a program that knows nothing of it.
 fn by_default(stop: impl FnOnce() -> nix::Result<()>) -> io::Result<()> {
-    let plain = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
-    // SAFETY: the default action runs no code of ours.
-    let handler = unsafe { sigaction(Signal::SIGTSTP, &plain) }?;
+    let handler = raw::take_default(Signal::SIGTSTP)?;
     let open = SigSet::from(Signal::SIGTSTP);
     let mask = open.thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_UNBLOCK)?;
     let stopped = stop();
     mask.thread_set_mask()?;
-    // SAFETY: puts back what was in force before.
-    unsafe { sigaction(Signal::SIGTSTP, &handler) }?;
+    drop(handler);
     Ok(stopped?)
 }
 

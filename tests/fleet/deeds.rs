@@ -52,7 +52,7 @@ impl World {
                         if span >= 900 * MILLI {
                             pair.guardian_hurt = true;
                         }
-                        // The supervisor feels a pulse twice a second.
+                        // The kernel tells the supervisor, which asks, sooner or later.
                         let at = self.now + self.rng.u64(0..500) * MILLI;
                         let slept = self.machines[machine].slept;
                         self.plan(at, Happening::Supervisor(p, slept));

@@ -7,7 +7,7 @@ use std::time::Duration;
 use trafficcop::Instant;
 use trafficcop::internals::core::{Action, Event, Exit, Failure, Notice, State};
 use trafficcop::internals::guardian::WorkloadEvent;
-use trafficcop::internals::guardian::liveness::{Beat, LivenessTimer};
+use trafficcop::internals::guardian::liveness::Beat;
 use trafficcop::internals::guardian::wire::{Event as WireEvent, FRAME, Request};
 
 use super::clock::{MILLI, SECOND, Time};
@@ -332,7 +332,7 @@ impl World {
             return self.violate(format!("#{p} starts a command beside another"));
         }
         pair.busy = true;
-        pair.pulse = LivenessTimer::of_a_start();
+        pair.pulse.starts();
         pair.kill_at = kill_at;
         pair.told_at = self.now;
         pair.told_term_at = term_at;

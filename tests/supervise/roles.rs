@@ -11,7 +11,7 @@ use std::process::{Command, ExitCode};
 use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::unistd::{ForkResult, fork};
 use trafficcop::Instant;
-use trafficcop::internals::guardian::contain::{Cgroup, Pidns};
+use trafficcop::internals::guardian::containment::{Cgroup, Pidns};
 use trafficcop::internals::guardian::{
     self, Contain, GuardianHandle, Program, Setup, SpawnRequest,
 };
@@ -125,8 +125,8 @@ pub(crate) fn probe(who: Who) -> Result<(), String> {
 /// The answer.
 pub(crate) fn probed(contain: &str) -> ExitCode {
     let refusal = match contain {
-        "Cgroup" => Cgroup::prepare(true).err(),
-        "Pidns" => Pidns::available(true).err(),
+        "Cgroup" => Cgroup::prepare().err(),
+        "Pidns" => Pidns::available().err(),
         _ => None,
     };
     let Some(why) = refusal else {

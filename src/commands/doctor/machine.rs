@@ -5,13 +5,13 @@
 use super::{Check, Findings, brief};
 use crate::clock::Instant;
 use crate::commands::lock_target;
-use crate::guardian::contain::{Cgroup, Pidns};
+use crate::guardian::containment::{Cgroup, Pidns};
 use crate::guardian::{self, Contain, Program, Setup};
 
 /// Forks a guardian and ends it, tries each containment.
 pub(super) fn examine(findings: &mut Findings) {
     let cgroup = Cgroup::available();
-    let pidns = Pidns::available(true);
+    let pidns = Pidns::available();
     findings.add(guardian());
     findings.add(match &cgroup {
         Ok(()) => Check::ok("cgroup", "can be had: --contain auto uses one"),

@@ -94,10 +94,9 @@ impl GuardianHandle {
             self.incoming.drain(..FRAME);
             let event = match report {
                 Ok(Event::Pong(seq)) => {
-                    if self.health_check.received(seq) {
-                        self.carry();
-                    } else {
-                        self.liveness.answered(seq);
+                    self.liveness.answered(seq);
+                    if self.liveness.is_answered() {
+                        self.health_check.answer(self.carried);
                     }
                     continue;
                 }

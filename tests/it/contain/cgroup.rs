@@ -5,11 +5,13 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
-use trafficcop::internals::guardian::contain::{Cgroup, Forked};
+use trafficcop::internals::guardian::containment::{Cgroup, Forked};
+use trafficcop::internals::guardian::{self, Contain, Program, Setup};
 
 use crate::contain::PATIENCE;
 use crate::contain::role::{Role, arguments, dies, is_root, pidfd, say, told, within};
@@ -90,9 +92,21 @@ fn send_own_pid() {
     unsafe { libc::write(0, (&raw const pid).cast(), 4) };
 }
 
+/// What a guardian gets where nothing was asked for by name.
+fn kind_by_default() -> Option<Contain> {
+    let guardian = guardian::fork(Setup {
+        programs: vec![Program::command(vec!["true".into()])],
+        contain: Contain::Auto,
+        grace: Duration::ZERO,
+        on_orphaned: |_| (),
+        withheld: Vec::new(),
+    });
+    guardian.ok().map(|guardian| guardian.containment())
+}
+
 fn cgroup_or_say_so() -> Option<Cgroup> {
-    match Cgroup::prepare(true) {
-        Ok(cgroup) => cgroup,
+    match Cgroup::prepare() {
+        Ok(cgroup) => Some(cgroup),
         Err(why) => {
             println!("NOT TESTED on this machine: {why}");
             None
@@ -291,8 +305,8 @@ fn role_delegated() {
     match unsafe { libc::fork() } {
         0 => {
             become_user();
-            let refused = Cgroup::prepare(true).is_err_and(|why| why.contains("Delegate=yes"))
-                && matches!(Cgroup::prepare(false), Ok(None));
+            let refused = Cgroup::prepare().is_err_and(|why| why.contains("Delegate=yes"))
+                && kind_by_default() == Some(Contain::None);
             // SAFETY: always allowed.
             unsafe { libc::_exit(i32::from(!refused)) }
         }
@@ -306,7 +320,7 @@ fn role_delegated() {
     fs::create_dir(place.join("us")).expect("a leaf");
     fs::write(place.join("cgroup.procs"), "0").expect("moved");
     become_user();
-    let cgroup = Cgroup::prepare(true).expect("delegated").expect("by name");
+    let cgroup = Cgroup::prepare().expect("delegated");
     say(cgroup.path().display());
     // SAFETY: one thread.
     let (main, daemon) = family(|| unsafe { cgroup.fork() });

@@ -8,7 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 use trafficcop::Instant;
-use trafficcop::internals::guardian::contain::{Forked, Pidns};
+use trafficcop::internals::guardian::containment::{Forked, Pidns};
 
 use crate::contain::cgroup::family;
 use crate::contain::role::{Role, dies, is_root, pidfd, say, told, within};
@@ -30,7 +30,7 @@ pub(crate) fn in_namespaces(name: &str, test: impl Fn(Role)) {
 }
 
 pub(crate) fn pidns_or_say_so() -> bool {
-    match Pidns::available(true) {
+    match Pidns::available() {
         Ok(_) => {
             say("ready");
             true

@@ -1,5 +1,12 @@
-//! What becomes of us when we panic: what we supervise is drained and given back as at any other end.
+//! How the supervisor's process begins, and what becomes of it when it panics.
 //!
+//! It begins in place of Rust's own start. That one looks for the guard page of a
+//! stack that nobody of ours overflows, which is a tenth of a millisecond of reading /proc, and it
+//! ignores SIGPIPE over whatever there was: the command is to find it as we did.
+//! What would kill us for a write that cannot be done (into a pipe without a reader, or beyond the
+//! limit of a file's size) is ignored instead: there it is an error, with words.
+//!
+//! After a panic what we supervise is drained and given back as at any other end.
 //! The guardian does that whenever the supervisor is gone, and a panic makes it gone, as soon as can
 //! be: this process is replaced by a fresh image of the same program, in which there is no lock that
 //! nobody unlocks and no other thread that goes on. What was ours alone is closed with that, above all
@@ -7,19 +14,37 @@
 //! a service manager or a container kills what is left where the main process ends. Then it leaves
 //! with a status that says so.
 //!
-//! Installed by `main`; [`super::begin`] knows the new image by its name. It must never wait for
-//! anything that another thread of ours may hold.
+//! Called by `main`, first of all and once. [`begin`] must never print: there is nobody to tell yet; and
+//! who panics must never wait for anything that another thread of ours may hold.
 
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int};
+use std::os::fd::IntoRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::panic::PanicHookInfo;
 use std::process;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
 use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
+use nix::sys::stat::Mode;
 use nix::sys::wait::waitpid;
 use nix::unistd::{Pid, execv};
+
+use super::raw::{self, Disposition};
+
+/// What the machine refuses: the status of `exit`, which is above this room.
+const UNAVAILABLE: c_int = 69;
+
+/// What we ignore, and whether it was ignored when we were started, and not by us.
+static IGNORED: [(libc::c_int, AtomicBool); 2] = [
+    (libc::SIGPIPE, AtomicBool::new(false)),
+    (libc::SIGXFSZ, AtomicBool::new(false)),
+];
+
+/// It was us who ignored them.
+static BEGUN: AtomicBool = AtomicBool::new(false);
 
 /// The first word of the new image, followed by the guardians' process ids.
 const NAME: &CStr = c"trafficcop: failed";
@@ -32,8 +57,58 @@ const TEXT_MAX: usize = 300;
 static GUARDIANS: Mutex<Vec<i32>> = Mutex::new(Vec::new());
 /// The process that is to end so. A guardian is none: its end is its tree's.
 static SUPERVISOR: AtomicU32 = AtomicU32::new(0);
-/// Somebody is at it.
-static BEGUN: AtomicBool = AtomicBool::new(false);
+/// Somebody panicked, and is at it.
+static PANICKED: AtomicBool = AtomicBool::new(false);
+
+/// Makes the process what the rest of us expects (descriptors 0 to 2 are open, a write into a
+/// closed pipe or beyond a limit is an error and no death), and says with which words it was started.
+///
+/// # Safety
+/// `words` are the `count` strings that the C library gives `main`, and there is one thread.
+#[must_use]
+pub unsafe fn begin(count: c_int, words: *const *const c_char) -> Vec<OsString> {
+    open_the_first_three();
+    BEGUN.store(true, Ordering::Relaxed);
+    for (number, was_ignored) in &IGNORED {
+        let before = raw::disposition(*number);
+        was_ignored.store(before == Disposition::Ignored, Ordering::Relaxed);
+        raw::ignore(*number);
+    }
+    let words = (0..usize::try_from(count).unwrap_or(0)).map(|number| {
+        // SAFETY: the caller vouches for `count` strings that end with NUL and stay.
+        unsafe { CStr::from_ptr(*words.add(number)) }
+    });
+    wait_if_we_failed(words.clone());
+    words
+        .map(|word| OsStr::from_bytes(word.to_bytes()).to_owned())
+        .collect()
+}
+
+/// Whether this signal, which is ignored now, was not when we were started. Of SIGPIPE that is said
+/// also where Rust's own start was before us (in a program that embeds us), which ignores it and
+/// leaves nothing to see.
+pub(super) fn is_ignored_by_us(signal: libc::c_int) -> bool {
+    let ours = IGNORED.iter().find(|(number, _)| *number == signal);
+    ours.is_some_and(|(number, was_ignored)| {
+        (BEGUN.load(Ordering::Relaxed) || *number == libc::SIGPIPE)
+            && !was_ignored.load(Ordering::Relaxed)
+    })
+}
+
+/// What is opened next must not become somebody's stdin, stdout or stderr: the log would be written
+/// into the lock's record. Where there is nothing to put there instead, that is the end.
+fn open_the_first_three() {
+    for number in 0..3 {
+        // The lowest free number is the one that is closed.
+        if raw::closes_on_exec(number).is_none()
+            && open(c"/dev/null", OFlag::O_RDWR, Mode::empty())
+                .map(IntoRawFd::into_raw_fd)
+                .is_err()
+        {
+            raw::exit(UNAVAILABLE);
+        }
+    }
+}
 
 /// From now on a panic, on whatever thread, ends this process so. `tell` says one line to people, and
 /// takes no lock for it.
@@ -59,9 +134,9 @@ pub(super) fn wait_no_more(guardian: i32) {
 fn panicked(info: &PanicHookInfo<'_>, tell: fn(&str)) {
     if process::id() != SUPERVISOR.load(Ordering::Relaxed) {
         tell(&format!("the guardian failed: {}", text(info)));
-        leave(1);
+        raw::exit(1);
     }
-    if BEGUN.swap(true, Ordering::SeqCst) {
+    if PANICKED.swap(true, Ordering::SeqCst) {
         // The first one ends us all.
         loop {
             std::thread::park();
@@ -84,11 +159,11 @@ fn panicked(info: &PanicHookInfo<'_>, tell: fn(&str)) {
         // Where it fails they do it without us.
         let _ = execv(c"/proc/self/exe", &words);
     }
-    leave(LOST);
+    raw::exit(LOST);
 }
 
 /// If this is the image that we left in our place: waits for the guardians, and does not return.
-pub(super) fn wait_if_we_failed<'a>(mut words: impl Iterator<Item = &'a CStr>) {
+fn wait_if_we_failed<'a>(mut words: impl Iterator<Item = &'a CStr>) {
     if words.next() != Some(NAME) {
         return;
     }
@@ -99,7 +174,7 @@ pub(super) fn wait_if_we_failed<'a>(mut words: impl Iterator<Item = &'a CStr>) {
         };
         while waitpid(pid, None) == Err(Errno::EINTR) {}
     }
-    leave(LOST);
+    raw::exit(LOST);
 }
 
 /// What happened where, in one line.
@@ -119,9 +194,4 @@ fn text(info: &PanicHookInfo<'_>) -> String {
         text = format!("{text} ({file}:{})", location.line());
     }
     text
-}
-
-fn leave(status: libc::c_int) -> ! {
-    // SAFETY: a number. Nothing of this process is to be tidied up, least of all by exit handlers.
-    unsafe { libc::_exit(status) }
 }

@@ -24,13 +24,18 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::mount::{MsFlags, mount};
+use nix::poll::{PollFlags, PollTimeout};
 use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::prctl;
+use nix::sys::signal::Signal;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
 use nix::sys::stat::Mode;
-use nix::unistd::{pipe2, read, write};
+use nix::sys::time::TimeSpec;
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+use nix::unistd::{getegid, geteuid, getpid, pipe2, read, write};
 
-use super::raw::{self, Clone3, Forked, Quiet};
-use super::shared_deadline::SharedDeadline;
+use super::super::raw::{self, Clone3, Forked, Quiet};
+use super::super::shared_memory::{Mapping, SharedDeadline};
 use crate::clock::Instant;
 
 /// How long after the deadline init acts: the guardian goes first, and tells what it did.
@@ -46,7 +51,7 @@ pub struct Pidns {
     /// Ourselves, for the main process to see whether we live: in there it has no parent to ask for.
     guardian: OwnedFd,
     /// Its second number is the main process, as it is seen outside.
-    deadline: SharedDeadline,
+    deadline: Mapping<SharedDeadline>,
     /// There is a user namespace to be joined too, and this is our capability bounding set: a user
     /// namespace begins with a full one.
     user: Option<u64>,
@@ -56,13 +61,9 @@ impl Pidns {
     /// Whether we may make such a namespace: tried on one, with a process in it.
     ///
     /// # Errors
-    /// One line that says what is missing and what to do, if the mode was asked for by name.
-    pub fn available(named: bool) -> Result<bool, String> {
-        match probe() {
-            Ok(()) => Ok(true),
-            Err(why) if named => Err(format!("no PID namespace to be had: {why}")),
-            Err(_) => Ok(false),
-        }
+    /// One line that says what is missing and what to do.
+    pub fn available() -> Result<(), String> {
+        probe().map_err(|why| format!("no PID namespace to be had: {why}"))
     }
 
     /// Makes a namespace with nothing but its init in it, a child of the caller. It lasts until
@@ -71,16 +72,17 @@ impl Pidns {
     /// # Errors
     /// Those of clone3(2) and of user_namespaces(7).
     pub fn open(kill_at: Instant) -> io::Result<Pidns> {
-        // SAFETY: takes no argument.
-        let (user_id, group_id) = unsafe { (libc::geteuid(), libc::getegid()) };
-        let user = user_id != 0;
+        let (user_id, group_id) = (geteuid(), getegid());
+        let user = !user_id.is_root();
         let mut flags = libc::CLONE_NEWPID as u64;
         if user {
             flags |= libc::CLONE_NEWUSER as u64;
         }
-        // SAFETY: takes no argument.
-        let guardian = raw::pidfd_open(unsafe { libc::getpid() })?;
-        let deadline = SharedDeadline::new(kill_at)?;
+        let guardian = raw::pidfd_open(getpid().as_raw())?;
+        let deadline = Mapping::<SharedDeadline>::new()?;
+        deadline
+            .kill_at
+            .store(kill_at.as_nanos(), Ordering::Release);
         let (control, inner) = socketpair(
             AddressFamily::Unix,
             SockType::SeqPacket,
@@ -100,7 +102,11 @@ impl Pidns {
         match unsafe { wanted.fork() }? {
             Forked::Child => {
                 drop(control);
-                reign(&inner, &deadline, user.then_some((user_id, group_id)))
+                reign(
+                    &inner,
+                    &deadline,
+                    user.then_some((user_id.as_raw(), group_id.as_raw())),
+                )
             }
             Forked::Parent(init) => {
                 drop(quiet);
@@ -214,7 +220,7 @@ impl Pidns {
         setns(&self.pidfd, kinds)?;
         let wanted = Clone3 {
             flags: libc::CLONE_PARENT as u64,
-            parent_tid: Some(self.deadline.pid()),
+            parent_tid: Some(&self.deadline.main),
             ..Clone3::default()
         };
         // SAFETY: passed on to the caller.
@@ -223,9 +229,8 @@ impl Pidns {
 
     /// The main process's first steps.
     fn settle_in(&self) -> nix::Result<()> {
-        // SAFETY: integers only.
-        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) };
-        if raw::poll(self.guardian.as_fd(), libc::POLLIN, 0) {
+        prctl::set_pdeathsig(Signal::SIGKILL)?;
+        if raw::is_readable(self.guardian.as_fd()) {
             return Err(Errno::ESRCH);
         }
         unshare(CloneFlags::CLONE_NEWNS)?;
@@ -246,8 +251,7 @@ impl Pidns {
         )?;
         if let Some(bounding) = self.user {
             for capability in raw::capabilities().filter(|bit| bounding & (1 << bit) == 0) {
-                // SAFETY: integers only.
-                unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
+                raw::drop_capability(capability);
             }
         }
         Ok(())
@@ -256,7 +260,7 @@ impl Pidns {
     /// Lets the namespace live until this moment.
     pub fn extend(&self, kill_at: Instant) {
         self.deadline
-            .cell()
+            .kill_at
             .store(kill_at.as_nanos(), Ordering::Release);
     }
 
@@ -302,11 +306,11 @@ impl Pidns {
 
     /// Whether only init lives, of a dead guardian: nobody may ever reap the main process then.
     pub(super) fn holds_only_the_dead(&self) -> bool {
-        let is_dead = match self.deadline.pid().load(Ordering::Acquire) {
+        let is_dead = match self.deadline.main.load(Ordering::Acquire) {
             0 => true,
             pid => match raw::pidfd_open(pid) {
                 // Readable when it has ended, reaped or not.
-                Ok(pidfd) => raw::poll(pidfd.as_fd(), libc::POLLIN, 0),
+                Ok(pidfd) => raw::is_readable(pidfd.as_fd()),
                 Err(e) => e.raw_os_error() == Some(libc::ESRCH),
             },
         };
@@ -322,7 +326,7 @@ impl Pidns {
     /// Whether init is dead, and so the namespace empty.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        raw::poll(self.pidfd.as_fd(), libc::POLLIN, 0)
+        raw::is_readable(self.pidfd.as_fd())
     }
 
     /// Init's pid, as the guardian sees it: a child to be reaped like any other.
@@ -388,26 +392,19 @@ fn reign(control: &OwnedFd, deadline: &SharedDeadline, user: Option<(u32, u32)>)
         raw::exit(125)
     };
     loop {
-        let until = Instant::from_nanos(deadline.cell().load(Ordering::Acquire)) + UNDERSTUDY;
+        let until = Instant::from_nanos(deadline.kill_at.load(Ordering::Acquire)) + UNDERSTUDY;
         if Instant::now() >= until || arm(&timer, until).is_err() {
             raw::exit(0);
         }
-        let mut entries = [control.as_raw_fd(), timer.as_fd().as_raw_fd()].map(|fd| libc::pollfd {
-            fd,
-            events: libc::POLLIN,
-            revents: 0,
-        });
-        // SAFETY: two entries, which outlive the call.
-        unsafe { libc::poll(entries.as_mut_ptr(), 2, -1) };
-        if entries[0].revents == 0 {
-            continue;
-        }
+        raw::poll(
+            [control.as_fd(), timer.as_fd()],
+            PollFlags::POLLIN,
+            PollTimeout::NONE,
+        );
         let mut byte = [0];
         match recv(control.as_raw_fd(), &mut byte, MsgFlags::MSG_DONTWAIT) {
-            Ok(1) => {
-                // SAFETY: integers; in here -1 is everybody but ourselves.
-                unsafe { libc::kill(-1, i32::from(byte[0])) };
-            }
+            // In here that is everybody but ourselves.
+            Ok(1) => raw::kill(-1, i32::from(byte[0])),
             Err(Errno::EAGAIN | Errno::EINTR) => {}
             // The guardian is dead, or has let go of us.
             _ => raw::exit(0),
@@ -416,8 +413,7 @@ fn reign(control: &OwnedFd, deadline: &SharedDeadline, user: Option<(u32, u32)>)
 }
 
 /// What init does before it can be relied on.
-fn ascend(control: &OwnedFd, user: Option<(u32, u32)>) -> nix::Result<nix::sys::timerfd::TimerFd> {
-    use nix::sys::timerfd::{ClockId, TimerFd, TimerFlags};
+fn ascend(control: &OwnedFd, user: Option<(u32, u32)>) -> nix::Result<TimerFd> {
     if let Some((user, group)) = user {
         // We stay who we were. The order is the kernel's: no groups to be set, or no gid_map.
         put(c"/proc/self/setgroups", b"deny")?;
@@ -426,20 +422,15 @@ fn ascend(control: &OwnedFd, user: Option<(u32, u32)>) -> nix::Result<nix::sys::
     }
     // After the change of user namespace, and before the socket is looked at for the first time: a
     // guardian that died earlier has closed it.
-    // SAFETY: integers and a constant string; ignoring a signal runs no code.
-    unsafe {
-        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
-        libc::prctl(libc::PR_SET_NAME, c"namespace-init".as_ptr());
-        libc::signal(libc::SIGCHLD, libc::SIG_IGN);
-        libc::setsid();
-    }
+    prctl::set_pdeathsig(Signal::SIGKILL)?;
+    let _ = prctl::set_name(c"namespace-init");
+    raw::ignore(libc::SIGCHLD);
+    let _ = nix::unistd::setsid();
     raw::close_all_but(&[control.as_raw_fd()]).map_err(|e| errno_of(&e))?;
     TimerFd::new(ClockId::CLOCK_BOOTTIME, TimerFlags::TFD_CLOEXEC)
 }
 
-fn arm(timer: &nix::sys::timerfd::TimerFd, until: Instant) -> nix::Result<()> {
-    use nix::sys::time::TimeSpec;
-    use nix::sys::timerfd::{Expiration, TimerSetTimeFlags};
+fn arm(timer: &TimerFd, until: Instant) -> nix::Result<()> {
     // The kernel's own limit lies before the end of our instants.
     let at = Duration::from_nanos(until.as_nanos().min(i64::MAX as u64));
     timer.set(
@@ -468,8 +459,7 @@ fn errno_of(error: &io::Error) -> Errno {
 
 /// A namespace, a process in it, and its end.
 fn probe() -> Result<(), String> {
-    // SAFETY: takes no argument.
-    let advice = if unsafe { libc::geteuid() } == 0 {
+    let advice = if geteuid().is_root() {
         "it needs Linux 5.9 and CAP_SYS_ADMIN, which containers do not give by default"
     } else {
         "without root it needs Linux 5.9 and user namespaces that are allowed to mount \

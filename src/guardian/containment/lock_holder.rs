@@ -12,15 +12,17 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use nix::poll::{PollFlags, PollTimeout};
+
+use super::super::raw::{self, Forked, Quiet};
 use super::Pidns;
-use super::raw::{self, Forked, Quiet};
 
 /// What the lock_holder is called: neither our own name nor the guardian's, so that a kill by name that
 /// hits both of us spares it.
 pub const NAME: &std::ffi::CStr = c"lock-until-gone";
 
 /// How long the longest wait between two looks at a namespace without a guardian is, in ms.
-const LONGEST_NAP: i32 = 50;
+const LONGEST_NAP: u8 = 50;
 
 /// Starts the lock_holder of `lock` for a namespace, as a child of the caller with a session of its own.
 /// It ends by itself; the caller reaps it, and spares it when it kills its children.
@@ -41,20 +43,17 @@ pub fn start(lock: BorrowedFd<'_>, namespace: &Pidns) -> io::Result<i32> {
 
 /// Every signal that can be blocked is blocked, for good.
 fn keep(lock: BorrowedFd<'_>, namespace: &Pidns) -> ! {
-    // SAFETY: integers and a constant string.
-    unsafe {
-        libc::setsid();
-        libc::prctl(libc::PR_SET_NAME, NAME.as_ptr());
-    }
+    let _ = nix::unistd::setsid();
+    let _ = nix::sys::prctl::set_name(NAME);
     let (end, guardian) = (namespace.pidfd(), namespace.guardian());
     let mut kept = [lock, end, guardian].map(|fd| fd.as_raw_fd());
     kept.sort_unstable();
     // A pipe that stays open is the smaller evil, if it cannot close them.
     let _ = raw::close_all_but(&kept);
-    while !raw::poll_two(end, guardian) {}
+    while !raw::poll([end, guardian], PollFlags::POLLIN, PollTimeout::NONE) {}
     let mut nap = 1;
-    while !raw::poll(end, libc::POLLIN, nap) && !namespace.holds_only_the_dead() {
-        nap = (nap * 2).min(LONGEST_NAP);
+    while !raw::poll([end], PollFlags::POLLIN, nap.into()) && !namespace.holds_only_the_dead() {
+        nap = LONGEST_NAP.min(nap * 2);
     }
     raw::exit(0)
 }
