@@ -323,6 +323,7 @@ impl Driver<'_> {
                     self.calls.clear();
                     self.workload.forget_release_info();
                 }
+                Action::Attend { .. } => {}
                 Action::StandBy => self.workload.stand_by(),
                 Action::TenureOver { cause } => self.workload.tenure_over(&cause),
                 Action::Notify(notice) => self.observer.notice(now, &notice),

@@ -117,7 +117,7 @@ pub(super) struct Doorbell {
     deaf_until: Option<Instant>,
     /// When a look was begun last.
     looked: Option<Instant>,
-    /// When a ring wants a look.
+    /// When a look is wanted earlier than the polls have planned it.
     look_at: Option<Instant>,
     /// The holder has vanished: until when, and how often, it is looked whether its guardian is done.
     hurry: Option<(Instant, Duration)>,
@@ -168,37 +168,35 @@ impl Doorbell {
         }
     }
 
-    /// The bell was heard. A vanished holder's guardian may need `grace` to end its command.
-    ///
-    /// Returns `true` where it is not to be listened to any more for now.
-    pub(super) fn rang(&mut self, now: Instant, ring: Ring, grace: Duration) -> bool {
-        if self.bell.is_none() || self.deaf_until.is_some_and(|until| now < until) {
-            return false;
+    /// The bell was heard. A vanished holder's guardian may need `grace` to end its command; `poll` is
+    /// how long a standby waits that hears nothing.
+    pub(super) fn rang(
+        &mut self,
+        now: Instant,
+        ring: Ring,
+        grace: Duration,
+        poll: Duration,
+    ) -> Attend {
+        if let Ring::Greeted { rank } = ring {
+            self.rank = Some(rank);
+            // It lives after all.
+            self.hurry = None;
+            return Attend::Same;
         }
-        match ring {
-            Ring::Greeted { rank } => {
-                self.rank = Some(rank);
-                // It lives after all.
-                self.hurry = None;
-                return false;
-            }
-            Ring::Silent => {
-                self.rank = None;
-                return false;
-            }
-            Ring::Draining | Ring::Released | Ring::Closed => {}
-        }
-        // Who never greeted is no holder.
+        // Who has not greeted is no holder, and one that is not listened to has not.
         let Some(rank) = self.rank else {
-            return false;
+            return Attend::Same;
         };
+        if ring == Ring::Silent {
+            self.falls_silent(now, poll);
+            return Attend::Same;
+        }
         self.rings += 1;
         if self.rings > MOST_RINGS {
             self.deaf_until = Some(now + DEAF);
-            self.rank = None;
-            self.hurry = None;
             self.look_at = None;
-            return true;
+            self.falls_silent(now, poll);
+            return Attend::To(None);
         }
         if ring == Ring::Closed {
             self.rank = None;
@@ -210,12 +208,21 @@ impl Doorbell {
             self.hurry = pace.map(|pace| (now + grace, pace));
         }
         let earliest = self.looked.map_or(now, |looked| now.max(looked + GAP));
-        let look_at = earliest + APART * rank;
-        self.look_at = Some(self.look_at.map_or(look_at, |before| before.min(look_at)));
-        false
+        self.want(earliest + APART * rank);
+        Attend::Same
     }
 
-    /// When a ring wants a look; `FOREVER`: none does.
+    /// The next look was planned for one who hears: it comes with the polls again.
+    fn falls_silent(&mut self, now: Instant, poll: Duration) {
+        self.rank = None;
+        self.want(now + poll);
+    }
+
+    fn want(&mut self, at: Instant) {
+        self.look_at = Some(self.look_at.map_or(at, |before| before.min(at)));
+    }
+
+    /// When a look is wanted earlier than it was planned; `FOREVER`: none is.
     pub(super) fn look_at(&self) -> Instant {
         self.look_at.unwrap_or(Instant::FOREVER)
     }
@@ -261,7 +268,7 @@ mod tests {
             doorbell.finds(at(0), Some(bell(1))),
             Attend::To(Some(bell(1)))
         );
-        doorbell.rang(at(0), Ring::Greeted { rank }, GRACE);
+        doorbell.rang(at(0), Ring::Greeted { rank }, GRACE, POLL);
         doorbell
     }
 
@@ -320,7 +327,7 @@ mod tests {
         for rank in [0, 1, 40] {
             let mut doorbell = greeted(rank);
             assert_eq!(doorbell.look_at(), Instant::FOREVER);
-            doorbell.rang(at(5000), Ring::Released, GRACE);
+            doorbell.rang(at(5000), Ring::Released, GRACE, POLL);
             assert_eq!(doorbell.look_at(), at(5000) + APART * rank);
             doorbell.looks(at(5000));
             assert_eq!(doorbell.look_at(), Instant::FOREVER);
@@ -331,9 +338,9 @@ mod tests {
     fn looks_that_are_rung_for_keep_their_gap() {
         let mut doorbell = greeted(0);
         doorbell.looks(at(5000));
-        doorbell.rang(at(5001), Ring::Draining, GRACE);
+        doorbell.rang(at(5001), Ring::Draining, GRACE, POLL);
         assert_eq!(doorbell.look_at(), at(5100));
-        doorbell.rang(at(5050), Ring::Released, GRACE);
+        doorbell.rang(at(5050), Ring::Released, GRACE, POLL);
         assert_eq!(doorbell.look_at(), at(5100));
     }
 
@@ -343,8 +350,8 @@ mod tests {
         let (mut now, mut looks, mut deaf) = (at(1000), 0, None);
         for _ in 0..100_000 {
             now = now + Duration::from_millis(1);
-            let tired = doorbell.rang(now, Ring::Draining, GRACE);
-            if tired {
+            let tired = doorbell.rang(now, Ring::Draining, GRACE, POLL);
+            if tired == Attend::To(None) {
                 deaf = Some(now);
             }
             if now >= doorbell.look_at() {
@@ -370,14 +377,16 @@ mod tests {
     fn a_change_of_the_holder_is_worth_ten_more_rings() {
         let mut doorbell = greeted(0);
         for n in 0..MOST_RINGS {
-            assert!(!doorbell.rang(at(1000 * u64::from(n)), Ring::Draining, GRACE));
+            let heard = doorbell.rang(at(1000 * u64::from(n)), Ring::Draining, GRACE, POLL);
+            assert_eq!(heard, Attend::Same);
         }
         assert_eq!(
             doorbell.finds(at(20_000), Some(bell(2))),
             Attend::To(Some(bell(2)))
         );
-        doorbell.rang(at(20_001), Ring::Greeted { rank: 0 }, GRACE);
-        assert!(!doorbell.rang(at(21_000), Ring::Draining, GRACE));
+        doorbell.rang(at(20_001), Ring::Greeted { rank: 0 }, GRACE, POLL);
+        let heard = doorbell.rang(at(21_000), Ring::Draining, GRACE, POLL);
+        assert_eq!(heard, Attend::Same);
         assert_ne!(doorbell.look_at(), Instant::FOREVER);
     }
 
@@ -386,7 +395,7 @@ mod tests {
         let mut jitter = Jitter::new(1);
         for (rank, pace) in [(0, Some(100)), (1, Some(250)), (3, Some(250)), (4, None)] {
             let mut doorbell = greeted(rank);
-            doorbell.rang(at(5000), Ring::Closed, GRACE);
+            doorbell.rang(at(5000), Ring::Closed, GRACE, POLL);
             assert_eq!(doorbell.look_at(), at(5000) + APART * rank);
             doorbell.looks(doorbell.look_at());
             let pace = pace.map(Duration::from_millis);
@@ -403,13 +412,13 @@ mod tests {
     fn a_connection_that_broke_while_its_holder_lives_costs_one_look() {
         let mut jitter = Jitter::new(1);
         let mut doorbell = greeted(0);
-        doorbell.rang(at(5000), Ring::Closed, GRACE);
+        doorbell.rang(at(5000), Ring::Closed, GRACE, POLL);
         doorbell.looks(at(5000));
         assert_eq!(
             doorbell.finds(at(5001), Some(bell(1))),
             Attend::To(Some(bell(1)))
         );
-        doorbell.rang(at(5002), Ring::Greeted { rank: 0 }, GRACE);
+        doorbell.rang(at(5002), Ring::Greeted { rank: 0 }, GRACE, POLL);
         let interval = doorbell
             .interval(at(5002), POLL, &mut jitter)
             .expect("lives");
@@ -428,18 +437,18 @@ mod tests {
             .interval(at(0), minute, &mut jitter)
             .expect("lives");
         assert!(interval >= minute * 4 / 5, "who polls seldom goes on so");
-        doorbell.rang(at(9000), Ring::Silent, GRACE);
+        doorbell.rang(at(9000), Ring::Silent, GRACE, POLL);
         assert_eq!(doorbell.interval(at(9000), POLL, &mut jitter), None);
-        assert_eq!(doorbell.look_at(), Instant::FOREVER);
+        assert_eq!(doorbell.look_at(), at(9000) + POLL, "and not only then");
     }
 
     #[test]
     fn nobody_is_heard_who_has_not_greeted() {
         let mut doorbell = Doorbell::default();
-        doorbell.rang(at(0), Ring::Released, GRACE);
+        doorbell.rang(at(0), Ring::Released, GRACE, POLL);
         doorbell.finds(at(0), Some(bell(1)));
         for ring in [Ring::Draining, Ring::Released, Ring::Closed] {
-            doorbell.rang(at(1), ring, GRACE);
+            doorbell.rang(at(1), ring, GRACE, POLL);
         }
         assert_eq!(doorbell.look_at(), Instant::FOREVER);
     }
