@@ -399,6 +399,7 @@ impl Driver<'_> {
                     self.calls.clear();
                     self.workload.forget_release_info();
                 }
+                Action::Attend { .. } => {}
                 Action::StandBy => self.workload.stand_by(),
                 Action::TenureOver { cause } => self.workload.tenure_over(&cause),
                 Action::Notify(notice) => {

@@ -88,6 +88,7 @@ mod commands;
 mod config;
 mod core;
 mod deadline;
+mod doorbell;
 mod driver;
 #[cfg(feature = "cli")]
 mod elect;

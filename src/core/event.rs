@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use super::doorbell::Bell;
 use super::once::{Outcome, TaskResult};
 use crate::clock::Instant;
 
@@ -43,6 +44,8 @@ pub struct HolderInfo {
     /// When the lock may be had if nothing is heard of its holder until then, as far as the store
     /// knows that by our own clock: the next look comes no later.
     pub expires: Option<Instant>,
+    /// Where the holder rings when control changes, if its record tells it.
+    pub bell: Option<Bell>,
 }
 
 /// HeldLease, as a store granted it.
@@ -232,6 +235,12 @@ pub enum Action {
     },
     /// Leave the lease to run out: forget it without asking the store, and what is under way.
     Abandon,
+    /// Listen to this holder's doorbell, and to no other; `None`: to none. What is heard goes to
+    /// [`Tenure::rang`](super::Tenure::rang).
+    Attend {
+        /// Where it can be heard.
+        bell: Option<Bell>,
+    },
     /// We wait for control: run what runs without it. Said once, until a command was started.
     StandBy,
     /// A tenure is over: nothing of it lives, and the store was told what it was to be told.

@@ -5,6 +5,7 @@
 //! safety argument is in this room and is tested here in virtual time.
 
 pub mod budget;
+pub mod doorbell;
 pub mod event;
 pub mod hold_policy;
 pub mod observed;
@@ -14,6 +15,7 @@ pub(crate) mod stop;
 pub mod tenure;
 
 pub use budget::{Budget, BudgetError};
+pub use doorbell::{Bell, Ring};
 pub use event::{
     Action, Cause, Cordon, Ending, Event, Exit, Failed, Failure, Grant, HandOverReason, HolderInfo,
     Notice,

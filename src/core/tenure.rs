@@ -47,7 +47,7 @@ use self::recording::Recording;
 use self::releasing::Releasing;
 use self::resting::Resting;
 use self::standby::{Acquiring, Standby};
-use super::{Action, Budget, Cause, Cordon, Ending, Event, Exit, HoldPolicy, Once};
+use super::{Action, Budget, Cause, Cordon, Ending, Event, Exit, HoldPolicy, Once, Ring};
 use crate::clock::Instant;
 
 /// What to do after control was lost.
@@ -180,6 +180,16 @@ impl Tenure {
         };
         self.state = self.phase.state();
         step.into_actions()
+    }
+
+    /// The holder's doorbell was heard. It moves a look and nothing else: no state hears more than
+    /// that time has passed.
+    pub fn rang(&mut self, now: Instant, ring: Ring) -> Vec<Action> {
+        let mut step = Step::at(now);
+        self.context.hears(&mut step, ring);
+        let mut actions = step.into_actions();
+        actions.extend(self.step(now, Event::Ticked));
+        actions
     }
 
     /// When to come back with [`Event::Ticked`] if nothing happens before;

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use trafficcop::Instant;
 use trafficcop::internals::core::{
-    Action, Budget, Cause, Event, Exit, Failure, Grant, HoldPolicy, HolderInfo, IfLost, Notice,
-    Rules, Tenure,
+    Action, Bell, Budget, Cause, Event, Exit, Failure, Grant, HoldPolicy, HolderInfo, IfLost,
+    Notice, Ring, Rules, Tenure,
 };
 
 use super::clock::{MILLI, SECOND, Time, nanos};
@@ -33,6 +33,8 @@ pub(crate) struct Plan {
     pub(crate) started_within: Duration,
     /// The service refuses what exceeds its target, with these words for when to come back.
     pub(crate) throttles: Option<Option<Duration>>,
+    /// Holders ring, and standbys listen.
+    pub(crate) doorbell: bool,
     pub(crate) seed: u64,
 }
 
@@ -62,11 +64,17 @@ enum Errand {
 /// What happens at its moment.
 enum Due {
     Join,
-    Wake { armed: u64 },
+    Wake {
+        armed: u64,
+    },
     Tell(Event),
     Send(Errand, Request),
     Arrive(Errand, Request),
     Return(Errand, Reply),
+    /// The holder's bell is heard.
+    Rang(Ring),
+    /// A standby's connection reaches whoever it thinks has control.
+    Connect(Bell),
 }
 
 struct Member {
@@ -84,6 +92,10 @@ struct Member {
     waits: bool,
     /// The command lives.
     runs: bool,
+    /// Who connects is greeted.
+    rings: bool,
+    /// Who listens to our bell, by rank: which member, in which of its lives.
+    listeners: Vec<Option<(usize, u64)>>,
 }
 
 /// The simulation; see the file's text.
@@ -181,6 +193,8 @@ impl Crowd {
         let id = self.members[holder].id;
         let will = Due::Send(Errand::ReleaseInfo { id }, Request::Release { id });
         self.due(self.now + 20 * MILLI, holder, will);
+        // The kernel closes what it had.
+        self.ring(holder, Ring::Closed, 0);
         self.leave(holder);
         self.run_until_control()
     }
@@ -189,6 +203,7 @@ impl Crowd {
     pub(crate) fn power_off(&mut self) -> Duration {
         let holder = self.holder();
         self.service.is_left_to_run_out();
+        self.ring(holder, Ring::Silent, 3 * SECOND);
         self.leave(holder);
         self.run_until_control()
     }
@@ -198,8 +213,55 @@ impl Crowd {
         runs.expect("somebody is in control")
     }
 
+    /// Whom the holder `who` rings for hears this after so long.
+    fn ring(&mut self, who: usize, ring: Ring, after: Time) {
+        for (listener, life) in self.members[who].listeners.clone().into_iter().flatten() {
+            let way = self.jitter.u64(MILLI / 10..MILLI);
+            self.made += 1;
+            let due = (listener, life, Due::Rang(ring));
+            self.dues.insert((self.now + after + way, self.made), due);
+        }
+        if ring != Ring::Draining {
+            self.members[who].listeners.clear();
+        }
+    }
+
+    /// A standby listens to this bell, and to no other.
+    fn attend(&mut self, who: usize, bell: Option<Bell>) {
+        let me = (who, self.members[who].life);
+        for member in &mut self.members {
+            for rank in &mut member.listeners {
+                rank.take_if(|listener| *listener == me);
+            }
+        }
+        if let Some(bell) = bell {
+            let way = self.jitter.u64(MILLI / 5..2 * MILLI);
+            self.due(self.now + way, who, Due::Connect(bell));
+        }
+    }
+
+    fn connect(&mut self, who: usize, bell: Bell) {
+        let me = (who, self.members[who].life);
+        let rings = |member: &&mut Member| member.rings && u128::from(member.id) == bell.nonce;
+        let ring = match self.members.iter_mut().find(rings) {
+            Some(holder) => {
+                let free = holder.listeners.iter().position(Option::is_none);
+                let rank = free.unwrap_or(holder.listeners.len());
+                if rank == holder.listeners.len() {
+                    holder.listeners.push(None);
+                }
+                holder.listeners[rank] = Some(me);
+                let rank = u32::try_from(rank).expect("few");
+                Ring::Greeted { rank }
+            }
+            None => Ring::Silent,
+        };
+        self.due(self.now + MILLI, who, Due::Rang(ring));
+    }
+
     /// It is gone, and comes back as somebody new.
     fn leave(&mut self, who: usize) {
+        self.attend(who, None);
         let life = self.members[who].life + 1;
         let (now, seed) = (self.now + AWAY, self.jitter.u64(..));
         self.members[who] = Member::new(self.plan, life, now, seed);
@@ -249,7 +311,19 @@ impl Crowd {
                 self.due(self.now + nanos(pause), who, release);
             }
             Due::Return(errand, reply) if mine => self.returned(who, errand, reply),
-            Due::Join | Due::Wake { .. } | Due::Tell(_) | Due::Send(..) | Due::Return(..) => {}
+            Due::Connect(bell) if mine => self.connect(who, bell),
+            Due::Rang(ring) if mine => {
+                let actions = self.members[who].tenure.rang(at(self.now), ring);
+                self.act(who, actions);
+                self.acted(who);
+            }
+            Due::Join
+            | Due::Wake { .. }
+            | Due::Tell(_)
+            | Due::Send(..)
+            | Due::Return(..)
+            | Due::Rang(_)
+            | Due::Connect(_) => {}
         }
     }
 
@@ -265,6 +339,11 @@ impl Crowd {
         }
         let actions = self.members[who].tenure.step(now, event);
         self.act(who, actions);
+        self.acted(who);
+    }
+
+    /// What follows from a step: it is over, or comes back in time.
+    fn acted(&mut self, who: usize) {
         let member = &mut self.members[who];
         if let Some(ending) = member.tenure.ending() {
             self.gave_up += usize::from(ending.cause != Cause::Stopped(TERM));
@@ -292,12 +371,18 @@ impl Crowd {
                 Action::Start { .. } => {
                     let others = self.members.iter().filter(|member| member.runs).count();
                     assert_eq!(others, 0, "two commands ran at once");
+                    self.attend(who, None);
                     self.members[who].runs = true;
+                    self.members[who].rings = self.plan.doorbell;
                     self.members[who].waits = false;
                     self.controlled = (self.controlled.0 + 1, self.now);
                     self.due(self.now, who, Due::Tell(Event::Started { pid: 1 }));
                 }
-                Action::Drain { .. } => self.ends(who, self.plan.drain),
+                Action::Drain { .. } => {
+                    self.ring(who, Ring::Draining, 0);
+                    self.ends(who, self.plan.drain);
+                }
+                Action::Attend { bell } => self.attend(who, bell),
                 Action::Kill => self.ends(who, Duration::ZERO),
                 Action::Announce => {
                     let record = self.members[who].record.expect("who drains had control");
@@ -332,7 +417,9 @@ impl Crowd {
             (Errand::Look, Reply::View { lease, record, .. }) if lease != LeaseState::Free => {
                 self.refuse(
                     who,
-                    Failure::Held(record.map_or_else(HolderInfo::default, sight)),
+                    Failure::Held(record.map_or_else(HolderInfo::default, |record| {
+                        sight(record, self.plan.doorbell)
+                    })),
                 );
             }
             (Errand::Look, Reply::View { etag, record, .. }) => {
@@ -370,6 +457,8 @@ impl Crowd {
                 self.tell(who, Event::Renewed { t0, reply });
             }
             (Errand::Release, Reply::Done) => {
+                self.ring(who, Ring::Released, 0);
+                self.members[who].rings = false;
                 self.members[who].id = self.jitter.u64(..);
                 self.tell(who, Event::Released(Ok(())));
             }
@@ -457,13 +546,20 @@ impl Member {
             record: None,
             waits: false,
             runs: false,
+            rings: false,
+            listeners: Vec::new(),
         }
     }
 }
 
 /// What a record tells a standby.
-fn sight(record: Record) -> HolderInfo {
+fn sight(record: Record, doorbell: bool) -> HolderInfo {
+    let bell = Bell {
+        address: ([10, 0, 0, 1], 1).into(),
+        nonce: u128::from(record.series),
+    };
     HolderInfo {
+        bell: doorbell.then_some(bell),
         holder: Some(record.holder.to_string()),
         token: Some(record.token),
         draining: record.draining,

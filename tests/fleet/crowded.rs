@@ -20,6 +20,7 @@ fn plan(standbys: usize, poll: Duration) -> Plan {
         drain: Duration::from_secs(30),
         started_within: Duration::from_secs(1),
         throttles: None,
+        doorbell: false,
         seed: 1,
     }
 }
@@ -189,5 +190,60 @@ fn where_they_are_too_many_for_their_poll_a_drain_is_throttled_and_control_chang
             "{refused} in {drains} s"
         );
         assert_eq!((crowd.standing_by(), crowd.gave_up()), (500, 0));
+    }
+}
+
+/// The same with a bell.
+fn with_a_bell(standbys: usize) -> Crowd {
+    Crowd::new(Plan {
+        doorbell: true,
+        ..plan(standbys, DEFAULT)
+    })
+}
+
+#[test]
+fn who_hears_the_doorbell_costs_little_and_is_there_at_once() {
+    for standbys in [1, 5, 50, 500] {
+        let mut crowd = with_a_bell(standbys);
+        crowd.run_until(MINUTE);
+        let (mut handed_over, mut crashed) = (Duration::ZERO, Duration::ZERO);
+        for _ in 0..20 {
+            let from = crowd.now();
+            crowd.run_until(from + MINUTE);
+            let ten = crowd
+                .service
+                .busiest(from + 15 * SECOND, crowd.now(), 10 * SECOND);
+            assert!(
+                ten < per_cent(10, 10 * SECOND),
+                "{standbys}: {ten} in ten seconds"
+            );
+            let from = crowd.now();
+            handed_over = handed_over.max(crowd.hand_over());
+            crowd.run_until(crowd.now() + 15 * SECOND);
+            let tenth = crowd.service.busiest(from, crowd.now(), 100 * MILLI);
+            assert!(tenth <= 60, "{standbys}: {tenth} in 100 ms");
+            let from = crowd.now();
+            crashed = crashed.max(crowd.crash());
+            crowd.run_until(crowd.now() + 15 * SECOND);
+            let tenth = crowd.service.busiest(from, crowd.now(), 100 * MILLI);
+            assert!(tenth <= 60, "{standbys}: {tenth} in 100 ms after a crash");
+        }
+        assert!(handed_over <= ROUND_TRIPS, "{standbys}: {handed_over:?}");
+        assert!(
+            crashed <= Duration::from_millis(200),
+            "{standbys}: {crashed:?}"
+        );
+    }
+}
+
+#[test]
+fn a_holder_that_lost_its_power_is_followed_as_ever_although_its_bell_had_lived() {
+    for standbys in [1, 50] {
+        let mut crowd = with_a_bell(standbys);
+        for _ in 0..10 {
+            crowd.run_until(crowd.now() + MINUTE);
+            let gap = crowd.power_off();
+            assert!(gap <= DEFAULT * 6 / 5 + ROUND_TRIPS, "{standbys}: {gap:?}");
+        }
     }
 }

@@ -310,7 +310,7 @@ impl World {
                     pair.desk.forget();
                     self.demand(p, Request::SetReleaseInfo { release_info: 0 }, &[]);
                 }
-                Action::StandBy | Action::TenureOver { .. } => {}
+                Action::StandBy | Action::Attend { .. } | Action::TenureOver { .. } => {}
                 Action::Notify(notice) => self.noticed(p, &notice),
             }
         }

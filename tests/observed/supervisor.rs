@@ -145,7 +145,7 @@ impl World {
             }
             Action::Kill => self.kill_command(p),
             Action::Record { .. } => unreachable!("no task in this fleet"),
-            Action::StandBy | Action::TenureOver { .. } => {}
+            Action::StandBy | Action::Attend { .. } | Action::TenureOver { .. } => {}
             Action::Notify(notice) => self.say(|| format!("#{p} ({state:?}) says {notice:?}")),
         }
     }

@@ -10,9 +10,10 @@ use super::holding::CommandRun;
 use super::{Phase, Releasing, Rules};
 use crate::clock::Instant;
 use crate::core::budget::{ATTEMPT, RETRY};
+use crate::core::doorbell::{Attend, Doorbell};
 use crate::core::retry::Jitter;
 use crate::core::stop::StopRequests;
-use crate::core::{Action, Cause, Cordon, Ending, Event, HolderInfo, Notice};
+use crate::core::{Action, Cause, Cordon, Ending, Event, HolderInfo, Notice, Ring};
 
 /// How long whoever looks once asks a store that does not answer: what may have been obtained is
 /// undone afterwards, and all of it is to be over in five seconds.
@@ -62,6 +63,12 @@ impl Step {
         self.actions.insert(0, extend);
     }
 
+    pub(super) fn attend(&mut self, attend: Attend) {
+        if let Attend::To(bell) = attend {
+            self.actions.push(Action::Attend { bell });
+        }
+    }
+
     pub(super) fn report(&mut self, notice: Notice) {
         self.actions.push(Action::Notify(notice));
     }
@@ -81,6 +88,7 @@ pub(super) struct Context {
     first_sent: Option<Instant>,
     /// When the latest attempt was due that followed a wake-up by the store.
     pub(super) woken: Option<Instant>,
+    pub(super) doorbell: Doorbell,
     /// The store has answered a question of ours: from now on no silence makes us leave.
     contacted: bool,
     /// The command was started once: from now on no wait limit makes us leave.
@@ -109,6 +117,7 @@ impl Context {
             began: now,
             first_sent: None,
             woken: None,
+            doorbell: Doorbell::default(),
             contacted: false,
             controlled: false,
             standing: false,
@@ -259,11 +268,22 @@ impl Context {
 
     /// Somebody else holds the lock; said when it is news.
     pub(super) fn sees(&mut self, step: &mut Step, mut sight: HolderInfo) {
-        // Each renewal is nobody's news.
+        // Each renewal is nobody's news, nor is where its holder rings.
         sight.expires = None;
+        sight.bell = None;
         if self.seen.as_ref() != Some(&sight) {
             step.report(Notice::StandingBy(sight.clone()));
             self.seen = Some(sight);
+        }
+    }
+
+    /// The doorbell of the holder was heard.
+    pub(super) fn hears(&mut self, step: &mut Step, ring: Ring) {
+        // A store that wakes us needs no bell.
+        if let Some(poll) = self.rules.poll {
+            let poll = self.jitter.rest_of(poll);
+            let attend = self.doorbell.rang(step.now, ring, self.rules.grace, poll);
+            step.attend(attend);
         }
     }
 
@@ -279,6 +299,7 @@ impl Context {
         self.controlled = true;
         self.standing = false;
         self.seen = None;
+        self.doorbell = Doorbell::default();
     }
 
     /// Takes in what an event says of cordons, whatever else it means.

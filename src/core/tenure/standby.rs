@@ -40,7 +40,12 @@ impl Standby {
         if context.is_cordoned() {
             return context.wait_ends();
         }
-        self.next_at.min(context.wait_ends())
+        self.due(context).min(context.wait_ends())
+    }
+
+    /// When the next look is due: as planned, or earlier because it rang.
+    fn due(&self, context: &Context) -> Instant {
+        self.next_at.min(context.doorbell.look_at())
     }
 
     pub(super) fn step(mut self, context: &mut Context, step: &mut Step, event: Event) -> Phase {
@@ -89,11 +94,12 @@ impl Standby {
             context.stands_by(step);
             return Phase::Standby(self);
         }
-        if step.now < self.next_at {
+        if step.now < self.due(context) {
             context.stands_by(step);
             return Phase::Standby(self);
         }
         context.attempt_sent(step.now);
+        context.doorbell.looks(step.now);
         step.act(Action::Acquire {
             give_up_at: context.attempt_ends(step.now),
         });
@@ -171,8 +177,12 @@ impl Acquiring {
         let next_at = match context.rules.poll {
             _ if self.until_free => after_freed(context, step.now),
             Some(poll) => {
+                step.attend(context.doorbell.finds(step.now, sight.bell));
                 let kept = context.keeps_the_pace(&sight);
-                let wait = poll_interval(poll, sight.draining, kept, &mut context.jitter);
+                let jitter = &mut context.jitter;
+                let rung = context.doorbell.interval(step.now, poll, jitter);
+                let wait =
+                    rung.unwrap_or_else(|| poll_interval(poll, sight.draining, kept, jitter));
                 let due = sight.expires.filter(|due| *due > step.now);
                 let next_at = (step.now + wait).min(due.unwrap_or(Instant::FOREVER));
                 last_look(context, step.now, next_at)

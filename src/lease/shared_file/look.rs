@@ -214,5 +214,6 @@ pub(super) fn sight(record: Option<&VersionRecord>, due: Option<Instant>) -> Hol
         draining: record.state == State::Draining,
         since: some(&record.record.since),
         expires: due,
+        bell: None,
     }
 }

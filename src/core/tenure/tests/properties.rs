@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
 use super::*;
+use crate::core::Bell;
 
 /// Something happens, so long after what happened before.
 #[derive(Clone, Debug)]
@@ -35,11 +36,17 @@ enum Made {
     HookFailed(u64),
     /// Cordoned for something that may begin in so many milliseconds.
     Cordoned(u64),
+    /// The holder's doorbell.
+    Rang(Ring),
 }
 
 fn failure() -> impl Strategy<Value = Failure> {
     prop_oneof![
         1 => Just(held()),
+        1 => (0..3_u16).prop_map(|port| Failure::Held(HolderInfo {
+            bell: Some(Bell { address: ([10, 0, 0, 1], port).into(), nonce: 1 }),
+            ..HolderInfo::default()
+        })),
         1 => Just(lost()),
         1 => Just(fatal()),
         1 => Just(Failure::AlreadyDone(TaskResult {
@@ -77,6 +84,15 @@ fn made() -> impl Strategy<Value = Made> {
         1 => Just(Made::Plain(Event::GuardianLost)),
         1 => (0..60_000_u64).prop_map(Made::Cordoned),
         2 => Just(Made::Plain(Event::Uncordoned)),
+        3 => prop::sample::select(vec![
+            Ring::Greeted { rank: 0 },
+            Ring::Greeted { rank: 9 },
+            Ring::Draining,
+            Ring::Released,
+            Ring::Closed,
+            Ring::Silent,
+        ])
+        .prop_map(Made::Rang),
         1 => prop::sample::select(vec![TERM, INT, HUP])
             .prop_map(|signal| Made::Plain(Event::StopAsked(signal))),
     ]
@@ -285,6 +301,9 @@ impl Observer {
                     assert!(self.tenure, "no tenure had begun");
                     self.tenure = false;
                 }
+                Action::Attend { bell } => {
+                    assert!(self.alive_since.is_none() && !self.granted || bell.is_none());
+                }
                 Action::Announce | Action::Notify(_) => {}
             }
         }
@@ -341,6 +360,11 @@ proptest! {
                 Pause::Millis(n) => now + ms(n),
             };
             let event = match event {
+                Made::Rang(ring) => {
+                    observer.hears(now, &Event::Ticked);
+                    observer.sees(now, &tenure.rang(now, ring));
+                    Event::Ticked
+                }
                 Made::Plain(event) => event,
                 Made::Granted(ago) => grant(now - ms(ago)),
                 Made::Renewed(ago) => renewed(now - ms(ago)),

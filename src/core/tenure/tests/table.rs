@@ -167,6 +167,7 @@ fn name(action: &Action) -> &'static str {
         Action::Record { .. } => "record",
         Action::Release { .. } => "release",
         Action::Abandon => "abandon",
+        Action::Attend { .. } => "attend",
         Action::StandBy => "stand by",
         Action::TenureOver { .. } => "over",
         Action::Notify(_) => "say",

@@ -1,0 +1,478 @@
+//! The doorbell: the holder rings, standbys listen, over a TCP connection that decides nothing.
+//!
+//! Used by the driver. A standby connects to the address in the holder's record; both prove by a half
+//! of its nonce that they have read it. Then the holder sends a byte a second, one when it drains and
+//! one when the store has taken its lease back, and reads nothing more. What a ring means is said by
+//! [`crate::core::doorbell`]: nothing on the way to control waits for anything here.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener as Bound};
+use std::os::fd::AsRawFd as _;
+use std::time::Duration;
+
+use nix::sys::socket::sockopt::{ReuseAddr, TcpUserTimeout};
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, SockaddrStorage, bind, listen, setsockopt, socket,
+};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::task::JoinHandle;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use crate::core::{Bell, Ring};
+
+/// From one sign of life to the next.
+const BEAT: Duration = Duration::from_secs(1);
+/// A bell that was not heard for so long is dead; nobody waits longer to connect or to be greeted.
+const SILENCE: Duration = Duration::from_secs(3);
+/// How many standbys are rung for.
+const MOST: usize = 1024;
+/// How many who have not shown that they read the record are waited for: a port scan must not keep a
+/// standby out, so the oldest of them goes.
+const MOST_STRANGERS: usize = 64;
+/// A holder sends a byte a second and two more: who sends more within a second is none.
+const MOST_BYTES: usize = 16;
+/// When the kernel gives up a standby that takes nothing: its rank is another's then.
+const GONE_MS: u32 = 10_000;
+
+const ALIVE: u8 = b'.';
+const DRAINING: u8 = b'd';
+const RELEASED: u8 = b'r';
+
+/// What a standby says first, and what the holder answers before its rank: neither tells a stranger
+/// who connects, or who answers, the half that it would have to know.
+fn halves(nonce: u128) -> ([u8; 8], [u8; 8]) {
+    let bytes = nonce.to_be_bytes();
+    let (first, second) = bytes.split_at(8);
+    let mut halves = ([0; 8], [0; 8]);
+    halves.0.copy_from_slice(first);
+    halves.1.copy_from_slice(second);
+    halves
+}
+
+/// The doorbell of one instance: it rings its own, and listens to that of another.
+#[derive(Debug)]
+pub struct Doorbell {
+    /// Where standbys find us; no one listens there until [`Doorbell::open`].
+    own: Bell,
+    place: Option<Bound>,
+    serving: Option<(UnboundedSender<u8>, JoinHandle<()>)>,
+    listening: Option<(Bell, JoinHandle<()>)>,
+    rings: (
+        UnboundedSender<(Bell, Ring)>,
+        UnboundedReceiver<(Bell, Ring)>,
+    ),
+}
+
+impl Drop for Doorbell {
+    fn drop(&mut self) {
+        self.close();
+        self.attend(None);
+    }
+}
+
+impl Doorbell {
+    /// Takes the address, so that nobody else gets it, and does not listen yet: a standby answers
+    /// nobody. Port 0 is one of the kernel's choice.
+    ///
+    /// # Errors
+    /// What the kernel says against it.
+    pub fn bind(address: SocketAddr) -> io::Result<Doorbell> {
+        let place = bound(address)?;
+        let address = place.local_addr()?;
+        let nonce = azure_core::Uuid::new_v4().as_u128();
+        Ok(Doorbell {
+            own: Bell { address, nonce },
+            place: Some(place),
+            serving: None,
+            listening: None,
+            rings: mpsc::unbounded_channel(),
+        })
+    }
+
+    /// What stands in our record.
+    #[must_use]
+    pub fn bell(&self) -> Bell {
+        self.own
+    }
+
+    /// We have control: listens, from within the runtime.
+    ///
+    /// # Errors
+    /// What the kernel says against it: then nobody hears us, and everybody polls.
+    pub fn open(&mut self) -> io::Result<()> {
+        self.attend(None);
+        self.close();
+        let place = match self.place.take() {
+            Some(place) => place,
+            None => bound(self.own.address)?,
+        };
+        listen(&place, Backlog::MAXCONN)?;
+        place.set_nonblocking(true)?;
+        let listener = TcpListener::from_std(place)?;
+        let (told, words) = mpsc::unbounded_channel();
+        let task = tokio::spawn(serve(listener, self.own.nonce, words));
+        self.serving = Some((told, task));
+        Ok(())
+    }
+
+    /// The command is being drained.
+    pub fn draining(&self) {
+        self.ring(DRAINING);
+    }
+
+    /// The store has said that the lease is free.
+    pub fn released(&mut self) {
+        self.ring(RELEASED);
+        // It has the word, and ends with the connections when that is sent.
+        self.serving = None;
+    }
+
+    fn ring(&self, word: u8) {
+        if let Some((told, _)) = &self.serving {
+            // A task that has ended has nobody to tell.
+            let _ = told.send(word);
+        }
+    }
+
+    /// We have no control: whoever listens hears that the connection ends.
+    pub fn close(&mut self) {
+        if let Some((_, task)) = self.serving.take() {
+            task.abort();
+        }
+    }
+
+    /// Listens to this bell and to no other; again, if that failed.
+    pub fn attend(&mut self, bell: Option<Bell>) {
+        if let Some((present, task)) = &self.listening {
+            if Some(*present) == bell && !task.is_finished() {
+                return;
+            }
+            task.abort();
+        }
+        self.listening = bell.map(|bell| {
+            let heard = self.rings.0.clone();
+            (bell, tokio::spawn(listen_to(bell, heard)))
+        });
+    }
+
+    /// What is heard of the bell that is attended. Cancel-safe.
+    pub async fn next(&mut self) -> Ring {
+        loop {
+            match self.rings.1.recv().await {
+                Some((bell, ring)) if self.listening.as_ref().is_some_and(|l| l.0 == bell) => {
+                    return ring;
+                }
+                // A word of one that was attended before.
+                Some(_) => {}
+                None => std::future::pending().await,
+            }
+        }
+    }
+}
+
+/// The address by which this machine speaks to `service`: nothing is sent, the kernel only says which
+/// way it would go.
+///
+/// # Errors
+/// No way leads there.
+pub fn address_towards(service: SocketAddr) -> io::Result<IpAddr> {
+    let any: SocketAddr = match service {
+        SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
+        SocketAddr::V6(_) => ([0u16; 8], 0).into(),
+    };
+    let probe = std::net::UdpSocket::bind(any)?;
+    probe.connect(service)?;
+    Ok(probe.local_addr()?.ip())
+}
+
+fn bound(address: SocketAddr) -> io::Result<Bound> {
+    let family = match address {
+        SocketAddr::V4(_) => AddressFamily::Inet,
+        SocketAddr::V6(_) => AddressFamily::Inet6,
+    };
+    let place = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    // The port of the tenure before is ours again, though connections of it linger in the kernel.
+    setsockopt(&place, ReuseAddr, &true)?;
+    bind(place.as_raw_fd(), &SockaddrStorage::from(address))?;
+    Ok(Bound::from(place))
+}
+
+/// Serves until the release was told, or it is aborted.
+async fn serve(listener: TcpListener, nonce: u128, mut words: UnboundedReceiver<u8>) {
+    let mut ranks: Vec<Option<TcpStream>> = Vec::new();
+    let mut strangers = tokio::task::JoinSet::new();
+    let (known, mut guests) = mpsc::channel(MOST_STRANGERS);
+    let mut order = std::collections::VecDeque::new();
+    let mut beat = interval(BEAT);
+    beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        // Without anybody to hear it there is no beat, and nothing to wake up for.
+        let heard = ranks.iter().any(Option::is_some);
+        tokio::select! {
+            biased;
+            word = words.recv() => {
+                // Its sender is gone without a word of a release only when we are being dropped.
+                let Some(word) = word else { return };
+                tell(&mut ranks, word);
+                if word == RELEASED {
+                    return;
+                }
+            }
+            Some(guest) = guests.recv() => welcome(&mut ranks, guest, nonce),
+            accepted = listener.accept() => {
+                let Ok((stranger, _)) = accepted else {
+                    // No descriptor is left, say: who waits in the kernel's queue waits longer.
+                    tokio::time::sleep(BEAT).await;
+                    continue;
+                };
+                while strangers.try_join_next().is_some() {}
+                if strangers.len() >= MOST_STRANGERS {
+                    let oldest: Option<tokio::task::AbortHandle> = order.pop_front();
+                    if let Some(oldest) = oldest {
+                        oldest.abort();
+                    }
+                }
+                let known = known.clone();
+                let task = strangers.spawn(identify(stranger, nonce, known));
+                order.push_back(task);
+                order.retain(|task: &tokio::task::AbortHandle| !task.is_finished());
+            }
+            _ = beat.tick(), if heard => tell(&mut ranks, ALIVE),
+        }
+    }
+}
+
+/// Lets in who shows within a moment that it has read our record.
+async fn identify(mut stranger: TcpStream, nonce: u128, known: mpsc::Sender<TcpStream>) {
+    let mut said = [0; 8];
+    let read = timeout(SILENCE, stranger.read_exact(&mut said)).await;
+    if matches!(read, Ok(Ok(_))) && said == halves(nonce).0 {
+        // Nobody serves any more where it cannot be handed over.
+        let _ = known.send(stranger).await;
+    }
+}
+
+/// Gives a standby the first rank that is free.
+fn welcome(ranks: &mut Vec<Option<TcpStream>>, guest: TcpStream, nonce: u128) {
+    let free = ranks.iter().position(Option::is_none);
+    let rank = free.unwrap_or(ranks.len());
+    let Ok(number) = u32::try_from(rank) else {
+        return;
+    };
+    if rank >= MOST {
+        return;
+    }
+    // Without it a standby that has lost its power keeps its rank for a quarter of an hour.
+    let _ = setsockopt(&guest, TcpUserTimeout, &GONE_MS);
+    let _ = guest.set_nodelay(true);
+    let mut greeting = Vec::with_capacity(12);
+    greeting.extend_from_slice(&halves(nonce).1);
+    greeting.extend_from_slice(&number.to_be_bytes());
+    // A new connection's buffer has room for it.
+    if !matches!(guest.try_write(&greeting), Ok(12)) {
+        return;
+    }
+    if rank == ranks.len() {
+        ranks.push(Some(guest));
+    } else {
+        ranks[rank] = Some(guest);
+    }
+}
+
+/// Sends a word to each; who does not take it, or has gone, gives up its rank.
+fn tell(ranks: &mut [Option<TcpStream>], word: u8) {
+    for rank in ranks {
+        if rank
+            .as_ref()
+            .is_some_and(|guest| guest.try_write(&[word]).is_err())
+        {
+            *rank = None;
+        }
+    }
+}
+
+/// Listens to `bell`, and says what is heard, until the connection ends.
+async fn listen_to(bell: Bell, heard: UnboundedSender<(Bell, Ring)>) {
+    let last = hear(bell, &heard).await;
+    let _ = heard.send((bell, last));
+}
+
+/// The last that is to be said of it.
+async fn hear(bell: Bell, heard: &UnboundedSender<(Bell, Ring)>) -> Ring {
+    let greeted = timeout(SILENCE, greet(bell)).await;
+    let Ok(Ok((mut holder, rank))) = greeted else {
+        return Ring::Silent;
+    };
+    // Whom we tell is there as long as we are.
+    let _ = heard.send((bell, Ring::Greeted { rank }));
+    let mut second = tokio::time::Instant::now();
+    let mut count = 0;
+    loop {
+        let mut words = [0; MOST_BYTES];
+        let read = match timeout(SILENCE, holder.read(&mut words)).await {
+            Err(_) => return Ring::Silent,
+            Ok(Err(_) | Ok(0)) => return Ring::Closed,
+            Ok(Ok(read)) => read,
+        };
+        if second.elapsed() >= BEAT {
+            second = tokio::time::Instant::now();
+            count = 0;
+        }
+        count += read;
+        if count > MOST_BYTES {
+            return Ring::Silent;
+        }
+        for word in &words[..read] {
+            match *word {
+                ALIVE => {}
+                DRAINING => {
+                    let _ = heard.send((bell, Ring::Draining));
+                }
+                RELEASED => return Ring::Released,
+                _ => return Ring::Silent,
+            }
+        }
+    }
+}
+
+async fn greet(bell: Bell) -> io::Result<(TcpStream, u32)> {
+    let mut holder = TcpStream::connect(bell.address).await?;
+    let (ours, theirs) = halves(bell.nonce);
+    holder.write_all(&ours).await?;
+    let mut greeting = [0; 12];
+    holder.read_exact(&mut greeting).await?;
+    let (half, rank) = greeting.split_at(8);
+    if half != theirs {
+        return Err(io::Error::other("it is somebody else"));
+    }
+    let mut number = [0; 4];
+    number.copy_from_slice(rank);
+    Ok((holder, u32::from_be_bytes(number)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn here() -> Doorbell {
+        Doorbell::bind(([127, 0, 0, 1], 0).into()).expect("a port")
+    }
+
+    #[tokio::test]
+    async fn a_standby_is_greeted_by_its_rank_and_hears_what_the_holder_says() {
+        let (mut holder, mut first, mut second) = (here(), here(), here());
+        holder.open().expect("listens");
+        first.attend(Some(holder.bell()));
+        assert_eq!(first.next().await, Ring::Greeted { rank: 0 });
+        second.attend(Some(holder.bell()));
+        assert_eq!(second.next().await, Ring::Greeted { rank: 1 });
+        holder.draining();
+        assert_eq!(first.next().await, Ring::Draining);
+        assert_eq!(second.next().await, Ring::Draining);
+        holder.released();
+        assert_eq!(first.next().await, Ring::Released);
+        assert_eq!(second.next().await, Ring::Released);
+    }
+
+    #[tokio::test]
+    async fn who_has_not_opened_answers_nobody_and_a_tenure_after_another_can() {
+        let (mut holder, mut standby) = (here(), here());
+        standby.attend(Some(holder.bell()));
+        assert_eq!(standby.next().await, Ring::Silent);
+        for _ in 0..3 {
+            holder.open().expect("listens");
+            standby.attend(Some(holder.bell()));
+            assert_eq!(standby.next().await, Ring::Greeted { rank: 0 });
+            holder.close();
+            assert_eq!(standby.next().await, Ring::Closed);
+        }
+    }
+
+    #[tokio::test]
+    async fn an_address_in_use_is_refused() {
+        let holder = here();
+        let taken = Doorbell::bind(holder.bell().address).expect("bound, as nobody listens");
+        let (mut holder, mut taken) = (holder, taken);
+        holder.open().expect("listens");
+        assert!(taken.open().is_err());
+        assert!(Doorbell::bind(holder.bell().address).is_err());
+    }
+
+    #[tokio::test]
+    async fn a_stranger_who_reuses_the_port_is_not_heard() {
+        let (mut stranger, mut standby) = (here(), here());
+        stranger.open().expect("listens");
+        let bell = Bell {
+            nonce: 1,
+            ..stranger.bell()
+        };
+        standby.attend(Some(bell));
+        assert_eq!(standby.next().await, Ring::Silent);
+        // One that knows our half and not the other.
+        let (ours, _) = halves(stranger.bell().nonce);
+        let mut nonce = [0; 16];
+        nonce[..8].copy_from_slice(&ours);
+        let bell = Bell {
+            nonce: u128::from_be_bytes(nonce),
+            ..stranger.bell()
+        };
+        standby.attend(Some(bell));
+        assert_eq!(standby.next().await, Ring::Silent);
+    }
+
+    #[tokio::test]
+    async fn a_thousand_who_say_nothing_keep_no_standby_from_the_first_rank() {
+        let (mut holder, mut standby) = (here(), here());
+        holder.open().expect("listens");
+        let mut idle = Vec::new();
+        for _ in 0..1000 {
+            idle.push(TcpStream::connect(holder.bell().address).await.expect("in"));
+        }
+        standby.attend(Some(holder.bell()));
+        assert_eq!(standby.next().await, Ring::Greeted { rank: 0 });
+    }
+
+    /// A holder that greets as it should, and then says `words` again and again.
+    async fn liar(words: &'static [u8]) -> Bell {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let bell = Bell {
+            address: listener.local_addr().expect("an address"),
+            nonce: 9,
+        };
+        tokio::spawn(async move {
+            let (mut guest, _) = listener.accept().await.expect("a guest");
+            let mut greeting = halves(9).1.to_vec();
+            greeting.extend_from_slice(&[0; 4]);
+            guest.write_all(&greeting).await.expect("said");
+            while !words.is_empty() && guest.write_all(words).await.is_ok() {}
+            std::future::pending::<()>().await;
+        });
+        bell
+    }
+
+    #[tokio::test]
+    async fn a_holder_that_talks_without_end_is_none() {
+        for words in [&b"................................"[..], b"x", &[0; 65_536]] {
+            let mut standby = here();
+            standby.attend(Some(liar(words).await));
+            assert_eq!(standby.next().await, Ring::Greeted { rank: 0 });
+            assert_eq!(standby.next().await, Ring::Silent);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_holder_that_falls_silent_is_dead() {
+        let mut standby = here();
+        standby.attend(Some(liar(b"").await));
+        assert_eq!(standby.next().await, Ring::Greeted { rank: 0 });
+        assert_eq!(standby.next().await, Ring::Silent);
+    }
+
+    #[test]
+    fn the_way_to_a_service_says_our_own_address() {
+        let near: SocketAddr = ([127, 0, 0, 1], 10_000).into();
+        assert!(address_towards(near).expect("a way").is_loopback());
+    }
+}
