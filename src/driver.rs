@@ -1,6 +1,6 @@
 //! The one place where a lease and a process meet.
 //!
-//! the driver waits for whatever comes first (a signal, news of the tree, a reply of the store, the
+//! The driver waits for whatever comes first (a signal, news of the tree, a reply of the store, the
 //! kernel's word that a lock is free, the time), tells the pure state machine, and carries out
 //! what that says, in its order. It owns no policy: whoever looks for the reason of something
 //! finds it in [`crate::core`].
@@ -143,7 +143,7 @@ pub async fn drive(
     }
 }
 
-/// Everything one campaign has in its hands.
+/// The competition of one instance: its state machine, store and workload, and the calls under way.
 struct Driver<'a> {
     tenure: Tenure,
     store: Arc<dyn LeaseStore>,

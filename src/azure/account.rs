@@ -150,7 +150,7 @@ impl Account {
         Ok(None)
     }
 
-    /// The same account, with the present token kept in a vault (which is made only then) for a
+    /// The same account, with the present token kept in memory (which is made only then) for a
     /// process that will be forked.
     #[cfg(feature = "entra")]
     pub fn with_shared_token(
