@@ -92,7 +92,8 @@ impl Deadline {
     /// we are not, [`Duration::MAX`] where the lock lasts as long as the command.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        // The clock goes second: what was true when it was read is then judged by a later time.
+        // The clock goes second: what was true when it was read is then judged by a later time. The
+        // other way round, a process that was stopped in between would take an old hour for the present.
         match self.0.until() {
             Instant::FOREVER => Duration::MAX,
             until => until.since(Instant::now()),

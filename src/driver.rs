@@ -1,6 +1,6 @@
 //! The one place where a lease and a process meet.
 //!
-//! The driver waits for whatever comes first (a signal, news of the tree, a reply of the store, the
+//! The driver waits for whatever comes first (a signal, an event of the tree, a reply of the store, the
 //! kernel's word that a lock is free, the time), tells the pure state machine, and carries out
 //! what that says, in its order. It owns no policy: whoever looks for the reason of something
 //! finds it in [`crate::core`].
@@ -19,10 +19,16 @@ use crate::guardian::WorkloadEvent;
 use crate::lease::{LeaseStore, RecordUpdate};
 use crate::signals::{SignalEvent, Signals};
 
-/// The longest sleep between two looks at the clock. Tokio's timers stand still while the machine
-/// sleeps; the guardian's do not, and it tells of a jump of the clock. This bounds what is left
-/// where there is no guardian.
+// The longest sleep between two looks at the clock. Tokio's timers stand still while the machine
+// sleeps; the guardian's do not, and it tells of a jump of the clock. This bounds what is left
+// where there is no guardian.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
+// How long the announcement of a drain may take; nothing waits for it.
+const ANNOUNCE: Duration = Duration::from_secs(5);
+// How long a farewell to those who wait may keep us: it only makes them faster.
+const FAREWELL: Duration = Duration::from_millis(300);
+// How long an acquire that was given up may take to be undone: whoever asked for our end waits.
+const UNDO: Duration = Duration::from_secs(2);
 
 /// What runs while we have control: a command under a guardian, or a program of the library's
 /// user. Nothing here may block.
@@ -181,6 +187,9 @@ pub async fn drive(
         if *driver.tenure.state() == State::Standby {
             driver.observe(Observation::Waits(wake_at));
         }
+        // A signal goes first, because a person waits for it. Then the tree, whose end must be known
+        // before a reply of the store is judged. The clock may come last: it is looked at with each of
+        // the others (see `tell`).
         tokio::select! {
             biased;
             asked = signals.next() => driver.asked(asked),
@@ -192,16 +201,16 @@ pub async fn drive(
     }
 }
 
-/// Everything one campaign has in its hands.
+/// The competition of one instance: its state machine, store and workload, and the calls under way.
 struct Driver<'a> {
     tenure: Tenure,
     store: Arc<dyn LeaseStore>,
     workload: &'a mut dyn Workload,
     observer: &'a mut dyn Observer,
     calls: FuturesUnordered<Reply>,
-    /// A call to acquire is under way.
+    // A call to acquire is under way.
     acquiring: bool,
-    /// What it obtains is to be undone; not waited for past this moment.
+    // What it obtains is to be undone; not waited for past this moment.
     withdrawn: Option<Instant>,
 }
 
@@ -210,6 +219,7 @@ impl Driver<'_> {
     /// process, a sleeping machine) the first thing done is to look at the clock.
     fn tell(&mut self, event: Event) {
         let now = Instant::now();
+        // A reply that waited while we were stopped is so judged by a core that knows the hour.
         if event != Event::Ticked {
             let actions = self.tenure.step(now, Event::Ticked);
             self.act(now, actions);
@@ -270,7 +280,7 @@ impl Driver<'_> {
             }
             Answer::Renewed { t0, reply } => {
                 let (now, answer) = (Instant::now(), reply.clone());
-                // First: it moves the guardian's deadline.
+                // First: it moves the guardian's deadline, which no observer may hold up.
                 self.tell(Event::Renewed { t0, reply });
                 let reply = &answer;
                 self.observer
@@ -279,6 +289,7 @@ impl Driver<'_> {
             Answer::Released(reply) => self.tell(Event::Released(reply)),
             Answer::Recorded(reply) => self.tell(Event::Recorded(reply)),
             Answer::Announced(reply) => {
+                // Standbys come a little later then, and nothing else.
                 if let Err(failure) = reply {
                     tracing::debug!("the drain was not announced: {failure}");
                 }
@@ -327,6 +338,7 @@ impl Driver<'_> {
                 Action::Renew { give_up_at } => {
                     let store = Arc::clone(&self.store);
                     self.calls.push(Box::pin(async move {
+                        // Read when the request is about to be sent, which is not when it was ordered.
                         let t0 = Instant::now();
                         Answer::Renewed {
                             t0,
@@ -412,13 +424,6 @@ impl Driver<'_> {
         }
     }
 }
-
-/// How long the announcement of a drain may take; nothing waits for it.
-const ANNOUNCE: Duration = Duration::from_secs(5);
-/// How long a farewell to those who wait may keep us.
-const FAREWELL: Duration = Duration::from_millis(300);
-/// How long an acquire that was given up may take to be undone.
-const UNDO: Duration = Duration::from_secs(2);
 
 /// Sleeps until `at`, or for [`LONGEST_SLEEP`], whichever is sooner.
 async fn sleep_until(at: Instant) {

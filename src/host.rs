@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use crate::deadline::Deadline;
 
-/// The longest identity, in bytes: it travels in the metadata of a blob, which has 8 KiB for all.
+// In bytes: it travels in the metadata of a blob, which has 8 KiB for all.
 const IDENTITY_LIMIT: usize = 128;
 
 /// Where we are: what a configuration must know and does not find out for itself.
@@ -47,6 +47,8 @@ impl Host {
 /// What a command is told by who runs it, as long as that is true.
 fn outer() -> Option<String> {
     let lock = std::env::var("TRAFFICCOP_LOCK").ok()?;
+    // A standby command is told the lock as well, and does not hold it. And what a command was told may
+    // have outlived it, in the environment of a daemon that it left behind.
     let holds = std::env::var_os("TRAFFICCOP_ROLE").is_some_and(|role| role == "holder");
     let lasts = Deadline::from_env().is_ok_and(|deadline| deadline.in_control());
     (holds && lasts).then_some(lock)

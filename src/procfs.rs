@@ -8,7 +8,7 @@
 use std::fs::File;
 use std::io::{self, Read as _};
 
-/// More than most of them have.
+// More than most of them have.
 const ROOM: usize = 8192;
 
 /// The whole text of `path`.

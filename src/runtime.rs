@@ -23,7 +23,7 @@ pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> io::Result<T> {
     Ok(done)
 }
 
-/// What the runtime and its signals are made of, and what opens the first file.
+// What the runtime and its signals are made of, and what opens the first file.
 const NEEDED: usize = 8;
 
 /// Makes it. One thread, which is the caller's.
@@ -33,19 +33,21 @@ const NEEDED: usize = 8;
 pub(crate) fn runtime() -> io::Result<Runtime> {
     make_room();
     look_for_room()?;
+    // One thread: a process that forks guardians and is watched for its size has no use for more, and
+    // what could block it has a thread of its own.
     Builder::new_current_thread().enable_all().build()
 }
 
-/// Each slot of a file that was looked at stays open, and so do the connections of those who ask.
-/// Where it cannot be, what cannot be opened is told of, one by one.
 fn make_room() {
+    // Each slot of a file that was looked at stays open, and so do the connections of those who ask.
+    // Where it cannot be, what cannot be opened is told of, one by one.
     const WANTED: u64 = 4096;
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
         let _ = setrlimit(Resource::RLIMIT_NOFILE, soft.max(hard.min(WANTED)), hard);
     }
 }
 
-/// Opens as many as are needed, and closes them.
+/// Opens as many as are needed, and closes them: tokio panics where it gets none.
 fn look_for_room() -> io::Result<()> {
     let stdin = io::stdin();
     let taken: io::Result<Vec<OwnedFd>> = (0..NEEDED)

@@ -17,14 +17,14 @@ use tokio::sync::oneshot;
 use crate::core::Cordon;
 use crate::procfs;
 
-/// Signals that ask for a stop.
+// Signals that ask for a stop: of a service manager, of Ctrl-C, of a terminal that is closed.
 const STOP: [Signal; 4] = [
     Signal::SIGTERM,
     Signal::SIGINT,
     Signal::SIGHUP,
     Signal::SIGQUIT,
 ];
-/// Signals that are for the command.
+// Signals that mean nothing to us, and may mean something to the command.
 const PASS: [Signal; 5] = [
     Signal::SIGUSR1,
     Signal::SIGUSR2,
@@ -51,13 +51,14 @@ pub enum SignalEvent {
 #[derive(Debug)]
 pub struct Signals {
     streams: Vec<(SignalEvent, Stream)>,
-    /// Something else that asks for a stop, and as which signal.
+    // Something else that asks for a stop, and as which signal.
     other: Option<(oneshot::Receiver<()>, Signal)>,
-    /// Somebody of this process who has taken them over and passes on what is for us.
+    // Somebody of this process who has taken them over and passes on what is for us: of `work`, which
+    // runs many commands, a signal is for all of them.
     relay: Option<mpsc::UnboundedReceiver<SignalEvent>>,
-    /// What the platform says of this machine.
+    // What the platform says of this machine.
     cordons: Option<UnboundedReceiver<Option<Cordon>>>,
-    /// One that came too early for those who read now.
+    // One that came before the driver was there to hear it.
     kept: Option<SignalEvent>,
 }
 
@@ -68,6 +69,7 @@ impl Signals {
     /// # Errors
     /// What the kernel or the runtime says when a handler cannot be installed.
     pub fn listen() -> io::Result<Signals> {
+        // Asked before the first handler is installed, which would make the answer our own.
         let ignored = inherited_ignored();
         let mut streams = Vec::new();
         for stop in STOP {
@@ -136,6 +138,7 @@ impl Signals {
         if let Some(kept) = self.kept.take() {
             return kept;
         }
+        // In the order in which they were installed: STOP comes before PASS.
         std::future::poll_fn(|cx| {
             for (asked, stream) in &mut self.streams {
                 if let Poll::Ready(Some(())) = stream.poll_recv(cx) {

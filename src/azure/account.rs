@@ -152,7 +152,7 @@ impl Account {
         Ok(None)
     }
 
-    /// The same account, with the present token kept in a vault (which is made only then) for a
+    /// The same account, with the present token kept in memory (which is made only then) for a
     /// process that will be forked.
     #[cfg(feature = "entra")]
     pub fn with_shared_token(
@@ -181,13 +181,14 @@ impl Account {
     /// `url` as it must be requested: with the SAS, if there is one. A secret.
     pub(crate) fn authorised(&self, url: &Url) -> Url {
         let mut url = url.clone();
+        // In the URL, and not by a policy: the clients take it from there to all that they derive.
         if let Credential::Sas(sas) = &self.credential {
             url.set_query(Some(sas.secret()));
         }
         url
     }
 
-    /// Options for the official clients: our transport and signature, and no retries.
+    /// Options for the official clients: our transport and signature.
     pub(crate) fn client_options(&self) -> ClientOptions {
         let signing: Option<Arc<dyn Policy>> = match &self.credential {
             Credential::Key { name, key } => Some(Arc::new(SharedKey::new(
@@ -200,7 +201,9 @@ impl Account {
             Credential::Token(tokens) => Some(Arc::new(Bearer(Arc::clone(tokens)))),
         };
         ClientOptions {
+            // The last of all, so that what they sign is what is sent.
             per_try_policies: signing.into_iter().collect(),
+            // Theirs outlast a lease (74 to 82 s were measured), and would repeat what may have been done.
             retry: RetryOptions::none(),
             transport: Some(Transport::new(Arc::clone(&self.client) as _)),
             ..ClientOptions::default()
@@ -214,6 +217,7 @@ impl Account {
 
     /// The same account with a client and a clock of its own, for a process that was forked.
     pub(crate) fn in_another_process(&self, clock: ServiceClock) -> Account {
+        // Nothing is shared with the parent, whose last requests may still be on their way.
         let client = Arc::new(self.client.anew());
         let credential = match &self.credential {
             #[cfg(feature = "entra")]

@@ -30,8 +30,11 @@ pub(super) const EMULATOR: &str = "devstoreaccount1";
 pub(super) const EMULATOR_KEY: &str =
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
+type Result<T> = std::result::Result<T, AccountError>;
+// What people are told: the variable, the flag or the URL.
+type Source = &'static str;
 /// A value, and which source gave it first.
-type Said<T> = Option<(T, &'static str)>;
+type Said<T> = Option<(T, Source)>;
 
 pub(super) struct AccountBuilder {
     // What of the account is asked for.
@@ -46,12 +49,7 @@ pub(super) struct AccountBuilder {
     protocol: Option<String>,
 }
 
-fn agree<T: PartialEq>(
-    slot: &mut Said<T>,
-    value: T,
-    source: &'static str,
-    about: &str,
-) -> Result<(), AccountError> {
+fn agree<T: PartialEq>(slot: &mut Said<T>, value: T, source: Source, about: &str) -> Result<()> {
     match slot {
         Some((known, first)) if *known != value => Err(contradiction(*first, source, about)),
         Some(_) => Ok(()),
@@ -76,7 +74,7 @@ impl AccountBuilder {
         }
     }
 
-    pub(super) fn name(&mut self, name: &str, source: &'static str) -> Result<(), AccountError> {
+    pub(super) fn name(&mut self, name: &str, source: Source) -> Result<()> {
         let fits = (3..=24).contains(&name.len())
             && name
                 .bytes()
@@ -95,7 +93,8 @@ impl AccountBuilder {
         )
     }
 
-    pub(super) fn key(&mut self, key: &str, source: &'static str) -> Result<(), AccountError> {
+    pub(super) fn key(&mut self, key: &str, source: Source) -> Result<()> {
+        // Said here, in words; the signature would only say with the first request that it failed.
         if azure_core::base64::decode(key).map_or(true, |bytes| bytes.is_empty()) {
             return Err(malformed(
                 format!("the account key in {source}"),
@@ -105,7 +104,8 @@ impl AccountBuilder {
         agree(&mut self.key, key.to_owned(), source, "different keys")
     }
 
-    pub(super) fn sas(&mut self, sas: &str, source: &'static str) -> Result<(), AccountError> {
+    pub(super) fn sas(&mut self, sas: &str, source: Source) -> Result<()> {
+        // The portal shows it with the question mark, the CLI without.
         let sas = sas.strip_prefix('?').unwrap_or(sas);
         if !is_sas(sas) {
             return Err(malformed(
@@ -116,11 +116,8 @@ impl AccountBuilder {
         agree(&mut self.sas, sas.to_owned(), source, "different SAS")
     }
 
-    pub(super) fn suffix(
-        &mut self,
-        suffix: &str,
-        source: &'static str,
-    ) -> Result<(), AccountError> {
+    pub(super) fn suffix(&mut self, suffix: &str, source: Source) -> Result<()> {
+        // It becomes part of the address to which the key's signatures are sent.
         let label = |label: &str| {
             !label.is_empty()
                 && label
@@ -138,11 +135,11 @@ impl AccountBuilder {
     }
 
     /// The service is there.
-    pub(super) fn at(&mut self, endpoint: Url, source: &'static str) -> Result<(), AccountError> {
+    pub(super) fn at(&mut self, endpoint: Url, source: Source) -> Result<()> {
         agree(&mut self.endpoint, endpoint, source, self.service.differs)
     }
 
-    pub(super) fn endpoint(text: &str, what: &str) -> Result<Url, AccountError> {
+    pub(super) fn endpoint(text: &str, what: &str) -> Result<Url> {
         let url = Url::parse(text.trim_end_matches('/'))
             .map_err(|error| malformed(what, format!("is not a URL: {error}")))?;
         if url.query().is_some() || !url.username().is_empty() || url.password().is_some() {
@@ -155,7 +152,7 @@ impl AccountBuilder {
         Ok(url)
     }
 
-    pub(super) fn connection_string(&mut self, text: &str) -> Result<(), AccountError> {
+    pub(super) fn connection_string(&mut self, text: &str) -> Result<()> {
         let part = self.service.part;
         for (name, value) in connection_string(text, STRING)? {
             match name.as_str() {
@@ -187,7 +184,7 @@ impl AccountBuilder {
         Ok(())
     }
 
-    pub(super) fn emulator(&mut self, url_given: bool) -> Result<(), AccountError> {
+    pub(super) fn emulator(&mut self, url_given: bool) -> Result<()> {
         self.name(EMULATOR, THE_FLAG)?;
         self.key(EMULATOR_KEY, THE_FLAG)?;
         match &self.endpoint {
@@ -205,7 +202,7 @@ impl AccountBuilder {
         }
     }
 
-    pub(super) fn url(&mut self, url: SplitUrl) -> Result<(), AccountError> {
+    pub(super) fn url(&mut self, url: SplitUrl) -> Result<()> {
         let same_account = match (&self.name, &url.account) {
             (Some((known, _)), Some(name)) => known == name,
             _ => true,
@@ -224,13 +221,9 @@ impl AccountBuilder {
         self.at(url.endpoint, THE_URL)
     }
 
-    pub(super) fn finish(
-        self,
-        options: &AuthOptions,
-        env: &Env<'_>,
-    ) -> Result<Account, AccountError> {
+    pub(super) fn finish(self, options: &AuthOptions, env: &Env<'_>) -> Result<Account> {
         let whole = format!("copy the whole connection string into {STRING}");
-        let by_name = || -> Result<Option<Url>, AccountError> {
+        let by_name = || -> Result<Option<Url>> {
             let Some((name, _)) = &self.name else {
                 return Ok(None);
             };
@@ -261,6 +254,7 @@ impl AccountBuilder {
                 )
             })?,
         };
+        // Once more: it may have been put together from parts, with a protocol of its own.
         safe(&endpoint)?;
         let name = match (&self.name, split_url(&endpoint)?.account) {
             (Some((name, _)), _) => Some(name.clone()),
@@ -286,7 +280,8 @@ impl AccountBuilder {
                     },
                     what: format!("the account key in {source}"),
                     typed: source == THE_FLAG,
-                    // It is no secret, and means nothing elsewhere.
+                    // It is no secret, and means nothing elsewhere: an identity that the machine has
+                    // as well makes nobody doubt.
                     is_meant: known_key,
                 }),
             },

@@ -45,13 +45,14 @@ pub(super) static QUEUE: Service = Service {
 
 /// A URL of a service, taken apart.
 pub(crate) struct SplitUrl {
-    /// The account's address, without a query.
+    // The account's address, without a query.
     pub(crate) endpoint: Url,
-    /// The account's name, where the URL tells it.
+    // The account's name, where the URL tells it.
     pub(crate) account: Option<String>,
-    /// The path below the account, still encoded, without a leading slash.
+    // The path below the account, still encoded, without a leading slash: a blob's name may have
+    // slashes that are encoded, and others.
     pub(crate) path: String,
-    /// The query, if it is a SAS.
+    // The query, if it is a SAS.
     pub(crate) sas: Option<String>,
 }
 
@@ -63,6 +64,7 @@ pub(crate) fn split_url(url: &Url) -> Result<SplitUrl, AccountError> {
     let mut endpoint = url.clone();
     endpoint.set_query(None);
     endpoint.set_fragment(None);
+    // Of a domain of one's own the host does not tell the account; a variable may.
     let label = match url.host() {
         Some(Host::Domain(host)) => host
             .split_once('.')
@@ -70,6 +72,7 @@ pub(crate) fn split_url(url: &Url) -> Result<SplitUrl, AccountError> {
             .map(|(label, _)| label.to_owned()),
         _ => None,
     };
+    // An emulator has no host name for each account: the first part of the path is for that.
     let in_path = matches!(url.host(), Some(Host::Ipv4(_) | Host::Ipv6(_)))
         || url.host_str() == Some("localhost");
     let (account, path) = if in_path {
@@ -102,7 +105,8 @@ pub(super) fn is_loopback(url: &Url) -> bool {
     }
 }
 
-/// Only https, and plain http to this machine.
+/// Only https, and plain http to this machine: on the way to another one everybody could read a SAS,
+/// or take the lock with the lease id that he saw.
 pub(super) fn safe(url: &Url) -> Result<(), AccountError> {
     match (url.scheme(), url.host_str()) {
         (_, None) => Err(malformed("the URL", "names no host")),

@@ -66,38 +66,29 @@ enum Source {
 }
 
 impl Source {
-    fn name(&self) -> &'static str {
+    /// As what it is told of, as what it is logged, and what to do where it says no.
+    fn words(&self) -> (&'static str, &'static str, &'static str) {
         match self {
-            Source::Workload { .. } => "workload identity",
-            Source::Secret { .. } => "client secret",
-            Source::Managed { .. } => "managed identity",
-            Source::Cli => "Azure CLI",
-        }
-    }
-
-    fn kind(&self) -> &'static str {
-        match self {
-            Source::Workload { .. } => "Entra ID (workload identity)",
-            Source::Secret { .. } => "Entra ID (client secret)",
-            Source::Managed { client: None } => "Entra ID (managed identity)",
-            Source::Managed { client: Some(_) } => "Entra ID (user-assigned managed identity)",
-            Source::Cli => "Entra ID (Azure CLI)",
-        }
-    }
-
-    fn advice(&self) -> &'static str {
-        match self {
-            Source::Workload { .. } => {
+            Source::Workload { .. } => (
+                "workload identity",
+                "Entra ID (workload identity)",
                 "check AZURE_CLIENT_ID, AZURE_TENANT_ID, AZURE_FEDERATED_TOKEN_FILE and the \
-                 identity's federated credential"
-            }
-            Source::Secret { .. } => {
-                "check AZURE_CLIENT_ID, AZURE_TENANT_ID and AZURE_CLIENT_SECRET"
-            }
-            Source::Managed { .. } => {
-                "assign an identity to this machine; a user-assigned one is named in AZURE_CLIENT_ID"
-            }
-            Source::Cli => "run 'az login'",
+                 identity's federated credential",
+            ),
+            Source::Secret { .. } => (
+                "client secret",
+                "Entra ID (client secret)",
+                "check AZURE_CLIENT_ID, AZURE_TENANT_ID and AZURE_CLIENT_SECRET",
+            ),
+            Source::Managed { client } => (
+                "managed identity",
+                match client {
+                    None => "Entra ID (managed identity)",
+                    Some(_) => "Entra ID (user-assigned managed identity)",
+                },
+                "assign an identity to this machine; a user-assigned one is named in AZURE_CLIENT_ID",
+            ),
+            Source::Cli => ("Azure CLI", "Entra ID (Azure CLI)", "run 'az login'"),
         }
     }
 }
@@ -230,7 +221,7 @@ impl Issuer for Entra {
     fn kind(&self) -> &'static str {
         let picked = self.picked.get().map(|at| &self.sources[*at]);
         match (picked, &self.sources[..]) {
-            (Some(source), _) | (None, [source]) => source.kind(),
+            (Some(source), _) | (None, [source]) => source.words().1,
             _ => "Entra ID (managed identity, else Azure CLI)",
         }
     }
@@ -248,7 +239,7 @@ impl Issuer for Entra {
             match self.ask(source).await {
                 Ok(issued) => {
                     if self.picked.set(at).is_ok() && self.sources.len() > 1 {
-                        tracing::info!("credential: {}", source.kind());
+                        tracing::info!("credential: {}", source.words().1);
                     }
                     return Ok(issued);
                 }
@@ -263,9 +254,10 @@ impl Issuer for Entra {
                 || !alone && matches!(source, Source::Managed { .. }) && is_absent(trouble)
         });
         let told = troubles.iter().map(|(source, trouble)| {
-            let advice = if refused { source.advice() } else { "" };
-            let joint = if refused { ": " } else { "" };
-            format!("{}: {}{joint}{advice}", source.name(), trouble.why)
+            let (name, _, advice) = source.words();
+            // In doubt there is nothing to be done but to wait.
+            let (joint, advice) = if refused { (": ", advice) } else { ("", "") };
+            format!("{name}: {}{joint}{advice}", trouble.why)
         });
         let told = told.collect::<Vec<_>>().join("; ");
         let more = if alone || !refused {

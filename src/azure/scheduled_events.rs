@@ -13,6 +13,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use azure_core::time::OffsetDateTime;
+use reqwest::Method;
 use time::format_description::well_known::Rfc2822;
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
@@ -78,8 +79,8 @@ impl Watch {
         let (aside, is_aside) = watch::channel(false);
         let (looked, first) = watch::channel(false);
         let follower = Follower {
-            client: MetadataClient::new(config.endpoint.clone()),
             config,
+            http: OnceLock::new(),
             say,
             aside: is_aside,
             looked,
@@ -115,8 +116,8 @@ impl Watch {
 }
 
 struct Follower {
-    client: MetadataClient,
     config: Config,
+    http: OnceLock<Result<reqwest::Client, String>>,
     say: mpsc::UnboundedSender<Option<Cordon>>,
     aside: watch::Receiver<bool>,
     looked: watch::Sender<bool>,
@@ -184,7 +185,7 @@ impl Follower {
 
     /// One look, and what follows from it.
     async fn look(&mut self) -> Result<(), String> {
-        let (text, date) = self.client.events().await?;
+        let (text, date) = self.ask(Method::GET, EVENTS, None).await?;
         let document = Document::parse(&text)?;
         // Nearly always. Nobody is asked for a name that nothing depends on.
         if document.is_empty() {
@@ -201,12 +202,9 @@ impl Follower {
         if let Some(name) = self.config.vm_name.as_ref().or(self.name.as_ref()) {
             return name.clone();
         }
-        match self.client.name().await {
-            Ok(name) => {
-                self.name = Some(name.clone());
-                name
-            }
-            // Of most machines it is the same; people are told to name it where it is not.
+        match self.vm_name().await {
+            Ok(name) => self.name.insert(name).clone(),
+            // Of most machines it is the same; for the others there is a flag.
             Err(why) => {
                 tracing::debug!("the metadata service does not tell this machine's name: {why}");
                 self.config.host.clone()
@@ -215,18 +213,13 @@ impl Follower {
     }
 
     fn hears(&mut self, announced: Option<Announced>) {
+        let said = self.said.as_ref().map(|announced| &announced.cordon);
+        let cordon = announced.as_ref().map(|announced| &announced.cordon);
         // By the words alone: the moment is computed anew from each answer's date, and differs by
         // milliseconds.
-        let words = |announced: &Option<Announced>| {
-            announced
-                .as_ref()
-                .map(|announced| announced.cordon.why.clone())
-        };
-        if words(&self.said) != words(&announced) {
+        if said.map(|cordon| &cordon.why) != cordon.map(|cordon| &cordon.why) {
             // Nobody listens at the very end.
-            let _ = self
-                .say
-                .send(announced.as_ref().map(|announced| announced.cordon.clone()));
+            let _ = self.say.send(cordon.cloned());
         }
         if announced.is_none() {
             self.approved.clear();
@@ -243,11 +236,63 @@ impl Follower {
         let waiting = self.said.iter().flat_map(|announced| &announced.waiting);
         let waiting = waiting.filter(|id| !self.approved.contains(id)).cloned();
         for id in waiting.collect::<Vec<_>>() {
-            self.client.approve(&id).await?;
+            let body = serde_json::json!({ "StartRequests": [{ "EventId": id }] });
+            self.ask(Method::POST, EVENTS, Some(body.to_string()))
+                .await?;
             tracing::info!("approved what Azure announced for this machine (event {id})");
             self.approved.push(id);
         }
         Ok(())
+    }
+
+    async fn vm_name(&self) -> Result<String, String> {
+        let (name, _) = self.ask(Method::GET, NAME, None).await?;
+        let name = String::from_utf8(name).map_err(|_| "it is no text".to_owned())?;
+        let name = name.trim();
+        if name.is_empty() || name.len() > NAME_LIMIT || name.chars().any(char::is_control) {
+            return Err("it is no name".to_owned());
+        }
+        Ok(name.to_owned())
+    }
+
+    async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<String>,
+    ) -> Result<(Vec<u8>, OffsetDateTime), String> {
+        let http = self.http.get_or_init(transport::plain);
+        let http = http.as_ref().map_err(Clone::clone)?;
+        let url = self
+            .config
+            .endpoint
+            .0
+            .join(path)
+            .map_err(|why| why.to_string())?;
+        // The service demands it: whoever can have a server fetch a URL cannot have it send a header.
+        let mut request = http.request(method, url).header("Metadata", "true");
+        if let Some(body) = body {
+            request = request
+                .header("content-type", "application/json")
+                .body(body);
+        }
+        let asked = async {
+            let mut answer = request.send().await.map_err(said)?;
+            let status = answer.status();
+            if !status.is_success() {
+                return Err(format!("the metadata service answers {}", status.as_u16()));
+            }
+            let date = answer.headers().get("date");
+            let date = date.and_then(|date| date.to_str().ok());
+            let date = date.and_then(|date| OffsetDateTime::parse(date, &Rfc2822).ok());
+            let bytes = transport::body_within(&mut answer, ANSWER_LIMIT)
+                .await
+                .map_err(said)?;
+            let bytes = bytes.ok_or("the metadata service's answer is too long")?;
+            Ok((bytes, date.unwrap_or_else(OffsetDateTime::now_utc)))
+        };
+        let in_time = timeout(LIMIT, asked).await;
+        in_time.unwrap_or_else(|_| Err("the metadata service does not answer".to_owned()))
     }
 }
 
@@ -279,78 +324,6 @@ impl Endpoint {
             return Err(EndpointError);
         }
         Ok(Endpoint(url))
-    }
-}
-
-/// Speaks to the metadata service: plain http to a link-local address, with a limit of time and of
-/// size on everything, never through a proxy.
-struct MetadataClient {
-    endpoint: Endpoint,
-    http: OnceLock<Result<reqwest::Client, String>>,
-}
-
-impl MetadataClient {
-    fn new(endpoint: Endpoint) -> MetadataClient {
-        MetadataClient {
-            endpoint,
-            http: OnceLock::new(),
-        }
-    }
-
-    /// The document of scheduled events, and what the service's clock says.
-    async fn events(&self) -> Result<(Vec<u8>, OffsetDateTime), String> {
-        self.ask(reqwest::Method::GET, EVENTS, None).await
-    }
-
-    async fn name(&self) -> Result<String, String> {
-        let (name, _) = self.ask(reqwest::Method::GET, NAME, None).await?;
-        let name = String::from_utf8(name).map_err(|_| "it is no text".to_owned())?;
-        let name = name.trim();
-        if name.is_empty() || name.len() > NAME_LIMIT || name.chars().any(char::is_control) {
-            return Err("it is no name".to_owned());
-        }
-        Ok(name.to_owned())
-    }
-
-    async fn approve(&self, id: &str) -> Result<(), String> {
-        let body = serde_json::json!({ "StartRequests": [{ "EventId": id }] });
-        let done = self.ask(reqwest::Method::POST, EVENTS, Some(body.to_string()));
-        done.await.map(drop)
-    }
-
-    async fn ask(
-        &self,
-        method: reqwest::Method,
-        path: &str,
-        body: Option<String>,
-    ) -> Result<(Vec<u8>, OffsetDateTime), String> {
-        let http = self.http.get_or_init(transport::plain);
-        let http = http.as_ref().map_err(Clone::clone)?;
-        let url = self.endpoint.0.join(path).map_err(|why| why.to_string())?;
-        // The service demands it: whoever can have a server fetch a URL cannot have it send a header.
-        let mut request = http.request(method, url).header("Metadata", "true");
-        if let Some(body) = body {
-            request = request
-                .header("content-type", "application/json")
-                .body(body);
-        }
-        let asked = async {
-            let mut answer = request.send().await.map_err(said)?;
-            let status = answer.status();
-            if !status.is_success() {
-                return Err(format!("the metadata service answers {}", status.as_u16()));
-            }
-            let date = answer.headers().get("date");
-            let date = date.and_then(|date| date.to_str().ok());
-            let date = date.and_then(|date| OffsetDateTime::parse(date, &Rfc2822).ok());
-            let bytes = transport::body_within(&mut answer, ANSWER_LIMIT)
-                .await
-                .map_err(said)?;
-            let bytes = bytes.ok_or("the metadata service's answer is too long")?;
-            Ok((bytes, date.unwrap_or_else(OffsetDateTime::now_utc)))
-        };
-        let in_time = timeout(LIMIT, asked).await;
-        in_time.unwrap_or_else(|_| Err("the metadata service does not answer".to_owned()))
     }
 }
 

@@ -75,8 +75,8 @@ impl Client {
         self
     }
 
-    /// A client like this one for a process that was forked: two processes that write to one
-    /// socket would each read the answers of the other.
+    /// A client like this one without its connections, for a process that was forked: of two that
+    /// send through one socket each would read the other's answers.
     pub(super) fn anew(&self) -> Client {
         Client::new(self.https, self.idle).trusting(self.trust.clone())
     }

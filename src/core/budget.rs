@@ -3,8 +3,8 @@
 //! ```text
 //! t0 ──────── renew ──────── term_at ──────── kill_at ─ margin ─ expiry = t0 + lease
 //! ```
-//! Called by the tenure, and by the plan to refuse settings that cannot keep the promise. Knows no
-//! store: the limits of one kind of lease (15 to 60 s on a blob) are checked by the plan.
+//! Called by the tenure, and by `config` to refuse settings that cannot keep the promise. Knows no
+//! store: the limits of one kind of lease (15 to 60 s on a blob) are checked by `config`.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,18 +12,24 @@ use std::time::Duration;
 use crate::clock::Instant;
 
 /// The longest time one attempt to acquire, renew or release may take.
+// A store that takes longer is no use to a lease of 15 s, and a dead connection is found no sooner
+// than by giving up on it: what is left must be enough for another one.
 pub const ATTEMPT: Duration = Duration::from_secs(5);
 
 /// From the start of one attempt to the start of the next after a failure (with ±20 %).
+// From start to start: an attempt that hung for its whole 5 s is followed at once.
 pub const RETRY: Duration = Duration::from_secs(2);
 
 /// After so long a request that was never answered is no longer on its way.
+// An acquire whose answer was lost may have been granted that much later than it was sent, and lasts
+// a whole lease from there.
 pub const LATE: Duration = Duration::from_secs(5);
 
-/// Two clocks, each off by 1 % in opposite directions, part by a fiftieth of the lease.
+// Two clocks, each off by 1 % in opposite directions, part by a fiftieth of the lease. Crystals are a
+// hundred times better; the clocks of virtual machines sometimes are not.
 const DRIFT: u32 = 50;
 
-/// What a SIGKILL to a whole tree takes on a busy machine, on top of the drift.
+// What a SIGKILL to a whole tree takes on a busy machine, on top of the drift.
 const KILLING: Duration = Duration::from_millis(200);
 
 /// How the time of a lease is divided (design section 3).
@@ -86,6 +92,7 @@ impl Budget {
     pub fn for_lease(lease: Duration) -> Budget {
         Budget {
             lease,
+            // So early that a store may be away for almost half of the lease without any harm.
             renew_every: lease / 3,
             grace_on_loss: whole_seconds(lease / 6).min(Duration::from_secs(10)),
             margin: whole_seconds(lease / 30),
@@ -101,6 +108,8 @@ impl Budget {
     /// and no longer than from one renewal to the next.
     #[must_use]
     pub fn for_lock(lock: Duration, share: u32) -> Budget {
+        // The rules of `validate`, turned round: a lock's time is the queue's to say and nobody can
+        // be asked for another, so each lock must come out sound.
         let least = lock / DRIFT + KILLING;
         let margin = least.max((lock / 30).min(Duration::from_secs(2)));
         let grace_on_loss = (lock / 6).min(Duration::from_secs(10));
@@ -145,6 +154,7 @@ impl Budget {
     /// have parted: what lives on after it may overlap.
     #[must_use]
     pub fn others_from(&self, t0: Instant) -> Instant {
+        // Earlier than the expiry by our clock: theirs may be the one that runs fast.
         t0 + (self.lease - self.lease / DRIFT)
     }
 
@@ -188,6 +198,7 @@ impl Budget {
                 renew_every: self.renew_every,
             });
         }
+        // With one attempt alone, one lost packet would stop the command.
         if self.renew_every.saturating_add(2 * retry) > self.term_after() {
             return Err(BudgetError::NoSecondAttempt { budget: *self });
         }
@@ -195,6 +206,7 @@ impl Budget {
     }
 
     fn term_after(&self) -> Duration {
+        // A grace longer than the lease comes out as zero, which `validate` refuses.
         self.lease
             .saturating_sub(self.margin)
             .saturating_sub(self.grace_on_loss)

@@ -48,7 +48,7 @@ pub struct HolderInfo {
     pub bell: Option<Bell>,
 }
 
-/// HeldLease, as a store granted it.
+/// The lease, as a store granted it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// The moment just before the request was sent that obtained (or last renewed) the lease. The
@@ -296,7 +296,7 @@ pub enum Notice {
         /// When it is given back.
         until: Instant,
     },
-    /// HeldLease was handed over; we do not compete before then.
+    /// Control was handed over; we do not compete before then.
     CoolingDown {
         /// When we compete again.
         until: Instant,
@@ -330,7 +330,7 @@ pub enum Notice {
     NotDone,
     /// The command ended, and left processes behind that are being drained.
     LeftBehind,
-    /// HeldLease was lost, and the command may have run beside another holder's.
+    /// Control was lost, and the command may have run beside another holder's.
     Overlapped,
     /// The lease was given back.
     Released,
@@ -387,12 +387,12 @@ pub enum Cause {
         /// What the store said.
         why: String,
     },
-    /// HeldLease is handed over, and we compete for it again: the tenure has been long enough. No
-    /// ending: a context goes on after it.
+    /// Control is handed over, and we compete for it again: the tenure has been long enough. No
+    /// ending: the competition goes on after it.
     HandOver,
     /// The same because the command does not work here.
     GivenUp(HandOverReason),
-    /// This machine is cordoned. After a tenure it is no ending: a context goes on when that is
+    /// This machine is cordoned. After a tenure it is no ending: the competition goes on when that is
     /// over. While waiting it is one, where the time to wait is over first.
     Cordoned {
         /// Why it is cordoned.
@@ -407,7 +407,7 @@ pub enum Cause {
     },
     /// The task was over already: another has run it.
     AlreadyDone(TaskResult),
-    /// HeldLease was not obtained in the time given (`-n`, `-w`).
+    /// Control was not obtained in the time given (`-n`, `-w`).
     NotObtained(HolderInfo),
     /// The store was out of reach, or refused us, before anything could start.
     Store {
@@ -418,7 +418,7 @@ pub enum Cause {
     },
 }
 
-/// How a context ended: what the exit status is made of.
+/// How the competition of one instance ended, after all its rounds: what the exit status is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Ending {
@@ -433,7 +433,7 @@ pub struct Ending {
 }
 
 impl Ending {
-    /// The end of a context that never began, because the store said so.
+    /// The end of a competition that never began, because the store said so.
     #[must_use]
     pub fn of_store(why: String, denied: bool) -> Ending {
         Ending {

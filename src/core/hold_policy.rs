@@ -1,7 +1,7 @@
 //! What an instance does with control it could keep: start a command that ended again, hand
 //! control round, keep it a while after a short command.
 //!
-//! Called by the tenure, and by the plan for [`Restart::limit_is_within_reach`]. Pure, and knows
+//! Called by the tenure, and by `config` for [`Restart::limit_is_within_reach`]. Pure, and knows
 //! no lease: whether a lease allows a start is decided where the lease is.
 
 use std::time::Duration;
@@ -9,13 +9,15 @@ use std::time::Duration;
 use super::Exit;
 use crate::clock::Instant;
 
-/// From the end of a command to its first restart; it doubles with every further one.
+// From the end of a command to its first restart; it doubles with every further one. Not at once:
+// what ended because a port was still taken, or a peer was starting, would spend its limit in vain.
 const BACK_OFF: Duration = Duration::from_secs(1);
 
-/// However often it ended: the back-off grows no longer than this.
+// Seldom enough that a command which cannot start does not fill the log, often enough that one which
+// can again is not waited for.
 const BACK_OFF_CAP: Duration = Duration::from_secs(30);
 
-/// A command that ran this long was well: the back-off begins anew.
+// A command that ran this long was well: what it died of now is not what it died of before.
 const WELL_AFTER: Duration = Duration::from_secs(60);
 
 /// What to do with control apart from running a command once. The default is nothing of it.
@@ -66,6 +68,8 @@ impl Restart {
     /// What a command that fails at once spends in back-off before the limit is hit.
     #[must_use]
     pub fn time_to_limit(&self) -> Duration {
+        // The first eight are summed; by then the back-off has reached its cap, and a limit of four
+        // thousand million needs no loop.
         let growing = (0..self.limit.min(8)).map(back_off).sum::<Duration>();
         growing.saturating_add(BACK_OFF_CAP.saturating_mul(self.limit.saturating_sub(8)))
     }
@@ -80,9 +84,9 @@ impl Restart {
 /// The restarts of one tenure.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct History {
-    /// Ends in a row after less than [`WELL_AFTER`].
+    // Ends in a row after less than [`WELL_AFTER`].
     in_a_row: u32,
-    /// When restarts were granted, as far as they are within the window.
+    // When restarts were granted, as far as they are within the window.
     recent: Vec<Instant>,
 }
 
@@ -92,6 +96,7 @@ impl History {
     pub fn next(&mut self, rule: &Restart, ran: Duration, now: Instant) -> Option<(Duration, u32)> {
         self.recent.retain(|at| now.since(*at) < rule.window);
         let done = u32::try_from(self.recent.len()).unwrap_or(u32::MAX);
+        // Not counted: whoever is refused one does not use it up.
         if done >= rule.limit {
             return None;
         }

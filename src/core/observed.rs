@@ -31,7 +31,7 @@ pub const SHORTEST_LEASE: Duration = Duration::from_secs(10);
 /// maker may have any lease, and a record that says more was not written by us.
 pub const LONGEST_LEASE: Duration = Duration::from_secs(60);
 
-/// By how much a clock may run fast, as a part of the lease: see [`super::budget`].
+// By how much a clock may run fast, as a part of the lease: see `budget`.
 const DRIFT: u32 = 50;
 
 /// What the record of a version says that others' decisions depend on.
@@ -72,7 +72,8 @@ pub enum Exists {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Seen {
     version: Version,
-    /// Our clock, after it was seen.
+    // Our clock, after it was seen: so it comes after the t0 of whoever made it, whatever clock that
+    // one goes by.
     stamp: Instant,
     claim: Option<Claim>,
 }
@@ -81,7 +82,7 @@ struct Seen {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Own {
     version: Version,
-    /// Just before the request was sent that made the last version of which the answer came.
+    // Just before the request was sent that made the last version of which the answer came.
     t0: Instant,
 }
 
@@ -131,11 +132,15 @@ impl Observed {
 
     /// This version was seen, with this record if it could be read; `now` was read after that.
     pub fn saw(&mut self, version: Version, claim: Option<Claim>, now: Instant) {
-        // Of what nobody wrote nothing is believed.
+        // Of what nobody wrote nothing is believed: a lease of no time would let everybody in, one of a
+        // year nobody, and `released` from the same hand is worth no more.
         let claim = claim.filter(|claim| (SHORTEST_LEASE..=LONGEST_LEASE).contains(&claim.lease));
         match &mut self.seen {
             _ if version == 0 => {}
+            // A stale view, of a cache or another server of the same share.
             Some(seen) if version < seen.version => {}
+            // Its stamp stays: its holder has not said anything since. Its record may come late, but
+            // does not change: it is written once.
             Some(seen) if version == seen.version => seen.claim = seen.claim.or(claim),
             seen => {
                 *seen = Some(Seen {
@@ -150,6 +155,8 @@ impl Observed {
     /// As which this instance was seen before, on this boot of this machine: by a process of ours
     /// that has ended. It counts only while that version is still the greatest.
     pub fn remember(&mut self, version: Version, stamp: Instant) {
+        // Without this, ten machines that look once a minute (`-n`) would never take over from a dead
+        // holder: none of their processes lives for a whole lease.
         if let Some(seen) = &mut self.seen
             && seen.version == version
         {
@@ -175,6 +182,7 @@ impl Observed {
         let Some(seen) = self.seen else {
             return Next::Make(1);
         };
+        // By the maker's own lease, which may be longer than ours.
         let span = match seen.claim {
             Some(claim) if claim.released => return after(seen.version),
             Some(claim) => claim.lease,
@@ -195,6 +203,7 @@ impl Observed {
     /// The version after our last, which we were to make, exists, with this record if it could be
     /// read. `now` was read after that.
     pub fn exists(&mut self, version: Version, claim: Option<Claim>, now: Instant) -> Exists {
+        // Of a contender: somebody was faster.
         let Some(own) = self.own else {
             self.saw(version, claim, now);
             return Exists::Lost;
@@ -207,6 +216,8 @@ impl Observed {
             None => return Exists::Unknown,
         };
         if ours {
+            // With the t0 of before: the attempt whose answer was lost may have made it long ago, and
+            // others count from when they saw it. Counting from now overlaps (found by search).
             self.own = Some(Own { version, ..own });
             return Exists::Ours;
         }
@@ -235,6 +246,8 @@ impl Observed {
     }
 
     fn end(&mut self, claim: Claim, nonce: u128, now: Instant) {
+        // Another nonce, so that a record of the tenure that has ended, read late, is not taken for
+        // our own in the next.
         if let Some(own) = self.own.take() {
             self.saw(own.version, Some(claim), now);
         }

@@ -2,7 +2,7 @@
 //!
 //! Called by the tenure, which decides by [`Once`] what is recorded, and by the stores, which keep
 //! the records. Pure, and knows no key and no clock: which task it is, and in which slot of time,
-//! is between the plan and the store.
+//! is between `config` and the store.
 
 use std::time::Duration;
 
@@ -38,6 +38,7 @@ impl Once {
                 .attempts
                 .is_some_and(|most| failed.saturating_add(1) >= most),
         };
+        // A success counts whenever it comes: also where others used up the attempts meanwhile.
         Outcome {
             exit,
             over: last || exit == Exit::Code(0),

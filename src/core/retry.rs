@@ -8,7 +8,8 @@ use std::time::Duration;
 use super::budget::RETRY;
 use crate::clock::Instant;
 
-/// However long a service asks us to wait: it is not waited longer than this (and a spread).
+// However long a service asks us to wait, it is not waited longer than this (and a spread): nobody
+// would know that it has answered again, and a proxy's `Retry-After` may be an hour.
 const RETRY_AFTER_CAP: Duration = Duration::from_secs(30);
 
 /// A small source of chance (splitmix64). Good enough to spread polls, and for nothing else.
@@ -22,6 +23,8 @@ impl Jitter {
         Jitter(seed)
     }
 
+    // splitmix64, and not a generator of the process: a run of the core that is to be repeated must
+    // have nothing but its seed to depend on.
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
@@ -37,10 +40,11 @@ impl Jitter {
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
-    /// Somewhere within `base` ±20 %: the rest of a span that began at a moment of its own. Where
-    /// many wait from one moment on, this spreads them as if they had waited for ever, at once; a
-    /// `spread` would have them come together again and again, less so each time.
+    /// Somewhere within `base` ±20 %: the rest of a span that began at a moment of its own.
     pub fn rest_of(&mut self, base: Duration) -> Duration {
+        // Where many wait from one moment on (a thousand that cron started), this spreads them at once
+        // as if they had waited for ever; a `spread` would have them come together again and again,
+        // less so each time. Never zero: that would be a look without a pause.
         let per_mille = 1 + u128::from(self.next() % 1000);
         let nanos = self.spread(base).as_nanos() * per_mille / 1000;
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
@@ -73,6 +77,7 @@ impl Jitter {
         let Some(wish) = asked.map(|span| span.min(RETRY_AFTER_CAP)) else {
             return ours;
         };
+        // It asked the others, too, and for the same time.
         let wish = wish + self.rest_of(wish / 6);
         ours.max((now + wish).min(latest))
     }

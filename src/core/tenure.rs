@@ -84,8 +84,8 @@ pub struct Rules {
     pub if_lost: IfLost,
     /// Restarts, and handing control round.
     pub hold_policy: HoldPolicy,
-    /// The command is a task that is to be done once, by whichever candidate: not combined with
-    /// habits.
+    /// The command is a task that is to be done once, by whichever candidate: not combined with a
+    /// hold policy.
     pub once: Option<Once>,
     /// Seeds the spread of polls and retries.
     pub seed: u64,
@@ -116,7 +116,7 @@ pub enum State {
     Done,
 }
 
-/// The state machine: see the module's text.
+/// The state machine of one instance.
 #[derive(Debug)]
 pub struct Tenure {
     context: Context,
@@ -161,10 +161,12 @@ impl Tenure {
     /// Takes in what happened at `now` and says what is to be done, in this order.
     pub fn step(&mut self, now: Instant, event: Event) -> Vec<Action> {
         let mut step = Step::at(now);
+        // Before the state hears of it: whichever state that is, the cordon outlasts it.
         if self.ending().is_none() {
             self.context.hears_of_cordons(&mut step, &event);
         }
         let (context, present) = (&mut self.context, &mut step);
+        // Each state is consumed by its step and says what comes next: none is left half changed.
         let nothing = Phase::Standby(Standby::until(Instant::FOREVER));
         self.phase = match std::mem::replace(&mut self.phase, nothing) {
             Phase::Standby(standby) => standby.step(context, present, event),

@@ -25,12 +25,11 @@ use crate::lease::shared_file::{self, SharedFile};
 use crate::lease::{LeaseStore, StoreInfo, blob, file, mount};
 use crate::signals::Signals;
 
-/// The command line's defaults.
+// The command line's defaults: one lock can have candidates of both kinds.
 const LEASE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Where the lock is.
 enum LockPlace {
     Blob(Box<blob::Config>),
     File(file::Config),
@@ -69,7 +68,6 @@ impl fmt::Debug for Builder {
     }
 }
 
-/// Who we are, if nobody says otherwise.
 fn candidate() -> Candidate {
     let here = Host::here();
     Candidate {
@@ -110,6 +108,8 @@ impl Builder {
             return Err(Error::refused("the lock's path is empty: name a file"));
         }
         let path = path.to_owned();
+        // Decided by where it lies, and by nobody's wish: a kernel's lock on a shared drive has let
+        // three commands run at once.
         if file::is_shared(&path) {
             mount::of(&path).warn_about(&path);
             return Ok(Builder::at(LockPlace::SharedFile(Box::new(
@@ -129,7 +129,8 @@ impl Builder {
             candidate: candidate(),
             create: true,
         };
-        // What cannot be a lock is told to whoever named it, and not later.
+        // What cannot be a lock is told to whoever named it, and not later. Closed again: an identity
+        // may still be given, and nothing is kept open by what is not started.
         drop(open_file(config.clone())?);
         Ok(Builder::at(LockPlace::File(config)))
     }
@@ -173,6 +174,7 @@ impl Builder {
     /// A setting that cannot hold, a file that cannot be opened any more, no runtime. A store that is
     /// out of reach is told by [`TrafficCop::acquired`].
     pub async fn start(self) -> Result<TrafficCop, Error> {
+        // Asked for before anything is opened; `tokio::spawn` would panic instead.
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| Error::NoRuntime)?;
         let (given, poll) = (self.budget, self.poll);
         let store = self.open()?;
@@ -183,8 +185,10 @@ impl Builder {
         let rules = Rules {
             budget,
             poll: (!wakes).then_some(poll),
+            // Whoever does not want to wait any more drops the future.
             wait: None,
             patience: PATIENCE,
+            // There is no stop but by the program itself, which knows when its work has ended.
             grace: budget.map_or(Duration::ZERO, |budget| budget.grace_on_loss),
             stop_signal: libc::SIGTERM,
             if_lost: IfLost::Compete,
@@ -206,6 +210,7 @@ impl Builder {
         let mut workload = Program::new(&shared);
         let mut observer = Watchers(Arc::clone(&shared));
         let tenure = Tenure::new(rules, Instant::now());
+        // Moved into the task, so that its end is seen however it ends: by a panic, or with the runtime.
         let competing = Task(Arc::clone(&shared));
         let task = runtime.spawn(async move {
             let ending = drive(tenure, store, &mut workload, &mut signals, &mut observer).await;
@@ -250,6 +255,8 @@ impl Builder {
                 named(&mut config.candidate);
                 Ok(Arc::new(open_file(config)?))
             }
+            // Its records bear the candidate that it was made with; to pass over another in silence
+            // would have people look for the wrong holder.
             LockPlace::Store(_) if self.identity.is_some() => Err(Error::refused(
                 "a store that was made before has its candidate: leave the identity out",
             )),
@@ -273,8 +280,8 @@ fn open_file(config: file::Config) -> Result<file::File, Error> {
     })
 }
 
-/// How the time of the store's lease is divided; `None` where it has no deadline.
 fn budget(lease: Option<Duration>, given: Option<Budget>) -> Result<Option<Budget>, Error> {
+    // A lock that lasts as long as its descriptor has no deadline to divide.
     let Some(lease) = lease else {
         return Ok(None);
     };
@@ -285,6 +292,7 @@ fn budget(lease: Option<Duration>, given: Option<Budget>) -> Result<Option<Budge
             budget.lease
         )));
     }
+    // The promise stands on these inequalities, whoever made the budget.
     budget.validate()?;
     Ok(Some(budget))
 }

@@ -46,6 +46,7 @@ impl Error {
     /// Why a competition for `lock` that ended so gives no control.
     pub(super) fn of_ending(lock: &str, ending: &Ending) -> Error {
         let why = match &ending.cause {
+            // Most stores name the lock themselves; twice in one line is once too often.
             Cause::Store { why, denied } if why.contains(lock) => {
                 return Error::Refused {
                     why: why.clone(),

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::sync::{Arc, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 use std::task::Poll;
 
 use tokio::sync::mpsc::UnboundedSender;
@@ -16,6 +16,7 @@ use super::error::{Error, Lost};
 use super::program::{Control, Shared};
 use crate::clock::Instant;
 use crate::core::Cordon;
+use crate::util::lock;
 
 /// Control over the lock, while it lasts.
 ///
@@ -60,7 +61,8 @@ impl Guard {
             token: self.held.token,
         };
         let mut state = self.held.shared.watch();
-        // It fails only when there is nobody left to be told by, which is an end as well.
+        // Any other state, and not `Leaving` alone: who is not polled for long may see what came after
+        // it. It fails only when there is nobody left to be told by, which is an end as well.
         let _gone = state.wait_for(|state| *state != ours).await;
     }
 
@@ -85,7 +87,8 @@ pub(super) async fn run_while<F: Future>(
     let mut lost = pin!(lost);
     let mut future = pin!(future);
     poll_fn(|context| {
-        // The clock is asked, too: after a sleep of the machine it is the first to know.
+        // Before each step, because the future's own wake-up may come first. The clock is asked, too:
+        // after a sleep of the machine it is the first to know.
         if lost.as_mut().poll(context).is_ready() || !has_control() {
             return Poll::Ready(Err(Lost));
         }
@@ -94,7 +97,7 @@ pub(super) async fn run_while<F: Future>(
     .await
 }
 
-/// What all guards of one tenure have.
+/// What all guards of one tenure have: dropped with the last of them.
 struct GuardedTenure {
     shared: Arc<Shared>,
     token: u64,
@@ -102,12 +105,15 @@ struct GuardedTenure {
 
 impl Drop for GuardedTenure {
     fn drop(&mut self) {
+        // One step to whoever begins to wait at this moment: the word that it competes must come after
+        // ours that we do not, or it would wait for ever.
         let mut guards = self.shared.guards();
         self.shared.leave(self.token);
         // A guard that was kept beyond its tenure says nothing of the next one.
         if self.shared.token().is_none() {
             guards.resign();
         }
+        // Whoever is woken locks it as well.
         drop(guards);
         self.shared.work_ended.notify_one();
     }
@@ -116,13 +122,14 @@ impl Drop for GuardedTenure {
 /// The guards that were given out, and those who wait for one.
 #[derive(Default)]
 pub(super) struct Guards {
-    /// Those of the last tenure that had any.
+    // Those of the last tenure that had any. Weak, so that the last guard to be dropped ends it.
     last: Option<(u64, Weak<GuardedTenure>)>,
-    /// How many wait for one.
+    // How many wait for one.
     waiting: usize,
-    /// We do not compete until somebody waits for one.
+    // We do not compete until somebody waits for one: control that nobody wants would be kept from
+    // those who do.
     resigned: bool,
-    /// How the core is told of that; `None`: it is not to be told.
+    // How the core is told of that; `None` for a message, which is not competed for.
     cordons: Option<UnboundedSender<Option<Cordon>>>,
 }
 
@@ -149,11 +156,14 @@ impl Guards {
 
     /// Control is given back; whoever waits for it here waits behind all others.
     fn resign(&mut self) {
+        // To the core this machine must not have control: so it drains, releases and does not compete,
+        // by rules that are tested for that.
         self.tell(Some(Cordon {
             why: "its work under control has ended".to_owned(),
             before: Instant::FOREVER,
         }));
         self.resigned = true;
+        // Said after it was taken back, and not left out: the tenure has to end in between.
         if self.waiting > 0 {
             self.compete();
         }
@@ -166,7 +176,7 @@ impl Guards {
     }
 }
 
-/// One who waits for a guard.
+/// One who waits for a guard; counted until it is dropped, also where its future was.
 struct Waiting<'a>(&'a Shared);
 
 impl<'a> Waiting<'a> {
@@ -186,11 +196,12 @@ impl Drop for Waiting<'_> {
 
 impl Shared {
     pub(super) fn guards(&self) -> MutexGuard<'_, Guards> {
-        self.guards.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.guards)
     }
 
     /// Waits for control.
     pub(super) async fn acquired(self: &Arc<Shared>) -> Result<Guard, Error> {
+        // Watched before anything is asked, so that no change is missed in between.
         let mut state = self.watch();
         let _waiting = Waiting::begin(self);
         loop {
@@ -217,6 +228,7 @@ impl Shared {
         if let Some((of, held)) = &guards.last
             && *of == token
         {
+            // It has had its guards, and is being given back: a new one would have nothing to guard.
             let held = held.upgrade()?;
             return Some(Guard { held });
         }

@@ -25,7 +25,7 @@ use crate::queue::{About, Message, Settlement};
 use crate::signals::Signals;
 use crate::work::lease::MessageLease;
 
-/// After how much of its time a lock is renewed, in per cent.
+// After how much of its time a lock is renewed, in per cent; as `trafficcop work` does it.
 const RENEW_AT: u32 = 70;
 
 /// A message that is ours until it is settled: its lock is renewed by a task of its own.
@@ -67,18 +67,20 @@ impl MessageLock {
         budget.validate()?;
         let rules = Rules {
             budget: Some(budget),
+            // Not waited for: the first look obtains what was taken already.
             poll: Some(Duration::from_millis(1)),
             wait: None,
             patience: Duration::from_secs(30),
             grace: budget.grace_on_loss,
             stop_signal: libc::SIGTERM,
+            // Whoever gets it next is the queue's to say.
             if_lost: IfLost::Exit,
             hold_policy: HoldPolicy::default(),
             once: None,
             seed: fastrand::u64(..),
         };
         let held = Arc::new(MessageLease::new(&message, "message"));
-        // Until the task has begun: what was taken is ours.
+        // What was taken is ours before the task has begun, from the moment before the take was sent.
         let shared = Shared::new(
             "message",
             Control::InControl {
@@ -207,6 +209,7 @@ impl MessageLock {
     }
 
     async fn settle(mut self, settlement: Settlement) -> Result<(), Failure> {
+        // Before the end is asked for: the release that follows from it is the settlement.
         self.held.decide(Some(settlement));
         self.end();
         let ending = match self.task.take() {
@@ -269,7 +272,8 @@ impl Workload for Processing {
     fn forget_release_info(&mut self) {}
 
     fn gives_back(&mut self, cause: Option<&Cause>, _exit: Option<Exit>) {
-        // Whatever the program says: another may have it.
+        // Whatever the program says: another may have it, and a settlement would be of the attempt that
+        // is running there.
         if matches!(cause, Some(Cause::Doubt { .. } | Cause::Lost { .. })) {
             self.held.decide(None);
         }

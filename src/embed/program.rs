@@ -39,15 +39,15 @@ pub enum Control {
 
 /// What the task that competes and those who ask it have in common.
 pub(super) struct Shared {
-    /// The lock's name.
     pub(super) lock: String,
-    /// Until when we are in control; 0: we are not.
+    // Until when we are in control; 0: we are not. Beside the state, because a lock that is asked for
+    // before every step of a program must cost no more than a read of memory and of the clock.
     deadline: AtomicU64,
     state: watch::Sender<Control>,
-    /// The program has said that its work has ended, whatever it was.
+    // The program has said that its work has ended, whatever it was.
     ended: AtomicBool,
     pub(super) guards: Mutex<Guards>,
-    /// A guard has ended.
+    // A guard has ended.
     pub(super) work_ended: Notify,
     ending: OnceLock<Ending>,
 }
@@ -84,6 +84,8 @@ impl Shared {
 
     /// The tenure of this token ends here, if it is the present one.
     pub(super) fn leave(&self, token: u64) {
+        // Judged and changed under one lock: a guard that was kept beyond its tenure must not end the
+        // next one, which may begin at this very moment.
         self.state.send_if_modified(|state| {
             let is_it = *state == Control::InControl { token };
             if is_it {
@@ -105,6 +107,7 @@ impl Shared {
 
     /// It is all over, and this is how; without a word only that it is.
     pub(super) fn over(&self, ending: Option<&Ending>) {
+        // First: nobody may hear of the end and still be told that it is in control.
         self.deadline.store(0, Ordering::Release);
         if let Some(ending) = ending {
             // There is one task, which ends once.
@@ -127,12 +130,13 @@ impl Drop for Task {
     }
 }
 
-/// See the module's text.
+/// The program as a workload.
 pub(super) struct Program {
     shared: Arc<Shared>,
     token: u64,
     runs: bool,
-    /// It was asked to end.
+    // It was asked to end. Only then is the word that its work has ended an empty tree: before, the
+    // core would take it for a command that ended by itself.
     drains: bool,
     event: (
         mpsc::UnboundedSender<WorkloadEvent>,
@@ -157,6 +161,7 @@ impl Program {
     }
 
     fn leave(&mut self) {
+        // Also where nothing runs: whoever asks is told no.
         self.shared.deadline.store(0, Ordering::Release);
         if self.runs {
             self.shared.leave(self.token);
@@ -165,6 +170,7 @@ impl Program {
 
     fn finish(&mut self) {
         self.leave();
+        // Once for each start: a second word would be that of a tree of the next tenure.
         if std::mem::take(&mut self.runs) {
             self.tell(WorkloadEvent::TreeEmpty { at: Instant::now() });
         }
@@ -215,6 +221,8 @@ impl Workload for Program {
         self.finish_if_over();
     }
 
+    // Nothing can end the program's own code. The tree counts as empty, because the lease is about to
+    // end whatever is said here; that is the part of the promise which the program has to keep.
     fn kill(&mut self) {
         self.finish();
     }
@@ -237,7 +245,7 @@ impl Workload for Program {
     }
 }
 
-/// Those who watch the state.
+/// The observer that tells those who watch [`Control`].
 pub(super) struct Watchers(pub(super) Arc<Shared>);
 
 impl Observer for Watchers {
@@ -247,6 +255,7 @@ impl Observer for Watchers {
                 notice: Notice::StandingBy(sight),
                 ..
             } => sight.holder.clone(),
+            // As which the end of a guard is known to the core.
             Observation::Notice {
                 notice: Notice::Cordoned { .. },
                 ..

@@ -138,6 +138,7 @@ impl TrafficCop {
     /// The task that competes ended early, because it panicked or its runtime was shut down: then
     /// the lease was not given back, and runs out.
     pub async fn stop(self) -> Result<Ending, Error> {
+        // Before the stop: the drain that follows is then over at once, and the lease given back.
         self.shared.end_work();
         // It fails only if the competition has ended already.
         let _over = self.stop.send(());

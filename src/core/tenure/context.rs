@@ -15,24 +15,26 @@ use crate::core::retry::Jitter;
 use crate::core::stop::StopRequests;
 use crate::core::{Action, Cause, Cordon, Ending, Event, HolderInfo, Notice, Ring};
 
-/// How long whoever looks once asks a store that does not answer: what may have been obtained is
-/// undone afterwards, and all of it is to be over in five seconds.
+// How long whoever looks once asks a store that does not answer: what may have been obtained is
+// undone afterwards, and all of it is to be over in five seconds, because a crontab's `-n` waits.
 const ONE_LOOK: Duration = Duration::from_secs(3);
 
-/// From one word that the store does not answer to the next.
+// From one word that the store does not answer to the next: an outage that was told of once, hours
+// ago, would be far up in the log when somebody looks.
 const REMINDER: Duration = Duration::from_secs(60);
 
-/// What a command gets to end in any case, however soon a cordoned machine goes away: a clock that
-/// is wrong must not step a drain into a kill.
+// What a command gets to end in any case, however soon a cordoned machine goes away: a clock that
+// is wrong must not step a drain into a kill.
 const LEAST_GRACE: Duration = Duration::from_secs(5);
 
-/// For giving control away before a cordoned machine goes away.
+// For giving control away before a cordoned machine goes away: the release, and a standby's look.
 const HAND_OVER: Duration = Duration::from_secs(3);
 
-/// What those who are woken by the store need to take what was given away.
+// What those who are woken by the store need to take what was given away.
 const WOKEN: Duration = Duration::from_millis(500);
 
-/// What even the most impatient attempt gets.
+// What even the most impatient attempt gets: less than a look-up and a TLS handshake need would
+// fail on a store that is well.
 const LEAST_ATTEMPT: Duration = Duration::from_secs(1);
 
 /// One step: its moment, and what is to be done.
@@ -54,8 +56,9 @@ impl Step {
         self.actions.push(action);
     }
 
-    /// The guardian's deadlines go before everything that could block.
     pub(super) fn extend(&mut self, held_lease: &HeldLease) {
+        // Before everything that could block: a guardian that hears of it late kills a command whose
+        // lease was renewed in time.
         let extend = Action::Extend {
             term_at: held_lease.term_at(),
             kill_at: held_lease.kill_at(),
@@ -78,33 +81,35 @@ impl Step {
     }
 }
 
-/// See the module's text.
+/// What outlasts the rounds of one instance.
 #[derive(Debug)]
 pub(super) struct Context {
     pub(super) rules: Rules,
     pub(super) jitter: Jitter,
     began: Instant,
-    /// When the first attempt to acquire was sent.
+    // When the first attempt to acquire was sent.
     first_sent: Option<Instant>,
-    /// When the latest attempt was due that followed a wake-up by the store.
+    // When the latest attempt was due that followed a wake-up by the store.
     pub(super) woken: Option<Instant>,
     pub(super) doorbell: Doorbell,
-    /// The store has answered a question of ours: from now on no silence makes us leave.
+    // The store has answered a question of ours, so we are configured as we should be: from now on no
+    // silence makes us leave.
     contacted: bool,
-    /// The command was started once: from now on no wait limit makes us leave.
+    // The command was started once: from now on no wait limit makes us leave.
     controlled: bool,
-    /// What runs without control was told to run.
+    // What runs without control was told to run.
     standing: bool,
-    /// An unanswered attempt to acquire may have obtained the lease.
+    // An unanswered attempt to acquire may have obtained the lease: whoever leaves without undoing it
+    // keeps everybody out for as long as it lasts.
     ambiguous: bool,
     seen: Option<HolderInfo>,
     doubt: Option<String>,
-    /// When people were told of it last.
+    // When people were told of it last.
     told_doubt: Instant,
     pub(super) stop: StopRequests,
-    /// This machine must not have control.
+    // This machine must not have control. Kept apart from the state: it lasts through all of them.
     cordon: Option<Cordon>,
-    /// We are cordoned because of it, and people know.
+    // Nothing of ours runs because of it, and people know.
     aside: bool,
     pub(super) guardian_lost: bool,
 }
@@ -146,11 +151,13 @@ impl Context {
             Some(Duration::ZERO) => self.rules.patience.min(ONE_LOOK),
             _ => self.rules.patience,
         };
+        // A machine that was cordoned when it began has not asked yet, however long ago that was.
         self.first_sent.unwrap_or(self.began) + patience
     }
 
     /// Until when an attempt to acquire may take that is sent now.
     pub(super) fn attempt_ends(&self, now: Instant) -> Instant {
+        // What is granted later than that would have to be renewed before anything could start.
         let half = self.rules.budget.map_or(ATTEMPT, |b| b.lease / 2);
         let end = now + ATTEMPT.min(half);
         if self.contacted {
@@ -198,14 +205,15 @@ impl Context {
     }
 
     /// From one round to the next: a poll, or a retry where the store wakes us.
-    pub(super) fn cool_down(&mut self) -> Duration {
+    pub(super) fn between_rounds(&mut self) -> Duration {
         let base = self.rules.poll.unwrap_or(RETRY);
         self.jitter.spread(base)
     }
 
     /// From handing control over to the next attempt to get it: long enough for others to take it.
-    pub(super) fn stand_back(&self) -> Duration {
-        // Who is woken by the store has it before we could look.
+    pub(super) fn cool_down(&self) -> Duration {
+        // Two polls: each of the others looks at least once in that time, however far the spread
+        // takes it. Who is woken by the store has it before we could look.
         let others = self.rules.poll.map_or(WOKEN, |poll| 2 * poll);
         self.rules.hold_policy.cooldown.unwrap_or(others)
     }
@@ -231,6 +239,7 @@ impl Context {
     /// The store answered.
     pub(super) fn answered(&mut self, step: &mut Step) {
         self.contacted = true;
+        // Asked with the same lease id again, it would have said so if an attempt had succeeded.
         self.ambiguous = false;
         if self.doubt.take().is_some() {
             step.report(Notice::Recovered);
@@ -259,21 +268,22 @@ impl Context {
         self.doubt.as_deref()
     }
 
-    /// Whether the next look comes at the pace of the one before: nothing was seen before the
+    /// Whether the next look comes at the interval of the one before: nothing was seen before the
     /// first, and a drain changes it.
-    pub(super) fn keeps_the_pace(&self, sight: &HolderInfo) -> bool {
+    pub(super) fn keeps_the_interval(&self, holder: &HolderInfo) -> bool {
         let before = self.seen.as_ref();
-        before.is_some_and(|seen| seen.draining == sight.draining)
+        before.is_some_and(|seen| seen.draining == holder.draining)
     }
 
     /// Somebody else holds the lock; said when it is news.
-    pub(super) fn sees(&mut self, step: &mut Step, mut sight: HolderInfo) {
-        // Each renewal is nobody's news, nor is where its holder rings.
-        sight.expires = None;
-        sight.bell = None;
-        if self.seen.as_ref() != Some(&sight) {
-            step.report(Notice::StandingBy(sight.clone()));
-            self.seen = Some(sight);
+    pub(super) fn sees(&mut self, step: &mut Step, mut holder: HolderInfo) {
+        // It changes with each of the holder's renewals, which are nobody's news.
+        holder.expires = None;
+        // Nor is where it rings.
+        holder.bell = None;
+        if self.seen.as_ref() != Some(&holder) {
+            step.report(Notice::StandingBy(holder.clone()));
+            self.seen = Some(holder);
         }
     }
 
@@ -289,6 +299,7 @@ impl Context {
 
     /// There is time until the next attempt: what runs without control may run.
     pub(super) fn stands_by(&mut self, step: &mut Step) {
+        // Once, and not for each poll: the standby command is running by then.
         if !std::mem::replace(&mut self.standing, true) {
             step.act(Action::StandBy);
         }
@@ -298,6 +309,7 @@ impl Context {
     pub(super) fn in_control(&mut self) {
         self.controlled = true;
         self.standing = false;
+        // Whoever is in control after us is news, also if it is the same as before.
         self.seen = None;
         self.doorbell = Doorbell::default();
     }
@@ -338,6 +350,7 @@ impl Context {
     pub(super) fn end_of_grace_for_a_cordon(&self, now: Instant) -> Instant {
         let grace = self.rules.grace;
         let before = self.cordon.as_ref().map_or(now, |cordon| cordon.before);
+        // A clock that is off makes `before` lie in the past: the least grace is for that.
         let latest = before - HAND_OVER;
         (now + grace).min(latest.max(now + grace.min(LEAST_GRACE)))
     }

@@ -14,7 +14,8 @@ use crate::clock::Instant;
 use crate::core::stop::Stop;
 use crate::core::{Action, Cause, Event};
 
-/// A tree that ends faster than this is not worth a word in the record.
+// A tree that ends faster than this is not worth a word in the record: standbys would hear of the
+// drain when it is over, and each short command would cost one more write.
 const ANNOUNCE_AFTER: Duration = Duration::from_millis(200);
 
 /// The tree was asked to end, or is being killed.
@@ -22,12 +23,13 @@ const ANNOUNCE_AFTER: Duration = Duration::from_millis(200);
 pub(super) struct Draining {
     run: CommandRun,
     cause: Cause,
-    /// From when on the command can have ended because of us.
+    // From when on the command can have ended because of us.
     due: Instant,
+    // Fixed when the drain begins: renewals that succeed must not give a command for ever.
     end_of_grace: Instant,
-    /// When to announce; `FOREVER` once done.
+    // When to announce; `FOREVER` once done.
     announce_at: Instant,
-    /// Nothing is left to wait for but the kernel: no deadline is moved, nobody is told any more.
+    // Nothing is left to wait for but the kernel: no deadline is moved, nobody is told any more.
     killing: bool,
 }
 
@@ -63,7 +65,7 @@ impl Draining {
         self
     }
 
-    /// Nobody is told.
+    /// Nobody is told: the lease will be kept, and standbys that come closer would do so in vain.
     pub(super) fn unannounced(mut self) -> Draining {
         self.announce_at = Instant::FOREVER;
         self
@@ -87,6 +89,7 @@ impl Draining {
     }
 
     pub(super) fn step(mut self, context: &mut Context, step: &mut Step, event: Event) -> Phase {
+        // Before the event, but not before "tree empty": there is nothing left to be killed.
         let over = self.run.is_over_by(&event);
         if !over && step.now >= self.killed_at() {
             self.kill(step);
@@ -179,15 +182,16 @@ impl Draining {
         Phase::Draining(self)
     }
 
-    /// Once.
     fn kill(&mut self, step: &mut Step) {
+        // Once: a process that is stuck in the kernel does not hear the second one any better.
         if !std::mem::replace(&mut self.killing, true) {
             step.act(Action::Kill);
         }
     }
 }
 
-/// A tree that was empty before we can have touched it ended by itself, whatever we learnt later.
+/// A tree that was empty before we can have touched it ended by itself, whatever we learnt later: its
+/// status is the command's, and not that of a loss.
 fn ended_by(cause: Cause, due: Instant, at: Instant) -> Cause {
     match cause {
         Cause::Stopped(_)
@@ -214,7 +218,7 @@ fn lost(cause: Cause, why: String) -> Cause {
     cause
 }
 
-/// Without a guardian there is no next round.
+/// Without a guardian there is no next round, so a reason that would have led to one is none.
 fn guardian_lost(cause: Cause) -> Cause {
     if matches!(
         cause,

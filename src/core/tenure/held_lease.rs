@@ -10,25 +10,28 @@ use crate::clock::Instant;
 use crate::core::budget::{ATTEMPT, RETRY};
 use crate::core::{Action, Budget, Failure, Grant};
 
-/// Between SIGKILL and the moment others may come, where no lease says how long that should be.
+// Between SIGKILL and the moment others may come, where no lease says how long that should be.
 const MARGIN: Duration = Duration::from_secs(1);
 
-/// A lease that is being broken can be broken again, and less of it left: asked for this often.
+// A lease that is being broken can be broken again, and less of it left: asked for this often. The
+// answer can only bring the kill nearer.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// HeldLease, from the grant until it is given back, lost or run out.
+/// The lease that we have, from the grant until it is given back, lost or run out.
 #[derive(Debug)]
 pub(super) struct HeldLease {
     budget: Option<Budget>,
     token: u64,
     failed: u32,
-    /// The moment before the request was sent that obtained it.
+    // The moment before the request was sent that obtained it.
     began: Instant,
-    /// The moment before the request was sent that the store granted last.
+    // The moment before the request was sent that the store granted last. Not that of the answer: the
+    // store began to count before that was on its way.
     t0: Instant,
-    /// The moment before the last request was sent that the store may have granted.
+    // The moment before the last request was sent that the store may have granted: until when it may
+    // keep others out, although we may not count on it.
     asked: Instant,
-    /// Known to be safe until here only, because the lease was broken; `ZERO`: it is not safe now.
+    // Known to be safe until here only, because the lease was broken; `ZERO`: it is not safe now.
     safe_until: Instant,
     renewal: Renewal,
 }
@@ -59,6 +62,7 @@ pub(super) enum Answer {
 
 impl HeldLease {
     pub(super) fn new(budget: Option<Budget>, grant: Grant, now: Instant) -> HeldLease {
+        // A grant from the future would give us time that is not ours.
         let t0 = grant.t0.min(now);
         HeldLease {
             budget,
@@ -94,6 +98,7 @@ impl HeldLease {
     /// When doubt becomes a drain.
     pub(super) fn term_at(&self) -> Instant {
         let planned = self.budget.map_or(Instant::FOREVER, |b| b.term_at(self.t0));
+        // A lease that was lost may end before doubt would have begun.
         planned.min(self.kill_at())
     }
 
@@ -103,6 +108,7 @@ impl HeldLease {
         if !self.lost() {
             return planned;
         }
+        // The margin again: that time was counted by the store's clock, too.
         planned.min(self.safe_until - self.budget.map_or(MARGIN, |b| b.margin))
     }
 
@@ -123,13 +129,14 @@ impl HeldLease {
         self.safe_until != Instant::FOREVER
     }
 
-    /// When half the lease will be gone.
+    /// Later than this nothing may be started before the lease was confirmed: half of it is gone.
     pub(super) fn fresh_until(&self) -> Instant {
         self.budget
             .map_or(Instant::FOREVER, |b| self.t0 + b.lease / 2)
     }
 
-    /// The last word of the store is older than half the lease.
+    /// Whether the last word of the store is older than that: what is started then would be stopped
+    /// by the first renewals that fail.
     pub(super) fn half_gone(&self, now: Instant) -> bool {
         self.budget
             .is_some_and(|b| now.since(self.t0) > b.lease / 2)
@@ -142,6 +149,7 @@ impl HeldLease {
 
     /// Asks for the next renewal to be due now.
     pub(super) fn hurry(&mut self, now: Instant) {
+        // Not while one is in flight: calls to the store do not overlap.
         if let Renewal::Due(at) = &mut self.renewal {
             *at = now.min(*at);
         }
@@ -153,6 +161,8 @@ impl HeldLease {
             return;
         };
         if step.now >= self.kill_at() {
+            // One that succeeds after that proves nothing of the time in between: Azurite renews a
+            // lease that has run out, and Azure one that nobody took meanwhile.
             self.renewal = Renewal::Over;
         } else if step.now >= at && step.now < limit {
             let attempt = self.budget.map_or(ATTEMPT, |b| b.attempt);
@@ -161,6 +171,7 @@ impl HeldLease {
                 sent: step.now,
                 give_up_at,
             };
+            // Before the answer: without one it may have been prolonged all the same.
             self.asked = step.now;
             step.act(Action::Renew { give_up_at });
         }
@@ -207,6 +218,8 @@ impl HeldLease {
                 self.retry(context, now, retry_after, limit - self.pace());
                 Answer::Doubt(why)
             }
+            // It worked before. A key is being turned, or a right was taken away by mistake, which
+            // somebody may mend before the lease is over.
             Err(Failure::Fatal { why, .. }) => {
                 self.retry(context, now, None, limit);
                 Answer::Doubt(why)
@@ -224,6 +237,7 @@ impl HeldLease {
             self.renewal = Renewal::Over;
             return Answer::TooLate;
         }
+        // Never back: answers can overtake each other.
         self.t0 = self.t0.max(t0.min(now));
         self.asked = self.asked.max(self.t0);
         self.renewal = self
@@ -234,6 +248,7 @@ impl HeldLease {
 
     /// It is known to be safe until then only; `None`: not even now.
     pub(super) fn lose(&mut self, now: Instant, until: Option<Instant>) {
+        // The earliest that was ever said: a break that was asked for again can only shorten it.
         self.safe_until = self.safe_until.min(until.unwrap_or(Instant::ZERO));
         self.renewal = until.map_or(Renewal::Over, |_| Renewal::Due(now + ASK_AGAIN));
     }

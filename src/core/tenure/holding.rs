@@ -22,6 +22,8 @@ pub(super) struct Confirming {
 }
 
 impl Confirming {
+    // A command that was started at once would have what is left of a lease of which half is gone:
+    // the first renewals to fail would stop it.
     pub(super) fn begin(mut held_lease: HeldLease, step: &mut Step) -> Phase {
         held_lease.hurry(step.now);
         Confirming { held_lease }.go_on(step)
@@ -34,6 +36,8 @@ impl Confirming {
 
     pub(super) fn step(mut self, context: &mut Context, step: &mut Step, event: Event) -> Phase {
         let limit = self.held_lease.term_at();
+        // The clock goes before the event. What the event asked of the instance is kept all the same,
+        // because no state will hear of it again.
         if step.now >= limit {
             if let Event::StopAsked(signal) = event {
                 context.stop.asked(step.now, signal);
@@ -103,19 +107,21 @@ impl Confirming {
 #[derive(Debug)]
 pub(super) struct CommandRun {
     pub(super) held_lease: HeldLease,
-    /// When the command was ordered to start: no tree of ours was empty before.
+    // When the command was ordered to start: an end of the tree that was seen before is that of the run
+    // before, whose word came late.
     since: Instant,
     started: bool,
     pub(super) exit: Option<Exit>,
-    /// When its main process ended.
+    // When its main process ended.
     exited_at: Option<Instant>,
-    /// The restarts of this tenure.
+    // The restarts of this tenure: the next one, maybe of a machine where it works, counts anew.
     pub(super) history: History,
 }
 
 impl CommandRun {
     /// Whether this says that nothing of ours lives any more (rather than being an echo of an
-    /// earlier round). If so the deadlines have nothing left to act upon.
+    /// earlier round). If so the deadlines have nothing left to act upon: a tree that ended by itself
+    /// just before term_at must not count as stopped because its word came just after.
     pub(super) fn is_over_by(&self, event: &Event) -> bool {
         match event {
             Event::TreeEmpty { at } => *at >= self.since,
@@ -142,8 +148,8 @@ impl CommandRun {
         self.started = true;
     }
 
-    /// What has ended had started: nobody can say any more that nothing was.
     pub(super) fn exited(&mut self, step: &mut Step, exit: Exit) {
+        // What has ended had started: from now on nothing but "tree empty" says that nothing lives.
         self.started = true;
         self.exit = Some(exit);
         self.exited_at = Some(step.now);
@@ -165,6 +171,7 @@ pub(super) struct Holding {
 impl Holding {
     pub(super) fn begin(held_lease: HeldLease, context: &mut Context, step: &mut Step) -> Phase {
         context.in_control();
+        // Before the start, so that people read it before anything that the command itself says.
         step.report(Notice::InControl {
             token: held_lease.token(),
         });
@@ -206,6 +213,8 @@ impl Holding {
     pub(super) fn step(mut self, context: &mut Context, step: &mut Step, event: Event) -> Phase {
         let over = self.run.is_over_by(&event);
         let term_at = self.run.held_lease.term_at();
+        // The clock goes before the event: a renewal that was answered while we were stopped must not
+        // move a deadline that has passed, since the guardian has acted on it by then.
         if !over && step.now >= term_at {
             return self.out_of_time(context, step, event);
         }
@@ -242,7 +251,7 @@ impl Holding {
             Event::NotStarted { errno } if over => {
                 Releasing::after(context, step, self.run, Cause::NotStarted { errno }, None)
             }
-            Event::HookFailed { at, how } if over => unprepared(context, step, self.run, at, how),
+            Event::HookFailed { at, how } if over => hook_failed(context, step, self.run, at, how),
             Event::Exited(exit) => {
                 let end_of_grace = step.now + context.rules.grace;
                 step.act(drain(context, end_of_grace));
@@ -305,6 +314,7 @@ impl Holding {
     }
 
     /// term_at has passed; what happened is judged by the state that follows from that.
+    // The guardian does the same by its own timer: neither relies on the other being scheduled.
     fn out_of_time(self, context: &mut Context, step: &mut Step, event: Event) -> Phase {
         let (term_at, kill_at) = (self.run.held_lease.term_at(), self.run.held_lease.kill_at());
         let cause = in_doubt(context);
@@ -339,6 +349,7 @@ impl Holding {
             step.report(Notice::Draining(cause.clone()));
             return Phase::Draining(Draining::killed(self.run, cause, step.now));
         }
+        // The guardian first: if we are stopped before the drain, it is to kill by the new deadline.
         step.extend(held_lease);
         let grace = held_lease.grace_on_loss(context.rules.grace);
         let end_of_grace = kill_at.min(step.now + grace);
@@ -367,7 +378,7 @@ fn drain(context: &Context, end_of_grace: Instant) -> Action {
 }
 
 /// The command was not started, because what has to succeed before it did not: another is to try.
-fn unprepared(
+fn hook_failed(
     context: &mut Context,
     step: &mut Step,
     run: CommandRun,

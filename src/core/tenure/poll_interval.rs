@@ -7,20 +7,18 @@ use std::time::Duration;
 
 use crate::core::retry::Jitter;
 
-/// While the holder drains, a standby looks so much more often: control is about to change.
+// While the holder drains, a standby looks so much more often: control is about to change, and a
+// drain is short enough not to be noticed on the bill.
 const FAST: u32 = 8;
 
-/// Nobody needs to be faster than that; who polls faster goes on at that interval.
+// Nobody needs to be faster than that; who polls faster goes on at that interval.
 const FASTEST: Duration = Duration::from_millis(250);
 
-/// Nor slower, however seldom they poll: even a thousand stay within a blob's 500 requests a second.
+// Nor slower, however seldom they poll: even a thousand stay within a blob's 500 requests a second.
 const SLOWEST: Duration = Duration::from_secs(2);
 
-/// `poll`, or an eighth of it while the holder drains, ±20 %.
-///
-/// `kept`: the last wait was of this kind, too. Where it was not, many standbys may have come to it
-/// at one moment (started by one clock, or told of one drain), so this one waits for a random part
-/// of the interval only, lest they look together from now on.
+/// `poll`, or an eighth of it while the holder drains, ±20 %; of the first of its kind a random part.
+/// `kept`: the last wait was of this kind, too.
 pub(super) fn poll_interval(
     poll: Duration,
     draining: bool,
@@ -32,6 +30,8 @@ pub(super) fn poll_interval(
     } else {
         poll
     };
+    // Where it was not, many standbys may have come to it at one moment (started by one clock, or told
+    // of one drain): without a random part of it they would look together from now on.
     if kept {
         jitter.spread(interval)
     } else {

@@ -16,20 +16,20 @@ use crate::core::budget::{ATTEMPT, RETRY};
 use crate::core::stop::Stop;
 use crate::core::{Action, Cause, Event, Failure, Notice, Once, Outcome};
 
-/// For how long a result is tried to be recorded while the lease can be renewed: a store that takes
-/// renewals and no records is not what we hope for any longer.
+// For how long a result is tried to be recorded while the lease can be renewed: a store that takes
+// renewals and no records (a right is missing, the record is full) would keep us here for ever.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// See the module's text.
+/// In control; what a task came to is being recorded.
 #[derive(Debug)]
 pub(super) struct Recording {
     run: CommandRun,
     outcome: Outcome,
-    /// When the last of the tree was seen to be gone; `None` once the store has confirmed a request
-    /// sent later than that.
+    // When the last of the tree was seen to be gone; `None` once the store has confirmed a request
+    // sent later than that.
     empty_at: Option<Instant>,
     give_up_at: Instant,
-    /// Why it is not recorded yet, as far as that is known.
+    // Why it is not recorded yet, as far as that is known.
     why: Option<String>,
     progress: Progress,
 }
@@ -60,6 +60,8 @@ pub(super) fn after(
         }
         return Releasing::after(context, step, run, cause, Some(empty_at));
     }
+    // An empty tree of which no end was told. To record a success that nobody saw would keep the task
+    // from ever being done.
     let Some(exit) = run.exit else {
         let why = "how the command ended is not known".to_owned();
         let cause = Cause::NotRecorded { why };
@@ -77,8 +79,8 @@ pub(super) fn after(
 }
 
 impl Recording {
-    /// Until when the store takes anything of us.
     fn limit(&self) -> Instant {
+        // Not term_at: nothing runs that would have to be ended, so all of the lease is good.
         self.run.held_lease.kill_at()
     }
 
@@ -160,6 +162,8 @@ impl Recording {
                 });
                 self.progress = Progress::InFlight { sent: now };
             }
+            // Given back as if handed over: we wait behind the others, who may be on a machine on
+            // which it works.
             Progress::BackOff { until } if now >= until || now >= limit => {
                 return self.leave(context, step, Cause::HandOver);
             }
@@ -189,6 +193,7 @@ impl Recording {
                 if !self.run.held_lease.lost() {
                     self.why = Some(why);
                 }
+                // Whatever the service wishes, one more attempt fits in before the lease is over.
                 let latest = self.limit() - RETRY;
                 let jitter = &mut context.jitter;
                 let at = jitter.again_at(sent, step.now, retry_after, latest);
@@ -225,6 +230,7 @@ impl Recording {
         if let Some(signal) = context.stop.first() {
             return self.leave(context, step, Cause::Stopped(signal));
         }
+        // Under the lease: nobody else would know of a pause that only we keep.
         let until = step.now + Once::back_off(failed);
         step.report(Notice::Pausing { until });
         self.progress = Progress::BackOff { until };

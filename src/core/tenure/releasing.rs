@@ -15,25 +15,27 @@ use crate::core::budget::ATTEMPT;
 use crate::core::stop::Stop;
 use crate::core::{Action, Cause, Ending, Event, Exit, Failure, Notice};
 
-/// How long we ask a store to take the lease back before it is left to run out.
+// How long we ask a store to take the lease back before it is left to run out: whoever waits for our
+// end waits in vain, since the lease ends by itself.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// See the module's text.
+/// Nothing runs; what we have, or may have, is being given back.
 #[derive(Debug)]
 pub(super) struct Releasing {
-    /// Why the tenure ended; `None`: it never began, and the wait goes on.
+    // Why the tenure ended; `None`: it never began, and the wait goes on.
     cause: Option<Cause>,
     exit: Option<Exit>,
     overlap: bool,
-    /// When the last of the command's tree was seen to be gone, if it ran.
+    // When the last of the command's tree was seen to be gone, if it ran.
     empty_at: Option<Instant>,
-    /// The moment before the request was sent that the store granted last.
+    // The moment before the request was sent that the store granted last.
     confirmed: Instant,
-    /// From when on somebody else can have it because it ran out.
+    // From when on somebody else can have it because it ran out.
     others_from: Instant,
-    /// A command was ordered to start: a tenure had begun.
+    // A command was ordered to start: a tenure had begun.
     began: bool,
-    /// A lease was granted (rather than: an attempt may have obtained one).
+    // A lease was granted (rather than: an attempt may have obtained one). People are told of its
+    // release only then.
     granted: bool,
     give_up_at: Instant,
     progress: Progress,
@@ -41,7 +43,8 @@ pub(super) struct Releasing {
 
 #[derive(Debug)]
 enum Progress {
-    /// A renewal is in flight, and calls to the store do not overlap.
+    /// A renewal is in flight. A release that overtook it would be undone by it, and the lease would
+    /// keep everybody out with nobody there.
     Renewing { until: Instant },
     /// The store is to be asked.
     Due { at: Instant },
@@ -94,6 +97,7 @@ impl Releasing {
     /// Of what the attempt that is in flight may obtain.
     pub(super) fn of_an_attempt(step: &mut Step, cause: Cause) -> Phase {
         let mut this = Releasing::new(step, Some(cause), None);
+        // Not dropped: it may obtain the lease after we have gone.
         step.act(Action::Withdraw {
             give_up_at: this.give_up_at.min(step.now + ATTEMPT),
         });
@@ -121,6 +125,7 @@ impl Releasing {
     }
 
     fn new(step: &Step, cause: Option<Cause>, held_lease: Option<&HeldLease>) -> Releasing {
+        // After its end there is nothing to give back, and it may be somebody else's.
         let end = held_lease.map_or(Instant::FOREVER, HeldLease::may_last_until);
         Releasing {
             cause,
@@ -137,6 +142,7 @@ impl Releasing {
     }
 
     fn begin(mut self, context: &mut Context, step: &mut Step, held_lease: &HeldLease) -> Phase {
+        // Asked for what is not ours, a store can only say so; but what is under way must not go on.
         if held_lease.lost() {
             step.act(Action::Abandon);
             return self.conclude(context, step, false);
@@ -228,6 +234,7 @@ impl Releasing {
             return self.go_on(context, step);
         };
         match reply {
+            // Held by another: so it was not ours any more, which is what was asked for.
             Ok(()) | Err(Failure::Held(_)) => {
                 if self.granted {
                     step.report(Notice::Released);
@@ -316,7 +323,9 @@ impl Releasing {
                 | Cause::Store { .. },
             ) => false,
         };
+        // Behind the others, or control would come straight back: who gave it away knows first.
         let handed_over = matches!(self.cause, Some(Cause::HandOver | Cause::GivenUp(_)));
+        // What ended the tenure goes before what was asked meanwhile: it makes the exit status.
         let cause = match self.cause {
             Some(cause) if !competes => cause,
             Some(_) | None => {
@@ -329,9 +338,9 @@ impl Releasing {
                         step.report(Notice::Overlapped);
                     }
                     let wait = if handed_over {
-                        context.stand_back()
-                    } else {
                         context.cool_down()
+                    } else {
+                        context.between_rounds()
                     };
                     let next_at = step.now + wait;
                     if handed_over {

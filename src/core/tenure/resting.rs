@@ -11,12 +11,13 @@ use super::{Holding, Phase, Releasing, recording};
 use crate::clock::Instant;
 use crate::core::{Cause, Cordon, Event, HandOverReason, Notice};
 
-/// See the module's text.
+/// In control, with nothing running.
 #[derive(Debug)]
 pub(super) struct Resting {
     run: CommandRun,
-    /// When the last of the tree was seen to be gone; `None` once the store has confirmed a request
-    /// sent later than that: whatever is lost after it was not lost while anything of ours lived.
+    // When the last of the tree was seen to be gone; `None` once the store has confirmed a request
+    // sent later than that: whatever is lost after it was not lost while anything of ours lived, and a
+    // late loss would otherwise be told as an overlap (71).
     empty_at: Option<Instant>,
     rest: Rest,
 }
@@ -35,13 +36,14 @@ enum Rest {
 enum Next {
     Restart,
     Keep { until: Instant },
-    ExitAction,
+    GiveBack,
 }
 
 fn next(context: &Context, run: &CommandRun, now: Instant) -> Next {
     let hold_policy = &context.rules.hold_policy;
+    // A stop that was asked for while the command ended by itself ends us as well.
     let Some(exit) = run.exit.filter(|_| context.stop.first().is_none()) else {
-        return Next::ExitAction;
+        return Next::GiveBack;
     };
     if hold_policy
         .restart
@@ -54,13 +56,13 @@ fn next(context: &Context, run: &CommandRun, now: Instant) -> Next {
         .map(|span| run.held_lease.began() + span)
     {
         Some(until) if now < until => Next::Keep { until },
-        _ => Next::ExitAction,
+        _ => Next::GiveBack,
     }
 }
 
 /// Whether the lease will be kept when the tree of this command, which has ended, is empty.
 pub(super) fn is_ahead(context: &Context, run: &CommandRun, now: Instant) -> bool {
-    !matches!(next(context, run, now), Next::ExitAction)
+    !matches!(next(context, run, now), Next::GiveBack)
 }
 
 /// After a tenure's tree was empty at `empty_at`: a rest if the command ended by itself and there
@@ -91,7 +93,7 @@ pub(super) fn after(
             step.report(Notice::Keeping { until });
             Rest::Keeping { until }
         }
-        Next::Restart | Next::Keep { .. } | Next::ExitAction => {
+        Next::Restart | Next::Keep { .. } | Next::GiveBack => {
             return Releasing::after(context, step, run, cause, Some(empty_at));
         }
     };
@@ -108,6 +110,8 @@ pub(super) fn after(
 
 /// The back-off before a restart, or why there is none.
 fn restart(context: &mut Context, step: &mut Step, run: &mut CommandRun) -> Result<Rest, Cause> {
+    // Each of these ends the back-off, too. To begin one would tell people of a restart that does not
+    // come.
     if context.guardian_lost {
         return Err(Cause::GuardianLost);
     }
@@ -140,6 +144,7 @@ impl Resting {
         }
     }
 
+    // A command that has done its work has nothing to hand over: `--min-hold` is what it keeps.
     fn hands_over_at(&self, context: &Context) -> Instant {
         match self.rest {
             Rest::BackOff { .. } | Rest::Due => context.hands_over_at(&self.run.held_lease),
@@ -244,6 +249,7 @@ impl Resting {
             Rest::BackOff { until } if now >= until => self.rest = Rest::Due,
             Rest::BackOff { .. } | Rest::Due | Rest::Keeping { .. } => {}
         }
+        // As with the first start: not under a lease of which half is gone.
         if matches!(self.rest, Rest::Due) {
             if !self.run.held_lease.half_gone(now) {
                 step.report(Notice::Restarting);

@@ -13,11 +13,12 @@ use crate::clock::Instant;
 use crate::core::budget::RETRY;
 use crate::core::{Action, Cause, Event, Failure, Grant, HolderInfo};
 
-/// How long before the end of the wait the last look begins: what an answer may take. Not a pace,
-/// so it does not grow with the poll.
+// How long before the end of the wait the last look begins: what an answer may take. Not an
+// interval, so it does not grow with the poll.
 const LAST_LOOK: Duration = Duration::from_millis(250);
 
-/// The store may wake us in vain; not more often than this.
+// The store may wake us in vain (another was faster, or a kernel that is wrong); not more often than
+// this, or a lock that cannot be had would cost a processor.
 const FREED_GAP: Duration = Duration::from_millis(50);
 
 /// Between two attempts.
@@ -86,6 +87,7 @@ impl Standby {
 
     /// Begins an attempt if it is time for one.
     pub(super) fn look(self, context: &mut Context, step: &mut Step) -> Phase {
+        // Before the cordon: a wait that is over is over on a cordoned machine as well.
         if context.out_of_time(step.now) {
             let cause = context.not_obtained();
             return context.leave(step, cause);
@@ -114,7 +116,7 @@ impl Standby {
 #[derive(Debug)]
 pub(super) struct Acquiring {
     sent: Instant,
-    /// The store woke us meanwhile.
+    // The store woke us meanwhile: the answer on its way may be older than that.
     until_free: bool,
 }
 
@@ -122,11 +124,11 @@ impl Acquiring {
     pub(super) fn step(mut self, context: &mut Context, step: &mut Step, event: Event) -> Phase {
         match event {
             Event::Acquired(Ok(grant)) => granted(context, step, grant),
-            Event::Acquired(Err(Failure::Held(sight))) => self.held(context, step, sight),
+            Event::Acquired(Err(Failure::Held(holder))) => self.held(context, step, holder),
             // By way of the store: an attempt before this one, or the look under the lease that
             // told us, may have left something behind.
-            Event::Acquired(Err(Failure::AlreadyDone(verdict))) => {
-                Releasing::of_a_maybe(context, step, Cause::AlreadyDone(verdict))
+            Event::Acquired(Err(Failure::AlreadyDone(result))) => {
+                Releasing::of_a_maybe(context, step, Cause::AlreadyDone(result))
             }
             Event::Acquired(Err(Failure::Transient { why, retry_after })) => {
                 self.no_answer(context, step, why, retry_after)
@@ -172,24 +174,26 @@ impl Acquiring {
         }
     }
 
-    fn held(self, context: &mut Context, step: &mut Step, sight: HolderInfo) -> Phase {
+    fn held(self, context: &mut Context, step: &mut Step, holder: HolderInfo) -> Phase {
         context.answered(step);
         let next_at = match context.rules.poll {
             _ if self.until_free => after_freed(context, step.now),
             Some(poll) => {
-                step.attend(context.doorbell.finds(step.now, sight.bell));
-                let kept = context.keeps_the_pace(&sight);
+                step.attend(context.doorbell.finds(step.now, holder.bell));
+                let kept = context.keeps_the_interval(&holder);
                 let jitter = &mut context.jitter;
                 let rung = context.doorbell.interval(step.now, poll, jitter);
                 let wait =
-                    rung.unwrap_or_else(|| poll_interval(poll, sight.draining, kept, jitter));
-                let due = sight.expires.filter(|due| *due > step.now);
+                    rung.unwrap_or_else(|| poll_interval(poll, holder.draining, kept, jitter));
+                // Where the store knows when it runs out by our own clock, a look just then is not left
+                // to the spread: a fail-over would wait for it.
+                let due = holder.expires.filter(|due| *due > step.now);
                 let next_at = (step.now + wait).min(due.unwrap_or(Instant::FOREVER));
                 last_look(context, step.now, next_at)
             }
             None => Instant::FOREVER,
         };
-        context.sees(step, sight);
+        context.sees(step, holder);
         Standby::until(next_at).look(context, step)
     }
 
@@ -200,6 +204,8 @@ impl Acquiring {
         why: String,
         retry_after: Option<Duration>,
     ) -> Phase {
+        // A store's doubt does not say whether the request was sent. To undo what never was costs one
+        // request, and not to undo what was a whole lease.
         context.may_have_obtained();
         context.doubts(step, why.clone(), None);
         let again = context
@@ -213,6 +219,7 @@ impl Acquiring {
         } else if step.now >= context.patience_ends() {
             return context.leave(step, Cause::Store { why, denied: false });
         } else {
+            // One last attempt at the very end, so that whoever gives up has asked by then.
             again.min(context.patience_ends())
         };
         let next_at = last_look(context, step.now, next_at);
@@ -239,9 +246,10 @@ fn after_freed(context: &mut Context, now: Instant) -> Instant {
     next_at
 }
 
-/// HeldLease was granted: is there enough of it left to start a command under?
+/// The lease was granted: is there enough of it left to start a command under?
 fn granted(context: &mut Context, step: &mut Step, grant: Grant) -> Phase {
     context.answered(step);
+    // Each of the ways back is by the store: a lease that is only forgotten keeps everybody out.
     let held_lease = HeldLease::new(context.rules.budget, grant, step.now);
     if context.is_cordoned() {
         return Releasing::of_a_lease(context, step, &held_lease, None);

@@ -3,7 +3,7 @@
 mod behaviour;
 mod cordon;
 mod endings;
-mod habits;
+mod hold_policy;
 mod once;
 mod polling;
 mod properties;

@@ -344,10 +344,10 @@ fn who_finds_the_task_over_runs_nothing_and_gives_back_what_it_may_have() {
     let actions = tenure.step(at(1), refused(over(3)));
     assert!(start(&actions).is_none() && releases(&actions));
     tenure.step(at(1), Event::Released(Ok(())));
-    let Cause::AlreadyDone(verdict) = &ending(&tenure).cause else {
+    let Cause::AlreadyDone(result) = &ending(&tenure).cause else {
         panic!("{:?}", ending(&tenure));
     };
-    assert_eq!((verdict.status, verdict.token), (3, 3));
+    assert_eq!((result.status, result.token), (3, 3));
 }
 
 #[test]

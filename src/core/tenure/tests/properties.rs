@@ -108,7 +108,7 @@ fn happening() -> impl Strategy<Value = Happening> {
     (pause, made()).prop_map(|(pause, event)| Happening { pause, event })
 }
 
-fn any_habits() -> impl Strategy<Value = HoldPolicy> {
+fn any_hold_policy() -> impl Strategy<Value = HoldPolicy> {
     let restart = (any::<bool>(), 1..4_u32).prop_map(|(any, limit)| Restart {
         after: if any { After::Any } else { After::Failure },
         limit,
@@ -140,7 +140,7 @@ fn any_task() -> impl Strategy<Value = (HoldPolicy, Option<Once>)> {
         attempts,
     });
     prop_oneof![
-        any_habits().prop_map(|hold_policy| (hold_policy, None)),
+        any_hold_policy().prop_map(|hold_policy| (hold_policy, None)),
         once.prop_map(|once| (HoldPolicy::default(), Some(once))),
     ]
 }
