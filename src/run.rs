@@ -9,12 +9,14 @@ mod on_lost;
 mod shared_token;
 mod workload;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::sync::Arc;
 
 #[cfg(feature = "http")]
 use anyhow::Context as _;
+
+use nix::errno::Errno;
 
 use crate::azure::Account;
 use crate::clock::Instant;
@@ -107,12 +109,16 @@ pub(crate) fn fork(setup: Setup) -> anyhow::Result<Guardian> {
     guardian::fork(setup).map_err(no_guardian)
 }
 
+/// Why this command cannot be run here, by the search path that we have ourselves.
+pub(crate) fn not_runnable(command: &[OsString]) -> Option<Errno> {
+    let path = std::env::var_os("PATH");
+    guardian::which(command.first()?, path.as_deref()).err()
+}
+
 /// A standby that can never work is better found out now than by the fail-over. What a hook brings
 /// about (a mount, a download) need not be there yet.
 fn cannot_work(plan: &Config) -> Option<Ending> {
-    let program = plan.command.first()?;
-    let path = std::env::var_os("PATH");
-    let errno = guardian::which(program, path.as_deref()).err()?;
+    let errno = not_runnable(&plan.command)?;
     if plan.roles.on_acquire.is_some() {
         let why = errno.desc();
         tracing::warn!(

@@ -29,7 +29,7 @@ use crate::exit::ExitAction;
 use crate::guardian::{self, Guardian, Program, Setup, StopAsked, WorkloadEvent};
 use crate::queue::{Message, Queue};
 use crate::report;
-use crate::run::{fork, no_guardian};
+use crate::run::{fork, no_guardian, not_runnable};
 use crate::runtime;
 #[cfg(feature = "http")]
 use crate::serve;
@@ -48,10 +48,7 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 /// # Errors
 /// What kept us from starting at all: a [`UsageError`], what the queue said, or the machine.
 pub fn work(plan: config::Work) -> anyhow::Result<ExitAction> {
-    let path = std::env::var_os("PATH");
-    if let Some(program) = plan.command.first()
-        && let Err(errno) = guardian::which(program, path.as_deref())
-    {
+    if let Some(errno) = not_runnable(&plan.command) {
         // Better now than with the first message, which would be taken for nothing.
         let why = Why::NotStarted {
             errno: errno as i32,
@@ -95,6 +92,7 @@ pub fn work(plan: config::Work) -> anyhow::Result<ExitAction> {
     if let Some(listener) = listener {
         observer.serve(server(listener, &*queue, &guardians)?);
     }
+    let (leaving, hurry) = (watch::Sender::new(false), watch::Sender::new(false));
     let context = ProcessorContext {
         queue: queue.name().to_owned(),
         rules: Rules::of(&plan),
@@ -104,9 +102,10 @@ pub fn work(plan: config::Work) -> anyhow::Result<ExitAction> {
         base,
         observer,
         delays: queue.delays(),
-        leaving: watch::channel(false).1,
+        leaving: leaving.subscribe(),
+        hurry: hurry.subscribe(),
     };
-    runtime::block_on(begin(&plan, queue, context, guardians))?
+    runtime::block_on(begin(&plan, queue, context, guardians, leaving, hurry))?
 }
 
 fn fork_all(plan: &config::Work) -> anyhow::Result<Vec<Guardian>> {
@@ -141,13 +140,12 @@ fn server(
 async fn begin(
     plan: &config::Work,
     queue: Arc<dyn Queue>,
-    mut context: ProcessorContext,
+    context: ProcessorContext,
     guardians: Vec<Guardian>,
+    leaving: watch::Sender<bool>,
+    hurry: watch::Sender<bool>,
 ) -> anyhow::Result<ExitAction> {
     let mut signals = Signals::listen()?;
-    let (hurry, hurried) = watch::channel(false);
-    let leaving;
-    (leaving, context.leaving) = watch::channel(false);
     let observer = context.observer.clone();
     observer.begin(guardians.iter().map(Guardian::health_check).collect());
     let mut posts = Vec::new();
@@ -159,7 +157,6 @@ async fn begin(
             number,
             handle: guardian.attend().map_err(no_guardian)?,
             signals: Signals::relayed(relay),
-            hurry: hurried.clone(),
             lost: false,
         });
     }
@@ -339,9 +336,12 @@ impl Worker {
             };
             self.show();
             let taken = async { Some(taking.as_mut()?.await) };
-            let stop = async { Some(stopping.as_mut()?.await) };
+            let stop = async {
+                stopping.as_mut()?.await;
+                Some(())
+            };
             tokio::select! {
-                // Signals first; and what is done before what is taken, so that its slot is free.
+                // Signals first; and what is done before what is taken, so that a processor is free for it.
                 biased;
                 asked = signals.next() => self.asked(asked),
                 Some((processor, done)) = self.running.next(), if !self.running.is_empty() => {

@@ -32,7 +32,7 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 pub(super) struct MessageWorkload<'a> {
     pub(super) handle: &'a mut GuardianHandle,
     /// Turns true when everything is to end at once.
-    pub(super) hurry: &'a mut watch::Receiver<bool>,
+    pub(super) hurry: watch::Receiver<bool>,
     pub(super) context: &'a ProcessorContext,
     pub(super) held: Arc<MessageLease>,
     pub(super) attempt: u32,
