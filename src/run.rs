@@ -23,7 +23,7 @@ use crate::clock::Instant;
 use crate::config::{Config, Lock, UsageError};
 use crate::core::observed::{LONGEST_LEASE, SHORTEST_LEASE};
 use crate::core::{Cause, Ending, Rules, Tenure};
-use crate::driver::{Observer, Workload, drive};
+use crate::driver::drive;
 use crate::exit::ExitAction;
 use crate::guardian::{self, Guardian, Program, Setup, SharedBytes};
 use crate::hooks::HookConfig;
@@ -228,52 +228,22 @@ async fn campaign(
     let mut workload = workload(plan, &store, guardians)?;
     workload.notify_socket = observers.notify_socket();
     workload.events = observers.events.clone();
-    let rules = rules(plan, &*store);
-    let ending = compete(
-        plan,
-        store,
-        rules,
-        &mut workload,
-        &mut signals,
-        &mut observers,
-    )
-    .await;
+    observers.write("standby");
+    let cordon = observers.follow_events(plan, &mut signals).await;
+    let tenure = Tenure::new(rules(plan, &*store), Instant::now()).cordoned_by(cordon);
+    let lock = store.name().to_owned();
+    let mut ending = drive(tenure, store, &mut workload, &mut signals, &mut observers).await;
+    observers.stops();
     #[cfg(feature = "http")]
     observers.serve_no_more();
-    let asked = match ending.cause {
-        Cause::Stopped(signal) => Some(signal),
-        _ => None,
-    };
-    workload.finish(asked, &mut signals, &mut observers).await;
+    name_the_lock(&mut ending, &lock);
+    workload
+        .finish(&ending.cause, &mut signals, &mut observers)
+        .await;
     let leave = ExitAction::of(&ending, plan.conflict_status);
     report::ending(&ending, leave);
     observers.finish(&ending, leave);
     Ok(leave)
-}
-
-/// Competes for the lock of the plan until the state machine is done.
-pub(crate) async fn compete(
-    plan: &Config,
-    store: Arc<dyn LeaseStore>,
-    rules: Rules,
-    workload: &mut dyn Workload,
-    signals: &mut Signals,
-    observer: &mut (impl Observer + AsMut<Observers>),
-) -> Ending {
-    observer.as_mut().write("standby");
-    let cordon = observer.as_mut().follow_events(plan, signals).await;
-    let tenure = Tenure::new(rules, Instant::now()).cordoned_by(cordon);
-    let lock = store.name().to_owned();
-    let mut ending = drive(tenure, store, workload, signals, observer).await;
-    observer.as_mut().stops();
-    name_the_lock(&mut ending, &lock);
-    ending
-}
-
-impl AsMut<Observers> for Observers {
-    fn as_mut(&mut self) -> &mut Observers {
-        self
-    }
 }
 
 /// The workload of the plan; nothing runs yet.
@@ -318,7 +288,7 @@ pub(crate) fn rules(plan: &Config, store: &dyn LeaseStore) -> Rules {
 }
 
 /// A store's refusal names its lock, and what to do.
-fn name_the_lock(ending: &mut Ending, lock: &str) {
+pub(crate) fn name_the_lock(ending: &mut Ending, lock: &str) {
     if let Cause::Store { why, denied } = &mut ending.cause
         && !why.contains(lock)
     {

@@ -114,6 +114,7 @@ fn fork_all(plan: &config::Work) -> anyhow::Result<Vec<Guardian>> {
             programs: vec![Program::handler(plan.command.clone())],
             contain: plan.contain,
             grace: plan.kill_after,
+            // A message's lock runs out by itself, and soon.
             on_orphaned: |_| {},
             withheld: plan.withheld.clone(),
         })
@@ -396,12 +397,14 @@ impl Worker {
                 }
                 Stop::AtOnce => {
                     tracing::info!("asked to stop at once");
+                    // The end of the grace has nothing left to say.
                     self.scheduler.has_ended();
                     self.hurry.send_replace(true);
                     self.tell(&SignalEvent::Stop(signal));
                 }
                 Stop::Again => {}
             },
+            // For the commands: nobody can say which of them is meant.
             SignalEvent::Pass(_) => self.tell(&asked),
             // Nobody here listens to the platform.
             SignalEvent::Cordon(_) => {}

@@ -175,6 +175,7 @@ impl Workload for MessageWorkload<'_> {
             let now = Instant::now();
             if now >= due {
                 self.progress.timed_out = true;
+                // To the core it will have ended by itself; the table knows better.
                 let (signal, grace) = (self.context.stop_signal, self.context.kill_after);
                 self.handle.drain(signal, now + grace);
                 continue;
