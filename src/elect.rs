@@ -27,15 +27,16 @@ use self::child::{BELIEVED, TOLD};
 use self::lines::{Here, ReaderLog, Role};
 use crate::clock::Instant;
 use crate::config::{Config, Telling, UsageError};
-use crate::core::{Cause, Ending, Exit, Notice};
-use crate::driver::{Observation, Observer, Start, Workload};
+use crate::core::{Cause, Ending, Exit, Notice, Tenure};
+use crate::driver::{Observation, Observer, Start, Workload, drive};
 use crate::exit::{self, ExitAction};
 use crate::guardian::{self, Program, Setup, StopAsked, WorkloadEvent};
 use crate::lease::{self, LeaseStore};
 use crate::report;
 use crate::report::stdout::LineSender;
 use crate::run::{
-    CommandWorkload, Guardians, Observers, compete, no_guardian, open, refused, rules, workload,
+    CommandWorkload, Guardians, Observers, name_the_lock, no_guardian, open, refused, rules,
+    workload,
 };
 use crate::runtime;
 use crate::signals::Signals;
@@ -236,12 +237,6 @@ struct StdoutObserver {
     lines_out: Shared,
 }
 
-impl AsMut<Observers> for StdoutObserver {
-    fn as_mut(&mut self) -> &mut Observers {
-        &mut self.observers
-    }
-}
-
 impl Observer for StdoutObserver {
     fn observe(&mut self, now: Instant, observation: &Observation<'_>) {
         match observation {
@@ -385,11 +380,17 @@ async fn campaign(
     mut signals: Signals,
     mut told: StdoutObserver,
 ) -> ExitAction {
+    told.observers.tell(Observation::Begins);
     let mut rules = rules(plan, &*store);
     // Where the kernel wakes us, it does so only when the lock is free: whoever is to name the
     // holder has to look.
     rules.poll = plan.rules.poll;
-    let ending = compete(plan, store, rules, &mut reader, &mut signals, &mut told).await;
+    let cordon = told.observers.follow_events(plan, &mut signals).await;
+    let tenure = Tenure::new(rules, Instant::now()).cordoned_by(cordon);
+    let lock = store.info().name;
+    let mut ending = drive(tenure, store, &mut reader, &mut signals, &mut told).await;
+    told.observers.tell(Observation::Stops);
+    name_the_lock(&mut ending, &lock);
     reader.child.dismiss().await;
     let leave = leave(&ending, told.lines_out.gone(), plan.conflict_status);
     told.observers.finish(&ending, leave);

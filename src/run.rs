@@ -9,18 +9,20 @@ mod on_lost;
 mod shared_token;
 mod workload;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
+
+use nix::errno::Errno;
 
 use crate::azure::Account;
 use crate::clock::Instant;
 use crate::config::{Config, Lock, UsageError};
 use crate::core::observed::{LONGEST_LEASE, SHORTEST_LEASE};
 use crate::core::{Cause, Ending, Rules, Tenure};
-use crate::driver::{Observation, Observer, Workload, drive};
+use crate::driver::{Observation, drive};
 use crate::exit::ExitAction;
 use crate::guardian::{self, Guardian, Program, Setup, SharedBytes};
 use crate::hooks::HookConfig;
@@ -95,12 +97,16 @@ pub(crate) fn fork(setup: Setup) -> anyhow::Result<Guardian> {
     guardian::fork(setup).map_err(no_guardian)
 }
 
+/// Why this command cannot be run here, by the search path that we have ourselves.
+pub(crate) fn not_runnable(command: &[OsString]) -> Option<Errno> {
+    let path = std::env::var_os("PATH");
+    guardian::which(command.first()?, path.as_deref()).err()
+}
+
 /// A standby that can never work is better found out now than by the fail-over. What a hook brings
 /// about (a mount, a download) need not be there yet.
 fn cannot_work(plan: &Config) -> Option<Ending> {
-    let program = plan.command.first()?;
-    let path = std::env::var_os("PATH");
-    let errno = guardian::which(program, path.as_deref()).err()?;
+    let errno = not_runnable(&plan.command)?;
     if plan.roles.on_acquire.is_some() {
         let why = errno.desc();
         tracing::warn!(
@@ -208,52 +214,22 @@ async fn campaign(
     observers.begin(guardians.first.health_check());
     let mut workload = workload(plan, &store, guardians)?;
     workload.notify_socket = observers.notify_socket();
-    let rules = rules(plan, &*store);
-    let ending = compete(
-        plan,
-        store,
-        rules,
-        &mut workload,
-        &mut signals,
-        &mut observers,
-    )
-    .await;
+    observers.tell(Observation::Begins);
+    let cordon = observers.follow_events(plan, &mut signals).await;
+    let tenure = Tenure::new(rules(plan, &*store), Instant::now()).cordoned_by(cordon);
+    let lock = store.info().name;
+    let mut ending = drive(tenure, store, &mut workload, &mut signals, &mut observers).await;
+    observers.tell(Observation::Stops);
     // What comes now is not worth a question.
     drop(server);
-    let asked = match ending.cause {
-        Cause::Stopped(signal) => Some(signal),
-        _ => None,
-    };
-    workload.finish(asked, &mut signals, &mut observers).await;
+    name_the_lock(&mut ending, &lock);
+    workload
+        .finish(&ending.cause, &mut signals, &mut observers)
+        .await;
     let leave = ExitAction::of(&ending, plan.conflict_status);
     report::ending(&ending, leave);
     observers.finish(&ending, leave);
     Ok(leave)
-}
-
-/// Competes for the lock of the plan until the state machine is done.
-pub(crate) async fn compete(
-    plan: &Config,
-    store: Arc<dyn LeaseStore>,
-    rules: Rules,
-    workload: &mut dyn Workload,
-    signals: &mut Signals,
-    observer: &mut (impl Observer + AsMut<Observers>),
-) -> Ending {
-    observer.as_mut().tell(Observation::Begins);
-    let cordon = observer.as_mut().follow_events(plan, signals).await;
-    let tenure = Tenure::new(rules, Instant::now()).cordoned_by(cordon);
-    let lock = store.info().name;
-    let mut ending = drive(tenure, store, workload, signals, observer).await;
-    observer.as_mut().tell(Observation::Stops);
-    name_the_lock(&mut ending, &lock);
-    ending
-}
-
-impl AsMut<Observers> for Observers {
-    fn as_mut(&mut self) -> &mut Observers {
-        self
-    }
 }
 
 /// The workload of the plan; nothing runs yet.
@@ -297,7 +273,7 @@ pub(crate) fn rules(plan: &Config, store: &dyn LeaseStore) -> Rules {
 }
 
 /// A store's refusal names its lock, and what to do.
-fn name_the_lock(ending: &mut Ending, lock: &str) {
+pub(crate) fn name_the_lock(ending: &mut Ending, lock: &str) {
     if let Cause::Store { why, denied } = &mut ending.cause
         && !why.contains(lock)
     {

@@ -182,6 +182,7 @@ impl Queue for ServiceBusQueue {
     async fn take(&self, most: usize, give_up_at: Instant) -> Result<Vec<Message>, Failure> {
         self.begin();
         let (prefetch, shared) = (&self.prefetch, &self.shared);
+        // Only what fails from now on is the answer to this call.
         let failures = shared.failures();
         prefetch.want(most);
         loop {

@@ -91,14 +91,14 @@ impl CommandWorkload {
     /// both within their limits. A stop signal ends them at once, unless it is the first.
     pub(super) async fn finish(
         mut self,
-        asked: Option<i32>,
+        cause: &Cause,
         signals: &mut Signals,
         observer: &mut dyn Observer,
     ) {
         let began = Instant::now();
         let mut stop = StopRequests::default();
-        if let Some(signal) = asked {
-            stop.asked(began, signal);
+        if let Cause::Stopped(signal) = cause {
+            stop.asked(began, *signal);
         }
         let effects = self.hooks.finish(began + self.parts.config.grace);
         self.perform(effects);

@@ -62,6 +62,7 @@ impl MessageLease {
             confirmed: Arc::new(AtomicU64::new(message.t0.as_nanos())),
             renewals: Arc::default(),
             hurry: None,
+            // Whoever ends without a word has done nothing with it.
             decision: Mutex::new(Some(Settlement::Release)),
             result: Mutex::new(None),
         }
@@ -121,6 +122,7 @@ impl MessageLease {
 
     /// Why the lock was definitely lost before `due`, if it was.
     async fn renew_until(&self, due: Instant, budget: &Budget) -> Option<Failure> {
+        // From what was confirmed, not from now: the core renewed it until a moment ago.
         let mut next = budget.renew_at(self.confirmed());
         loop {
             let now = Instant::now();

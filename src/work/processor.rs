@@ -43,6 +43,8 @@ pub(super) struct ProcessorContext {
     pub(super) delays: bool,
     /// Turns true when the worker takes no more messages.
     pub(super) leaving: watch::Receiver<bool>,
+    /// Turns true when everything is to end at once.
+    pub(super) hurry: watch::Receiver<bool>,
 }
 
 /// A guardian, and what its present message listens to.
@@ -50,7 +52,6 @@ pub(super) struct MessageProcessor {
     pub(super) number: usize,
     pub(super) handle: GuardianHandle,
     pub(super) signals: Signals,
-    pub(super) hurry: watch::Receiver<bool>,
     /// The guardian died while it had nothing to guard.
     pub(super) lost: bool,
 }
@@ -81,7 +82,7 @@ impl MessageProcessor {
         leaving: bool,
     ) -> (MessageProcessor, Done) {
         let held = MessageLease::new(&message, &context.queue);
-        let held = Arc::new(held.hurried_by(self.hurry.clone()));
+        let held = Arc::new(held.hurried_by(context.hurry.clone()));
         let not_run = match &message.body {
             _ if leaving => Some(Decision::release("WorkerStopped")),
             Err(why) => {
@@ -142,7 +143,7 @@ impl MessageProcessor {
         let mut message_observer = context.observer.message_observer(&id, self.number);
         let mut workload = MessageWorkload {
             handle: &mut self.handle,
-            hurry: &mut self.hurry,
+            hurry: context.hurry.clone(),
             context,
             held: Arc::clone(&held),
             attempt,

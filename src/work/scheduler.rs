@@ -218,6 +218,8 @@ impl Scheduler {
         let wanted = free
             .min(BATCH)
             .min(left.map_or(BATCH, |left| usize::try_from(left).unwrap_or(BATCH)));
+        // One request at a time: two could bring more than there are processors. One that waits is
+        // replaced, when more could come by another than it was sent for.
         if let Some(asked) = self.taking
             && (!self.terms.waits || wanted <= asked.most)
         {
@@ -291,6 +293,7 @@ impl Scheduler {
         self.empty = false;
         self.look_later(now);
         match denied {
+            // A queue that has answered once is the right one: what it says later can pass.
             Some(denied) if !self.answered => self.leave(now, Why::CannotTake { why, denied }),
             _ => {
                 let since = self.failing.take().map_or(now, |(since, _)| since);
@@ -307,6 +310,7 @@ impl Scheduler {
     /// A message was done with; `ran` if its command was started.
     pub(super) fn done(&mut self, now: Instant, ran: bool) {
         self.running = self.running.saturating_sub(1);
+        // One that was given back unread is no work done: `--once` has to try another.
         self.counted += u64::from(ran);
         self.busy_at = now;
         self.empty = false;
@@ -319,6 +323,7 @@ impl Scheduler {
             Ok(()) => self.refusals = 0,
             Err(why) => {
                 self.refusals += 1;
+                // The next one would most likely be refused as well.
                 self.look_later(now);
                 if self.terms.waits {
                     self.taking = None;
@@ -332,6 +337,7 @@ impl Scheduler {
 
     /// No more is taken, for this reason; the first one counts.
     pub(super) fn leave(&mut self, now: Instant, why: Why) {
+        // The later ones are often what comes of it.
         self.leaving.get_or_insert((why, now));
     }
 

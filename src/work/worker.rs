@@ -29,7 +29,7 @@ use crate::exit::ExitAction;
 use crate::guardian::{self, Guardian, Program, Setup, StopAsked, WorkloadEvent};
 use crate::queue::{Message, Queue};
 use crate::report;
-use crate::run::{fork, no_guardian};
+use crate::run::{fork, no_guardian, not_runnable};
 use crate::runtime;
 use crate::serve;
 use crate::signals::{SignalEvent, Signals};
@@ -47,10 +47,7 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 /// # Errors
 /// What kept us from starting at all: a [`UsageError`], what the queue said, or the machine.
 pub fn work(plan: config::Work) -> anyhow::Result<ExitAction> {
-    let path = std::env::var_os("PATH");
-    if let Some(program) = plan.command.first()
-        && let Err(errno) = guardian::which(program, path.as_deref())
-    {
+    if let Some(errno) = not_runnable(&plan.command) {
         // Better now than with the first message, which would be taken for nothing.
         let why = Why::NotStarted {
             errno: errno as i32,
@@ -92,6 +89,7 @@ pub fn work(plan: config::Work) -> anyhow::Result<ExitAction> {
     if let Some(listener) = listener {
         observer.serve(server(listener, &*queue, &guardians)?);
     }
+    let (leaving, hurry) = (watch::Sender::new(false), watch::Sender::new(false));
     let context = ProcessorContext {
         queue: queue.name().to_owned(),
         rules: Rules::of(&plan),
@@ -101,9 +99,10 @@ pub fn work(plan: config::Work) -> anyhow::Result<ExitAction> {
         base,
         observer,
         delays: queue.delays(),
-        leaving: watch::channel(false).1,
+        leaving: leaving.subscribe(),
+        hurry: hurry.subscribe(),
     };
-    runtime::block_on(begin(&plan, queue, context, guardians))?
+    runtime::block_on(begin(&plan, queue, context, guardians, leaving, hurry))?
 }
 
 fn fork_all(plan: &config::Work) -> anyhow::Result<Vec<Guardian>> {
@@ -112,6 +111,7 @@ fn fork_all(plan: &config::Work) -> anyhow::Result<Vec<Guardian>> {
             programs: vec![Program::handler(plan.command.clone())],
             contain: plan.contain,
             grace: plan.kill_after,
+            // A message's lock runs out by itself, and soon.
             on_orphaned: |_| {},
             withheld: plan.withheld.clone(),
         })
@@ -137,13 +137,12 @@ fn server(
 async fn begin(
     plan: &config::Work,
     queue: Arc<dyn Queue>,
-    mut context: ProcessorContext,
+    context: ProcessorContext,
     guardians: Vec<Guardian>,
+    leaving: watch::Sender<bool>,
+    hurry: watch::Sender<bool>,
 ) -> anyhow::Result<ExitAction> {
     let mut signals = Signals::listen()?;
-    let (hurry, hurried) = watch::channel(false);
-    let leaving;
-    (leaving, context.leaving) = watch::channel(false);
     let observer = context.observer.clone();
     observer.begin(guardians.iter().map(Guardian::health_check).collect());
     let mut posts = Vec::new();
@@ -155,7 +154,6 @@ async fn begin(
             number,
             handle: guardian.attend().map_err(no_guardian)?,
             signals: Signals::relayed(relay),
-            hurry: hurried.clone(),
             lost: false,
         });
     }
@@ -335,9 +333,12 @@ impl Worker {
             };
             self.show();
             let taken = async { Some(taking.as_mut()?.await) };
-            let stop = async { Some(stopping.as_mut()?.await) };
+            let stop = async {
+                stopping.as_mut()?.await;
+                Some(())
+            };
             tokio::select! {
-                // Signals first; and what is done before what is taken, so that its slot is free.
+                // Signals first; and what is done before what is taken, so that a processor is free for it.
                 biased;
                 asked = signals.next() => self.asked(asked),
                 Some((processor, done)) = self.running.next(), if !self.running.is_empty() => {
@@ -392,12 +393,14 @@ impl Worker {
                 }
                 Stop::AtOnce => {
                     tracing::info!("asked to stop at once");
+                    // The end of the grace has nothing left to say.
                     self.scheduler.has_ended();
                     self.hurry.send_replace(true);
                     self.tell(&SignalEvent::Stop(signal));
                 }
                 Stop::Again => {}
             },
+            // For the commands: nobody can say which of them is meant.
             SignalEvent::Pass(_) => self.tell(&asked),
             // Nobody here listens to the platform.
             SignalEvent::Cordon(_) => {}

@@ -32,7 +32,7 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 pub(super) struct MessageWorkload<'a> {
     pub(super) handle: &'a mut GuardianHandle,
     /// Turns true when everything is to end at once.
-    pub(super) hurry: &'a mut watch::Receiver<bool>,
+    pub(super) hurry: watch::Receiver<bool>,
     pub(super) context: &'a ProcessorContext,
     pub(super) held: Arc<MessageLease>,
     pub(super) attempt: u32,
@@ -175,6 +175,7 @@ impl Workload for MessageWorkload<'_> {
             let now = Instant::now();
             if now >= due {
                 self.progress.timed_out = true;
+                // To the core it will have ended by itself; the table knows better.
                 let (signal, grace) = (self.context.stop_signal, self.context.kill_after);
                 self.handle.drain(signal, now + grace);
                 continue;

@@ -122,7 +122,7 @@ impl Connector {
             // Locked until we settle, and settled only when the service has said so.
             .sender_settle_mode(SenderSettleMode::Unsettled)
             .receiver_settle_mode(ReceiverSettleMode::Second)
-            // The library would give credit ahead, and lock messages that nobody has a slot for.
+            // The library would give credit ahead, and lock messages that nobody is free for.
             .credit_mode(CreditMode::Manual)
             .verify_incoming_source(false)
             .verify_incoming_target(false)

@@ -1,4 +1,4 @@
-//! Reads along what the service sends: the few things that the engine's library hears and keeps to
+//! Reads along what the service sends: the few things that the AMQP library hears and keeps to
 //! itself. Pure.
 //!
 //! Which are: that a link has used up its credit (`flow` with `drain`), how many messages it
@@ -73,8 +73,8 @@ impl FrameScanner {
             match self.size() {
                 Some(size) if size < HEADER => return Err(begun),
                 Some(size) if size == self.seen => {
-                    if let Some(sight) = read(&self.head) {
-                        tell(sight);
+                    if let Some(event) = read(&self.head) {
+                        tell(event);
                     }
                     self.head.clear();
                     self.seen = 0;
@@ -300,13 +300,13 @@ mod tests {
 
     fn all(bytes: &[u8], cut: usize) -> Vec<FrameEvent> {
         let mut scanner = FrameScanner::default();
-        let mut sights = Vec::new();
+        let mut events = Vec::new();
         for part in bytes.chunks(cut) {
-            if scanner.feed(part, |sight| sights.push(sight)).is_err() {
+            if scanner.feed(part, |event| events.push(event)).is_err() {
                 break;
             }
         }
-        sights
+        events
     }
 
     const LINK: LinkState = LinkState {
@@ -380,7 +380,7 @@ mod tests {
             last,
             said,
         };
-        let sights = vec![
+        let events = vec![
             FrameEvent::Attach {
                 link: LINK,
                 name: "me".into(),
@@ -390,20 +390,20 @@ mod tests {
             settled(4, Said::Done),
             settled(6, Said::Refused("a:b".into(), "no".into())),
         ];
-        (parts.concat(), sights)
+        (parts.concat(), events)
     }
 
     #[test]
     fn what_is_looked_for_is_found_however_the_stream_is_cut() {
-        let (stream, sights) = stream(5000);
+        let (stream, events) = stream(5000);
         for cut in [1, 2, 3, 7, 8, 9, 100, 4096, usize::MAX] {
-            assert_eq!(all(&stream, cut), sights, "in pieces of {cut}");
+            assert_eq!(all(&stream, cut), events, "in pieces of {cut}");
         }
     }
 
     #[test]
     fn a_frame_that_is_shorter_than_its_header_is_found_before_it_is_passed_on() {
-        let (sound, sights) = stream(20);
+        let (sound, events) = stream(20);
         for size in 0..8_u8 {
             for behind in [0, 1, 4, 100] {
                 let mut stream = sound.clone();
@@ -414,7 +414,7 @@ mod tests {
                     let mut seen = Vec::new();
                     let mut passed = 0;
                     for part in stream.chunks(cut) {
-                        match scanner.feed(part, |sight| seen.push(sight)) {
+                        match scanner.feed(part, |event| seen.push(event)) {
                             Ok(()) => passed += part.len(),
                             Err(before) => {
                                 passed += before;
@@ -428,7 +428,7 @@ mod tests {
                         "{size}, {behind} behind, by {cut}"
                     );
                     assert!(passed >= sound.len(), "{size}, {behind} behind, by {cut}");
-                    assert_eq!(seen, sights);
+                    assert_eq!(seen, events);
                 }
             }
         }

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use rustls::pki_types::ServerName;
 use rustls::{CertificateError, ClientConfig, Error as TlsError};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, ReadHalf};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, watch};
 use tokio_rustls::TlsConnector;
@@ -228,28 +228,23 @@ impl ConnectionState {
 
 /// The stream, read along.
 pub(super) fn observed(stream: Box<dyn Stream>, state: Arc<ConnectionState>) -> impl Stream {
-    let (read, write) = tokio::io::split(stream);
-    tokio::io::join(FrameObserver::new(read, state), write)
+    let (stream, write) = tokio::io::split(stream);
+    let observer = FrameObserver {
+        stream,
+        scanner: FrameScanner::default(),
+        malformed: false,
+        state,
+    };
+    tokio::io::join(observer, write)
 }
 
 /// The half of a stream that is read from, read along.
-struct FrameObserver<S> {
-    stream: S,
+struct FrameObserver {
+    stream: ReadHalf<Box<dyn Stream>>,
     scanner: FrameScanner,
     /// A frame came that cannot be.
     malformed: bool,
     state: Arc<ConnectionState>,
-}
-
-impl<S> FrameObserver<S> {
-    fn new(stream: S, state: Arc<ConnectionState>) -> FrameObserver<S> {
-        FrameObserver {
-            stream,
-            scanner: FrameScanner::default(),
-            malformed: false,
-            state,
-        }
-    }
 }
 
 fn malformed() -> io::Error {
@@ -259,32 +254,32 @@ fn malformed() -> io::Error {
     )
 }
 
-impl<S> fmt::Debug for FrameObserver<S> {
+impl fmt::Debug for FrameObserver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FrameObserver").finish_non_exhaustive()
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for FrameObserver<S> {
+impl AsyncRead for FrameObserver {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let frame_observer = self.get_mut();
-        if frame_observer.malformed {
+        let this = self.get_mut();
+        if this.malformed {
             return Poll::Ready(Err(malformed()));
         }
         let before = into.filled().len();
-        let polled = Pin::new(&mut frame_observer.stream).poll_read(cx, into);
+        let polled = Pin::new(&mut this.stream).poll_read(cx, into);
         let read = into.filled().get(before..).unwrap_or_default();
         if !read.is_empty() {
             let now = Instant::now().as_nanos();
-            frame_observer.state.received.store(now, Ordering::Relaxed);
-            let state = &frame_observer.state;
-            let fed = frame_observer.scanner.feed(read, |event| state.saw(event));
+            this.state.received.store(now, Ordering::Relaxed);
+            let state = &this.state;
+            let fed = this.scanner.feed(read, |event| state.saw(event));
             if let Err(sound) = fed {
-                frame_observer.malformed = true;
+                this.malformed = true;
                 // What came before is passed on; of the rest the library would panic.
                 into.set_filled(before + sound);
                 if sound == 0 {

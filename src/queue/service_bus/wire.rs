@@ -430,7 +430,7 @@ mod tests {
 
     #[test]
     fn a_tag_is_read_as_dotnet_lays_it_out() {
-        // new LockToken("00112233-4455-6677-8899-aabbccddeeff").ToByteArray() of .NET's documentation.
+        // new Guid("00112233-4455-6677-8899-aabbccddeeff").ToByteArray() of .NET's documentation.
         let tag = [
             0x33, 0x22, 0x11, 0x00, 0x55, 0x44, 0x77, 0x66, 0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd,
             0xee, 0xff,
