@@ -45,6 +45,7 @@ pub(crate) fn print() {
             drain: Duration::from_secs(2),
             started_within: Duration::from_secs(1),
             throttles: None,
+            doorbell: false,
             seed: 1,
         })
     });
