@@ -195,9 +195,8 @@ fn server(
     let control = guardian
         .view()
         .context("--listen: /leader could never say yes")?;
-    let lease = store.info().lease;
-    let shared_status =
-        serve::SharedStatus::new(store.name(), lease, control, guardian.health_check());
+    let (lease, health_check) = (store.info().lease, vec![guardian.health_check()]);
+    let shared_status = serve::SharedStatus::new(store.name(), false, lease, control, health_check);
     serve::Server::start(listener, shared_status).context("--listen: cannot start the server")
 }
 

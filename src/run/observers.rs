@@ -97,11 +97,8 @@ impl Observers {
 
     /// Begins to tell the service manager, if there is one, inside the runtime.
     pub(crate) fn begin(&self, health_check: Arc<HealthCheck>) {
-        if let Some(one) = &self.service_manager {
-            one.begin(
-                &Surroundings::ours(&|name| std::env::var_os(name)),
-                vec![health_check],
-            );
+        if let Some(service_manager) = &self.service_manager {
+            service_manager.begin(vec![health_check]);
         }
     }
 

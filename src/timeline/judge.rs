@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use super::clocks::{Clocks, boot};
-use super::model::{At, End, Gap, KnownBy, Lane, Lock, Overlap, Run, Tenure, Timeline};
-use super::read::Log;
+use super::Log;
+use super::model::{
+    At, Clocks, End, Gap, KnownBy, Lane, Lock, Overlap, Run, Tenure, Timeline, boot, count,
+};
 use super::tenures::{Placed, tenures};
 use crate::events::{EventKind, Record};
 
@@ -45,11 +46,6 @@ pub fn merge(log: &Log, skew: i64) -> Timeline {
         notes,
         locks: finished(locks, skew),
     }
-}
-
-/// `1 line`, `2 lines`.
-pub(super) fn count(number: usize, what: &str) -> String {
-    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
 /// Numbers that are missing within a run: a disk was full, or a log was cut.
@@ -223,7 +219,7 @@ fn overlaps(tenures: &[Tenure], skew: i64) -> Vec<Overlap> {
 impl Timeline {
     /// Whether two had control at the same time, or one says that it may have been so.
     #[must_use]
-    pub fn has_overlap(&self) -> bool {
+    pub(super) fn has_overlap(&self) -> bool {
         self.locks.iter().any(|lock| {
             lock.overlaps.iter().any(|overlap| !overlap.within_skew)
                 || lock.tenures.iter().any(|tenure| tenure.confessed)

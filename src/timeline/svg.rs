@@ -5,15 +5,12 @@
 //! Pure. It must never draw what is not in the timeline, nor leave out an overlap because it is
 //! short: what would be too narrow to be seen is drawn as wide as it takes.
 
-mod axis;
 mod canvas;
 
 use std::fmt::Write as _;
 
-use self::axis::Axis;
-use self::canvas::{Canvas, escaped, fitting, text_width};
-use super::judge::count;
-use super::model::{At, End, Lane, Lock, Tenure, Timeline};
+use self::canvas::{Axis, Canvas, escaped, fitting, text_width};
+use super::model::{At, End, Lane, Lock, Tenure, Timeline, count};
 use super::text::{ending, name, span};
 use crate::events::record;
 

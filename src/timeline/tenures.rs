@@ -140,23 +140,8 @@ impl Open {
                     self.tenure.cause.clone_from(&placed.record.cause);
                 }
             }
-            EventKind::Competing
-            | EventKind::Standby
-            | EventKind::Holding
-            | EventKind::Renewed
-            | EventKind::Lost
-            | EventKind::LeftBehind
-            | EventKind::TreeStuck
-            | EventKind::Resting
-            | EventKind::Restarting
-            | EventKind::Recorded
-            | EventKind::NotRecorded
-            | EventKind::Released
-            | EventKind::CoolingDown
-            | EventKind::Working
-            | EventKind::Message
-            | EventKind::Cordoned
-            | EventKind::Other => {}
+            // Readers pass over what they do not know, and the rest says nothing of control.
+            _ => {}
         }
     }
 

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::judge::count;
-use super::model::{At, End, KnownBy, Lane, Lock, Tenure, Timeline};
+use super::model::{At, End, KnownBy, Lane, Lock, Tenure, Timeline, count};
 use crate::events::record;
 use crate::units::show;
 
@@ -48,8 +47,7 @@ pub const FIELDS: &[(&str, &str)] = &[
 ];
 
 /// The table.
-#[must_use]
-pub fn text(timeline: &Timeline) -> String {
+pub(super) fn text(timeline: &Timeline) -> String {
     let mut text = String::new();
     for lock in &timeline.locks {
         table(&mut text, lock);
@@ -254,8 +252,7 @@ pub(super) fn ending(tenure: &Tenure) -> String {
 }
 
 /// The JSON.
-#[must_use]
-pub fn json(timeline: &Timeline) -> Value {
+pub(super) fn json(timeline: &Timeline) -> Value {
     json!({
         "v": 1,
         "overlap": timeline.has_overlap(),

@@ -1,5 +1,13 @@
-//! The event log as an observer: makes records of the core's notices, the guardian's news, and the
-//! deadlines that a command is given. It never decides or fails.
+//! The event log: every change of state of an instance as one line of JSON, for those who ask
+//! afterwards who held control when.
+//!
+//! [`EventLog`] is an observer that makes records of the core's notices, the guardian's news, and the
+//! deadlines that a command is given; it never decides or fails. [`record`] is what a line says, and
+//! the one list of its fields and words; `writer` puts lines into a file without ever holding anybody
+//! up. [`crate::timeline`] reads what was written.
+
+pub mod record;
+mod writer;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,8 +19,9 @@ use crate::guardian::WorkloadEvent;
 use crate::report;
 use crate::report::messages::Row;
 
-use super::record::{self, EventKind, Record, VERSION};
-use super::writer::Writer;
+use record::VERSION;
+pub use record::{EventKind, Record};
+use writer::Writer;
 
 /// The machine's word for its present boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";

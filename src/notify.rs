@@ -1,7 +1,15 @@
-//! What the service manager is told, and when.
+//! What a service manager is told (`sd_notify`): that we are ready, what we do, that we are alive,
+//! that we stop; and what the command tells it through us.
 //!
-//! Opened by a driver, told by those who tell people of an instance, and by the tasks beside it. It
-//! keeps what could not be sent yet, and must never wait for anybody.
+//! ```text
+//! command ── its NOTIFY_SOCKET: Proxy ──▶ ServiceManager ──▶ our NOTIFY_SOCKET: Socket ── service manager
+//!                      notices, news ──────▲
+//! ```
+//! Opened by the drivers after the guardians were forked; told by those who tell people. A service
+//! manager that is gone, or does not read, costs one line in the log. It must never wait.
+
+mod socket;
+mod tasks;
 
 use std::ffi::OsString;
 use std::io;
@@ -11,15 +19,14 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::proxy::{Proxy, Said};
-use super::socket::{Socket, Surroundings};
-use super::tasks;
 use crate::clock::Instant;
 use crate::core::Notice;
 use crate::driver::{Observation, Observer};
 use crate::guardian::{HealthCheck, WorkloadEvent};
 use crate::report;
 use crate::util::lock;
+pub use socket::{PRIVATE, Surroundings, VARIABLE};
+use socket::{Proxy, Said, Socket};
 
 /// When the service manager is told that we are ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,6 +63,8 @@ pub(super) struct Inner {
 pub(super) struct State {
     socket: Socket,
     proxy: Option<Proxy>,
+    /// How often it wants a sign of life at the least.
+    watchdog: Option<Duration>,
     ready: Ready,
     is_ready: bool,
     is_stopping: bool,
@@ -129,6 +138,7 @@ impl ServiceManager {
         let state = State {
             socket,
             proxy,
+            watchdog: here.watchdog(),
             ready,
             is_ready: false,
             is_stopping: false,
@@ -166,8 +176,9 @@ impl ServiceManager {
     ///
     /// # Panics
     /// Outside of a tokio runtime.
-    pub fn begin(&self, here: &Surroundings<'_>, health_check: Vec<Arc<HealthCheck>>) {
-        if let Some(span) = here.watchdog() {
+    pub fn begin(&self, health_check: Vec<Arc<HealthCheck>>) {
+        let watchdog = self.0.state().watchdog;
+        if let Some(span) = watchdog {
             tokio::spawn(tasks::feed(Arc::clone(&self.0), health_check, span));
         }
         let sockets = self.0.state().proxy.as_ref().map(Proxy::sockets);
@@ -444,65 +455,4 @@ impl State {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use super::*;
-
-    /// A service manager's socket in this place, and what tells it.
-    fn heard_in(place: &Path, ready: Ready, word: &str) -> (UnixDatagram, ServiceManager) {
-        let path = place.join("manager");
-        let manager = UnixDatagram::bind(&path).unwrap();
-        let variable = |name: &str| match name {
-            "NOTIFY_SOCKET" => Some(path.clone().into_os_string()),
-            "RUNTIME_DIRECTORY" => Some(place.into()),
-            _ => None,
-        };
-        let here = Surroundings {
-            variable: &variable,
-            pid: 7,
-        };
-        let service_manager = ServiceManager::open(&here, ready, word, 1).unwrap();
-        (manager, service_manager)
-    }
-
-    #[test]
-    fn a_socket_that_goes_away_is_tried_again_at_its_pace_and_no_faster() {
-        let place = tempfile::tempdir().unwrap();
-        let (manager, service_manager) = heard_in(place.path(), Ready::Standby, "looking");
-        service_manager.works("waiting".into());
-        assert_eq!(
-            service_manager.0.owes(PACE),
-            None,
-            "READY and STATUS were sent"
-        );
-        drop(manager);
-        service_manager.0.state().told_at = Instant::ZERO;
-        service_manager.works("working".into());
-        service_manager.0.try_again();
-        let wait = service_manager.0.owes(Duration::MAX).unwrap();
-        assert!(!wait.is_zero() && wait <= PACE, "{wait:?}");
-    }
-
-    #[test]
-    fn the_last_words_of_a_command_are_not_the_next_one_s() {
-        let place = tempfile::tempdir().unwrap();
-        let (manager, service_manager) = heard_in(place.path(), Ready::Command, "competing");
-        let socket = service_manager.for_the_command(0).unwrap();
-        let command = UnixDatagram::unbound().unwrap();
-        command.send_to(b"READY=1\nSTATUS=done", &socket).unwrap();
-        service_manager.workload_event(0, &WorkloadEvent::TreeEmpty { at: Instant::ZERO });
-        service_manager.notice(Instant::ZERO, &Notice::Released);
-        let mut buffer = [0; 1024];
-        manager.set_nonblocking(true).unwrap();
-        let mut said = String::new();
-        while let Ok(length) = manager.recv(&mut buffer) {
-            said.push_str(std::str::from_utf8(&buffer[..length]).unwrap());
-        }
-        assert_eq!(said.matches("READY=1").count(), 1, "{said}");
-        let last = said.lines().last().unwrap();
-        assert!(!last.contains("done"), "{said}");
-        let unheard = service_manager.0.state().proxy.as_ref().unwrap().unheard(0);
-        assert_eq!(unheard, [b""; 0]);
-    }
-}
+mod tests;
