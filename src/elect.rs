@@ -304,11 +304,7 @@ fn link(telling: &Telling, control: Option<&Path>) -> anyhow::Result<Option<Cont
 pub fn elect(mut plan: Config, telling: &Telling) -> anyhow::Result<ExitAction> {
     let store = match open(&plan)? {
         Ok(store) => store,
-        Err(ending) => {
-            let leave = ExitAction::of(&ending, plan.conflict_status);
-            report::ending(&ending, leave);
-            return Ok(leave);
-        }
+        Err(ending) => return Ok(report::ending(&ending, plan.conflict_status)),
     };
     plan.refuse_our_own(store.name())?;
     if !lines::fits(store.name()) {
@@ -434,7 +430,5 @@ fn leave(ending: &Ending, gone: Option<Errno>, conflict_status: u8) -> ExitActio
         exit: None,
         ..ending.clone()
     };
-    let leave = ExitAction::of(&ending, conflict_status);
-    report::ending(&ending, leave);
-    leave
+    report::ending(&ending, conflict_status)
 }

@@ -52,6 +52,7 @@ impl EventLog {
     #[must_use]
     pub fn begin(path: PathBuf, who: Instance, word: EventKind) -> EventLog {
         let now = Instant::now();
+        // Where it cannot be read the record is worth as much: only its clock is its own.
         let boot_id = std::fs::read_to_string(BOOT_ID).unwrap_or_default();
         let mut log = EventLog {
             writer: Writer::new(path),
@@ -61,6 +62,7 @@ impl EventLog {
                 host: who.host,
                 identity: who.identity,
                 pid: who.pid,
+                // Process ids come again, and in containers each instance has the same.
                 run: now.as_nanos(),
                 lock: who.lock,
                 ..Record::default()
@@ -143,6 +145,7 @@ impl EventLog {
                     record.cause = Some(cause)
                 });
             }
+            // By the time that the guardian saw: ours may have been spent stopped.
             WorkloadEvent::TreeEmpty { at } | WorkloadEvent::HookFailed { at, .. } => {
                 self.tell(*at, EventKind::TreeEmpty, |_| {})
             }
@@ -178,6 +181,7 @@ impl EventLog {
             ..self.common.clone()
         };
         more(&mut record);
+        // They come from elsewhere: a server's answer, another's record, a queue.
         for text in [
             &mut record.cause,
             &mut record.holder,
@@ -188,6 +192,7 @@ impl EventLog {
         {
             *text = report::plain(text);
         }
+        // Counted before it is written: a number that is missing tells of a line that was lost.
         self.common.seq += 1;
         if let Ok(line) = serde_json::to_vec(&record) {
             self.writer.put(line, word.changes_control());

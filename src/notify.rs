@@ -127,6 +127,8 @@ impl ServiceManager {
                 tracing::warn!("NOTIFY_SOCKET={name} cannot be used: {why}; going on without it");
             })
             .ok()?;
+        // Never the service manager's own socket: with it the command could say MAINPID or STOPPING in
+        // our name, or feed the watchdog while we hang.
         let proxy = Proxy::make(here, commands).inspect_err(|why| {
             tracing::warn!("the command gets no NOTIFY_SOCKET: {why}");
         });
@@ -190,6 +192,7 @@ impl ServiceManager {
             Err(why) => unheard(&why),
         }
         tokio::spawn(tasks::attend(Arc::clone(&self.0)));
+        // What was owed since it was opened: before this nobody would have tried again.
         self.0.with(|_| {});
     }
 
@@ -288,6 +291,7 @@ impl ServiceManager {
                 state.owes.stopping = true;
             }
         });
+        // The task has to ask for more time from now on, though there may be nothing to send.
         self.0.stirred.notify_one();
     }
 
@@ -298,7 +302,9 @@ impl ServiceManager {
             state.doubt = None;
             state.voices.clear();
             state.owe(Due::Now);
+            // Who ends without having been asked has to say so, too; else it would be a failure to systemd.
             state.owes.stopping |= !std::mem::replace(&mut state.is_stopping, true);
+            // The tasks keep us beyond the end of `run`: what is in the file system goes now.
             drop(state.proxy.take());
         });
     }
@@ -379,9 +385,11 @@ impl State {
 
     fn hears(&mut self, number: usize, message: &[u8]) {
         let said = Said::read(message);
+        // A command that has not heard of --ready may say so all the same.
         if said.ready && self.ready == Ready::Command {
             self.is_ready();
         }
+        // Plain and cut: it goes into one line, and every `systemctl status` shows it.
         if let (Some(status), Some(voice)) = (said.status, self.voices.get_mut(number)) {
             let status: String = report::plain(&status).chars().take(STATUS_LIMIT).collect();
             voice.said = Some(status).filter(|status| !status.is_empty());
@@ -420,6 +428,7 @@ impl State {
                 message.push_str(line);
             }
         }
+        // With READY or STOPPING it goes at once: a message is sent anyway.
         if status == Due::Soon && message.is_empty() && now < self.told_at + PACE {
             return;
         }
@@ -434,6 +443,7 @@ impl State {
             // Where it failed, too: a socket that is gone is not tried again without end.
             self.told_at = now;
         }
+        // One message for all of it: a READY without its STATUS would show the last state as the new one.
         if sent.is_ok() {
             self.owes = Owes::default();
         }

@@ -47,6 +47,7 @@ impl Status {
 
     /// Says what the instance does now.
     pub fn enter(&mut self, state: &str) {
+        // Writing the same state anew must not make it look young.
         if self.state != state || self.since.is_empty() {
             state.clone_into(&mut self.state);
             self.since = crate::report::now_utc();
@@ -81,6 +82,7 @@ impl StatusFile {
     /// Has the file say this; returns at once. While the file system is slow only the latest
     /// counts.
     pub fn write(&self, status: &Status) {
+        // Nobody reads states that are over.
         self.writer.replace(status.clone());
     }
 }

@@ -49,6 +49,7 @@ pub fn timeline(typed: &args::Timeline) -> anyhow::Result<ExitAction> {
             .with_context(|| format!("cannot read the event log {}", path.display()))?;
         texts.push((path.display().to_string(), text));
     }
+    // Bytes, not text: one broken character must not cost the file.
     let log = read(texts.iter().map(|(name, text)| (&**name, &**text)));
     if log.records.is_empty() {
         anyhow::bail!(

@@ -51,6 +51,7 @@ impl<'a> Surroundings<'a> {
         let span = self.get("WATCHDOG_USEC")?;
         let ours = self.get("WATCHDOG_PID");
         let number = |text: &OsStr| text.to_str()?.parse::<u64>().ok();
+        // Inherited from somebody whose watchdog it is: fed by us, it would keep alive what hangs.
         if ours.is_some_and(|pid| number(&pid) != Some(u64::from(self.pid))) {
             return None;
         }
@@ -83,6 +84,7 @@ impl Socket {
             }
         };
         let socket = UnixDatagram::unbound()?;
+        // A service manager that is stopped in a debugger must not stop us.
         socket.set_nonblocking(true)?;
         Ok(Socket { socket, address })
     }
@@ -91,6 +93,7 @@ impl Socket {
     pub(super) fn send(&self, message: &str) -> io::Result<()> {
         let sent = self.socket.send_to_addr(message.as_bytes(), &self.address);
         sent.map(drop).map_err(|why| {
+            // The receiver's queue is full (EAGAIN), or the kernel's memory is: both pass.
             if why.raw_os_error() == Some(libc::ENOBUFS) {
                 return io::ErrorKind::WouldBlock.into();
             }
@@ -148,8 +151,10 @@ impl Proxy {
         if !place.is_absolute() {
             return Err(io::ErrorKind::InvalidInput.into());
         }
+        // Made anew or not at all, by a name that nobody knows before: /tmp is everybody's.
         let name = format!("{PREFIX}{}.{:08x}", std::process::id(), fastrand::u32(..));
         let directory = place.join(name);
+        // Whoever can reach the socket can say that we are ready.
         fs::DirBuilder::new().mode(0o700).create(&directory)?;
         let mut proxy = Proxy {
             directory,
@@ -160,6 +165,7 @@ impl Proxy {
             socket.set_nonblocking(true)?;
             proxy.sockets.push(socket);
         }
+        // SIGKILL leaves a directory behind each time; nobody else would ever remove it.
         sweep(place);
         Ok(proxy)
     }
@@ -188,6 +194,7 @@ impl Proxy {
             let length = socket.recv(&mut buffer).ok()?;
             Some(buffer[..length].to_vec())
         });
+        // A command that goes on talking while we listen must not keep us from the release.
         messages.take(QUEUE).collect()
     }
 }
@@ -214,6 +221,7 @@ fn sweep(place: &Path) {
         if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
             continue;
         }
+        // Another user's is not ours to judge, and not ours to remove.
         let is_ours = entry
             .metadata()
             .is_ok_and(|found| found.is_dir() && found.uid() == ours);

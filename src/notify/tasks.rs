@@ -25,10 +25,12 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// Feeds the watchdog twice in its time, each time after supervisor and guardians have all proved
 /// that they are alive. Where one does not, nothing is sent.
 pub(super) async fn feed(manager: Arc<Inner>, health_check: Vec<Arc<HealthCheck>>, span: Duration) {
+    // What sd_watchdog_enabled(3) advises: one that is late is not yet one too many.
     let half = (span / 2).max(Duration::from_millis(1));
     loop {
         let began = Instant::now();
         all_answer(&health_check).await;
+        // Not kept where there is no room: a sign of life that comes late would be a lie.
         manager.say("WATCHDOG=1\n");
         sleep(half.saturating_sub(Instant::now().since(began))).await;
     }
@@ -63,6 +65,7 @@ pub(super) async fn attend(manager: Arc<Inner>) {
             () = manager.stirred.notified() => {}
             () = sleep(wait) => {}
         }
+        // Before more time is asked for: what is owed counts more, should there be room for one only.
         manager.try_again();
         if manager.is_stopping() {
             manager.say(&format!("EXTEND_TIMEOUT_USEC={}\n", EXTENSION.as_micros()));

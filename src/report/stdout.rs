@@ -139,6 +139,7 @@ fn wait(fd: BorrowedFd<'_>, waits: bool, other: BorrowedFd<'_>) -> Result<bool, 
             Err(errno) => return Err(errno),
         }
     }
+    // Looked at before the other one: what is said from now on is said to nobody.
     let hung_up = PollFlags::POLLERR | PollFlags::POLLHUP | PollFlags::POLLNVAL;
     if asked[0]
         .revents()
@@ -197,6 +198,7 @@ impl LineSender {
     pub fn say(&mut self, line: String) {
         let mut out = self.shared.out();
         out.say(line);
+        // Here, where it can be: through the thread it would come later than what it says.
         let said = out.push();
         drop(out);
         if said != Said::All {

@@ -78,6 +78,7 @@ impl Observers {
             service_manager: service_manager.clone(),
         };
         shared_status.map(|shared_status| observers.add(shared_status));
+        // The log before the status line, which is shown below what is said.
         observers.add(log);
         observers.add(StatusLine);
         observers.add(status);
@@ -117,13 +118,14 @@ impl Observers {
     ) -> Option<Cordon> {
         let mut watch = Watch::begin(plan.scheduled_events.clone()?);
         let cordon = tokio::select! {
-            biased;
-            asked = signals.next() => {
-                signals.keep(asked);
-                None
-            }
-            cordon = watch.first(FIRST_LOOK) => cordon,
-        };
+        // A stop counts more than an announcement.
+                    biased;
+                    asked = signals.next() => {
+                        signals.keep(asked);
+                        None
+                    }
+                    cordon = watch.first(FIRST_LOOK) => cordon,
+                };
         signals.add_cordons(watch.words);
         self.add(CordonObserver(watch.aside));
         cordon
@@ -258,6 +260,7 @@ impl Observer for StatusObserver {
             Observation::Workload(event) => match event {
                 WorkloadEvent::Started { pid } => {
                     self.status.command_pid = Some(*pid);
+                    // Until now a hook or a standby command was in the way.
                     if self.status.state == "preparing" {
                         self.status.enter("holding");
                     }

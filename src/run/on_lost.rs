@@ -47,6 +47,7 @@ impl OnLostHook {
 
     /// Runs the hook, now or after the one that still runs.
     pub(super) fn run(&mut self, errand: OnLostRun) {
+        // One waits at most: what it would say of an older tenure is out of date.
         if self.waits.replace(errand).is_some() {
             tracing::warn!(
                 "the --on-lost command is skipped for a tenure: it still runs for an earlier one"
@@ -133,6 +134,7 @@ impl OnLostHook {
             }
             WorkloadEvent::TreeStuck => {
                 tracing::warn!("the --on-lost command cannot be killed");
+                // It is not waited for either: an end of ours that waits for what cannot end would be none.
                 self.over = true;
                 self.runs = false;
                 self.waits = None;

@@ -78,6 +78,7 @@ impl Listener {
         let (socket, address, place) = match address {
             Address::Tcp(wanted) => {
                 let socket = TcpListener::bind(wanted).map_err(|why| refusal(address, why))?;
+                // Port 0 was a question: the log and the pages name the answer.
                 let real = socket.local_addr().unwrap_or(*wanted);
                 (Socket::Tcp(socket), Address::Tcp(real), None)
             }
@@ -143,6 +144,7 @@ fn bind_path(path: &Path) -> io::Result<UnixListener> {
     if !is_deserted(path) {
         return Err(in_the_way);
     }
+    // Two that replace it at the same moment: the second bind fails, as it should.
     found.remove();
     UnixListener::bind(path)
 }

@@ -211,6 +211,7 @@ impl Metrics {
                     Exit::Signal(_) => "signal",
                 };
                 count(&self.exits, "result", result);
+                // Outside of a drain it was somebody else's SIGKILL: the kernel's, for want of memory, as a rule.
                 if let (Exit::Signal(libc::SIGKILL), Some(cause)) = (exit, *lock(&self.draining)) {
                     count(&self.kills, "cause", cause);
                 }
@@ -278,6 +279,7 @@ impl Metrics {
         set(&self.control_left, sight.control_left());
         set(&self.lease_left, sight.lease_left());
         let now = &*sight.status.state;
+        // A state that came in when it was seen goes again.
         self.state.clear();
         for state in STATES.iter().copied().chain([now]) {
             let is = [("state", state.to_owned())];
@@ -293,6 +295,7 @@ impl Metrics {
 fn set(gauge: &MaybeSeconds, span: Option<Duration>) {
     match span {
         Some(span) => drop(gauge.get_or_create(&[]).set(span.as_secs_f64())),
+        // Zero would be an alarm, and a great number a lie.
         None => gauge.clear(),
     }
 }

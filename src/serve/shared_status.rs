@@ -89,6 +89,7 @@ impl SharedStatus {
             _ => None,
         };
         if let Some(t0) = confirmed {
+            // From when the request was sent, as everywhere: the store may count from then on.
             known.lease_until = self.term.map_or(Instant::FOREVER, |term| t0 + term);
             known.confirmed = t0;
         }
@@ -116,6 +117,7 @@ impl SharedStatus {
     pub(super) async fn is_alive(&self) -> bool {
         let last = Instant::from_nanos(self.alive_at.load(Ordering::Acquire));
         let asked = Instant::now();
+        // Or a probe every millisecond would keep supervisor and guardian busy with proofs of life.
         if last > Instant::ZERO && asked.since(last) < FRESH {
             return true;
         }

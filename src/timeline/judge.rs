@@ -28,6 +28,7 @@ pub fn merge(log: &Log, skew: i64) -> Timeline {
     }
     let mut locks: BTreeMap<String, Draft> = BTreeMap::new();
     for ((_, boot, _, identity, pid), records) in &mut runs {
+        // By number first: two records of one moment, or a clock without nanoseconds.
         records.sort_by_key(|placed| (placed.record.seq, placed.record.boottime_ns));
         notes.extend(missing(records, identity, *pid));
         gather(&mut locks, records, boot);
@@ -143,6 +144,7 @@ fn lock(name: String, draft: Draft, skew: i64) -> Lock {
             tenure
         })
         .collect();
+    // To the last field, so that the order of the files changes nothing.
     tenures.sort_by_key(|tenure| (tenure.from, tenure.token, tenure.track, tenure.pid));
     conclude(&mut tenures);
     Lock {
@@ -184,9 +186,10 @@ fn gaps(tenures: &[Tenure]) -> Vec<Gap> {
                 after: last,
                 from,
                 to: tenures[at].from,
-                at_least: matches!(tenures[last].end, End::Unseen { .. }),
+                at_least: tenures[last].is_unseen(),
             });
         }
+        // Of tenures within tenures the one that ends last says when nobody had control.
         if tenures[at].to() >= tenures[last].to() {
             last = at;
         }
@@ -199,6 +202,7 @@ fn overlaps(tenures: &[Tenure], skew: i64) -> Vec<Overlap> {
     let mut overlaps = Vec::new();
     let mut living: Vec<usize> = Vec::new();
     for (at, tenure) in tenures.iter().enumerate() {
+        // Not at the same nanosecond: who follows at once does not overlap.
         living.retain(|other| tenures[*other].lived > tenure.from);
         for &other in &living {
             let earlier = &tenures[other];

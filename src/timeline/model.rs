@@ -127,6 +127,11 @@ pub(super) enum KnownBy {
 }
 
 impl Tenure {
+    /// Whether the logs do not say how it ended.
+    pub(super) fn is_unseen(&self) -> bool {
+        matches!(self.end, End::Unseen { .. })
+    }
+
     /// When it was over, as far as that is known.
     #[must_use]
     pub(super) fn to(&self) -> At {
@@ -193,6 +198,7 @@ impl Clocks {
             let Some(wall) = record::read(&record.time) else {
                 continue;
             };
+            // Saturating, here and below: a log says what it likes.
             let distance = wall.saturating_sub(signed(record.boottime_ns));
             let (_, all) = said
                 .entry(boot(record))
@@ -218,6 +224,7 @@ impl Clocks {
             }
             let mut distances: Vec<i64> = all.iter().map(|(_, distance)| *distance).collect();
             distances.sort_unstable();
+            // A mean would be moved by one minute with a clock that was off; the median is not.
             let median = distances[distances.len() / 2];
             clocks.distances.insert(boot, median);
         }

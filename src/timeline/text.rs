@@ -87,7 +87,7 @@ fn verdict(timeline: &Timeline) -> String {
     }
     let unseen = all()
         .flat_map(|lock| &lock.tenures)
-        .filter(|tenure| matches!(tenure.end, End::Unseen { .. }))
+        .filter(|tenure| tenure.is_unseen())
         .count();
     if unseen > 0 {
         let _ = write!(text, "; {} not seen", count(unseen, "end"));
@@ -107,6 +107,7 @@ pub(super) fn name(track: &Lane) -> String {
 /// A span on a clock of milliseconds.
 pub(super) fn span(nanos: i64) -> String {
     let millis = u64::try_from(nanos / 1_000_000).unwrap_or(0);
+    // Beyond a minute nobody asks for milliseconds.
     if millis < 60_000 {
         return format!("{}.{:03}s", millis / 1000, millis % 1000);
     }
