@@ -69,7 +69,7 @@ impl ProgressPipe {
 
 /// What this process itself says to the reader.
 struct ReaderLines {
-    voice: LineSender,
+    sender: LineSender,
     json: bool,
     store: Arc<dyn LeaseStore>,
     identity: String,
@@ -91,7 +91,7 @@ impl ReaderLines {
             slot: self.store.slot(),
             control: self.control.clone(),
         };
-        self.voice
+        self.sender
             .say(Role::standby(here, holder, token).line(self.json));
     }
 }
@@ -106,7 +106,7 @@ impl Shared {
     }
 
     fn gone(&self) -> Option<Errno> {
-        self.with(|lines_out| lines_out.voice.gone())
+        self.with(|lines_out| lines_out.sender.gone())
     }
 }
 
@@ -154,7 +154,7 @@ impl Workload for ElectWorkload {
         // What a child left that could not be started is not about this one.
         let _stale = self.progress.believed();
         self.lines_out.with(|lines_out| {
-            lines_out.voice.yield_to_another();
+            lines_out.sender.yield_to_another();
             lines_out.named = None;
         });
         self.child.start(start);
@@ -339,9 +339,9 @@ pub fn elect(mut plan: Config, telling: &Telling) -> anyhow::Result<ExitAction> 
     let _link = link(telling, control.as_deref())?;
     let log = ReaderLog(report::LogObserver::new(plan.looks_once(), plan.slots));
     let observers = Observers::new(&plan, &store, &guardian, log, None);
-    let (voice, gone) = LineSender::begin()?;
+    let (sender, gone) = LineSender::begin()?;
     let lines_out = Shared(Arc::new(Mutex::new(ReaderLines {
-        voice,
+        sender,
         json: telling.json,
         store: Arc::clone(&store),
         identity: plan.candidate.identity.clone(),

@@ -73,7 +73,7 @@ pub(super) struct State {
     /// What the store lets us wait for meanwhile.
     doubt: Option<String>,
     /// What each command says that it does.
-    voices: Vec<CommandStatus>,
+    commands: Vec<CommandStatus>,
     owes: Owes,
     /// When a status was sent last, whether it arrived or not.
     told_at: Instant,
@@ -146,7 +146,7 @@ impl ServiceManager {
             is_stopping: false,
             words: words.to_owned(),
             doubt: None,
-            voices: vec![
+            commands: vec![
                 CommandStatus {
                     name: "the command".into(),
                     said: None
@@ -232,8 +232,8 @@ impl ServiceManager {
 
     /// What the command with this number is called from now on.
     pub fn name(&self, number: usize, name: String) {
-        if let Some(voice) = self.0.state().voices.get_mut(number) {
-            voice.name = name;
+        if let Some(command) = self.0.state().commands.get_mut(number) {
+            command.name = name;
         }
     }
 
@@ -275,8 +275,8 @@ impl ServiceManager {
                 for message in unheard.unwrap_or_default() {
                     state.hears(number, &message);
                 }
-                let voice = state.voices.get_mut(number);
-                if voice.is_some_and(|voice| voice.said.take().is_some()) {
+                let command = state.commands.get_mut(number);
+                if command.is_some_and(|command| command.said.take().is_some()) {
                     state.owe(Due::Soon);
                 }
             }),
@@ -300,7 +300,7 @@ impl ServiceManager {
         self.0.with(|state| {
             words.clone_into(&mut state.words);
             state.doubt = None;
-            state.voices.clear();
+            state.commands.clear();
             state.owe(Due::Now);
             // Who ends without having been asked has to say so, too; else it would be a failure to systemd.
             state.owes.stopping |= !std::mem::replace(&mut state.is_stopping, true);
@@ -390,19 +390,19 @@ impl State {
             self.is_ready();
         }
         // Plain and cut: it goes into one line, and every `systemctl status` shows it.
-        if let (Some(status), Some(voice)) = (said.status, self.voices.get_mut(number)) {
+        if let (Some(status), Some(command)) = (said.status, self.commands.get_mut(number)) {
             let status: String = report::plain(&status).chars().take(STATUS_LIMIT).collect();
-            voice.said = Some(status).filter(|status| !status.is_empty());
+            command.said = Some(status).filter(|status| !status.is_empty());
             self.owe(Due::Soon);
         }
     }
 
     fn status(&self) -> String {
         let mut text = self.doubt.as_ref().unwrap_or(&self.words).clone();
-        let mut voices = self.voices.iter();
-        let mut speaking = voices
+        let mut commands = self.commands.iter();
+        let mut speaking = commands
             .by_ref()
-            .filter_map(|voice| Some((&voice.name, voice.said.as_ref()?)));
+            .filter_map(|command| Some((&command.name, command.said.as_ref()?)));
         for (name, said) in speaking.by_ref().take(SHOWN) {
             text.push_str(&format!("; {name}: {said}"));
         }

@@ -1,7 +1,7 @@
 //! What one line of the event log says: its fields, its words, and what they mean. The man page is
 //! made from the lists in here.
 //!
-//! Called by the child, which writes records, and by the timeline, which reads them. A field's
+//! Used by the event log, which writes records, and by the timeline, which reads them. A field's
 //! name or meaning never changes; new ones may come, and readers pass over what they do not know.
 
 use serde::{Deserialize, Serialize};

@@ -1,7 +1,7 @@
 //! Puts lines at the end of a file that others may append to as well: one write for each line,
 //! which the kernel does not tear, and on the disk where it matters.
 //!
-//! Called by the child, after the guardian was forked: it writes from a thread of its own, because
+//! Called by the event log, after the guardian was forked: it writes from a thread of its own, because
 //! a disk that hangs must not keep the supervisor from renewing. It must never fail or delay
 //! anything: what cannot be written is lost, and that is told once, until it can be again.
 

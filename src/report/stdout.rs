@@ -231,7 +231,7 @@ fn serve(shared: &Shared, mut woken: io::PipeReader) -> Errno {
         match wait(stdout.as_fd(), waits, woken.as_fd()) {
             Ok(true) => {
                 // As much as is there; what it says is in the writer.
-                // Nothing but an end: there is no voice any more, and nobody who asks.
+                // Nothing but an end: there is no sender any more, and nobody who asks.
                 if !matches!(woken.read(&mut [0; 64]), Ok(1..)) {
                     return Errno::ECANCELED;
                 }

@@ -77,18 +77,18 @@ impl Observers {
             list: Vec::new(),
             service_manager: service_manager.clone(),
         };
-        shared_status.map(|shared_status| observers.add(shared_status));
+        observers.add(shared_status);
         // The log before the status line, which is shown below what is said.
-        observers.add(log);
-        observers.add(StatusLine);
-        observers.add(status);
-        service_manager.map(|service_manager| observers.add(service_manager));
-        event_log.map(|event_log| observers.add(event_log));
+        observers.add(Some(log));
+        observers.add(Some(StatusLine));
+        observers.add(Some(status));
+        observers.add(service_manager);
+        observers.add(event_log);
         observers
     }
 
-    fn add(&mut self, observer: impl Observer + 'static) {
-        self.list.push(Box::new(observer));
+    fn add(&mut self, observer: Option<impl Observer + 'static>) {
+        self.list.extend(observer.map(|one| Box::new(one) as _));
     }
 
     /// Says that we do this now.
@@ -127,7 +127,7 @@ impl Observers {
                     cordon = watch.first(FIRST_LOOK) => cordon,
                 };
         signals.add_cordons(watch.words);
-        self.add(CordonObserver(watch.aside));
+        self.add(Some(CordonObserver(watch.aside)));
         cordon
     }
 

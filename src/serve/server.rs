@@ -119,10 +119,10 @@ async fn receive_all<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let mut guests = Guests::default();
+    let mut connections = Connections::default();
     loop {
         match accept().await {
-            Ok(stream) => guests.receive(stream, shared_status).await,
+            Ok(stream) => connections.receive(stream, shared_status).await,
             // Out of descriptors, mostly: tried again at once it would take a processor for itself.
             Err(_) => tokio::time::sleep(NAP).await,
         }
@@ -131,14 +131,14 @@ where
 
 /// The connections that there are, the oldest first.
 #[derive(Default)]
-struct Guests(VecDeque<AbortHandle>);
+struct Connections(VecDeque<AbortHandle>);
 
-impl Guests {
+impl Connections {
     async fn receive<S>(&mut self, stream: S, shared_status: &Arc<SharedStatus>)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        self.0.retain(|guest| !guest.is_finished());
+        self.0.retain(|one| !one.is_finished());
         if self.0.len() >= CONNECTIONS
             && let Some(oldest) = self.0.pop_front()
         {
@@ -148,12 +148,12 @@ impl Guests {
             tokio::task::yield_now().await;
         }
         let shared_status = Arc::clone(shared_status);
-        let guest = tokio::spawn(async move {
+        let one = tokio::spawn(async move {
             // Whatever became of it: whoever asked will notice, and nobody else cares.
             // Who sends a byte a minute, or does not read, is not waited for.
             let _ = tokio::time::timeout(LIFE, attend(stream, shared_status)).await;
         });
-        self.0.push_back(guest.abort_handle());
+        self.0.push_back(one.abort_handle());
     }
 }
 

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 
 use self::canvas::{Axis, Canvas, escaped, fitting, text_width};
 use super::model::{At, Lane, Lock, Tenure, Timeline, count};
-use super::text::{ending, name, span};
+use super::text::{date, ending, name, span};
 use crate::events::record;
 
 const WIDTH: f64 = 1200.0;
@@ -221,7 +221,7 @@ fn head(canvas: &mut Canvas, lock: &Lock, top: f64) {
     if unseen > 0 {
         facts.push(format!("{} not seen", count(unseen, "end")));
     }
-    let facts = format!("{} UTC · {} · ", day(first(lock)), facts.join(" · "));
+    let facts = format!("{} UTC · {} · ", date(first(lock)), facts.join(" · "));
     let (verdict, class) = match (overlaps, confessed) {
         (0, false) => ("no overlap".to_owned(), r#"class="ink" font-weight="650""#),
         (0, true) => (
@@ -232,10 +232,6 @@ fn head(canvas: &mut Canvas, lock: &Lock, top: f64) {
     };
     let both = [(r#"class="dim""#, &*facts), (class, &*verdict)];
     canvas.spans((RIGHT, top + 53.0), 13.0, &both);
-}
-
-fn day(at: At) -> String {
-    record::spelt(at).get(..10).unwrap_or_default().to_owned()
 }
 
 fn scale(canvas: &mut Canvas, axis: &Axis, top: f64, bottom: f64) {

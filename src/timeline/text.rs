@@ -120,7 +120,8 @@ fn clock(at: At) -> String {
     text.get(11..23).unwrap_or_default().to_owned()
 }
 
-fn date(at: At) -> String {
+/// The day.
+pub(super) fn date(at: At) -> String {
     record::spelt(at).get(..10).unwrap_or_default().to_owned()
 }
 
