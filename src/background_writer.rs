@@ -86,6 +86,7 @@ impl<T: Send + 'static> BackgroundWriter<T> {
         if let Err(why) = started {
             tracing::warn!("cannot keep the {name}: no thread can be started: {why}");
             let mut pending = writer.shared.lock();
+            // Idle as well, else the end would be waited for in vain.
             (pending.closed, pending.idle) = (true, true);
         }
         writer
@@ -113,6 +114,7 @@ impl<T: Send + 'static> BackgroundWriter<T> {
             // Nobody works it off; that has been told.
             return true;
         }
+        // A disk that hangs for hours must not cost us our memory.
         if pending.waiting.len() >= most {
             return false;
         }
@@ -124,6 +126,7 @@ impl<T: Send + 'static> BackgroundWriter<T> {
 
     /// Puts this there instead of all that waits. Returns at once.
     pub(crate) fn replace(&self, one: T) {
+        // What a slow disk has not taken yet is out of date by now.
         self.shared.lock().waiting.clear();
         self.put(one, usize::MAX);
     }
@@ -156,12 +159,14 @@ fn serve<T>(shared: &Shared<T>, work: &mut impl FnMut(T)) {
     loop {
         if let Some(one) = pending.waiting.pop_front() {
             pending.idle = false;
+            // Not under the lock: it can hang, and whoever puts something there must not.
             drop(pending);
             work(one);
             pending = shared.lock();
         } else if pending.closed {
             return;
         } else {
+            // Whoever waits for the end sleeps on the same condition.
             pending.idle = true;
             shared.changed.notify_all();
             pending = shared

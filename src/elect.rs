@@ -35,8 +35,7 @@ use crate::lease::{self, LeaseStore};
 use crate::report;
 use crate::report::stdout::LineSender;
 use crate::run::{
-    CommandWorkload, Guardians, Observers, name_the_lock, no_guardian, open, refused, rules,
-    workload,
+    CommandWorkload, Guardians, Observers, name_the_lock, no_guardian, open, rules, workload,
 };
 use crate::runtime;
 use crate::signals::Signals;
@@ -70,7 +69,7 @@ impl ProgressPipe {
 
 /// What this process itself says to the reader.
 struct ReaderLines {
-    voice: LineSender,
+    sender: LineSender,
     json: bool,
     store: Arc<dyn LeaseStore>,
     identity: String,
@@ -93,7 +92,7 @@ impl ReaderLines {
             slot: info.slot,
             control: self.control.clone(),
         };
-        self.voice
+        self.sender
             .say(Role::standby(here, holder, token).line(self.json));
     }
 }
@@ -108,7 +107,7 @@ impl Shared {
     }
 
     fn gone(&self) -> Option<Errno> {
-        self.with(|lines_out| lines_out.voice.gone())
+        self.with(|lines_out| lines_out.sender.gone())
     }
 }
 
@@ -156,7 +155,7 @@ impl Workload for ElectWorkload {
         // What a child left that could not be started is not about this one.
         let _stale = self.progress.believed();
         self.lines_out.with(|lines_out| {
-            lines_out.voice.yield_to_another();
+            lines_out.sender.yield_to_another();
             lines_out.named = None;
         });
         self.child.start(start);
@@ -306,7 +305,7 @@ fn link(telling: &Telling, control: Option<&Path>) -> anyhow::Result<Option<Cont
 pub fn elect(mut plan: Config, telling: &Telling) -> anyhow::Result<ExitAction> {
     let store = match open(&plan)? {
         Ok(store) => store,
-        Err(ending) => return Ok(refused(&ending, &plan)),
+        Err(ending) => return Ok(report::ending(&ending, plan.conflict_status)),
     };
     let lock = store.info().name;
     plan.refuse_our_own(&lock)?;
@@ -342,9 +341,9 @@ pub fn elect(mut plan: Config, telling: &Telling) -> anyhow::Result<ExitAction> 
     let _link = link(telling, control.as_deref())?;
     let log = ReaderLog(report::LogObserver::new(plan.looks_once(), plan.slots));
     let observers = Observers::new(&plan, &store, &guardian, log, None);
-    let (voice, gone) = LineSender::begin()?;
+    let (sender, gone) = LineSender::begin()?;
     let lines_out = Shared(Arc::new(Mutex::new(ReaderLines {
-        voice,
+        sender,
         json: telling.json,
         store: Arc::clone(&store),
         identity: plan.candidate.identity.clone(),
@@ -417,7 +416,7 @@ fn leave(ending: &Ending, gone: Option<Errno>, conflict_status: u8) -> ExitActio
     };
     let leave = ExitAction::of(&ending, conflict_status);
     match (&ending.cause, exit) {
-        _ if ending.overlap => report::ending(&ending, leave),
+        _ if ending.overlap => return report::ending(&ending, conflict_status),
         (Cause::CommandEnded, None) => lines::teller_died(leave.status()),
         (_, Some(Exit::Code(_))) => {
             let why = gone.map_or("an error", Errno::desc);
@@ -426,7 +425,7 @@ fn leave(ending: &Ending, gone: Option<Errno>, conflict_status: u8) -> ExitActio
         (_, Some(Exit::Signal(_))) | (Cause::Stopped(libc::SIGPIPE), None) => {
             lines::hung_up(None, leave.status());
         }
-        _ => report::ending(&ending, leave),
+        _ => return report::ending(&ending, conflict_status),
     }
     leave
 }

@@ -27,6 +27,8 @@ macro_rules! emit {
     };
 }
 
+pub(crate) use emit;
+
 mod line;
 mod log;
 pub mod messages;
@@ -157,6 +159,7 @@ pub fn init(format: Format, volume: Volume, journal: Option<OsString>) {
             reader: LogReader::of(io::stderr(), journal),
         })
         .with_writer(|| Stderr);
+    // A second call (a test) keeps the first.
     let _ = tracing::subscriber::set_global_default(
         tracing_subscriber::registry().with(ours).with(lines),
     );
@@ -178,12 +181,16 @@ pub(crate) fn text(notice: &Notice, now: Instant) -> String {
     text::of_notice(notice, now).1
 }
 
-/// The last line: why we end as we do. Silent where the command's own end said it all.
-pub fn ending(ending: &Ending, leave: ExitAction) {
+/// The last line: why we end as we do, and how (with this status if control was not obtained). Silent
+/// where the command's own end said it all.
+pub fn ending(ending: &Ending, conflict_status: u8) -> ExitAction {
+    // The line that is kept up to date would stay on the terminal for good.
     status_line::end();
+    let leave = ExitAction::of(ending, conflict_status);
     if let Some((level, text)) = text::of_ending(ending, leave, command()) {
         last(level, text, leave.status());
     }
+    leave
 }
 
 /// A last line, before we end with this status.

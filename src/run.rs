@@ -5,38 +5,32 @@
 
 mod observers;
 mod on_lost;
-#[cfg(feature = "entra")]
-mod shared_token;
+mod open;
 mod workload;
 
 use std::ffi::{OsStr, OsString};
-use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
 
 use nix::errno::Errno;
 
-use crate::azure::Account;
 use crate::clock::Instant;
-use crate::config::{Config, Lock, UsageError};
-use crate::core::observed::{LONGEST_LEASE, SHORTEST_LEASE};
+use crate::config::{Config, UsageError};
 use crate::core::{Cause, Ending, Rules, Tenure};
 use crate::driver::{Observation, drive};
 use crate::exit::ExitAction;
-use crate::guardian::{self, Guardian, Program, Setup, SharedBytes};
+use crate::guardian::{self, Guardian, Program, Setup};
 use crate::hooks::HookConfig;
-use crate::host;
-use crate::lease::shared_file::{self, SharedFile};
-use crate::lease::slots::{self, Slots};
-use crate::lease::{self, LeaseStore, StoreInfo, blob, file};
+use crate::lease::{self, LeaseStore, StoreInfo};
 use crate::report;
 use crate::runtime;
 use crate::serve;
 use crate::signals::Signals;
-use crate::units::show;
 pub(crate) use observers::Observers;
 use on_lost::OnLostHook;
+use open::beginning;
+pub(crate) use open::open;
 pub(crate) use workload::CommandWorkload;
 use workload::{HookPrograms, NOBODY, Parts};
 
@@ -47,6 +41,7 @@ use workload::{HookPrograms, NOBODY, Parts};
 /// # Errors
 /// What kept us from starting at all: a [`crate::config::UsageError`], or what the machine refused.
 pub fn run(plan: Config) -> anyhow::Result<ExitAction> {
+    // First: an instance that nobody could ask must not begin to compete.
     let listener = plan
         .listen
         .as_ref()
@@ -54,7 +49,7 @@ pub fn run(plan: Config) -> anyhow::Result<ExitAction> {
         .transpose()?;
     let store = match open(&plan)? {
         Ok(store) => store,
-        Err(ending) => return Ok(refused(&ending, &plan)),
+        Err(ending) => return Ok(report::ending(&ending, plan.conflict_status)),
     };
     let lock = store.info().name;
     plan.refuse_our_own(&lock)?;
@@ -64,29 +59,23 @@ pub fn run(plan: Config) -> anyhow::Result<ExitAction> {
         command: plan.candidate.command.clone(),
     });
     if let Some(ending) = cannot_work(&plan) {
-        return Ok(refused(&ending, &plan));
+        return Ok(report::ending(&ending, plan.conflict_status));
     }
+    // Before the first thread: of a process with threads a fork inherits locks that nobody gives back.
     let guardians = Guardians::fork(&plan, &rules(&plan, &*store))?;
     let guardian = &guardians.first;
     let contain = guardian.containment().to_string();
-    if plan.looks_once() {
-        tracing::debug!(contain, "competes for {lock}, containment {contain}");
-    } else {
-        tracing::info!(contain, "competes for {lock}, containment {contain}");
-    }
+    report::emit!(
+        beginning(&plan),
+        contain,
+        "competes for {lock}, containment {contain}"
+    );
     let server = listener.map(|listener| server(listener, &*store, guardian));
     let server = server.transpose()?;
     let shared_status = server.as_ref().map(serve::Server::shared_status);
     let log = report::LogObserver::new(plan.looks_once(), plan.slots);
     let observers = Observers::new(&plan, &store, guardian, log, shared_status);
     runtime::block_on(campaign(&plan, store, guardians, observers, server))?
-}
-
-/// Nothing was started, for this reason, which is said.
-pub(crate) fn refused(ending: &Ending, plan: &Config) -> ExitAction {
-    let leave = ExitAction::of(ending, plan.conflict_status);
-    report::ending(ending, leave);
-    leave
 }
 
 /// Forks a guardian.
@@ -199,7 +188,8 @@ fn server(
         .view()
         .context("--listen: /leader could never say yes")?;
     let StoreInfo { name, lease, .. } = store.info();
-    let shared_status = serve::SharedStatus::new(&name, lease, control, guardian.health_check());
+    let health_check = vec![guardian.health_check()];
+    let shared_status = serve::SharedStatus::new(&name, false, lease, control, health_check);
     serve::Server::start(listener, shared_status).context("--listen: cannot start the server")
 }
 
@@ -210,6 +200,7 @@ async fn campaign(
     mut observers: Observers,
     server: Option<serve::Server>,
 ) -> anyhow::Result<ExitAction> {
+    // Before anything that waits: a stop that comes meanwhile is kept.
     let mut signals = Signals::listen()?;
     observers.begin(guardians.first.health_check());
     let mut workload = workload(plan, &store, guardians)?;
@@ -222,12 +213,12 @@ async fn campaign(
     observers.tell(Observation::Stops);
     // What comes now is not worth a question.
     drop(server);
+    // As it was called at first: with slots the store is called like one of them by now.
     name_the_lock(&mut ending, &lock);
     workload
         .finish(&ending.cause, &mut signals, &mut observers)
         .await;
-    let leave = ExitAction::of(&ending, plan.conflict_status);
-    report::ending(&ending, leave);
+    let leave = report::ending(&ending, plan.conflict_status);
     observers.finish(&ending, leave);
     Ok(leave)
 }
@@ -275,6 +266,7 @@ pub(crate) fn rules(plan: &Config, store: &dyn LeaseStore) -> Rules {
 /// A store's refusal names its lock, and what to do.
 pub(crate) fn name_the_lock(ending: &mut Ending, lock: &str) {
     if let Cause::Store { why, denied } = &mut ending.cause
+// Some stores name it by themselves.
         && !why.contains(lock)
     {
         let advice = if *denied {
@@ -284,119 +276,4 @@ pub(crate) fn name_the_lock(ending: &mut Ending, lock: &str) {
         };
         *why = format!("{lock}: {why}{advice}");
     }
-}
-
-/// Whoever looks once (`-n`) looks at all slots.
-fn looking(slots: Slots, plan: &Config) -> Slots {
-    if plan.looks_once() {
-        slots.looking_at_all()
-    } else {
-        slots
-    }
-}
-
-/// The store of the plan; what speaks against it before anything is started comes as an ending.
-pub(crate) fn open(plan: &Config) -> anyhow::Result<Result<Arc<dyn LeaseStore>, Ending>> {
-    match &plan.lock {
-        Lock::Blob {
-            target,
-            options,
-            create,
-            page_blob,
-        } => {
-            let refuse = |why: String| UsageError::new(why);
-            let target = blob::Target::parse(target).map_err(|why| refuse(why.to_string()))?;
-            let account = Account::find(&host::variable, options, target.url())
-                .map_err(|why| refuse(why.to_string()))?;
-            #[cfg(feature = "entra")]
-            let account = shared_token::handed_on(account);
-            blob::prepare_orphan_release(account.clone());
-            if plan.looks_once() {
-                tracing::debug!("credential: {}", account.kind());
-            } else {
-                tracing::info!("credential: {}", account.kind());
-            }
-            let config = blob::Config {
-                target,
-                account,
-                lease: plan.lease,
-                candidate: plan.candidate.clone(),
-                create: *create,
-                page_blob: *page_blob,
-            };
-            Ok(Ok(if plan.slots > 1 {
-                let slots = Slots::of_blobs(config, plan.slots);
-                let slots = slots.map_err(|why| refuse(why.to_string()))?;
-                Arc::new(looking(slots, plan))
-            } else {
-                let store = blob::Blob::open(config)?;
-                Arc::new(match &plan.task {
-                    Some(task) => store.with_task(task.clone()),
-                    None => store,
-                })
-            }))
-        }
-        Lock::File { path, shared } => {
-            let first = match plan.slots {
-                1 => path.clone(),
-                _ => slots::path_of(path, 0),
-            };
-            if *shared || file::is_shared(&first) {
-                return Ok(Ok(open_shared(plan, path)?));
-            }
-            let config = file::Config {
-                path: path.clone(),
-                candidate: plan.candidate.clone(),
-                create: true,
-            };
-            let opened: Result<Arc<dyn LeaseStore>, _> = if plan.slots > 1 {
-                Slots::of_files(config, plan.slots).map(|slots| Arc::new(looking(slots, plan)) as _)
-            } else {
-                file::File::open(config).map(|store| {
-                    let store = store.competing_in_place();
-                    Arc::new(match &plan.task {
-                        Some(task) => store.with_task(task.clone()),
-                        None => store,
-                    }) as _
-                })
-            };
-            Ok(opened.map_err(|why| Ending::of_store(why.to_string(), why.denied)))
-        }
-    }
-}
-
-/// The store of a lock on a shared drive. The drive is not asked anything yet: it may hang.
-fn open_shared(plan: &Config, path: &Path) -> anyhow::Result<Arc<dyn LeaseStore>> {
-    let leases = SHORTEST_LEASE..=LONGEST_LEASE;
-    if !leases.contains(&plan.lease) {
-        return Err(UsageError::new(format!(
-            "--lease {}: on a shared drive a lease lasts 10s to 60s: take {}",
-            show(plan.lease),
-            show(plan.lease.clamp(SHORTEST_LEASE, LONGEST_LEASE)),
-        ))
-        .into());
-    }
-    lease::mount::of(path).warn_about(path);
-    let memory = match SharedBytes::new() {
-        Ok(memory) => Some(shared_file::prepare_release(Arc::new(memory))),
-        Err(why) => {
-            tracing::warn!(
-                "the guardian cannot be told what to release ({why}): should we die, the lease runs out"
-            );
-            None
-        }
-    };
-    let config = shared_file::Config {
-        path: path.to_owned(),
-        candidate: plan.candidate.clone(),
-        lease: plan.lease,
-        task: plan.task.clone(),
-        memory,
-        runtime: host::runtime_directory(),
-    };
-    Ok(if plan.slots > 1 {
-        Arc::new(looking(Slots::of_shared_files(config, plan.slots)?, plan))
-    } else {
-        Arc::new(SharedFile::open(config)?)
-    })
 }

@@ -13,44 +13,28 @@ use serde::Serialize;
 
 use crate::background_writer::BackgroundWriter;
 use crate::report;
+use crate::util::documented;
 
-/// What the file says. Fields that do not apply are `null`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Status {
-    /// What the instance does: `standby`, `preparing` (in control; the standby command is being
-    /// stopped, or `--on-acquire` runs), `holding`, `resting` (in control, nothing runs),
-    /// `recording` (the result of `--once`, which the store does not take), `draining`, `released`,
-    /// `cooling down` (after handing control over), ... `done`; of a worker `waiting` (no message),
-    /// `working`, `draining` (taking no more), `done`.
-    pub state: String,
-    /// Since when, by the wall clock (RFC 3339, UTC).
-    pub since: String,
-    /// The lock's address.
-    pub lock: String,
-    /// The instance's identity.
-    pub identity: String,
-    /// The supervisor's process.
-    pub pid: u32,
-    /// The guardian's process.
-    pub guardian_pid: Option<i32>,
-    /// The command's main process, while it runs.
-    pub command_pid: Option<i32>,
-    /// The main process of the standby command, while that runs.
-    pub standby_pid: Option<i32>,
-    /// The fencing token of the present tenure, or of the last.
-    pub token: Option<u64>,
-    /// The containment in force.
-    pub contain: Option<String>,
-    /// Who holds the lock, while another does.
-    pub holder: Option<String>,
-    /// Why the last tenure ended.
-    pub cause: Option<String>,
-    /// How the command ended last: its status, or 128+n for signal n.
-    pub command_exit: Option<i32>,
-    /// An overlap with another holder cannot be excluded.
-    pub overlap: bool,
-    /// Our own exit status, once it is known (128+n where we die of signal n).
-    pub exit: Option<i32>,
+documented! {
+    /// What the file says. Fields that do not apply are `null`.
+    #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+    struct Status {
+        state: String = "what the instance does: starting, standby, preparing (in control; the standby command is being stopped, or --on-acquire runs), holding, resting (in control, nothing runs), recording (the result of --once, which the store does not take), draining, released, cooling down (after handing control over), cordoned (something is announced for this machine: see --scheduled-events), done; of a worker: waiting (there is no message), working, draining (it takes no more), done",
+        since: String = "since when, by the wall clock (RFC 3339, UTC)",
+        lock: String = "the lock's address; with --slots that of the slot",
+        identity: String = "the instance's identity (--identity)",
+        pid: u32 = "the supervisor's process",
+        guardian_pid: Option<i32> = "the guardian's process",
+        command_pid: Option<i32> = "the command's main process, while it runs",
+        standby_pid: Option<i32> = "the standby command's main process, while it runs (--standby)",
+        token: Option<u64> = "the fencing token of the present tenure, or of the last",
+        contain: Option<String> = "what keeps the command's processes together",
+        holder: Option<String> = "who holds the lock, while another does",
+        cause: Option<String> = "why the last tenure ended",
+        command_exit: Option<i32> = "how the command ended last: its exit status, or 128+n for signal n",
+        overlap: bool = "true: an overlap with another holder cannot be excluded",
+        exit: Option<i32> = "our own exit status, once it is known (128+n where we die of signal n)",
+    }
 }
 
 impl Status {
@@ -63,48 +47,13 @@ impl Status {
 
     /// Says what the instance does now.
     pub fn enter(&mut self, state: &str) {
+        // Writing the same state anew must not make it look young.
         if self.state != state || self.since.is_empty() {
             state.clone_into(&mut self.state);
             self.since = crate::report::now_utc();
         }
     }
 }
-/// The fields and what they mean: what the man page is made of.
-pub const FIELDS: &[(&str, &str)] = &[
-    (
-        "state",
-        "what the instance does: starting, standby, preparing (in control; the standby command is being stopped, or --on-acquire runs), holding, resting (in control, nothing runs), recording (the result of --once, which the store does not take), draining, released, cooling down (after handing control over), cordoned (something is announced for this machine: see --scheduled-events), done; of a worker: waiting (there is no message), working, draining (it takes no more), done",
-    ),
-    ("since", "since when, by the wall clock (RFC 3339, UTC)"),
-    ("lock", "the lock's address; with --slots that of the slot"),
-    ("identity", "the instance's identity (--identity)"),
-    ("pid", "the supervisor's process"),
-    ("guardian_pid", "the guardian's process"),
-    ("command_pid", "the command's main process, while it runs"),
-    (
-        "standby_pid",
-        "the standby command's main process, while it runs (--standby)",
-    ),
-    (
-        "token",
-        "the fencing token of the present tenure, or of the last",
-    ),
-    ("contain", "what keeps the command's processes together"),
-    ("holder", "who holds the lock, while another does"),
-    ("cause", "why the last tenure ended"),
-    (
-        "command_exit",
-        "how the command ended last: its exit status, or 128+n for signal n",
-    ),
-    (
-        "overlap",
-        "true: an overlap with another holder cannot be excluded",
-    ),
-    (
-        "exit",
-        "our own exit status, once it is known (128+n where we die of signal n)",
-    ),
-];
 
 /// A status file and the thread that writes it. Dropped, it waits a while until it says the latest.
 pub struct StatusFile {
@@ -133,6 +82,7 @@ impl StatusFile {
     /// Has the file say this; returns at once. While the file system is slow only the latest
     /// counts.
     pub fn write(&self, status: &Status) {
+        // Nobody reads states that are over.
         self.writer.replace(status.clone());
     }
 }

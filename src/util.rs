@@ -16,3 +16,28 @@ pub trait SharedMemory: Send + Sync {
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+/// A struct whose fields are documented for users: makes the struct and `FIELDS`, what each field is
+/// called and means, in their order. Those after the semicolon are left out where there is none.
+#[cfg(feature = "cli")]
+macro_rules! documented {
+    ($(#[$meta:meta])* struct $name:ident {
+        $($(#[$attr:meta])* $field:ident: $type:ty = $meaning:literal,)*
+        $(; $($optional:ident: $inner:ty = $about:literal,)*)?
+    }) => {
+        $(#[$meta])*
+        pub struct $name {
+            $(#[doc = $meaning] $(#[$attr])* pub $field: $type,)*
+            $($(#[doc = $about] #[serde(skip_serializing_if = "Option::is_none")]
+            pub $optional: Option<$inner>,)*)?
+        }
+
+        /// The fields in their order, and what they mean.
+        pub const FIELDS: &[(&str, &str)] = &[
+            $((stringify!($field), $meaning),)*
+            $($((stringify!($optional), $about),)*)?
+        ];
+    };
+}
+#[cfg(feature = "cli")]
+pub(crate) use documented;

@@ -3,8 +3,8 @@
 //!
 //! Called by main alone. It says `holder`, waits for SIGTERM (a drain), says `standby`, and waits
 //! for its SIGKILL, which is the end of the reader's grace. It ends by itself only when nobody reads
-//! (by SIGPIPE, or with status 74), or was told anything (0): then nobody needs a grace. It must never say `holder` after the deadline, and knows
-//! nothing of leases.
+//! (by SIGPIPE, or with status 74), or was told anything (0): then nobody needs a grace. It must never
+//! say `holder` after the deadline, and knows nothing of leases.
 
 use std::io::Write as _;
 use std::os::fd::AsFd;
@@ -19,14 +19,14 @@ use crate::deadline::{Deadline, VARIABLE};
 use crate::exit::{self, ExitAction};
 use crate::report::stdout::{LineWriter, Said};
 
-/// Written to the ledger before the first byte of `holder`: from now on the reader may believe it.
+/// Written to the progress pipe before the first byte of `holder`: from now on the reader may believe it.
 pub(super) const BELIEVED: u8 = b'h';
-/// Written to the ledger after the last byte of `standby`.
+/// Written to the progress pipe after the last byte of `standby`.
 pub(super) const TOLD: u8 = b's';
 
 /// How far it is.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum HookSequencer {
+enum Progress {
     /// `holder` waits to be written; the reader does not know.
     Before,
     /// Control was gone before `holder` could be written: the reader knows nothing.
@@ -36,7 +36,7 @@ enum HookSequencer {
     /// `standby` waits to be written.
     Leaving,
     /// The reader was told; it has its grace.
-    StdoutObserver,
+    Told,
 }
 
 /// Tells the reader.
@@ -62,47 +62,47 @@ pub fn announce(typed: &args::Announce) -> anyhow::Result<ExitAction> {
         control: Some(variable(VARIABLE)).filter(|path| !path.is_empty()),
     };
     let token = variable("TRAFFICCOP_TOKEN").parse()?;
-    let mut mouth = LineWriter::of_stdout();
-    mouth.say(Role::holder(here.clone(), token).line(typed.json));
-    let mut hooks = HookSequencer::Before;
+    let mut out = LineWriter::of_stdout();
+    out.say(Role::holder(here.clone(), token).line(typed.json));
+    let mut reached = Progress::Before;
     loop {
-        if hooks == HookSequencer::Before && mouth.is_about_to_begin() {
+        if reached == Progress::Before && out.is_about_to_begin() {
             // What waited for room, or was stopped, may have become untrue.
             if deadline.as_ref().is_none_or(Deadline::in_control) {
                 let _ = progress.write(&[BELIEVED]);
             } else {
-                mouth.retract();
-                hooks = HookSequencer::Silent;
+                out.retract();
+                reached = Progress::Silent;
             }
         }
-        let said = mouth.push();
+        let said = out.push();
         let waits = match said {
             Said::All => false,
             Said::Waits => true,
             Said::Never(errno) => return Ok(leave(errno)),
         };
-        hooks = match hooks {
-            HookSequencer::Before if !mouth.is_about_to_begin() => HookSequencer::Believed,
-            HookSequencer::Leaving if !waits => {
+        reached = match reached {
+            Progress::Before if !out.is_about_to_begin() => Progress::Believed,
+            Progress::Leaving if !waits => {
                 let _ = progress.write(&[TOLD]);
-                HookSequencer::StdoutObserver
+                Progress::Told
             }
-            hooks => hooks,
+            reached => reached,
         };
-        match mouth.wait(waits, asked.as_fd()) {
+        match out.wait(waits, asked.as_fd()) {
             Ok(true) => {}
             Ok(false) => continue,
             Err(errno) => return Ok(leave(errno)),
         }
         while let Ok(Some(_)) = asked.read_signal() {}
-        match hooks {
+        match reached {
             // It waited for room all the time: the reader knows nothing that must be taken back.
-            HookSequencer::Before | HookSequencer::Silent => return Ok(ExitAction::Status(0)),
-            HookSequencer::Believed => {
-                mouth.say(Role::standby(here.clone(), None, None).line(typed.json));
-                hooks = HookSequencer::Leaving;
+            Progress::Before | Progress::Silent => return Ok(ExitAction::Status(0)),
+            Progress::Believed => {
+                out.say(Role::standby(here.clone(), None, None).line(typed.json));
+                reached = Progress::Leaving;
             }
-            HookSequencer::Leaving | HookSequencer::StdoutObserver => {}
+            Progress::Leaving | Progress::Told => {}
         }
     }
 }

@@ -9,7 +9,6 @@ use crate::core::{Cause, Notice};
 use crate::driver::{Observation, Observer};
 use crate::guardian::WorkloadEvent;
 use crate::report::{LogObserver, last, now_utc, plain, text as wording};
-use crate::units::show;
 
 /// Who holds a lock where nobody knows.
 const UNKNOWN: &str = "unknown";
@@ -99,6 +98,7 @@ impl Role {
 
 /// In one line, and not too long: it may come from somebody else's record.
 fn name(text: &str) -> String {
+    // A pipe takes PIPE_BUF (4096 bytes) as a whole, and no reader puts halves together.
     plain(text).chars().take(NAME_LIMIT).collect()
 }
 
@@ -145,7 +145,7 @@ fn worded(notice: &Notice, now: Instant) -> Option<(Level, String)> {
             Level::WARN,
             format!(
                 "cannot renew the lease: {why}; retrying, the reader is told to stop in {} if nothing changes",
-                show(wording::rounded(at.since(now)))
+                wording::left(at.since(now))
             ),
         )),
         Notice::Draining(Cause::CommandEnded) => None,

@@ -1,146 +1,53 @@
 //! What one line of the event log says: its fields, its words, and what they mean. The man page is
 //! made from the lists in here.
 //!
-//! Called by the child, which writes records, and by the timeline, which reads them. A field's
+//! Used by the event log, which writes records, and by the timeline, which reads them. A field's
 //! name or meaning never changes; new ones may come, and readers pass over what they do not know.
 
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
+use crate::util::documented;
+
 /// The version of the format, as each line bears it.
 pub const VERSION: u32 = 1;
 
-/// One line. What does not apply is left out.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Record {
-    /// The version of the format.
-    pub v: u32,
-    /// The wall clock.
-    pub time: String,
-    /// CLOCK_BOOTTIME.
-    pub boottime_ns: u64,
-    /// Which boot of which machine that clock counts from.
-    #[serde(default)]
-    pub boot_id: String,
-    /// The machine's name.
-    pub host: String,
-    /// The instance's identity.
-    pub identity: String,
-    /// Its supervisor's process.
-    pub pid: u32,
-    /// When that process began, on the boot's clock: parts two with one process id.
-    #[serde(default)]
-    pub run: u64,
-    /// The number of the record within its run.
-    #[serde(default)]
-    pub seq: u64,
-    /// The lock's address.
-    pub lock: String,
-    /// What happened.
-    pub event: EventKind,
-    /// The fencing token.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub token: Option<u64>,
-    /// Until when the command may live if nothing is received of the lease, by the wall clock.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub deadline: Option<String>,
-    /// The same on the boot's clock.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub deadline_ns: Option<u64>,
-    /// Why.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cause: Option<String>,
-    /// Who is in control instead.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub holder: Option<String>,
-    /// The command's process.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub command_pid: Option<i32>,
-    /// How the command ended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub command_exit: Option<i32>,
-    /// An overlap cannot be excluded.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub overlap: Option<bool>,
-    /// Our exit status.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub exit: Option<i32>,
-    /// Which message, by its id in the queue.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub message_id: Option<String>,
-    /// Which attempt of it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub attempt: Option<u32>,
-    /// What became of it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub outcome: Option<String>,
-    /// How long its command ran.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub duration_ms: Option<u64>,
-    /// How often its lock was renewed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub renewals: Option<u32>,
+documented! {
+    /// One line. What does not apply is left out.
+    #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    struct Record {
+        v: u32 = "the version of the format: 1",
+        time: String = "when it happened by the wall clock (RFC 3339, UTC, milliseconds): for people",
+        boottime_ns: u64 = "the same in nanoseconds of CLOCK_BOOTTIME, which never jumps and counts while the machine sleeps: what happened on one machine is ordered by it",
+        #[serde(default)]
+        boot_id: String = "which boot boottime_ns counts from (/proc/sys/kernel/random/boot_id)",
+        host: String = "the machine's name",
+        identity: String = "the instance's identity (--identity)",
+        pid: u32 = "the supervisor's process",
+        #[serde(default)]
+        run: u64 = "when that process began, in nanoseconds of CLOCK_BOOTTIME: parts two runs that had the same process id",
+        #[serde(default)]
+        seq: u64 = "the number of the line within its run, from 0: a number that is missing is a line that was lost",
+        lock: String = "the lock's address; with --slots that of the slot",
+        event: EventKind = "what happened: see below",
+        ;
+        token: u64 = "the fencing token of the tenure",
+        deadline: String = "until when the command may live if nothing more is heard of the lease, by the wall clock; left out for a lock without a deadline",
+        deadline_ns: u64 = "the same in nanoseconds of CLOCK_BOOTTIME",
+        cause: String = "why, in words",
+        holder: String = "the identity of the instance that has control",
+        command_pid: i32 = "the command's main process",
+        command_exit: i32 = "the command's exit status, or 128+n for signal n",
+        overlap: bool = "true: the command may have run beside another holder's",
+        exit: i32 = "our own exit status (128+n where we die of signal n)",
+        message_id: String = "of work: the message's id in the queue",
+        attempt: u32 = "which attempt of it this was, from 1",
+        outcome: String = "what became of it: completed, retried (it comes again after a delay), dead-lettered (put aside), released (given back as it was), lost (its lock, or that was in doubt), unconfirmed (settled, but the queue did not say so: it may come again), unsettled (the queue refused: it comes again)",
+        duration_ms: u64 = "for how many milliseconds its command ran",
+        renewals: u32 = "how often its lock was renewed",
+    }
 }
-
-/// The fields in their order, and what they mean.
-pub const FIELDS: &[(&str, &str)] = &[
-    ("v", "the version of the format: 1"),
-    (
-        "time",
-        "when it happened by the wall clock (RFC 3339, UTC, milliseconds): for people",
-    ),
-    (
-        "boottime_ns",
-        "the same in nanoseconds of CLOCK_BOOTTIME, which never jumps and counts while the machine sleeps: what happened on one machine is ordered by it",
-    ),
-    (
-        "boot_id",
-        "which boot boottime_ns counts from (/proc/sys/kernel/random/boot_id)",
-    ),
-    ("host", "the machine's name"),
-    ("identity", "the instance's identity (--identity)"),
-    ("pid", "the supervisor's process"),
-    (
-        "run",
-        "when that process began, in nanoseconds of CLOCK_BOOTTIME: parts two runs that had the same process id",
-    ),
-    (
-        "seq",
-        "the number of the line within its run, from 0: a number that is missing is a line that was lost",
-    ),
-    ("lock", "the lock's address; with --slots that of the slot"),
-    ("event", "what happened: see below"),
-    ("token", "the fencing token of the tenure"),
-    (
-        "deadline",
-        "until when the command may live if nothing more is heard of the lease, by the wall clock; left out for a lock without a deadline",
-    ),
-    ("deadline_ns", "the same in nanoseconds of CLOCK_BOOTTIME"),
-    ("cause", "why, in words"),
-    ("holder", "the identity of the instance that has control"),
-    ("command_pid", "the command's main process"),
-    (
-        "command_exit",
-        "the command's exit status, or 128+n for signal n",
-    ),
-    (
-        "overlap",
-        "true: the command may have run beside another holder's",
-    ),
-    (
-        "exit",
-        "our own exit status (128+n where we die of signal n)",
-    ),
-    ("message_id", "of work: the message's id in the queue"),
-    ("attempt", "which attempt of it this was, from 1"),
-    (
-        "outcome",
-        "what became of it: completed, retried (it comes again after a delay), dead-lettered (put aside), released (given back as it was), lost (its lock, or that was in doubt), unconfirmed (settled, but the queue did not say so: it may come again), unsettled (the queue refused: it comes again)",
-    ),
-    ("duration_ms", "for how many milliseconds its command ran"),
-    ("renewals", "how often its lock was renewed"),
-];
 
 macro_rules! words {
     ($($variant:ident $word:literal $meaning:literal,)*) => {

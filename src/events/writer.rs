@@ -1,7 +1,7 @@
 //! Puts lines at the end of a file that others may append to as well: one write for each line,
 //! which the kernel does not tear, and on the disk where it matters.
 //!
-//! Called by the child, after the guardian was forked: it writes from a thread of its own, because
+//! Called by the event log, after the guardian was forked: it writes from a thread of its own, because
 //! a disk that hangs must not keep the supervisor from renewing. It must never fail or delay
 //! anything: what cannot be written is lost, and that is told once, until it can be again.
 
@@ -60,6 +60,7 @@ impl Writer {
     pub(super) fn put(&self, mut text: Vec<u8>, sync: bool) {
         text.push(b'\n');
         let fits = self.lines.put(LogLine { text, sync }, MOST);
+        // Told once, until lines fit again: the log would be as full as the disk.
         if !self.full.swap(!fits, Ordering::Relaxed) && !fits {
             tracing::warn!(
                 "the event log cannot be written as fast as things happen: lines are lost; control is kept"
@@ -107,11 +108,15 @@ impl Appended {
             text.push(b'\n');
         }
         text.extend(&line.text);
+        // One write for one line: by O_APPEND the kernel puts it at the end as a whole, beside those of
+        // others. `write_all` would go on behind somebody else's line.
         let written = file.write(&text)?;
         self.torn = written > 0 && written < text.len();
         if self.torn {
+            // The disk is full: the rest of the line is lost, and the next one begins on its own.
             return Err(io::ErrorKind::StorageFull.into());
         }
+        // Who had control must be known after the machine has died, too; the rest may be lost with it.
         if line.sync {
             match file.sync_data() {
                 // What cannot be synced (a pipe, /dev/null) has nothing to lose.
@@ -126,6 +131,7 @@ impl Appended {
 fn moved(file: &File, path: &Path) -> bool {
     match (file.metadata(), path.metadata()) {
         (Ok(ours), Ok(there)) => (ours.dev(), ours.ino()) != (there.dev(), there.ino()),
+        // Any other error is a file system in trouble, and no rotation: what is open is kept.
         (_, Err(why)) => why.kind() == io::ErrorKind::NotFound,
         (Err(_), Ok(_)) => false,
     }
@@ -137,11 +143,14 @@ fn open(path: &Path) -> io::Result<(File, bool)> {
     let mut options = OpenOptions::new();
     options.append(true).create(true);
     // What stands there now is no link, unless it was changed since we looked.
+    // A FIFO that nobody reads is an error then, and nothing to wait for; and a terminal that was
+    // named as the log does not become ours.
     let mut flags = libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_NOFOLLOW;
     if path.starts_with("/proc") {
         flags &= !libc::O_NOFOLLOW;
     }
     options.custom_flags(flags);
+    // Reading as well, for a look at its last byte.
     match options.clone().read(true).open(path) {
         Ok(mut file) => {
             let torn = ends_torn(&mut file).unwrap_or(false);

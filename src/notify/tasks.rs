@@ -10,8 +10,8 @@ use std::time::Duration;
 use tokio::net::UnixDatagram;
 use tokio::time::sleep;
 
-use super::proxy::MESSAGE;
-use super::service_manager::Inner;
+use super::Inner;
+use super::socket::MESSAGE;
 use crate::clock::Instant;
 use crate::guardian::{HealthCheck, all_answer};
 
@@ -24,22 +24,24 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 /// Feeds the watchdog twice in its time, each time after supervisor and guardians have all proved
 /// that they are alive. Where one does not, nothing is sent.
-pub(super) async fn feed(desk: Arc<Inner>, health_check: Vec<Arc<HealthCheck>>, span: Duration) {
+pub(super) async fn feed(manager: Arc<Inner>, health_check: Vec<Arc<HealthCheck>>, span: Duration) {
+    // What sd_watchdog_enabled(3) advises: one that is late is not yet one too many.
     let half = (span / 2).max(Duration::from_millis(1));
     loop {
         let began = Instant::now();
         all_answer(&health_check).await;
-        desk.say("WATCHDOG=1\n");
+        // Not kept where there is no room: a sign of life that comes late would be a lie.
+        manager.say("WATCHDOG=1\n");
         sleep(half.saturating_sub(Instant::now().since(began))).await;
     }
 }
 
 /// Hears what the command with this number says of itself.
-pub(super) async fn listen(desk: Arc<Inner>, number: usize, socket: UnixDatagram) {
+pub(super) async fn listen(manager: Arc<Inner>, number: usize, socket: UnixDatagram) {
     let mut buffer = vec![0; MESSAGE];
     loop {
         match socket.recv(&mut buffer).await {
-            Ok(length) => desk.hears(number, &buffer[..length]),
+            Ok(length) => manager.hears(number, &buffer[..length]),
             Err(why) => {
                 tracing::debug!("the command's notification was not received: {why}");
                 sleep(AGAIN).await;
@@ -51,21 +53,22 @@ pub(super) async fn listen(desk: Arc<Inner>, number: usize, socket: UnixDatagram
 }
 
 /// Asks for more time while we stop, and sends what there was no room for.
-pub(super) async fn attend(desk: Arc<Inner>) {
+pub(super) async fn attend(manager: Arc<Inner>) {
     loop {
-        let more = if desk.is_stopping() {
+        let more = if manager.is_stopping() {
             MORE
         } else {
             Duration::MAX
         };
-        let wait = desk.owes(AGAIN).map_or(more, |wait| wait.min(more));
+        let wait = manager.owes(AGAIN).map_or(more, |wait| wait.min(more));
         tokio::select! {
-            () = desk.stirred.notified() => {}
+            () = manager.stirred.notified() => {}
             () = sleep(wait) => {}
         }
-        desk.try_again();
-        if desk.is_stopping() {
-            desk.say(&format!("EXTEND_TIMEOUT_USEC={}\n", EXTENSION.as_micros()));
+        // Before more time is asked for: what is owed counts more, should there be room for one only.
+        manager.try_again();
+        if manager.is_stopping() {
+            manager.say(&format!("EXTEND_TIMEOUT_USEC={}\n", EXTENSION.as_micros()));
         }
     }
 }

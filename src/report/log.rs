@@ -85,11 +85,13 @@ impl LogObserver {
                     ..Tenure::default()
                 };
                 line.token = Some(*token);
+                // The start is in the same list of the core's actions: nothing is told between the two.
                 self.pending = Some(line);
                 return;
             }
             Notice::StandingBy(sight) => {
                 self.tenure = Tenure::default();
+                // The holder's: whoever reads the log wants to know whom we wait for.
                 (line.token, line.left) = (sight.token, None);
                 // Whoever looks once says at its end what it saw.
                 if self.looks_once {
@@ -98,6 +100,7 @@ impl LogObserver {
             }
             Notice::Draining(cause) => {
                 self.tenure.is_asked = text::is_asked(cause);
+                // Whoever reads "stopping" wonders for how long.
                 line.text.extend(line.left.map(text::until_the_kill));
             }
             Notice::Released | Notice::FoundLost { .. } | Notice::LeftToRunOut { .. } => {

@@ -98,6 +98,7 @@ pub fn row(row: &Row) {
         row.text()
     );
     let id = &*row.id;
+    // A line of its own, as run has: alerts look for the level.
     if row.overlap {
         tracing::error!(
             message_id = id,

@@ -51,6 +51,7 @@ fn state() -> MutexGuard<'static, State> {
 
 /// Whether the line may be shown; starts nothing.
 pub(super) fn allow(terminal: Option<&str>) {
+    // Emacs' shell and some CI name themselves so: they print the codes.
     let able = terminal.is_some_and(|name| !name.is_empty() && name != "dumb");
     state().wanted = able && nix::unistd::isatty(std::io::stderr()).unwrap_or(false);
 }
@@ -99,6 +100,7 @@ fn stand_by(sight: &HolderInfo, now: Instant) {
         // Without it there is no line; everything else is said all the same.
         let _ = std::thread::Builder::new()
             .name("standing-by".into())
+            // It formats one line.
             .stack_size(128 * 1024)
             .spawn(keep);
     });
@@ -166,6 +168,7 @@ fn keep() {
 /// How wide the line may be: less than the terminal, because a line that fills it may wrap. `None`
 /// in the background, where the terminal is somebody else's, and where nothing of use would fit.
 fn width() -> Option<usize> {
+    // It would be drawn into somebody else's editor, or stop us by SIGTTOU.
     if tcgetpgrp(std::io::stderr()) != Ok(getpgrp()) {
         return None;
     }

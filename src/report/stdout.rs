@@ -139,6 +139,7 @@ fn wait(fd: BorrowedFd<'_>, waits: bool, other: BorrowedFd<'_>) -> Result<bool, 
             Err(errno) => return Err(errno),
         }
     }
+    // Looked at before the other one: what is said from now on is said to nobody.
     let hung_up = PollFlags::POLLERR | PollFlags::POLLHUP | PollFlags::POLLNVAL;
     if asked[0]
         .revents()
@@ -197,6 +198,7 @@ impl LineSender {
     pub fn say(&mut self, line: String) {
         let mut out = self.shared.out();
         out.say(line);
+        // Here, where it can be: through the thread it would come later than what it says.
         let said = out.push();
         drop(out);
         if said != Said::All {
@@ -229,7 +231,7 @@ fn serve(shared: &Shared, mut woken: io::PipeReader) -> Errno {
         match wait(stdout.as_fd(), waits, woken.as_fd()) {
             Ok(true) => {
                 // As much as is there; what it says is in the writer.
-                // Nothing but an end: there is no voice any more, and nobody who asks.
+                // Nothing but an end: there is no sender any more, and nobody who asks.
                 if !matches!(woken.read(&mut [0; 64]), Ok(1..)) {
                     return Errno::ECANCELED;
                 }

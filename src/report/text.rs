@@ -1,114 +1,120 @@
 //! The wording of what people are told: terse, in the field's terms, with the reason. Called by
 //! `report` alone; pure.
 
+use std::time::Duration;
+
 use tracing::Level;
 
 use crate::clock::Instant;
-use crate::core::{Cause, Ending, Exit, Failed, HandOverReason, HolderInfo, Notice, Outcome};
+use crate::core::{Cause, Ending, Exit, Failed, HandOverReason, HolderInfo, Notice};
 use crate::exit::{self, ExitAction};
 use crate::units::{show, signal_name};
 
 /// One line for a notice.
 pub(super) fn of_notice(notice: &Notice, now: Instant) -> (Level, String) {
-    match notice {
-        Notice::StandingBy(sight) => (Level::INFO, format!("standing by{}", behind(sight))),
-        Notice::InControl { token } => (Level::INFO, format!("in control, token {token}")),
+    let span = |until: &Instant| left(until.since(now));
+    let text = match notice {
+        Notice::StandingBy(sight) => format!("standing by{}", behind(sight)),
+        Notice::InControl { token } => format!("in control, token {token}"),
         Notice::Doubt {
             why,
             term_at: Some(at),
-        } => (
-            Level::WARN,
+        } => {
+            let left = span(at);
             format!(
-                "cannot renew the lease: {why}; retrying, the command is stopped in {} if nothing changes",
-                show(rounded(at.since(now)))
-            ),
-        ),
-        Notice::Doubt { why, term_at: None } => (
-            Level::WARN,
-            format!("cannot reach the lock: {why}; retrying"),
-        ),
-        Notice::Recovered => (Level::INFO, "the store answers again".into()),
-        Notice::Draining(cause) => draining(cause),
-        Notice::CommandEnded(exit) => match exit {
-            Exit::Code(0) => (Level::INFO, "the command ended".into()),
-            Exit::Code(code) => (
-                Level::INFO,
-                format!("the command exited with status {code}"),
-            ),
-            Exit::Signal(signal) => (
-                Level::WARN,
-                format!("the command was killed by {}", signal_name(*signal)),
-            ),
-        },
-        Notice::LeftBehind => (
-            Level::WARN,
-            "the command left processes behind: stopping them".into(),
-        ),
-        Notice::BackingOff { until, number } => (
-            Level::INFO,
-            format!(
-                "the command is started again in {} (restart {number}); the lock is kept",
-                show(rounded(until.since(now)))
-            ),
-        ),
-        Notice::Restarting => (Level::INFO, "starting the command again".into()),
-        Notice::RestartsSpent => (
-            Level::WARN,
-            format!("{RESTARTS_SPENT}: handing control over"),
-        ),
-        Notice::HookFailed(how) => (
-            Level::WARN,
-            format!("{}: handing control over", unprepared(*how)),
-        ),
-        Notice::HoldOver => (Level::INFO, HELD_LONG_ENOUGH.into()),
-        Notice::Keeping { until } => (
-            Level::INFO,
-            format!(
-                "keeping the lock for {} (--min-hold)",
-                show(rounded(until.since(now)))
-            ),
-        ),
-        Notice::CoolingDown { until } => (
-            Level::INFO,
-            format!(
-                "cooling down for {} before competing again",
-                show(rounded(until.since(now)))
-            ),
-        ),
-        Notice::Cordoned { why } => (Level::INFO, format!("cordoned: {why}")),
-        Notice::Uncordoned => (
-            Level::INFO,
-            "nothing is announced for this machine any more: competing again".into(),
-        ),
-        Notice::Recorded { outcome, attempt } => recorded(outcome, *attempt),
-        Notice::Unrecorded { why } => (
-            Level::WARN,
-            format!("cannot record what the command came to: {why}; retrying"),
-        ),
-        Notice::Pausing { until } => (
-            Level::INFO,
-            format!(
-                "keeping the lock for {}, then the next candidate tries",
-                show(rounded(until.since(now)))
-            ),
-        ),
-        Notice::NotDone => (
-            Level::WARN,
-            "the command was stopped, so the task is not done: it can run again".into(),
-        ),
-        Notice::Overlapped => (
-            Level::ERROR,
-            "the command may have run beside another holder's: look at what both have written"
-                .into(),
-        ),
-        Notice::Released => (Level::INFO, "gave the lock back".into()),
-        Notice::FoundLost { why } => (
-            Level::WARN,
-            format!("the lease was no longer ours when it was given back: {why}"),
-        ),
-        Notice::LeftToRunOut { why } => {
-            (Level::WARN, format!("the lease is left to run out: {why}"))
+                "cannot renew the lease: {why}; retrying, the command is stopped in {left} if nothing changes"
+            )
         }
+        Notice::Doubt { why, term_at: None } => format!("cannot reach the lock: {why}; retrying"),
+        Notice::Recovered => "the store answers again".into(),
+        Notice::Draining(Cause::CommandEnded) => "stopping what the command left behind".into(),
+        Notice::Draining(Cause::Stopped(signal)) => {
+            format!("stopping the command: {} received", signal_name(*signal))
+        }
+        Notice::Draining(cause) => format!("stopping the command: {}", reason(cause, "")),
+        Notice::CommandEnded(Exit::Code(0)) => "the command ended".into(),
+        Notice::CommandEnded(Exit::Code(code)) => format!("the command exited with status {code}"),
+        Notice::CommandEnded(Exit::Signal(signal)) => {
+            format!("the command was killed by {}", signal_name(*signal))
+        }
+        Notice::LeftBehind => "the command left processes behind: stopping them".into(),
+        Notice::BackingOff { until, number } => format!(
+            "the command is started again in {} (restart {number}); the lock is kept",
+            span(until)
+        ),
+        Notice::Restarting => "starting the command again".into(),
+        Notice::RestartsSpent => format!("{RESTARTS_SPENT}: handing control over"),
+        Notice::HookFailed(how) => format!("{}: handing control over", unprepared(*how)),
+        Notice::HoldOver => HELD_LONG_ENOUGH.into(),
+        Notice::Keeping { until } => format!("keeping the lock for {} (--min-hold)", span(until)),
+        Notice::CoolingDown { until } => {
+            format!("cooling down for {} before competing again", span(until))
+        }
+        Notice::Cordoned { why } => format!("cordoned: {why}"),
+        Notice::Uncordoned => {
+            "nothing is announced for this machine any more: competing again".into()
+        }
+        Notice::Recorded { outcome, attempt } => match (outcome.exit, outcome.over) {
+            (Exit::Code(0), _) => "recorded that the task is done".into(),
+            (_, false) => format!("recorded that attempt {attempt} has failed"),
+            (_, true) => {
+                format!("recorded that attempt {attempt} has failed, and that nobody tries again")
+            }
+        },
+        Notice::Unrecorded { why } => {
+            format!("cannot record what the command came to: {why}; retrying")
+        }
+        Notice::Pausing { until } => format!(
+            "keeping the lock for {}, then the next candidate tries",
+            span(until)
+        ),
+        Notice::NotDone => {
+            "the command was stopped, so the task is not done: it can run again".into()
+        }
+        Notice::Overlapped => {
+            "the command may have run beside another holder's: look at what both have written"
+                .into()
+        }
+        Notice::Released => "gave the lock back".into(),
+        Notice::FoundLost { why } => {
+            format!("the lease was no longer ours when it was given back: {why}")
+        }
+        Notice::LeftToRunOut { why } => format!("the lease is left to run out: {why}"),
+    };
+    (level(notice), text)
+}
+
+fn level(notice: &Notice) -> Level {
+    match notice {
+        Notice::Overlapped => Level::ERROR,
+        // What was asked for, or comes of itself, is no trouble.
+        Notice::Draining(Cause::CommandEnded) => Level::INFO,
+        Notice::Draining(cause) if is_asked(cause) => Level::INFO,
+        Notice::Recorded { outcome, .. } if outcome.exit == Exit::Code(0) => Level::INFO,
+        Notice::Draining(_)
+        | Notice::Recorded { .. }
+        | Notice::Doubt { .. }
+        | Notice::CommandEnded(Exit::Signal(_))
+        | Notice::LeftBehind
+        | Notice::RestartsSpent
+        | Notice::HookFailed(_)
+        | Notice::Unrecorded { .. }
+        | Notice::NotDone
+        | Notice::FoundLost { .. }
+        | Notice::LeftToRunOut { .. } => Level::WARN,
+        Notice::StandingBy(_)
+        | Notice::InControl { .. }
+        | Notice::Recovered
+        | Notice::CommandEnded(Exit::Code(_))
+        | Notice::BackingOff { .. }
+        | Notice::Restarting
+        | Notice::HoldOver
+        | Notice::Keeping { .. }
+        | Notice::CoolingDown { .. }
+        | Notice::Cordoned { .. }
+        | Notice::Uncordoned
+        | Notice::Pausing { .. }
+        | Notice::Released => Level::INFO,
     }
 }
 
@@ -143,38 +149,12 @@ const RESTARTS_SPENT: &str = "the command was restarted as often as --restart-li
 /// Why control is handed over though nothing is wrong.
 const HELD_LONG_ENOUGH: &str = "control was held for --max-hold: handing it over";
 
-fn recorded(outcome: &Outcome, attempt: u32) -> (Level, String) {
-    match (outcome.exit, outcome.over) {
-        (Exit::Code(0), _) => (Level::INFO, "recorded that the task is done".into()),
-        (_, false) => (
-            Level::WARN,
-            format!("recorded that attempt {attempt} has failed"),
-        ),
-        (_, true) => (
-            Level::WARN,
-            format!("recorded that attempt {attempt} has failed, and that nobody tries again"),
-        ),
-    }
-}
-
 /// Whether the command is stopped because somebody wants so, and not for want of control.
 pub(crate) fn is_asked(cause: &Cause) -> bool {
     matches!(
         cause,
         Cause::Stopped(_) | Cause::HandOver | Cause::Cordoned { .. }
     )
-}
-
-fn draining(cause: &Cause) -> (Level, String) {
-    let (level, why) = match cause {
-        Cause::CommandEnded => {
-            return (Level::INFO, "stopping what the command left behind".into());
-        }
-        Cause::HandOver | Cause::Cordoned { .. } => (Level::INFO, reason(cause, "")),
-        Cause::Stopped(signal) => (Level::INFO, format!("{} received", signal_name(*signal))),
-        cause => (Level::WARN, reason(cause, "")),
-    };
-    (level, format!("stopping the command: {why}"))
 }
 
 /// One line for the end; `None` where the command ended by itself, which has been told.
@@ -187,6 +167,7 @@ pub(super) fn of_ending(
     if let Cause::Cordoned { .. } = ending.cause {
         reason.insert_str(0, "control not obtained: ");
     }
+    // Before everything else, whatever the cause: this is what somebody has to look into.
     if ending.overlap {
         let line = format!(
             "{reason}; the command may have run beside another holder's: exit status {}",
@@ -195,6 +176,7 @@ pub(super) fn of_ending(
         return Some((Level::ERROR, line));
     }
     match (&ending.cause, leave) {
+        // Its own end was told when it came, and its status is ours.
         (Cause::CommandEnded, _) => None,
         // On a machine that has nothing to do this is no warning, and -E 0 says so.
         (Cause::Stopped(_), _)
@@ -287,30 +269,27 @@ pub(super) fn behind(sight: &HolderInfo) -> String {
     }
 }
 
-/// A time that is left, as people say it.
-pub(super) fn left(span: std::time::Duration) -> String {
-    show(rounded(span))
+/// A time that is left, as people say it: rounded down, so that nobody counts on what is not there.
+pub(crate) fn left(span: Duration) -> String {
+    let millis = u64::try_from(span.as_millis()).unwrap_or(0);
+    show(if span < Duration::from_secs(1) {
+        Duration::from_millis(millis)
+    } else {
+        Duration::from_secs(span.as_secs())
+    })
 }
 
 /// What is added to a drain: when it is over at the latest.
-pub(super) fn until_the_kill(span: std::time::Duration) -> String {
+pub(super) fn until_the_kill(span: Duration) -> String {
     if span.is_zero() {
         return "; SIGKILL now".into();
     }
     format!("; SIGKILL in {}", left(span))
 }
 
-pub(crate) fn rounded(span: std::time::Duration) -> std::time::Duration {
-    if span < std::time::Duration::from_secs(1) {
-        return std::time::Duration::from_millis(u64::try_from(span.as_millis()).unwrap_or(0));
-    }
-    std::time::Duration::from_secs(span.as_secs())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     fn ending(cause: Cause) -> Ending {
         Ending {

@@ -77,17 +77,18 @@ impl Observers {
             list: Vec::new(),
             service_manager: service_manager.clone(),
         };
-        shared_status.map(|shared_status| observers.add(shared_status));
-        observers.add(log);
-        observers.add(StatusLine);
-        observers.add(status);
-        service_manager.map(|service_manager| observers.add(service_manager));
-        event_log.map(|event_log| observers.add(event_log));
+        observers.add(shared_status);
+        // The log before the status line, which is shown below what is said.
+        observers.add(Some(log));
+        observers.add(Some(StatusLine));
+        observers.add(Some(status));
+        observers.add(service_manager);
+        observers.add(event_log);
         observers
     }
 
-    fn add(&mut self, observer: impl Observer + 'static) {
-        self.list.push(Box::new(observer));
+    fn add(&mut self, observer: Option<impl Observer + 'static>) {
+        self.list.extend(observer.map(|one| Box::new(one) as _));
     }
 
     /// Says that we do this now.
@@ -97,11 +98,8 @@ impl Observers {
 
     /// Begins to tell the service manager, if there is one, inside the runtime.
     pub(crate) fn begin(&self, health_check: Arc<HealthCheck>) {
-        if let Some(one) = &self.service_manager {
-            one.begin(
-                &Surroundings::ours(&|name| std::env::var_os(name)),
-                vec![health_check],
-            );
+        if let Some(service_manager) = &self.service_manager {
+            service_manager.begin(vec![health_check]);
         }
     }
 
@@ -120,15 +118,16 @@ impl Observers {
     ) -> Option<Cordon> {
         let mut watch = Watch::begin(plan.scheduled_events.clone()?);
         let cordon = tokio::select! {
-            biased;
-            asked = signals.next() => {
-                signals.keep(asked);
-                None
-            }
-            cordon = watch.first(FIRST_LOOK) => cordon,
-        };
+        // A stop counts more than an announcement.
+                    biased;
+                    asked = signals.next() => {
+                        signals.keep(asked);
+                        None
+                    }
+                    cordon = watch.first(FIRST_LOOK) => cordon,
+                };
         signals.add_cordons(watch.words);
-        self.add(CordonObserver(watch.aside));
+        self.add(Some(CordonObserver(watch.aside)));
         cordon
     }
 
@@ -261,6 +260,7 @@ impl Observer for StatusObserver {
             Observation::Workload(event) => match event {
                 WorkloadEvent::Started { pid } => {
                     self.status.command_pid = Some(*pid);
+                    // Until now a hook or a standby command was in the way.
                     if self.status.state == "preparing" {
                         self.status.enter("holding");
                     }

@@ -23,15 +23,9 @@ pub(super) struct OnLostHook {
     /// Something of it may live.
     runs: bool,
     /// What is to run after that: the changes to the environment.
-    waits: Option<OnLostRun>,
+    waits: Option<Vec<(OsString, OsString)>>,
     /// Its guardian is dead, or cannot get rid of what it has.
     over: bool,
-}
-
-/// One run of the hook.
-pub(super) struct OnLostRun {
-    /// What it finds in its environment.
-    pub(super) env: Vec<(OsString, OsString)>,
 }
 
 impl OnLostHook {
@@ -45,9 +39,10 @@ impl OnLostHook {
         }
     }
 
-    /// Runs the hook, now or after the one that still runs.
-    pub(super) fn run(&mut self, errand: OnLostRun) {
-        if self.waits.replace(errand).is_some() {
+    /// Runs the hook with this in its environment, now or after the one that still runs.
+    pub(super) fn run(&mut self, env: Vec<(OsString, OsString)>) {
+        // One waits at most: what it would say of an older tenure is out of date.
+        if self.waits.replace(env).is_some() {
             tracing::warn!(
                 "the --on-lost command is skipped for a tenure: it still runs for an earlier one"
             );
@@ -83,7 +78,7 @@ impl OnLostHook {
         if self.runs {
             return;
         }
-        let Some(errand) = self.waits.take() else {
+        let Some(env) = self.waits.take() else {
             return;
         };
         if self.over {
@@ -95,7 +90,7 @@ impl OnLostHook {
         self.handle.start(SpawnRequest {
             program: 0,
             in_control: false,
-            env: errand.env,
+            env,
             unset: PRIVATE.map(OsString::from).into(),
             // Room for an orderly end within the limit.
             term_at: kill_at - self.limit / 10,
@@ -133,6 +128,7 @@ impl OnLostHook {
             }
             WorkloadEvent::TreeStuck => {
                 tracing::warn!("the --on-lost command cannot be killed");
+                // It is not waited for either: an end of ours that waits for what cannot end would be none.
                 self.over = true;
                 self.runs = false;
                 self.waits = None;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::on_lost::{OnLostHook, OnLostRun};
+use super::on_lost::OnLostHook;
 use crate::clock::Instant;
 use crate::core::Cause;
 use crate::core::stop::{Stop, StopRequests};
@@ -398,7 +398,7 @@ impl Workload for CommandWorkload {
             let mut env = self.tenure.clone();
             env.push(("TRAFFICCOP_ROLE".into(), "standby".into()));
             env.push((CAUSE.into(), report::cause(cause).into()));
-            on_lost.run(OnLostRun { env });
+            on_lost.run(env);
         }
     }
 

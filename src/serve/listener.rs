@@ -4,8 +4,9 @@
 //! Called by `run` while there is one thread; what it opens is close-on-exec, so neither guardian
 //! nor command has it. A socket that somebody answers on is never taken away from them.
 
+use std::fmt;
 use std::io;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
@@ -16,7 +17,23 @@ use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, UnixAddr, connect, listen, socket,
 };
 
-use super::Address;
+/// Where questions are answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// TCP; port 0 lets the kernel choose one.
+    Tcp(SocketAddr),
+    /// A socket at this path.
+    Unix(PathBuf),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp(address) => write!(f, "http://{address}"),
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
 
 /// Why nothing can be asked there. One line.
 #[derive(Debug, thiserror::Error)]
@@ -61,6 +78,7 @@ impl Listener {
         let (socket, address, place) = match address {
             Address::Tcp(wanted) => {
                 let socket = TcpListener::bind(wanted).map_err(|why| refusal(address, why))?;
+                // Port 0 was a question: the log and the pages name the answer.
                 let real = socket.local_addr().unwrap_or(*wanted);
                 (Socket::Tcp(socket), Address::Tcp(real), None)
             }
@@ -126,6 +144,7 @@ fn bind_path(path: &Path) -> io::Result<UnixListener> {
     if !is_deserted(path) {
         return Err(in_the_way);
     }
+    // Two that replace it at the same moment: the second bind fails, as it should.
     found.remove();
     UnixListener::bind(path)
 }

@@ -107,37 +107,72 @@ const LATENCIES: [f64; 11] = [
     0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
 ];
 
-/// All numbers.
-pub(super) struct Metrics {
-    registry: Registry,
-    // Counted.
-    acquire_attempts: Counters,
-    acquisitions: Counter,
-    renew_attempts: Counters,
-    renew_duration: Histogram,
-    losses: Counters,
-    left_to_run_out: Counter,
-    drains: Counters,
-    kills: Counters,
-    starts: Counter,
-    restarts: Counter,
-    exits: Counters,
-    overlaps: Counter,
-    requests: Family<[(&'static str, String); 2], Counter>,
-    // Of a worker only.
-    messages: Counters,
-    message_duration: Histogram,
-    in_flight: Gauge,
-    // Read when asked.
-    leader: Gauge,
-    state: Family<[(&'static str, String); 1], Gauge>,
-    token: Gauge,
-    control_left: MaybeSeconds,
-    lease_held: Gauge,
-    lease_left: MaybeSeconds,
-    command_running: Gauge,
-    /// Why the tree is being ended, while it is.
-    draining: Mutex<Option<&'static str>>,
+/// Makes the struct of all numbers, and registers each in this order, which is that of the page.
+macro_rules! metrics {
+    (all { $($field:ident: $type:ty = $zero:expr, $name:literal $(in $unit:ident)?, $help:literal;)* }
+     workers { $($of:ident: $more:ty = $none:expr, $called:literal $(in $second:ident)?, $about:literal;)* }) => {
+        /// All numbers.
+        pub(super) struct Metrics {
+            registry: Registry,
+            /// Why the tree is being ended, while it is.
+            draining: Mutex<Option<&'static str>>,
+            $($field: $type,)*
+            $($of: $more,)*
+        }
+
+        impl Metrics {
+            /// The numbers of an instance that competes for this lock, or of a worker on this queue.
+            pub(super) fn new(lock: &str, worker: bool) -> Metrics {
+                let label = [("lock".into(), lock.to_owned().into())];
+                let mut all = Registry::with_prefix_and_labels("trafficcop", label.into_iter());
+                let version = [("version", env!("CARGO_PKG_VERSION"))];
+                all.register("build", "Which trafficcop this is", Info::new(version));
+                $(let $field = $zero;
+                metrics!(@register all $field $name $help $($unit)?);)*
+                $(let $of = $none;
+                if worker {
+                    metrics!(@register all $of $called $about $($second)?);
+                })*
+                Metrics { registry: all, draining: Mutex::default(), $($field,)* $($of,)* }
+            }
+        }
+    };
+    (@register $all:ident $field:ident $name:literal $help:literal) => {
+        $all.register($name, $help, $field.clone())
+    };
+    (@register $all:ident $field:ident $name:literal $help:literal seconds) => {
+        $all.register_with_unit($name, $help, Unit::Seconds, $field.clone())
+    };
+}
+
+metrics! {
+    all {
+        leader: Gauge = Gauge::default(), "leader", "1 while the command runs and nobody else can have been given control: what /leader says";
+        state: Family<[(&'static str, String); 1], Gauge> = Family::default(), "state", "1 for what the instance does, as in the status file";
+        token: Gauge = Gauge::default(), "token", "The fencing token of the present tenure, or of the last";
+        control_left: MaybeSeconds = Family::default(), "control_remaining" in seconds, "Until the command is killed if the lease is not renewed; 0 without control, missing where the lock has no deadline";
+        lease_held: Gauge = Gauge::default(), "lease_held", "1 while the lease is ours, whether or not a command runs";
+        lease_left: MaybeSeconds = Family::default(), "lease_remaining" in seconds, "Until the lease ends if it is not renewed; 0 without one, missing where the lock has no deadline";
+        command_running: Gauge = Gauge::default(), "command_running", "1 while the command's main process runs";
+        acquire_attempts: Counters = family("result", ACQUIRE), "acquire_attempts", "Attempts to acquire the lease that ended: it was free, held by another, or the store did not do it";
+        acquisitions: Counter = Counter::default(), "acquisitions", "Tenures begun: how often a standby became the holder";
+        renew_attempts: Counters = family("result", RENEW), "renew_attempts", "Attempts to renew the lease that ended";
+        renew_duration: Histogram = Histogram::new(LATENCIES), "renew_duration" in seconds, "How long attempts to renew took, whatever became of them";
+        losses: Counters = family("cause", LOSS), "lease_losses", "Commands ended because control was in doubt, lost, or no longer guarded";
+        left_to_run_out: Counter = Counter::default(), "leases_left_to_run_out", "Leases that were not given back, so that a standby had to wait for their end";
+        drains: Counters = family("cause", DRAIN), "drains", "Drains begun: the command, or what it left behind, was asked to end";
+        kills: Counters = family("cause", DRAIN), "kills", "Drains in which the command was ended by SIGKILL";
+        starts: Counter = Counter::default(), "command_starts", "Commands started";
+        restarts: Counter = Counter::default(), "command_restarts", "Commands started again within a tenure";
+        exits: Counters = family("result", EXIT), "command_exits", "Ends of the command's main process";
+        overlaps: Counter = Counter::default(), "overlaps", "Tenures after which an overlap with another holder cannot be excluded";
+        requests: Family<[(&'static str, String); 2], Counter> = Family::default(), "http_requests", "Requests answered";
+    }
+    workers {
+        messages: Counters = family("outcome", OUTCOME), "messages", "Messages that were done with, by what became of them";
+        message_duration: Histogram = Histogram::new(RUNS), "message_duration" in seconds, "How long the commands of messages ran";
+        in_flight: Gauge = Gauge::default(), "messages_in_flight", "Messages that are being worked on";
+    }
 }
 
 fn family(label: &'static str, values: &[&'static str]) -> Counters {
@@ -153,61 +188,6 @@ fn count(family: &Counters, label: &'static str, value: &'static str) {
 }
 
 impl Metrics {
-    pub(super) fn new(lock: &str) -> Metrics {
-        let label = [("lock".into(), lock.to_owned().into())];
-        let metrics = Metrics {
-            registry: Registry::with_prefix_and_labels("trafficcop", label.into_iter()),
-            acquire_attempts: family("result", ACQUIRE),
-            acquisitions: Counter::default(),
-            renew_attempts: family("result", RENEW),
-            renew_duration: Histogram::new(LATENCIES),
-            losses: family("cause", LOSS),
-            left_to_run_out: Counter::default(),
-            drains: family("cause", DRAIN),
-            kills: family("cause", DRAIN),
-            starts: Counter::default(),
-            restarts: Counter::default(),
-            exits: family("result", EXIT),
-            overlaps: Counter::default(),
-            requests: Family::default(),
-            messages: family("outcome", OUTCOME),
-            message_duration: Histogram::new(RUNS),
-            in_flight: Gauge::default(),
-            leader: Gauge::default(),
-            state: Family::default(),
-            token: Gauge::default(),
-            control_left: Family::default(),
-            lease_held: Gauge::default(),
-            lease_left: Family::default(),
-            command_running: Gauge::default(),
-            draining: Mutex::default(),
-        };
-        metrics.registered()
-    }
-
-    /// The numbers of a worker on this queue.
-    pub(super) fn of_worker(queue: &str) -> Metrics {
-        let mut metrics = Metrics::new(queue);
-        let all = &mut metrics.registry;
-        all.register(
-            "messages",
-            "Messages that were done with, by what became of them",
-            metrics.messages.clone(),
-        );
-        all.register_with_unit(
-            "message_duration",
-            "How long the commands of messages ran",
-            Unit::Seconds,
-            metrics.message_duration.clone(),
-        );
-        all.register(
-            "messages_in_flight",
-            "Messages that are being worked on",
-            metrics.in_flight.clone(),
-        );
-        metrics
-    }
-
     pub(super) fn message(&self, outcome: &'static str, took: Option<Duration>) {
         count(&self.messages, "outcome", outcome);
         if let Some(took) = took {
@@ -218,108 +198,6 @@ impl Metrics {
     pub(super) fn works_on(&self, messages: usize) {
         self.in_flight
             .set(i64::try_from(messages).unwrap_or(i64::MAX));
-    }
-
-    fn registered(mut self) -> Metrics {
-        let version = [("version", env!("CARGO_PKG_VERSION"))];
-        let all = &mut self.registry;
-        all.register("build", "Which trafficcop this is", Info::new(version));
-        all.register(
-            "leader",
-            "1 while the command runs and nobody else can have been given control: what /leader says",
-            self.leader.clone(),
-        );
-        all.register(
-            "state",
-            "1 for what the instance does, as in the status file",
-            self.state.clone(),
-        );
-        all.register(
-            "token",
-            "The fencing token of the present tenure, or of the last",
-            self.token.clone(),
-        );
-        all.register_with_unit(
-            "control_remaining",
-            "Until the command is killed if the lease is not renewed; 0 without control, missing where the lock has no deadline",
-            Unit::Seconds,
-            self.control_left.clone(),
-        );
-        all.register(
-            "lease_held",
-            "1 while the lease is ours, whether or not a command runs",
-            self.lease_held.clone(),
-        );
-        all.register_with_unit(
-            "lease_remaining",
-            "Until the lease ends if it is not renewed; 0 without one, missing where the lock has no deadline",
-            Unit::Seconds,
-            self.lease_left.clone(),
-        );
-        all.register(
-            "command_running",
-            "1 while the command's main process runs",
-            self.command_running.clone(),
-        );
-        all.register(
-            "acquire_attempts",
-            "Attempts to acquire the lease that ended: it was free, held by another, or the store did not do it",
-            self.acquire_attempts.clone(),
-        );
-        all.register(
-            "acquisitions",
-            "Tenures begun: how often a standby became the holder",
-            self.acquisitions.clone(),
-        );
-        all.register(
-            "renew_attempts",
-            "Attempts to renew the lease that ended",
-            self.renew_attempts.clone(),
-        );
-        all.register_with_unit(
-            "renew_duration",
-            "How long attempts to renew took, whatever became of them",
-            Unit::Seconds,
-            self.renew_duration.clone(),
-        );
-        all.register(
-            "lease_losses",
-            "Commands ended because control was in doubt, lost, or no longer guarded",
-            self.losses.clone(),
-        );
-        all.register(
-            "leases_left_to_run_out",
-            "Leases that were not given back, so that a standby had to wait for their end",
-            self.left_to_run_out.clone(),
-        );
-        all.register(
-            "drains",
-            "Drains begun: the command, or what it left behind, was asked to end",
-            self.drains.clone(),
-        );
-        all.register(
-            "kills",
-            "Drains in which the command was ended by SIGKILL",
-            self.kills.clone(),
-        );
-        all.register("command_starts", "Commands started", self.starts.clone());
-        all.register(
-            "command_restarts",
-            "Commands started again within a tenure",
-            self.restarts.clone(),
-        );
-        all.register(
-            "command_exits",
-            "Ends of the command's main process",
-            self.exits.clone(),
-        );
-        all.register(
-            "overlaps",
-            "Tenures after which an overlap with another holder cannot be excluded",
-            self.overlaps.clone(),
-        );
-        all.register("http_requests", "Requests answered", self.requests.clone());
-        self
     }
 
     pub(super) fn observe(&self, now: Instant, observation: &Observation<'_>) {
@@ -333,6 +211,7 @@ impl Metrics {
                     Exit::Signal(_) => "signal",
                 };
                 count(&self.exits, "result", result);
+                // Outside of a drain it was somebody else's SIGKILL: the kernel's, for want of memory, as a rule.
                 if let (Exit::Signal(libc::SIGKILL), Some(cause)) = (exit, *lock(&self.draining)) {
                     count(&self.kills, "cause", cause);
                 }
@@ -400,6 +279,7 @@ impl Metrics {
         set(&self.control_left, sight.control_left());
         set(&self.lease_left, sight.lease_left());
         let now = &*sight.status.state;
+        // A state that came in when it was seen goes again.
         self.state.clear();
         for state in STATES.iter().copied().chain([now]) {
             let is = [("state", state.to_owned())];
@@ -415,6 +295,7 @@ impl Metrics {
 fn set(gauge: &MaybeSeconds, span: Option<Duration>) {
     match span {
         Some(span) => drop(gauge.get_or_create(&[]).set(span.as_secs_f64())),
+        // Zero would be an alarm, and a great number a lie.
         None => gauge.clear(),
     }
 }

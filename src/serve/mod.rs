@@ -9,14 +9,12 @@
 //! of the question. Nothing of this room exists without `--listen`, and nothing in it may end or
 //! hold up what runs under control.
 
-mod address;
 mod listener;
 mod metrics;
 mod routes;
 mod server;
 mod shared_status;
 
-pub use address::Address;
-pub use listener::{BindError, Listener};
+pub use listener::{Address, BindError, Listener};
 pub use server::Server;
 pub use shared_status::SharedStatus;

@@ -78,6 +78,7 @@ pub(super) async fn answer(
         let line = format!("{method} does nothing here: {ALLOWED} do");
         Page::text(StatusCode::METHOD_NOT_ALLOWED, line)
     };
+    // By the page's name, never by the path as it came: strangers would make labels without end.
     shared_status.metrics.requested(name, page.code.as_u16());
     // A load balancer may ask by OPTIONS: it gets the same verdict, and no text.
     let body = if *method == Method::OPTIONS {
@@ -89,6 +90,7 @@ pub(super) async fn answer(
     *response.status_mut() = page.code;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(page.kind));
+    // A cache that repeats "yes, I lead" would send requests to who lost control.
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     if !reads || *method == Method::OPTIONS {
         headers.insert(ALLOW, HeaderValue::from_static(ALLOWED));
@@ -142,6 +144,7 @@ fn readyz(sight: &Snapshot) -> Page {
 }
 
 fn leader(sight: &Snapshot) -> Page {
+    // Never a yes: a balancer would follow whichever worker it asked first.
     if sight.worker {
         return Page::verdict(false, "a worker leads nobody: ask /readyz");
     }

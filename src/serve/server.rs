@@ -55,6 +55,7 @@ impl Server {
     /// Where there can be no thread, or nothing to wait for connections with.
     pub fn start(listener: Listener, shared_status: SharedStatus) -> io::Result<Server> {
         let shared_status = Arc::new(shared_status);
+        // Its own: a question more must never be a renewal later.
         let runtime = runtime()?;
         let (life, ended) = oneshot::channel::<Infallible>();
         let place = listener.place;
@@ -99,52 +100,60 @@ impl Drop for Server {
 }
 
 async fn serve(socket: Socket, shared_status: Arc<SharedStatus>) -> io::Result<()> {
-    let mut guests = Guests::default();
     match socket {
         Socket::Tcp(socket) => {
             let socket = tokio::net::TcpListener::from_std(socket)?;
-            loop {
-                match socket.accept().await {
-                    Ok((stream, _)) => guests.receive(stream, &shared_status).await,
-                    Err(_) => tokio::time::sleep(NAP).await,
-                }
-            }
+            receive_all(async || Ok(socket.accept().await?.0), &shared_status).await
         }
         Socket::Unix(socket) => {
             let socket = tokio::net::UnixListener::from_std(socket)?;
-            loop {
-                match socket.accept().await {
-                    Ok((stream, _)) => guests.receive(stream, &shared_status).await,
-                    Err(_) => tokio::time::sleep(NAP).await,
-                }
-            }
+            receive_all(async || Ok(socket.accept().await?.0), &shared_status).await
+        }
+    }
+}
+
+async fn receive_all<S>(
+    accept: impl AsyncFn() -> io::Result<S>,
+    shared_status: &Arc<SharedStatus>,
+) -> io::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let mut connections = Connections::default();
+    loop {
+        match accept().await {
+            Ok(stream) => connections.receive(stream, shared_status).await,
+            // Out of descriptors, mostly: tried again at once it would take a processor for itself.
+            Err(_) => tokio::time::sleep(NAP).await,
         }
     }
 }
 
 /// The connections that there are, the oldest first.
 #[derive(Default)]
-struct Guests(VecDeque<AbortHandle>);
+struct Connections(VecDeque<AbortHandle>);
 
-impl Guests {
+impl Connections {
     async fn receive<S>(&mut self, stream: S, shared_status: &Arc<SharedStatus>)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        self.0.retain(|guest| !guest.is_finished());
+        self.0.retain(|one| !one.is_finished());
         if self.0.len() >= CONNECTIONS
             && let Some(oldest) = self.0.pop_front()
         {
+            // Not the newest: then a few connections that are held open would keep every check out.
             oldest.abort();
             // It goes when it is its turn, and the next one comes after that.
             tokio::task::yield_now().await;
         }
         let shared_status = Arc::clone(shared_status);
-        let guest = tokio::spawn(async move {
+        let one = tokio::spawn(async move {
             // Whatever became of it: whoever asked will notice, and nobody else cares.
+            // Who sends a byte a minute, or does not read, is not waited for.
             let _ = tokio::time::timeout(LIFE, attend(stream, shared_status)).await;
         });
-        self.0.push_back(guest.abort_handle());
+        self.0.push_back(one.abort_handle());
     }
 }
 
@@ -169,6 +178,7 @@ where
     http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(ARRIVAL)
+        // A connection kept open for later would hold a place that somebody needs now.
         .keep_alive(false)
         .max_buf_size(HEAD)
         .max_headers(HEADERS)

@@ -1,10 +1,10 @@
 //! What is known of this instance, for those who ask: written by the supervisor's loop, read by
 //! the server's thread.
 //!
-//! Nobody waits here: a lock is held for as long as it takes to swap a pointer. Whether we lead is
+//! Nobody waits here: a lock is held for as long as it takes to copy a few words. Whether we lead is
 //! not written down at all; it is a comparison of the deadline with the clock ([`SharedStatus::snapshot`]).
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -31,67 +31,41 @@ pub struct SharedStatus {
     health_check: Vec<Arc<HealthCheck>>,
     /// When the last sign of life was asked for that came.
     alive_at: AtomicU64,
-    status: Mutex<Arc<Status>>,
     /// How long a grant lasts; `None` where the lock has no deadline.
     term: Option<Duration>,
-    /// When the lease ends for the store, as far as we can know; zero without one.
-    lease_until: AtomicU64,
-    /// When the last successful acquire or renewal was sent; zero before the first.
-    confirmed: AtomicU64,
-    /// The store has answered: we stand by, or have stood by or been in control.
-    competes: AtomicBool,
-    /// The tree could not be killed.
-    stuck: AtomicBool,
-    /// It works on messages, many at once: it leads nobody.
-    worker: bool,
+    known: Mutex<Snapshot>,
     pub(super) metrics: Metrics,
 }
 
 impl SharedStatus {
-    /// The status of an instance that competes for `lock`, whose grants last for `term`, and whose
-    /// deadline is in `control`.
+    /// The status of an instance that competes for `lock`, whose grants last for `term`, or of a
+    /// `worker` on the messages of this queue; the deadline is in `control`, the control file of its
+    /// (first) guardian.
     #[must_use]
     pub fn new(
         lock: &str,
+        worker: bool,
         term: Option<Duration>,
-        control: View,
-        health_check: Arc<HealthCheck>,
-    ) -> SharedStatus {
-        SharedStatus {
-            control,
-            health_check: vec![health_check],
-            alive_at: AtomicU64::new(0),
-            status: Mutex::default(),
-            term,
-            lease_until: AtomicU64::new(0),
-            confirmed: AtomicU64::new(0),
-            competes: AtomicBool::new(false),
-            stuck: AtomicBool::new(false),
-            worker: false,
-            metrics: Metrics::new(lock),
-        }
-    }
-
-    /// A board for a worker on the messages of `queue`, with the control file of one of its guardians
-    /// and the health_check of all.
-    #[must_use]
-    pub fn of_worker(
-        queue: &str,
         control: View,
         health_check: Vec<Arc<HealthCheck>>,
     ) -> SharedStatus {
-        let shared_status = SharedStatus::new(queue, None, control, Arc::default());
+        let known = Snapshot {
+            worker,
+            ..Snapshot::default()
+        };
         SharedStatus {
+            control,
             health_check,
-            metrics: Metrics::of_worker(queue),
-            worker: true,
-            ..shared_status
+            alive_at: AtomicU64::new(0),
+            term,
+            known: Mutex::new(known),
+            metrics: Metrics::new(lock, worker),
         }
     }
 
     /// So many messages are being worked on.
     pub fn works_on(&self, messages: usize) {
-        self.competes.store(true, Ordering::Release);
+        lock(&self.known).competes = true;
         self.metrics.works_on(messages);
     }
 
@@ -103,47 +77,47 @@ impl SharedStatus {
     /// What the status file says now.
     pub fn write(&self, status: &Status) {
         let status = Arc::new(status.clone());
-        *lock(&self.status) = status;
-    }
-
-    fn confirm(&self, t0: Instant) {
-        let until = self.term.map_or(Instant::FOREVER, |term| t0 + term);
-        self.lease_until.store(until.as_nanos(), Ordering::Release);
-        self.confirmed.store(t0.as_nanos(), Ordering::Release);
+        lock(&self.known).status = status;
     }
 
     /// What happens, for who asks later.
     pub(crate) fn observe(&self, now: Instant, observation: &Observation<'_>) {
+        let mut known = lock(&self.known);
+        let confirmed = match *observation {
+            Observation::Acquired(Ok(grant)) => Some(grant.t0),
+            Observation::Renewed { t0, reply: Ok(()) } => Some(t0),
+            _ => None,
+        };
+        if let Some(t0) = confirmed {
+            // From when the request was sent, as everywhere: the store may count from then on.
+            known.lease_until = self.term.map_or(Instant::FOREVER, |term| t0 + term);
+            known.confirmed = t0;
+        }
         match *observation {
-            Observation::Notice { notice, .. } => match notice {
-                Notice::StandingBy(_) | Notice::InControl { .. } => {
-                    self.competes.store(true, Ordering::Release);
-                }
-                Notice::Released | Notice::FoundLost { .. } => self.gone(),
-                _ => {}
-            },
-            Observation::Workload(WorkloadEvent::TreeStuck) => {
-                self.stuck.store(true, Ordering::Release);
+            Observation::Notice {
+                notice: Notice::StandingBy(_) | Notice::InControl { .. },
+                ..
+            } => known.competes = true,
+            Observation::Notice {
+                notice: Notice::Released | Notice::FoundLost { .. },
+                ..
             }
-            Observation::Acquired(Ok(grant)) => self.confirm(grant.t0),
-            Observation::Renewed { t0, reply: Ok(()) } => self.confirm(t0),
-            Observation::Renewed {
+            | Observation::Renewed {
                 reply: Err(Failure::Lost { .. } | Failure::Held(_)),
                 ..
-            } => self.gone(),
+            } => known.lease_until = Instant::ZERO,
+            Observation::Workload(WorkloadEvent::TreeStuck) => known.stuck = true,
             _ => {}
         }
+        drop(known);
         self.metrics.observe(now, observation);
-    }
-
-    fn gone(&self) {
-        self.lease_until.store(0, Ordering::Release);
     }
 
     /// Whether supervisor and guardians answer.
     pub(super) async fn is_alive(&self) -> bool {
         let last = Instant::from_nanos(self.alive_at.load(Ordering::Acquire));
         let asked = Instant::now();
+        // Or a probe every millisecond would keep supervisor and guardian busy with proofs of life.
         if last > Instant::ZERO && asked.since(last) < FRESH {
             return true;
         }
@@ -156,20 +130,12 @@ impl SharedStatus {
 
     /// Everything as it is at this moment.
     pub(super) fn snapshot(&self) -> Snapshot {
-        let status = Arc::clone(&lock(&self.status));
-        let instant = |word: &AtomicU64| Instant::from_nanos(word.load(Ordering::Acquire));
-        let (lease_until, confirmed) = (instant(&self.lease_until), instant(&self.confirmed));
-        let control = self.control.until();
+        let known = lock(&self.known).clone();
         Snapshot {
-            status,
-            control,
-            lease_until,
-            confirmed,
-            competes: self.competes.load(Ordering::Acquire),
-            stuck: self.stuck.load(Ordering::Acquire),
-            worker: self.worker,
+            control: self.control.until(),
             // The clock goes last: what was true when it was read is judged by a later time.
             now: Instant::now(),
+            ..known
         }
     }
 }
@@ -187,11 +153,11 @@ pub(super) struct Snapshot {
     pub(super) status: Arc<Status>,
     /// Until when the command may believe in its control.
     pub(super) control: Instant,
-    /// When the lease ends for the store.
+    /// When the lease ends for the store, as far as we can know; zero without one.
     pub(super) lease_until: Instant,
-    /// When the last successful acquire or renewal was sent.
+    /// When the last successful acquire or renewal was sent; zero before the first.
     pub(super) confirmed: Instant,
-    /// The store has answered.
+    /// The store has answered: we stand by, or have stood by or been in control.
     pub(super) competes: bool,
     /// The tree could not be killed.
     pub(super) stuck: bool,

@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use super::clocks::{Clocks, boot};
-use super::model::{At, End, Gap, KnownBy, Lane, Lock, Overlap, Run, Tenure, Timeline};
-use super::read::Log;
+use super::Log;
+use super::model::{
+    At, Clocks, End, Gap, KnownBy, Lane, Lock, Overlap, Run, Tenure, Timeline, boot, count,
+};
 use super::tenures::{Placed, tenures};
 use crate::events::{EventKind, Record};
 
@@ -27,6 +28,7 @@ pub fn merge(log: &Log, skew: i64) -> Timeline {
     }
     let mut locks: BTreeMap<String, Draft> = BTreeMap::new();
     for ((_, boot, _, identity, pid), records) in &mut runs {
+        // By number first: two records of one moment, or a clock without nanoseconds.
         records.sort_by_key(|placed| (placed.record.seq, placed.record.boottime_ns));
         notes.extend(missing(records, identity, *pid));
         gather(&mut locks, records, boot);
@@ -45,11 +47,6 @@ pub fn merge(log: &Log, skew: i64) -> Timeline {
         notes,
         locks: finished(locks, skew),
     }
-}
-
-/// `1 line`, `2 lines`.
-pub(super) fn count(number: usize, what: &str) -> String {
-    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
 /// Numbers that are missing within a run: a disk was full, or a log was cut.
@@ -147,6 +144,7 @@ fn lock(name: String, draft: Draft, skew: i64) -> Lock {
             tenure
         })
         .collect();
+    // To the last field, so that the order of the files changes nothing.
     tenures.sort_by_key(|tenure| (tenure.from, tenure.token, tenure.track, tenure.pid));
     conclude(&mut tenures);
     Lock {
@@ -188,9 +186,10 @@ fn gaps(tenures: &[Tenure]) -> Vec<Gap> {
                 after: last,
                 from,
                 to: tenures[at].from,
-                at_least: matches!(tenures[last].end, End::Unseen { .. }),
+                at_least: tenures[last].is_unseen(),
             });
         }
+        // Of tenures within tenures the one that ends last says when nobody had control.
         if tenures[at].to() >= tenures[last].to() {
             last = at;
         }
@@ -203,6 +202,7 @@ fn overlaps(tenures: &[Tenure], skew: i64) -> Vec<Overlap> {
     let mut overlaps = Vec::new();
     let mut living: Vec<usize> = Vec::new();
     for (at, tenure) in tenures.iter().enumerate() {
+        // Not at the same nanosecond: who follows at once does not overlap.
         living.retain(|other| tenures[*other].lived > tenure.from);
         for &other in &living {
             let earlier = &tenures[other];
@@ -223,7 +223,7 @@ fn overlaps(tenures: &[Tenure], skew: i64) -> Vec<Overlap> {
 impl Timeline {
     /// Whether two had control at the same time, or one says that it may have been so.
     #[must_use]
-    pub fn has_overlap(&self) -> bool {
+    pub(super) fn has_overlap(&self) -> bool {
         self.locks.iter().any(|lock| {
             lock.overlaps.iter().any(|overlap| !overlap.within_skew)
                 || lock.tenures.iter().any(|tenure| tenure.confessed)

@@ -1,5 +1,11 @@
-//! What a timeline knows. Times are nanoseconds since 1970 on one axis for all machines; how they
-//! got there is told by `clocks`.
+//! What a timeline knows. Times are nanoseconds since 1970 on one axis out of many clocks. What
+//! happened on one machine is ordered by its boot's clock, which never jumps; between machines only
+//! wall clocks can be compared. So each boot gets one distance to the wall clock, the one most of its
+//! records agree on, and a clock that was set in between changes nothing.
+
+use std::collections::BTreeMap;
+
+use crate::events::{Record, record};
 
 /// A moment on the common axis: nanoseconds since 1970.
 pub(super) type At = i64;
@@ -8,91 +14,91 @@ pub(super) type At = i64;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Timeline {
     /// The locks, by name.
-    pub locks: Vec<Lock>,
+    pub(super) locks: Vec<Lock>,
     /// The first record's moment.
-    pub from: At,
+    pub(super) from: At,
     /// The last record's moment.
-    pub to: At,
+    pub(super) to: At,
     /// How many records there are.
-    pub records: usize,
+    pub(super) records: usize,
     /// What a reader of this should know: clocks that were set, lines that are missing.
-    pub notes: Vec<String>,
+    pub(super) notes: Vec<String>,
 }
 
 /// One lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lock {
+pub(super) struct Lock {
     /// Its address.
-    pub name: String,
+    pub(super) name: String,
     /// The instances, by when they first appear.
-    pub tracks: Vec<Lane>,
+    pub(super) tracks: Vec<Lane>,
     /// The tenures, by when they began.
-    pub tenures: Vec<Tenure>,
+    pub(super) tenures: Vec<Tenure>,
     /// When nobody was in control between two tenures.
-    pub gaps: Vec<Gap>,
+    pub(super) gaps: Vec<Gap>,
     /// When two were.
-    pub overlaps: Vec<Overlap>,
+    pub(super) overlaps: Vec<Overlap>,
 }
 
 /// One instance, through all its runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lane {
+pub(super) struct Lane {
     /// Its identity.
-    pub identity: String,
+    pub(super) identity: String,
     /// Its machine.
-    pub host: String,
+    pub(super) host: String,
     /// The stretches in which one of its processes is known to have been there.
-    pub runs: Vec<Run>,
+    pub(super) runs: Vec<Run>,
 }
 
 /// One process of an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Run {
+pub(super) struct Run {
     /// The supervisor's process id.
-    pub pid: u32,
+    pub(super) pid: u32,
     /// Its first record of this lock.
-    pub from: At,
+    pub(super) from: At,
     /// Its last one.
-    pub to: At,
+    pub(super) to: At,
     /// It said that it ended, with this exit status.
-    pub exit: Option<i32>,
+    pub(super) exit: Option<i32>,
     /// It said that it ended.
-    pub done: bool,
+    pub(super) done: bool,
 }
 
 /// One stretch of control.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tenure {
+pub(super) struct Tenure {
     /// Whose: the number of the track.
-    pub track: usize,
+    pub(super) track: usize,
     /// The supervisor's process id.
-    pub pid: u32,
+    pub(super) pid: u32,
     /// Which boot of which machine its times were taken on.
-    pub boot: String,
+    pub(super) boot: String,
     /// The fencing token.
-    pub token: Option<u64>,
+    pub(super) token: Option<u64>,
     /// When it said that it had control.
-    pub from: At,
+    pub(super) from: At,
     /// Until when something of it is known to have lived, or may have for all that was said: the
     /// tree's end, or the last word of one that was not seen to end.
-    pub lived: At,
+    pub(super) lived: At,
     /// How it ended.
-    pub end: End,
+    pub(super) end: End,
     /// Why.
-    pub cause: Option<String>,
+    pub(super) cause: Option<String>,
     /// The latest deadline it told.
-    pub deadline: Option<At>,
+    pub(super) deadline: Option<At>,
     /// When its command's tree was being stopped.
-    pub drains: Vec<(At, At)>,
+    pub(super) drains: Vec<(At, At)>,
     /// When the store did not answer it.
-    pub doubts: Vec<(At, At)>,
+    pub(super) doubts: Vec<(At, At)>,
     /// It said itself that it may have run beside another holder's.
-    pub confessed: bool,
+    pub(super) confessed: bool,
 }
 
 /// How a tenure ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum End {
+pub(super) enum End {
     /// The lease was given back then.
     Released(At),
     /// It was lost, or left to run out; nothing of the command lived after this moment.
@@ -109,7 +115,7 @@ pub enum End {
 
 /// Why an end that was not seen is taken to be where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KnownBy {
+pub(super) enum KnownBy {
     /// The guardian ends the command at the deadline.
     Deadline,
     /// The next one was given control, which is given only when nothing of the last one lives.
@@ -121,9 +127,14 @@ pub enum KnownBy {
 }
 
 impl Tenure {
+    /// Whether the logs do not say how it ended.
+    pub(super) fn is_unseen(&self) -> bool {
+        matches!(self.end, End::Unseen { .. })
+    }
+
     /// When it was over, as far as that is known.
     #[must_use]
-    pub fn to(&self) -> At {
+    pub(super) fn to(&self) -> At {
         match self.end {
             End::Released(at) | End::Over(at) => at,
             End::Unseen { by, .. } => by.unwrap_or(self.lived),
@@ -133,26 +144,105 @@ impl Tenure {
 
 /// Nobody was in control.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Gap {
+pub(super) struct Gap {
     /// After this tenure (by number).
-    pub after: usize,
+    pub(super) after: usize,
     /// From when.
-    pub from: At,
+    pub(super) from: At,
     /// Until when.
-    pub to: At,
+    pub(super) to: At,
     /// The end before it was not seen: it may have begun earlier than that, but not later.
-    pub at_least: bool,
+    pub(super) at_least: bool,
 }
 
 /// Two were in control.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Overlap {
+pub(super) struct Overlap {
     /// The tenures (by number), the earlier one first.
-    pub of: (usize, usize),
+    pub(super) of: (usize, usize),
     /// From when.
-    pub from: At,
+    pub(super) from: At,
     /// Until when.
-    pub to: At,
+    pub(super) to: At,
     /// On two machines, and not longer than their clocks may differ: it proves nothing.
-    pub within_skew: bool,
+    pub(super) within_skew: bool,
+}
+
+/// Two records of one boot that disagree by more than this were written before and after somebody
+/// set the clock: the milliseconds of a slow writer are less.
+const STEP: u64 = 250_000_000;
+
+/// Of one boot: its machine, and each record's moment with its distance to the wall clock.
+type Said<'a> = (&'a str, Vec<(u64, i64)>);
+
+/// Which clock a record's boottime was read from.
+pub(super) fn boot(record: &Record) -> String {
+    if record.boot_id.is_empty() {
+        // Unknown: at least its own process agrees with itself.
+        return format!("{}/{}/{}", record.host, record.pid, record.run);
+    }
+    record.boot_id.clone()
+}
+
+/// From each boot's clock to the common axis.
+#[derive(Debug, Default)]
+pub(super) struct Clocks {
+    distances: BTreeMap<String, i64>,
+}
+
+impl Clocks {
+    /// Looks at all records, in whatever order, and says whose clocks were set meanwhile.
+    pub(super) fn of(records: &[Record]) -> (Clocks, Vec<String>) {
+        let mut said: BTreeMap<String, Said<'_>> = BTreeMap::new();
+        for record in records {
+            let Some(wall) = record::read(&record.time) else {
+                continue;
+            };
+            // Saturating, here and below: a log says what it likes.
+            let distance = wall.saturating_sub(signed(record.boottime_ns));
+            let (_, all) = said
+                .entry(boot(record))
+                .or_insert((&record.host, Vec::new()));
+            all.push((record.boottime_ns, distance));
+        }
+        let mut clocks = Clocks::default();
+        let mut notes = Vec::new();
+        for (boot, (host, mut all)) in said {
+            all.sort_unstable();
+            let steps: Vec<i64> = all
+                .windows(2)
+                .filter(|pair| pair[1].1.abs_diff(pair[0].1) > STEP)
+                .map(|pair| pair[1].1.saturating_sub(pair[0].1))
+                .collect();
+            if let Some(most) = steps.iter().max_by_key(|step| step.unsigned_abs()) {
+                notes.push(format!(
+                    "{host}: its wall clock was set {}, by {}{:+.3} s; its records are ordered by its boot's clock",
+                    count(steps.len(), "time"),
+                    if steps.len() > 1 { "as much as " } else { "" },
+                    *most as f64 / 1e9,
+                ));
+            }
+            let mut distances: Vec<i64> = all.iter().map(|(_, distance)| *distance).collect();
+            distances.sort_unstable();
+            // A mean would be moved by one minute with a clock that was off; the median is not.
+            let median = distances[distances.len() / 2];
+            clocks.distances.insert(boot, median);
+        }
+        (clocks, notes)
+    }
+
+    /// Where a moment of this boot lies on the common axis; never before its beginning.
+    pub(super) fn at(&self, boot: &str, boottime_ns: u64) -> At {
+        let distance = self.distances.get(boot).copied().unwrap_or(0);
+        signed(boottime_ns).saturating_add(distance).max(0)
+    }
+}
+
+fn signed(nanos: u64) -> i64 {
+    i64::try_from(nanos).unwrap_or(i64::MAX)
+}
+
+/// `1 line`, `2 lines`.
+pub(super) fn count(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }

@@ -5,16 +5,13 @@
 //! Pure. It must never draw what is not in the timeline, nor leave out an overlap because it is
 //! short: what would be too narrow to be seen is drawn as wide as it takes.
 
-mod axis;
 mod canvas;
 
 use std::fmt::Write as _;
 
-use self::axis::Axis;
-use self::canvas::{Canvas, escaped, fitting, text_width};
-use super::judge::count;
-use super::model::{At, End, Lane, Lock, Tenure, Timeline};
-use super::text::{ending, name, span};
+use self::canvas::{Axis, Canvas, escaped, fitting, text_width};
+use super::model::{At, Lane, Lock, Tenure, Timeline, count};
+use super::text::{date, ending, name, span};
 use crate::events::record;
 
 const WIDTH: f64 = 1200.0;
@@ -140,6 +137,7 @@ fn picture(canvas: &mut Canvas, lock: &Lock, number: usize, top: f64) -> f64 {
     }
     for overlap in &lock.overlaps {
         let (x, wide) = stretch(&axis, overlap.from, overlap.to);
+        // An overlap of a millisecond is an overlap: it must be seen on a picture of a week.
         let (x, wide) = if wide < 4.0 {
             (x - 1.0, 4.0)
         } else {
@@ -206,11 +204,8 @@ fn head(canvas: &mut Canvas, lock: &Lock, top: f64) {
     let certain = lock.overlaps.iter().filter(|overlap| !overlap.within_skew);
     let overlaps = certain.count();
     let confessed = lock.tenures.iter().any(|tenure| tenure.confessed);
-    let unseen = lock
-        .tenures
-        .iter()
-        .filter(|tenure| matches!(tenure.end, End::Unseen { .. }))
-        .count();
+    let unseen = lock.tenures.iter().filter(|tenure| tenure.is_unseen());
+    let unseen = unseen.count();
     let longest = lock.gaps.iter().map(|gap| gap.to - gap.from).max();
     let mut facts = vec![
         count(lock.tenures.len(), "tenure"),
@@ -226,7 +221,7 @@ fn head(canvas: &mut Canvas, lock: &Lock, top: f64) {
     if unseen > 0 {
         facts.push(format!("{} not seen", count(unseen, "end")));
     }
-    let facts = format!("{} UTC · {} · ", day(first(lock)), facts.join(" · "));
+    let facts = format!("{} UTC · {} · ", date(first(lock)), facts.join(" · "));
     let (verdict, class) = match (overlaps, confessed) {
         (0, false) => ("no overlap".to_owned(), r#"class="ink" font-weight="650""#),
         (0, true) => (
@@ -237,10 +232,6 @@ fn head(canvas: &mut Canvas, lock: &Lock, top: f64) {
     };
     let both = [(r#"class="dim""#, &*facts), (class, &*verdict)];
     canvas.spans((RIGHT, top + 53.0), 13.0, &both);
-}
-
-fn day(at: At) -> String {
-    record::spelt(at).get(..10).unwrap_or_default().to_owned()
 }
 
 fn scale(canvas: &mut Canvas, axis: &Axis, top: f64, bottom: f64) {
@@ -295,11 +286,7 @@ fn strip(canvas: &mut Canvas, tenure: &Tenure, axis: &Axis, y: f64, colour: &str
         let more = format!(r#"fill="{colour}" fill-opacity=".3""#);
         canvas.rect((x, y), (wide, STRIP), &more, "");
     }
-    let solid = if matches!(tenure.end, End::Unseen { .. }) {
-        seen
-    } else {
-        wide
-    };
+    let solid = if tenure.is_unseen() { seen } else { wide };
     canvas.rect((x, y), (solid, STRIP), &format!(r#"fill="{colour}""#), "");
 }
 
@@ -312,7 +299,7 @@ fn bar(canvas: &mut Canvas, tenure: &Tenure, axis: &Axis, y: f64, colour: &str, 
         record::spelt(tenure.to()),
         ending(tenure)
     );
-    let unseen = matches!(tenure.end, End::Unseen { .. });
+    let unseen = tenure.is_unseen();
     let (x, wide) = stretch(
         axis,
         tenure.from,
@@ -401,62 +388,58 @@ fn hand_overs(canvas: &mut Canvas, lock: &Lock, axis: &Axis, tracks: f64) {
 
 fn legend(canvas: &mut Canvas, timeline: &Timeline, top: f64) -> f64 {
     let tenures = || timeline.locks.iter().flat_map(|lock| &lock.tenures);
+    let solid = &*format!(r#"fill="{}" rx="3""#, colour(0));
+    let unseen = &*format!(
+        r#"fill="{0}" fill-opacity=".14" stroke="{0}" stroke-dasharray="4 3" rx="3""#,
+        colour(0)
+    );
+    let overlap = r#"class="overlap" fill-opacity=".42""#;
+    // How far down each rectangle begins; all of them end at the same height.
+    type Item<'a> = (bool, &'a [(f64, &'a str)], &'a str);
+    let items: [Item<'_>; 7] = [
+        (true, &[(0.0, solid)], "in control, with its token"),
+        (
+            tenures().any(|tenure| !tenure.drains.is_empty()),
+            &[(0.0, solid), (0.0, r#"fill="url(#drain)""#)],
+            "being stopped",
+        ),
+        (
+            tenures().any(|tenure| !tenure.doubts.is_empty()),
+            &[(0.0, solid), (8.0, r#"class="doubt""#)],
+            "the store does not answer",
+        ),
+        (
+            tenures().any(Tenure::is_unseen),
+            &[(0.0, unseen)],
+            "end not seen (×): over by then",
+        ),
+        (
+            timeline.locks.iter().any(|lock| !lock.gaps.is_empty()),
+            &[(0.0, r#"class="nobody""#)],
+            "nobody in control",
+        ),
+        (
+            timeline.locks.iter().any(|lock| !lock.overlaps.is_empty()),
+            &[(0.0, overlap)],
+            "two in control",
+        ),
+        (true, &[], "standing by"),
+    ];
     let (mut x, mut y) = (RIGHT, top + 2.0);
-    let mut item = |canvas: &mut Canvas, draw: &dyn Fn(&mut Canvas, f64, f64), text: &str| {
+    for (_, shapes, text) in items.iter().filter(|(there, ..)| *there) {
         let wide = 32.0 + text_width(text, 12.0);
         if x + wide > WIDTH - RIGHT {
             (x, y) = (RIGHT, y + 20.0);
         }
-        draw(canvas, x, y);
+        for (down, more) in *shapes {
+            canvas.rect((x, y + down), (26.0, 12.0 - down), more, "");
+        }
+        if shapes.is_empty() {
+            let more = r#"class="life" stroke-width="2""#;
+            canvas.line((x, y + 6.0), (x + 26.0, y + 6.0), more);
+        }
         canvas.text((x + 32.0, y + 10.0), 12.0, r#"class="dim""#, text);
         x += wide + 8.0;
-    };
-    let solid = format!(r#"fill="{}" rx="3""#, colour(0));
-    let block = |more: String| {
-        move |canvas: &mut Canvas, x: f64, y: f64| canvas.rect((x, y), (26.0, 12.0), &more, "")
-    };
-    item(canvas, &block(solid.clone()), "in control, with its token");
-    if tenures().any(|tenure| !tenure.drains.is_empty()) {
-        let draw = |canvas: &mut Canvas, x: f64, y: f64| {
-            canvas.rect((x, y), (26.0, 12.0), &solid, "");
-            canvas.rect((x, y), (26.0, 12.0), r#"fill="url(#drain)""#, "");
-        };
-        item(canvas, &draw, "being stopped");
     }
-    if tenures().any(|tenure| !tenure.doubts.is_empty()) {
-        let draw = |canvas: &mut Canvas, x: f64, y: f64| {
-            canvas.rect((x, y), (26.0, 12.0), &solid, "");
-            canvas.rect((x, y + 8.0), (26.0, 4.0), r#"class="doubt""#, "");
-        };
-        item(canvas, &draw, "the store does not answer");
-    }
-    if tenures().any(|tenure| matches!(tenure.end, End::Unseen { .. })) {
-        let draw = |canvas: &mut Canvas, x: f64, y: f64| {
-            let more = format!(
-                r#"fill="{0}" fill-opacity=".14" stroke="{0}" stroke-dasharray="4 3" rx="3""#,
-                colour(0)
-            );
-            canvas.rect((x, y), (26.0, 12.0), &more, "");
-        };
-        item(canvas, &draw, "end not seen (×): over by then");
-    }
-    let gaps = timeline.locks.iter().any(|lock| !lock.gaps.is_empty());
-    if gaps {
-        item(
-            canvas,
-            &block(r#"class="nobody""#.into()),
-            "nobody in control",
-        );
-    }
-    let overlaps = timeline.locks.iter().any(|lock| !lock.overlaps.is_empty());
-    if overlaps {
-        let more = r#"class="overlap" fill-opacity=".42""#;
-        item(canvas, &block(more.into()), "two in control");
-    }
-    let draw = |canvas: &mut Canvas, x: f64, y: f64| {
-        let more = r#"class="life" stroke-width="2""#;
-        canvas.line((x, y + 6.0), (x + 26.0, y + 6.0), more);
-    };
-    item(canvas, &draw, "standing by");
     y + 34.0
 }

@@ -50,6 +50,7 @@ pub(super) fn tenures(records: &[Placed<'_>], boot: &str) -> Vec<Found> {
             EventKind::Released | EventKind::LeftToRunOut => {
                 if let Some(mut open) = open.take() {
                     open.takes(placed);
+                    // The tree's end, not the lease's: from then on nothing of it could run beside another.
                     let over = open.gone.unwrap_or(placed.at).min(placed.at);
                     let end = if placed.record.event == EventKind::Released {
                         End::Released(placed.at)
@@ -115,6 +116,7 @@ impl Open {
         self.last = self.last.max(at);
         self.tenure.deadline = placed.deadline.or(self.tenure.deadline);
         match placed.record.event {
+            // A restart: something of it lives again.
             EventKind::Starting | EventKind::CommandStarted => self.gone = None,
             EventKind::TreeEmpty | EventKind::NotStarted => {
                 self.gone = Some(at.max(self.tenure.from));
@@ -140,23 +142,8 @@ impl Open {
                     self.tenure.cause.clone_from(&placed.record.cause);
                 }
             }
-            EventKind::Competing
-            | EventKind::Standby
-            | EventKind::Holding
-            | EventKind::Renewed
-            | EventKind::Lost
-            | EventKind::LeftBehind
-            | EventKind::TreeStuck
-            | EventKind::Resting
-            | EventKind::Restarting
-            | EventKind::Recorded
-            | EventKind::NotRecorded
-            | EventKind::Released
-            | EventKind::CoolingDown
-            | EventKind::Working
-            | EventKind::Message
-            | EventKind::Cordoned
-            | EventKind::Other => {}
+            // Readers pass over what they do not know, and the rest says nothing of control.
+            _ => {}
         }
     }
 

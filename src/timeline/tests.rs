@@ -5,6 +5,7 @@ mod ends;
 mod forms;
 mod overlaps;
 
+use super::model::{End, Lock, Timeline};
 use super::*;
 use crate::events::{EventKind, Record, record};
 

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::judge::count;
-use super::model::{At, End, KnownBy, Lane, Lock, Tenure, Timeline};
+use super::model::{At, End, KnownBy, Lane, Lock, Tenure, Timeline, count};
 use crate::events::record;
 use crate::units::show;
 
@@ -48,8 +47,7 @@ pub const FIELDS: &[(&str, &str)] = &[
 ];
 
 /// The table.
-#[must_use]
-pub fn text(timeline: &Timeline) -> String {
+pub(super) fn text(timeline: &Timeline) -> String {
     let mut text = String::new();
     for lock in &timeline.locks {
         table(&mut text, lock);
@@ -89,7 +87,7 @@ fn verdict(timeline: &Timeline) -> String {
     }
     let unseen = all()
         .flat_map(|lock| &lock.tenures)
-        .filter(|tenure| matches!(tenure.end, End::Unseen { .. }))
+        .filter(|tenure| tenure.is_unseen())
         .count();
     if unseen > 0 {
         let _ = write!(text, "; {} not seen", count(unseen, "end"));
@@ -109,6 +107,7 @@ pub(super) fn name(track: &Lane) -> String {
 /// A span on a clock of milliseconds.
 pub(super) fn span(nanos: i64) -> String {
     let millis = u64::try_from(nanos / 1_000_000).unwrap_or(0);
+    // Beyond a minute nobody asks for milliseconds.
     if millis < 60_000 {
         return format!("{}.{:03}s", millis / 1000, millis % 1000);
     }
@@ -121,7 +120,8 @@ fn clock(at: At) -> String {
     text.get(11..23).unwrap_or_default().to_owned()
 }
 
-fn date(at: At) -> String {
+/// The day.
+pub(super) fn date(at: At) -> String {
     record::spelt(at).get(..10).unwrap_or_default().to_owned()
 }
 
@@ -254,8 +254,7 @@ pub(super) fn ending(tenure: &Tenure) -> String {
 }
 
 /// The JSON.
-#[must_use]
-pub fn json(timeline: &Timeline) -> Value {
+pub(super) fn json(timeline: &Timeline) -> Value {
     json!({
         "v": 1,
         "overlap": timeline.has_overlap(),

@@ -82,10 +82,7 @@ impl WorkerObserver {
     /// each round to all guardians.
     pub(super) fn begin(&self, health_check: Vec<Arc<HealthCheck>>) {
         if let Some(service_manager) = &self.state().service_manager {
-            service_manager.begin(
-                &Surroundings::ours(&|name| std::env::var_os(name)),
-                health_check,
-            );
+            service_manager.begin(health_check);
         }
     }
 

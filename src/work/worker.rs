@@ -130,7 +130,7 @@ fn server(
     let first = guardians.first().context(missing)?;
     let control = first.view().context(missing)?;
     let health_check = guardians.iter().map(Guardian::health_check).collect();
-    let shared_status = serve::SharedStatus::of_worker(queue.name(), control, health_check);
+    let shared_status = serve::SharedStatus::new(queue.name(), true, None, control, health_check);
     serve::Server::start(listener, shared_status).context("--listen: cannot start the server")
 }
 

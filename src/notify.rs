@@ -1,7 +1,15 @@
-//! What the service manager is told, and when.
+//! What a service manager is told (`sd_notify`): that we are ready, what we do, that we are alive,
+//! that we stop; and what the command tells it through us.
 //!
-//! Opened by a driver, told by those who tell people of an instance, and by the tasks beside it. It
-//! keeps what could not be sent yet, and must never wait for anybody.
+//! ```text
+//! command ── its NOTIFY_SOCKET: Proxy ──▶ ServiceManager ──▶ our NOTIFY_SOCKET: Socket ── service manager
+//!                      notices, news ──────▲
+//! ```
+//! Opened by the drivers after the guardians were forked; told by those who tell people. A service
+//! manager that is gone, or does not read, costs one line in the log. It must never wait.
+
+mod socket;
+mod tasks;
 
 use std::ffi::OsString;
 use std::io;
@@ -11,15 +19,14 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::proxy::{Proxy, Said};
-use super::socket::{Socket, Surroundings};
-use super::tasks;
 use crate::clock::Instant;
 use crate::core::Notice;
 use crate::driver::{Observation, Observer};
 use crate::guardian::{HealthCheck, WorkloadEvent};
 use crate::report;
 use crate::util::lock;
+pub use socket::{PRIVATE, Surroundings, VARIABLE};
+use socket::{Proxy, Said, Socket};
 
 /// When the service manager is told that we are ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,6 +63,8 @@ pub(super) struct Inner {
 pub(super) struct State {
     socket: Socket,
     proxy: Option<Proxy>,
+    /// How often it wants a sign of life at the least.
+    watchdog: Option<Duration>,
     ready: Ready,
     is_ready: bool,
     is_stopping: bool,
@@ -64,7 +73,7 @@ pub(super) struct State {
     /// What the store lets us wait for meanwhile.
     doubt: Option<String>,
     /// What each command says that it does.
-    voices: Vec<CommandStatus>,
+    commands: Vec<CommandStatus>,
     owes: Owes,
     /// When a status was sent last, whether it arrived or not.
     told_at: Instant,
@@ -118,6 +127,8 @@ impl ServiceManager {
                 tracing::warn!("NOTIFY_SOCKET={name} cannot be used: {why}; going on without it");
             })
             .ok()?;
+        // Never the service manager's own socket: with it the command could say MAINPID or STOPPING in
+        // our name, or feed the watchdog while we hang.
         let proxy = Proxy::make(here, commands).inspect_err(|why| {
             tracing::warn!("the command gets no NOTIFY_SOCKET: {why}");
         });
@@ -129,12 +140,13 @@ impl ServiceManager {
         let state = State {
             socket,
             proxy,
+            watchdog: here.watchdog(),
             ready,
             is_ready: false,
             is_stopping: false,
             words: words.to_owned(),
             doubt: None,
-            voices: vec![
+            commands: vec![
                 CommandStatus {
                     name: "the command".into(),
                     said: None
@@ -166,8 +178,9 @@ impl ServiceManager {
     ///
     /// # Panics
     /// Outside of a tokio runtime.
-    pub fn begin(&self, here: &Surroundings<'_>, health_check: Vec<Arc<HealthCheck>>) {
-        if let Some(span) = here.watchdog() {
+    pub fn begin(&self, health_check: Vec<Arc<HealthCheck>>) {
+        let watchdog = self.0.state().watchdog;
+        if let Some(span) = watchdog {
             tokio::spawn(tasks::feed(Arc::clone(&self.0), health_check, span));
         }
         let sockets = self.0.state().proxy.as_ref().map(Proxy::sockets);
@@ -179,6 +192,7 @@ impl ServiceManager {
             Err(why) => unheard(&why),
         }
         tokio::spawn(tasks::attend(Arc::clone(&self.0)));
+        // What was owed since it was opened: before this nobody would have tried again.
         self.0.with(|_| {});
     }
 
@@ -218,8 +232,8 @@ impl ServiceManager {
 
     /// What the command with this number is called from now on.
     pub fn name(&self, number: usize, name: String) {
-        if let Some(voice) = self.0.state().voices.get_mut(number) {
-            voice.name = name;
+        if let Some(command) = self.0.state().commands.get_mut(number) {
+            command.name = name;
         }
     }
 
@@ -261,8 +275,8 @@ impl ServiceManager {
                 for message in unheard.unwrap_or_default() {
                     state.hears(number, &message);
                 }
-                let voice = state.voices.get_mut(number);
-                if voice.is_some_and(|voice| voice.said.take().is_some()) {
+                let command = state.commands.get_mut(number);
+                if command.is_some_and(|command| command.said.take().is_some()) {
                     state.owe(Due::Soon);
                 }
             }),
@@ -277,6 +291,7 @@ impl ServiceManager {
                 state.owes.stopping = true;
             }
         });
+        // The task has to ask for more time from now on, though there may be nothing to send.
         self.0.stirred.notify_one();
     }
 
@@ -285,9 +300,11 @@ impl ServiceManager {
         self.0.with(|state| {
             words.clone_into(&mut state.words);
             state.doubt = None;
-            state.voices.clear();
+            state.commands.clear();
             state.owe(Due::Now);
+            // Who ends without having been asked has to say so, too; else it would be a failure to systemd.
             state.owes.stopping |= !std::mem::replace(&mut state.is_stopping, true);
+            // The tasks keep us beyond the end of `run`: what is in the file system goes now.
             drop(state.proxy.take());
         });
     }
@@ -368,22 +385,24 @@ impl State {
 
     fn hears(&mut self, number: usize, message: &[u8]) {
         let said = Said::read(message);
+        // A command that has not heard of --ready may say so all the same.
         if said.ready && self.ready == Ready::Command {
             self.is_ready();
         }
-        if let (Some(status), Some(voice)) = (said.status, self.voices.get_mut(number)) {
+        // Plain and cut: it goes into one line, and every `systemctl status` shows it.
+        if let (Some(status), Some(command)) = (said.status, self.commands.get_mut(number)) {
             let status: String = report::plain(&status).chars().take(STATUS_LIMIT).collect();
-            voice.said = Some(status).filter(|status| !status.is_empty());
+            command.said = Some(status).filter(|status| !status.is_empty());
             self.owe(Due::Soon);
         }
     }
 
     fn status(&self) -> String {
         let mut text = self.doubt.as_ref().unwrap_or(&self.words).clone();
-        let mut voices = self.voices.iter();
-        let mut speaking = voices
+        let mut commands = self.commands.iter();
+        let mut speaking = commands
             .by_ref()
-            .filter_map(|voice| Some((&voice.name, voice.said.as_ref()?)));
+            .filter_map(|command| Some((&command.name, command.said.as_ref()?)));
         for (name, said) in speaking.by_ref().take(SHOWN) {
             text.push_str(&format!("; {name}: {said}"));
         }
@@ -409,6 +428,7 @@ impl State {
                 message.push_str(line);
             }
         }
+        // With READY or STOPPING it goes at once: a message is sent anyway.
         if status == Due::Soon && message.is_empty() && now < self.told_at + PACE {
             return;
         }
@@ -423,6 +443,7 @@ impl State {
             // Where it failed, too: a socket that is gone is not tried again without end.
             self.told_at = now;
         }
+        // One message for all of it: a READY without its STATUS would show the last state as the new one.
         if sent.is_ok() {
             self.owes = Owes::default();
         }
@@ -444,65 +465,4 @@ impl State {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use super::*;
-
-    /// A service manager's socket in this place, and what tells it.
-    fn heard_in(place: &Path, ready: Ready, word: &str) -> (UnixDatagram, ServiceManager) {
-        let path = place.join("manager");
-        let manager = UnixDatagram::bind(&path).unwrap();
-        let variable = |name: &str| match name {
-            "NOTIFY_SOCKET" => Some(path.clone().into_os_string()),
-            "RUNTIME_DIRECTORY" => Some(place.into()),
-            _ => None,
-        };
-        let here = Surroundings {
-            variable: &variable,
-            pid: 7,
-        };
-        let service_manager = ServiceManager::open(&here, ready, word, 1).unwrap();
-        (manager, service_manager)
-    }
-
-    #[test]
-    fn a_socket_that_goes_away_is_tried_again_at_its_pace_and_no_faster() {
-        let place = tempfile::tempdir().unwrap();
-        let (manager, service_manager) = heard_in(place.path(), Ready::Standby, "looking");
-        service_manager.works("waiting".into());
-        assert_eq!(
-            service_manager.0.owes(PACE),
-            None,
-            "READY and STATUS were sent"
-        );
-        drop(manager);
-        service_manager.0.state().told_at = Instant::ZERO;
-        service_manager.works("working".into());
-        service_manager.0.try_again();
-        let wait = service_manager.0.owes(Duration::MAX).unwrap();
-        assert!(!wait.is_zero() && wait <= PACE, "{wait:?}");
-    }
-
-    #[test]
-    fn the_last_words_of_a_command_are_not_the_next_one_s() {
-        let place = tempfile::tempdir().unwrap();
-        let (manager, service_manager) = heard_in(place.path(), Ready::Command, "competing");
-        let socket = service_manager.for_the_command(0).unwrap();
-        let command = UnixDatagram::unbound().unwrap();
-        command.send_to(b"READY=1\nSTATUS=done", &socket).unwrap();
-        service_manager.workload_event(0, &WorkloadEvent::TreeEmpty { at: Instant::ZERO });
-        service_manager.notice(Instant::ZERO, &Notice::Released);
-        let mut buffer = [0; 1024];
-        manager.set_nonblocking(true).unwrap();
-        let mut said = String::new();
-        while let Ok(length) = manager.recv(&mut buffer) {
-            said.push_str(std::str::from_utf8(&buffer[..length]).unwrap());
-        }
-        assert_eq!(said.matches("READY=1").count(), 1, "{said}");
-        let last = said.lines().last().unwrap();
-        assert!(!last.contains("done"), "{said}");
-        let unheard = service_manager.0.state().proxy.as_ref().unwrap().unheard(0);
-        assert_eq!(unheard, [b""; 0]);
-    }
-}
+mod tests;

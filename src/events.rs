@@ -1,5 +1,13 @@
-//! The event log as an observer: makes records of the core's notices, the guardian's news, and the
-//! deadlines that a command is given. It never decides or fails.
+//! The event log: every change of state of an instance as one line of JSON, for those who ask
+//! afterwards who held control when.
+//!
+//! [`EventLog`] is an observer that makes records of the core's notices, the guardian's news, and the
+//! deadlines that a command is given; it never decides or fails. [`record`] is what a line says, and
+//! the one list of its fields and words; `writer` puts lines into a file without ever holding anybody
+//! up. [`crate::timeline`] reads what was written.
+
+pub mod record;
+mod writer;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,8 +19,9 @@ use crate::guardian::WorkloadEvent;
 use crate::report;
 use crate::report::messages::Row;
 
-use super::record::{self, EventKind, Record, VERSION};
-use super::writer::Writer;
+use record::VERSION;
+pub use record::{EventKind, Record};
+use writer::Writer;
 
 /// The machine's word for its present boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -43,6 +52,7 @@ impl EventLog {
     #[must_use]
     pub fn begin(path: PathBuf, who: Instance, word: EventKind) -> EventLog {
         let now = Instant::now();
+        // Where it cannot be read the record is worth as much: only its clock is its own.
         let boot_id = std::fs::read_to_string(BOOT_ID).unwrap_or_default();
         let mut log = EventLog {
             writer: Writer::new(path),
@@ -52,6 +62,7 @@ impl EventLog {
                 host: who.host,
                 identity: who.identity,
                 pid: who.pid,
+                // Process ids come again, and in containers each instance has the same.
                 run: now.as_nanos(),
                 lock: who.lock,
                 ..Record::default()
@@ -134,6 +145,7 @@ impl EventLog {
                     record.cause = Some(cause)
                 });
             }
+            // By the time that the guardian saw: ours may have been spent stopped.
             WorkloadEvent::TreeEmpty { at } | WorkloadEvent::HookFailed { at, .. } => {
                 self.tell(*at, EventKind::TreeEmpty, |_| {})
             }
@@ -169,6 +181,7 @@ impl EventLog {
             ..self.common.clone()
         };
         more(&mut record);
+        // They come from elsewhere: a server's answer, another's record, a queue.
         for text in [
             &mut record.cause,
             &mut record.holder,
@@ -179,6 +192,7 @@ impl EventLog {
         {
             *text = report::plain(text);
         }
+        // Counted before it is written: a number that is missing tells of a line that was lost.
         self.common.seq += 1;
         if let Ok(line) = serde_json::to_vec(&record) {
             self.writer.put(line, word.changes_control());

@@ -1,0 +1,62 @@
+//! What a service manager hears.
+
+use std::path::Path;
+
+use super::*;
+
+/// A service manager's socket in this place, and what tells it.
+fn heard_in(place: &Path, ready: Ready, word: &str) -> (UnixDatagram, ServiceManager) {
+    let path = place.join("manager");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    let variable = |name: &str| match name {
+        "NOTIFY_SOCKET" => Some(path.clone().into_os_string()),
+        "RUNTIME_DIRECTORY" => Some(place.into()),
+        _ => None,
+    };
+    let here = Surroundings {
+        variable: &variable,
+        pid: 7,
+    };
+    let service_manager = ServiceManager::open(&here, ready, word, 1).unwrap();
+    (manager, service_manager)
+}
+
+#[test]
+fn a_socket_that_goes_away_is_tried_again_at_its_pace_and_no_faster() {
+    let place = tempfile::tempdir().unwrap();
+    let (manager, service_manager) = heard_in(place.path(), Ready::Standby, "looking");
+    service_manager.works("waiting".into());
+    assert_eq!(
+        service_manager.0.owes(PACE),
+        None,
+        "READY and STATUS were sent"
+    );
+    drop(manager);
+    service_manager.0.state().told_at = Instant::ZERO;
+    service_manager.works("working".into());
+    service_manager.0.try_again();
+    let wait = service_manager.0.owes(Duration::MAX).unwrap();
+    assert!(!wait.is_zero() && wait <= PACE, "{wait:?}");
+}
+
+#[test]
+fn the_last_words_of_a_command_are_not_the_next_one_s() {
+    let place = tempfile::tempdir().unwrap();
+    let (manager, service_manager) = heard_in(place.path(), Ready::Command, "competing");
+    let socket = service_manager.for_the_command(0).unwrap();
+    let command = UnixDatagram::unbound().unwrap();
+    command.send_to(b"READY=1\nSTATUS=done", &socket).unwrap();
+    service_manager.workload_event(0, &WorkloadEvent::TreeEmpty { at: Instant::ZERO });
+    service_manager.notice(Instant::ZERO, &Notice::Released);
+    let mut buffer = [0; 1024];
+    manager.set_nonblocking(true).unwrap();
+    let mut said = String::new();
+    while let Ok(length) = manager.recv(&mut buffer) {
+        said.push_str(std::str::from_utf8(&buffer[..length]).unwrap());
+    }
+    assert_eq!(said.matches("READY=1").count(), 1, "{said}");
+    let last = said.lines().last().unwrap();
+    assert!(!last.contains("done"), "{said}");
+    let unheard = service_manager.0.state().proxy.as_ref().unwrap().unheard(0);
+    assert_eq!(unheard, [b""; 0]);
+}
