@@ -1,12 +1,12 @@
-//! What can be typed after the verbs that look at locks and intervene, and their help. It must
-//! never decide anything.
+//! What can be typed after the verbs that look at locks and intervene, and their help.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use clap::builder::BoolishValueParser;
 
-use super::common::path;
+use super::values::{Checked, checked, duration, path, poll};
 use super::{Access, FOR_THE_STORE, Rows, with_examples};
 
 /// Which lock.
@@ -82,8 +82,8 @@ pub struct Watch {
     pub lock: TheLock,
 
     /// How often to look (±20 %), 100ms to 1h [default: 2s]
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_POLL")]
-    pub poll: Option<String>,
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_POLL", value_parser = checked(poll))]
+    pub poll: Option<Checked<Duration>>,
 
     /// Write one JSON object a line
     #[arg(long, env = "TRAFFICCOP_JSON", value_parser = BoolishValueParser::new())]
@@ -120,8 +120,8 @@ pub struct Doctor {
     pub lock: TheLock,
 
     /// The lease that round trips are judged by, as for run [default: 60s]
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_LEASE")]
-    pub lease: Option<String>,
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_LEASE", value_parser = checked(duration))]
+    pub lease: Option<Checked<Duration>>,
 
     /// Answer as one JSON object
     #[arg(long, env = "TRAFFICCOP_JSON", value_parser = BoolishValueParser::new())]

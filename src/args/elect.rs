@@ -1,14 +1,15 @@
 //! What can be typed after `trafficcop elect`, and its help; and what the process that tells its
-//! reader is started with. It must never decide anything.
+//! reader is started with.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Args};
 
-use super::common::path;
-use super::{Common, FOR_THE_STORE, with_examples};
+use super::values::{Checked, checked, duration, path};
+use super::{Common, FOR_THE_STORE, Rows, ScheduledEvents, with_examples};
 
 /// What can be said of an election.
 #[derive(Clone, Debug, Args)]
@@ -23,13 +24,8 @@ pub struct Elect {
     /// What the reader gets to stop when we were asked to, or when control is handed over; not less
     /// than its longest step. May be longer than the lease, which is renewed meanwhile. A reader that
     /// closes the pipe has stopped: then the lock is given back at once.
-    #[arg(
-        long,
-        value_name = "D",
-        env = "TRAFFICCOP_GRACE",
-        help_heading = "Time"
-    )]
-    pub grace: Option<String>,
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_GRACE", help_heading = "Time", value_parser = checked(duration))]
+    pub grace: Option<Checked<Duration>>,
 
     /// Print one JSON object a line
     #[arg(long, env = "TRAFFICCOP_JSON", help_heading = "The reader", value_parser = BoolishValueParser::new())]
@@ -46,26 +42,16 @@ pub struct Elect {
     /// Hand control over after this time, and compete again
     ///
     /// Counted from when control was obtained; --grace comes on top. On a blob not less than --lease.
-    #[arg(
-        long,
-        value_name = "D",
-        env = "TRAFFICCOP_MAX_HOLD",
-        help_heading = "Handing control round"
-    )]
-    pub max_hold: Option<String>,
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_MAX_HOLD", help_heading = "Handing control round", value_parser = checked(duration))]
+    pub max_hold: Option<Checked<Duration>>,
 
     /// How long to cool down (not to compete) after control was handed over [default: twice --poll]
-    #[arg(
-        long,
-        value_name = "D",
-        env = "TRAFFICCOP_COOLDOWN",
-        help_heading = "Handing control round"
-    )]
-    pub cooldown: Option<String>,
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_COOLDOWN", help_heading = "Handing control round", value_parser = checked(duration))]
+    pub cooldown: Option<Checked<Duration>>,
 
     /// What the platform announces.
     #[command(flatten)]
-    pub scheduled_events: super::ScheduledEvents,
+    pub scheduled_events: ScheduledEvents,
 
     /// None: the plan says so better than clap.
     #[arg(value_name = "COMMAND", hide = true, trailing_var_arg = true, action = ArgAction::Append)]
@@ -144,7 +130,7 @@ pub(super) fn in_its_words(elect: clap::Command) -> clap::Command {
 
 /// The fields of a line of `elect --json`. All are there in every line; what does not apply is
 /// null.
-pub const FIELDS: &[(&str, &str)] = &[
+pub const FIELDS: Rows<'_> = &[
     ("role", "\"holder\" or \"standby\": what we are"),
     (
         "token",
@@ -169,7 +155,7 @@ pub const FIELDS: &[(&str, &str)] = &[
 
 /// Every exit status of `trafficcop elect` and what it means. It ends by itself only where one of
 /// these says so.
-pub const ELECT_STATUS: &[(&str, &str)] = &[
+pub const ELECT_STATUS: Rows<'_> = &[
     (
         "141",
         "the reader hung up: the lock was given back, then trafficcop died of SIGPIPE, as every writer of a pipe does (128+13)",
@@ -203,7 +189,7 @@ pub const ELECT_STATUS: &[(&str, &str)] = &[
 ];
 
 /// Commands to copy for `trafficcop elect`.
-pub const ELECT_EXAMPLES: &[(&str, &str)] = &[
+pub const ELECT_EXAMPLES: Rows<'_> = &[
     (
         "Watch an election; start it in several terminals, and end one:",
         "trafficcop elect --file /tmp/election.lock",

@@ -1,13 +1,20 @@
-//! What can be typed after `trafficcop work`, and its help. It must never decide anything.
+//! What can be typed after `trafficcop work`, and its help.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::builder::BoolishValueParser;
-use clap::{ArgAction, Args, ValueEnum};
+use clap::{Arg, ArgAction, Args, ValueEnum};
 
-use super::common::path;
-use super::{Access, Contain, FOR_THE_STORE, Log, Telling, with_examples};
+#[cfg(feature = "service-bus")]
+use super::values::variable_name;
+use super::values::{
+    Checked, ExitStatuses, body_size, checked, concurrency, duration, exit_statuses, number,
+    renew_at, retry_delay, signal, timeout,
+};
+use super::{Access, FOR_THE_STORE, Operations, Rows, with_examples};
+use crate::guardian::Contain;
+use crate::queue::storage::Encoding;
 
 #[cfg(feature = "service-bus")]
 const USAGE: &str = "trafficcop work --queue|--service-bus NAME|URL [OPTIONS] -- COMMAND [ARG]...";
@@ -17,6 +24,7 @@ const USAGE: &str = "trafficcop work --queue NAME|URL [OPTIONS] -- COMMAND [ARG]
 /// What can be said of work.
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = after_work(), override_usage = USAGE)]
+#[command(mut_args(of_a_worker))]
 pub struct Work {
     /// The queue: an Azure storage queue, by its name or its URL
     ///
@@ -32,7 +40,7 @@ pub struct Work {
     /// A queue on Azure Service Bus.
     #[cfg(feature = "service-bus")]
     #[command(flatten)]
-    pub bus: super::ServiceBus,
+    pub bus: ServiceBus,
 
     /// Create the queue if it is missing
     #[arg(long, env = "TRAFFICCOP_CREATE", help_heading = "The queue", value_parser = BoolishValueParser::new())]
@@ -59,39 +67,21 @@ pub struct Work {
     pub access: Access,
 
     /// How messages were encoded by their sender
-    #[arg(
-        long,
-        value_name = "HOW",
-        env = "TRAFFICCOP_ENCODING",
-        value_enum,
-        default_value_t,
-        help_heading = "The queue"
-    )]
+    #[arg(long, value_name = "HOW", env = "TRAFFICCOP_ENCODING", value_enum, default_value_t = Encoding::Auto, help_heading = "The queue")]
     pub encoding: Encoding,
 
     /// The longest body; longer ones are put aside [default: 100M]
     ///
     /// In bytes, or with K or M. A storage queue itself takes 64 KiB at most, Service Bus 256 KiB or, with
     /// its premium tier, 100 MiB.
-    #[arg(
-        long,
-        value_name = "SIZE",
-        env = "TRAFFICCOP_MAX_BODY",
-        help_heading = "The queue"
-    )]
-    pub max_body: Option<String>,
+    #[arg(long, value_name = "SIZE", env = "TRAFFICCOP_MAX_BODY", help_heading = "The queue", value_parser = checked(body_size))]
+    pub max_body: Option<Checked<u64>>,
 
     /// How many messages are worked on at once [default: 1]
     ///
     /// Each has a command of its own. No more are taken than can be begun at once.
-    #[arg(
-        short = 'j',
-        long,
-        value_name = "N",
-        env = "TRAFFICCOP_CONCURRENCY",
-        help_heading = "Taking messages"
-    )]
-    pub concurrency: Option<String>,
+    #[arg(short = 'j', long, value_name = "N", env = "TRAFFICCOP_CONCURRENCY", help_heading = "Taking messages", value_parser = checked(concurrency))]
+    pub concurrency: Option<Checked<usize>>,
 
     /// Take one message, and exit with its command's status
     #[arg(long, env = "TRAFFICCOP_ONCE", help_heading = "Taking messages", value_parser = BoolishValueParser::new())]
@@ -100,66 +90,32 @@ pub struct Work {
     /// Exit 0 after N messages
     ///
     /// Those are counted whose command was started.
-    #[arg(
-        long,
-        value_name = "N",
-        env = "TRAFFICCOP_MAX_MESSAGES",
-        help_heading = "Taking messages"
-    )]
-    pub max_messages: Option<String>,
+    #[arg(long, value_name = "N", env = "TRAFFICCOP_MAX_MESSAGES", help_heading = "Taking messages", value_parser = checked(number(1..=u64::MAX)))]
+    pub max_messages: Option<Checked<u64>>,
 
     /// Exit 0 when there was no message for this time
     ///
     /// For jobs that are started because there are messages (KEDA, Container Apps jobs, cron). The queue
     /// is looked at once in any case (on Service Bus for 2s): 0s takes what there is.
-    #[arg(
-        long,
-        value_name = "D",
-        env = "TRAFFICCOP_IDLE_EXIT",
-        help_heading = "Taking messages"
-    )]
-    pub idle_exit: Option<String>,
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_IDLE_EXIT", help_heading = "Taking messages", value_parser = checked(duration))]
+    pub idle_exit: Option<Checked<Duration>>,
 
     /// How the command gets its message
-    #[arg(
-        long,
-        value_name = "HOW",
-        env = "TRAFFICCOP_MESSAGE",
-        value_enum,
-        default_value_t,
-        help_heading = "The command"
-    )]
+    #[arg(long, value_name = "HOW", env = "TRAFFICCOP_MESSAGE", value_enum, default_value_t = Hand::Stdin, help_heading = "The command")]
     pub message: Hand,
 
     /// The longest a command may run; then it is stopped, and has failed [default: no limit]
-    #[arg(
-        long,
-        value_name = "D",
-        env = "TRAFFICCOP_TIMEOUT",
-        help_heading = "The command"
-    )]
-    pub timeout: Option<String>,
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_TIMEOUT", help_heading = "The command", value_parser = checked(timeout))]
+    pub timeout: Option<Checked<Duration>>,
 
     /// What the command is sent first when it is to end: a name or a number [default: TERM]
-    #[arg(
-        long,
-        value_name = "SIG",
-        env = "TRAFFICCOP_STOP_SIGNAL",
-        help_heading = "The command"
-    )]
-    pub stop_signal: Option<String>,
+    #[arg(long, value_name = "SIG", env = "TRAFFICCOP_STOP_SIGNAL", help_heading = "The command", value_parser = checked(signal))]
+    pub stop_signal: Option<Checked<i32>>,
 
     /// What keeps the command's processes together
     ///
     /// A mode asked for by name and not to be had is refused, never degraded.
-    #[arg(
-        long,
-        value_name = "MODE",
-        env = "TRAFFICCOP_CONTAIN",
-        value_enum,
-        default_value_t,
-        help_heading = "The command"
-    )]
+    #[arg(long, value_name = "MODE", env = "TRAFFICCOP_CONTAIN", value_enum, default_value_t = Contain::Auto, help_heading = "The command")]
     pub contain: Contain,
 
     /// Keep our credentials from the command that handles messages
@@ -175,47 +131,27 @@ pub struct Work {
     /// The queue counts, so an attempt counts too if worker and machine died in it. A queue on Service
     /// Bus has a number of its own (MaxDeliveryCount, 10 unless it was set), which is the default there;
     /// a smaller one said here is what puts a message aside with the reason why it failed.
-    #[arg(
-        long,
-        value_name = "N",
-        env = "TRAFFICCOP_MAX_ATTEMPTS",
-        help_heading = "Messages that fail"
-    )]
-    pub max_attempts: Option<String>,
+    #[arg(long, value_name = "N", env = "TRAFFICCOP_MAX_ATTEMPTS", help_heading = "Messages that fail", value_parser = checked(number(1..=1_000_000_u32)))]
+    pub max_attempts: Option<Checked<u32>>,
 
     /// How long a message that failed stays away, doubling up to MAX [default: 10s..5m]
     ///
     /// A single duration does not grow. A queue on Service Bus cannot keep a message away: there the
     /// worker keeps it locked for so long, and a slot with it.
-    #[arg(
-        long,
-        value_name = "D[..MAX]",
-        env = "TRAFFICCOP_RETRY_DELAY",
-        help_heading = "Messages that fail"
-    )]
-    pub retry_delay: Option<String>,
+    #[arg(long, value_name = "D[..MAX]", env = "TRAFFICCOP_RETRY_DELAY", help_heading = "Messages that fail", value_parser = checked(retry_delay))]
+    pub retry_delay: Option<Checked<(Duration, Duration)>>,
 
     /// Exit statuses that put a message aside at once: a list, with ranges [default: 65]
     ///
     /// For what no repetition can cure. An empty list is written 'none'.
-    #[arg(
-        long,
-        value_name = "LIST",
-        env = "TRAFFICCOP_DEAD_LETTER_EXIT",
-        help_heading = "Messages that fail"
-    )]
-    pub dead_letter_exit: Option<String>,
+    #[arg(long, value_name = "LIST", env = "TRAFFICCOP_DEAD_LETTER_EXIT", help_heading = "Messages that fail", value_parser = checked(exit_statuses))]
+    pub dead_letter_exit: Option<Checked<ExitStatuses>>,
 
     /// Exit statuses that never do so, though --dead-letter-exit names them in a range [default: 75]
     ///
     /// With '--dead-letter-exit 1-255' all failures but these are final.
-    #[arg(
-        long,
-        value_name = "LIST",
-        env = "TRAFFICCOP_RETRY_EXIT",
-        help_heading = "Messages that fail"
-    )]
-    pub retry_exit: Option<String>,
+    #[arg(long, value_name = "LIST", env = "TRAFFICCOP_RETRY_EXIT", help_heading = "Messages that fail", value_parser = checked(exit_statuses))]
+    pub retry_exit: Option<Checked<ExitStatuses>>,
 
     /// How long a message is locked for us [default: 60s]
     ///
@@ -223,87 +159,33 @@ pub struct Work {
     /// until a message comes again whose worker died with its machine. On Service Bus it is a property
     /// of the queue (5s to 5m), which is known by its messages; say it here if the clock of this machine
     /// cannot be trusted.
-    #[arg(
-        long,
-        value_name = "D",
-        env = "TRAFFICCOP_LOCK_TIME",
-        help_heading = "Time"
-    )]
-    pub lock_time: Option<String>,
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_LOCK_TIME", help_heading = "Time", value_parser = checked(duration))]
+    pub lock_time: Option<Checked<Duration>>,
 
     /// After how much of its time a lock is renewed, in per cent [default: 70%]
     ///
     /// 10% to 90%. Earlier where there would be no room for two attempts (4s, or a quarter of a lock
     /// of less than 16s) before the command has to be stopped.
-    #[arg(
-        long,
-        value_name = "PERCENT",
-        env = "TRAFFICCOP_RENEW_AT",
-        help_heading = "Time"
-    )]
-    pub renew_at: Option<String>,
+    #[arg(long, value_name = "PERCENT", env = "TRAFFICCOP_RENEW_AT", help_heading = "Time", value_parser = checked(renew_at))]
+    pub renew_at: Option<Checked<u32>>,
 
     /// How long commands may go on after a stop was requested [default: 30s]
     ///
     /// Their messages' locks are renewed meanwhile, and no more messages are taken. What has not ended
     /// by then is stopped, and its message given back at once.
-    #[arg(
-        long,
-        value_name = "D",
-        env = "TRAFFICCOP_GRACE",
-        help_heading = "Time"
-    )]
-    pub grace: Option<String>,
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_GRACE", help_heading = "Time", value_parser = checked(duration))]
+    pub grace: Option<Checked<Duration>>,
 
     /// From the stop signal to SIGKILL [default: 10s]
     ///
     /// After --timeout, after --grace, and for processes that a command left behind. Where a lock could
     /// not be renewed it is a sixth of --lock-time, 10s at most.
-    #[arg(
-        long,
-        value_name = "D",
-        env = "TRAFFICCOP_KILL_AFTER",
-        help_heading = "Time"
-    )]
-    pub kill_after: Option<String>,
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_KILL_AFTER", help_heading = "Time", value_parser = checked(duration))]
+    pub kill_after: Option<Checked<Duration>>,
 
-    /// How this worker is called in the log [default: HOST-PID]
-    #[arg(
-        long,
-        value_name = "S",
-        env = "TRAFFICCOP_IDENTITY",
-        help_heading = "Being operated"
-    )]
-    pub identity: Option<String>,
-
-    /// Keep a JSON file with the present state, replaced at every change
-    #[arg(
-        long,
-        value_name = "F",
-        env = "TRAFFICCOP_STATUS_FILE",
-        value_parser = path(),
-        help_heading = "Being operated"
-    )]
-    pub status_file: Option<PathBuf>,
-
-    /// How the log on stderr is written
-    #[arg(
-        long,
-        value_name = "FORMAT",
-        env = "TRAFFICCOP_LOG",
-        value_enum,
-        default_value_t,
-        help_heading = "Being operated"
-    )]
-    pub log: Log,
-
-    /// The event log, and how much the log says.
+    /// What it goes by and what it tells.
     #[command(flatten)]
-    pub telling: Telling,
-
-    /// Log only warnings and errors
-    #[arg(short, long, env = "TRAFFICCOP_QUIET", help_heading = "Being operated", value_parser = BoolishValueParser::new())]
-    pub quiet: bool,
+    pub operations: Operations,
 
     /// Being asked over HTTP.
     #[cfg(feature = "http")]
@@ -316,16 +198,50 @@ pub struct Work {
     pub command: Vec<OsString>,
 }
 
-/// How messages were encoded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Encoding {
-    /// As base64 where that is evident, else as text
-    #[default]
-    Auto,
-    /// As base64; others are put aside
-    Base64,
-    /// Not at all
-    Text,
+/// A queue on Azure Service Bus.
+#[cfg(feature = "service-bus")]
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "The queue")]
+pub struct ServiceBus {
+    /// The queue: an Azure Service Bus queue or a subscription to a topic
+    ///
+    /// QUEUE or TOPIC/Subscriptions/NAME, in the namespace of AZURE_SERVICEBUS_CONNECTION_STRING; or with
+    /// NAMESPACE/ before it, or as sb://HOST/QUEUE, with Entra ID. A NAMESPACE without a dot is one of
+    /// Azure's public cloud. Instead of --queue.
+    #[arg(long, value_name = "NAME|URL", env = "TRAFFICCOP_SERVICE_BUS")]
+    pub service_bus: Option<String>,
+
+    /// Work on what has been put aside: on the dead-letter queue of --service-bus
+    ///
+    /// Nothing can be put aside from there: what fails stays, and comes again after --retry-delay.
+    #[arg(long, env = "TRAFFICCOP_DEAD_LETTER_QUEUE", value_parser = BoolishValueParser::new())]
+    pub dead_letter_queue: bool,
+
+    /// The environment variable with the connection string [default:
+    /// AZURE_SERVICEBUS_CONNECTION_STRING]
+    ///
+    /// The string itself is never an argument: everybody on the machine could read it.
+    #[arg(long, value_name = "NAME", env = "TRAFFICCOP_CONNECTION_STRING_ENV", value_parser = checked(variable_name))]
+    pub connection_string_env: Option<Checked<String>>,
+
+    /// Settle on the link that brought the message, not by its lock token
+    #[arg(long, hide = true, env = "TRAFFICCOP_LINK_SETTLE", value_parser = BoolishValueParser::new())]
+    pub link_settle: bool,
+}
+
+/// The environment variables of a queue on Service Bus.
+#[cfg(feature = "service-bus")]
+pub const FOR_SERVICE_BUS: Rows<'_> = &[(
+    "AZURE_SERVICEBUS_CONNECTION_STRING",
+    "for --service-bus: a connection string as the portal shows it, with the right to listen; UseDevelopmentEmulator=true means Microsoft's emulator. It is reached directly, by no proxy",
+)];
+
+// Not by `mut_arg`, which would put it behind all others in what shells complete.
+fn of_a_worker(arg: Arg) -> Arg {
+    match arg.get_id() == "identity" {
+        true => arg.help("How this worker is called in the log [default: HOST-PID]"),
+        false => arg,
+    }
 }
 
 /// How the command gets its message.
@@ -339,7 +255,7 @@ pub enum Hand {
 }
 
 /// What the command finds in its environment.
-pub const FOR_THE_MESSAGE: &[(&str, &str)] = &[
+pub const FOR_THE_MESSAGE: Rows<'_> = &[
     ("TRAFFICCOP_MESSAGE_QUEUE", "the queue's address"),
     (
         "TRAFFICCOP_MESSAGE_ID",
@@ -384,7 +300,7 @@ pub const FOR_THE_MESSAGE: &[(&str, &str)] = &[
 ];
 
 /// What becomes of a message.
-pub const SETTLED: &[(&str, &str)] = &[
+pub const SETTLED: Rows<'_> = &[
     ("exit 0", "it is deleted (on Service Bus: completed)"),
     (
         "a status of --dead-letter-exit",
@@ -409,7 +325,7 @@ pub const SETTLED: &[(&str, &str)] = &[
 ];
 
 /// Every exit status of `trafficcop work` and what it means.
-pub const WORK_STATUS: &[(&str, &str)] = &[
+pub const WORK_STATUS: Rows<'_> = &[
     (
         "0",
         "there was no message for --idle-exit, or there were --max-messages",
@@ -448,7 +364,7 @@ pub const WORK_STATUS: &[(&str, &str)] = &[
 ];
 
 /// Commands to copy for `trafficcop work`.
-pub const WORK_EXAMPLES: &[(&str, &str)] = &[
+pub const WORK_EXAMPLES: Rows<'_> = &[
     (
         "Handle orders, four at a time, each for as long as it takes:",
         "trafficcop work --queue orders -j 4 -- ./handle-order",
@@ -483,7 +399,7 @@ fn after_work() -> String {
             ("What becomes of a message, if the command", SETTLED),
             ("The command's environment", FOR_THE_MESSAGE),
             #[cfg(feature = "service-bus")]
-            ("Credentials for Service Bus", super::FOR_SERVICE_BUS),
+            ("Credentials for Service Bus", FOR_SERVICE_BUS),
             ("Credentials", FOR_THE_STORE),
             ("Exit status", WORK_STATUS),
         ],

@@ -6,7 +6,7 @@ use std::sync::Arc;
 #[cfg(feature = "entra")]
 use async_trait::async_trait;
 
-use super::open::{refuse, variable};
+use super::open::refuse;
 #[cfg(feature = "entra")]
 use crate::azure::TokenCache;
 use crate::azure::{Credential, ServiceBus};
@@ -15,6 +15,7 @@ use crate::clock::Instant;
 use crate::config::{self, UsageError};
 #[cfg(feature = "entra")]
 use crate::core::Failure;
+use crate::host::variable;
 use crate::queue::Queue;
 #[cfg(feature = "entra")]
 use crate::queue::service_bus::{CbsToken, JWT};

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use crate::azure::Account;
 use crate::config::{self, Source, UsageError};
+use crate::host::variable;
 use crate::queue::Queue;
-use crate::queue::storage::{Config, Encoding, StorageQueue, Target};
+use crate::queue::storage::{Config, StorageQueue, Target};
 
 /// The queue of the plan; nothing is sent.
 ///
@@ -20,10 +21,6 @@ pub(super) fn open(plan: &config::Work) -> Result<Arc<dyn Queue>, UsageError> {
     }
 }
 
-pub(super) fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok()
-}
-
 pub(super) fn refuse(why: impl ToString) -> UsageError {
     UsageError::new(why.to_string())
 }
@@ -36,11 +33,7 @@ fn storage(source: &config::Storage, max_body: usize) -> Result<Arc<dyn Queue>, 
         target,
         account,
         lock_time: source.lock_time,
-        encoding: match source.encoding {
-            config::Encoding::Auto => Encoding::Auto,
-            config::Encoding::Base64 => Encoding::Base64,
-            config::Encoding::Text => Encoding::Text,
-        },
+        encoding: source.encoding,
         max_body,
         poison: source.poison_queue.clone(),
         create: source.create,
