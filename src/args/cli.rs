@@ -192,6 +192,7 @@ pub(super) fn with_examples(examples: Rows<'_>, lists: &[(&str, Rows<'_>)]) -> S
 #[must_use]
 pub fn definition() -> clap::Command {
     Cli::command()
+        // A script that adds "$@" to flags of its own lets whoever calls it have the last word.
         .args_override_self(true)
         .mut_subcommand("elect", elect::in_its_words)
         .mut_subcommands(|verb| verb.mut_args(with_its_variable))
@@ -201,6 +202,7 @@ pub fn definition() -> clap::Command {
 fn with_its_variable(arg: clap::Arg) -> clap::Arg {
     match arg.get_env().map(std::env::var_os) {
         Some(Some(value)) if value.is_empty() => arg.env(None::<&'static str>),
+        // A URL with a SAS is a secret, and help is pasted into tickets.
         Some(_) => arg.hide_env_values(true),
         None => arg,
     }
@@ -223,6 +225,7 @@ pub fn parse(line: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Erro
         && let Some(verb) = definition.find_subcommand(name)
     {
         let beaten = precedence::beaten(verb, typed);
+        // Once more, because nothing can be taken out of what clap has found.
         if !beaten.is_empty() {
             matches = definition
                 .mut_subcommand(name, |verb| precedence::without_variables(verb, &beaten))

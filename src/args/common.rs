@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use clap::builder::BoolishValueParser;
+use clap::builder::{BoolishValueParser, StringValueParser, TypedValueParser as _};
 
 use super::Rows;
 use super::values::{
-    Checked, checked, duration, endpoint, exit_status, identity, lease, page_blob, path, poll,
-    slots, vm_name,
+    Checked, checked, duration, endpoint, exit_status, identity, lease, not_empty, page_blob, path,
+    poll, slots, vm_name, wait,
 };
 use crate::azure::Auth;
 use crate::azure::scheduled_events::Endpoint;
@@ -26,13 +26,8 @@ pub struct Common {
     /// kept. Credentials come from the environment: AZURE_STORAGE_CONNECTION_STRING, or
     /// AZURE_STORAGE_ACCOUNT with AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN, or what Entra ID
     /// needs (see --auth).
-    #[arg(
-        long,
-        value_name = "CONTAINER/NAME|URL",
-        env = "TRAFFICCOP_BLOB",
-        help_heading = "The lock (exactly one)"
-    )]
-    pub blob: Option<String>,
+    #[arg(long, value_name = "CONTAINER/NAME|URL", env = "TRAFFICCOP_BLOB", help_heading = "The lock (exactly one)", value_parser = checked(not_empty("name a CONTAINER/NAME or a URL")))]
+    pub blob: Option<Checked<String>>,
 
     /// The lock: an exclusive lock on this file, on a local disk or a shared drive
     ///
@@ -48,14 +43,8 @@ pub struct Common {
     pub no_wait: bool,
 
     /// Give up (exit 75) if control was not obtained within this time [default: wait for ever]
-    #[arg(
-        short = 'w',
-        long,
-        value_name = "D",
-        env = "TRAFFICCOP_WAIT",
-        help_heading = "Waiting for control"
-    )]
-    pub wait: Option<String>,
+    #[arg(short = 'w', long, value_name = "D", env = "TRAFFICCOP_WAIT", help_heading = "Waiting for control", value_parser = StringValueParser::new().map(wait))]
+    pub wait: Option<(String, Checked<Duration>)>,
 
     /// Give up (exit 69) if the store has not answered at all within this time [default: 30s]
     ///
@@ -130,6 +119,7 @@ pub struct Common {
     /// Create a page blob of SIZE bytes (K, M, G, T) instead of an empty block blob
     ///
     /// A multiple of 512; 512 if no size is given. An empty page blob costs nothing.
+    // Without `require_equals` it would take the command for its size.
     #[arg(long, value_name = "SIZE", env = "TRAFFICCOP_PAGE_BLOB", num_args = 0..=1, require_equals = true, default_missing_value = "512", help_heading = "With --blob", value_parser = checked(page_blob))]
     pub page_blob: Option<Checked<u64>>,
 
@@ -141,6 +131,7 @@ pub struct Common {
     pub shared: bool,
 
     /// What is refused in words: a lock on a shared drive is a lease now, and needs no proof.
+    // Not simply gone: a unit that asks for the proof is to hear that, not of an unknown flag.
     #[arg(long, value_name = "WHEN", env = "TRAFFICCOP_HEARTBEAT", hide = true)]
     pub heartbeat: Option<String>,
 
@@ -254,45 +245,22 @@ pub struct ScheduledEvents {
 }
 
 /// Where credentials for --blob come from.
-pub const FOR_THE_STORE: Rows<'_> = &[
-    (
-        "AZURE_STORAGE_CONNECTION_STRING",
+pub const FOR_THE_STORE: Rows<'_> = rows! {
+    "AZURE_STORAGE_CONNECTION_STRING" =>
         "a connection string as the portal shows it; UseDevelopmentStorage=true means Azurite",
-    ),
-    (
-        "AZURE_STORAGE_ACCOUNT",
-        "the account's name, with one of the next two, or with Entra ID",
-    ),
-    ("AZURE_STORAGE_KEY", "the account's key"),
-    (
-        "AZURE_STORAGE_SAS_TOKEN",
-        "a shared access signature (read, write, create and, for a missing container, create container)",
-    ),
-    (
-        "AZURE_STORAGE_ENDPOINT_SUFFIX",
+    "AZURE_STORAGE_ACCOUNT" => "the account's name, with one of the next two, or with Entra ID",
+    "AZURE_STORAGE_KEY" => "the account's key",
+    "AZURE_STORAGE_SAS_TOKEN" => "a shared access signature (read, write, create and, for a \
+        missing container, create container)",
+    "AZURE_STORAGE_ENDPOINT_SUFFIX" =>
         "the cloud of the account's address [default: core.windows.net]",
-    ),
-    ("AZURE_TENANT_ID", "for Entra ID: the tenant's id or domain"),
-    (
-        "AZURE_CLIENT_ID",
-        "for Entra ID: who asks; alone it names a user-assigned managed identity",
-    ),
-    (
-        "AZURE_FEDERATED_TOKEN_FILE",
-        "workload identity: the file that Kubernetes renews",
-    ),
-    ("AZURE_CLIENT_SECRET", "the client's secret"),
-    (
-        "AZURE_AUTHORITY_HOST",
+    "AZURE_TENANT_ID" => "for Entra ID: the tenant's id or domain",
+    "AZURE_CLIENT_ID" => "for Entra ID: who asks; alone it names a user-assigned managed identity",
+    "AZURE_FEDERATED_TOKEN_FILE" => "workload identity: the file that Kubernetes renews",
+    "AZURE_CLIENT_SECRET" => "the client's secret",
+    "AZURE_AUTHORITY_HOST" =>
         "who issues the tokens [default: by the cloud of the account's address]",
-    ),
-    (
-        "HTTPS_PROXY",
-        "the way to the outside, for https; plain http stays on this machine",
-    ),
-    ("NO_PROXY", "what to reach without it"),
-    (
-        "SSL_CERT_FILE",
-        "the certificates of the authorities to trust, instead of the system's",
-    ),
-];
+    "HTTPS_PROXY" => "the way to the outside, for https; plain http stays on this machine",
+    "NO_PROXY" => "what to reach without it",
+    "SSL_CERT_FILE" => "the certificates of the authorities to trust, instead of the system's",
+};

@@ -12,6 +12,13 @@
 //! | `commands`, `others` | what looks at locks and intervenes; what asks no store |
 //! | `values` | how values are typed |
 
+/// Rows of a table for the help and the man pages: a name and what it means.
+macro_rules! rows {
+    ($($(#[$when:meta])? $name:literal => $meaning:expr,)*) => {
+        &[$($(#[$when])? ($name, $meaning)),*]
+    };
+}
+
 mod cli;
 mod commands;
 mod common;

@@ -12,10 +12,10 @@ use super::{Rows, TheLock, definition, with_examples};
 
 /// Forget what is done.
 #[derive(Clone, Debug, Args)]
-#[command(after_long_help = after_reset())]
+#[command(after_long_help = with_examples(RESET_EXAMPLES, &[("Exit status", RESET_STATUS)]))]
 pub struct Reset {
+    /// Which lock.
     #[command(flatten)]
-    #[expect(missing_docs, reason = "it would be shown as help")]
     pub lock: TheLock,
 
     /// The task to forget, with and without slots of time (--once-per) [default: the only one there is]
@@ -40,42 +40,26 @@ pub struct Reset {
 }
 
 /// Every exit status of `trafficcop reset`.
-pub const RESET_STATUS: Rows<'_> = &[
-    ("0", "it is forgotten"),
-    (
-        "1",
-        "nothing was forgotten: there is no such result, somebody has the lock, it changed meanwhile, or the answer was no",
-    ),
-    (
-        "64",
+pub const RESET_STATUS: Rows<'_> = rows! {
+    "0" => "it is forgotten",
+    "1" => "nothing was forgotten: there is no such result, somebody has the lock, it changed \
+        meanwhile, or the answer was no",
+    "64" =>
         "bad usage; several tasks and neither --once-key nor --all; or nobody to ask and no --yes",
-    ),
-    (
-        "69",
-        "the store is out of reach or refuses: it is not known whether it was forgotten",
-    ),
-    ("77", "not authorised, or no permission"),
-];
+    "69" => "the store is out of reach or refuses: it is not known whether it was forgotten",
+    "77" => "not authorised, or no permission",
+};
 
 /// Commands to copy for `trafficcop reset`.
-pub const RESET_EXAMPLES: Rows<'_> = &[
-    (
-        "Have the migration run once more:",
-        "trafficcop reset --blob locks/migrate --once-key v7",
-    ),
-    (
-        "From a script, everything that was done under this lock:",
+pub const RESET_EXAMPLES: Rows<'_> = rows! {
+    "Have the migration run once more:" => "trafficcop reset --blob locks/migrate --once-key v7",
+    "From a script, everything that was done under this lock:" =>
         "trafficcop reset --all --yes --file /mnt/share/nightly.lock",
-    ),
-];
-
-fn after_reset() -> String {
-    with_examples(RESET_EXAMPLES, &[("Exit status", RESET_STATUS)])
-}
+};
 
 /// What can be asked.
 #[derive(Clone, Debug, Args)]
-#[command(after_long_help = after_check())]
+#[command(after_long_help = with_examples(CHECK_EXAMPLES, &[("Exit status", CHECK_STATUS)]))]
 pub struct Check {
     /// Print for how many whole seconds control is certain
     ///
@@ -87,35 +71,24 @@ pub struct Check {
 }
 
 /// Every exit status of `trafficcop check` and what it means.
-pub const CHECK_STATUS: Rows<'_> = &[
-    ("0", "the command is in control"),
-    (
-        "1",
-        "it is not, or it has been asked to end because control is in doubt: stop what needs it",
-    ),
-    ("64", "asked outside of a command, or bad usage"),
-    ("69", "the control file cannot be read"),
-];
+pub const CHECK_STATUS: Rows<'_> = rows! {
+    "0" => "the command is in control",
+    "1" => "it is not, or it has been asked to end because control is in doubt: stop what needs it",
+    "64" => "asked outside of a command, or bad usage",
+    "69" => "the control file cannot be read",
+};
 
 /// Commands to copy for `trafficcop check`.
-pub const CHECK_EXAMPLES: Rows<'_> = &[
-    (
-        "A script's loop that ends when control does:",
+pub const CHECK_EXAMPLES: Rows<'_> = rows! {
+    "A script's loop that ends when control does:" =>
         "while trafficcop check; do ./next-piece; done",
-    ),
-    (
-        "Begin a step only if there is time for it:",
+    "Begin a step only if there is time for it:" =>
         "[ \"$(trafficcop check --remaining)\" -ge 20 ] && ./step-of-20-seconds",
-    ),
-];
-
-fn after_check() -> String {
-    with_examples(CHECK_EXAMPLES, &[("Exit status", CHECK_STATUS)])
-}
+};
 
 /// What is read, and how it is shown.
 #[derive(Clone, Debug, Args)]
-#[command(after_long_help = after_timeline())]
+#[command(after_long_help = with_examples(TIMELINE_EXAMPLES, &[("Exit status", TIMELINE_STATUS)]))]
 pub struct Timeline {
     /// The event logs, in any order; - for stdin
     #[arg(value_name = "FILE", value_parser = path())]
@@ -138,38 +111,24 @@ pub struct Timeline {
 }
 
 /// Every exit status of `trafficcop timeline` and what it means.
-pub const TIMELINE_STATUS: Rows<'_> = &[
-    ("0", "nobody had control beside another"),
-    (
-        "1",
-        "two had control at the same time, or one says itself that it cannot exclude it",
-    ),
-    ("64", "bad usage"),
-    (
-        "69",
-        "a file cannot be read or written, or there is no event in any of them",
-    ),
-];
+pub const TIMELINE_STATUS: Rows<'_> = rows! {
+    "0" => "nobody had control beside another",
+    "1" => "two had control at the same time, or one says itself that it cannot exclude it",
+    "64" => "bad usage",
+    "69" => "a file cannot be read or written, or there is no event in any of them",
+};
 
 /// Commands to copy for `trafficcop timeline`.
-pub const TIMELINE_EXAMPLES: Rows<'_> = &[
-    (
-        "Who held control when, from the logs of three machines, with a picture:",
+pub const TIMELINE_EXAMPLES: Rows<'_> = rows! {
+    "Who held control when, from the logs of three machines, with a picture:" =>
         "trafficcop timeline --svg control.svg web1.events web2.events web3.events",
-    ),
-    (
-        "The longest time that nobody had control, in seconds:",
+    "The longest time that nobody had control, in seconds:" =>
         "trafficcop timeline --json *.events | jq '[.locks[].gaps[].seconds] | max'",
-    ),
-];
-
-fn after_timeline() -> String {
-    with_examples(TIMELINE_EXAMPLES, &[("Exit status", TIMELINE_STATUS)])
-}
+};
 
 /// Whose keys?
 #[derive(Clone, Debug, Args)]
-#[command(after_long_help = after_completions())]
+#[command(after_long_help = with_examples(COMPLETIONS_EXAMPLES, &[("Exit status", COMPLETIONS_STATUS)]))]
 pub struct Completions {
     /// The shell
     #[arg(value_enum)]
@@ -198,29 +157,18 @@ fn shown() -> clap::Command {
 }
 
 /// Every exit status of `trafficcop completions`.
-pub const COMPLETIONS_STATUS: Rows<'_> = &[
-    ("0", "written to stdout"),
-    ("64", "bad usage, or a shell that is not known"),
-    ("69", "stdout cannot be written"),
-];
+pub const COMPLETIONS_STATUS: Rows<'_> = rows! {
+    "0" => "written to stdout",
+    "64" => "bad usage, or a shell that is not known",
+    "69" => "stdout cannot be written",
+};
 
 /// Commands to copy for `trafficcop completions`.
-pub const COMPLETIONS_EXAMPLES: Rows<'_> = &[
-    ("In this bash:", "source <(trafficcop completions bash)"),
-    (
-        "For every bash of this user:",
+pub const COMPLETIONS_EXAMPLES: Rows<'_> = rows! {
+    "In this bash:" => "source <(trafficcop completions bash)",
+    "For every bash of this user:" =>
         "trafficcop completions bash > ~/.local/share/bash-completion/completions/trafficcop",
-    ),
-    (
-        "For zsh, in a directory of its $fpath:",
+    "For zsh, in a directory of its $fpath:" =>
         "trafficcop completions zsh > /usr/local/share/zsh/site-functions/_trafficcop",
-    ),
-    (
-        "For fish:",
-        "trafficcop completions fish > ~/.config/fish/completions/trafficcop.fish",
-    ),
-];
-
-fn after_completions() -> String {
-    with_examples(COMPLETIONS_EXAMPLES, &[("Exit status", COMPLETIONS_STATUS)])
-}
+    "For fish:" => "trafficcop completions fish > ~/.config/fish/completions/trafficcop.fish",
+};

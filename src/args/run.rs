@@ -6,9 +6,7 @@ use std::time::Duration;
 use clap::builder::{BoolishValueParser, OsStringValueParser};
 use clap::{ArgAction, Args, ValueEnum};
 
-use super::values::{
-    Checked, checked, duration, min_hold, once_attempts, once_key, once_per, restart_limit, signal,
-};
+use super::values::{Checked, checked, count, duration, once_key, once_per, positive, signal};
 use super::{Common, FOR_THE_STORE, Rows, ScheduledEvents, with_examples};
 use crate::core::OnFailure;
 use crate::exit;
@@ -84,7 +82,7 @@ pub struct Run {
     /// The command and its arguments, run as they are, without a shell
     ///
     /// Its first 256 bytes are shown to whoever can read the lock's record: put no secrets there.
-    // Not required here: the plan says in one line what is missing. No `allow_hyphen_values`: it
+    // Not required here: `config` says in one line what is missing. No `allow_hyphen_values`: it
     // would take a mistyped flag for the command.
     #[arg(value_name = "COMMAND", trailing_var_arg = true, action = ArgAction::Append)]
     pub command: Vec<OsString>,
@@ -106,7 +104,7 @@ pub struct HoldPolicy {
     ///
     /// The lock is given back and not competed for during --cooldown, so that a machine on which the
     /// command cannot work passes it on.
-    #[arg(long, value_name = "N", env = "TRAFFICCOP_RESTART_LIMIT", value_parser = checked(restart_limit))]
+    #[arg(long, value_name = "N", env = "TRAFFICCOP_RESTART_LIMIT", value_parser = checked(count("restarts, like 5", "allows no restart at all: take --restart never, or a limit of 1 or more")))]
     pub restart_limit: Option<Checked<u32>>,
 
     /// The time in which --restart-limit counts [default: 5m]
@@ -124,7 +122,7 @@ pub struct HoldPolicy {
     ///
     /// Counted from when control was obtained. For cron: a machine whose clock is late finds the lock
     /// taken, and does not run the command once more. The exit status is the command's.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_MIN_HOLD", value_parser = checked(min_hold))]
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_MIN_HOLD", value_parser = checked(positive(" keeps nothing: leave it out, or say how long")))]
     pub min_hold: Option<Checked<Duration>>,
 
     /// How long to cool down (not to compete) after control was handed over [default: twice --poll; 500ms on a local file]
@@ -179,7 +177,7 @@ pub struct Once {
     ///
     /// Counted with the lock, for each key and slot. A run that was stopped, or whose machine crashed, does
     /// not count.
-    #[arg(long, value_name = "N", env = "TRAFFICCOP_ONCE_ATTEMPTS", value_parser = checked(once_attempts))]
+    #[arg(long, value_name = "N", env = "TRAFFICCOP_ONCE_ATTEMPTS", value_parser = checked(count("runs, like 3", "allows no run at all: take 1 or more")))]
     pub once_attempts: Option<Checked<u32>>,
 }
 
@@ -214,74 +212,45 @@ pub struct Roles {
 }
 
 /// What the command finds in its environment.
-pub const FOR_THE_COMMAND: Rows<'_> = &[
-    (
-        "TRAFFICCOP_TOKEN",
-        "the fencing token: a number that grows with every tenure. Hand it to what you write to, and let that refuse a smaller one than it has seen",
-    ),
-    ("TRAFFICCOP_LOCK", "the lock's address"),
-    ("TRAFFICCOP_HOLDER", "this instance's identity"),
-    (
-        "TRAFFICCOP_SLOT",
-        "the number of its slot, from 0 (see --slots)",
-    ),
-    (
-        "TRAFFICCOP_TASK",
-        "the key of the task (with --once, see --once-key)",
-    ),
-    (
-        "TRAFFICCOP_PERIOD",
+pub const FOR_THE_COMMAND: Rows<'_> = rows! {
+    "TRAFFICCOP_TOKEN" => "the fencing token: a number that grows with every tenure. Hand it to \
+        what you write to, and let that refuse a smaller one than it has seen",
+    "TRAFFICCOP_LOCK" => "the lock's address",
+    "TRAFFICCOP_HOLDER" => "this instance's identity",
+    "TRAFFICCOP_SLOT" => "the number of its slot, from 0 (see --slots)",
+    "TRAFFICCOP_TASK" => "the key of the task (with --once, see --once-key)",
+    "TRAFFICCOP_PERIOD" =>
         "the beginning of the slot this run belongs to, as 2026-01-31T13:00:00Z (with --once-per)",
-    ),
-    (
-        "TRAFFICCOP_ROLE",
+    "TRAFFICCOP_ROLE" =>
         "holder; standby for --standby and --on-lost, so that one script can play both roles",
-    ),
-    (
-        "TRAFFICCOP_CAUSE",
-        "only for --on-lost: why control ended, in the words of the status file",
-    ),
-    (
-        "TRAFFICCOP_CONTROL",
-        "a file of eight bytes that tells until when the command is in control: nanoseconds of CLOCK_BOOTTIME as a native-endian unsigned number, 0 when it is not, the greatest number when the lock has no deadline. Empty if no file could be made. 'trafficcop check' reads it",
-    ),
-    (
-        "NOTIFY_SOCKET",
-        "where we were started with one: a socket of ours, on which the command tells systemd that it is READY (with --ready command) and its STATUS. WATCHDOG_USEC and WATCHDOG_PID are not passed on",
-    ),
-    (
-        "LISTEN_PID",
+    "TRAFFICCOP_CAUSE" => "only for --on-lost: why control ended, in the words of the status file",
+    "TRAFFICCOP_CONTROL" => "a file of eight bytes that tells until when the command is in \
+        control: nanoseconds of CLOCK_BOOTTIME as a native-endian unsigned number, 0 when it is \
+        not, the greatest number when the lock has no deadline. Empty if no file could be made. \
+        'trafficcop check' reads it",
+    "NOTIFY_SOCKET" => "where we were started with one: a socket of ours, on which the command \
+        tells systemd that it is READY (with --ready command) and its STATUS. WATCHDOG_USEC and \
+        WATCHDOG_PID are not passed on",
+    "LISTEN_PID" =>
         "where it was our process id: the command's own, so that the sockets in LISTEN_FDS are its",
-    ),
-];
+};
 
 /// Commands to copy, each with what it is for.
-pub const EXAMPLES: Rows<'_> = &[
-    (
-        "A nightly job in the crontab of ten machines that runs on one:",
+pub const EXAMPLES: Rows<'_> = rows! {
+    "A nightly job in the crontab of ten machines that runs on one:" =>
         "trafficcop run -n -E 0 --blob locks/nightly -- /usr/local/bin/nightly",
-    ),
-    (
-        "The same on a shared drive:",
+    "The same on a shared drive:" =>
         "trafficcop run -n -E 0 --file /mnt/share/nightly.lock -- /usr/local/bin/nightly",
-    ),
-    (
-        "A start-up task of a whole fleet: one machine does it, the others wait until it is done:",
+    "A start-up task of a whole fleet: one machine does it, the others wait until it is done:" =>
         "trafficcop run --once-key v7 --blob locks/migrate -- ./migrate",
-    ),
-    (
-        "A service that runs on one machine and moves when that one fails:",
+    "A service that runs on one machine and moves when that one fails:" =>
         "trafficcop run --blob locks/importer --lease 30s -- ./importer --serve",
-    ),
-    (
-        "Wait up to five minutes for control, and say so with status 75 if it was not to be had:",
+    "Wait up to five minutes for control, and say so with status 75 if it was not to be had:" =>
         "trafficcop run -w 5m --file /mnt/share/deploy.lock -- ./deploy",
-    ),
-    (
-        "Try it here, with Azurite as the store:",
-        "trafficcop run --emulator --blob locks/try -- sh -c 'echo token $TRAFFICCOP_TOKEN; sleep 60'",
-    ),
-];
+    "Try it here, with Azurite as the store:" =>
+        "trafficcop run --emulator --blob locks/try -- sh -c 'echo token $TRAFFICCOP_TOKEN; sleep \
+        60'",
+};
 
 fn after_long_help() -> String {
     with_examples(

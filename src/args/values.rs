@@ -58,6 +58,7 @@ where
         arg: Option<&Arg>,
         value: &OsStr,
     ) -> Result<Checked<T>, clap::Error> {
+        // What is no UTF-8 could not be repeated in a line of the log: clap shows it as it can.
         let text = StringValueParser::new().parse_ref(command, arg, value)?;
         let long = arg.and_then(Arg::get_long).unwrap_or_default();
         Ok((self.0)(&format!("--{long}"), &text))
@@ -81,19 +82,8 @@ pub(super) fn duration(flag: &str, text: &str) -> Checked<Duration> {
     units::duration(text).map_err(|why| about(flag, why))
 }
 
-/// A whole number of seconds; `what` says of what.
-fn whole_seconds(flag: &str, what: &str, span: Duration) -> Checked<Duration> {
-    match span.subsec_nanos() {
-        0 => Ok(span),
-        _ => refuse(format!(
-            "{flag} {}: {what}: take {}s",
-            show(span),
-            span.as_secs().max(1)
-        )),
-    }
-}
-
 pub(super) fn lease(flag: &str, text: &str) -> Checked<Duration> {
+    // What the service itself calls so is -1.
     let endless = ["infinite", "infinity", "inf", "forever", "-1"];
     if endless.contains(&text.to_lowercase().as_str()) {
         return refuse(
@@ -101,6 +91,12 @@ pub(super) fn lease(flag: &str, text: &str) -> Checked<Duration> {
         );
     }
     duration(flag, text)
+}
+
+/// With the text, which a refusal of both `--wait` and `--no-wait` repeats.
+pub(super) fn wait(text: String) -> (String, Checked<Duration>) {
+    let span = duration("--wait", &text);
+    (text, span)
 }
 
 pub(super) fn poll(flag: &str, text: &str) -> Checked<Duration> {
@@ -111,29 +107,27 @@ pub(super) fn poll(flag: &str, text: &str) -> Checked<Duration> {
     }
 }
 
-pub(super) fn min_hold(flag: &str, text: &str) -> Checked<Duration> {
-    match duration(flag, text)? {
-        Duration::ZERO => refuse("--min-hold 0s keeps nothing: leave it out, or say how long"),
+/// A duration that is none of 0; `zero` says what is wrong with that.
+pub(super) fn positive(
+    zero: &'static str,
+) -> impl Fn(&str, &str) -> Checked<Duration> + Clone + Send + Sync {
+    move |flag, text| match duration(flag, text)? {
+        Duration::ZERO => refuse(format!("{flag} 0s{zero}")),
         span => Ok(span),
     }
 }
 
 pub(super) fn once_per(flag: &str, text: &str) -> Checked<Duration> {
-    match duration(flag, text)? {
-        Duration::ZERO => refuse(
-            "--once-per 0s: a slot needs a length, like 1h; for once and for all take --once alone",
-        ),
-        // Clocks of services tell whole seconds.
-        span => whole_seconds(flag, "slots are of whole seconds", span),
-    }
-}
-
-pub(super) fn timeout(flag: &str, text: &str) -> Checked<Duration> {
-    match duration(flag, text)? {
-        Duration::ZERO => {
-            refuse("--timeout 0s: no command could do anything: leave it out for no limit")
-        }
-        span => Ok(span),
+    let zero = ": a slot needs a length, like 1h; for once and for all take --once alone";
+    let span = positive(zero)(flag, text)?;
+    // Clocks of services tell whole seconds.
+    match span.subsec_nanos() {
+        0 => Ok(span),
+        _ => refuse(format!(
+            "{flag} {}: slots are of whole seconds: take {}s",
+            show(span),
+            span.as_secs().max(1)
+        )),
     }
 }
 
@@ -197,6 +191,7 @@ where
 }
 
 pub(super) fn concurrency(_: &str, text: &str) -> Checked<usize> {
+    // People type the short one, and know it again in what is refused.
     number(CONCURRENCY)("-j", text)
 }
 
@@ -208,34 +203,26 @@ pub(super) fn slots(flag: &str, text: &str) -> Checked<u32> {
     }
 }
 
-pub(super) fn restart_limit(flag: &str, text: &str) -> Checked<u32> {
-    match text.parse() {
-        Ok(0) => refuse(
-            "--restart-limit 0 allows no restart at all: take --restart never, or a limit of 1 or more",
-        ),
-        Ok(limit) => Ok(limit),
-        Err(_) => refuse(format!(
-            "{flag}: '{text}' is not a number of restarts, like 5"
-        )),
-    }
-}
-
-pub(super) fn once_attempts(flag: &str, text: &str) -> Checked<u32> {
-    match text.parse() {
-        Ok(0) => refuse("--once-attempts 0 allows no run at all: take 1 or more"),
-        Ok(most) => Ok(most),
-        Err(_) => refuse(format!("{flag}: '{text}' is not a number of runs, like 3")),
+/// How many of something, but not none of it; `none` says what is wrong with that.
+pub(super) fn count(
+    what: &'static str,
+    none: &'static str,
+) -> impl Fn(&str, &str) -> Checked<u32> + Clone + Send + Sync {
+    move |flag, text| match text.parse() {
+        Ok(0) => refuse(format!("{flag} 0 {none}")),
+        Ok(count) => Ok(count),
+        Err(_) => refuse(format!("{flag}: '{text}' is not a number of {what}")),
     }
 }
 
 pub(super) fn exit_status(flag: &str, text: &str) -> Checked<u8> {
-    // flock once took 600 for 88.
-    let status = text.parse().map_err(|_| {
-        UsageError::new(format!(
+    match text.parse() {
+        Ok(status) => Ok(status),
+        // flock once took 600 for 88.
+        Err(_) => refuse(format!(
             "{flag} {text}: an exit status is a number from 0 to 255"
-        ))
-    })?;
-    Ok(status)
+        )),
+    }
 }
 
 /// `65`, `65,70-75`, or `none`.
@@ -251,6 +238,7 @@ pub(super) fn exit_statuses(flag: &str, text: &str) -> Checked<ExitStatuses> {
         let (Ok(first), Ok(last)) = (status(first), status(last)) else {
             return refuse("take exit statuses from 1 to 255, as in 65,70-75, or 'none'");
         };
+        // It would put every message aside whose work is done.
         if first == 0 {
             return refuse("0 is what a command exits with that has done its work");
         }
@@ -276,10 +264,19 @@ pub(super) fn identity(flag: &str, text: &str) -> Checked<String> {
     }
 }
 
+/// A text that is not empty; `advice` says what to do then.
+pub(super) fn not_empty(
+    advice: &'static str,
+) -> impl Fn(&str, &str) -> Checked<String> + Clone + Send + Sync {
+    move |flag, text| match text.is_empty() {
+        false => Ok(text.to_owned()),
+        true => refuse(format!("{flag} is empty: {advice}")),
+    }
+}
+
 pub(super) fn once_key(flag: &str, text: &str) -> Checked<String> {
     match text.len() {
-        0 => refuse("--once-key is empty: name the task (is a variable unset?)"),
-        1..=KEY_LIMIT => Ok(text.to_owned()),
+        ..=KEY_LIMIT => not_empty("name the task (is a variable unset?)")(flag, text),
         bytes => refuse(format!(
             "{flag}: {bytes} bytes are too many: {KEY_LIMIT} at most"
         )),
@@ -298,6 +295,7 @@ pub(super) fn variable_name(flag: &str, text: &str) -> Checked<String> {
 }
 
 pub(super) fn vm_name(flag: &str, text: &str) -> Checked<String> {
+    // Such a name would match no event, ever, and nobody would be told.
     match text.trim().is_empty() || text.chars().any(char::is_control) {
         false => Ok(text.to_owned()),
         true => refuse(format!(

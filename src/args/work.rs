@@ -9,8 +9,8 @@ use clap::{Arg, ArgAction, Args, ValueEnum};
 #[cfg(feature = "service-bus")]
 use super::values::variable_name;
 use super::values::{
-    Checked, ExitStatuses, body_size, checked, concurrency, duration, exit_statuses, number,
-    renew_at, retry_delay, signal, timeout,
+    Checked, ExitStatuses, body_size, checked, concurrency, duration, exit_statuses, not_empty,
+    number, positive, renew_at, retry_delay, signal,
 };
 use super::{Access, FOR_THE_STORE, Operations, Rows, with_examples};
 use crate::guardian::Contain;
@@ -29,13 +29,8 @@ pub struct Work {
     /// The queue: an Azure storage queue, by its name or its URL
     ///
     /// Credentials come from the environment, as for --blob of 'trafficcop run'; see --auth.
-    #[arg(
-        long,
-        value_name = "NAME|URL",
-        env = "TRAFFICCOP_QUEUE",
-        help_heading = "The queue"
-    )]
-    pub queue: Option<String>,
+    #[arg(long, value_name = "NAME|URL", env = "TRAFFICCOP_QUEUE", help_heading = "The queue", value_parser = checked(not_empty("name a queue, or a URL")))]
+    pub queue: Option<Checked<String>>,
 
     /// A queue on Azure Service Bus.
     #[cfg(feature = "service-bus")]
@@ -54,13 +49,8 @@ pub struct Work {
     ///
     /// A queue of the same account, created when it is first needed. A message is put there as it was,
     /// without an end of its life, before it goes away from here.
-    #[arg(
-        long,
-        value_name = "NAME",
-        env = "TRAFFICCOP_POISON_QUEUE",
-        help_heading = "The queue"
-    )]
-    pub poison_queue: Option<String>,
+    #[arg(long, value_name = "NAME", env = "TRAFFICCOP_POISON_QUEUE", help_heading = "The queue", value_parser = checked(not_empty("name a queue, or leave it out")))]
+    pub poison_queue: Option<Checked<String>>,
 
     /// How we prove who we are.
     #[command(flatten)]
@@ -105,7 +95,7 @@ pub struct Work {
     pub message: Hand,
 
     /// The longest a command may run; then it is stopped, and has failed [default: no limit]
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_TIMEOUT", help_heading = "The command", value_parser = checked(timeout))]
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_TIMEOUT", help_heading = "The command", value_parser = checked(positive(": no command could do anything: leave it out for no limit")))]
     pub timeout: Option<Checked<Duration>>,
 
     /// What the command is sent first when it is to end: a name or a number [default: TERM]
@@ -208,8 +198,8 @@ pub struct ServiceBus {
     /// QUEUE or TOPIC/Subscriptions/NAME, in the namespace of AZURE_SERVICEBUS_CONNECTION_STRING; or with
     /// NAMESPACE/ before it, or as sb://HOST/QUEUE, with Entra ID. A NAMESPACE without a dot is one of
     /// Azure's public cloud. Instead of --queue.
-    #[arg(long, value_name = "NAME|URL", env = "TRAFFICCOP_SERVICE_BUS")]
-    pub service_bus: Option<String>,
+    #[arg(long, value_name = "NAME|URL", env = "TRAFFICCOP_SERVICE_BUS", value_parser = checked(not_empty("name a queue, or a subscription as TOPIC/Subscriptions/NAME")))]
+    pub service_bus: Option<Checked<String>>,
 
     /// Work on what has been put aside: on the dead-letter queue of --service-bus
     ///
@@ -231,10 +221,11 @@ pub struct ServiceBus {
 
 /// The environment variables of a queue on Service Bus.
 #[cfg(feature = "service-bus")]
-pub const FOR_SERVICE_BUS: Rows<'_> = &[(
-    "AZURE_SERVICEBUS_CONNECTION_STRING",
-    "for --service-bus: a connection string as the portal shows it, with the right to listen; UseDevelopmentEmulator=true means Microsoft's emulator. It is reached directly, by no proxy",
-)];
+pub const FOR_SERVICE_BUS: Rows<'_> = rows! {
+    "AZURE_SERVICEBUS_CONNECTION_STRING" => "for --service-bus: a connection string as the portal \
+        shows it, with the right to listen; UseDevelopmentEmulator=true means Microsoft's \
+        emulator. It is reached directly, by no proxy",
+};
 
 // Not by `mut_arg`, which would put it behind all others in what shells complete.
 fn of_a_worker(arg: Arg) -> Arg {
@@ -255,142 +246,80 @@ pub enum Hand {
 }
 
 /// What the command finds in its environment.
-pub const FOR_THE_MESSAGE: Rows<'_> = &[
-    ("TRAFFICCOP_MESSAGE_QUEUE", "the queue's address"),
-    (
-        "TRAFFICCOP_MESSAGE_ID",
-        "the message's id, the same at every attempt: what a command that must not do anything twice remembers",
-    ),
-    (
-        "TRAFFICCOP_MESSAGE_ATTEMPT",
+pub const FOR_THE_MESSAGE: Rows<'_> = rows! {
+    "TRAFFICCOP_MESSAGE_QUEUE" => "the queue's address",
+    "TRAFFICCOP_MESSAGE_ID" => "the message's id, the same at every attempt: what a command that \
+        must not do anything twice remembers",
+    "TRAFFICCOP_MESSAGE_ATTEMPT" =>
         "which attempt this is, from 1; it grows with every run, as a fencing token does",
-    ),
-    (
-        "TRAFFICCOP_MESSAGE_MAX_ATTEMPTS",
-        "how many there are (--max-attempts), where we count them",
-    ),
-    (
-        "TRAFFICCOP_MESSAGE_ENQUEUED_AT",
+    "TRAFFICCOP_MESSAGE_MAX_ATTEMPTS" => "how many there are (--max-attempts), where we count them",
+    "TRAFFICCOP_MESSAGE_ENQUEUED_AT" =>
         "when it was put into the queue, by the service's clock (RFC 3339, UTC)",
-    ),
-    (
-        "TRAFFICCOP_MESSAGE_LOCKED_UNTIL",
-        "until when the service had locked it when it was taken; it is renewed, so ask TRAFFICCOP_CONTROL",
-    ),
-    (
-        "TRAFFICCOP_MESSAGE_CONTENT_TYPE",
-        "the type of its content, where the queue knows one",
-    ),
-    (
-        "TRAFFICCOP_MESSAGE_PROPERTIES",
+    "TRAFFICCOP_MESSAGE_LOCKED_UNTIL" => "until when the service had locked it when it was taken; \
+        it is renewed, so ask TRAFFICCOP_CONTROL",
+    "TRAFFICCOP_MESSAGE_CONTENT_TYPE" => "the type of its content, where the queue knows one",
+    "TRAFFICCOP_MESSAGE_PROPERTIES" =>
         "further properties, as a JSON object, if it is not longer than 32 KiB",
-    ),
-    (
-        "TRAFFICCOP_MESSAGE_DIR, TRAFFICCOP_MESSAGE_FILE",
+    "TRAFFICCOP_MESSAGE_DIR, TRAFFICCOP_MESSAGE_FILE" =>
         "with --message file: the directory, and the body in it",
-    ),
-    (
-        "TRAFFICCOP_CONTROL",
-        "a file of eight bytes that tells until when the message is ours: see trafficcop-run(1). 'trafficcop check' reads it",
-    ),
-    (
-        "NOTIFY_SOCKET",
-        "where we were started with one: a socket of ours, on which the command tells systemd its STATUS. WATCHDOG_USEC and WATCHDOG_PID are not passed on",
-    ),
-];
+    "TRAFFICCOP_CONTROL" => "a file of eight bytes that tells until when the message is ours: see \
+        trafficcop-run(1). 'trafficcop check' reads it",
+    "NOTIFY_SOCKET" => "where we were started with one: a socket of ours, on which the command \
+        tells systemd its STATUS. WATCHDOG_USEC and WATCHDOG_PID are not passed on",
+};
 
 /// What becomes of a message.
-pub const SETTLED: Rows<'_> = &[
-    ("exit 0", "it is deleted (on Service Bus: completed)"),
-    (
-        "a status of --dead-letter-exit",
-        "it is put aside, into the poison queue (on Service Bus: dead-lettered, with reason and text)",
-    ),
-    (
-        "any other, a signal, --timeout",
+pub const SETTLED: Rows<'_> = rows! {
+    "exit 0" => "it is deleted (on Service Bus: completed)",
+    "a status of --dead-letter-exit" => "it is put aside, into the poison queue (on Service Bus: \
+        dead-lettered, with reason and text)",
+    "any other, a signal, --timeout" =>
         "it comes again after --retry-delay; on the last attempt it is put aside",
-    ),
-    (
-        "its lock is lost or in doubt",
+    "its lock is lost or in doubt" =>
         "the command is killed before another can have the message; nothing is settled",
-    ),
-    (
-        "stopped by us",
-        "when a stop was requested and --grace is over: given back, visible again at once (on Service Bus the attempt does not count)",
-    ),
-    (
-        "cannot be started",
-        "given back, and trafficcop exits 126 or 127",
-    ),
-];
+    "stopped by us" => "when a stop was requested and --grace is over: given back, visible again \
+        at once (on Service Bus the attempt does not count)",
+    "cannot be started" => "given back, and trafficcop exits 126 or 127",
+};
 
 /// Every exit status of `trafficcop work` and what it means.
-pub const WORK_STATUS: Rows<'_> = &[
-    (
-        "0",
-        "there was no message for --idle-exit, or there were --max-messages",
-    ),
-    (
-        "0-255",
+pub const WORK_STATUS: Rows<'_> = rows! {
+    "0" => "there was no message for --idle-exit, or there were --max-messages",
+    "0-255" =>
         "with --once: the command's own exit status (or trafficcop dies of the command's signal)",
-    ),
-    (
-        "128+n",
-        "a stop was requested by signal n: the messages were finished or given back, then trafficcop died of the same signal (as PID 1 it exits 128+n)",
-    ),
-    (
-        "64",
-        "bad usage, or settings that cannot hold; nothing was started",
-    ),
-    ("66", "there is no such queue"),
-    (
-        "69",
-        "the queue was out of reach at the beginning (with --idle-exit: for half a minute when it was to say whether there is another message), or messages could not be put aside",
-    ),
-    (
-        "70",
-        "a guardian died or fell silent; with --once: the lock was lost and the command stopped in time, or nobody can say whether the message was settled",
-    ),
-    (
-        "71",
-        "a process of a command cannot be killed; with --once: the command may have run beside another one",
-    ),
-    ("77", "not authorised"),
-    (
-        "126",
-        "the command was found but cannot be run, or messages cannot be handed over to it on this machine",
-    ),
-    ("127", "the command was not found"),
-];
+    "128+n" => "a stop was requested by signal n: the messages were finished or given back, then \
+        trafficcop died of the same signal (as PID 1 it exits 128+n)",
+    "64" => "bad usage, or settings that cannot hold; nothing was started",
+    "66" => "there is no such queue",
+    "69" => "the queue was out of reach at the beginning (with --idle-exit: for half a minute \
+        when it was to say whether there is another message), or messages could not be put aside",
+    "70" => "a guardian died or fell silent; with --once: the lock was lost and the command \
+        stopped in time, or nobody can say whether the message was settled",
+    "71" => "a process of a command cannot be killed; with --once: the command may have run \
+        beside another one",
+    "77" => "not authorised",
+    "126" => "the command was found but cannot be run, or messages cannot be handed over to it on \
+        this machine",
+    "127" => "the command was not found",
+};
 
 /// Commands to copy for `trafficcop work`.
-pub const WORK_EXAMPLES: Rows<'_> = &[
-    (
-        "Handle orders, four at a time, each for as long as it takes:",
+pub const WORK_EXAMPLES: Rows<'_> = rows! {
+    "Handle orders, four at a time, each for as long as it takes:" =>
         "trafficcop work --queue orders -j 4 -- ./handle-order",
-    ),
-    (
-        "A shell script as the handler: the message is on stdin, 65 puts it aside:",
+    "A shell script as the handler: the message is on stdin, 65 puts it aside:" =>
         "trafficcop work --queue orders -- sh -c 'jq -e .order >/dev/null || exit 65; ./ship'",
-    ),
-    (
-        "A job that was started because there are messages, and ends when there are none:",
+    "A job that was started because there are messages, and ends when there are none:" =>
         "trafficcop work --queue orders --idle-exit 10s -- ./handle-order",
-    ),
-    (
-        "No command longer than ten minutes, and every failure final but 75:",
+    "No command longer than ten minutes, and every failure final but 75:" =>
         "trafficcop work --queue orders --timeout 10m --dead-letter-exit 1-255 -- ./handle-order",
-    ),
     #[cfg(feature = "service-bus")]
-    (
-        "A queue on Service Bus, with the machine's managed identity:",
+    "A queue on Service Bus, with the machine's managed identity:" =>
         "trafficcop work --service-bus contoso/orders --auth managed -- ./handle-order",
-    ),
-    (
-        "Try it here, with Azurite as the store:",
-        "trafficcop work --emulator --queue try --create -- sh -c 'echo \"$TRAFFICCOP_MESSAGE_ID: $(cat)\"'",
-    ),
-];
+    "Try it here, with Azurite as the store:" =>
+        "trafficcop work --emulator --queue try --create -- sh -c 'echo \"$TRAFFICCOP_MESSAGE_ID: \
+        $(cat)\"'",
+};
 
 fn after_work() -> String {
     with_examples(

@@ -40,17 +40,15 @@ pub(super) fn scheduled_events(
     host: &Host,
 ) -> Result<Option<Config>, UsageError> {
     if !typed.scheduled_events {
-        refuse_first(
-            [
-                ("--ack-events", typed.ack_events),
-                ("--vm-name", typed.vm_name.is_some()),
-            ],
-            |flag| {
-                format!(
-                    "{flag} has no meaning without --scheduled-events: add that, or leave it out (or unset its variable)"
-                )
-            },
-        )?;
+        let details = [
+            ("--ack-events", typed.ack_events),
+            ("--vm-name", typed.vm_name.is_some()),
+        ];
+        refuse_first(details, |flag| {
+            format!(
+                "{flag} has no meaning without --scheduled-events: add that, or leave it out (or unset its variable)"
+            )
+        })?;
         return Ok(None);
     }
     let endpoint = typed.scheduled_events_endpoint.clone();

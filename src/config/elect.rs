@@ -39,6 +39,7 @@ impl Config {
         }
         let common = &typed.common;
         let basis = Basis::new(common)?;
+        // There is nothing to restart, and no end of it that a lock could be kept beyond.
         let turns = args::HoldPolicy {
             max_hold: typed.max_hold,
             cooldown: typed.cooldown,

@@ -124,6 +124,7 @@ pub(super) fn control_file(
         "it is the status file: name another one"
     } else if is_one_of(path, locks) {
         "it is the lock's file: name another one"
+    // Not `metadata`: a link of ours that was left behind leads nowhere.
     } else if path.symlink_metadata().is_ok_and(|it| !it.is_symlink()) {
         "something is there that is no symbolic link: remove it, or name another one"
     } else {
@@ -140,6 +141,7 @@ fn is_one_of(path: &Path, files: &[PathBuf]) -> bool {
 }
 
 pub(super) fn same_file(one: &Path, other: &Path) -> bool {
+    // By what they are: a hard link, or a way through another directory, has another name.
     if let (Ok(one), Ok(other)) = (one.metadata(), other.metadata()) {
         return (one.dev(), one.ino()) == (other.dev(), other.ino());
     }
@@ -196,6 +198,7 @@ mod http {
                 quoted_word(text.as_ref())
             )));
         };
+        // `::ffff:127.0.0.1` is this machine, too.
         if !typed.listen_any && !address.ip().to_canonical().is_loopback() {
             return Err(UsageError::new(format!(
                 "--listen {text}: other machines could ask there: take 127.0.0.1:{}, or add --listen-any if that is what you want",
@@ -215,6 +218,7 @@ mod http {
 
     fn socket(path: &Path) -> Result<(), UsageError> {
         let length = path.as_os_str().as_bytes().len();
+        // What was left behind there is removed before we listen, so it must be a socket.
         let found = path.symlink_metadata();
         let why = if !path.is_absolute() || path.file_name().is_none() {
             "name a whole path, as in unix:/run/trafficcop.sock".to_owned()

@@ -18,7 +18,7 @@ use crate::guardian::Contain;
 use crate::lease::record::{COMMAND_LIMIT, Candidate};
 use crate::notify::Ready;
 use crate::report::{Format, Volume};
-use crate::units::{self, show};
+use crate::units::show;
 
 /// What a blob's lease can be: the service's limits.
 pub(crate) const BLOB_LEASE: std::ops::RangeInclusive<Duration> =
@@ -57,6 +57,7 @@ impl Lock {
     fn files(&self, slots: u32) -> Vec<PathBuf> {
         match self {
             Lock::Blob { .. } => Vec::new(),
+            // One slot is no slot: the same lock as without the flag.
             Lock::File { path, .. } if slots == 1 => vec![path.clone()],
             Lock::File { path, .. } => (0..slots)
                 .map(|slot| {
@@ -165,7 +166,7 @@ impl Config {
         let listen = outputs::listen(&typed.listen, outputs.status_file.as_deref(), &basis.files)?;
         let shown = cut(&quoted(&typed.command), COMMAND_LIMIT).to_owned();
         let config = basis.config(common, rules, outputs, shown, host)?;
-        // A lock on a file needs no credentials, and what the command does with them is not ours.
+        // Of a lock on a file we prove nothing to anybody: what is there is the command's own.
         let is_on_blob = matches!(config.lock, Lock::Blob { .. });
         Ok(Config {
             #[cfg(feature = "http")]
@@ -324,25 +325,23 @@ fn lock(typed: &args::Common) -> Result<Lock, UsageError> {
         )),
         (Some(blob), Some(file)) => Err(UsageError::new(format!(
             "two locks, --blob {} and --file {}: exactly one can be held (is TRAFFICCOP_BLOB or TRAFFICCOP_FILE set?)",
-            blob.split('?').next().unwrap_or_default(), // A URL's query is a secret.
+            // A URL's query is a secret.
+            blob.as_ref()
+                .map_or("", |blob| blob.split('?').next().unwrap_or_default()),
             file.display()
         ))),
         (Some(target), None) => {
             refuse_first([("--shared", typed.shared)], |flag| {
                 foreign(flag, "on a blob")
             })?;
-            if target.is_empty() {
-                return Err(UsageError::new(
-                    "--blob is empty: name a CONTAINER/NAME or a URL",
-                ));
-            }
+            let target = target.clone()?;
             if typed.no_create && typed.page_blob.is_some() {
                 return Err(UsageError::new(
                     "--page-blob says what to create, and --no-create to create nothing: choose one",
                 ));
             }
             Ok(Lock::Blob {
-                target: target.clone(),
+                target,
                 options: options(typed.emulator, &typed.access),
                 create: !typed.no_create,
                 page_blob: typed.page_blob.clone().transpose()?,
@@ -378,6 +377,7 @@ fn budget(typed: &args::Common, lock: &Lock) -> Result<Budget, UsageError> {
                 show(lease.clamp(*BLOB_LEASE.start(), *BLOB_LEASE.end())),
             )));
         }
+        // The service's header takes no fraction.
         if lease.subsec_nanos() != 0 {
             return Err(UsageError::new(format!(
                 "--lease {}: a blob is leased for whole seconds: take {}s",
@@ -400,15 +400,12 @@ fn budget(typed: &args::Common, lock: &Lock) -> Result<Budget, UsageError> {
 }
 
 fn wait(typed: &args::Common) -> Result<Option<Duration>, UsageError> {
-    match (typed.no_wait, typed.wait.as_deref()) {
-        (true, Some(wait)) => Err(UsageError::new(format!(
+    match (typed.no_wait, typed.wait.clone()) {
+        (true, Some((wait, _))) => Err(UsageError::new(format!(
             "--no-wait and --wait {wait} contradict each other: choose one (is TRAFFICCOP_NO_WAIT or TRAFFICCOP_WAIT set?)"
         ))),
         (true, None) => Ok(Some(Duration::ZERO)),
-        (false, Some(wait)) => units::duration(wait)
-            .map(Some)
-            .map_err(|why| UsageError::new(format!("--wait: {why}"))),
-        (false, None) => Ok(None),
+        (false, wait) => wait.map(|(_, span)| span).transpose(),
     }
 }
 

@@ -10,6 +10,8 @@ use super::azure::{options, withheld};
 use super::outputs::Outputs;
 #[cfg(feature = "http")]
 use super::outputs::listen;
+#[cfg(feature = "service-bus")]
+use super::run::refuse_first;
 use super::run::{identity, refuse_no_command};
 use super::{Host, UsageError};
 use crate::args::{self, ExitStatuses};
@@ -103,6 +105,7 @@ impl Work {
             "no command: name what is to be run for each message after --, as in 'trafficcop work --queue NAME -- ./handle'",
         )?;
         let source = Source::new(&typed)?;
+        // No file is the lock: the queue is.
         let outputs = Outputs::new(&typed.operations, &[])?;
         let concurrency = typed.concurrency.unwrap_or(Ok(1))?;
         let max_messages = typed.max_messages.transpose()?;
@@ -120,6 +123,7 @@ impl Work {
         }
         let timeout = typed.timeout.transpose()?;
         let attempts = typed.max_attempts.transpose()?;
+        // As sysexits.h has them: EX_DATAERR, and EX_TEMPFAIL.
         let dead_letter_exit = typed
             .dead_letter_exit
             .unwrap_or_else(|| Ok(vec![65..=65]))?;
@@ -128,6 +132,7 @@ impl Work {
             max_body: typed.max_body.unwrap_or(Ok(DEFAULT_BODY))?,
             concurrency,
             once: typed.once,
+            // `--once` is a limit of one that passes on the command's status, too.
             max_messages: if typed.once { Some(1) } else { max_messages },
             idle_exit: typed.idle_exit.transpose()?,
             in_directories: typed.message == args::Hand::File,
@@ -168,6 +173,7 @@ fn lock_time(typed: &args::Work) -> Result<Duration, UsageError> {
             show(lock_time)
         )));
     }
+    // `visibilitytimeout` is a whole number.
     if lock_time.subsec_nanos() != 0 {
         return Err(UsageError::new(format!(
             "--lock-time {}: a message is locked for whole seconds: take {}s",
@@ -233,33 +239,31 @@ impl Source {
         #[cfg(feature = "service-bus")]
         {
             let bus = &typed.bus;
-            match (typed.queue.as_deref(), bus.service_bus.as_deref()) {
+            let refuse = |line| Err(UsageError::new(line));
+            match (&typed.queue, &bus.service_bus) {
                 (Some(_), Some(_)) => {
-                    return Err(UsageError::new(
+                    return refuse(
                         "--queue and --service-bus contradict each other: work is done on one queue",
-                    ));
+                    );
                 }
                 (None, None) => {
-                    return Err(UsageError::new(
+                    return refuse(
                         "no queue: name one with --queue NAME or its URL, or with --service-bus NAME",
-                    ));
+                    );
                 }
-                (None, Some(name)) => return service_bus(name, typed).map(Source::ServiceBus),
+                (None, Some(name)) => {
+                    return service_bus(name.clone()?, typed).map(Source::ServiceBus);
+                }
                 (Some(_), None) => {}
             }
-            for (flag, typed) in [
+            let string_in = bus.connection_string_env.is_some();
+            let foreign = [
                 ("--dead-letter-queue", bus.dead_letter_queue),
-                (
-                    "--connection-string-env",
-                    bus.connection_string_env.is_some(),
-                ),
-            ] {
-                if typed {
-                    return Err(UsageError::new(format!(
-                        "{flag} belongs to --service-bus: a storage queue knows no such thing"
-                    )));
-                }
-            }
+                ("--connection-string-env", string_in),
+            ];
+            refuse_first(foreign, |flag| {
+                format!("{flag} belongs to --service-bus: a storage queue knows no such thing")
+            })?;
         }
         storage(typed).map(Source::Storage)
     }
@@ -295,41 +299,21 @@ impl Source {
 }
 
 fn storage(typed: &args::Work) -> Result<Storage, UsageError> {
-    let queue = match typed.queue.as_deref() {
-        None => {
-            return Err(UsageError::new(
-                "no queue: name one with --queue NAME or its URL",
-            ));
-        }
-        Some("") => return Err(UsageError::new("--queue is empty: name a queue, or a URL")),
-        Some(queue) => queue.to_owned(),
-    };
+    let missing = || UsageError::new("no queue: name one with --queue NAME or its URL");
     Ok(Storage {
-        queue,
+        queue: typed.queue.clone().ok_or_else(missing)??,
         create: typed.create,
         options: options(typed.emulator, &typed.access),
-        poison_queue: match typed.poison_queue.as_deref() {
-            Some("") => {
-                return Err(UsageError::new(
-                    "--poison-queue is empty: name a queue, or leave it out",
-                ));
-            }
-            name => name.map(str::to_owned),
-        },
+        poison_queue: typed.poison_queue.clone().transpose()?,
         encoding: typed.encoding,
         lock_time: lock_time(typed)?,
     })
 }
 
 #[cfg(feature = "service-bus")]
-fn service_bus(name: &str, typed: &args::Work) -> Result<ServiceBus, UsageError> {
+fn service_bus(entity: String, typed: &args::Work) -> Result<ServiceBus, UsageError> {
     /// What a queue on Service Bus can lock a message for.
     const LOCK_TIME: RangeInclusive<Duration> = Duration::from_secs(5)..=Duration::from_secs(300);
-    if name.is_empty() {
-        return Err(UsageError::new(
-            "--service-bus is empty: name a queue, or a subscription as TOPIC/Subscriptions/NAME",
-        ));
-    }
     let bus = &typed.bus;
     for (flag, is_typed, why) in [
         (
@@ -379,10 +363,11 @@ fn service_bus(name: &str, typed: &args::Work) -> Result<ServiceBus, UsageError>
     }
     Ok(ServiceBus {
         asked: ServiceBusOptions {
-            entity: name.to_owned(),
+            entity,
             dead_letters: bus.dead_letter_queue,
             string_in,
         },
+        // Its emulator is named by the connection string.
         options: options(false, &typed.access),
         lock_time,
         link_settle: bus.link_settle,
