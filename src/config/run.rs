@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::azure::{of_blobs_alone, options, scheduled_events, withheld};
-use super::outputs::{self, Outputs, same_file};
+use super::outputs::{Outputs, same_file};
 use super::policy::{hold_policy, once};
 use super::quote::cut;
 use super::{Host, Roles, UsageError, quoted};
@@ -163,7 +163,8 @@ impl Config {
         };
         let outputs = Outputs::new(&common.operations, &basis.files)?;
         #[cfg(feature = "http")]
-        let listen = outputs::listen(&typed.listen, outputs.status_file.as_deref(), &basis.files)?;
+        let listen =
+            super::outputs::listen(&typed.listen, outputs.status_file.as_deref(), &basis.files)?;
         let shown = cut(&quoted(&typed.command), COMMAND_LIMIT).to_owned();
         let config = basis.config(common, rules, outputs, shown, host)?;
         // Of a lock on a file we prove nothing to anybody: what is there is the command's own.
