@@ -29,9 +29,9 @@ fn perform(words: Vec<OsString>) -> ExitAction {
         }
     };
     let (format, volume) = match &typed.verb {
-        args::Verb::Run(typed) => (typed.common.log.into(), (&typed.common).into()),
-        args::Verb::Elect(typed) => (typed.common.log.into(), (&typed.common).into()),
-        args::Verb::Work(typed) => (typed.log.into(), (&**typed).into()),
+        args::Verb::Run(typed) => (typed.common.operations.log, (&typed.common).into()),
+        args::Verb::Elect(typed) => (typed.common.operations.log, (&typed.common).into()),
+        args::Verb::Work(typed) => (typed.operations.log, (&typed.operations).into()),
         args::Verb::Announce(_) | args::Verb::Check(_) => {
             (report::Format::Text, report::Volume::Normal)
         }
@@ -45,8 +45,8 @@ fn perform(words: Vec<OsString>) -> ExitAction {
             tracing::warn!("{name} is no setting of trafficcop: it does nothing; is it mistyped?");
         }
     }
-    if let args::Verb::Run(typed) = &typed.verb
-        && typed.common.log == args::Log::Text
+    if matches!(typed.verb, args::Verb::Run(_))
+        && format == report::Format::Text
         && volume != report::Volume::Quiet
     {
         report::show_the_wait(std::env::var("TERM").ok().as_deref());

@@ -28,15 +28,15 @@ use crate::util::lock;
 pub use socket::{PRIVATE, Surroundings, VARIABLE};
 use socket::{Proxy, Said, Socket};
 
-/// When the service manager is told that we are ready.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// When the service manager is told that we are ready; as it is typed, with its help.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Ready {
-    /// Standing by, or in control.
+    /// Standing by, or in control: an instance that waits is a sound one
     #[default]
     Standby,
-    /// In control, and the command was started.
+    /// In control, and the command was started (give the unit TimeoutStartSec=infinity)
     Held,
-    /// The command says so.
+    /// The command itself says READY=1 (the same)
     Command,
 }
 

@@ -50,13 +50,13 @@ pub use stderr::last_words;
 pub use stdout::{answer, ask, is_unread, is_watched, print};
 pub(crate) use text::{event, failed};
 
-/// How the log is written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// How the log is written; as it is typed, with its help.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
-    /// One plain line for each change of state.
+    /// One plain line for each change of state
     #[default]
     Text,
-    /// One JSON object a line.
+    /// One JSON object a line
     Json,
 }
 

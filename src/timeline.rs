@@ -26,7 +26,6 @@ use crate::config::UsageError;
 use crate::events::Record;
 use crate::exit::{self, ExitAction};
 use crate::report;
-use crate::units;
 pub use judge::merge;
 pub use model::Timeline;
 pub use svg::svg;
@@ -41,8 +40,7 @@ pub fn timeline(typed: &args::Timeline) -> anyhow::Result<ExitAction> {
     if typed.files.is_empty() {
         return Err(UsageError::new("no event log: name the files, or - for stdin").into());
     }
-    let skew =
-        units::duration(&typed.skew).map_err(|why| UsageError::new(format!("--skew: {why}")))?;
+    let skew = typed.skew.clone()?;
     let mut texts = Vec::new();
     for path in &typed.files {
         let text = content(path)

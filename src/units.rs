@@ -1,4 +1,4 @@
-//! Durations, sizes and signals as people write them. Called by `plan`; pure, and says in one line
+//! Durations, sizes and signals as people write them. Called by the parsers of `args`; pure, and says in one line
 //! what is wrong with a value, but never which flag it came from (the caller knows that).
 
 use std::time::Duration;

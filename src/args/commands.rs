@@ -1,12 +1,12 @@
-//! What can be typed after the verbs that look at locks and intervene, and their help. It must
-//! never decide anything.
+//! What can be typed after the verbs that look at locks and intervene, and their help.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use clap::builder::BoolishValueParser;
 
-use super::common::path;
+use super::values::{Checked, checked, duration, path, poll};
 use super::{Access, FOR_THE_STORE, Rows, with_examples};
 
 /// Which lock.
@@ -25,8 +25,8 @@ pub struct TheLock {
     #[arg(long, env = "TRAFFICCOP_EMULATOR", value_parser = BoolishValueParser::new())]
     pub emulator: bool,
 
+    /// How we prove who we are.
     #[command(flatten)]
-    #[expect(missing_docs, reason = "it would be shown as help")]
     pub access: Access,
 }
 
@@ -34,8 +34,8 @@ pub struct TheLock {
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = after_status())]
 pub struct Status {
+    /// Which lock.
     #[command(flatten)]
-    #[expect(missing_docs, reason = "it would be shown as help")]
     pub lock: TheLock,
 
     /// Answer as one JSON object
@@ -64,8 +64,8 @@ pub struct List {
     #[arg(long, env = "TRAFFICCOP_EMULATOR", value_parser = BoolishValueParser::new(), help_heading = "Where (exactly one)")]
     pub emulator: bool,
 
+    /// How we prove who we are.
     #[command(flatten)]
-    #[expect(missing_docs, reason = "it would be shown as help")]
     pub access: Access,
 
     /// Answer as a JSON array of the objects of status
@@ -77,13 +77,13 @@ pub struct List {
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = after_watch())]
 pub struct Watch {
+    /// Which lock.
     #[command(flatten)]
-    #[expect(missing_docs, reason = "it would be shown as help")]
     pub lock: TheLock,
 
     /// How often to look (±20 %), 100ms to 1h [default: 2s]
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_POLL")]
-    pub poll: Option<String>,
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_POLL", value_parser = checked(poll))]
+    pub poll: Option<Checked<Duration>>,
 
     /// Write one JSON object a line
     #[arg(long, env = "TRAFFICCOP_JSON", value_parser = BoolishValueParser::new())]
@@ -92,10 +92,10 @@ pub struct Watch {
 
 /// End another's lease.
 #[derive(Clone, Debug, Args)]
-#[command(after_long_help = after_break())]
+#[command(after_long_help = with_examples(BREAK_EXAMPLES, &[("Exit status", BREAK_STATUS)]))]
 pub struct Break {
+    /// Which lock.
     #[command(flatten)]
-    #[expect(missing_docs, reason = "it would be shown as help")]
     pub lock: TheLock,
 
     /// End the lease after N seconds, 0 to 60, if it does not end before [default: at its end]
@@ -115,13 +115,13 @@ pub struct Break {
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = after_doctor())]
 pub struct Doctor {
+    /// Which lock.
     #[command(flatten)]
-    #[expect(missing_docs, reason = "it would be shown as help")]
     pub lock: TheLock,
 
     /// The lease that round trips are judged by, as for run [default: 60s]
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_LEASE")]
-    pub lease: Option<String>,
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_LEASE", value_parser = checked(duration))]
+    pub lease: Option<Checked<Duration>>,
 
     /// Answer as one JSON object
     #[arg(long, env = "TRAFFICCOP_JSON", value_parser = BoolishValueParser::new())]
@@ -136,207 +136,135 @@ pub struct FindLocked {
     pub path: PathBuf,
 }
 
-const BAD_USAGE: (&str, &str) = ("64", "bad usage");
-const UNAVAILABLE: (&str, &str) = (
-    "69",
-    "the store is out of reach or refuses to work, or the answer cannot be written",
-);
-const DENIED: (&str, &str) = ("77", "not authorised, or no permission");
+const UNAVAILABLE: &str =
+    "the store is out of reach or refuses to work, or the answer cannot be written";
+const DENIED: &str = "not authorised, or no permission";
 
 /// Every exit status of `trafficcop status`.
-pub const STATUS_STATUS: Rows<'_> = &[
-    ("0", "somebody has the lock"),
-    ("1", "it is free"),
-    BAD_USAGE,
-    UNAVAILABLE,
-    DENIED,
-];
+pub const STATUS_STATUS: Rows<'_> = rows! {
+    "0" => "somebody has the lock",
+    "1" => "it is free",
+    "64" => "bad usage",
+    "69" => UNAVAILABLE,
+    "77" => DENIED,
+};
 
 /// The fields of `trafficcop status --json`, of each element of `list --json`, and of each line of
 /// `watch --json`.
-pub const STATUS_JSON: Rows<'_> = &[
-    ("name", "a short name: CONTAINER/NAME, or the path"),
-    (
-        "lock",
-        "the lock's address: what the command finds in TRAFFICCOP_LOCK",
-    ),
-    (
-        "state",
-        "held, draining (held by an instance that is stopping its command), breaking (somebody broke the lease, which still keeps others out), free, or missing (free, and no such blob or file yet); for watch also unknown",
-    ),
-    (
-        "held",
-        "true or false: whether it is kept from others; null if that is unknown",
-    ),
-    (
-        "holder",
-        "the identity of the holder or, if the lock is free, of the last one; null if no record tells, as for the next ones",
-    ),
-    ("host", "the machine"),
-    ("pid", "the supervisor's process id there"),
-    (
-        "command",
-        "the beginning of the command, as it could be typed",
-    ),
-    (
-        "since",
-        "when the tenure began, by the holder's clock (RFC 3339, UTC)",
-    ),
-    (
-        "seconds",
-        "for how long, by this machine's clock; null if the lock is free",
-    ),
-    ("token", "the fencing token of the present or last tenure"),
-    (
-        "once",
-        "what is known of tasks that are to be done once (run --once): an array, empty if nothing is, of objects of the next seven",
-    ),
-    ("once[].key", "the task's name (--once-key)"),
-    (
-        "once[].slot",
-        "the beginning of the slot of time that was run last (RFC 3339, UTC); null without --once-per",
-    ),
-    (
-        "once[].exit",
-        "the recorded exit status: 0 if it is done, else it has failed for good; null if there is none, as for the next two",
-    ),
-    ("once[].by", "the identity of the instance that ran it"),
-    ("once[].at", "when that was recorded (RFC 3339, UTC)"),
-    ("once[].token", "the fencing token of the last run"),
-    (
-        "once[].failed",
-        "how many runs have failed since, in this slot",
-    ),
-    (
-        "flaw",
-        "what is wrong with the record or the place, in words; else null",
-    ),
-];
+pub const STATUS_JSON: Rows<'_> = rows! {
+    "name" => "a short name: CONTAINER/NAME, or the path",
+    "lock" => "the lock's address: what the command finds in TRAFFICCOP_LOCK",
+    "state" => "held, draining (held by an instance that is stopping its command), breaking \
+        (somebody broke the lease, which still keeps others out), free, or missing (free, and no \
+        such blob or file yet); for watch also unknown",
+    "held" => "true or false: whether it is kept from others; null if that is unknown",
+    "holder" => "the identity of the holder or, if the lock is free, of the last one; null if no \
+        record tells, as for the next ones",
+    "host" => "the machine",
+    "pid" => "the supervisor's process id there",
+    "command" => "the beginning of the command, as it could be typed",
+    "since" => "when the tenure began, by the holder's clock (RFC 3339, UTC)",
+    "seconds" => "for how long, by this machine's clock; null if the lock is free",
+    "token" => "the fencing token of the present or last tenure",
+    "once" => "what is known of tasks that are to be done once (run --once): an array, empty if \
+        nothing is, of objects of the next seven",
+    "once[].key" => "the task's name (--once-key)",
+    "once[].slot" => "the beginning of the slot of time that was run last (RFC 3339, UTC); null \
+        without --once-per",
+    "once[].exit" => "the recorded exit status: 0 if it is done, else it has failed for good; \
+        null if there is none, as for the next two",
+    "once[].by" => "the identity of the instance that ran it",
+    "once[].at" => "when that was recorded (RFC 3339, UTC)",
+    "once[].token" => "the fencing token of the last run",
+    "once[].failed" => "how many runs have failed since, in this slot",
+    "flaw" => "what is wrong with the record or the place, in words; else null",
+};
 
 /// What `watch --json` adds.
-pub const WATCH_JSON: Rows<'_> = &[
-    ("time", "when it was seen, by this machine's clock"),
-    ("why", "why the state is unknown; else null"),
-];
+pub const WATCH_JSON: Rows<'_> = rows! {
+    "time" => "when it was seen, by this machine's clock",
+    "why" => "why the state is unknown; else null",
+};
 
 /// Every exit status of `trafficcop list`.
-pub const LIST_STATUS: Rows<'_> = &[
-    ("0", "done, even if there are none"),
-    BAD_USAGE,
-    UNAVAILABLE,
-    DENIED,
-];
+pub const LIST_STATUS: Rows<'_> = rows! {
+    "0" => "done, even if there are none",
+    "64" => "bad usage",
+    "69" => UNAVAILABLE,
+    "77" => DENIED,
+};
 
 /// Every exit status of `trafficcop watch`.
-pub const WATCH_STATUS: Rows<'_> = &[
-    (
-        "128+n",
-        "ended by signal n: 130 by Ctrl-C, 141 because nobody reads what it writes",
-    ),
-    BAD_USAGE,
-    (
-        "69",
-        "the first look was refused, or what was seen cannot be written",
-    ),
-    DENIED,
-];
+pub const WATCH_STATUS: Rows<'_> = rows! {
+    "128+n" => "ended by signal n: 130 by Ctrl-C, 141 because nobody reads what it writes",
+    "64" => "bad usage",
+    "69" => "the first look was refused, or what was seen cannot be written",
+    "77" => DENIED,
+};
 
 /// Every exit status of `trafficcop break`.
-pub const BREAK_STATUS: Rows<'_> = &[
-    ("0", "the lease is broken, at once or after what was said"),
-    (
-        "1",
-        "nothing was broken: the lock is free, changed hands meanwhile, or the answer was no",
-    ),
-    (
-        "64",
+pub const BREAK_STATUS: Rows<'_> = rows! {
+    "0" => "the lease is broken, at once or after what was said",
+    "1" => "nothing was broken: the lock is free, changed hands meanwhile, or the answer was no",
+    "64" =>
         "bad usage; a lock on a file, which only its holder can end; or nobody to ask and no --yes",
-    ),
-    (
-        "69",
-        "the store is out of reach or refuses: it is not known whether the lease was broken",
-    ),
-    DENIED,
-];
+    "69" => "the store is out of reach or refuses: it is not known whether the lease was broken",
+    "77" => DENIED,
+};
 
 /// Every exit status of `trafficcop doctor`.
-pub const DOCTOR_STATUS: Rows<'_> = &[
-    ("0", "it would work, perhaps with warnings"),
-    ("1", "something failed, and would fail run"),
-    BAD_USAGE,
-    ("69", "the answer cannot be written"),
-];
+pub const DOCTOR_STATUS: Rows<'_> = rows! {
+    "0" => "it would work, perhaps with warnings",
+    "1" => "something failed, and would fail run",
+    "64" => "bad usage",
+    "69" => "the answer cannot be written",
+};
 
 /// The fields of `trafficcop doctor --json`.
-pub const DOCTOR_JSON: Rows<'_> = &[
-    ("lock", "the lock as it was named"),
-    ("verdict", "the worst of all checks: ok, warn or fail"),
-    (
-        "checks",
-        "the checks in their order, each an object of the next four",
-    ),
-    ("checks[].check", "its name, which does not change"),
-    ("checks[].verdict", "ok, warn or fail"),
-    ("checks[].found", "what was found, in words"),
-    ("checks[].advice", "what to do, in words, or null"),
-];
+pub const DOCTOR_JSON: Rows<'_> = rows! {
+    "lock" => "the lock as it was named",
+    "verdict" => "the worst of all checks: ok, warn or fail",
+    "checks" => "the checks in their order, each an object of the next four",
+    "checks[].check" => "its name, which does not change",
+    "checks[].verdict" => "ok, warn or fail",
+    "checks[].found" => "what was found, in words",
+    "checks[].advice" => "what to do, in words, or null",
+};
 
 /// Commands to copy for `trafficcop status`.
-pub const STATUS_EXAMPLES: Rows<'_> = &[
-    (
-        "Who runs the importer?",
-        "trafficcop status --blob locks/importer",
-    ),
-    (
-        "The machine that has it:",
+pub const STATUS_EXAMPLES: Rows<'_> = rows! {
+    "Who runs the importer?" => "trafficcop status --blob locks/importer",
+    "The machine that has it:" =>
         "trafficcop status --file /mnt/share/importer.lock --json | jq -r .host",
-    ),
-];
+};
 
 /// Commands to copy for `trafficcop list`.
-pub const LIST_EXAMPLES: Rows<'_> = &[
-    ("All locks of a container:", "trafficcop list --blob locks"),
-    (
-        "The slots of 'run --slots N --file /mnt/share/transcode.lock':",
+pub const LIST_EXAMPLES: Rows<'_> = rows! {
+    "All locks of a container:" => "trafficcop list --blob locks",
+    "The slots of 'run --slots N --file /mnt/share/transcode.lock':" =>
         "trafficcop list --file /mnt/share/transcode.lock",
-    ),
-];
+};
 
 /// Commands to copy for `trafficcop watch`.
-pub const WATCH_EXAMPLES: Rows<'_> = &[
-    (
-        "See a hand-over as it happens:",
-        "trafficcop watch --poll 500ms --blob locks/importer",
-    ),
-    (
-        "Until it is free:",
+pub const WATCH_EXAMPLES: Rows<'_> = rows! {
+    "See a hand-over as it happens:" => "trafficcop watch --poll 500ms --blob locks/importer",
+    "Until it is free:" =>
         "trafficcop watch --json --blob locks/importer | grep -m1 '\"held\":false'",
-    ),
-];
+};
 
 /// Commands to copy for `trafficcop break`.
-pub const BREAK_EXAMPLES: Rows<'_> = &[
-    (
-        "Make the holder stop and hand over by the end of its lease:",
+pub const BREAK_EXAMPLES: Rows<'_> = rows! {
+    "Make the holder stop and hand over by the end of its lease:" =>
         "trafficcop break --blob locks/importer",
-    ),
-    (
-        "Its machine is known to be dead, and nobody wants to wait for the lease to run out:",
+    "Its machine is known to be dead, and nobody wants to wait for the lease to run out:" =>
         "trafficcop break --period 0 --yes --blob locks/importer",
-    ),
-];
+};
 
 /// Commands to copy for `trafficcop doctor`.
-pub const DOCTOR_EXAMPLES: Rows<'_> = &[
-    (
-        "Before the first run on a machine:",
-        "trafficcop doctor --blob locks/importer --lease 30s",
-    ),
-    (
-        "On a shared drive:",
-        "trafficcop doctor --file /mnt/share/importer.lock",
-    ),
-];
+pub const DOCTOR_EXAMPLES: Rows<'_> = rows! {
+    "Before the first run on a machine:" => "trafficcop doctor --blob locks/importer --lease 30s",
+    "On a shared drive:" => "trafficcop doctor --file /mnt/share/importer.lock",
+};
 
 fn after_status() -> String {
     with_examples(
@@ -368,10 +296,6 @@ fn after_watch() -> String {
             ("Exit status", WATCH_STATUS),
         ],
     )
-}
-
-fn after_break() -> String {
-    with_examples(BREAK_EXAMPLES, &[("Exit status", BREAK_STATUS)])
 }
 
 fn after_doctor() -> String {

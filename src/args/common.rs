@@ -1,14 +1,23 @@
-//! What can be typed of the lock, of waiting for it and of being operated: the flags that every way
-//! of competing has, with their help.
+//! The flags that more than one verb has: the lock, waiting for it, credentials, what an instance
+//! goes by and tells.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
-use clap::builder::{BoolishValueParser, OsStringValueParser, TypedValueParser};
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{BoolishValueParser, StringValueParser, TypedValueParser as _};
 
-use super::{Access, Telling};
+use super::Rows;
+use super::values::{
+    Checked, checked, duration, endpoint, exit_status, identity, lease, not_empty, page_blob, path,
+    poll, slots, vm_name, wait,
+};
+use crate::azure::Auth;
+use crate::azure::scheduled_events::Endpoint;
+use crate::core::IfLost;
+use crate::report::Format;
 
-/// The flags.
+/// The lock, waiting for it, and the time that it lasts: what everybody has who competes.
 #[derive(Clone, Debug, Args)]
 pub struct Common {
     /// The lock: a lease on this Azure blob (CONTAINER/NAME or its URL)
@@ -17,13 +26,8 @@ pub struct Common {
     /// kept. Credentials come from the environment: AZURE_STORAGE_CONNECTION_STRING, or
     /// AZURE_STORAGE_ACCOUNT with AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN, or what Entra ID
     /// needs (see --auth).
-    #[arg(
-        long,
-        value_name = "CONTAINER/NAME|URL",
-        env = "TRAFFICCOP_BLOB",
-        help_heading = "The lock (exactly one)"
-    )]
-    pub blob: Option<String>,
+    #[arg(long, value_name = "CONTAINER/NAME|URL", env = "TRAFFICCOP_BLOB", help_heading = "The lock (exactly one)", value_parser = checked(not_empty("name a CONTAINER/NAME or a URL")))]
+    pub blob: Option<Checked<String>>,
 
     /// The lock: an exclusive lock on this file, on a local disk or a shared drive
     ///
@@ -31,13 +35,7 @@ pub struct Common {
     /// file. On this machine's own disk it is the kernel's lock; on a drive that machines share (NFS,
     /// SMB, whatever is not known to be local; see --shared) it is a lease, kept in the directory
     /// PATH.versions.
-    #[arg(
-        long,
-        value_name = "PATH",
-        env = "TRAFFICCOP_FILE",
-        value_parser = path(),
-        help_heading = "The lock (exactly one)"
-    )]
+    #[arg(long, value_name = "PATH", env = "TRAFFICCOP_FILE", value_parser = path(), help_heading = "The lock (exactly one)")]
     pub file: Option<PathBuf>,
 
     /// Give up at once (exit 75) if another has control
@@ -45,51 +43,29 @@ pub struct Common {
     pub no_wait: bool,
 
     /// Give up (exit 75) if control was not obtained within this time [default: wait for ever]
-    #[arg(
-        short = 'w',
-        long,
-        value_name = "D",
-        env = "TRAFFICCOP_WAIT",
-        help_heading = "Waiting for control"
-    )]
-    pub wait: Option<String>,
+    #[arg(short = 'w', long, value_name = "D", env = "TRAFFICCOP_WAIT", help_heading = "Waiting for control", value_parser = StringValueParser::new().map(wait))]
+    pub wait: Option<(String, Checked<Duration>)>,
 
     /// Give up (exit 69) if the store has not answered at all within this time [default: 30s]
     ///
     /// Of the first contact only: a store that answered once is asked for ever, with a reminder in the
     /// log each minute. With --no-wait it is 5s at most, all in all.
-    #[arg(
-        long,
-        value_name = "D",
-        env = "TRAFFICCOP_CONNECT_TIMEOUT",
-        help_heading = "Waiting for control"
-    )]
-    pub connect_timeout: Option<String>,
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_CONNECT_TIMEOUT", help_heading = "Waiting for control", value_parser = checked(duration))]
+    pub connect_timeout: Option<Checked<Duration>>,
 
     /// Exit with N instead of 75 when control was not obtained
     ///
     /// 0 keeps cron quiet on the machines that have nothing to do.
-    #[arg(
-        short = 'E',
-        long,
-        value_name = "N",
-        env = "TRAFFICCOP_CONFLICT_EXIT_CODE",
-        help_heading = "Waiting for control"
-    )]
-    pub conflict_exit_code: Option<String>,
+    #[arg(short = 'E', long, value_name = "N", env = "TRAFFICCOP_CONFLICT_EXIT_CODE", help_heading = "Waiting for control", value_parser = checked(exit_status))]
+    pub conflict_exit_code: Option<Checked<u8>>,
 
     /// Let at most N instances have control at the same time [default: 1]
     ///
     /// The slots are locks of their own: NAME.0 to NAME.N-1, or PATH.0 and so on. All instances must
     /// name the same N (1 to 1000). A standby begins at a random slot and looks at up to four with
     /// each poll (with -n at all of them), on a file too. The command finds the number of its slot in TRAFFICCOP_SLOT.
-    #[arg(
-        long,
-        value_name = "N",
-        env = "TRAFFICCOP_SLOTS",
-        help_heading = "The lock (exactly one)"
-    )]
-    pub slots: Option<String>,
+    #[arg(long, value_name = "N", env = "TRAFFICCOP_SLOTS", help_heading = "The lock (exactly one)", value_parser = checked(slots))]
+    pub slots: Option<Checked<u32>>,
 
     /// How often a standby looks at the lock (±20 %) [default: 2s]
     ///
@@ -97,62 +73,35 @@ pub struct Common {
     /// While the holder drains, a standby looks eight times as often, between four times a second
     /// and every 2s. With more than 80 standbys on a blob, give them a second for every 40: 12s for
     /// 500.
-    #[arg(
-        long,
-        value_name = "D",
-        env = "TRAFFICCOP_POLL",
-        help_heading = "Waiting for control"
-    )]
-    pub poll: Option<String>,
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_POLL", help_heading = "Waiting for control", value_parser = checked(poll))]
+    pub poll: Option<Checked<Duration>>,
 
     /// How long the store keeps the lock for a holder it does not hear of [default: 60s]
     ///
     /// 15s to 60s for --blob, 10s to 60s on a shared drive; without a meaning on a local disk. This is what a fail-over costs after the death of a whole machine;
     /// the death of the command or of trafficcop alone costs nothing of it. It is renewed every
     /// third of it.
-    #[arg(
-        long,
-        value_name = "D",
-        env = "TRAFFICCOP_LEASE",
-        help_heading = "Time"
-    )]
-    pub lease: Option<String>,
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_LEASE", help_heading = "Time", value_parser = checked(lease))]
+    pub lease: Option<Checked<Duration>>,
 
     /// From the stop signal to SIGKILL when the lease could not be renewed
     ///
     /// It is taken out of the lease, so that the command is gone before others can have control.
     /// By default it grows with the lease: 10s of 60s, 5s of 30s, 3s of 15s.
-    #[arg(
-        long,
-        value_name = "D",
-        env = "TRAFFICCOP_GRACE_ON_LOSS",
-        help_heading = "Time"
-    )]
-    pub grace_on_loss: Option<String>,
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_GRACE_ON_LOSS", help_heading = "Time", value_parser = checked(duration))]
+    pub grace_on_loss: Option<Checked<Duration>>,
 
     /// Between SIGKILL and the end of the lease
     ///
     /// By default it grows with the lease: 2s of 60s, 1s of 30s and less.
-    #[arg(
-        long,
-        value_name = "D",
-        env = "TRAFFICCOP_MARGIN",
-        help_heading = "Time"
-    )]
-    pub margin: Option<String>,
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_MARGIN", help_heading = "Time", value_parser = checked(duration))]
+    pub margin: Option<Checked<Duration>>,
 
     /// What to do after control was lost
     ///
     /// A guardian that died or fell silent is the end whatever is said here: the tree is killed, the lock
     /// given back, the exit status 70. A new guardian cannot be made.
-    #[arg(
-        long,
-        value_name = "WHAT",
-        env = "TRAFFICCOP_IF_LOST",
-        value_enum,
-        default_value_t,
-        help_heading = "The command"
-    )]
+    #[arg(long, value_name = "WHAT", env = "TRAFFICCOP_IF_LOST", value_enum, default_value_t = IfLost::Compete, help_heading = "The command")]
     pub if_lost: IfLost,
 
     /// Use the well-known account of Azurite, the storage emulator, on this machine
@@ -170,8 +119,9 @@ pub struct Common {
     /// Create a page blob of SIZE bytes (K, M, G, T) instead of an empty block blob
     ///
     /// A multiple of 512; 512 if no size is given. An empty page blob costs nothing.
-    #[arg(long, value_name = "SIZE", env = "TRAFFICCOP_PAGE_BLOB", num_args = 0..=1, require_equals = true, default_missing_value = "512", help_heading = "With --blob")]
-    pub page_blob: Option<String>,
+    // Without `require_equals` it would take the command for its size.
+    #[arg(long, value_name = "SIZE", env = "TRAFFICCOP_PAGE_BLOB", num_args = 0..=1, require_equals = true, default_missing_value = "512", help_heading = "With --blob", value_parser = checked(page_blob))]
+    pub page_blob: Option<Checked<u64>>,
 
     /// Keep the lock as on a drive that machines share, whatever the file lies on
     ///
@@ -181,113 +131,135 @@ pub struct Common {
     pub shared: bool,
 
     /// What is refused in words: a lock on a shared drive is a lease now, and needs no proof.
+    // Not simply gone: a unit that asks for the proof is to hear that, not of an unknown flag.
     #[arg(long, value_name = "WHEN", env = "TRAFFICCOP_HEARTBEAT", hide = true)]
     pub heartbeat: Option<String>,
 
+    /// What it goes by and what it tells.
+    #[command(flatten)]
+    pub operations: Operations,
+}
+
+/// What an instance goes by and what it tells, whatever it drives.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Being operated")]
+pub struct Operations {
     /// How this instance is called in the log and in the lock's record [default: HOST-PID]
-    #[arg(
-        long,
-        value_name = "S",
-        env = "TRAFFICCOP_IDENTITY",
-        help_heading = "Being operated"
-    )]
-    pub identity: Option<String>,
+    #[arg(long, value_name = "S", env = "TRAFFICCOP_IDENTITY", value_parser = checked(identity))]
+    pub identity: Option<Checked<String>>,
 
     /// Keep a JSON file with the present state, replaced at every change
-    #[arg(
-        long,
-        value_name = "F",
-        env = "TRAFFICCOP_STATUS_FILE",
-        value_parser = path(),
-        help_heading = "Being operated"
-    )]
+    #[arg(long, value_name = "F", env = "TRAFFICCOP_STATUS_FILE", value_parser = path())]
     pub status_file: Option<PathBuf>,
 
     /// How the log on stderr is written
-    #[arg(
-        long,
-        value_name = "FORMAT",
-        env = "TRAFFICCOP_LOG",
-        value_enum,
-        default_value_t,
-        help_heading = "Being operated"
-    )]
-    pub log: Log,
+    #[arg(long, value_name = "FORMAT", env = "TRAFFICCOP_LOG", value_enum, default_value_t = Format::Text)]
+    pub log: Format,
 
-    /// The event log, and how much the log says.
-    #[command(flatten)]
-    pub telling: Telling,
+    /// Append every change of state to this file, as a line of JSON
+    ///
+    /// Any number of instances may share it. 'trafficcop timeline' shows who held control when from
+    /// it; trafficcop-formats(5) says what stands in a line. A file that cannot be written costs
+    /// a warning, never control.
+    #[arg(long, value_name = "F", env = "TRAFFICCOP_EVENT_LOG", value_parser = path())]
+    pub event_log: Option<PathBuf>,
+
+    /// Log each renewal of the lease, too, and what is tried on the way
+    #[arg(short, long, env = "TRAFFICCOP_VERBOSE", value_parser = BoolishValueParser::new())]
+    pub verbose: bool,
 
     /// Log only warnings and errors
-    #[arg(short, long, env = "TRAFFICCOP_QUIET", help_heading = "Being operated", value_parser = BoolishValueParser::new())]
+    #[arg(short, long, env = "TRAFFICCOP_QUIET", value_parser = BoolishValueParser::new())]
     pub quiet: bool,
 }
 
-/// What to do after control was lost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum IfLost {
-    /// Stand by again
-    #[default]
-    Compete,
-    /// Exit 70 (or 71 if an overlap cannot be excluded)
-    Exit,
+/// How we prove who we are to an Azure service.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Access {
+    /// Which credential to use, of those in the environment
+    ///
+    /// auto takes the one that is there: an account key or a SAS; else a token of Entra ID by workload
+    /// identity (AZURE_FEDERATED_TOKEN_FILE), by a client secret (AZURE_CLIENT_SECRET), by the
+    /// machine's managed identity, or of the Azure CLI, in that order. Two that contradict each other
+    /// are refused, and this flag says which. Tokens are renewed in the background, never while the
+    /// lock is waiting for it.
+    #[arg(long, value_name = "KIND", env = "TRAFFICCOP_AUTH", value_enum, default_value_t = Auth::Auto, help_heading = "With --blob")]
+    pub auth: Auth,
+
+    /// Trust the certificates in this file (PEM) too, besides the system's
+    ///
+    /// For https to the storage and to Entra ID, through a proxy that looks inside, say.
+    #[arg(long, value_name = "PEM", env = "TRAFFICCOP_CA_FILE", value_parser = path(), help_heading = "With --blob")]
+    pub ca_file: Option<PathBuf>,
 }
 
-/// How the log is written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Log {
-    /// One plain line for each change of state
-    #[default]
-    Text,
-    /// One JSON object a line
-    Json,
+/// Being asked over HTTP.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Being operated")]
+pub struct Listen {
+    /// Answer over HTTP at ADDR: an address and a port, or unix:/PATH
+    ///
+    /// /healthz (200 while supervisor and guardian are sound), /readyz (200 for holder and standby), /leader or
+    /// /primary (200 only while the command runs and nobody else can have been given control, else 503),
+    /// /status (JSON, as in the status file) and /metrics (for Prometheus), by GET, HEAD and OPTIONS.
+    /// Port 0 takes a free one, and the log says which. A socket that was left behind is replaced.
+    #[arg(long, value_name = "ADDR", env = "TRAFFICCOP_LISTEN")]
+    pub listen: Option<String>,
+
+    /// Let --listen take an address that other machines can reach
+    ///
+    /// There is neither encryption nor a password: whoever can reach it can read the names of lock,
+    /// holder and host, and nothing can be changed by it.
+    #[arg(long, env = "TRAFFICCOP_LISTEN_ANY", value_parser = BoolishValueParser::new())]
+    pub listen_any: bool,
+}
+
+/// What the platform announces for this machine.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "On Azure's virtual machines")]
+pub struct ScheduledEvents {
+    /// Hand control over before this virtual machine is frozen, rebooted, redeployed or taken away
+    ///
+    /// Asks Azure's metadata service every 5 seconds for its Scheduled Events. On a notice for this
+    /// machine the command gets --grace to end (less, if the notice is shorter), the lock is given back,
+    /// and not competed for until the event is gone. With -n or -w that is a reason not to obtain control
+    /// (exit 75). Where there is no metadata service that is said once, and nothing else changes.
+    #[arg(long, env = "TRAFFICCOP_SCHEDULED_EVENTS", value_parser = BoolishValueParser::new())]
+    pub scheduled_events: bool,
+
+    /// Approve such an event as soon as the command has ended and the lock was given back
+    ///
+    /// Azure then begins at once, for all the machines the event names, instead of waiting for its time:
+    /// only where nothing else on them needs that time.
+    #[arg(long, env = "TRAFFICCOP_ACK_EVENTS", value_parser = BoolishValueParser::new())]
+    pub ack_events: bool,
+
+    /// What this machine is called in the events [default: what the metadata service says, else HOST]
+    #[arg(long, value_name = "NAME", env = "TRAFFICCOP_VM_NAME", value_parser = checked(vm_name))]
+    pub vm_name: Option<Checked<String>>,
+
+    /// Where the metadata service is; for tests.
+    #[arg(long, value_name = "URL", env = "TRAFFICCOP_SCHEDULED_EVENTS_ENDPOINT", hide = true, value_parser = checked(endpoint))]
+    pub scheduled_events_endpoint: Option<Checked<Endpoint>>,
 }
 
 /// Where credentials for --blob come from.
-pub const FOR_THE_STORE: &[(&str, &str)] = &[
-    (
-        "AZURE_STORAGE_CONNECTION_STRING",
+pub const FOR_THE_STORE: Rows<'_> = rows! {
+    "AZURE_STORAGE_CONNECTION_STRING" =>
         "a connection string as the portal shows it; UseDevelopmentStorage=true means Azurite",
-    ),
-    (
-        "AZURE_STORAGE_ACCOUNT",
-        "the account's name, with one of the next two, or with Entra ID",
-    ),
-    ("AZURE_STORAGE_KEY", "the account's key"),
-    (
-        "AZURE_STORAGE_SAS_TOKEN",
-        "a shared access signature (read, write, create and, for a missing container, create container)",
-    ),
-    (
-        "AZURE_STORAGE_ENDPOINT_SUFFIX",
+    "AZURE_STORAGE_ACCOUNT" => "the account's name, with one of the next two, or with Entra ID",
+    "AZURE_STORAGE_KEY" => "the account's key",
+    "AZURE_STORAGE_SAS_TOKEN" => "a shared access signature (read, write, create and, for a \
+        missing container, create container)",
+    "AZURE_STORAGE_ENDPOINT_SUFFIX" =>
         "the cloud of the account's address [default: core.windows.net]",
-    ),
-    ("AZURE_TENANT_ID", "for Entra ID: the tenant's id or domain"),
-    (
-        "AZURE_CLIENT_ID",
-        "for Entra ID: who asks; alone it names a user-assigned managed identity",
-    ),
-    (
-        "AZURE_FEDERATED_TOKEN_FILE",
-        "workload identity: the file that Kubernetes renews",
-    ),
-    ("AZURE_CLIENT_SECRET", "the client's secret"),
-    (
-        "AZURE_AUTHORITY_HOST",
+    "AZURE_TENANT_ID" => "for Entra ID: the tenant's id or domain",
+    "AZURE_CLIENT_ID" => "for Entra ID: who asks; alone it names a user-assigned managed identity",
+    "AZURE_FEDERATED_TOKEN_FILE" => "workload identity: the file that Kubernetes renews",
+    "AZURE_CLIENT_SECRET" => "the client's secret",
+    "AZURE_AUTHORITY_HOST" =>
         "who issues the tokens [default: by the cloud of the account's address]",
-    ),
-    (
-        "HTTPS_PROXY",
-        "the way to the outside, for https; plain http stays on this machine",
-    ),
-    ("NO_PROXY", "what to reach without it"),
-    (
-        "SSL_CERT_FILE",
-        "the certificates of the authorities to trust, instead of the system's",
-    ),
-];
-
-/// clap's own parser has its say about an empty path; the plan's is the better one.
-pub(super) fn path() -> impl TypedValueParser<Value = PathBuf> {
-    OsStringValueParser::new().map(PathBuf::from)
-}
+    "HTTPS_PROXY" => "the way to the outside, for https; plain http stays on this machine",
+    "NO_PROXY" => "what to reach without it",
+    "SSL_CERT_FILE" => "the certificates of the authorities to trust, instead of the system's",
+};

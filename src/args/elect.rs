@@ -1,14 +1,15 @@
 //! What can be typed after `trafficcop elect`, and its help; and what the process that tells its
-//! reader is started with. It must never decide anything.
+//! reader is started with.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Args};
 
-use super::common::path;
-use super::{Common, FOR_THE_STORE, with_examples};
+use super::values::{Checked, checked, duration, path};
+use super::{Common, FOR_THE_STORE, Rows, ScheduledEvents, with_examples};
 
 /// What can be said of an election.
 #[derive(Clone, Debug, Args)]
@@ -23,13 +24,8 @@ pub struct Elect {
     /// What the reader gets to stop when we were asked to, or when control is handed over; not less
     /// than its longest step. May be longer than the lease, which is renewed meanwhile. A reader that
     /// closes the pipe has stopped: then the lock is given back at once.
-    #[arg(
-        long,
-        value_name = "D",
-        env = "TRAFFICCOP_GRACE",
-        help_heading = "Time"
-    )]
-    pub grace: Option<String>,
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_GRACE", help_heading = "Time", value_parser = checked(duration))]
+    pub grace: Option<Checked<Duration>>,
 
     /// Print one JSON object a line
     #[arg(long, env = "TRAFFICCOP_JSON", help_heading = "The reader", value_parser = BoolishValueParser::new())]
@@ -46,26 +42,16 @@ pub struct Elect {
     /// Hand control over after this time, and compete again
     ///
     /// Counted from when control was obtained; --grace comes on top. On a blob not less than --lease.
-    #[arg(
-        long,
-        value_name = "D",
-        env = "TRAFFICCOP_MAX_HOLD",
-        help_heading = "Handing control round"
-    )]
-    pub max_hold: Option<String>,
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_MAX_HOLD", help_heading = "Handing control round", value_parser = checked(duration))]
+    pub max_hold: Option<Checked<Duration>>,
 
     /// How long to cool down (not to compete) after control was handed over [default: twice --poll]
-    #[arg(
-        long,
-        value_name = "D",
-        env = "TRAFFICCOP_COOLDOWN",
-        help_heading = "Handing control round"
-    )]
-    pub cooldown: Option<String>,
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_COOLDOWN", help_heading = "Handing control round", value_parser = checked(duration))]
+    pub cooldown: Option<Checked<Duration>>,
 
     /// What the platform announces.
     #[command(flatten)]
-    pub scheduled_events: super::ScheduledEvents,
+    pub scheduled_events: ScheduledEvents,
 
     /// None: the plan says so better than clap.
     #[arg(value_name = "COMMAND", hide = true, trailing_var_arg = true, action = ArgAction::Append)]
@@ -84,139 +70,88 @@ pub struct Announce {
     pub progress: i32,
 }
 
-/// What `run` says of a command, said of a reader.
+/// What `run` says of a command, said of a reader: the ids of flags and their help, whose first
+/// paragraph is the short one.
+const IN_ITS_WORDS: Rows<'_> = rows! {
+    "slots" => "Let at most N instances have control at the same time [default: 1]\n\n\
+        The slots are locks of their own: NAME.0 to NAME.N-1, or PATH.0 and so on. All instances \
+        must name the same N (1 to 1000). With --json the line tells the number of the slot.",
+    "poll" => "How often a standby looks at the lock (±20 %) [default: 2s]\n\n\
+        On a file too, because it is to name the holder. While the holder drains, a standby looks \
+        eight times as often, between four times a second and every 2s. With more than 80 \
+        standbys on a blob, give them a second for every 40: 12s for 500.",
+    "grace_on_loss" =>
+        "From the line 'standby' to the last moment when the lease could not be renewed\n\n\
+        It is taken out of the lease, so that the reader can have stopped before others can have \
+        control. By default it grows with the lease: 10s of 60s, 5s of 30s, 3s of 15s.",
+    "margin" => "Between that last moment and the end of the lease\n\n\
+        By default it grows with the lease: 2s of 60s, 1s of 30s and less.",
+    "scheduled_events" =>
+        "Hand control over before this virtual machine is frozen, rebooted, redeployed or taken away\n\n\
+        Asks Azure's metadata service every 5 seconds for its Scheduled Events. On a notice for \
+        this machine the reader gets --grace to stop (less, if the notice is shorter), the lock is \
+        given back, and not competed for until the event is gone. With -n or -w that is a reason \
+        not to obtain control (exit 75). Where there is no metadata service that is said once, and \
+        nothing else changes.",
+    "ack_events" =>
+        "Approve such an event as soon as the reader's grace is over and the lock was given back\n\n\
+        Azure then begins at once, for all the machines the event names, instead of waiting for its \
+        time: only where nothing else on them needs that time.",
+    "if_lost" => "What to do after control was lost",
+};
+
 pub(super) fn in_its_words(elect: clap::Command) -> clap::Command {
-    elect
-        .mut_arg("slots", |arg| {
-            arg.long_help(
-                "Let at most N instances have control at the same time [default: 1]\n\n\
-                 The slots are locks of their own: NAME.0 to NAME.N-1, or PATH.0 and so on. All \
-                 instances must name the same N (1 to 1000). With --json the line tells the number \
-                 of the slot.",
-            )
-        })
-        .mut_arg("poll", |arg| {
-            arg.long_help(
-                "How often a standby looks at the lock (±20 %) [default: 2s]\n\n\
-                 On a file too, because it is to name the holder. While the holder drains, a standby \
-                 looks eight times as often, between four times a second and every 2s. With more than 80 \
-                 standbys on a blob, give them a second for every 40: 12s for 500.",
-            )
-        })
-        .mut_arg("grace_on_loss", |arg| {
-            arg.help("From the line 'standby' to the last moment when the lease could not be renewed")
-                .long_help(
-                    "From the line 'standby' to the last moment when the lease could not be renewed\n\n\
-                     It is taken out of the lease, so that the reader can have stopped before others \
-                     can have control. By default it grows with the lease: 10s of 60s, 5s of 30s, 3s of 15s.",
-                )
-        })
-        .mut_arg("margin", |arg| {
-            arg.help("Between that last moment and the end of the lease")
-                .long_help(
-                    "Between that last moment and the end of the lease\n\n\
-                     By default it grows with the lease: 2s of 60s, 1s of 30s and less.",
-                )
-        })
-        .mut_arg("scheduled_events", |arg| {
-            arg.long_help(
-                "Hand control over before this virtual machine is frozen, rebooted, redeployed or taken away\n\n\
-                 Asks Azure's metadata service every 5 seconds for its Scheduled Events. On a notice for \
-                 this machine the reader gets --grace to stop (less, if the notice is shorter), the lock is \
-                 given back, and not competed for until the event is gone. With -n or -w that is a reason \
-                 not to obtain control (exit 75). Where there is no metadata service that is said once, \
-                 and nothing else changes.",
-            )
-        })
-        .mut_arg("ack_events", |arg| {
-            arg.help("Approve such an event as soon as the reader's grace is over and the lock was given back")
-                .long_help(
-                    "Approve such an event as soon as the reader's grace is over and the lock was given back\n\n\
-                     Azure then begins at once, for all the machines the event names, instead of waiting for \
-                     its time: only where nothing else on them needs that time.",
-                )
-        })
-        .mut_arg("if_lost", |arg| {
-            arg.help_heading("Handing control round")
-                .long_help("What to do after control was lost")
-        })
+    let reword = |elect: clap::Command, (id, help): &(&'static str, &'static str)| {
+        let short = help.split("\n\n").next().unwrap_or_default();
+        elect.mut_arg(id, |arg| arg.help(short).long_help(*help))
+    };
+    let elect = IN_ITS_WORDS.iter().fold(elect, reword);
+    elect.mut_arg("if_lost", |arg| arg.help_heading("Handing control round"))
 }
 
 /// The fields of a line of `elect --json`. All are there in every line; what does not apply is
 /// null.
-pub const FIELDS: &[(&str, &str)] = &[
-    ("role", "\"holder\" or \"standby\": what we are"),
-    (
-        "token",
-        "the fencing token: ours as holder, else the holder's, if known",
-    ),
-    (
-        "holder",
-        "who is in control: our own identity as holder, null if unknown",
-    ),
-    ("identity", "who we are"),
-    ("lock", "the lock's address"),
-    ("slot", "the number of the slot, from 0 (see --slots)"),
-    (
-        "control",
-        "the control file, null if none could be made: with it in TRAFFICCOP_CONTROL 'trafficcop check' tells whether, and how long at least, we are in control",
-    ),
-    (
-        "time",
-        "when the line was made, by the wall clock (RFC 3339, UTC); for people",
-    ),
-];
+pub const FIELDS: Rows<'_> = rows! {
+    "role" => "\"holder\" or \"standby\": what we are",
+    "token" => "the fencing token: ours as holder, else the holder's, if known",
+    "holder" => "who is in control: our own identity as holder, null if unknown",
+    "identity" => "who we are",
+    "lock" => "the lock's address",
+    "slot" => "the number of the slot, from 0 (see --slots)",
+    "control" => "the control file, null if none could be made: with it in TRAFFICCOP_CONTROL \
+        'trafficcop check' tells whether, and how long at least, we are in control",
+    "time" => "when the line was made, by the wall clock (RFC 3339, UTC); for people",
+};
 
 /// Every exit status of `trafficcop elect` and what it means. It ends by itself only where one of
 /// these says so.
-pub const ELECT_STATUS: &[(&str, &str)] = &[
-    (
-        "141",
-        "the reader hung up: the lock was given back, then trafficcop died of SIGPIPE, as every writer of a pipe does (128+13)",
-    ),
-    (
-        "128+n",
-        "a stop was requested by signal n: 'standby' was printed, the lock was given back, then trafficcop died of the same signal (as PID 1 it exits 128+n)",
-    ),
-    (
-        "64",
-        "bad usage, or settings that cannot hold; nothing was started",
-    ),
-    (
-        "69",
-        "the store was out of reach, or refused to work, before control was obtained",
-    ),
-    (
-        "70",
-        "control was lost and the reader was told in time (--if-lost exit), or a process of trafficcop that watches or tells died",
-    ),
-    (
-        "71",
-        "control was lost and an overlap with another holder cannot be excluded (--if-lost exit, or at the end)",
-    ),
-    (
-        "74",
-        "stdout cannot be written, and not because the reader hung up",
-    ),
-    ("75", "control was not obtained (-n, -w); -E changes it"),
-    ("77", "not authorised, or no permission"),
-];
+pub const ELECT_STATUS: Rows<'_> = rows! {
+    "141" => "the reader hung up: the lock was given back, then trafficcop died of SIGPIPE, as \
+        every writer of a pipe does (128+13)",
+    "128+n" => "a stop was requested by signal n: 'standby' was printed, the lock was given back, \
+        then trafficcop died of the same signal (as PID 1 it exits 128+n)",
+    "64" => "bad usage, or settings that cannot hold; nothing was started",
+    "69" => "the store was out of reach, or refused to work, before control was obtained",
+    "70" => "control was lost and the reader was told in time (--if-lost exit), or a process of \
+        trafficcop that watches or tells died",
+    "71" => "control was lost and an overlap with another holder cannot be excluded (--if-lost \
+        exit, or at the end)",
+    "74" => "stdout cannot be written, and not because the reader hung up",
+    "75" => "control was not obtained (-n, -w); -E changes it",
+    "77" => "not authorised, or no permission",
+};
 
 /// Commands to copy for `trafficcop elect`.
-pub const ELECT_EXAMPLES: &[(&str, &str)] = &[
-    (
-        "Watch an election; start it in several terminals, and end one:",
+pub const ELECT_EXAMPLES: Rows<'_> = rows! {
+    "Watch an election; start it in several terminals, and end one:" =>
         "trafficcop elect --file /tmp/election.lock",
-    ),
-    (
-        "Tell a program that can read lines (it ends when they do, and ends us by closing the pipe):",
-        "trafficcop elect --json --blob locks/scheduler --lease 30s | ./scheduler --roles-from-stdin",
-    ),
-    (
-        "In a script, with a control file to ask before each step:",
-        "trafficcop elect --file /mnt/share/turn.lock --control-file /run/turn.control | ./by-role.sh",
-    ),
-];
+    "Tell a program that can read lines (it ends when they do, and ends us by closing the pipe):" =>
+        "trafficcop elect --json --blob locks/scheduler --lease 30s | ./scheduler \
+        --roles-from-stdin",
+    "In a script, with a control file to ask before each step:" =>
+        "trafficcop elect --file /mnt/share/turn.lock --control-file /run/turn.control | \
+        ./by-role.sh",
+};
 
 fn after_elect() -> String {
     with_examples(

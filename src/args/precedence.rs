@@ -1,84 +1,63 @@
 //! What is typed beats what the environment says, for settings that exclude each other as well: the
 //! one from the environment is as if it were not set.
 //!
-//! Called by the parser. Two that were both typed, or both set by variables, are left for the plan to
+//! Called by the parser. Two that were both typed, or both set by variables, are left for `config` to
 //! refuse. It must never drop what was typed.
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command};
 
-/// Settings, by their ids; with values only those values of them count.
-struct Of(&'static [&'static str], &'static [&'static str]);
-
-const ANY: &[&str] = &[];
-const ONCE: Of = Of(&["once", "once_key", "once_per"], ANY);
-const RESTARTS: Of = Of(&["restart"], &["on-failure", "always"]);
-
-/// Those that cannot both be.
-const RIVALS: &[(Of, Of)] = &[
-    (Of(&["blob"], ANY), Of(&["file"], ANY)),
-    (Of(&["no_wait"], ANY), Of(&["wait"], ANY)),
-    (Of(&["quiet"], ANY), Of(&["verbose"], ANY)),
-    (Of(&["no_create"], ANY), Of(&["page_blob"], ANY)),
-    (ONCE, RESTARTS),
-    (ONCE, Of(&["max_hold", "min_hold", "slots"], ANY)),
-    (ONCE, Of(&["max_messages", "concurrency"], ANY)),
-    (
-        Of(&["once_on_failure"], &["stop"]),
-        Of(&["once_attempts"], ANY),
-    ),
-    (Of(&["restart"], &["always"]), Of(&["min_hold"], ANY)),
-    (Of(&["queue"], ANY), Of(&["service_bus"], ANY)),
-    (Of(&["all"], ANY), Of(&["once_key"], ANY)),
+/// Settings by their ids, those of a row that cannot both be; with `=VALUE` only where that is said.
+const RIVALS: &[(&str, &str)] = &[
+    ("blob", "file"),
+    ("no_wait", "wait"),
+    ("quiet", "verbose"),
+    ("no_create", "page_blob"),
+    (ONCE, "restart=on-failure restart=always"),
+    (ONCE, "max_hold min_hold slots"),
+    (ONCE, "max_messages concurrency"),
+    ("once_on_failure=stop", "once_attempts"),
+    ("restart=always", "min_hold"),
+    ("queue", "service_bus"),
+    ("all", "once_key"),
 ];
+const ONCE: &str = "once once_key once_per";
 
 /// What has no meaning with the first; typed itself, it does not make the first go.
-const MEANINGLESS: &[(Of, Of)] = &[
+const MEANINGLESS: &[(&str, &str)] = &[
     // The last is gone, and told of where there is a file.
-    (Of(&["blob"], ANY), Of(&["shared", "heartbeat"], ANY)),
-    (
-        Of(&["file"], ANY),
-        Of(
-            &["emulator", "auth", "ca_file", "no_create", "page_blob"],
-            ANY,
-        ),
-    ),
-    (
-        Of(&["queue"], ANY),
-        Of(&["dead_letter_queue", "connection_string_env"], ANY),
-    ),
-    (
-        Of(&["service_bus"], ANY),
-        Of(&["create", "emulator", "poison_queue", "encoding"], ANY),
-    ),
-    (
-        Of(&["dead_letter_queue"], ANY),
-        Of(&["max_attempts", "dead_letter_exit"], ANY),
-    ),
-    (
-        Of(&["restart"], &["never"]),
-        Of(&["restart_limit", "restart_window"], ANY),
-    ),
+    ("blob", "shared heartbeat"),
+    ("file", "emulator auth ca_file no_create page_blob"),
+    ("queue", "dead_letter_queue connection_string_env"),
+    ("service_bus", "create emulator poison_queue encoding"),
+    ("dead_letter_queue", "max_attempts dead_letter_exit"),
+    ("restart=never", "restart_limit restart_window"),
 ];
+
+fn split(setting: &str) -> (&str, Option<&str>) {
+    match setting.split_once('=') {
+        Some((id, value)) => (id, Some(value)),
+        None => (setting, None),
+    }
+}
 
 /// The settings of `command` that have to be parsed again without their variables.
 pub(super) fn beaten(command: &Command, matches: &ArgMatches) -> Vec<&'static str> {
-    let from = |id: &str, values: &[&str], source: ValueSource| {
+    let is_from = |setting: &str, source: ValueSource| {
+        let (id, wanted) = split(setting);
+        // clap panics when it is asked for what the verb does not have.
         let is_there = command.get_arguments().any(|arg| arg.get_id() == id);
-        let counts = |value: &std::ffi::OsStr| values.iter().any(|one| value == *one);
+        let last = || matches.get_raw(id)?.next_back();
         is_there
             && matches.value_source(id) == Some(source)
-            && (values.is_empty()
-                || matches
-                    .get_raw(id)
-                    .is_some_and(|mut raw| raw.next_back().is_some_and(counts)))
+            && wanted.is_none_or(|wanted| last().is_some_and(|value| value == wanted))
     };
     let mut beaten = Vec::new();
-    let mut judge = |typed: &Of, other: &Of| {
-        let by = |id: &&str| from(id, typed.1, ValueSource::CommandLine);
-        if typed.0.iter().any(by) {
-            let set = |id: &&&str| from(id, other.1, ValueSource::EnvVariable);
-            beaten.extend(other.0.iter().filter(set).copied());
+    let mut judge = |typed: &str, other: &'static str| {
+        let by = |setting| is_from(setting, ValueSource::CommandLine);
+        if typed.split(' ').any(by) {
+            let set = |setting: &&str| is_from(setting, ValueSource::EnvVariable);
+            beaten.extend(other.split(' ').filter(set).map(|setting| split(setting).0));
         }
     };
     for (one, other) in RIVALS {
@@ -111,7 +90,11 @@ mod tests {
         let definition = super::super::definition();
         let verbs: Vec<&Command> = definition.get_subcommands().collect();
         for (one, other) in RIVALS.iter().chain(MEANINGLESS) {
-            for id in one.0.iter().chain(other.0) {
+            for id in one
+                .split(' ')
+                .chain(other.split(' '))
+                .map(|one| split(one).0)
+            {
                 let known = |verb: &&Command| verb.get_arguments().any(|arg| arg.get_id() == id);
                 assert!(verbs.iter().any(known), "{id}");
             }

@@ -1,12 +1,17 @@
-//! What can be typed after `trafficcop run`, and its help. It must never decide anything.
+//! What can be typed after `trafficcop run`, and its help.
 
 use std::ffi::OsString;
+use std::time::Duration;
 
-use clap::builder::BoolishValueParser;
+use clap::builder::{BoolishValueParser, OsStringValueParser};
 use clap::{ArgAction, Args, ValueEnum};
 
-use super::{Common, FOR_THE_STORE, HoldPolicy, Once, Roles, with_examples};
+use super::values::{Checked, checked, count, duration, once_key, once_per, positive, signal};
+use super::{Common, FOR_THE_STORE, Rows, ScheduledEvents, with_examples};
+use crate::core::OnFailure;
 use crate::exit;
+use crate::guardian::Contain;
+use crate::notify::Ready;
 
 /// What can be said of a run.
 #[derive(Clone, Debug, Args)]
@@ -20,37 +25,20 @@ pub struct Run {
     ///
     /// May be longer than the lease, which is renewed meanwhile. Also what processes get that the
     /// command left behind.
-    #[arg(
-        long,
-        value_name = "D",
-        env = "TRAFFICCOP_GRACE",
-        help_heading = "Time"
-    )]
-    pub grace: Option<String>,
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_GRACE", help_heading = "Time", value_parser = checked(duration))]
+    pub grace: Option<Checked<Duration>>,
 
     /// What the command is sent first when it is to end: a name or a number [default: TERM]
     ///
     /// Whichever of TERM, INT, HUP and QUIT asked us to stop.
-    #[arg(
-        long,
-        value_name = "SIG",
-        env = "TRAFFICCOP_STOP_SIGNAL",
-        help_heading = "The command"
-    )]
-    pub stop_signal: Option<String>,
+    #[arg(long, value_name = "SIG", env = "TRAFFICCOP_STOP_SIGNAL", help_heading = "The command", value_parser = checked(signal))]
+    pub stop_signal: Option<Checked<i32>>,
 
     /// What keeps the command's processes together
     ///
     /// A mode asked for by name and not to be had is refused, never degraded; the log says which
     /// one is in force.
-    #[arg(
-        long,
-        value_name = "MODE",
-        env = "TRAFFICCOP_CONTAIN",
-        value_enum,
-        default_value_t,
-        help_heading = "The command"
-    )]
+    #[arg(long, value_name = "MODE", env = "TRAFFICCOP_CONTAIN", value_enum, default_value_t = Contain::Auto, help_heading = "The command")]
     pub contain: Contain,
 
     /// Keep our credentials from the command, its hooks and handlers
@@ -75,11 +63,16 @@ pub struct Run {
 
     /// What the platform announces.
     #[command(flatten)]
-    pub scheduled_events: super::ScheduledEvents,
+    pub scheduled_events: ScheduledEvents,
 
-    /// Being a service of systemd's.
-    #[command(flatten)]
-    pub notify: super::Notify,
+    /// When systemd is told that the service is ready (Type=notify)
+    ///
+    /// Without NOTIFY_SOCKET in the environment nobody is told anything. With it, systemd also learns
+    /// what we do (STATUS), that supervisor and guardian are alive (WATCHDOG, if WatchdogSec is set),
+    /// that we stop, and that a drain takes longer than TimeoutStopSec; and the command finds a socket
+    /// of ours in NOTIFY_SOCKET: its STATUS is shown after our own.
+    #[arg(long, value_name = "WHEN", env = "TRAFFICCOP_READY", value_enum, default_value_t = Ready::Standby, help_heading = "Being operated")]
+    pub ready: Ready,
 
     /// Being asked over HTTP.
     #[command(flatten)]
@@ -88,96 +81,175 @@ pub struct Run {
     /// The command and its arguments, run as they are, without a shell
     ///
     /// Its first 256 bytes are shown to whoever can read the lock's record: put no secrets there.
-    // Not required here: the plan says in one line what is missing. No `allow_hyphen_values`: it
+    // Not required here: `config` says in one line what is missing. No `allow_hyphen_values`: it
     // would take a mistyped flag for the command.
     #[arg(value_name = "COMMAND", trailing_var_arg = true, action = ArgAction::Append)]
     pub command: Vec<OsString>,
 }
 
-/// What keeps the tree together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Contain {
-    /// A cgroup where one can be had, else as with none
-    #[default]
-    Auto,
-    /// A cgroup of the command's own, killed at one stroke
-    Cgroup,
-    /// A PID namespace of its own: nothing of it outlives us or the deadline, even if supervisor and
-    /// guardian are both killed or both stopped; the command can see it (process ids, /proc)
-    Pidns,
-    /// The process group and a walk over all descendants
-    None,
+/// Restarts, and handing control round.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Restarts and handing control round")]
+pub struct HoldPolicy {
+    /// Start a command that ended by itself again, while control is kept [default: never]
+    ///
+    /// After a back-off of 1 second that doubles up to 30, and begins anew when the command was up for a
+    /// minute. The lock is kept and renewed meanwhile. A command that cannot be run (126, 127) is not
+    /// started again.
+    #[arg(long, value_name = "WHEN", env = "TRAFFICCOP_RESTART")]
+    pub restart: Option<Restart>,
+
+    /// Hand control over instead of restarting more often than this within --restart-window [default: 5]
+    ///
+    /// The lock is given back and not competed for during --cooldown, so that a machine on which the
+    /// command cannot work passes it on.
+    #[arg(long, value_name = "N", env = "TRAFFICCOP_RESTART_LIMIT", value_parser = checked(count("restarts, like 5", "allows no restart at all: take --restart never, or a limit of 1 or more")))]
+    pub restart_limit: Option<Checked<u32>>,
+
+    /// The time in which --restart-limit counts [default: 5m]
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_RESTART_WINDOW", value_parser = checked(duration))]
+    pub restart_window: Option<Checked<Duration>>,
+
+    /// Hand control over after this time: stop the command, give the lock back, compete again
+    ///
+    /// Counted from when control was obtained. The command gets --grace to end, and how it ends is not
+    /// an end of ours. On a blob not less than --lease.
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_MAX_HOLD", value_parser = checked(duration))]
+    pub max_hold: Option<Checked<Duration>>,
+
+    /// Keep the lock this long although the command has ended by itself
+    ///
+    /// Counted from when control was obtained. For cron: a machine whose clock is late finds the lock
+    /// taken, and does not run the command once more. The exit status is the command's.
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_MIN_HOLD", value_parser = checked(positive(" keeps nothing: leave it out, or say how long")))]
+    pub min_hold: Option<Checked<Duration>>,
+
+    /// How long to cool down (not to compete) after control was handed over [default: twice --poll; 500ms on a local file]
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_COOLDOWN", value_parser = checked(duration))]
+    pub cooldown: Option<Checked<Duration>>,
+}
+
+/// When a command is started again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Restart {
+    /// Its end is ours
+    Never,
+    /// After a status other than 0, or a signal
+    OnFailure,
+    /// After every end
+    Always,
+}
+
+/// A task that is to be done once.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "A task that is to be done once")]
+pub struct Once {
+    /// Run the command once for all: whoever comes later, or waited meanwhile, exits 0 without running it
+    ///
+    /// The first to get control runs the command. When it exits 0 that is recorded with the lock, and
+    /// then the lock is given back; the others wait for that record. A run that fails, crashes or is
+    /// stopped is no success, and the next candidate runs the command: at least once until it is
+    /// recorded, never two at a time. If a success cannot be recorded the exit status is 70.
+    #[arg(long, env = "TRAFFICCOP_ONCE", value_parser = BoolishValueParser::new())]
+    pub once: bool,
+
+    /// The name of the task: with each key the command runs once more [default: once]
+    ///
+    /// Implies --once. The results of 32 keys are kept with a lock (fewer if they are long: 3840 bytes);
+    /// then the one that was run the longest ago is forgotten.
+    #[arg(long, value_name = "K", env = "TRAFFICCOP_ONCE_KEY", value_parser = checked(once_key))]
+    pub once_key: Option<Checked<String>>,
+
+    /// Run it once in every slot of this length, by the clock of the store
+    ///
+    /// Implies --once. Slots are aligned to UTC (1h: the full hour, 1d: midnight, 7d: Thursday). The time is
+    /// that of the storage service or the file server, so the machines' own clocks may be wrong. A run
+    /// belongs to the slot in which it began; whoever came in that slot is served by it.
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_ONCE_PER", value_parser = checked(once_per))]
+    pub once_per: Option<Checked<Duration>>,
+
+    /// What a failed run means [default: retry]
+    #[arg(long, value_name = "WHAT", env = "TRAFFICCOP_ONCE_ON_FAILURE")]
+    pub once_on_failure: Option<OnFailure>,
+
+    /// So many failed runs, of all candidates together, are a failure for good [default: no limit]
+    ///
+    /// Counted with the lock, for each key and slot. A run that was stopped, or whose machine crashed, does
+    /// not count.
+    #[arg(long, value_name = "N", env = "TRAFFICCOP_ONCE_ATTEMPTS", value_parser = checked(count("runs, like 3", "allows no run at all: take 1 or more")))]
+    pub once_attempts: Option<Checked<u32>>,
+}
+
+/// What runs besides the command, each by `sh -c`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
+#[command(next_help_heading = "Roles and hooks")]
+pub struct Roles {
+    /// Run this by 'sh -c' on every instance that is not in control
+    ///
+    /// It is stopped (SIGTERM, --grace, SIGKILL to its whole tree) and gone before the command starts,
+    /// and started again when control has ended and the command's tree is gone. It is killed earlier
+    /// where its end would outlast the lease. If it fails it is started again after 1 second, doubling
+    /// up to 30; if it exits 0 it has done its work until the next time. Its exit status is never ours.
+    #[arg(long, value_name = "CMD", env = "TRAFFICCOP_STANDBY", value_parser = OsStringValueParser::new())]
+    pub standby: Option<OsString>,
+
+    /// Run this by 'sh -c' once control was obtained, before the command starts
+    ///
+    /// It runs under the lease's deadline like the command, after the standby command is gone. If it
+    /// fails, the command is not started and control is handed over: the lock is given back, and not
+    /// competed for during --cooldown. What it leaves behind is stopped before the command starts.
+    #[arg(long, value_name = "CMD", env = "TRAFFICCOP_ON_ACQUIRE", value_parser = OsStringValueParser::new())]
+    pub on_acquire: Option<OsString>,
+
+    /// Run this by 'sh -c' after control has ended, for whatever reason
+    ///
+    /// Nothing waits for it but our own exit; it may run beside the next holder's command, or our own
+    /// next one. What still runs after --grace (at least 1 second) is killed. TRAFFICCOP_CAUSE tells it
+    /// why control ended.
+    #[arg(long, value_name = "CMD", env = "TRAFFICCOP_ON_LOST", value_parser = OsStringValueParser::new())]
+    pub on_lost: Option<OsString>,
 }
 
 /// What the command finds in its environment.
-pub const FOR_THE_COMMAND: &[(&str, &str)] = &[
-    (
-        "TRAFFICCOP_TOKEN",
-        "the fencing token: a number that grows with every tenure. Hand it to what you write to, and let that refuse a smaller one than it has seen",
-    ),
-    ("TRAFFICCOP_LOCK", "the lock's address"),
-    ("TRAFFICCOP_HOLDER", "this instance's identity"),
-    (
-        "TRAFFICCOP_SLOT",
-        "the number of its slot, from 0 (see --slots)",
-    ),
-    (
-        "TRAFFICCOP_TASK",
-        "the key of the task (with --once, see --once-key)",
-    ),
-    (
-        "TRAFFICCOP_PERIOD",
+pub const FOR_THE_COMMAND: Rows<'_> = rows! {
+    "TRAFFICCOP_TOKEN" => "the fencing token: a number that grows with every tenure. Hand it to \
+        what you write to, and let that refuse a smaller one than it has seen",
+    "TRAFFICCOP_LOCK" => "the lock's address",
+    "TRAFFICCOP_HOLDER" => "this instance's identity",
+    "TRAFFICCOP_SLOT" => "the number of its slot, from 0 (see --slots)",
+    "TRAFFICCOP_TASK" => "the key of the task (with --once, see --once-key)",
+    "TRAFFICCOP_PERIOD" =>
         "the beginning of the slot this run belongs to, as 2026-01-31T13:00:00Z (with --once-per)",
-    ),
-    (
-        "TRAFFICCOP_ROLE",
+    "TRAFFICCOP_ROLE" =>
         "holder; standby for --standby and --on-lost, so that one script can play both roles",
-    ),
-    (
-        "TRAFFICCOP_CAUSE",
-        "only for --on-lost: why control ended, in the words of the status file",
-    ),
-    (
-        "TRAFFICCOP_CONTROL",
-        "a file of eight bytes that tells until when the command is in control: nanoseconds of CLOCK_BOOTTIME as a native-endian unsigned number, 0 when it is not, the greatest number when the lock has no deadline. Empty if no file could be made. 'trafficcop check' reads it",
-    ),
-    (
-        "NOTIFY_SOCKET",
-        "where we were started with one: a socket of ours, on which the command tells systemd that it is READY (with --ready command) and its STATUS. WATCHDOG_USEC and WATCHDOG_PID are not passed on",
-    ),
-    (
-        "LISTEN_PID",
+    "TRAFFICCOP_CAUSE" => "only for --on-lost: why control ended, in the words of the status file",
+    "TRAFFICCOP_CONTROL" => "a file of eight bytes that tells until when the command is in \
+        control: nanoseconds of CLOCK_BOOTTIME as a native-endian unsigned number, 0 when it is \
+        not, the greatest number when the lock has no deadline. Empty if no file could be made. \
+        'trafficcop check' reads it",
+    "NOTIFY_SOCKET" => "where we were started with one: a socket of ours, on which the command \
+        tells systemd that it is READY (with --ready command) and its STATUS. WATCHDOG_USEC and \
+        WATCHDOG_PID are not passed on",
+    "LISTEN_PID" =>
         "where it was our process id: the command's own, so that the sockets in LISTEN_FDS are its",
-    ),
-];
+};
 
 /// Commands to copy, each with what it is for.
-pub const EXAMPLES: &[(&str, &str)] = &[
-    (
-        "A nightly job in the crontab of ten machines that runs on one:",
+pub const EXAMPLES: Rows<'_> = rows! {
+    "A nightly job in the crontab of ten machines that runs on one:" =>
         "trafficcop run -n -E 0 --blob locks/nightly -- /usr/local/bin/nightly",
-    ),
-    (
-        "The same on a shared drive:",
+    "The same on a shared drive:" =>
         "trafficcop run -n -E 0 --file /mnt/share/nightly.lock -- /usr/local/bin/nightly",
-    ),
-    (
-        "A start-up task of a whole fleet: one machine does it, the others wait until it is done:",
+    "A start-up task of a whole fleet: one machine does it, the others wait until it is done:" =>
         "trafficcop run --once-key v7 --blob locks/migrate -- ./migrate",
-    ),
-    (
-        "A service that runs on one machine and moves when that one fails:",
+    "A service that runs on one machine and moves when that one fails:" =>
         "trafficcop run --blob locks/importer --lease 30s -- ./importer --serve",
-    ),
-    (
-        "Wait up to five minutes for control, and say so with status 75 if it was not to be had:",
+    "Wait up to five minutes for control, and say so with status 75 if it was not to be had:" =>
         "trafficcop run -w 5m --file /mnt/share/deploy.lock -- ./deploy",
-    ),
-    (
-        "Try it here, with Azurite as the store:",
-        "trafficcop run --emulator --blob locks/try -- sh -c 'echo token $TRAFFICCOP_TOKEN; sleep 60'",
-    ),
-];
+    "Try it here, with Azurite as the store:" =>
+        "trafficcop run --emulator --blob locks/try -- sh -c 'echo token $TRAFFICCOP_TOKEN; sleep \
+        60'",
+};
 
 fn after_long_help() -> String {
     with_examples(

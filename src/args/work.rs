@@ -1,13 +1,20 @@
-//! What can be typed after `trafficcop work`, and its help. It must never decide anything.
+//! What can be typed after `trafficcop work`, and its help.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::builder::BoolishValueParser;
-use clap::{ArgAction, Args, ValueEnum};
+use clap::{Arg, ArgAction, Args, ValueEnum};
 
-use super::common::path;
-use super::{Access, Contain, FOR_THE_STORE, Log, Telling, with_examples};
+#[cfg(feature = "service-bus")]
+use super::values::variable_name;
+use super::values::{
+    Checked, ExitStatuses, body_size, checked, concurrency, duration, exit_statuses, not_empty,
+    number, positive, renew_at, retry_delay, signal,
+};
+use super::{Access, FOR_THE_STORE, Operations, Rows, with_examples};
+use crate::guardian::Contain;
+use crate::queue::storage::Encoding;
 
 #[cfg(feature = "service-bus")]
 const USAGE: &str = "trafficcop work --queue|--service-bus NAME|URL [OPTIONS] -- COMMAND [ARG]...";
@@ -17,22 +24,18 @@ const USAGE: &str = "trafficcop work --queue NAME|URL [OPTIONS] -- COMMAND [ARG]
 /// What can be said of work.
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = after_work(), override_usage = USAGE)]
+#[command(mut_args(of_a_worker))]
 pub struct Work {
     /// The queue: an Azure storage queue, by its name or its URL
     ///
     /// Credentials come from the environment, as for --blob of 'trafficcop run'; see --auth.
-    #[arg(
-        long,
-        value_name = "NAME|URL",
-        env = "TRAFFICCOP_QUEUE",
-        help_heading = "The queue"
-    )]
-    pub queue: Option<String>,
+    #[arg(long, value_name = "NAME|URL", env = "TRAFFICCOP_QUEUE", help_heading = "The queue", value_parser = checked(not_empty("name a queue, or a URL")))]
+    pub queue: Option<Checked<String>>,
 
     /// A queue on Azure Service Bus.
     #[cfg(feature = "service-bus")]
     #[command(flatten)]
-    pub bus: super::ServiceBus,
+    pub bus: ServiceBus,
 
     /// Create the queue if it is missing
     #[arg(long, env = "TRAFFICCOP_CREATE", help_heading = "The queue", value_parser = BoolishValueParser::new())]
@@ -46,52 +49,29 @@ pub struct Work {
     ///
     /// A queue of the same account, created when it is first needed. A message is put there as it was,
     /// without an end of its life, before it goes away from here.
-    #[arg(
-        long,
-        value_name = "NAME",
-        env = "TRAFFICCOP_POISON_QUEUE",
-        help_heading = "The queue"
-    )]
-    pub poison_queue: Option<String>,
+    #[arg(long, value_name = "NAME", env = "TRAFFICCOP_POISON_QUEUE", help_heading = "The queue", value_parser = checked(not_empty("name a queue, or leave it out")))]
+    pub poison_queue: Option<Checked<String>>,
 
     /// How we prove who we are.
     #[command(flatten)]
     pub access: Access,
 
     /// How messages were encoded by their sender
-    #[arg(
-        long,
-        value_name = "HOW",
-        env = "TRAFFICCOP_ENCODING",
-        value_enum,
-        default_value_t,
-        help_heading = "The queue"
-    )]
+    #[arg(long, value_name = "HOW", env = "TRAFFICCOP_ENCODING", value_enum, default_value_t = Encoding::Auto, help_heading = "The queue")]
     pub encoding: Encoding,
 
     /// The longest body; longer ones are put aside [default: 100M]
     ///
     /// In bytes, or with K or M. A storage queue itself takes 64 KiB at most, Service Bus 256 KiB or, with
     /// its premium tier, 100 MiB.
-    #[arg(
-        long,
-        value_name = "SIZE",
-        env = "TRAFFICCOP_MAX_BODY",
-        help_heading = "The queue"
-    )]
-    pub max_body: Option<String>,
+    #[arg(long, value_name = "SIZE", env = "TRAFFICCOP_MAX_BODY", help_heading = "The queue", value_parser = checked(body_size))]
+    pub max_body: Option<Checked<u64>>,
 
     /// How many messages are worked on at once [default: 1]
     ///
     /// Each has a command of its own. No more are taken than can be begun at once.
-    #[arg(
-        short = 'j',
-        long,
-        value_name = "N",
-        env = "TRAFFICCOP_CONCURRENCY",
-        help_heading = "Taking messages"
-    )]
-    pub concurrency: Option<String>,
+    #[arg(short = 'j', long, value_name = "N", env = "TRAFFICCOP_CONCURRENCY", help_heading = "Taking messages", value_parser = checked(concurrency))]
+    pub concurrency: Option<Checked<usize>>,
 
     /// Take one message, and exit with its command's status
     #[arg(long, env = "TRAFFICCOP_ONCE", help_heading = "Taking messages", value_parser = BoolishValueParser::new())]
@@ -100,66 +80,32 @@ pub struct Work {
     /// Exit 0 after N messages
     ///
     /// Those are counted whose command was started.
-    #[arg(
-        long,
-        value_name = "N",
-        env = "TRAFFICCOP_MAX_MESSAGES",
-        help_heading = "Taking messages"
-    )]
-    pub max_messages: Option<String>,
+    #[arg(long, value_name = "N", env = "TRAFFICCOP_MAX_MESSAGES", help_heading = "Taking messages", value_parser = checked(number(1..=u64::MAX)))]
+    pub max_messages: Option<Checked<u64>>,
 
     /// Exit 0 when there was no message for this time
     ///
     /// For jobs that are started because there are messages (KEDA, Container Apps jobs, cron). The queue
     /// is looked at once in any case (on Service Bus for 2s): 0s takes what there is.
-    #[arg(
-        long,
-        value_name = "D",
-        env = "TRAFFICCOP_IDLE_EXIT",
-        help_heading = "Taking messages"
-    )]
-    pub idle_exit: Option<String>,
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_IDLE_EXIT", help_heading = "Taking messages", value_parser = checked(duration))]
+    pub idle_exit: Option<Checked<Duration>>,
 
     /// How the command gets its message
-    #[arg(
-        long,
-        value_name = "HOW",
-        env = "TRAFFICCOP_MESSAGE",
-        value_enum,
-        default_value_t,
-        help_heading = "The command"
-    )]
+    #[arg(long, value_name = "HOW", env = "TRAFFICCOP_MESSAGE", value_enum, default_value_t = Hand::Stdin, help_heading = "The command")]
     pub message: Hand,
 
     /// The longest a command may run; then it is stopped, and has failed [default: no limit]
-    #[arg(
-        long,
-        value_name = "D",
-        env = "TRAFFICCOP_TIMEOUT",
-        help_heading = "The command"
-    )]
-    pub timeout: Option<String>,
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_TIMEOUT", help_heading = "The command", value_parser = checked(positive(": no command could do anything: leave it out for no limit")))]
+    pub timeout: Option<Checked<Duration>>,
 
     /// What the command is sent first when it is to end: a name or a number [default: TERM]
-    #[arg(
-        long,
-        value_name = "SIG",
-        env = "TRAFFICCOP_STOP_SIGNAL",
-        help_heading = "The command"
-    )]
-    pub stop_signal: Option<String>,
+    #[arg(long, value_name = "SIG", env = "TRAFFICCOP_STOP_SIGNAL", help_heading = "The command", value_parser = checked(signal))]
+    pub stop_signal: Option<Checked<i32>>,
 
     /// What keeps the command's processes together
     ///
     /// A mode asked for by name and not to be had is refused, never degraded.
-    #[arg(
-        long,
-        value_name = "MODE",
-        env = "TRAFFICCOP_CONTAIN",
-        value_enum,
-        default_value_t,
-        help_heading = "The command"
-    )]
+    #[arg(long, value_name = "MODE", env = "TRAFFICCOP_CONTAIN", value_enum, default_value_t = Contain::Auto, help_heading = "The command")]
     pub contain: Contain,
 
     /// Keep our credentials from the command that handles messages
@@ -175,47 +121,27 @@ pub struct Work {
     /// The queue counts, so an attempt counts too if worker and machine died in it. A queue on Service
     /// Bus has a number of its own (MaxDeliveryCount, 10 unless it was set), which is the default there;
     /// a smaller one said here is what puts a message aside with the reason why it failed.
-    #[arg(
-        long,
-        value_name = "N",
-        env = "TRAFFICCOP_MAX_ATTEMPTS",
-        help_heading = "Messages that fail"
-    )]
-    pub max_attempts: Option<String>,
+    #[arg(long, value_name = "N", env = "TRAFFICCOP_MAX_ATTEMPTS", help_heading = "Messages that fail", value_parser = checked(number(1..=1_000_000_u32)))]
+    pub max_attempts: Option<Checked<u32>>,
 
     /// How long a message that failed stays away, doubling up to MAX [default: 10s..5m]
     ///
     /// A single duration does not grow. A queue on Service Bus cannot keep a message away: there the
     /// worker keeps it locked for so long, and a slot with it.
-    #[arg(
-        long,
-        value_name = "D[..MAX]",
-        env = "TRAFFICCOP_RETRY_DELAY",
-        help_heading = "Messages that fail"
-    )]
-    pub retry_delay: Option<String>,
+    #[arg(long, value_name = "D[..MAX]", env = "TRAFFICCOP_RETRY_DELAY", help_heading = "Messages that fail", value_parser = checked(retry_delay))]
+    pub retry_delay: Option<Checked<(Duration, Duration)>>,
 
     /// Exit statuses that put a message aside at once: a list, with ranges [default: 65]
     ///
     /// For what no repetition can cure. An empty list is written 'none'.
-    #[arg(
-        long,
-        value_name = "LIST",
-        env = "TRAFFICCOP_DEAD_LETTER_EXIT",
-        help_heading = "Messages that fail"
-    )]
-    pub dead_letter_exit: Option<String>,
+    #[arg(long, value_name = "LIST", env = "TRAFFICCOP_DEAD_LETTER_EXIT", help_heading = "Messages that fail", value_parser = checked(exit_statuses))]
+    pub dead_letter_exit: Option<Checked<ExitStatuses>>,
 
     /// Exit statuses that never do so, though --dead-letter-exit names them in a range [default: 75]
     ///
     /// With '--dead-letter-exit 1-255' all failures but these are final.
-    #[arg(
-        long,
-        value_name = "LIST",
-        env = "TRAFFICCOP_RETRY_EXIT",
-        help_heading = "Messages that fail"
-    )]
-    pub retry_exit: Option<String>,
+    #[arg(long, value_name = "LIST", env = "TRAFFICCOP_RETRY_EXIT", help_heading = "Messages that fail", value_parser = checked(exit_statuses))]
+    pub retry_exit: Option<Checked<ExitStatuses>>,
 
     /// How long a message is locked for us [default: 60s]
     ///
@@ -223,87 +149,33 @@ pub struct Work {
     /// until a message comes again whose worker died with its machine. On Service Bus it is a property
     /// of the queue (5s to 5m), which is known by its messages; say it here if the clock of this machine
     /// cannot be trusted.
-    #[arg(
-        long,
-        value_name = "D",
-        env = "TRAFFICCOP_LOCK_TIME",
-        help_heading = "Time"
-    )]
-    pub lock_time: Option<String>,
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_LOCK_TIME", help_heading = "Time", value_parser = checked(duration))]
+    pub lock_time: Option<Checked<Duration>>,
 
     /// After how much of its time a lock is renewed, in per cent [default: 70%]
     ///
     /// 10% to 90%. Earlier where there would be no room for two attempts (4s, or a quarter of a lock
     /// of less than 16s) before the command has to be stopped.
-    #[arg(
-        long,
-        value_name = "PERCENT",
-        env = "TRAFFICCOP_RENEW_AT",
-        help_heading = "Time"
-    )]
-    pub renew_at: Option<String>,
+    #[arg(long, value_name = "PERCENT", env = "TRAFFICCOP_RENEW_AT", help_heading = "Time", value_parser = checked(renew_at))]
+    pub renew_at: Option<Checked<u32>>,
 
     /// How long commands may go on after a stop was requested [default: 30s]
     ///
     /// Their messages' locks are renewed meanwhile, and no more messages are taken. What has not ended
     /// by then is stopped, and its message given back at once.
-    #[arg(
-        long,
-        value_name = "D",
-        env = "TRAFFICCOP_GRACE",
-        help_heading = "Time"
-    )]
-    pub grace: Option<String>,
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_GRACE", help_heading = "Time", value_parser = checked(duration))]
+    pub grace: Option<Checked<Duration>>,
 
     /// From the stop signal to SIGKILL [default: 10s]
     ///
     /// After --timeout, after --grace, and for processes that a command left behind. Where a lock could
     /// not be renewed it is a sixth of --lock-time, 10s at most.
-    #[arg(
-        long,
-        value_name = "D",
-        env = "TRAFFICCOP_KILL_AFTER",
-        help_heading = "Time"
-    )]
-    pub kill_after: Option<String>,
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_KILL_AFTER", help_heading = "Time", value_parser = checked(duration))]
+    pub kill_after: Option<Checked<Duration>>,
 
-    /// How this worker is called in the log [default: HOST-PID]
-    #[arg(
-        long,
-        value_name = "S",
-        env = "TRAFFICCOP_IDENTITY",
-        help_heading = "Being operated"
-    )]
-    pub identity: Option<String>,
-
-    /// Keep a JSON file with the present state, replaced at every change
-    #[arg(
-        long,
-        value_name = "F",
-        env = "TRAFFICCOP_STATUS_FILE",
-        value_parser = path(),
-        help_heading = "Being operated"
-    )]
-    pub status_file: Option<PathBuf>,
-
-    /// How the log on stderr is written
-    #[arg(
-        long,
-        value_name = "FORMAT",
-        env = "TRAFFICCOP_LOG",
-        value_enum,
-        default_value_t,
-        help_heading = "Being operated"
-    )]
-    pub log: Log,
-
-    /// The event log, and how much the log says.
+    /// What it goes by and what it tells.
     #[command(flatten)]
-    pub telling: Telling,
-
-    /// Log only warnings and errors
-    #[arg(short, long, env = "TRAFFICCOP_QUIET", help_heading = "Being operated", value_parser = BoolishValueParser::new())]
-    pub quiet: bool,
+    pub operations: Operations,
 
     /// Being asked over HTTP.
     #[command(flatten)]
@@ -315,16 +187,51 @@ pub struct Work {
     pub command: Vec<OsString>,
 }
 
-/// How messages were encoded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Encoding {
-    /// As base64 where that is evident, else as text
-    #[default]
-    Auto,
-    /// As base64; others are put aside
-    Base64,
-    /// Not at all
-    Text,
+/// A queue on Azure Service Bus.
+#[cfg(feature = "service-bus")]
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "The queue")]
+pub struct ServiceBus {
+    /// The queue: an Azure Service Bus queue or a subscription to a topic
+    ///
+    /// QUEUE or TOPIC/Subscriptions/NAME, in the namespace of AZURE_SERVICEBUS_CONNECTION_STRING; or with
+    /// NAMESPACE/ before it, or as sb://HOST/QUEUE, with Entra ID. A NAMESPACE without a dot is one of
+    /// Azure's public cloud. Instead of --queue.
+    #[arg(long, value_name = "NAME|URL", env = "TRAFFICCOP_SERVICE_BUS", value_parser = checked(not_empty("name a queue, or a subscription as TOPIC/Subscriptions/NAME")))]
+    pub service_bus: Option<Checked<String>>,
+
+    /// Work on what has been put aside: on the dead-letter queue of --service-bus
+    ///
+    /// Nothing can be put aside from there: what fails stays, and comes again after --retry-delay.
+    #[arg(long, env = "TRAFFICCOP_DEAD_LETTER_QUEUE", value_parser = BoolishValueParser::new())]
+    pub dead_letter_queue: bool,
+
+    /// The environment variable with the connection string [default:
+    /// AZURE_SERVICEBUS_CONNECTION_STRING]
+    ///
+    /// The string itself is never an argument: everybody on the machine could read it.
+    #[arg(long, value_name = "NAME", env = "TRAFFICCOP_CONNECTION_STRING_ENV", value_parser = checked(variable_name))]
+    pub connection_string_env: Option<Checked<String>>,
+
+    /// Settle on the link that brought the message, not by its lock token
+    #[arg(long, hide = true, env = "TRAFFICCOP_LINK_SETTLE", value_parser = BoolishValueParser::new())]
+    pub link_settle: bool,
+}
+
+/// The environment variables of a queue on Service Bus.
+#[cfg(feature = "service-bus")]
+pub const FOR_SERVICE_BUS: Rows<'_> = rows! {
+    "AZURE_SERVICEBUS_CONNECTION_STRING" => "for --service-bus: a connection string as the portal \
+        shows it, with the right to listen; UseDevelopmentEmulator=true means Microsoft's \
+        emulator. It is reached directly, by no proxy",
+};
+
+// Not by `mut_arg`, which would put it behind all others in what shells complete.
+fn of_a_worker(arg: Arg) -> Arg {
+    match arg.get_id() == "identity" {
+        true => arg.help("How this worker is called in the log [default: HOST-PID]"),
+        false => arg,
+    }
 }
 
 /// How the command gets its message.
@@ -338,142 +245,80 @@ pub enum Hand {
 }
 
 /// What the command finds in its environment.
-pub const FOR_THE_MESSAGE: &[(&str, &str)] = &[
-    ("TRAFFICCOP_MESSAGE_QUEUE", "the queue's address"),
-    (
-        "TRAFFICCOP_MESSAGE_ID",
-        "the message's id, the same at every attempt: what a command that must not do anything twice remembers",
-    ),
-    (
-        "TRAFFICCOP_MESSAGE_ATTEMPT",
+pub const FOR_THE_MESSAGE: Rows<'_> = rows! {
+    "TRAFFICCOP_MESSAGE_QUEUE" => "the queue's address",
+    "TRAFFICCOP_MESSAGE_ID" => "the message's id, the same at every attempt: what a command that \
+        must not do anything twice remembers",
+    "TRAFFICCOP_MESSAGE_ATTEMPT" =>
         "which attempt this is, from 1; it grows with every run, as a fencing token does",
-    ),
-    (
-        "TRAFFICCOP_MESSAGE_MAX_ATTEMPTS",
-        "how many there are (--max-attempts), where we count them",
-    ),
-    (
-        "TRAFFICCOP_MESSAGE_ENQUEUED_AT",
+    "TRAFFICCOP_MESSAGE_MAX_ATTEMPTS" => "how many there are (--max-attempts), where we count them",
+    "TRAFFICCOP_MESSAGE_ENQUEUED_AT" =>
         "when it was put into the queue, by the service's clock (RFC 3339, UTC)",
-    ),
-    (
-        "TRAFFICCOP_MESSAGE_LOCKED_UNTIL",
-        "until when the service had locked it when it was taken; it is renewed, so ask TRAFFICCOP_CONTROL",
-    ),
-    (
-        "TRAFFICCOP_MESSAGE_CONTENT_TYPE",
-        "the type of its content, where the queue knows one",
-    ),
-    (
-        "TRAFFICCOP_MESSAGE_PROPERTIES",
+    "TRAFFICCOP_MESSAGE_LOCKED_UNTIL" => "until when the service had locked it when it was taken; \
+        it is renewed, so ask TRAFFICCOP_CONTROL",
+    "TRAFFICCOP_MESSAGE_CONTENT_TYPE" => "the type of its content, where the queue knows one",
+    "TRAFFICCOP_MESSAGE_PROPERTIES" =>
         "further properties, as a JSON object, if it is not longer than 32 KiB",
-    ),
-    (
-        "TRAFFICCOP_MESSAGE_DIR, TRAFFICCOP_MESSAGE_FILE",
+    "TRAFFICCOP_MESSAGE_DIR, TRAFFICCOP_MESSAGE_FILE" =>
         "with --message file: the directory, and the body in it",
-    ),
-    (
-        "TRAFFICCOP_CONTROL",
-        "a file of eight bytes that tells until when the message is ours: see trafficcop-run(1). 'trafficcop check' reads it",
-    ),
-    (
-        "NOTIFY_SOCKET",
-        "where we were started with one: a socket of ours, on which the command tells systemd its STATUS. WATCHDOG_USEC and WATCHDOG_PID are not passed on",
-    ),
-];
+    "TRAFFICCOP_CONTROL" => "a file of eight bytes that tells until when the message is ours: see \
+        trafficcop-run(1). 'trafficcop check' reads it",
+    "NOTIFY_SOCKET" => "where we were started with one: a socket of ours, on which the command \
+        tells systemd its STATUS. WATCHDOG_USEC and WATCHDOG_PID are not passed on",
+};
 
 /// What becomes of a message.
-pub const SETTLED: &[(&str, &str)] = &[
-    ("exit 0", "it is deleted (on Service Bus: completed)"),
-    (
-        "a status of --dead-letter-exit",
-        "it is put aside, into the poison queue (on Service Bus: dead-lettered, with reason and text)",
-    ),
-    (
-        "any other, a signal, --timeout",
+pub const SETTLED: Rows<'_> = rows! {
+    "exit 0" => "it is deleted (on Service Bus: completed)",
+    "a status of --dead-letter-exit" => "it is put aside, into the poison queue (on Service Bus: \
+        dead-lettered, with reason and text)",
+    "any other, a signal, --timeout" =>
         "it comes again after --retry-delay; on the last attempt it is put aside",
-    ),
-    (
-        "its lock is lost or in doubt",
+    "its lock is lost or in doubt" =>
         "the command is killed before another can have the message; nothing is settled",
-    ),
-    (
-        "stopped by us",
-        "when a stop was requested and --grace is over: given back, visible again at once (on Service Bus the attempt does not count)",
-    ),
-    (
-        "cannot be started",
-        "given back, and trafficcop exits 126 or 127",
-    ),
-];
+    "stopped by us" => "when a stop was requested and --grace is over: given back, visible again \
+        at once (on Service Bus the attempt does not count)",
+    "cannot be started" => "given back, and trafficcop exits 126 or 127",
+};
 
 /// Every exit status of `trafficcop work` and what it means.
-pub const WORK_STATUS: &[(&str, &str)] = &[
-    (
-        "0",
-        "there was no message for --idle-exit, or there were --max-messages",
-    ),
-    (
-        "0-255",
+pub const WORK_STATUS: Rows<'_> = rows! {
+    "0" => "there was no message for --idle-exit, or there were --max-messages",
+    "0-255" =>
         "with --once: the command's own exit status (or trafficcop dies of the command's signal)",
-    ),
-    (
-        "128+n",
-        "a stop was requested by signal n: the messages were finished or given back, then trafficcop died of the same signal (as PID 1 it exits 128+n)",
-    ),
-    (
-        "64",
-        "bad usage, or settings that cannot hold; nothing was started",
-    ),
-    ("66", "there is no such queue"),
-    (
-        "69",
-        "the queue was out of reach at the beginning (with --idle-exit: for half a minute when it was to say whether there is another message), or messages could not be put aside",
-    ),
-    (
-        "70",
-        "a guardian died or fell silent; with --once: the lock was lost and the command stopped in time, or nobody can say whether the message was settled",
-    ),
-    (
-        "71",
-        "a process of a command cannot be killed; with --once: the command may have run beside another one",
-    ),
-    ("77", "not authorised"),
-    (
-        "126",
-        "the command was found but cannot be run, or messages cannot be handed over to it on this machine",
-    ),
-    ("127", "the command was not found"),
-];
+    "128+n" => "a stop was requested by signal n: the messages were finished or given back, then \
+        trafficcop died of the same signal (as PID 1 it exits 128+n)",
+    "64" => "bad usage, or settings that cannot hold; nothing was started",
+    "66" => "there is no such queue",
+    "69" => "the queue was out of reach at the beginning (with --idle-exit: for half a minute \
+        when it was to say whether there is another message), or messages could not be put aside",
+    "70" => "a guardian died or fell silent; with --once: the lock was lost and the command \
+        stopped in time, or nobody can say whether the message was settled",
+    "71" => "a process of a command cannot be killed; with --once: the command may have run \
+        beside another one",
+    "77" => "not authorised",
+    "126" => "the command was found but cannot be run, or messages cannot be handed over to it on \
+        this machine",
+    "127" => "the command was not found",
+};
 
 /// Commands to copy for `trafficcop work`.
-pub const WORK_EXAMPLES: &[(&str, &str)] = &[
-    (
-        "Handle orders, four at a time, each for as long as it takes:",
+pub const WORK_EXAMPLES: Rows<'_> = rows! {
+    "Handle orders, four at a time, each for as long as it takes:" =>
         "trafficcop work --queue orders -j 4 -- ./handle-order",
-    ),
-    (
-        "A shell script as the handler: the message is on stdin, 65 puts it aside:",
+    "A shell script as the handler: the message is on stdin, 65 puts it aside:" =>
         "trafficcop work --queue orders -- sh -c 'jq -e .order >/dev/null || exit 65; ./ship'",
-    ),
-    (
-        "A job that was started because there are messages, and ends when there are none:",
+    "A job that was started because there are messages, and ends when there are none:" =>
         "trafficcop work --queue orders --idle-exit 10s -- ./handle-order",
-    ),
-    (
-        "No command longer than ten minutes, and every failure final but 75:",
+    "No command longer than ten minutes, and every failure final but 75:" =>
         "trafficcop work --queue orders --timeout 10m --dead-letter-exit 1-255 -- ./handle-order",
-    ),
     #[cfg(feature = "service-bus")]
-    (
-        "A queue on Service Bus, with the machine's managed identity:",
+    "A queue on Service Bus, with the machine's managed identity:" =>
         "trafficcop work --service-bus contoso/orders --auth managed -- ./handle-order",
-    ),
-    (
-        "Try it here, with Azurite as the store:",
-        "trafficcop work --emulator --queue try --create -- sh -c 'echo \"$TRAFFICCOP_MESSAGE_ID: $(cat)\"'",
-    ),
-];
+    "Try it here, with Azurite as the store:" =>
+        "trafficcop work --emulator --queue try --create -- sh -c 'echo \"$TRAFFICCOP_MESSAGE_ID: \
+        $(cat)\"'",
+};
 
 fn after_work() -> String {
     with_examples(
@@ -482,7 +327,7 @@ fn after_work() -> String {
             ("What becomes of a message, if the command", SETTLED),
             ("The command's environment", FOR_THE_MESSAGE),
             #[cfg(feature = "service-bus")]
-            ("Credentials for Service Bus", super::FOR_SERVICE_BUS),
+            ("Credentials for Service Bus", FOR_SERVICE_BUS),
             ("Credentials", FOR_THE_STORE),
             ("Exit status", WORK_STATUS),
         ],

@@ -13,13 +13,13 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::lock_target::{self, Named, answer};
-use crate::args;
+use crate::args::{self, Checked};
 use crate::config::{self, UsageError};
 use crate::core::Budget;
 use crate::exit::{self, ExitAction};
 use crate::lease;
 use crate::report;
-use crate::units::{self, show};
+use crate::units::show;
 
 /// How a check ended, from good to bad.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -132,7 +132,7 @@ impl Findings {
 /// A [`UsageError`], or where the answer cannot be written.
 pub fn doctor(typed: &args::Doctor) -> anyhow::Result<ExitAction> {
     let named = lock_target::named(typed.lock.blob.as_deref(), typed.lock.file.as_deref())?;
-    let budget = budget(typed.lease.as_deref(), matches!(named, Named::Blob(_)))?;
+    let budget = budget(typed.lease.clone(), matches!(named, Named::Blob(_)))?;
     let findings = |lock: String| Findings {
         lock,
         json: typed.json,
@@ -177,13 +177,8 @@ pub fn find_locked(typed: &args::FindLocked) -> anyhow::Result<ExitAction> {
     })
 }
 
-fn budget(typed: Option<&str>, on_blob: bool) -> Result<Budget, UsageError> {
-    let lease = match typed {
-        Some(text) => {
-            units::duration(text).map_err(|why| UsageError::new(format!("--lease: {why}")))?
-        }
-        None => config::DEFAULT_LEASE,
-    };
+fn budget(typed: Option<Checked<Duration>>, on_blob: bool) -> Result<Budget, UsageError> {
+    let lease = typed.unwrap_or(Ok(config::DEFAULT_LEASE))?;
     if on_blob && !config::BLOB_LEASE.contains(&lease) {
         return Err(UsageError::new(format!(
             "--lease {}: a blob can be leased for 15s to 60s only",

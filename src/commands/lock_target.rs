@@ -12,6 +12,7 @@ use crate::clock::Instant;
 use crate::config::{UsageError, of_blobs_alone, options};
 use crate::core::Failure;
 use crate::exit::ExitAction;
+use crate::host::variable;
 use crate::lease::inspect::{LockState, LockStatus};
 use crate::lease::{blob, file};
 use crate::report;
@@ -80,7 +81,6 @@ pub(super) fn account(
     access: &args::Access,
 ) -> Result<Account, UsageError> {
     let options = options(emulator, access);
-    let variable = |name: &str| std::env::var(name).ok();
     Account::find(&variable, &options, target.url()).map_err(|why| UsageError::new(why.to_string()))
 }
 

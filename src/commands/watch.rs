@@ -31,7 +31,7 @@ struct ChangeLine<'a> {
 /// A [`crate::config::UsageError`], or why there was nothing to see at the first look.
 pub fn watch(typed: &args::Watch) -> anyhow::Result<ExitAction> {
     let target = LockTarget::of(&typed.lock)?;
-    let poll = config::poll(typed.poll.as_deref())?;
+    let poll = typed.poll.clone().unwrap_or(Ok(config::DEFAULT_POLL))?;
     let mut jitter = Jitter::new(fastrand::u64(..));
     run(async {
         let mut asked = asked_to_stop();

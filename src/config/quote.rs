@@ -1,5 +1,4 @@
 //! Commands and words as they could be typed, in one line: for refusals and for the lock's record.
-//! Called by the plan; pure.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -11,37 +10,32 @@ pub fn quoted(command: &[OsString]) -> String {
     words.join(" ")
 }
 
+// Not by a crate: those refuse what is no UTF-8, or leave a line break in the word, and the log and
+// the record are read line by line.
 pub(super) fn quoted_word(word: &OsStr) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-./=:,@%+^".contains(c);
     match word.to_str() {
-        Some(text) if !text.is_empty() && text.chars().all(plain) => text.to_owned(),
+        Some(text) if !text.is_empty() && text.chars().all(plain) => return text.to_owned(),
         Some(text) if !text.chars().any(char::is_control) => {
-            format!("'{}'", text.replace('\'', r"'\''"))
+            return format!("'{}'", text.replace('\'', r"'\''"));
         }
-        // Control characters and bytes that are no text: spelt out, so that it stays one line.
-        _ => {
-            let mut spelt = String::from("$'");
-            for chunk in word.as_bytes().utf8_chunks() {
-                for c in chunk.valid().chars() {
-                    match c {
-                        '\'' | '\\' => spelt.extend(['\\', c]),
-                        '\n' => spelt.push_str("\\n"),
-                        '\t' => spelt.push_str("\\t"),
-                        c if c.is_control() => {
-                            for byte in c.encode_utf8(&mut [0; 4]).bytes() {
-                                spelt.push_str(&format!("\\x{byte:02x}"));
-                            }
-                        }
-                        c => spelt.push(c),
-                    }
-                }
-                for byte in chunk.invalid() {
-                    spelt.push_str(&format!("\\x{byte:02x}"));
-                }
-            }
-            spelt + "'"
-        }
+        _ => {}
     }
+    let hex = |bytes: &[u8]| -> String { bytes.iter().map(|b| format!("\\x{b:02x}")).collect() };
+    let mut spelt = String::from("$'");
+    for chunk in word.as_bytes().utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '\'' | '\\' => spelt.extend(['\\', c]),
+                '\n' => spelt.push_str("\\n"),
+                '\t' => spelt.push_str("\\t"),
+                c if c.is_control() => spelt += &hex(c.encode_utf8(&mut [0; 4]).as_bytes()),
+                c => spelt.push(c),
+            }
+        }
+        spelt += &hex(chunk.invalid());
+    }
+    spelt + "'"
 }
 
 pub(super) fn cut(text: &str, limit: usize) -> &str {

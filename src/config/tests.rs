@@ -2,10 +2,15 @@
 //! with the binary.
 
 use super::*;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
 
-use crate::core::{After, HoldPolicy, Restart};
+use crate::args;
+use crate::core::{After, HoldPolicy, IfLost, Restart};
+use crate::guardian::Contain;
+use crate::lease::record::COMMAND_LIMIT;
+use crate::report::Volume;
 use clap::FromArgMatches;
 
 fn place() -> Host {

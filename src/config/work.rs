@@ -1,36 +1,34 @@
-//! What was typed of work, made sense of. Called by main.
+//! What was typed of work, made sense of: the queue, and how its messages are worked on. Called by
+//! main.
 
 use std::ffi::OsString;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::source::Source;
-use super::{Host, Lock, UsageError, about, identity, span, status_file, telling};
-use crate::args;
+use super::azure::{options, withheld};
+use super::outputs::Outputs;
+use super::outputs::listen;
+#[cfg(feature = "service-bus")]
+use super::run::refuse_first;
+use super::run::{identity, refuse_no_command};
+use super::{Host, UsageError};
+use crate::args::{self, ExitStatuses};
 use crate::azure::AuthOptions;
+#[cfg(feature = "service-bus")]
+use crate::azure::ServiceBusOptions;
 use crate::core::Budget;
 use crate::guardian::Contain;
-use crate::report::Volume;
-use crate::units::{self, show};
+use crate::queue::storage::Encoding;
+use crate::units::show;
 
 /// What a storage queue can lock a message for, as far as there is time to renew it.
 const LOCK_TIME: RangeInclusive<Duration> =
     Duration::from_secs(2)..=Duration::from_secs(7 * 24 * 3600);
-/// After how much of its time a lock can be renewed, in per cent.
-const RENEW_AT: RangeInclusive<u32> = 10..=90;
-/// The most commands at once: each has a guardian.
-const CONCURRENCY: RangeInclusive<usize> = 1..=128;
-/// How often a message can be tried.
-const ATTEMPTS: RangeInclusive<u32> = 1..=1_000_000;
-/// The longest a message can stay away: what a storage queue can hide it for.
-const RETRY_DELAY_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
-/// The longest body that can be asked for, in bytes.
-const BODY: RangeInclusive<u64> = 1..=1 << 30;
 
 const DEFAULT_LOCK_TIME: Duration = Duration::from_secs(60);
 const DEFAULT_RENEW_AT: u32 = 70;
-pub(super) const DEFAULT_ATTEMPTS: u32 = 5;
+const DEFAULT_ATTEMPTS: u32 = 5;
 const DEFAULT_RETRY_DELAY: (Duration, Duration) =
     (Duration::from_secs(10), Duration::from_secs(300));
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);
@@ -65,9 +63,9 @@ pub struct Work {
     /// How long a message that failed stays away, at first and at most.
     pub retry_delay: (Duration, Duration),
     /// Exit statuses that put a message aside.
-    pub dead_letter_exit: Vec<RangeInclusive<u8>>,
+    pub dead_letter_exit: ExitStatuses,
     /// Exit statuses that do not.
-    pub retry_exit: Vec<RangeInclusive<u8>>,
+    pub retry_exit: ExitStatuses,
     /// After how much of its time a message's lock is renewed, in per cent.
     pub renew_at: u32,
     /// How long commands may go on after a stop was requested.
@@ -94,45 +92,21 @@ pub struct Work {
     pub command: Vec<OsString>,
 }
 
-impl From<&args::Work> for Volume {
-    fn from(typed: &args::Work) -> Volume {
-        (&what_it_shares(typed)).into()
-    }
-}
-
 impl Work {
     /// Makes sense of what was typed.
     ///
     /// # Errors
     /// The first thing found that cannot be.
-    pub fn new(typed: args::Work, place: &Host) -> Result<Work, UsageError> {
-        let Some(program) = typed.command.first() else {
-            return Err(UsageError::new(
-                "no command: name what is to be run for each message after --, as in 'trafficcop work --queue NAME -- ./handle'",
-            ));
-        };
-        if program.is_empty() {
-            return Err(UsageError::new(
-                "the command's name is empty: is a variable unset in what was typed after --?",
-            ));
-        }
-        let source = Source::new(&typed)?;
-        let common = what_it_shares(&typed);
-        // No file of the lock's own could be named twice, as with a blob.
-        let lock = Lock::Blob {
-            target: String::new(),
-            options: AuthOptions::default(),
-            create: false,
-            page_blob: None,
-        };
-        let status_file = status_file(&common, &lock, 1)?;
-        let (_, event_log) = telling::telling(&common, &lock, 1)?;
-        let concurrency = number("-j", typed.concurrency.as_deref(), &CONCURRENCY)?.unwrap_or(1);
-        let max_messages = number(
-            "--max-messages",
-            typed.max_messages.as_deref(),
-            &(1..=u64::MAX),
+    pub fn new(typed: args::Work, host: &Host) -> Result<Work, UsageError> {
+        refuse_no_command(
+            &typed.command,
+            "no command: name what is to be run for each message after --, as in 'trafficcop work --queue NAME -- ./handle'",
         )?;
+        let source = Source::new(&typed)?;
+        // No file is the lock: the queue is.
+        let outputs = Outputs::new(&typed.operations, &[])?;
+        let concurrency = typed.concurrency.unwrap_or(Ok(1))?;
+        let max_messages = typed.max_messages.transpose()?;
         if typed.once {
             if let Some(most) = max_messages.filter(|most| *most != 1) {
                 return Err(UsageError::new(format!(
@@ -145,104 +119,58 @@ impl Work {
                 )));
             }
         }
-        let timeout = span("--timeout", typed.timeout.as_deref())?;
-        if timeout.is_some_and(|limit| limit.is_zero()) {
-            return Err(UsageError::new(
-                "--timeout 0s: no command could do anything: leave it out for no limit",
-            ));
-        }
-        let attempts = number("--max-attempts", typed.max_attempts.as_deref(), &ATTEMPTS)?;
-        let dead_letter_exit = statuses("--dead-letter-exit", typed.dead_letter_exit.as_deref())?;
-        let retry_exit = statuses("--retry-exit", typed.retry_exit.as_deref())?;
+        let timeout = typed.timeout.transpose()?;
+        let attempts = typed.max_attempts.transpose()?;
+        // As sysexits.h has them: EX_DATAERR, and EX_TEMPFAIL.
+        let dead_letter_exit = typed
+            .dead_letter_exit
+            .unwrap_or_else(|| Ok(vec![65..=65]))?;
+        let retry_exit = typed.retry_exit.unwrap_or_else(|| Ok(vec![75..=75]))?;
         Ok(Work {
-            max_body: size(typed.max_body.as_deref())?,
+            max_body: typed.max_body.unwrap_or(Ok(DEFAULT_BODY))?,
             concurrency,
             once: typed.once,
+            // `--once` is a limit of one that passes on the command's status, too.
             max_messages: if typed.once { Some(1) } else { max_messages },
-            idle_exit: span("--idle-exit", typed.idle_exit.as_deref())?,
+            idle_exit: typed.idle_exit.transpose()?,
             in_directories: typed.message == args::Hand::File,
             timeout,
-            stop_signal: match typed.stop_signal.as_deref() {
-                Some(text) => units::signal(text).map_err(|why| about("--stop-signal", &why))?,
-                None => libc::SIGTERM,
-            },
-            contain: match typed.contain {
-                args::Contain::Auto => Contain::Auto,
-                args::Contain::Cgroup => Contain::Cgroup,
-                args::Contain::Pidns => Contain::Pidns,
-                args::Contain::None => Contain::None,
-            },
+            stop_signal: typed.stop_signal.unwrap_or(Ok(libc::SIGTERM))?,
+            contain: typed.contain,
             max_attempts: attempts.or(source.attempts()),
-            retry_delay: retry_delay(typed.retry_delay.as_deref())?,
-            dead_letter_exit: dead_letter_exit.unwrap_or_else(|| vec![65..=65]),
-            retry_exit: retry_exit.unwrap_or_else(|| vec![75..=75]),
-            renew_at: renew_at(&typed)?,
-            grace: span("--grace", typed.grace.as_deref())?.unwrap_or(DEFAULT_GRACE),
-            kill_after: span("--kill-after", typed.kill_after.as_deref())?
-                .unwrap_or(DEFAULT_KILL_AFTER),
-            identity: identity(&common, place)?,
-            host: place.host.clone(),
-            pid: place.pid,
-            seed: place.seed,
-            listen: super::listen::listen(&typed.listen, &lock, 1, status_file.as_deref())?,
-            status_file,
-            event_log,
-            withheld: super::access::withheld(typed.no_credentials, named_variable(&typed)),
+            retry_delay: typed.retry_delay.unwrap_or(Ok(DEFAULT_RETRY_DELAY))?,
+            dead_letter_exit,
+            retry_exit,
+            renew_at: typed.renew_at.unwrap_or(Ok(DEFAULT_RENEW_AT))?,
+            grace: typed.grace.unwrap_or(Ok(DEFAULT_GRACE))?,
+            kill_after: typed.kill_after.unwrap_or(Ok(DEFAULT_KILL_AFTER))?,
+            identity: identity(&typed.operations, host)?,
+            host: host.host.clone(),
+            pid: host.pid,
+            seed: host.seed,
+            listen: listen(&typed.listen, outputs.status_file.as_deref(), &[])?,
+            status_file: outputs.status_file,
+            event_log: outputs.event_log,
+            withheld: match typed.no_credentials {
+                true => withheld(source.named_variable()),
+                false => Vec::new(),
+            },
             command: typed.command,
             source,
         })
     }
 }
 
-/// The variable that was named to hold a connection string.
-#[cfg(feature = "service-bus")]
-fn named_variable(typed: &args::Work) -> Option<&str> {
-    typed.bus.connection_string_env.as_deref()
-}
-
-#[cfg(not(feature = "service-bus"))]
-fn named_variable(_: &args::Work) -> Option<&str> {
-    None
-}
-
-/// The flags that a worker has in common with who competes for a lock.
-fn what_it_shares(typed: &args::Work) -> args::Common {
-    args::Common {
-        blob: None,
-        file: None,
-        no_wait: false,
-        wait: None,
-        connect_timeout: None,
-        conflict_exit_code: None,
-        slots: None,
-        poll: None,
-        lease: None,
-        grace_on_loss: None,
-        margin: None,
-        if_lost: args::IfLost::Exit,
-        emulator: typed.emulator,
-        access: typed.access.clone(),
-        no_create: false,
-        page_blob: None,
-        shared: false,
-        heartbeat: None,
-        identity: typed.identity.clone(),
-        status_file: typed.status_file.clone(),
-        log: typed.log,
-        telling: typed.telling.clone(),
-        quiet: typed.quiet,
-    }
-}
-
 /// What a message of a storage queue is locked for.
-pub(super) fn lock_time(typed: &args::Work) -> Result<Duration, UsageError> {
-    let lock_time = span("--lock-time", typed.lock_time.as_deref())?.unwrap_or(DEFAULT_LOCK_TIME);
+fn lock_time(typed: &args::Work) -> Result<Duration, UsageError> {
+    let lock_time = typed.lock_time.clone().unwrap_or(Ok(DEFAULT_LOCK_TIME))?;
     if !LOCK_TIME.contains(&lock_time) {
         return Err(UsageError::new(format!(
             "--lock-time {}: take 2s to 7d",
             show(lock_time)
         )));
     }
+    // `visibilitytimeout` is a whole number.
     if lock_time.subsec_nanos() != 0 {
         return Err(UsageError::new(format!(
             "--lock-time {}: a message is locked for whole seconds: take {}s",
@@ -250,7 +178,7 @@ pub(super) fn lock_time(typed: &args::Work) -> Result<Duration, UsageError> {
             lock_time.as_secs()
         )));
     }
-    let share = renew_at(typed)?;
+    let share = typed.renew_at.clone().unwrap_or(Ok(DEFAULT_RENEW_AT))?;
     let sound = Budget::for_lock(lock_time, share).validate();
     sound.map_err(|why| {
         UsageError::new(format!(
@@ -261,105 +189,185 @@ pub(super) fn lock_time(typed: &args::Work) -> Result<Duration, UsageError> {
     Ok(lock_time)
 }
 
-fn renew_at(typed: &args::Work) -> Result<u32, UsageError> {
-    let Some(text) = typed.renew_at.as_deref() else {
-        return Ok(DEFAULT_RENEW_AT);
-    };
-    let share = text.strip_suffix('%').unwrap_or(text).trim().parse();
-    let share = share.ok().filter(|share| RENEW_AT.contains(share));
-    share.ok_or_else(|| UsageError::new(format!("--renew-at {text}: take 10% to 90%")))
+/// A queue, and what is particular to its kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// An Azure storage queue.
+    Storage(Storage),
+    /// A queue or a subscription on Azure Service Bus.
+    #[cfg(feature = "service-bus")]
+    ServiceBus(ServiceBus),
 }
 
-fn number<T>(
-    flag: &str,
-    text: Option<&str>,
-    within: &RangeInclusive<T>,
-) -> Result<Option<T>, UsageError>
-where
-    T: std::str::FromStr + PartialOrd + std::fmt::Display + Copy,
-{
-    let Some(text) = text else {
-        return Ok(None);
-    };
-    match text.trim().parse() {
-        Ok(number) if within.contains(&number) => Ok(Some(number)),
-        _ => Err(UsageError::new(format!(
-            "{flag} {text}: take a number from {} to {}",
-            within.start(),
-            within.end()
-        ))),
-    }
+/// A storage queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Storage {
+    /// Its name or URL; the service's rules for names are the queue's to check. May hold a secret.
+    pub queue: String,
+    /// It is created if it is missing.
+    pub create: bool,
+    /// How the account and our credential are found.
+    pub options: AuthOptions,
+    /// Where messages are put aside, if not beside the queue.
+    pub poison_queue: Option<String>,
+    /// How messages were encoded.
+    pub encoding: Encoding,
+    /// For how long a message is locked.
+    pub lock_time: Duration,
 }
 
-/// `65`, `65,70-75`, or `none`.
-fn statuses(flag: &str, text: Option<&str>) -> Result<Option<Vec<RangeInclusive<u8>>>, UsageError> {
-    let Some(text) = text else {
-        return Ok(None);
-    };
-    if text.trim() == "none" {
-        return Ok(Some(Vec::new()));
-    }
-    let refuse = |why: &str| UsageError::new(format!("{flag} {text}: {why}"));
-    let mut list = Vec::new();
-    for part in text.split(',').map(str::trim) {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let status = |text: &str| text.trim().parse::<u8>();
-        let (Ok(first), Ok(last)) = (status(first), status(last)) else {
-            return Err(refuse(
-                "take exit statuses from 1 to 255, as in 65,70-75, or 'none'",
-            ));
-        };
-        if first == 0 {
-            return Err(refuse(
-                "0 is what a command exits with that has done its work",
-            ));
+/// A queue on Service Bus.
+#[cfg(feature = "service-bus")]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceBus {
+    /// Which one; Azure's rules for names are checked when it is opened.
+    pub asked: ServiceBusOptions,
+    /// How our credential is found.
+    pub options: AuthOptions,
+    /// For how long its messages are locked, where its own word for that is not to be believed.
+    pub lock_time: Option<Duration>,
+    /// Settle on the link that brought the message.
+    pub link_settle: bool,
+}
+
+impl Source {
+    /// Makes sense of what was typed.
+    fn new(typed: &args::Work) -> Result<Source, UsageError> {
+        #[cfg(feature = "service-bus")]
+        {
+            let bus = &typed.bus;
+            let refuse = |line| Err(UsageError::new(line));
+            match (&typed.queue, &bus.service_bus) {
+                (Some(_), Some(_)) => {
+                    return refuse(
+                        "--queue and --service-bus contradict each other: work is done on one queue",
+                    );
+                }
+                (None, None) => {
+                    return refuse(
+                        "no queue: name one with --queue NAME or its URL, or with --service-bus NAME",
+                    );
+                }
+                (None, Some(name)) => {
+                    return service_bus(name.clone()?, typed).map(Source::ServiceBus);
+                }
+                (Some(_), None) => {}
+            }
+            let string_in = bus.connection_string_env.is_some();
+            let foreign = [
+                ("--dead-letter-queue", bus.dead_letter_queue),
+                ("--connection-string-env", string_in),
+            ];
+            refuse_first(foreign, |flag| {
+                format!("{flag} belongs to --service-bus: a storage queue knows no such thing")
+            })?;
         }
-        if last < first {
-            return Err(refuse("a range goes from the smaller to the greater"));
-        }
-        list.push(first..=last);
+        storage(typed).map(Source::Storage)
     }
-    Ok(Some(list))
+
+    /// Whether what fails for good can be put aside.
+    #[must_use]
+    pub fn puts_aside(&self) -> bool {
+        match self {
+            Source::Storage(_) => true,
+            #[cfg(feature = "service-bus")]
+            Source::ServiceBus(bus) => !bus.asked.dead_letters,
+        }
+    }
+
+    /// The variable that was named to hold a connection string.
+    fn named_variable(&self) -> Option<&str> {
+        match self {
+            Source::Storage(_) => None,
+            #[cfg(feature = "service-bus")]
+            Source::ServiceBus(bus) => bus.asked.string_in.as_deref(),
+        }
+    }
+
+    /// How often a message is tried where nothing was said; `None`: that is for the queue to say.
+    fn attempts(&self) -> Option<u32> {
+        match self {
+            Source::Storage(_) => Some(DEFAULT_ATTEMPTS),
+            // It has a number of its own, which its owner has chosen and which cannot be switched off.
+            #[cfg(feature = "service-bus")]
+            Source::ServiceBus(_) => None,
+        }
+    }
 }
 
-/// `10s..5m`, or one that does not grow.
-fn retry_delay(text: Option<&str>) -> Result<(Duration, Duration), UsageError> {
-    const FLAG: &str = "--retry-delay";
-    let Some(text) = text else {
-        return Ok(DEFAULT_RETRY_DELAY);
-    };
-    let (first, most) = text.split_once("..").unwrap_or((text, text));
-    let read = |text: &str| units::duration(text.trim()).map_err(|why| about(FLAG, &why));
-    let (first, most) = (read(first)?, read(most)?);
-    if most < first {
+fn storage(typed: &args::Work) -> Result<Storage, UsageError> {
+    let missing = || UsageError::new("no queue: name one with --queue NAME or its URL");
+    Ok(Storage {
+        queue: typed.queue.clone().ok_or_else(missing)??,
+        create: typed.create,
+        options: options(typed.emulator, &typed.access),
+        poison_queue: typed.poison_queue.clone().transpose()?,
+        encoding: typed.encoding,
+        lock_time: lock_time(typed)?,
+    })
+}
+
+#[cfg(feature = "service-bus")]
+fn service_bus(entity: String, typed: &args::Work) -> Result<ServiceBus, UsageError> {
+    /// What a queue on Service Bus can lock a message for.
+    const LOCK_TIME: RangeInclusive<Duration> = Duration::from_secs(5)..=Duration::from_secs(300);
+    let bus = &typed.bus;
+    for (flag, is_typed, why) in [
+        (
+            "--create",
+            typed.create,
+            "making a queue takes the right to manage the namespace: make it with 'az servicebus queue create'",
+        ),
+        (
+            "--emulator",
+            typed.emulator,
+            "that is the emulator of storage: write UseDevelopmentEmulator=true into the connection string",
+        ),
+        (
+            "--poison-queue",
+            typed.poison_queue.is_some(),
+            "what is put aside goes to the dead-letter queue that every queue has",
+        ),
+        (
+            "--encoding",
+            typed.encoding != Encoding::Auto,
+            "its messages are bytes, and are handed over as they are",
+        ),
+        (
+            "--max-attempts",
+            bus.dead_letter_queue && typed.max_attempts.is_some(),
+            "with --dead-letter-queue nothing can be put aside, however often it fails",
+        ),
+        (
+            "--dead-letter-exit",
+            bus.dead_letter_queue && typed.dead_letter_exit.is_some(),
+            "with --dead-letter-queue nothing can be put aside, whatever a command exits with",
+        ),
+    ] {
+        if is_typed {
+            return Err(UsageError::new(format!(
+                "{flag} does not go with --service-bus: {why}"
+            )));
+        }
+    }
+    let string_in = bus.connection_string_env.clone().transpose()?;
+    let lock_time = typed.lock_time.clone().transpose()?;
+    if let Some(time) = lock_time.filter(|time| !LOCK_TIME.contains(time)) {
         return Err(UsageError::new(format!(
-            "{FLAG} {text}: it grows from the shorter to the longer: swap them"
+            "--lock-time {}: a queue on Service Bus locks for 5s to 5m; take what it is set to",
+            show(time)
         )));
     }
-    if most > RETRY_DELAY_MAX {
-        return Err(UsageError::new(format!(
-            "{FLAG} {text}: a message can stay away for 7d at most"
-        )));
-    }
-    Ok((first, most))
-}
-
-fn size(text: Option<&str>) -> Result<u64, UsageError> {
-    let Some(text) = text else {
-        return Ok(DEFAULT_BODY);
-    };
-    let typed = text.trim();
-    let (digits, unit) = match typed.char_indices().next_back() {
-        Some((at, 'K' | 'k')) => (&typed[..at], 1 << 10),
-        Some((at, 'M' | 'm')) => (&typed[..at], 1 << 20),
-        _ => (typed, 1),
-    };
-    let bytes = digits.parse::<u64>().ok();
-    let bytes = bytes.and_then(|number| number.checked_mul(unit));
-    bytes.filter(|bytes| BODY.contains(bytes)).ok_or_else(|| {
-        UsageError::new(format!(
-            "--max-body {text}: take a number of bytes from 1 to 1024M, as in 64K"
-        ))
+    Ok(ServiceBus {
+        asked: ServiceBusOptions {
+            entity,
+            dead_letters: bus.dead_letter_queue,
+            string_in,
+        },
+        // Its emulator is named by the connection string.
+        options: options(false, &typed.access),
+        lock_time,
+        link_settle: bus.link_settle,
     })
 }
 

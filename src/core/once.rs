@@ -18,13 +18,14 @@ pub struct Once {
     pub attempts: Option<u32>,
 }
 
-/// What a failed run means.
+/// What a failed run means; as it is typed, with its help.
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnFailure {
-    /// The next candidate tries.
+    /// After a back-off of 1 to 30 seconds the next candidate runs the command
     #[default]
     Retry,
-    /// The task has failed.
+    /// The task has failed: that is recorded, and everybody exits with the command's status
     Stop,
 }
 

@@ -50,13 +50,14 @@ use self::standby::{Acquiring, Standby};
 use super::{Action, Budget, Cause, Cordon, Ending, Event, Exit, HoldPolicy, Once, Ring};
 use crate::clock::Instant;
 
-/// What to do after control was lost.
+/// What to do after control was lost; as it is typed, with its help.
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum IfLost {
-    /// Stand by again.
+    /// Stand by again
     #[default]
     Compete,
-    /// End with exit status 70 or 71.
+    /// Exit 70 (or 71 if an overlap cannot be excluded)
     Exit,
 }
 

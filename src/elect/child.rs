@@ -17,6 +17,7 @@ use super::lines::{Here, Role};
 use crate::args;
 use crate::deadline::{Deadline, VARIABLE};
 use crate::exit::{self, ExitAction};
+use crate::host;
 use crate::report::stdout::{LineWriter, Said};
 
 /// Written to the progress pipe before the first byte of `holder`: from now on the reader may believe it.
@@ -46,7 +47,7 @@ enum Progress {
 pub fn announce(typed: &args::Announce) -> anyhow::Result<ExitAction> {
     // As `ps` and `top` show it; else it would be "exe".
     let _ = nix::sys::prctl::set_name(c"trafficcop-tell");
-    let variable = |name: &str| std::env::var(name).unwrap_or_default();
+    let variable = |name: &str| host::variable(name).unwrap_or_default();
     let stop = SigSet::from_iter([Signal::SIGTERM]);
     stop.thread_block()?;
     let asked = SignalFd::with_flags(&stop, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
@@ -59,7 +60,7 @@ pub fn announce(typed: &args::Announce) -> anyhow::Result<ExitAction> {
         identity: variable("TRAFFICCOP_HOLDER"),
         lock: variable("TRAFFICCOP_LOCK"),
         slot: variable("TRAFFICCOP_SLOT").parse().unwrap_or(0),
-        control: Some(variable(VARIABLE)).filter(|path| !path.is_empty()),
+        control: host::variable(VARIABLE),
     };
     let token = variable("TRAFFICCOP_TOKEN").parse()?;
     let mut out = LineWriter::of_stdout();

@@ -10,17 +10,19 @@ use std::time::Duration;
 use crate::clock::Instant;
 use crate::core::{Exit, Failed};
 
-/// What is asked for to keep the command's tree together.
+/// What is asked for to keep the command's tree together; as it is typed, with its help.
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Contain {
-    /// A cgroup where one can be had, else none.
+    /// A cgroup where one can be had, else as with none
     #[default]
     Auto,
-    /// A cgroup of its own, or nothing starts.
+    /// A cgroup of the command's own, killed at one stroke
     Cgroup,
-    /// A PID namespace of its own, or nothing starts.
+    /// A PID namespace of its own: nothing of it outlives us or the deadline, even if supervisor and
+    /// guardian are both killed or both stopped; the command can see it (process ids, /proc)
     Pidns,
-    /// Subreaper and walk only.
+    /// The process group and a walk over all descendants
     None,
 }
 

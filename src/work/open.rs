@@ -21,11 +21,12 @@ use crate::clock::Instant;
 use crate::config::{self, Source, UsageError};
 use crate::core::Failure;
 use crate::core::budget::{ATTEMPT, RETRY};
+use crate::host::variable;
 #[cfg(feature = "service-bus")]
 use crate::queue::service_bus::{self, CbsTokens, SasTokens, ServiceBusQueue};
 #[cfg(all(feature = "service-bus", feature = "entra"))]
 use crate::queue::service_bus::{CbsToken, JWT};
-use crate::queue::storage::{Config, Encoding, StorageQueue, Target};
+use crate::queue::storage::{Config, StorageQueue, Target};
 use crate::queue::{Missing, Queue};
 use crate::signals::{SignalEvent, Signals};
 
@@ -48,10 +49,6 @@ pub(super) fn open(plan: &config::Work) -> Result<Arc<dyn Queue>, UsageError> {
     }
 }
 
-fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok()
-}
-
 fn refuse(why: impl ToString) -> UsageError {
     UsageError::new(why.to_string())
 }
@@ -64,11 +61,7 @@ fn open_storage(source: &config::Storage, max_body: usize) -> Result<Arc<dyn Que
         target,
         account,
         lock_time: source.lock_time,
-        encoding: match source.encoding {
-            config::Encoding::Auto => Encoding::Auto,
-            config::Encoding::Base64 => Encoding::Base64,
-            config::Encoding::Text => Encoding::Text,
-        },
+        encoding: source.encoding,
         max_body,
         poison: source.poison_queue.clone(),
         create: source.create,

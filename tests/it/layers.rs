@@ -38,6 +38,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "events",
             "exit",
             "driver",
+            "host",
             "lease",
             "notify",
             "config",
@@ -55,15 +56,20 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     (
         "elect",
         &[
-            "args", "clock", "core", "deadline", "exit", "driver", "lease", "config", "report",
-            "run", "runtime", "signals", "guardian", "units",
+            "args", "clock", "core", "deadline", "exit", "driver", "host", "lease", "config",
+            "report", "run", "runtime", "signals", "guardian", "units",
         ],
     ),
     ("deadline", &["clock", "guardian"]),
     ("host", &["deadline"]),
     ("check", &["args", "deadline", "exit", "config", "report"]),
     ("exit", &["core", "queue"]),
-    ("args", &["azure", "exit"]),
+    (
+        "args",
+        &[
+            "azure", "core", "exit", "guardian", "host", "notify", "queue", "report", "units",
+        ],
+    ),
     (
         "events",
         &[
@@ -82,7 +88,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     (
         "config",
         &[
-            "azure", "args", "core", "exit", "host", "lease", "notify", "report", "serve",
+            "azure", "args", "core", "exit", "host", "lease", "notify", "queue", "report", "serve",
             "guardian", "units",
         ],
     ),
@@ -99,8 +105,8 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     (
         "commands",
         &[
-            "azure", "args", "clock", "core", "exit", "lease", "config", "report", "runtime",
-            "signals", "guardian", "units",
+            "azure", "args", "clock", "core", "exit", "host", "lease", "config", "report",
+            "runtime", "signals", "guardian", "units",
         ],
     ),
     (

@@ -1,7 +1,6 @@
 //! What of a `work` command line is refused, and what it becomes.
 
 use super::*;
-use crate::config::Encoding;
 
 fn plan(line: &str) -> Result<Work, UsageError> {
     let words = ["trafficcop", "work"]

@@ -7,25 +7,27 @@ use azure_core::base64;
 
 use crate::queue::Unreadable;
 
-/// How the text of a message becomes the bytes of its body.
+/// How the text of a message becomes the bytes of its body; as it is typed, with its help.
+///
+/// **The rule** of `Auto`. A text is decoded if it is base64 as RFC 4648 writes it (its standard letters,
+/// padded, nothing else before, between or behind, not empty, no stray bits) and if, moreover,
+/// it ends in `=`, or it has an upper-case letter, a lower-case letter and one of `0-9+/` in it
+/// and is 24 letters long or decodes to text (UTF-8 without control characters other than tab
+/// and line ends).
+///
+/// So words, numbers, hexadecimal digests, UUIDs, JSON and paths stay what they are, and what
+/// Azure Functions, the older SDKs and anybody's `base64` send is decoded. Where bodies are
+/// tokens that look exactly like base64, or so short that it cannot be told, say which it is.
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Encoding {
-    /// Base64 where it is evident, else the text as it is.
-    ///
-    /// **The rule.** A text is decoded if it is base64 as RFC 4648 writes it (its standard letters,
-    /// padded, nothing else before, between or behind, not empty, no stray bits) and if, moreover,
-    /// it ends in `=`, or it has an upper-case letter, a lower-case letter and one of `0-9+/` in it
-    /// and is 24 letters long or decodes to text (UTF-8 without control characters other than tab
-    /// and line ends).
-    ///
-    /// So words, numbers, hexadecimal digests, UUIDs, JSON and paths stay what they are, and what
-    /// Azure Functions, the older SDKs and anybody's `base64` send is decoded. Where bodies are
-    /// tokens that look exactly like base64, or so short that it cannot be told, say which it is.
+    /// As base64 where that is evident, else as text
     #[default]
     Auto,
-    /// Every message is base64 (white space is passed over); one that is not is unreadable.
+    /// As base64; others are put aside
+    // White space is passed over.
     Base64,
-    /// Every message is the text it is.
+    /// Not at all
     Text,
 }
 

@@ -1,6 +1,4 @@
-//! What can be typed: the clap types and their help, nothing else. `main` parses with it, `plan`
-//! makes sense of it. Values stay as they were typed, so that what is wrong with one is said in
-//! one line and in one place, by the plan. It must never decide anything.
+//! The command line's definition, and how it is parsed. Called by main.
 
 use std::cell::Cell;
 use std::ffi::OsString;
@@ -8,50 +6,10 @@ use std::fmt::Write as _;
 
 use clap::{Args as _, CommandFactory, FromArgMatches, Parser, Subcommand};
 
-mod access;
-mod check;
-mod commands;
-mod common;
-mod completions;
-mod elect;
-mod hold_policy;
-mod hooks;
-mod listen;
-mod notify;
-mod once;
-mod precedence;
-mod reset;
-mod run;
-mod scheduled_events;
-#[cfg(feature = "service-bus")]
-mod service_bus;
-mod telling;
-mod timeline;
-mod work;
-
-pub use access::Access;
-pub use check::{CHECK_EXAMPLES, CHECK_STATUS, Check};
-pub use commands::{
-    BREAK_EXAMPLES, BREAK_STATUS, Break, DOCTOR_EXAMPLES, DOCTOR_JSON, DOCTOR_STATUS, Doctor,
-    FindLocked, LIST_EXAMPLES, LIST_STATUS, List, STATUS_EXAMPLES, STATUS_JSON, STATUS_STATUS,
-    Status, TheLock, WATCH_EXAMPLES, WATCH_JSON, WATCH_STATUS, Watch,
+use super::{
+    Announce, Break, Check, Completions, Doctor, Elect, FOR_THE_COMMAND, FOR_THE_MESSAGE,
+    FindLocked, List, Reset, Run, Status, Timeline, Watch, Work, elect, precedence,
 };
-pub use common::{Common, FOR_THE_STORE, IfLost, Log};
-pub use completions::{COMPLETIONS_EXAMPLES, COMPLETIONS_STATUS, Completions};
-pub use elect::{Announce, ELECT_EXAMPLES, ELECT_STATUS, Elect, FIELDS};
-pub use hold_policy::{HoldPolicy, Restart};
-pub use hooks::Roles;
-pub use listen::Listen;
-pub use notify::{Notify, Ready};
-pub use once::{Once, OnceOnFailure};
-pub use reset::{RESET_EXAMPLES, RESET_STATUS, Reset};
-pub use run::{Contain, EXAMPLES, FOR_THE_COMMAND, Run};
-pub use scheduled_events::ScheduledEvents;
-#[cfg(feature = "service-bus")]
-pub use service_bus::{FOR_SERVICE_BUS, ServiceBus};
-pub use telling::Telling;
-pub use timeline::{TIMELINE_EXAMPLES, TIMELINE_STATUS, Timeline};
-pub use work::{Encoding, FOR_THE_MESSAGE, Hand, SETTLED, WORK_EXAMPLES, WORK_STATUS, Work};
 
 /// How wide help may be.
 const WIDTH: usize = 100;
@@ -194,14 +152,14 @@ impl Verb {
 }
 
 /// Two columns of text: a name and its meaning.
-type Rows<'a> = &'a [(&'a str, &'a str)];
+pub(super) type Rows<'a> = &'a [(&'a str, &'a str)];
 
 thread_local! {
     /// What is being defined will show no help, so long texts need not be laid out.
     static BRIEF: Cell<bool> = const { Cell::new(false) };
 }
 
-fn with_examples(examples: Rows<'_>, lists: &[(&str, Rows<'_>)]) -> String {
+pub(super) fn with_examples(examples: Rows<'_>, lists: &[(&str, Rows<'_>)]) -> String {
     if BRIEF.get() {
         return String::new();
     }
@@ -234,6 +192,7 @@ fn with_examples(examples: Rows<'_>, lists: &[(&str, Rows<'_>)]) -> String {
 #[must_use]
 pub fn definition() -> clap::Command {
     Cli::command()
+        // A script that adds "$@" to flags of its own lets whoever calls it have the last word.
         .args_override_self(true)
         .mut_subcommand("elect", elect::in_its_words)
         .mut_subcommands(|verb| verb.mut_args(with_its_variable))
@@ -243,6 +202,7 @@ pub fn definition() -> clap::Command {
 fn with_its_variable(arg: clap::Arg) -> clap::Arg {
     match arg.get_env().map(std::env::var_os) {
         Some(Some(value)) if value.is_empty() => arg.env(None::<&'static str>),
+        // A URL with a SAS is a secret, and help is pasted into tickets.
         Some(_) => arg.hide_env_values(true),
         None => arg,
     }
@@ -265,6 +225,7 @@ pub fn parse(line: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Erro
         && let Some(verb) = definition.find_subcommand(name)
     {
         let beaten = precedence::beaten(verb, typed);
+        // Once more, because nothing can be taken out of what clap has found.
         if !beaten.is_empty() {
             matches = definition
                 .mut_subcommand(name, |verb| precedence::without_variables(verb, &beaten))
@@ -415,7 +376,7 @@ mod tests {
     fn of_a_flag_given_twice_the_last_counts() {
         let run = typed("--file a -n --grace 5 --file b -n --grace 6 -- job --x --x").unwrap();
         assert_eq!(run.common.file.as_deref(), Some("b".as_ref()));
-        assert_eq!(run.grace.as_deref(), Some("6"));
+        assert_eq!(run.grace, Some(Ok(std::time::Duration::from_secs(6))));
         assert!(run.common.no_wait);
         assert_eq!(run.command, ["job", "--x", "--x"]);
         let line = ["trafficcop", "status", "--file", "a", "--file", "b"];
@@ -444,23 +405,10 @@ mod tests {
 
     #[test]
     fn a_page_blob_s_size_never_swallows_the_command() {
-        assert_eq!(
-            typed("--page-blob job")
-                .unwrap()
-                .common
-                .page_blob
-                .as_deref(),
-            Some("512")
-        );
-        assert_eq!(
-            typed("--page-blob=1M job")
-                .unwrap()
-                .common
-                .page_blob
-                .as_deref(),
-            Some("1M")
-        );
-        assert_eq!(typed("job").unwrap().common.page_blob, None);
+        let size = |line: &str| typed(line).unwrap().common.page_blob;
+        assert_eq!(size("--page-blob job"), Some(Ok(512)));
+        assert_eq!(size("--page-blob=1M job"), Some(Ok(1 << 20)));
+        assert_eq!(size("job"), None);
     }
 
     #[test]

@@ -1,0 +1,39 @@
+//! What can be typed: one item for each flag, with its help, its variable and its parser. `main` parses
+//! with it, `config` makes sense of it.
+//!
+//! A value that means nothing is no error here: it is kept as a [`Checked`] refusal for the
+//! configuration, so that what is wrong is said in one line and in one place.
+//!
+//! | file | purpose |
+//! |---|---|
+//! | `cli`, `precedence` | the definition of all verbs and its parsing; what is typed beats what the environment says |
+//! | `common` | flags that more than one verb has |
+//! | `run`, `elect`, `work` | what drives something while it has control |
+//! | `commands`, `others` | what looks at locks and intervenes; what asks no store |
+//! | `values` | how values are typed |
+
+/// Rows of a table for the help and the man pages: a name and what it means.
+macro_rules! rows {
+    ($($(#[$when:meta])? $name:literal => $meaning:expr,)*) => {
+        &[$($(#[$when])? ($name, $meaning)),*]
+    };
+}
+
+mod cli;
+mod commands;
+mod common;
+mod elect;
+mod others;
+mod precedence;
+mod run;
+mod values;
+mod work;
+
+pub use cli::*;
+pub use commands::*;
+pub use common::*;
+pub use elect::*;
+pub use others::*;
+pub use run::*;
+pub use values::{Checked, ExitStatuses};
+pub use work::*;

@@ -1,0 +1,174 @@
+//! What can be typed after the verbs that ask no store, or forget what it says, and their help.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use clap::builder::BoolishValueParser;
+use clap_complete::{Shell, generate};
+
+use super::values::{Checked, checked, duration, path};
+use super::{Rows, TheLock, definition, with_examples};
+
+/// Forget what is done.
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = with_examples(RESET_EXAMPLES, &[("Exit status", RESET_STATUS)]))]
+pub struct Reset {
+    /// Which lock.
+    #[command(flatten)]
+    pub lock: TheLock,
+
+    /// The task to forget, with and without slots of time (--once-per) [default: the only one there is]
+    #[arg(long, value_name = "K", env = "TRAFFICCOP_ONCE_KEY")]
+    pub once_key: Option<String>,
+
+    /// Forget all tasks of this lock, and results that cannot be read
+    #[arg(long, env = "TRAFFICCOP_ALL", value_parser = BoolishValueParser::new())]
+    pub all: bool,
+
+    /// Do it even if somebody has the lock
+    ///
+    /// On a file the holder goes on undisturbed. On a blob nobody can write beside the holder: its lease
+    /// is broken, as 'trafficcop break' does it. The holder stops its command within its lease, and what
+    /// it was running counts as not done.
+    #[arg(long, env = "TRAFFICCOP_FORCE", value_parser = BoolishValueParser::new())]
+    pub force: bool,
+
+    /// Do not ask
+    #[arg(short, long)]
+    pub yes: bool,
+}
+
+/// Every exit status of `trafficcop reset`.
+pub const RESET_STATUS: Rows<'_> = rows! {
+    "0" => "it is forgotten",
+    "1" => "nothing was forgotten: there is no such result, somebody has the lock, it changed \
+        meanwhile, or the answer was no",
+    "64" =>
+        "bad usage; several tasks and neither --once-key nor --all; or nobody to ask and no --yes",
+    "69" => "the store is out of reach or refuses: it is not known whether it was forgotten",
+    "77" => "not authorised, or no permission",
+};
+
+/// Commands to copy for `trafficcop reset`.
+pub const RESET_EXAMPLES: Rows<'_> = rows! {
+    "Have the migration run once more:" => "trafficcop reset --blob locks/migrate --once-key v7",
+    "From a script, everything that was done under this lock:" =>
+        "trafficcop reset --all --yes --file /mnt/share/nightly.lock",
+};
+
+/// What can be asked.
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = with_examples(CHECK_EXAMPLES, &[("Exit status", CHECK_STATUS)]))]
+pub struct Check {
+    /// Print for how many whole seconds control is certain
+    ///
+    /// 0 if the command is not in control, 18446744073 if the lock lasts as long as the command. The
+    /// lease is renewed long before, so the number goes up again; where it cannot be renewed the
+    /// command is asked to stop --grace-on-loss earlier, and the number is 0 from then on.
+    #[arg(long)]
+    pub remaining: bool,
+}
+
+/// Every exit status of `trafficcop check` and what it means.
+pub const CHECK_STATUS: Rows<'_> = rows! {
+    "0" => "the command is in control",
+    "1" => "it is not, or it has been asked to end because control is in doubt: stop what needs it",
+    "64" => "asked outside of a command, or bad usage",
+    "69" => "the control file cannot be read",
+};
+
+/// Commands to copy for `trafficcop check`.
+pub const CHECK_EXAMPLES: Rows<'_> = rows! {
+    "A script's loop that ends when control does:" =>
+        "while trafficcop check; do ./next-piece; done",
+    "Begin a step only if there is time for it:" =>
+        "[ \"$(trafficcop check --remaining)\" -ge 20 ] && ./step-of-20-seconds",
+};
+
+/// What is read, and how it is shown.
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = with_examples(TIMELINE_EXAMPLES, &[("Exit status", TIMELINE_STATUS)]))]
+pub struct Timeline {
+    /// The event logs, in any order; - for stdin
+    #[arg(value_name = "FILE", value_parser = path())]
+    pub files: Vec<PathBuf>,
+
+    /// Print JSON instead of a table
+    #[arg(long)]
+    pub json: bool,
+
+    /// Draw it, too, as an SVG in this file
+    #[arg(long, value_name = "OUT", value_parser = path())]
+    pub svg: Option<PathBuf>,
+
+    /// How far the wall clocks of two machines may be apart
+    ///
+    /// An overlap between two machines that is not longer is shown, but proves nothing and is not
+    /// counted. On one machine clocks do not differ, and every overlap counts.
+    #[arg(long, value_name = "D", default_value = "100ms", value_parser = checked(duration))]
+    pub skew: Checked<Duration>,
+}
+
+/// Every exit status of `trafficcop timeline` and what it means.
+pub const TIMELINE_STATUS: Rows<'_> = rows! {
+    "0" => "nobody had control beside another",
+    "1" => "two had control at the same time, or one says itself that it cannot exclude it",
+    "64" => "bad usage",
+    "69" => "a file cannot be read or written, or there is no event in any of them",
+};
+
+/// Commands to copy for `trafficcop timeline`.
+pub const TIMELINE_EXAMPLES: Rows<'_> = rows! {
+    "Who held control when, from the logs of three machines, with a picture:" =>
+        "trafficcop timeline --svg control.svg web1.events web2.events web3.events",
+    "The longest time that nobody had control, in seconds:" =>
+        "trafficcop timeline --json *.events | jq '[.locks[].gaps[].seconds] | max'",
+};
+
+/// Whose keys?
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = with_examples(COMPLETIONS_EXAMPLES, &[("Exit status", COMPLETIONS_STATUS)]))]
+pub struct Completions {
+    /// The shell
+    #[arg(value_enum)]
+    pub shell: Shell,
+}
+
+impl Completions {
+    /// The script for this shell.
+    #[must_use]
+    pub fn script(&self) -> String {
+        let mut script = Vec::new();
+        generate(self.shell, &mut shown(), "trafficcop", &mut script);
+        String::from_utf8_lossy(&script).into_owned()
+    }
+}
+
+/// The definition without what nobody is to type.
+fn shown() -> clap::Command {
+    let whole = definition();
+    let verbs = whole.get_subcommands();
+    let verbs: Vec<_> = verbs.filter(|verb| !verb.is_hide_set()).cloned().collect();
+    clap::Command::new("trafficcop")
+        .version(env!("CARGO_PKG_VERSION"))
+        .disable_help_subcommand(true)
+        .subcommands(verbs)
+}
+
+/// Every exit status of `trafficcop completions`.
+pub const COMPLETIONS_STATUS: Rows<'_> = rows! {
+    "0" => "written to stdout",
+    "64" => "bad usage, or a shell that is not known",
+    "69" => "stdout cannot be written",
+};
+
+/// Commands to copy for `trafficcop completions`.
+pub const COMPLETIONS_EXAMPLES: Rows<'_> = rows! {
+    "In this bash:" => "source <(trafficcop completions bash)",
+    "For every bash of this user:" =>
+        "trafficcop completions bash > ~/.local/share/bash-completion/completions/trafficcop",
+    "For zsh, in a directory of its $fpath:" =>
+        "trafficcop completions zsh > /usr/local/share/zsh/site-functions/_trafficcop",
+    "For fish:" => "trafficcop completions fish > ~/.config/fish/completions/trafficcop.fish",
+};

@@ -1,0 +1,309 @@
+//! How values are typed: for each kind a parser, which says in one line what is wrong with a value.
+
+use std::ffi::OsStr;
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::builder::{OsStringValueParser, StringValueParser, TypedValueParser};
+use clap::{Arg, Command};
+
+use crate::azure::scheduled_events::Endpoint;
+use crate::exit::UsageError;
+use crate::host::unfit_identity;
+use crate::units::{self, show};
+
+/// What a standby may sleep between two looks: less is a flood, more is a forgotten standby.
+const POLL: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
+/// The most slots: a standby that looks at four with each poll must get round.
+const SLOTS: u32 = 1000;
+/// The longest key, in bytes: it travels in the metadata of a blob.
+const KEY_LIMIT: usize = 128;
+/// The most commands at once: each has a guardian.
+const CONCURRENCY: RangeInclusive<usize> = 1..=128;
+/// The longest a message can stay away: what a storage queue can hide it for.
+const RETRY_DELAY_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
+/// The longest body that can be asked for, in bytes.
+const BODY: RangeInclusive<u64> = 1..=1 << 30;
+
+/// The value of a flag, or why it has none. The refusal waits here until the configuration asks for
+/// the value: said by clap it would take several lines, be no JSON where the log is, and come before
+/// what is wrong with the lock, or with a flag that excludes this one.
+pub type Checked<T> = Result<T, UsageError>;
+
+/// Exit statuses, as single ones and ranges.
+pub type ExitStatuses = Vec<RangeInclusive<u8>>;
+
+/// A value parser of a function that is given the flag's name and the value's text. clap refuses no
+/// value for it, but one that is no text.
+pub(super) fn checked<F>(read: F) -> Reader<F> {
+    Reader(read)
+}
+
+#[derive(Clone)]
+pub(super) struct Reader<F>(F);
+
+impl<F, T> TypedValueParser for Reader<F>
+where
+    F: Fn(&str, &str) -> Checked<T> + Clone + Send + Sync + 'static,
+    T: Clone + Send + Sync + 'static,
+{
+    type Value = Checked<T>;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        arg: Option<&Arg>,
+        value: &OsStr,
+    ) -> Result<Checked<T>, clap::Error> {
+        // What is no UTF-8 could not be repeated in a line of the log: clap shows it as it can.
+        let text = StringValueParser::new().parse_ref(command, arg, value)?;
+        let long = arg.and_then(Arg::get_long).unwrap_or_default();
+        Ok((self.0)(&format!("--{long}"), &text))
+    }
+}
+
+/// A path, or the empty one: clap's own parser has its say about that, and ours is the better one.
+pub(super) fn path() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().map(PathBuf::from)
+}
+
+fn refuse<T>(line: impl Into<String>) -> Checked<T> {
+    Err(UsageError::new(line))
+}
+
+fn about(flag: &str, why: impl Display) -> UsageError {
+    UsageError::new(format!("{flag}: {why}"))
+}
+
+pub(super) fn duration(flag: &str, text: &str) -> Checked<Duration> {
+    units::duration(text).map_err(|why| about(flag, why))
+}
+
+pub(super) fn lease(flag: &str, text: &str) -> Checked<Duration> {
+    // What the service itself calls so is -1.
+    let endless = ["infinite", "infinity", "inf", "forever", "-1"];
+    if endless.contains(&text.to_lowercase().as_str()) {
+        return refuse(
+            "--lease: an infinite lease is never given back by a machine that died: take 15s to 60s, it is renewed for as long as we live",
+        );
+    }
+    duration(flag, text)
+}
+
+/// With the text, which a refusal of both `--wait` and `--no-wait` repeats.
+pub(super) fn wait(text: String) -> (String, Checked<Duration>) {
+    let span = duration("--wait", &text);
+    (text, span)
+}
+
+pub(super) fn poll(flag: &str, text: &str) -> Checked<Duration> {
+    let poll = duration(flag, text)?;
+    match POLL.contains(&poll) {
+        true => Ok(poll),
+        false => refuse(format!("{flag} {}: take 100ms to 1h", show(poll))),
+    }
+}
+
+/// A duration that is none of 0; `zero` says what is wrong with that.
+pub(super) fn positive(
+    zero: &'static str,
+) -> impl Fn(&str, &str) -> Checked<Duration> + Clone + Send + Sync {
+    move |flag, text| match duration(flag, text)? {
+        Duration::ZERO => refuse(format!("{flag} 0s{zero}")),
+        span => Ok(span),
+    }
+}
+
+pub(super) fn once_per(flag: &str, text: &str) -> Checked<Duration> {
+    let zero = ": a slot needs a length, like 1h; for once and for all take --once alone";
+    let span = positive(zero)(flag, text)?;
+    // Clocks of services tell whole seconds.
+    match span.subsec_nanos() {
+        0 => Ok(span),
+        _ => refuse(format!(
+            "{flag} {}: slots are of whole seconds: take {}s",
+            show(span),
+            span.as_secs().max(1)
+        )),
+    }
+}
+
+/// `10s..5m`, or one that does not grow.
+pub(super) fn retry_delay(flag: &str, text: &str) -> Checked<(Duration, Duration)> {
+    let (first, most) = text.split_once("..").unwrap_or((text, text));
+    let read = |text: &str| units::duration(text.trim()).map_err(|why| about(flag, why));
+    let (first, most) = (read(first)?, read(most)?);
+    if most < first {
+        return refuse(format!(
+            "{flag} {text}: it grows from the shorter to the longer: swap them"
+        ));
+    }
+    if most > RETRY_DELAY_MAX {
+        return refuse(format!(
+            "{flag} {text}: a message can stay away for 7d at most"
+        ));
+    }
+    Ok((first, most))
+}
+
+pub(super) fn signal(flag: &str, text: &str) -> Checked<i32> {
+    units::signal(text).map_err(|why| about(flag, why))
+}
+
+pub(super) fn page_blob(flag: &str, text: &str) -> Checked<u64> {
+    units::page_blob_size(text).map_err(|why| about(flag, why))
+}
+
+pub(super) fn body_size(flag: &str, text: &str) -> Checked<u64> {
+    let typed = text.trim();
+    let (digits, unit) = match typed.char_indices().next_back() {
+        Some((at, 'K' | 'k')) => (&typed[..at], 1 << 10),
+        Some((at, 'M' | 'm')) => (&typed[..at], 1 << 20),
+        _ => (typed, 1),
+    };
+    let bytes = digits.parse::<u64>().ok();
+    let bytes = bytes.and_then(|number| number.checked_mul(unit));
+    bytes.filter(|bytes| BODY.contains(bytes)).ok_or_else(|| {
+        UsageError::new(format!(
+            "{flag} {text}: take a number of bytes from 1 to 1024M, as in 64K"
+        ))
+    })
+}
+
+/// A number in these limits.
+pub(super) fn number<T>(
+    within: RangeInclusive<T>,
+) -> impl Fn(&str, &str) -> Checked<T> + Clone + Send + Sync
+where
+    T: FromStr + PartialOrd + Display + Copy + Send + Sync,
+{
+    move |flag, text| match text.trim().parse() {
+        Ok(number) if within.contains(&number) => Ok(number),
+        _ => refuse(format!(
+            "{flag} {text}: take a number from {} to {}",
+            within.start(),
+            within.end()
+        )),
+    }
+}
+
+pub(super) fn concurrency(_: &str, text: &str) -> Checked<usize> {
+    // People type the short one, and know it again in what is refused.
+    number(CONCURRENCY)("-j", text)
+}
+
+pub(super) fn slots(flag: &str, text: &str) -> Checked<u32> {
+    match text.parse() {
+        Ok(0) => refuse("--slots 0: nobody could ever have control: take 1 or more"),
+        Ok(count) if count <= SLOTS => Ok(count),
+        _ => refuse(format!("{flag} {text}: take a number from 1 to {SLOTS}")),
+    }
+}
+
+/// How many of something, but not none of it; `none` says what is wrong with that.
+pub(super) fn count(
+    what: &'static str,
+    none: &'static str,
+) -> impl Fn(&str, &str) -> Checked<u32> + Clone + Send + Sync {
+    move |flag, text| match text.parse() {
+        Ok(0) => refuse(format!("{flag} 0 {none}")),
+        Ok(count) => Ok(count),
+        Err(_) => refuse(format!("{flag}: '{text}' is not a number of {what}")),
+    }
+}
+
+pub(super) fn exit_status(flag: &str, text: &str) -> Checked<u8> {
+    match text.parse() {
+        Ok(status) => Ok(status),
+        // flock once took 600 for 88.
+        Err(_) => refuse(format!(
+            "{flag} {text}: an exit status is a number from 0 to 255"
+        )),
+    }
+}
+
+/// `65`, `65,70-75`, or `none`.
+pub(super) fn exit_statuses(flag: &str, text: &str) -> Checked<ExitStatuses> {
+    if text.trim() == "none" {
+        return Ok(Vec::new());
+    }
+    let refuse = |why: &str| refuse(format!("{flag} {text}: {why}"));
+    let mut list = Vec::new();
+    for part in text.split(',').map(str::trim) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let status = |text: &str| text.trim().parse::<u8>();
+        let (Ok(first), Ok(last)) = (status(first), status(last)) else {
+            return refuse("take exit statuses from 1 to 255, as in 65,70-75, or 'none'");
+        };
+        // It would put every message aside whose work is done.
+        if first == 0 {
+            return refuse("0 is what a command exits with that has done its work");
+        }
+        if last < first {
+            return refuse("a range goes from the smaller to the greater");
+        }
+        list.push(first..=last);
+    }
+    Ok(list)
+}
+
+/// In per cent.
+pub(super) fn renew_at(flag: &str, text: &str) -> Checked<u32> {
+    let share = text.strip_suffix('%').unwrap_or(text).trim().parse().ok();
+    let share = share.filter(|share| (10..=90).contains(share));
+    share.ok_or_else(|| UsageError::new(format!("{flag} {text}: take 10% to 90%")))
+}
+
+pub(super) fn identity(flag: &str, text: &str) -> Checked<String> {
+    match unfit_identity(text) {
+        Some(why) => Err(about(flag, why)),
+        None => Ok(text.to_owned()),
+    }
+}
+
+/// A text that is not empty; `advice` says what to do then.
+pub(super) fn not_empty(
+    advice: &'static str,
+) -> impl Fn(&str, &str) -> Checked<String> + Clone + Send + Sync {
+    move |flag, text| match text.is_empty() {
+        false => Ok(text.to_owned()),
+        true => refuse(format!("{flag} is empty: {advice}")),
+    }
+}
+
+pub(super) fn once_key(flag: &str, text: &str) -> Checked<String> {
+    match text.len() {
+        ..=KEY_LIMIT => not_empty("name the task (is a variable unset?)")(flag, text),
+        bytes => refuse(format!(
+            "{flag}: {bytes} bytes are too many: {KEY_LIMIT} at most"
+        )),
+    }
+}
+
+#[cfg(feature = "service-bus")]
+pub(super) fn variable_name(flag: &str, text: &str) -> Checked<String> {
+    match text.is_empty() || text.contains(['=', ';', ' ', '\0']) {
+        false => Ok(text.to_owned()),
+        // Not repeated: it may be the string itself.
+        true => refuse(format!(
+            "{flag} takes the name of a variable, not the connection string"
+        )),
+    }
+}
+
+pub(super) fn vm_name(flag: &str, text: &str) -> Checked<String> {
+    // Such a name would match no event, ever, and nobody would be told.
+    match text.trim().is_empty() || text.chars().any(char::is_control) {
+        false => Ok(text.to_owned()),
+        true => refuse(format!(
+            "{flag} is no name of a machine: take what Azure calls it, or leave it out"
+        )),
+    }
+}
+
+pub(super) fn endpoint(flag: &str, text: &str) -> Checked<Endpoint> {
+    Endpoint::parse(text).map_err(|why| about(flag, why))
+}

@@ -1,0 +1,61 @@
+//! How we prove who we are to an Azure service, and how we follow what Azure announces for this
+//! machine. Must never read the environment: the account does that.
+
+use std::ffi::OsString;
+
+use super::run::refuse_first;
+use super::{Host, UsageError};
+use crate::args;
+use crate::azure::scheduled_events::{Config, Endpoint};
+use crate::azure::{Auth, AuthOptions, CREDENTIALS};
+
+/// What was typed about the account.
+#[must_use]
+pub fn options(emulator: bool, typed: &args::Access) -> AuthOptions {
+    AuthOptions {
+        emulator,
+        auth: typed.auth,
+        ca_file: typed.ca_file.clone(),
+    }
+}
+
+/// What of it has no meaning for a lock that is no blob.
+#[must_use]
+pub fn of_blobs_alone(typed: &args::Access) -> [(&'static str, bool); 2] {
+    [
+        ("--auth", typed.auth != Auth::Auto),
+        ("--ca-file", typed.ca_file.is_some()),
+    ]
+}
+
+/// The variables that are kept from what we run: those that can hold what we prove ourselves by, and
+/// the one that was named to hold it.
+pub(super) fn withheld(named: Option<&str>) -> Vec<OsString> {
+    let known = CREDENTIALS.iter().copied();
+    known.chain(named).map(OsString::from).collect()
+}
+
+pub(super) fn scheduled_events(
+    typed: &args::ScheduledEvents,
+    host: &Host,
+) -> Result<Option<Config>, UsageError> {
+    if !typed.scheduled_events {
+        let details = [
+            ("--ack-events", typed.ack_events),
+            ("--vm-name", typed.vm_name.is_some()),
+        ];
+        refuse_first(details, |flag| {
+            format!(
+                "{flag} has no meaning without --scheduled-events: add that, or leave it out (or unset its variable)"
+            )
+        })?;
+        return Ok(None);
+    }
+    let endpoint = typed.scheduled_events_endpoint.clone();
+    Ok(Some(Config {
+        endpoint: endpoint.unwrap_or_else(|| Ok(Endpoint::default()))?,
+        vm_name: typed.vm_name.clone().transpose()?,
+        host: host.host.clone(),
+        ack: typed.ack_events,
+    }))
+}

@@ -1,0 +1,36 @@
+//! The validated configuration: what was typed, made sense of. A [`Config`] cannot be inconsistent;
+//! what does not fit is a [`UsageError`] of one line that names the value, why, and what to do.
+//!
+//! Called by `main` before anything is forked, opened or connected. How one value is typed is for its
+//! parser in `args`; here the settings are related to each other, and to the machine. It only looks
+//! (at the paths it was given); it must never create, print or exit.
+//!
+//! | file | purpose |
+//! |---|---|
+//! | `run`, `elect`, `work` | what each verb that drives something goes by |
+//! | `policy` | restarts, handing control round, tasks that are done once |
+//! | `outputs` | the files and sockets that we write to or answer on |
+//! | `azure` | credentials, and what is announced for this machine |
+//! | `quote` | commands as they could be typed |
+
+mod azure;
+mod elect;
+mod outputs;
+mod policy;
+mod quote;
+mod run;
+#[cfg(test)]
+mod tests;
+mod work;
+
+pub use crate::args::Roles;
+pub use crate::exit::UsageError;
+pub use crate::host::Host;
+pub use azure::{of_blobs_alone, options};
+pub use elect::Telling;
+pub use quote::quoted;
+pub(crate) use run::{BLOB_LEASE, DEFAULT_LEASE, DEFAULT_POLL};
+pub use run::{Config, Lock};
+#[cfg(feature = "service-bus")]
+pub use work::ServiceBus;
+pub use work::{Source, Storage, Work};

@@ -1,0 +1,235 @@
+//! The files and sockets that were named besides the lock's own: they need a place to be, and may
+//! not be one another. It only looks.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::UsageError;
+use super::quote::quoted_word;
+use crate::args;
+use crate::report::{self, Volume};
+
+impl From<&args::Common> for Volume {
+    fn from(typed: &args::Common) -> Volume {
+        // `-n -E 0` is for a crontab on many machines: cron sends by mail whatever is said where
+        // nothing is wrong, on the one machine as on the others.
+        let is_no_failure = typed.conflict_exit_code == Some(Ok(0));
+        let is_a_quiet_job = typed.no_wait && is_no_failure && !report::is_watched();
+        match Volume::from(&typed.operations) {
+            Volume::Normal if is_a_quiet_job => Volume::Quiet,
+            volume => volume,
+        }
+    }
+}
+
+impl From<&args::Operations> for Volume {
+    fn from(typed: &args::Operations) -> Volume {
+        match (typed.quiet, typed.verbose) {
+            // Both are refused, which is said even so.
+            (true, _) => Volume::Quiet,
+            (false, true) => Volume::Verbose,
+            (false, false) => Volume::Normal,
+        }
+    }
+}
+
+/// Where the present state is kept, and where what happens is appended.
+pub(super) struct Outputs {
+    pub(super) status_file: Option<PathBuf>,
+    pub(super) event_log: Option<PathBuf>,
+}
+
+impl Outputs {
+    /// Makes sense of what was typed; `locks` are the files that are locked.
+    pub(super) fn new(typed: &args::Operations, locks: &[PathBuf]) -> Result<Outputs, UsageError> {
+        if let Some(file) = &typed.status_file {
+            status_file(file, locks)?;
+        }
+        if typed.quiet && typed.verbose {
+            return Err(UsageError::new(
+                "--quiet and --verbose contradict each other: choose one (is TRAFFICCOP_QUIET or TRAFFICCOP_VERBOSE set?)",
+            ));
+        }
+        if let Some(file) = &typed.event_log {
+            event_log(file, typed.status_file.as_deref(), locks)?;
+        }
+        Ok(Outputs {
+            status_file: typed.status_file.clone(),
+            event_log: typed.event_log.clone(),
+        })
+    }
+}
+
+/// The status file is replaced by renaming. If it were the lock's file, the next instance would
+/// find a new file there, lock it, and run beside us.
+fn status_file(file: &Path, locks: &[PathBuf]) -> Result<(), UsageError> {
+    has_place("--status-file", file)?;
+    if is_one_of(file, locks) {
+        return Err(UsageError::new(format!(
+            "--status-file {} is the lock's file, and would be replaced under the lock: name another one",
+            file.display()
+        )));
+    }
+    Ok(())
+}
+
+/// A line in the lock's file would be a record that nobody can read, and one in the status file
+/// would be replaced with it.
+fn event_log(file: &Path, status: Option<&Path>, locks: &[PathBuf]) -> Result<(), UsageError> {
+    has_place("--event-log", file)?;
+    let what = if is_one_of(file, locks) {
+        "the lock's file"
+    } else if status.is_some_and(|status| same_file(file, status)) {
+        "the status file, which is replaced at every change"
+    } else {
+        return Ok(());
+    };
+    Err(UsageError::new(format!(
+        "--event-log {} is {what}: name another one",
+        file.display()
+    )))
+}
+
+/// What is to be written from the first moment to the last needs a place to be, now.
+fn has_place(flag: &str, file: &Path) -> Result<(), UsageError> {
+    if file.as_os_str().is_empty() || file.file_name().is_none() || file.is_dir() {
+        return Err(UsageError::new(format!(
+            "{flag} {}: name a file, not a directory",
+            quoted_word(file.as_os_str())
+        )));
+    }
+    if !directory(file).is_dir() {
+        return Err(UsageError::new(format!(
+            "{flag} {}: there is no such directory: create it, or name another file",
+            file.display()
+        )));
+    }
+    Ok(())
+}
+
+fn directory(file: &Path) -> &Path {
+    let directory = file.parent().filter(|path| !path.as_os_str().is_empty());
+    directory.unwrap_or(Path::new("."))
+}
+
+/// The link is put in place by renaming: nothing that is no link of ours may be there.
+pub(super) fn control_file(
+    path: &Path,
+    status_file: Option<&Path>,
+    locks: &[PathBuf],
+) -> Result<(), UsageError> {
+    let why = if path.as_os_str().is_empty() || path.file_name().is_none() {
+        "name a file, not a directory"
+    } else if status_file.is_some_and(|status| same_file(status, path)) {
+        "it is the status file: name another one"
+    } else if is_one_of(path, locks) {
+        "it is the lock's file: name another one"
+    // Not `metadata`: a link of ours that was left behind leads nowhere.
+    } else if path.symlink_metadata().is_ok_and(|it| !it.is_symlink()) {
+        "something is there that is no symbolic link: remove it, or name another one"
+    } else {
+        return Ok(());
+    };
+    Err(UsageError::new(format!(
+        "--control-file {}: {why}",
+        quoted_word(path.as_os_str())
+    )))
+}
+
+fn is_one_of(path: &Path, files: &[PathBuf]) -> bool {
+    files.iter().any(|file| same_file(path, file))
+}
+
+pub(super) fn same_file(one: &Path, other: &Path) -> bool {
+    // By what they are: a hard link, or a way through another directory, has another name.
+    if let (Ok(one), Ok(other)) = (one.metadata(), other.metadata()) {
+        return (one.dev(), one.ino()) == (other.dev(), other.ino());
+    }
+    // What does not exist yet is where its directory says it will be.
+    let place = |path: &Path| {
+        let directory = directory(path).canonicalize().ok()?;
+        Some(directory.join(path.file_name()?))
+    };
+    place(one).is_some_and(|one| place(other).is_some_and(|other| one == other))
+}
+
+pub(super) use http::listen;
+
+mod http {
+    use std::net::{Ipv4Addr, SocketAddr};
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::FileTypeExt;
+
+    use super::{Path, PathBuf, UsageError, args, is_one_of, quoted_word, same_file};
+    use crate::serve::Address;
+
+    /// The longest path of a socket, in bytes: the kernel's limit.
+    const PATH_LIMIT: usize = 107;
+
+    /// Where questions are answered over HTTP.
+    pub(in super::super) fn listen(
+        typed: &args::Listen,
+        status_file: Option<&Path>,
+        locks: &[PathBuf],
+    ) -> Result<Option<Address>, UsageError> {
+        let Some(text) = typed.listen.as_deref() else {
+            if typed.listen_any {
+                return Err(UsageError::new(
+                    "--listen-any has no meaning without --listen: name an address, or leave it out",
+                ));
+            }
+            return Ok(None);
+        };
+        if let Some(path) = text.strip_prefix("unix:") {
+            let path = Path::new(path);
+            socket(path)?;
+            if is_one_of(path, locks) || status_file.is_some_and(|status| same_file(path, status)) {
+                return Err(UsageError::new(format!(
+                    "--listen {text}: the lock's file or the status file is to be there: name another path"
+                )));
+            }
+            return Ok(Some(Address::Unix(path.to_owned())));
+        }
+        let Some(address) = tcp(text) else {
+            return Err(UsageError::new(format!(
+                "--listen {}: take an address and a port, as in 127.0.0.1:9090 or [::1]:9090, or a socket, as in unix:/run/trafficcop.sock",
+                quoted_word(text.as_ref())
+            )));
+        };
+        // `::ffff:127.0.0.1` is this machine, too.
+        if !typed.listen_any && !address.ip().to_canonical().is_loopback() {
+            return Err(UsageError::new(format!(
+                "--listen {text}: other machines could ask there: take 127.0.0.1:{}, or add --listen-any if that is what you want",
+                address.port()
+            )));
+        }
+        Ok(Some(Address::Tcp(address)))
+    }
+
+    /// A name would have to be looked up; this one everybody knows.
+    fn tcp(text: &str) -> Option<SocketAddr> {
+        match text.strip_prefix("localhost:") {
+            Some(port) => Some((Ipv4Addr::LOCALHOST, port.parse().ok()?).into()),
+            None => text.parse().ok(),
+        }
+    }
+
+    fn socket(path: &Path) -> Result<(), UsageError> {
+        let length = path.as_os_str().as_bytes().len();
+        // What was left behind there is removed before we listen, so it must be a socket.
+        let found = path.symlink_metadata();
+        let why = if !path.is_absolute() || path.file_name().is_none() {
+            "name a whole path, as in unix:/run/trafficcop.sock".to_owned()
+        } else if length > PATH_LIMIT {
+            format!("a path of {length} bytes is too long for a socket: {PATH_LIMIT} at most")
+        } else if found.is_ok_and(|found| !found.file_type().is_socket()) {
+            "there is something else than a socket: name another path".to_owned()
+        } else {
+            return Ok(());
+        };
+        Err(UsageError::new(format!(
+            "--listen unix:{}: {why}",
+            quoted_word(path.as_os_str())
+        )))
+    }
+}

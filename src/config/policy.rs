@@ -1,0 +1,213 @@
+//! Restarts, handing control round, and tasks that are to be done once.
+
+use std::time::Duration;
+
+use super::run::refuse_first;
+use super::{Lock, UsageError};
+use crate::args;
+use crate::core::{After, HoldPolicy, OnFailure, Once, Restart};
+use crate::lease::once::Task;
+use crate::units::show;
+
+const DEFAULT_LIMIT: u32 = 5;
+const DEFAULT_WINDOW: Duration = Duration::from_secs(300);
+
+/// A file's lock is handed over by the kernel at once; less than this is a mistyped unit.
+const LEAST_HOLD_OF_A_FILE: Duration = Duration::from_secs(1);
+
+/// The task of a lock on which no other was named.
+const DEFAULT_KEY: &str = "once";
+
+fn refuse<T>(line: impl Into<String>) -> Result<T, UsageError> {
+    Err(UsageError::new(line))
+}
+
+pub(super) fn hold_policy(
+    typed: &args::HoldPolicy,
+    lock: &Lock,
+    lease: Duration,
+    poll: Duration,
+) -> Result<HoldPolicy, UsageError> {
+    let restart = restart(typed)?;
+    let max_hold = max_hold(typed, lock, lease)?;
+    let min_hold = typed.min_hold.clone().transpose()?;
+    if let Some(least) = min_hold {
+        if typed.restart == Some(args::Restart::Always) {
+            return refuse(
+                "--min-hold and --restart always contradict each other: a command that is always started again never leaves a lock to be kept",
+            );
+        }
+        if let Some(most) = max_hold.filter(|most| *most < least) {
+            return refuse(format!(
+                "--min-hold {} is longer than --max-hold {}: no tenure can be both",
+                show(least),
+                show(most)
+            ));
+        }
+    }
+    Ok(HoldPolicy {
+        restart,
+        max_hold,
+        min_hold,
+        cooldown: cooldown(typed, lock, poll)?,
+    })
+}
+
+fn restart(typed: &args::HoldPolicy) -> Result<Option<Restart>, UsageError> {
+    let after = match typed.restart {
+        Some(args::Restart::OnFailure) => After::Failure,
+        Some(args::Restart::Always) => After::Any,
+        None | Some(args::Restart::Never) => {
+            let limits = [
+                ("--restart-limit", typed.restart_limit.is_some()),
+                ("--restart-window", typed.restart_window.is_some()),
+            ];
+            refuse_first(limits, |flag| {
+                format!(
+                    "{flag} has no meaning where nothing is restarted: add --restart on-failure or --restart always, or leave it out"
+                )
+            })?;
+            return Ok(None);
+        }
+    };
+    let rule = Restart {
+        after,
+        limit: typed.restart_limit.clone().unwrap_or(Ok(DEFAULT_LIMIT))?,
+        window: typed.restart_window.clone().unwrap_or(Ok(DEFAULT_WINDOW))?,
+    };
+    if !rule.limit_is_within_reach() {
+        return refuse(format!(
+            "--restart-limit {} can never be hit: the back-off before so many restarts takes {}, which is not within --restart-window {}: lower the one or raise the other",
+            rule.limit,
+            show(rule.time_to_limit()),
+            show(rule.window)
+        ));
+    }
+    Ok(Some(rule))
+}
+
+/// A tenure shorter than a lease would be more fail-over than work: on a blob every hand-over costs
+/// a drain and a poll, and nothing of the lease's time would ever be used.
+fn max_hold(
+    typed: &args::HoldPolicy,
+    lock: &Lock,
+    lease: Duration,
+) -> Result<Option<Duration>, UsageError> {
+    let Some(span) = typed.max_hold.clone().transpose()? else {
+        return Ok(None);
+    };
+    match lock {
+        Lock::Blob { .. } if span < lease => refuse(format!(
+            "--max-hold {} is shorter than the lease: take --lease ({}) or more",
+            show(span),
+            show(lease)
+        )),
+        Lock::File { .. } if span < LEAST_HOLD_OF_A_FILE => refuse(format!(
+            "--max-hold {} leaves a command no time to work: take {} or more",
+            show(span),
+            show(LEAST_HOLD_OF_A_FILE)
+        )),
+        Lock::Blob { .. } | Lock::File { .. } => Ok(Some(span)),
+    }
+}
+
+fn cooldown(
+    typed: &args::HoldPolicy,
+    lock: &Lock,
+    poll: Duration,
+) -> Result<Option<Duration>, UsageError> {
+    let Some(span) = typed.cooldown.clone().transpose()? else {
+        return Ok(None);
+    };
+    if typed.max_hold.is_none() && !restarts(typed) {
+        return refuse(
+            "--cooldown has no meaning where control is never handed over: add --max-hold or --restart, or leave it out",
+        );
+    }
+    // Standbys look every --poll ±20 %; a file's waiters are woken.
+    let least = match lock {
+        Lock::Blob { .. } => poll + poll / 5,
+        Lock::File { .. } => Duration::from_millis(100),
+    };
+    if span < least {
+        return refuse(format!(
+            "--cooldown {} is too short for anybody else to get control: take {} or more",
+            show(span),
+            show(least)
+        ));
+    }
+    Ok(Some(span))
+}
+
+fn restarts(typed: &args::HoldPolicy) -> bool {
+    !matches!(typed.restart, None | Some(args::Restart::Never))
+}
+
+/// What is to be done once, if the command is that.
+pub(super) fn once(typed: &args::Run, slots: u32) -> Result<Option<(Once, Task)>, UsageError> {
+    let flags = &typed.once;
+    // A key or a slot is a key or a slot of something that is done once: to say that twice is not needed.
+    if !flags.once && flags.once_key.is_none() && flags.once_per.is_none() {
+        let details = [
+            ("--once-on-failure", flags.once_on_failure.is_some()),
+            ("--once-attempts", flags.once_attempts.is_some()),
+        ];
+        refuse_first(details, |flag| {
+            format!(
+                "{flag} has no meaning for a command that is run each time: add --once, or leave it out"
+            )
+        })?;
+        return Ok(None);
+    }
+    refuse_what_undoes_once(typed, slots)?;
+    let key = flags.once_key.clone();
+    let task = Task {
+        key: key.unwrap_or_else(|| Ok(DEFAULT_KEY.to_owned()))?,
+        per: flags.once_per.clone().transpose()?,
+    };
+    let once = Once {
+        on_failure: flags.once_on_failure.unwrap_or_default(),
+        attempts: flags.once_attempts.clone().transpose()?,
+    };
+    if let Some(most) = once.attempts
+        && most > 1
+        && once.on_failure == OnFailure::Stop
+    {
+        return refuse(format!(
+            "--once-attempts {most} and --once-on-failure stop contradict each other: choose one"
+        ));
+    }
+    Ok(Some((once, task)))
+}
+
+/// What would run the command more often, or end it before it has done its task.
+fn refuse_what_undoes_once(typed: &args::Run, slots: u32) -> Result<(), UsageError> {
+    let policy = &typed.hold_policy;
+    for (flag, typed, why) in [
+        (
+            "--restart",
+            restarts(policy),
+            "a failed run is for the next candidate, and a success is the end: leave --restart out (--once-attempts says how often it is tried)",
+        ),
+        (
+            "--max-hold",
+            policy.max_hold.is_some(),
+            "a run that is cut off is never done: leave --max-hold out",
+        ),
+        (
+            "--min-hold",
+            policy.min_hold.is_some(),
+            "a result that is recorded keeps late machines from running the command again: leave --min-hold out",
+        ),
+        (
+            "--slots",
+            slots > 1,
+            "one task, and N locks that do not know of each other: leave --slots out",
+        ),
+    ] {
+        if typed {
+            return refuse(format!("{flag} and --once contradict each other: {why}"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,414 @@
+//! What was typed after `run`, made sense of, and what of it everybody has who competes. Called by
+//! main.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::azure::{of_blobs_alone, options, scheduled_events, withheld};
+use super::outputs::{Outputs, same_file};
+use super::policy::{hold_policy, once};
+use super::quote::cut;
+use super::{Host, Roles, UsageError, quoted};
+use crate::args::{self, Checked};
+use crate::azure::AuthOptions;
+use crate::core::{Budget, Rules};
+use crate::exit;
+use crate::guardian::Contain;
+use crate::lease::record::{COMMAND_LIMIT, Candidate};
+use crate::notify::Ready;
+use crate::report::{Format, Volume};
+use crate::units::show;
+
+/// What a blob's lease can be: the service's limits.
+pub(crate) const BLOB_LEASE: std::ops::RangeInclusive<Duration> =
+    Duration::from_secs(15)..=Duration::from_secs(60);
+
+pub(crate) const DEFAULT_LEASE: Duration = Duration::from_secs(60);
+pub(crate) const DEFAULT_POLL: Duration = Duration::from_secs(2);
+const DEFAULT_GRACE: Duration = Duration::from_secs(30);
+const DEFAULT_PATIENCE: Duration = Duration::from_secs(30);
+
+/// The lock, as far as it can be checked without asking its store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lock {
+    /// A lease on an Azure blob.
+    Blob {
+        /// `CONTAINER/NAME` or a URL; Azure's rules for names are the store's to check.
+        target: String,
+        /// What was typed about its account.
+        options: AuthOptions,
+        /// Container and blob are created if they are missing.
+        create: bool,
+        /// Create a page blob of this many bytes (a multiple of 512) instead of a block blob.
+        page_blob: Option<u64>,
+    },
+    /// A lock on a file.
+    File {
+        /// Its path.
+        path: PathBuf,
+        /// It is kept as on a drive that machines share, whatever it lies on.
+        shared: bool,
+    },
+}
+
+impl Lock {
+    /// The files that are locked: the path itself, or one for each slot.
+    fn files(&self, slots: u32) -> Vec<PathBuf> {
+        match self {
+            Lock::Blob { .. } => Vec::new(),
+            // One slot is no slot: the same lock as without the flag.
+            Lock::File { path, .. } if slots == 1 => vec![path.clone()],
+            Lock::File { path, .. } => (0..slots)
+                .map(|slot| {
+                    let mut path = path.as_os_str().to_owned();
+                    path.push(format!(".{slot}"));
+                    path.into()
+                })
+                .collect(),
+        }
+    }
+}
+
+/// What is to be done, and how.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// What is competed for.
+    pub lock: Lock,
+    /// How many may have control at the same time; with more than one, `lock` is the name of all.
+    pub slots: u32,
+    /// What the instance goes by. A budget is always there; on a file of a local disk
+    /// it has no meaning, and whoever knows the store's terms takes it out.
+    pub rules: Rules,
+    /// What is to be done once, if the command is that.
+    pub task: Option<crate::lease::once::Task>,
+    /// How long a grant lasts; the same as in the rules' budget.
+    pub lease: Duration,
+    /// The command and its arguments; not empty, but for `elect`.
+    pub command: Vec<OsString>,
+    /// What runs besides the command.
+    pub roles: Roles,
+    /// What keeps the command's tree together.
+    pub contain: Contain,
+    /// The exit status when control was not obtained.
+    pub conflict_status: u8,
+    /// Who we are in the lock's record.
+    pub candidate: Candidate,
+    /// Where the present state is kept.
+    pub status_file: Option<PathBuf>,
+    /// Where questions are answered over HTTP.
+    pub listen: Option<crate::serve::Address>,
+    /// How the log is written.
+    pub log: Format,
+    /// How much is logged.
+    pub volume: Volume,
+    /// Where every change of state is appended.
+    pub event_log: Option<PathBuf>,
+    /// When a service manager is told that we are ready.
+    pub ready: Ready,
+    /// How what Azure announces for this machine is followed.
+    pub scheduled_events: Option<crate::azure::scheduled_events::Config>,
+    /// Variables of ours that nothing we run inherits.
+    pub withheld: Vec<OsString>,
+    /// The lock that another trafficcop holds for the command we are a part of.
+    outer: Option<String>,
+}
+
+impl Config {
+    /// Whether we give up where another has control (`-n`).
+    #[must_use]
+    pub fn looks_once(&self) -> bool {
+        self.rules.wait == Some(Duration::ZERO)
+    }
+
+    /// Refuses the lock of this name if it is held for the command we are a part of: we would wait
+    /// for it, and its holder for us. Of several slots another may be had.
+    ///
+    /// # Errors
+    /// That it is.
+    pub fn refuse_our_own(&self, name: &str) -> Result<(), UsageError> {
+        let Some(outer) = self.outer.as_deref().filter(|_| self.slots == 1) else {
+            return Ok(());
+        };
+        let is_it = match &self.lock {
+            Lock::Blob { .. } => outer == name,
+            Lock::File { path, .. } => same_file(Path::new(outer), path),
+        };
+        if is_it {
+            return Err(UsageError::new(format!(
+                "{name} is held for the command that we are a part of, and would never be free for us: leave the inner trafficcop out, or name another lock"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Makes sense of what was typed.
+    ///
+    /// # Errors
+    /// The first thing found that cannot be.
+    pub fn new(typed: args::Run, host: &Host) -> Result<Config, UsageError> {
+        refuse_no_command(
+            &typed.command,
+            "no command: name what is to run after --, as in 'trafficcop run --file PATH -- ./job'",
+        )?;
+        let common = &typed.common;
+        let basis = Basis::new(common)?;
+        let (once, task) = once(&typed, basis.slots)?.unzip();
+        let grace = typed.grace.unwrap_or(Ok(DEFAULT_GRACE));
+        let signal = typed.stop_signal.unwrap_or(Ok(libc::SIGTERM));
+        let rules = Rules {
+            once,
+            ..basis.rules(common, grace, signal, &typed.hold_policy, host)?
+        };
+        let outputs = Outputs::new(&common.operations, &basis.files)?;
+        let listen =
+            super::outputs::listen(&typed.listen, outputs.status_file.as_deref(), &basis.files)?;
+        let shown = cut(&quoted(&typed.command), COMMAND_LIMIT).to_owned();
+        let config = basis.config(common, rules, outputs, shown, host)?;
+        // Of a lock on a file we prove nothing to anybody: what is there is the command's own.
+        let is_on_blob = matches!(config.lock, Lock::Blob { .. });
+        Ok(Config {
+            listen,
+            roles: roles(typed.roles)?,
+            scheduled_events: scheduled_events(&typed.scheduled_events, host)?,
+            task,
+            contain: typed.contain,
+            ready: typed.ready,
+            withheld: match typed.no_credentials && is_on_blob {
+                true => withheld(None),
+                false => Vec::new(),
+            },
+            command: typed.command,
+            ..config
+        })
+    }
+}
+
+pub(super) fn refuse_no_command(command: &[OsString], missing: &str) -> Result<(), UsageError> {
+    match command.first() {
+        None => Err(UsageError::new(missing)),
+        Some(program) if program.is_empty() => Err(UsageError::new(
+            "the command's name is empty: is a variable unset in what was typed after --?",
+        )),
+        Some(_) => Ok(()),
+    }
+}
+
+/// A flag that cannot do anything is a misunderstanding, and those are cheaper now.
+pub(super) fn refuse_first<const N: usize>(
+    flags: [(&'static str, bool); N],
+    say: impl Fn(&str) -> String,
+) -> Result<(), UsageError> {
+    match flags.iter().find(|flag| flag.1) {
+        Some((flag, _)) => Err(UsageError::new(say(flag))),
+        None => Ok(()),
+    }
+}
+
+fn roles(typed: Roles) -> Result<Roles, UsageError> {
+    for (flag, script) in [
+        ("--standby", &typed.standby),
+        ("--on-acquire", &typed.on_acquire),
+        ("--on-lost", &typed.on_lost),
+    ] {
+        let script = script.as_ref().map(|text| text.as_encoded_bytes());
+        if script.is_some_and(|text| text.trim_ascii().is_empty()) {
+            return Err(UsageError::new(format!(
+                "{flag} is empty: name a command for sh, or leave it out"
+            )));
+        }
+    }
+    Ok(typed)
+}
+
+/// What is competed for and how long it lasts: what all other settings are measured by.
+pub(super) struct Basis {
+    lock: Lock,
+    slots: u32,
+    /// The files that are locked.
+    pub(super) files: Vec<PathBuf>,
+    budget: Budget,
+    poll: Duration,
+}
+
+impl Basis {
+    pub(super) fn new(typed: &args::Common) -> Result<Basis, UsageError> {
+        let lock = lock(typed)?;
+        let slots = typed.slots.clone().unwrap_or(Ok(1))?;
+        Ok(Basis {
+            files: lock.files(slots),
+            budget: budget(typed, &lock)?,
+            poll: typed.poll.clone().unwrap_or(Ok(DEFAULT_POLL))?,
+            lock,
+            slots,
+        })
+    }
+
+    /// The rules of whoever runs nothing that is to be done once.
+    pub(super) fn rules(
+        &self,
+        typed: &args::Common,
+        grace: Checked<Duration>,
+        stop_signal: Checked<i32>,
+        turns: &args::HoldPolicy,
+        host: &Host,
+    ) -> Result<Rules, UsageError> {
+        let patience = typed.connect_timeout.clone();
+        Ok(Rules {
+            budget: Some(self.budget),
+            poll: Some(self.poll),
+            wait: wait(typed)?,
+            patience: patience.unwrap_or(Ok(DEFAULT_PATIENCE))?,
+            grace: grace?,
+            stop_signal: stop_signal?,
+            if_lost: typed.if_lost,
+            hold_policy: hold_policy(turns, &self.lock, self.budget.lease, self.poll)?,
+            once: None,
+            seed: host.seed,
+        })
+    }
+
+    /// The configuration of whoever runs no command; `shown` stands for one in the lock's record.
+    pub(super) fn config(
+        self,
+        typed: &args::Common,
+        rules: Rules,
+        outputs: Outputs,
+        shown: String,
+        host: &Host,
+    ) -> Result<Config, UsageError> {
+        let conflict_status = typed.conflict_exit_code.clone();
+        Ok(Config {
+            conflict_status: conflict_status.unwrap_or(Ok(exit::CONFLICT))?,
+            candidate: Candidate {
+                identity: identity(&typed.operations, host)?,
+                host: host.host.clone(),
+                pid: host.pid,
+                command: shown,
+            },
+            lock: self.lock,
+            slots: self.slots,
+            rules,
+            task: None,
+            lease: self.budget.lease,
+            command: Vec::new(),
+            roles: Roles::default(),
+            contain: Contain::None,
+            status_file: outputs.status_file,
+            listen: None,
+            log: typed.operations.log,
+            volume: typed.into(),
+            event_log: outputs.event_log,
+            ready: Ready::Standby,
+            scheduled_events: None,
+            withheld: Vec::new(),
+            outer: host.outer.clone(),
+        })
+    }
+}
+
+fn lock(typed: &args::Common) -> Result<Lock, UsageError> {
+    let foreign = |flag: &str, with: &str| {
+        format!("{flag} has no meaning for a lock {with}: leave it out (or unset its variable)")
+    };
+    if typed.heartbeat.is_some() {
+        return Err(UsageError::new(
+            "--heartbeat is gone: a lock on a shared drive is a lease now, renewed in any case, and one on a local disk needs no proof: leave it out (or unset TRAFFICCOP_HEARTBEAT)",
+        ));
+    }
+    match (&typed.blob, &typed.file) {
+        (None, None) => Err(UsageError::new(
+            "no lock: name one with --blob CONTAINER/NAME or --file PATH",
+        )),
+        (Some(blob), Some(file)) => Err(UsageError::new(format!(
+            "two locks, --blob {} and --file {}: exactly one can be held (is TRAFFICCOP_BLOB or TRAFFICCOP_FILE set?)",
+            // A URL's query is a secret.
+            blob.as_ref()
+                .map_or("", |blob| blob.split('?').next().unwrap_or_default()),
+            file.display()
+        ))),
+        (Some(target), None) => {
+            refuse_first([("--shared", typed.shared)], |flag| {
+                foreign(flag, "on a blob")
+            })?;
+            let target = target.clone()?;
+            if typed.no_create && typed.page_blob.is_some() {
+                return Err(UsageError::new(
+                    "--page-blob says what to create, and --no-create to create nothing: choose one",
+                ));
+            }
+            Ok(Lock::Blob {
+                target,
+                options: options(typed.emulator, &typed.access),
+                create: !typed.no_create,
+                page_blob: typed.page_blob.clone().transpose()?,
+            })
+        }
+        (None, Some(path)) => {
+            let on_file = |flag: &str| foreign(flag, "on a file");
+            refuse_first(of_blobs_alone(&typed.access), on_file)?;
+            let flags = [
+                ("--emulator", typed.emulator),
+                ("--no-create", typed.no_create),
+                ("--page-blob", typed.page_blob.is_some()),
+            ];
+            refuse_first(flags, on_file)?;
+            if path.as_os_str().is_empty() {
+                return Err(UsageError::new("--file is empty: name a path"));
+            }
+            Ok(Lock::File {
+                path: path.clone(),
+                shared: typed.shared,
+            })
+        }
+    }
+}
+
+fn budget(typed: &args::Common, lock: &Lock) -> Result<Budget, UsageError> {
+    let lease = typed.lease.clone().unwrap_or(Ok(DEFAULT_LEASE))?;
+    if let Lock::Blob { .. } = lock {
+        if !BLOB_LEASE.contains(&lease) {
+            return Err(UsageError::new(format!(
+                "--lease {}: a blob can be leased for 15s to 60s only: take {}",
+                show(lease),
+                show(lease.clamp(*BLOB_LEASE.start(), *BLOB_LEASE.end())),
+            )));
+        }
+        // The service's header takes no fraction.
+        if lease.subsec_nanos() != 0 {
+            return Err(UsageError::new(format!(
+                "--lease {}: a blob is leased for whole seconds: take {}s",
+                show(lease),
+                lease.as_secs()
+            )));
+        }
+    }
+    let mut budget = Budget::for_lease(lease);
+    if let Some(grace) = typed.grace_on_loss.clone() {
+        budget.grace_on_loss = grace?;
+    }
+    if let Some(margin) = typed.margin.clone() {
+        budget.margin = margin?;
+    }
+    budget
+        .validate()
+        .map_err(|why| UsageError::new(why.to_string()))?;
+    Ok(budget)
+}
+
+fn wait(typed: &args::Common) -> Result<Option<Duration>, UsageError> {
+    match (typed.no_wait, typed.wait.clone()) {
+        (true, Some((wait, _))) => Err(UsageError::new(format!(
+            "--no-wait and --wait {wait} contradict each other: choose one (is TRAFFICCOP_NO_WAIT or TRAFFICCOP_WAIT set?)"
+        ))),
+        (true, None) => Ok(Some(Duration::ZERO)),
+        (false, wait) => wait.map(|(_, span)| span).transpose(),
+    }
+}
+
+pub(super) fn identity(typed: &args::Operations, host: &Host) -> Result<String, UsageError> {
+    typed
+        .identity
+        .clone()
+        .unwrap_or_else(|| Ok(host.identity()))
+}
