@@ -19,14 +19,12 @@ mod inspect;
 mod metadata;
 mod once;
 mod orphan_release;
-mod probe;
-mod reset;
 mod target;
 
-pub use inspect::Inspector;
+pub(crate) use client::{Around, BlobApi, LeaseState};
+pub use inspect::BlobInspector;
 pub use orphan_release::prepare_orphan_release;
 pub(super) use orphan_release::release_orphaned;
-pub use probe::{Probe, Surroundings};
 pub use target::{Target, TargetError};
 
 use std::collections::BTreeMap;
@@ -37,7 +35,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use self::client::{BlobApi, LeaseState};
 use super::once::OnceTask;
 use super::record::{Candidate, Record};
 use super::{LeaseStore, OrphanRelease, RecordUpdate, StoreInfo};
@@ -301,7 +298,7 @@ impl Blob {
 }
 
 /// The blob's address without a secret, and the clients for it; nothing is sent.
-fn connect(target: &Target, account: &Account) -> Result<(String, BlobApi), OpenError> {
+pub(crate) fn connect(target: &Target, account: &Account) -> Result<(String, BlobApi), OpenError> {
     let blob_url = target.blob_url(account.endpoint());
     let container_url = target.container_url(account.endpoint());
     let client = BlobApi::new(
@@ -311,6 +308,11 @@ fn connect(target: &Target, account: &Account) -> Result<(String, BlobApi), Open
     )
     .map_err(|trouble| OpenError::Address(trouble.why()))?;
     Ok((blob_url.to_string(), client))
+}
+
+/// An id that no lease has had yet.
+pub(crate) fn fresh_lease_id() -> String {
+    azure_core::Uuid::new_v4().hyphenated().to_string()
 }
 
 /// The service itself says that the lease is not (or no more) ours.

@@ -223,7 +223,7 @@ fn unescaped(text: &[u8]) -> PathBuf {
 
 /// The path beside `path` whose name goes on with `suffix`.
 #[must_use]
-pub(super) fn beside(path: &Path, suffix: impl AsRef<OsStr>) -> PathBuf {
+pub(crate) fn beside(path: &Path, suffix: impl AsRef<OsStr>) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(OsStr::from_bytes(name.as_bytes()))

@@ -7,12 +7,11 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use azure_core::Uuid;
 use azure_core::time::{OffsetDateTime, to_rfc3339};
 
 use super::client::{LeaseState, View};
 use super::metadata::{self, Metadata};
-use super::{Blob, Held, Spent, is_gone, is_taken, is_there};
+use super::{Blob, Held, Spent, fresh_lease_id, is_gone, is_taken, is_there};
 use crate::azure::{Operation, ServiceError};
 use crate::clock::Instant;
 use crate::core::budget::LATE;
@@ -83,10 +82,7 @@ impl Blob {
             state.proposed = None;
             state.perhaps = None;
         }
-        let id = state
-            .proposed
-            .get_or_insert_with(|| Uuid::new_v4().hyphenated().to_string())
-            .clone();
+        let id = state.proposed.get_or_insert_with(fresh_lease_id).clone();
         (id, state.spent.clone())
     }
 

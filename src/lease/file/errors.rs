@@ -22,6 +22,22 @@ pub(in crate::lease) fn lost(path: &Path, why: &str) -> Failure {
     }
 }
 
+/// What never works, and whether for want of a permission.
+pub(in crate::lease) fn fatal(path: &Path, what: &str, errno: Errno) -> Failure {
+    Failure::Fatal {
+        why: format!("{}: {what}: {}", path.display(), errno.desc()),
+        denied: matches!(errno, Errno::EACCES | Errno::EPERM),
+    }
+}
+
+/// What an error means that is not about a lock we have.
+pub(super) fn failure(path: &Path, what: &str, errno: Errno) -> Failure {
+    if is_passing(errno) {
+        return transient(format!("{}: {what}: {}", path.display(), errno.desc()));
+    }
+    fatal(path, what, errno)
+}
+
 pub(in crate::lease) fn errno_of(error: &io::Error) -> Errno {
     Errno::from_raw(error.raw_os_error().unwrap_or(0))
 }

@@ -33,11 +33,10 @@ mod once_log;
 mod open;
 mod probe;
 pub(super) mod record;
-mod reset;
 mod store;
 mod waiter;
 
-pub use inspect::{Inspector, KERNEL_ON_SHARED};
+pub use inspect::{FileInspector, KERNEL_ON_SHARED};
 pub use open::{Config, OpenError, is_shared};
-pub use probe::{Probe, Subject};
+pub use probe::{Probe, examine};
 pub use store::File;

@@ -114,8 +114,13 @@ impl LockFile {
         if let Ok(Lookup::Results { task_log, .. }) = once_log::read(&file) {
             record.once = task_log;
         }
-        task.note(&mut record, outcome, &self.candidate.identity, once_log::fits)
-            .map_err(|NoRoom| self.no_room())?;
+        task.note(
+            &mut record,
+            outcome,
+            &self.candidate.identity,
+            once_log::fits,
+        )
+        .map_err(|NoRoom| self.no_room())?;
         once_log::write(&file, &record.once).map_err(|error| {
             transient(format!(
                 "{}: writing the result: {error}",

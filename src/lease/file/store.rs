@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use nix::errno::Errno;
 
 use super::blocking::{Lane, Stalled};
-use super::errors::{errno_of, is_errno, is_passing, lost, transient};
+use super::errors::{self, errno_of, is_errno, lost, transient};
 use super::open::{self, Config, OpenError};
 use super::record::{self, Content};
 use super::waiter::{LockGuard, Waiter};
@@ -413,16 +413,8 @@ impl LockFile {
         self.failure(what, errno_of(error))
     }
 
-    /// What an error means that is not about a lock we have.
     fn failure(&self, what: &str, errno: Errno) -> Failure {
-        let why = format!("{}: {what}: {}", self.path.display(), errno.desc());
-        if is_passing(errno) {
-            return transient(why);
-        }
-        Failure::Fatal {
-            why,
-            denied: matches!(errno, Errno::EACCES | Errno::EPERM),
-        }
+        errors::failure(&self.path, what, errno)
     }
 }
 

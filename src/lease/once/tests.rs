@@ -180,7 +180,10 @@ fn the_slot_of_a_run_is_decided_at_its_start_and_never_before_we_came() {
     let task = hourly("a");
     let at = Instant::now();
     let ours = OnceTask::new(task.clone());
-    let begin = || ours.begin(&TaskLog::default(), "b", |_| true).expect("room");
+    let begin = || {
+        ours.begin(&TaskLog::default(), "b", |_| true)
+            .expect("room")
+    };
     assert_eq!(ours.verdict(&with(&task, NOW, 1)), None, "no errand");
     ours.hear(NOW, at);
     assert!(ours.verdict(&with(&task, NOW - 600, 1)).is_some());
