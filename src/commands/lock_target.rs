@@ -13,7 +13,7 @@ use crate::config::{UsageError, of_blobs_alone, options};
 use crate::core::Failure;
 use crate::exit::ExitAction;
 use crate::lease::inspect::{Inspector, LockState, LockStatus};
-use crate::lease::{blob, file};
+use crate::lease::{at_path, blob};
 use crate::report;
 use crate::runtime::runtime;
 
@@ -77,7 +77,7 @@ impl Named<'_> {
             }
             Named::File(path) => {
                 refuse_access(emulator, access)?;
-                Box::new(file::FileInspector::new(path)?)
+                at_path(path, false, 1).inspector()?
             }
         }))
     }

@@ -15,6 +15,7 @@ use super::{OpenError, Target, fresh_lease_id, is_taken};
 use crate::azure::{Account, Operation, ServiceError};
 use crate::clock::Instant;
 use crate::core::Failure;
+use crate::lease::errors::fatal;
 use crate::lease::inspect::{
     Broken, FORGETTING, Inspector, LockState, LockStatus, Manner, REQUEST, ResetResult, Tasks,
     UNREAD,
@@ -56,13 +57,10 @@ impl BlobInspector {
     /// A name in a container that is not there is mistyped as likely as not.
     fn unseen(&self, trouble: &ServiceError, operation: Operation) -> Failure {
         match trouble.code() {
-            Some("ContainerNotFound") => Failure::Fatal {
-                why: format!(
-                    "there is no container {}: the first who competes makes it, unless its name is mistyped",
-                    self.target.container()
-                ),
-                denied: false,
-            },
+            Some("ContainerNotFound") => fatal(format!(
+                "there is no container {}: the first who competes makes it, unless its name is mistyped",
+                self.target.container()
+            )),
             _ => self.failure(trouble, operation),
         }
     }
@@ -112,13 +110,10 @@ impl BlobInspector {
         let view = self.client.look(Some(id), give_up_at).await;
         let view = view.map_err(|trouble| self.failure(&trouble, Operation::Look))?;
         if let Some(token) = &view.metadata.broken_token {
-            return Err(Failure::Fatal {
-                why: format!(
-                    "the metadata trafficcop_token of {} is `{token}`, not a number: correct it first",
-                    self.address
-                ),
-                denied: false,
-            });
+            return Err(fatal(format!(
+                "the metadata trafficcop_token of {} is `{token}`, not a number: correct it first",
+                self.address
+            )));
         }
         let metadata = match without(view.metadata, tasks, shown) {
             Ok(Metadata {

@@ -16,13 +16,13 @@ use async_trait::async_trait;
 use nix::errno::Errno;
 
 use super::blocking::{Lane, Stalled};
-use super::errors::{self, errno_of, transient};
 use super::once_log::{self, Lookup};
 use super::record::Content;
 use super::{lock, open};
 use crate::clock::Instant;
 use crate::core::Failure;
 use crate::core::observed::SHORTEST_LEASE;
+use crate::lease::errors::{errno_of, failure_at, fatal, fatal_at, transient};
 use crate::lease::inspect::{
     Broken, FORGETTING, Inspector, LockState, LockStatus, Manner, REQUEST, ResetResult, Tasks,
     UNREAD,
@@ -143,13 +143,10 @@ fn refuse_a_missing_directory(path: &Path) -> Result<(), Failure> {
     if !path.as_os_str().as_encoded_bytes().ends_with(b"/") || path.is_dir() {
         return Ok(());
     }
-    Err(Failure::Fatal {
-        why: format!(
-            "{}: this directory does not exist: create the directory",
-            path.display()
-        ),
-        denied: false,
-    })
+    Err(fatal(format!(
+        "{}: this directory does not exist: create the directory",
+        path.display()
+    )))
 }
 
 fn look(path: &Path) -> Result<LockStatus, Failure> {
@@ -169,7 +166,7 @@ fn look(path: &Path) -> Result<LockStatus, Failure> {
 
 /// What an open file shows; `None` if it holds something that we did not write.
 fn seen(path: &Path, file: &fs::File) -> Result<Option<LockStatus>, Failure> {
-    let failed = |what: &str, errno: Errno| errors::fatal(path, what, errno);
+    let failed = |what: &str, errno: Errno| fatal_at(path, what, errno);
     let locked = || lock::is_locked_by_another(file).map_err(|errno| failed("its lock", errno));
     let mut held = locked()?;
     let mut content = Content::Empty;
@@ -332,7 +329,7 @@ fn forget_alone(
         Ok(true) => {}
         Ok(false) if force => {}
         Ok(false) => return Ok(ResetResult::Held),
-        Err(errno) => return Err(errors::failure(path, "locking it", errno)),
+        Err(errno) => return Err(failure_at(path, "locking it", errno)),
     }
     let done = forget_in(file, path, tasks, shown);
     // Not left to its closing: a process that is just being started may have a copy of it. An error
@@ -351,7 +348,7 @@ fn forget_in(
         return Ok(ResetResult::Changed);
     }
     let failed =
-        |what: &'static str| move |error: io::Error| errors::failure(path, what, errno_of(&error));
+        |what: &'static str| move |error: io::Error| failure_at(path, what, errno_of(&error));
     if open::read(file).map_err(failed("reading it"))? == Content::Foreign {
         return Err(open::foreign(path).into());
     }

@@ -12,6 +12,7 @@ use super::refusal;
 use super::share::{Hint, Made, Share};
 use crate::core::Failure;
 use crate::core::observed::{LONGEST_LEASE, Version};
+use crate::lease::errors::fatal;
 use crate::lease::inspect::{Broken, LockState, LockStatus, ResetResult, Tasks, UNREAD};
 use crate::lease::once::TaskLog;
 use crate::lease::record::Record;
@@ -165,13 +166,10 @@ pub(in crate::lease) fn forget(
     }
     let Some(mut free) = record.filter(|record| record.state == State::Released) else {
         if force {
-            return Err(Failure::Fatal {
-                why: format!(
-                    "{}: its holder carries the results along, so they cannot be forgotten under it: end it first",
-                    path.display()
-                ),
-                denied: false,
-            });
+            return Err(fatal(format!(
+                "{}: its holder carries the results along, so they cannot be forgotten under it: end it first",
+                path.display()
+            )));
         }
         return Ok(ResetResult::Held);
     };

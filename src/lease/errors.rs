@@ -1,5 +1,4 @@
-//! What goes wrong with a file, in the core's words. Used by the steps of `store` and `task`; it
-//! decides nothing.
+//! What goes wrong, in the core's words. Used by all stores; it decides nothing.
 
 use std::io;
 use std::path::Path;
@@ -8,22 +7,29 @@ use nix::errno::Errno;
 
 use crate::core::Failure;
 
-pub(in crate::lease) fn transient(why: String) -> Failure {
+pub(super) fn transient(why: String) -> Failure {
     Failure::Transient {
         why,
         retry_after: None,
     }
 }
 
-pub(in crate::lease) fn lost(path: &Path, why: &str) -> Failure {
-    Failure::Lost {
-        until: None,
-        why: format!("{}: {why}", path.display()),
-    }
+/// It never works as it is.
+pub(super) fn fatal(why: String) -> Failure {
+    Failure::Fatal { why, denied: false }
 }
 
-/// What never works, and whether for want of a permission.
-pub(in crate::lease) fn fatal(path: &Path, what: &str, errno: Errno) -> Failure {
+/// It is not ours any more, and may be another's at this moment.
+pub(super) fn lost(why: String) -> Failure {
+    Failure::Lost { until: None, why }
+}
+
+pub(super) fn lost_at(path: &Path, why: &str) -> Failure {
+    lost(format!("{}: {why}", path.display()))
+}
+
+/// What an error means that never works, and whether for want of a permission.
+pub(super) fn fatal_at(path: &Path, what: &str, errno: Errno) -> Failure {
     Failure::Fatal {
         why: format!("{}: {what}: {}", path.display(), errno.desc()),
         denied: matches!(errno, Errno::EACCES | Errno::EPERM),
@@ -31,23 +37,23 @@ pub(in crate::lease) fn fatal(path: &Path, what: &str, errno: Errno) -> Failure 
 }
 
 /// What an error means that is not about a lock we have.
-pub(super) fn failure(path: &Path, what: &str, errno: Errno) -> Failure {
+pub(super) fn failure_at(path: &Path, what: &str, errno: Errno) -> Failure {
     if is_passing(errno) {
         return transient(format!("{}: {what}: {}", path.display(), errno.desc()));
     }
-    fatal(path, what, errno)
+    fatal_at(path, what, errno)
 }
 
-pub(in crate::lease) fn errno_of(error: &io::Error) -> Errno {
+pub(super) fn errno_of(error: &io::Error) -> Errno {
     Errno::from_raw(error.raw_os_error().unwrap_or(0))
 }
 
-pub(in crate::lease) fn is_errno(error: &io::Error, errno: Errno) -> bool {
+pub(super) fn is_errno(error: &io::Error, errno: Errno) -> bool {
     error.raw_os_error() == Some(errno as i32)
 }
 
 /// Whether an error may be gone the next time, rather than mean that it will never work.
-pub(in crate::lease) fn is_passing(errno: Errno) -> bool {
+pub(super) fn is_passing(errno: Errno) -> bool {
     use Errno as E;
     matches!(
         errno,
