@@ -8,23 +8,13 @@ use time::OffsetDateTime;
 use super::lock_target::{LockTarget, answer, run};
 use super::lock_view::LockView;
 use crate::args;
-use crate::clock::Instant;
 use crate::config::{self, UsageError};
-use crate::core::Failure;
-use crate::core::observed::{LONGEST_LEASE, SHORTEST_LEASE};
 use crate::exit::{self, ExitAction};
-use crate::lease::inspect::{Broken, LockState, LockStatus};
-use crate::lease::{blob, file};
+use crate::lease::inspect::{Broken, LockState};
 use crate::report;
 
-/// How long the request may take.
-pub(super) const LIMIT: Duration = Duration::from_secs(5);
 /// The longest period the service knows, in seconds.
 const LONGEST: u8 = 60;
-/// How often we look again because the holder wrote while it was asked: he renews his record when
-/// he begins to drain.
-const LOOKS: usize = 3;
-
 /// Breaks.
 ///
 /// # Errors
@@ -34,11 +24,9 @@ pub fn break_lease(typed: &args::Break) -> anyhow::Result<ExitAction> {
     let target = LockTarget::of(&typed.lock)?;
     let seen = run(target.look_at_one())?;
     let view = LockView::of(&seen, OffsetDateTime::now_utc());
-    if let LockTarget::File(file) = &target {
-        if !file.is_shared() {
-            return Err(of_file(&view).into());
-        }
-        refuse_short(period)?;
+    match target.0.manner().shortest_break {
+        Some(shortest) => refuse_short(period, shortest)?,
+        None => return Err(of_file(&view).into()),
     }
     if view.held != Some(true) {
         let nothing = format!("{}: {}: nothing to break\n", view.lock, view.words());
@@ -49,49 +37,43 @@ pub fn break_lease(typed: &args::Break) -> anyhow::Result<ExitAction> {
     if written != ExitAction::Status(0) {
         return Ok(written);
     }
-    if !typed.yes {
-        match report::ask("Break it?")? {
-            Some(true) => {}
-            Some(false) => {
-                return answer("nothing was broken\n", ExitAction::Status(exit::NOT_BROKEN));
-            }
-            None => {
-                return Err(UsageError::new(
-                    "nothing was broken: there is no terminal to ask at: say --yes",
-                )
-                .into());
-            }
-        }
-    }
-    let broken = match &target {
-        LockTarget::Blob(blob) => run(async { Ok(attempt(blob, seen, period).await?) })?,
-        LockTarget::File(file) => run(async { Ok(on_drive(file, &seen, period).await?) })?,
+    let here = config::Host::here();
+    let by = format!("{}-{} (break)", here.host, here.pid);
+    let broken = match typed.yes || confirmed("Break it?", "broken")? {
+        true => run(async { Ok(target.0.break_lease(seen, period, &by).await?) })?,
+        false => return answer("nothing was broken\n", ExitAction::Status(exit::NOT_BROKEN)),
     };
-    match broken {
-        Broken::Within(rest) if rest.is_zero() => answer(
-            "broken: others can have control now\n",
-            ExitAction::Status(0),
-        ),
-        Broken::Within(rest) => answer(
-            &format!(
-                "broken: others can have control in {} seconds\n",
-                rest.as_secs()
-            ),
-            ExitAction::Status(0),
-        ),
-        Broken::Free => answer(
-            "the lease has ended meanwhile: nothing was broken\n",
-            ExitAction::Status(exit::NOT_BROKEN),
-        ),
-        Broken::Overtaken => answer(
-            "its holder renewed it each time: nothing was broken; try again\n",
-            ExitAction::Status(exit::NOT_BROKEN),
-        ),
-        Broken::Changed => answer(
-            "the lock has changed hands meanwhile: nothing was broken; look again\n",
-            ExitAction::Status(exit::NOT_BROKEN),
-        ),
-    }
+    let (text, status) = match broken {
+        Broken::Within(Duration::ZERO) => ("broken: others can have control now\n".to_owned(), 0),
+        Broken::Within(rest) => {
+            let seconds = rest.as_secs();
+            (
+                format!("broken: others can have control in {seconds} seconds\n"),
+                0,
+            )
+        }
+        nothing => {
+            let why = match nothing {
+                Broken::Free => "the lease has ended meanwhile: nothing was broken\n",
+                Broken::Overtaken => {
+                    "its holder renewed it each time: nothing was broken; try again\n"
+                }
+                _ => "the lock has changed hands meanwhile: nothing was broken; look again\n",
+            };
+            (why.to_owned(), exit::NOT_BROKEN)
+        }
+    };
+    answer(&text, ExitAction::Status(status))
+}
+
+/// Asks at the terminal; what would otherwise have been `done` was not, where nobody can be asked.
+pub(super) fn confirmed(question: &str, done: &str) -> anyhow::Result<bool> {
+    report::ask(question)?.ok_or_else(|| {
+        UsageError::new(format!(
+            "nothing was {done}: there is no terminal to ask at: say --yes"
+        ))
+        .into()
+    })
 }
 
 fn period(typed: Option<&str>) -> Result<Option<u8>, UsageError> {
@@ -108,62 +90,13 @@ fn period(typed: Option<&str>) -> Result<Option<u8>, UsageError> {
 }
 
 /// Whoever watches a lease on a shared drive knows no shorter one.
-fn refuse_short(period: Option<u8>) -> Result<(), UsageError> {
-    let spans = SHORTEST_LEASE..=LONGEST_LEASE;
+fn refuse_short(period: Option<u8>, shortest: u8) -> Result<(), UsageError> {
     match period {
-        Some(seconds) if seconds > 0 && !spans.contains(&Duration::from_secs(seconds.into())) => {
-            Err(UsageError::new(format!(
-                "--period {seconds}: on a shared drive take 0, or 10 to {LONGEST} seconds"
-            )))
-        }
+        Some(seconds) if seconds > 0 && seconds < shortest => Err(UsageError::new(format!(
+            "--period {seconds}: on a shared drive take 0, or {shortest} to {LONGEST} seconds"
+        ))),
         _ => Ok(()),
     }
-}
-
-/// The same on a shared drive.
-async fn on_drive(
-    file: &file::Inspector,
-    seen: &LockStatus,
-    period: Option<u8>,
-) -> Result<Broken, Failure> {
-    let here = config::Host::here();
-    let by = format!("{}-{} (break)", here.host, here.pid);
-    let record = seen.record.clone().unwrap_or_default();
-    let period = period.map(|seconds| Duration::from_secs(seconds.into()));
-    // Its holder writes every few seconds, and what we write takes as long as the drive takes for it.
-    let end = Instant::now() + LIMIT * 3;
-    let mut broken = Broken::Overtaken;
-    while broken == Broken::Overtaken && Instant::now() < end {
-        let limit = Instant::now() + LIMIT;
-        broken = file.break_lease(&record, period, &by, limit).await?;
-    }
-    Ok(broken)
-}
-
-/// Breaks the lease of the tenure that was shown, and no other.
-pub(super) async fn attempt(
-    blob: &blob::Inspector,
-    mut seen: LockStatus,
-    period: Option<u8>,
-) -> Result<Broken, Failure> {
-    let tenure = |seen: &LockStatus| seen.record.as_ref().map(|record| record.token);
-    let shown = tenure(&seen);
-    for _ in 0..LOOKS {
-        let limit = Instant::now() + LIMIT;
-        let broken = blob
-            .break_lease(period, seen.version.as_deref(), limit)
-            .await?;
-        if broken != Broken::Changed {
-            return Ok(broken);
-        }
-        seen = blob.look(Instant::now() + LIMIT).await?;
-        match seen.state {
-            LockState::Missing | LockState::Free => return Ok(Broken::Free),
-            LockState::Held | LockState::Breaking if tenure(&seen) == shown => {}
-            LockState::Held | LockState::Breaking => break,
-        }
-    }
-    Ok(Broken::Changed)
 }
 
 /// What will happen, before it does.

@@ -5,8 +5,6 @@
 
 mod blob;
 mod file;
-mod machine;
-mod shared_file;
 
 use std::time::Duration;
 
@@ -14,9 +12,12 @@ use serde::Serialize;
 
 use super::lock_target::{self, Named, answer};
 use crate::args::{self, Checked};
+use crate::clock::Instant;
 use crate::config::{self, UsageError};
 use crate::core::Budget;
 use crate::exit::{self, ExitAction};
+use crate::guardian::containment::{Cgroup, Pidns};
+use crate::guardian::{self, Contain, Program, Setup};
 use crate::lease;
 use crate::report;
 use crate::units::show;
@@ -50,17 +51,21 @@ impl Check {
     }
 
     fn warn(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Check {
-        Check {
-            verdict: CheckResult::Warn,
-            advice: Some(advice.into()).filter(|text| !text.is_empty()),
-            ..Check::ok(check, found)
-        }
+        Check::fail(check, found, advice).only_a_warning()
     }
 
     fn fail(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Check {
         Check {
             verdict: CheckResult::Fail,
-            ..Check::warn(check, found, advice)
+            advice: Some(advice.into()).filter(|text| !text.is_empty()),
+            ..Check::ok(check, found)
+        }
+    }
+
+    fn only_a_warning(self) -> Check {
+        Check {
+            verdict: CheckResult::Warn,
+            ..self
         }
     }
 
@@ -145,7 +150,7 @@ pub fn doctor(typed: &args::Doctor) -> anyhow::Result<ExitAction> {
                 lease::blob::Target::parse(text).map_err(|why| UsageError::new(why.to_string()))?;
             let name = format!("{}/{}", target.container(), target.name());
             let mut findings = findings(name);
-            machine::examine(&mut findings);
+            examine_machine(&mut findings);
             match lock_target::account(&target, typed.lock.emulator, &typed.lock.access) {
                 Ok(account) => lock_target::run(async {
                     blob::examine(&mut findings, &target, &account, &budget).await;
@@ -159,7 +164,7 @@ pub fn doctor(typed: &args::Doctor) -> anyhow::Result<ExitAction> {
             lock_target::refuse_access(typed.lock.emulator, &typed.lock.access)?;
             let path = std::path::absolute(path)?;
             let mut findings = findings(path.display().to_string());
-            machine::examine(&mut findings);
+            examine_machine(&mut findings);
             file::examine(&mut findings, &path, &budget);
             findings.finish()
         }
@@ -175,6 +180,54 @@ pub fn find_locked(typed: &args::FindLocked) -> anyhow::Result<ExitAction> {
         true => ExitAction::Status(0),
         false => ExitAction::Status(file::NOT_LOCKED),
     })
+}
+
+/// What `run` needs of the machine, whatever the store. Before there is a second thread: forks a guardian and ends it, tries each containment.
+fn examine_machine(findings: &mut Findings) {
+    let cgroup = Cgroup::available();
+    let pidns = Pidns::available();
+    findings.add(guardian());
+    findings.add(match &cgroup {
+        Ok(()) => Check::ok("cgroup", "can be had: --contain auto uses one"),
+        Err(why) => Check::warn(
+            "cgroup",
+            why,
+            "without it --contain auto kills process by process",
+        ),
+    });
+    findings.add(match pidns {
+        Ok(_) => Check::ok("pidns", "can be had with --contain pidns"),
+        Err(why) => Check::warn("pidns", why, "needed only for --contain pidns"),
+    });
+}
+
+fn guardian() -> Check {
+    const NAME: &str = "guardian";
+    let begun = Instant::now();
+    let forked = guardian::fork(Setup {
+        programs: vec![Program {
+            words: vec!["true".into()],
+            in_front: false,
+        }],
+        contain: Contain::None,
+        grace: Duration::ZERO,
+        on_orphaned: |_| (),
+        withheld: Vec::new(),
+    });
+    let guardian = match forked {
+        Ok(guardian) => guardian,
+        Err(why) => return Check::fail(NAME, why.to_string(), ""),
+    };
+    let dismissed = lock_target::run(async {
+        let handle = guardian.attend()?;
+        let took = Instant::now().since(begun);
+        handle.dismiss().await;
+        Ok(took)
+    });
+    match dismissed {
+        Ok(took) => Check::ok(NAME, format!("forked and answered in {}", brief(took))),
+        Err(why) => Check::fail(NAME, format!("{why:#}"), ""),
+    }
 }
 
 fn budget(typed: Option<Checked<Duration>>, on_blob: bool) -> Result<Budget, UsageError> {
@@ -196,6 +249,37 @@ fn budget(typed: Option<Checked<Duration>>, on_blob: bool) -> Result<Budget, Usa
 fn attempt_limit(budget: &Budget) -> Duration {
     let term_after = budget.lease - budget.margin - budget.grace_on_loss;
     crate::core::budget::ATTEMPT.min(term_after.saturating_sub(budget.renew_every) / 2)
+}
+
+/// How long requests took that are like those of a renewal.
+struct Pace {
+    p50: Duration,
+    p99: Duration,
+    /// What one attempt to renew may take.
+    limit: Duration,
+    /// Whether a renewal of two such requests is done in time, and has room to spare.
+    verdict: CheckResult,
+}
+
+fn pace(samples: &[Duration], budget: &Budget) -> Pace {
+    let (p50, p99) = percentiles(samples);
+    let limit = attempt_limit(budget);
+    let verdict = match () {
+        () if samples.is_empty() || p50 * 2 >= limit => CheckResult::Fail,
+        () if p99 * 4 >= limit => CheckResult::Warn,
+        () => CheckResult::Ok,
+    };
+    Pace {
+        p50,
+        p99,
+        limit,
+        verdict,
+    }
+}
+
+/// What the name of a thing of ours beside the lock ends with: another one for each doctor.
+fn suffix() -> String {
+    format!(".trafficcop-doctor-{:08x}", fastrand::u32(..))
 }
 
 /// The middle and the end of these, at one in a hundred.

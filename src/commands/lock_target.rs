@@ -13,8 +13,8 @@ use crate::config::{UsageError, of_blobs_alone, options};
 use crate::core::Failure;
 use crate::exit::ExitAction;
 use crate::host::variable;
-use crate::lease::inspect::{LockState, LockStatus};
-use crate::lease::{blob, file};
+use crate::lease::inspect::{Inspector, LockState, LockStatus};
+use crate::lease::{at_path, blob};
 use crate::report;
 use crate::runtime::runtime;
 
@@ -62,6 +62,28 @@ pub(super) fn named<'a>(
     }
 }
 
+impl Named<'_> {
+    /// What can be looked at; nothing is asked yet.
+    fn target(
+        &self,
+        parse: fn(&str) -> Result<blob::Target, blob::TargetError>,
+        emulator: bool,
+        access: &args::Access,
+    ) -> anyhow::Result<LockTarget> {
+        Ok(LockTarget(match self {
+            Named::Blob(text) => {
+                let target = parse(text).map_err(|why| UsageError::new(why.to_string()))?;
+                let account = account(&target, emulator, access)?;
+                Box::new(blob::BlobInspector::open(target, &account)?)
+            }
+            Named::File(path) => {
+                refuse_access(emulator, access)?;
+                at_path(path, false, 1).inspector()?
+            }
+        }))
+    }
+}
+
 /// A flag that cannot do anything is a misunderstanding.
 pub(super) fn refuse_access(emulator: bool, access: &args::Access) -> Result<(), UsageError> {
     let mut flags = vec![("--emulator", emulator)];
@@ -103,81 +125,40 @@ impl Seen {
 }
 
 /// A lock, or many, to be looked at.
-pub(super) enum LockTarget {
-    Blob(Box<blob::Inspector>),
-    File(file::Inspector),
-}
+pub(super) struct LockTarget(pub(super) Box<dyn Inspector>);
 
 impl LockTarget {
     /// Of the lock that was typed.
     pub(super) fn of(typed: &args::TheLock) -> anyhow::Result<LockTarget> {
-        match named(typed.blob.as_deref(), typed.file.as_deref())? {
-            Named::Blob(blob) => {
-                LockTarget::blob(blob::Target::parse(blob), typed.emulator, &typed.access)
-            }
-            Named::File(path) => LockTarget::file(path, typed.emulator, &typed.access),
-        }
+        let named = named(typed.blob.as_deref(), typed.file.as_deref())?;
+        named.target(blob::Target::parse, typed.emulator, &typed.access)
     }
 
     /// Of a container or a directory.
     pub(super) fn of_listing(typed: &args::List) -> anyhow::Result<LockTarget> {
-        match named(typed.blob.as_deref(), typed.file.as_deref())? {
-            Named::Blob(blob) => LockTarget::blob(
-                blob::Target::of_listing(blob),
-                typed.emulator,
-                &typed.access,
-            ),
-            Named::File(path) => LockTarget::file(path, typed.emulator, &typed.access),
-        }
-    }
-
-    fn blob(
-        target: Result<blob::Target, blob::TargetError>,
-        emulator: bool,
-        access: &args::Access,
-    ) -> anyhow::Result<LockTarget> {
-        let target = target.map_err(|why| UsageError::new(why.to_string()))?;
-        let account = account(&target, emulator, access)?;
-        let inspector = blob::Inspector::open(target, &account)?;
-        Ok(LockTarget::Blob(Box::new(inspector)))
-    }
-
-    fn file(path: &Path, emulator: bool, access: &args::Access) -> anyhow::Result<LockTarget> {
-        refuse_access(emulator, access)?;
-        Ok(LockTarget::File(file::Inspector::new(path)?))
+        let named = named(typed.blob.as_deref(), typed.file.as_deref())?;
+        named.target(blob::Target::of_listing, typed.emulator, &typed.access)
     }
 
     /// The lock's address.
     pub(super) fn lock(&self) -> String {
-        match self {
-            LockTarget::Blob(blob) => blob.lock().to_owned(),
-            LockTarget::File(file) => file.lock(),
-        }
+        self.0.lock()
     }
 
     /// One look.
     async fn look(&self) -> Result<LockStatus, Failure> {
-        let give_up_at = Instant::now() + LOOK;
-        match self {
-            LockTarget::Blob(blob) => blob.look(give_up_at).await,
-            LockTarget::File(file) => file.look(give_up_at).await,
-        }
+        self.0.look(Instant::now() + LOOK).await
     }
 
-    /// When to give up what is asked now. For a file it is one limit for all of it.
+    /// When to give up what is asked now; what hangs has one limit for all of it.
     fn limit(&self) -> Instant {
-        Instant::now()
-            + match self {
-                LockTarget::Blob(_) => LISTING,
-                LockTarget::File(_) => FILE,
-            }
+        Instant::now() + if self.0.hangs() { FILE } else { LISTING }
     }
 
     /// Looks again where nothing is known.
     async fn look_patiently(&self, give_up_at: Instant) -> Result<LockStatus, Failure> {
-        if let LockTarget::File(file) = self {
-            // What hangs is not asked a second time: it would wait behind the first.
-            return file.look(give_up_at).await;
+        if self.0.hangs() {
+            return self.0.look(give_up_at).await;
         }
         for _ in 1..TRIES {
             match self.look().await {
@@ -228,10 +209,7 @@ impl LockTarget {
         if seen.state != LockState::Missing {
             return Ok(Seen::Lock(Box::new(seen)));
         }
-        let found = match self {
-            LockTarget::Blob(blob) => blob.list_beside(".", give_up_at).await,
-            LockTarget::File(file) => file.list_beside(".", give_up_at).await,
-        };
+        let found = self.0.list(".", give_up_at).await;
         let prefix = format!("{}.", seen.name);
         let number = |slot: &LockStatus| slot.name.strip_prefix(&prefix)?.parse::<u32>().ok();
         let mut slots: Vec<LockStatus> = found?
@@ -248,10 +226,7 @@ impl LockTarget {
 
     /// All locks of the target.
     pub(super) async fn list(&self) -> Result<Vec<LockStatus>, Failure> {
-        match self {
-            LockTarget::Blob(blob) => blob.list(Instant::now() + LISTING).await,
-            LockTarget::File(file) => file.list(Instant::now() + FILE).await,
-        }
+        self.0.list("", self.limit()).await
     }
 }
 

@@ -2,27 +2,18 @@
 //! must never forget what it has not shown, nor without a yes.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use time::OffsetDateTime;
 
-use super::break_lease::{LIMIT, attempt};
+use super::break_lease::confirmed;
 use super::lock_target::{LockTarget, answer, run};
 use super::lock_view::LockView;
 use crate::args;
-use crate::clock::Instant;
 use crate::config::UsageError;
-use crate::core::Failure;
 use crate::exit::{self, ExitAction};
-use crate::lease::blob::Inspector;
-use crate::lease::inspect::{Broken, LockState, LockStatus, ResetResult, Tasks};
+use crate::lease::inspect::{LockState, LockStatus, ResetResult, Tasks};
 use crate::lease::once::TaskLog;
 use crate::report;
-
-/// How long forgetting may take: three or four requests.
-const FORGETTING: Duration = Duration::from_secs(15);
-/// How often it is tried while a lease that was broken lasts.
-const AGAIN: Duration = Duration::from_millis(250);
 
 /// Forgets.
 ///
@@ -43,14 +34,13 @@ pub fn reset(typed: &args::Reset) -> anyhow::Result<ExitAction> {
     let target = LockTarget::of(&typed.lock)?;
     let seen = run(target.look_at_one())?;
     let view = LockView::of(&seen, OffsetDateTime::now_utc());
-    let shown = seen.record.as_ref().map(|record| record.once.clone());
-    let shown = shown.unwrap_or_default();
+    let shown = seen.task_log();
     let nothing = |why: &str| {
         let text = view.lines() + &report::plain(why) + ": nothing was forgotten\n";
         answer(&text, ExitAction::Status(exit::NOT_FORGOTTEN))
     };
-    let errands = match chosen(typed, &seen, &shown)? {
-        Ok(errands) => errands,
+    let tasks = match chosen(typed, &seen, &shown)? {
+        Ok(tasks) => tasks,
         Err(why) => return nothing(&why),
     };
     let held = view.held == Some(true);
@@ -59,35 +49,19 @@ pub fn reset(typed: &args::Reset) -> anyhow::Result<ExitAction> {
             "somebody has the lock, and may be running that very task (wait until it is free, or say --force)",
         );
     }
-    let what = view.lines() + &consequence(&errands, &target, seen.state) + "\n";
+    let what =
+        view.lines() + &consequence(&tasks, target.0.manner().force_breaks, seen.state) + "\n";
     let written = answer(&what, ExitAction::Status(0))?;
     if written != ExitAction::Status(0) {
         return Ok(written);
     }
-    if !typed.yes {
-        match report::ask("Forget it?")? {
-            Some(true) => {}
-            Some(false) => {
-                return answer(
-                    "nothing was forgotten\n",
-                    ExitAction::Status(exit::NOT_FORGOTTEN),
-                );
-            }
-            None => {
-                return Err(UsageError::new(
-                    "nothing was forgotten: there is no terminal to ask at: say --yes",
-                )
-                .into());
-            }
-        }
+    if !typed.yes && !confirmed("Forget it?", "forgotten")? {
+        return answer(
+            "nothing was forgotten\n",
+            ExitAction::Status(exit::NOT_FORGOTTEN),
+        );
     }
-    let went = run(async {
-        Ok(match &target {
-            LockTarget::Blob(blob) if held => by_force(blob, &errands, &shown, seen).await?,
-            LockTarget::Blob(blob) => blob.forget(&errands, &shown, limit()).await?,
-            LockTarget::File(file) => file.forget(&errands, &shown, held, limit()).await?,
-        })
-    })?;
+    let went = run(async { Ok(target.0.forget(&tasks, seen, held).await?) })?;
     let no = |why: &str| {
         answer(
             &format!("{why}: nothing was forgotten\n"),
@@ -103,10 +77,6 @@ pub fn reset(typed: &args::Reset) -> anyhow::Result<ExitAction> {
         ResetResult::Changed => no("what is known of it has changed meanwhile, look again"),
         ResetResult::Nothing => no("it has been forgotten already"),
     }
-}
-
-fn limit() -> Instant {
-    Instant::now() + FORGETTING
 }
 
 /// What is to be forgotten, or why there is nothing.
@@ -144,31 +114,9 @@ fn chosen(
     }
 }
 
-/// Breaks the lease of the tenure that was shown, and forgets as soon as that lets us.
-async fn by_force(
-    blob: &Inspector,
-    errands: &Tasks,
-    shown: &TaskLog,
-    seen: LockStatus,
-) -> Result<ResetResult, Failure> {
-    let rest = match attempt(blob, seen, None).await? {
-        Broken::Within(rest) => rest,
-        Broken::Free => Duration::ZERO,
-        Broken::Changed | Broken::Overtaken => return Ok(ResetResult::Held),
-    };
-    let give_up_at = Instant::now() + rest + LIMIT;
-    loop {
-        match blob.forget(errands, shown, limit()).await? {
-            // The broken lease still, or one that was faster than we are.
-            ResetResult::Held if Instant::now() < give_up_at => tokio::time::sleep(AGAIN).await,
-            went => return Ok(went),
-        }
-    }
-}
-
 /// What will happen, before it does.
-fn consequence(errands: &Tasks, target: &LockTarget, state: LockState) -> String {
-    let what = match errands {
+fn consequence(tasks: &Tasks, force_breaks: bool, state: LockState) -> String {
+    let what = match tasks {
         Tasks::Of(key) => format!(
             "What is known of the task {} is forgotten: the next 'run --once' of it that gets control runs its command again.",
             report::plain(key)
@@ -176,14 +124,14 @@ fn consequence(errands: &Tasks, target: &LockTarget, state: LockState) -> String
         Tasks::All => "What is known of ALL tasks of this lock is forgotten: the next 'run --once' of each that gets control runs its command again."
             .to_owned(),
     };
-    let force = match (state, target) {
+    let force = match (state, force_breaks) {
         (LockState::Missing | LockState::Free, _) => "",
-        (LockState::Held | LockState::Breaking, LockTarget::Blob(_)) => {
+        (LockState::Held | LockState::Breaking, true) => {
             " Somebody has the lock, so its lease is BROKEN first: the holder learns of it with its next \
              renewal and stops its command before the lease ends, within 60 seconds. What it was running \
              is not recorded. It competes again, unless it runs with --if-lost exit."
         }
-        (LockState::Held | LockState::Breaking, LockTarget::File(_)) => {
+        (LockState::Held | LockState::Breaking, false) => {
             " Somebody has the lock, and goes on undisturbed: if it runs that very task, its result is \
              recorded all the same; if it records one in this very moment, that can be lost, and the task \
              is then run again."

@@ -14,19 +14,16 @@
 
 mod acquire;
 mod client;
-mod copies;
 mod inspect;
 mod metadata;
-mod once;
 mod orphan_release;
-mod probe;
-mod reset;
 mod target;
+mod update;
 
-pub use inspect::Inspector;
+pub(crate) use client::{Around, BlobApi, LeaseState};
+pub use inspect::BlobInspector;
 pub use orphan_release::prepare_orphan_release;
 pub(super) use orphan_release::release_orphaned;
-pub use probe::{Probe, Surroundings};
 pub use target::{Target, TargetError};
 
 use std::collections::BTreeMap;
@@ -37,13 +34,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use self::client::{BlobApi, LeaseState};
+use super::inspect::Inspector;
+use super::named::OpenError as NamedError;
 use super::once::OnceTask;
 use super::record::{Candidate, Record};
-use super::{LeaseStore, OrphanRelease, RecordUpdate, StoreInfo};
+use super::{Competitor, LeaseStore, NamedLock, OrphanRelease, RecordUpdate, StoreInfo};
 use crate::azure::{Account, Operation, ServiceClock, ServiceError};
 use crate::clock::Instant;
 use crate::core::{Failure, Grant};
+use crate::lease::errors::lost;
 use crate::util::lock;
 
 /// What a blob store is made of.
@@ -61,6 +60,50 @@ pub struct Config {
     pub create: bool,
     /// Create a page blob of so many bytes (a multiple of 512) instead of an empty block blob.
     pub page_blob: Option<u64>,
+}
+
+/// A lease on a blob, as it was named.
+#[derive(Clone)]
+pub struct BlobLock {
+    /// Which blob.
+    pub target: Target,
+    /// Whose, and how we prove who we are.
+    pub account: Account,
+    /// Create the blob and its container if they are missing.
+    pub create: bool,
+    /// Create a page blob of so many bytes (a multiple of 512) instead of an empty block blob.
+    pub page_blob: Option<u64>,
+}
+
+impl NamedLock for BlobLock {
+    fn open(&self, competitor: &Competitor) -> Result<Arc<dyn LeaseStore>, NamedError> {
+        let lock = self.clone();
+        let mut store = Blob::open(Config {
+            target: lock.target,
+            account: lock.account,
+            lease: competitor.lease,
+            candidate: competitor.candidate.clone(),
+            create: lock.create,
+            page_blob: lock.page_blob,
+        })?;
+        if let Some(task) = &competitor.task {
+            store = store.with_task(task.clone());
+        }
+        Ok(Arc::new(store))
+    }
+
+    fn slot(&self, slot: u32) -> Result<Arc<dyn NamedLock>, NamedError> {
+        let target = self.target.with_suffix(&format!(".{slot}"));
+        Ok(Arc::new(BlobLock {
+            target: target.map_err(OpenError::Target)?,
+            ..self.clone()
+        }))
+    }
+
+    fn inspector(&self) -> Result<Box<dyn Inspector>, NamedError> {
+        let inspector = BlobInspector::open(self.target.clone(), &self.account)?;
+        Ok(Box::new(inspector))
+    }
 }
 
 /// Why a store could not be made.
@@ -233,35 +276,6 @@ impl Blob {
         Ok(rest.map(|rest| asked + rest))
     }
 
-    /// Writes that the holder drains.
-    async fn announce(&self, give_up_at: Instant) -> Result<(), Failure> {
-        let _alone = self.writing.lock().await;
-        let Some(mut held) = self.state().held.clone() else {
-            return Ok(());
-        };
-        held.record.draining = true;
-        let unanswered = self.begin_to_write();
-        // Nobody else can write while we have the lease, so what we know still stands there. On
-        // condition all the same: what is delayed on its way must not undo what we wrote later.
-        let metadata = metadata::write(&held.others, &held.record);
-        let etag = held.etag.as_deref();
-        let written = self
-            .client
-            .set_metadata(&held.id, etag, &metadata, give_up_at);
-        match written.await {
-            Ok(etag) => {
-                held.etag = etag;
-                held.unanswered = false;
-                self.replace_held(held);
-                Ok(())
-            }
-            Err(trouble) => {
-                self.not_written(&trouble, unanswered);
-                Err(trouble.doubt(Operation::Record))
-            }
-        }
-    }
-
     /// Releases the lease, again and again until it is said or the time is up.
     async fn release_until(
         client: &BlobApi,
@@ -301,7 +315,7 @@ impl Blob {
 }
 
 /// The blob's address without a secret, and the clients for it; nothing is sent.
-fn connect(target: &Target, account: &Account) -> Result<(String, BlobApi), OpenError> {
+pub(crate) fn connect(target: &Target, account: &Account) -> Result<(String, BlobApi), OpenError> {
     let blob_url = target.blob_url(account.endpoint());
     let container_url = target.container_url(account.endpoint());
     let client = BlobApi::new(
@@ -311,6 +325,11 @@ fn connect(target: &Target, account: &Account) -> Result<(String, BlobApi), Open
     )
     .map_err(|trouble| OpenError::Address(trouble.why()))?;
     Ok((blob_url.to_string(), client))
+}
+
+/// An id that no lease has had yet.
+pub(crate) fn fresh_lease_id() -> String {
+    azure_core::Uuid::new_v4().hyphenated().to_string()
 }
 
 /// The service itself says that the lease is not (or no more) ours.
@@ -373,10 +392,7 @@ impl LeaseStore for Blob {
     async fn renew(&self, give_up_at: Instant) -> Result<(), Failure> {
         let known = self.state().held.as_ref().map(Held::known);
         let Some((id, known)) = known else {
-            return Err(Failure::Lost {
-                until: None,
-                why: "there is no lease to renew".to_owned(),
-            });
+            return Err(lost("there is no lease to renew".to_owned()));
         };
         let trouble = match self.client.renew(&id, give_up_at).await {
             Ok(etag) => {
@@ -405,10 +421,7 @@ impl LeaseStore for Blob {
         }
         if is_gone(&trouble) {
             self.state().held = None;
-            return Err(Failure::Lost {
-                until: None,
-                why: trouble.why(),
-            });
+            return Err(lost(trouble.why()));
         }
         Err(trouble.doubt(Operation::Renew))
     }
@@ -435,7 +448,7 @@ impl LeaseStore for Blob {
         self.prove(Operation::Release);
         match returned {
             Returned::Done => Ok(()),
-            Returned::Taken(why) => Err(Failure::Lost { until: None, why }),
+            Returned::Taken(why) => Err(lost(why)),
         }
     }
 

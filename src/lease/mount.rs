@@ -14,35 +14,8 @@ use crate::procfs;
 const LINKS: usize = 40;
 
 /// File systems whose files no other machine can have, and whose locks the kernel keeps itself.
-const LOCAL: &[&str] = &[
-    "ext2",
-    "ext3",
-    "ext4",
-    "xfs",
-    "btrfs",
-    "zfs",
-    "f2fs",
-    "bcachefs",
-    "jfs",
-    "reiserfs",
-    "nilfs2",
-    "tmpfs",
-    "ramfs",
-    "rootfs",
-    "devtmpfs",
-    "overlay",
-    "fuseblk",
-    "ntfs3",
-    "vfat",
-    "exfat",
-    "hfsplus",
-    "ufs",
-    "udf",
-    "iso9660",
-    "squashfs",
-    "erofs",
-    "hugetlbfs",
-];
+const LOCAL: &str = "ext2 ext3 ext4 xfs btrfs zfs f2fs bcachefs jfs reiserfs nilfs2 tmpfs ramfs \
+    rootfs devtmpfs overlay fuseblk ntfs3 vfat exfat hfsplus ufs udf iso9660 squashfs erofs hugetlbfs";
 
 /// What was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -185,7 +158,7 @@ fn parse(table: &[u8]) -> Vec<Mount> {
         let here = String::from_utf8_lossy(fields.get(5)?);
         let there = fields.get(dash + 3).copied().unwrap_or_default();
         Some(Mount {
-            shared: !LOCAL.contains(&kind.as_str()),
+            shared: !LOCAL.split(' ').any(|local| local == kind),
             options: format!("{here},{}", String::from_utf8_lossy(there)),
             at: unescaped(fields.get(4)?),
             kind,
@@ -223,7 +196,7 @@ fn unescaped(text: &[u8]) -> PathBuf {
 
 /// The path beside `path` whose name goes on with `suffix`.
 #[must_use]
-pub(super) fn beside(path: &Path, suffix: impl AsRef<OsStr>) -> PathBuf {
+pub(crate) fn beside(path: &Path, suffix: impl AsRef<OsStr>) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(OsStr::from_bytes(name.as_bytes()))

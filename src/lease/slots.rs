@@ -20,9 +20,10 @@ use async_trait::async_trait;
 
 use super::file::blocking::Lane;
 use super::mount::beside;
-use super::{LeaseStore, OrphanRelease, RecordUpdate, StoreInfo, blob, file, shared_file};
+use super::{Competitor, LeaseStore, NamedLock, OpenError, OrphanRelease, RecordUpdate, StoreInfo};
 use crate::clock::Instant;
 use crate::core::{Failure, Grant, HolderInfo};
+use crate::lease::errors::{fatal, lost, transient};
 use crate::util::lock;
 
 /// How many slots one attempt looks at.
@@ -65,72 +66,23 @@ struct State {
 }
 
 impl Slots {
-    /// Slots on files beside `config.path`: `PATH.0` and so on. Opens (and creates) one of them;
+    /// Slots beside `lock`: `NAME.0` and so on. Opens one of them (on a local disk it is created);
     /// synchronous, for the time before there is any thread.
     ///
     /// # Errors
-    /// If that file cannot serve as a lock.
-    pub fn of_files(config: file::Config, count: u32) -> Result<Slots, file::OpenError> {
-        let beside = move |slot: u32| {
-            let path = path_of(&config.path, slot);
-            let config = config.clone();
-            file::File::open(file::Config { path, ..config })
-        };
-        let first = fastrand::u32(0..count);
-        let store = Arc::new(beside(first)?);
-        let open = move |slot| match beside(slot) {
-            Ok(store) => Ok(Arc::new(store) as Arc<dyn LeaseStore>),
-            Err(error) if error.passing => Err(transient(error.why)),
-            Err(error) => Err(Failure::Fatal {
-                why: error.why,
-                denied: error.denied,
-            }),
-        };
-        Ok(Slots::over(count, first, store, Arc::new(open)))
-    }
-
-    /// The same on a shared drive, which is not asked anything yet.
-    ///
-    /// # Errors
-    /// Where there is no working directory to a relative path.
-    pub fn of_shared_files(config: shared_file::Config, count: u32) -> io::Result<Slots> {
-        let beside = move |slot: u32| {
-            shared_file::SharedFile::open(shared_file::Config {
-                path: path_of(&config.path, slot),
-                ..config.clone()
-            })
-        };
-        let first = fastrand::u32(0..count);
-        let store = Arc::new(beside(first)?);
-        let open = move |slot| match beside(slot) {
-            Ok(store) => Ok(Arc::new(store) as Arc<dyn LeaseStore>),
-            Err(error) => Err(transient(error.to_string())),
-        };
-        Ok(Slots::over(count, first, store, Arc::new(open)))
-    }
-
-    /// Slots on blobs beside `config.target`: `NAME.0` and so on. Nothing is sent.
-    ///
-    /// # Errors
-    /// Numbers that the service does not know, and names it would not take.
-    pub fn of_blobs(config: blob::Config, count: u32) -> Result<Slots, blob::OpenError> {
-        let beside = move |slot: u32| {
-            let target = config.target.with_suffix(&format!(".{slot}"))?;
-            let config = config.clone();
-            blob::Blob::open(blob::Config { target, ..config })
-        };
+    /// If that one cannot serve as a lock, or the last one's name would be too long.
+    pub fn open(
+        lock: Arc<dyn NamedLock>,
+        count: u32,
+        competitor: Competitor,
+    ) -> Result<Slots, OpenError> {
         // The longest name tells whether all of them can be.
-        beside(count - 1)?;
+        lock.slot(count - 1)?;
         let first = fastrand::u32(0..count);
-        let store = Arc::new(beside(first)?);
-        let open = move |slot| match beside(slot) {
-            Ok(store) => Ok(Arc::new(store) as Arc<dyn LeaseStore>),
-            Err(error) => Err(Failure::Fatal {
-                why: error.to_string(),
-                denied: false,
-            }),
-        };
-        Ok(Slots::over(count, first, store, Arc::new(open)))
+        let open = move |slot| lock.slot(slot)?.open(&competitor);
+        let store = open(first)?;
+        let open = Arc::new(move |slot| Ok(open(slot)?));
+        Ok(Slots::over(count, first, store, open))
     }
 
     /// `count` slots that `open` opens, of which the `first` one to be looked at is open already.
@@ -217,10 +169,9 @@ impl Slots {
         let store = opened
             .map_err(|_stalled| transient(format!("{name}: it could not be opened in time")))??;
         if store.info().lease != self.lease {
-            return Err(Failure::Fatal {
-                why: format!("{name}: it lies on another kind of mount than the other slots"),
-                denied: false,
-            });
+            return Err(fatal(format!(
+                "{name}: it lies on another kind of mount than the other slots"
+            )));
         }
         self.state().stores.insert(slot, Arc::clone(&store));
         Ok(store)
@@ -342,10 +293,7 @@ impl LeaseStore for Slots {
     async fn renew(&self, give_up_at: Instant) -> Result<(), Failure> {
         match self.held() {
             Some(store) => store.renew(give_up_at).await,
-            None => Err(Failure::Lost {
-                until: None,
-                why: format!("{}: no slot is ours", self.base),
-            }),
+            None => Err(lost(format!("{}: no slot is ours", self.base))),
         }
     }
 
@@ -413,13 +361,6 @@ fn is_settled(reply: &Result<(), Failure>) -> bool {
 
 fn is_fatal(failure: &Failure) -> bool {
     matches!(failure, Failure::Fatal { .. })
-}
-
-fn transient(why: String) -> Failure {
-    Failure::Transient {
-        why,
-        retry_after: None,
-    }
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use async_trait::async_trait;
 use super::{blob, shared_file};
 use crate::clock::Instant;
 use crate::core::{Failure, Grant, Outcome};
+use crate::lease::errors::fatal;
 
 /// What the drivers must know of a store before they make their rules, and what they tell people.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -111,10 +112,10 @@ pub trait LeaseStore: Send + Sync {
     async fn update_record(&self, update: RecordUpdate, _: Instant) -> Result<(), Failure> {
         match update {
             RecordUpdate::Draining => Ok(()),
-            RecordUpdate::Outcome(_) => Err(Failure::Fatal {
-                why: format!("{}: this store keeps no results", self.info().name),
-                denied: false,
-            }),
+            RecordUpdate::Outcome(_) => Err(fatal(format!(
+                "{}: this store keeps no results",
+                self.info().name
+            ))),
         }
     }
 

@@ -2,7 +2,6 @@
 //!
 //! Called by `run` and `elect` before the guardian is forked.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use tracing::Level;
@@ -10,12 +9,10 @@ use tracing::Level;
 use crate::azure::Account;
 use crate::config::{Config, Lock, UsageError};
 use crate::core::Ending;
-use crate::core::observed::{LONGEST_LEASE, SHORTEST_LEASE};
 use crate::guardian::SharedBytes;
 use crate::host;
-use crate::lease::shared_file::{self, SharedFile};
-use crate::lease::slots::{self, Slots};
-use crate::lease::{self, LeaseStore, blob, file};
+use crate::lease::slots::Slots;
+use crate::lease::{self, Competitor, LeaseStore, NamedLock, OpenError, SharedMemory, blob};
 use crate::report;
 use crate::units::show;
 
@@ -39,86 +36,75 @@ pub(super) fn beginning(plan: &Config) -> Level {
 
 /// The store of the plan; what speaks against it before anything is started comes as an ending.
 pub(crate) fn open(plan: &Config) -> anyhow::Result<Result<Arc<dyn LeaseStore>, Ending>> {
-    match &plan.lock {
+    let lock = named_lock(plan)?;
+    let leases = lock.leases();
+    if !leases.contains(&plan.lease) {
+        let (shortest, longest) = leases.into_inner();
+        return Err(UsageError::new(format!(
+            "--lease {}: on a shared drive a lease lasts {}s to {}s: take {}",
+            show(plan.lease),
+            shortest.as_secs(),
+            longest.as_secs(),
+            show(plan.lease.clamp(shortest, longest)),
+        ))
+        .into());
+    }
+    // Not refused: what the mount says of itself is a hint, and whoever runs it may know better.
+    lock.warn();
+    let competitor = Competitor {
+        candidate: plan.candidate.clone(),
+        lease: plan.lease,
+        task: plan.task.clone(),
+        memory: Some(release_memory),
+        runtime: host::runtime_directory(),
+        in_place: plan.slots == 1,
+    };
+    let opened = match plan.slots {
+        1 => lock.open(&competitor),
+        count => Slots::open(lock, count, competitor)
+            .map(|slots| -> Arc<dyn LeaseStore> { Arc::new(looking(slots, plan)) }),
+    };
+    match opened {
+        Ok(store) => Ok(Ok(store)),
+        // Only a local file is touched by its opening, so its refusal is about the store and not the settings.
+        Err(OpenError::File(error)) => Ok(Err(Ending::of_store(error.why, error.denied))),
+        Err(OpenError::Blob(error)) if plan.slots > 1 => {
+            Err(UsageError::new(error.to_string()).into())
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn named_lock(plan: &Config) -> anyhow::Result<Arc<dyn NamedLock>> {
+    let (target, options, create, page_blob) = match &plan.lock {
         Lock::Blob {
             target,
             options,
             create,
             page_blob,
-        } => {
-            let refuse = |why: String| UsageError::new(why);
-            let target = blob::Target::parse(target).map_err(|why| refuse(why.to_string()))?;
-            let account = Account::find(&host::variable, options, target.url())
-                .map_err(|why| refuse(why.to_string()))?;
-            #[cfg(feature = "entra")]
-            let account = handed_on(account);
-            // Now, because the guardian that may need it is forked from us as we are.
-            blob::prepare_orphan_release(account.clone());
-            report::emit!(beginning(plan), "credential: {}", account.kind());
-            let config = blob::Config {
-                target,
-                account,
-                lease: plan.lease,
-                candidate: plan.candidate.clone(),
-                create: *create,
-                page_blob: *page_blob,
-            };
-            Ok(Ok(if plan.slots > 1 {
-                let slots = Slots::of_blobs(config, plan.slots);
-                let slots = slots.map_err(|why| refuse(why.to_string()))?;
-                Arc::new(looking(slots, plan))
-            } else {
-                let store = blob::Blob::open(config)?;
-                Arc::new(match &plan.task {
-                    Some(task) => store.with_task(task.clone()),
-                    None => store,
-                })
-            }))
-        }
-        Lock::File { path, shared } => {
-            let first = match plan.slots {
-                1 => path.clone(),
-                _ => slots::path_of(path, 0),
-            };
-            if *shared || file::is_shared(&first) {
-                return Ok(Ok(open_shared(plan, path)?));
-            }
-            let config = file::Config {
-                path: path.clone(),
-                candidate: plan.candidate.clone(),
-                create: true,
-            };
-            let opened: Result<Arc<dyn LeaseStore>, _> = if plan.slots > 1 {
-                Slots::of_files(config, plan.slots).map(|slots| Arc::new(looking(slots, plan)) as _)
-            } else {
-                file::File::open(config).map(|store| {
-                    let store = store.competing_in_place();
-                    Arc::new(match &plan.task {
-                        Some(task) => store.with_task(task.clone()),
-                        None => store,
-                    }) as _
-                })
-            };
-            Ok(opened.map_err(|why| Ending::of_store(why.to_string(), why.denied)))
-        }
-    }
+        } => (target, options, *create, *page_blob),
+        Lock::File { path, shared } => return Ok(lease::at_path(path, *shared, plan.slots)),
+    };
+    let target = blob::Target::parse(target).map_err(|why| UsageError::new(why.to_string()))?;
+    let account = Account::find(&host::variable, options, target.url())
+        .map_err(|why| UsageError::new(why.to_string()))?;
+    #[cfg(feature = "entra")]
+    let account = handed_on(account);
+    // Now, because the guardian that may need it is forked from us as we are.
+    blob::prepare_orphan_release(account.clone());
+    report::emit!(beginning(plan), "credential: {}", account.kind());
+    Ok(Arc::new(blob::BlobLock {
+        target,
+        account,
+        create,
+        page_blob,
+    }))
 }
 
-/// The store of a lock on a shared drive. The drive is not asked anything yet: it may hang.
-fn open_shared(plan: &Config, path: &Path) -> anyhow::Result<Arc<dyn LeaseStore>> {
-    let leases = SHORTEST_LEASE..=LONGEST_LEASE;
-    if !leases.contains(&plan.lease) {
-        return Err(UsageError::new(format!(
-            "--lease {}: on a shared drive a lease lasts 10s to 60s: take {}",
-            show(plan.lease),
-            show(plan.lease.clamp(SHORTEST_LEASE, LONGEST_LEASE)),
-        ))
-        .into());
-    }
-    // Not refused: what the mount says of itself is a hint, and whoever runs it may know better.
-    lease::mount::of(path).warn_about(path);
-    let memory = match SharedBytes::new() {
-        Ok(memory) => Some(shared_file::prepare_release(Arc::new(memory))),
+/// Memory that the guardian, which is forked later, has too.
+fn release_memory() -> Option<Arc<dyn SharedMemory>> {
+    match SharedBytes::new() {
+        Ok(memory) => Some(Arc::new(memory)),
         // Worth a line, not a refusal: it costs a lease's length, and only should we be killed.
         Err(why) => {
             tracing::warn!(
@@ -126,20 +112,7 @@ fn open_shared(plan: &Config, path: &Path) -> anyhow::Result<Arc<dyn LeaseStore>
             );
             None
         }
-    };
-    let config = shared_file::Config {
-        path: path.to_owned(),
-        candidate: plan.candidate.clone(),
-        lease: plan.lease,
-        task: plan.task.clone(),
-        memory,
-        runtime: host::runtime_directory(),
-    };
-    Ok(if plan.slots > 1 {
-        Arc::new(looking(Slots::of_shared_files(config, plan.slots)?, plan))
-    } else {
-        Arc::new(SharedFile::open(config)?)
-    })
+    }
 }
 
 /// The account, with a token that the guardian will have too. It never reaches a command line, an

@@ -41,6 +41,8 @@ mod storage_queue;
 mod support_itself;
 mod systemd;
 mod terminal;
+#[cfg(debug_assertions)]
+mod third_store;
 mod timeline;
 mod verbs;
 mod work;

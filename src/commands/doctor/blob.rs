@@ -1,18 +1,23 @@
 //! What `run` needs of a storage account: permissions one by one, round trips, clock, and what the
 //! container does with its blobs.
 //!
-//! Called by `doctor`. Must never write to the lock's blob, and must delete the one it made.
+//! Called by `doctor`. Must never write to the lock's blob, and must delete the one it made: one beside the
+//! lock, on which everything is tried that competing needs. That is no lock: it bears no record.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use time::OffsetDateTime;
 
-use super::{Check, CheckResult, Findings, attempt_limit, brief, percentiles};
+use super::{Check, CheckResult, Findings, brief, pace, suffix};
 use crate::azure::{Account, Operation, ServiceError};
 use crate::clock::Instant;
 use crate::commands::lock_view::LockView;
 use crate::core::{Budget, Failure};
-use crate::lease::blob::{Inspector, Probe, Surroundings, Target};
+use crate::lease::blob::{
+    Around, BlobApi, BlobInspector, LeaseState, Target, connect, fresh_lease_id,
+};
+use crate::lease::inspect::Inspector as _;
 use crate::units::show;
 
 /// How many requests are timed, and for how long at most.
@@ -22,6 +27,8 @@ const SAMPLING: Duration = Duration::from_secs(10);
 const TOKEN_LIMIT: Duration = Duration::from_secs(35);
 /// How long one request may take.
 const LIMIT: Duration = Duration::from_secs(5);
+/// How long the lease lasts on the blob beside the lock: the shortest there is.
+const SECONDS: i32 = 15;
 
 fn limit() -> Instant {
     Instant::now() + LIMIT
@@ -39,14 +46,11 @@ pub(super) async fn examine(
     // Asked before it is named: of several ways to a token, one has led to it now.
     let kind = account.kind();
     findings.add(match token {
-        Ok(None) => Check::ok("credential", format!("{kind} for {endpoint}")),
-        Ok(Some(left)) => Check::ok(
-            "credential",
-            format!(
-                "{kind} for {endpoint}, a token for {} min",
-                left.as_secs() / 60
-            ),
-        ),
+        Ok(left) => {
+            let left = left.map(|left| format!(", a token for {} min", left.as_secs() / 60));
+            let left = left.unwrap_or_default();
+            Check::ok("credential", format!("{kind} for {endpoint}{left}"))
+        }
         Err(ServiceError::Denied(why)) => {
             return findings.add(Check::fail("credential", why, "run would end with 77"));
         }
@@ -55,20 +59,28 @@ pub(super) async fn examine(
             return findings.add(Check::fail("credential", trouble.why(), advice));
         }
     });
-    let suffix = format!(".trafficcop-doctor-{:08x}", fastrand::u32(..));
-    let made = Inspector::open(target.clone(), account)
-        .and_then(|lock| Ok((lock, Probe::beside(target, &suffix, account)?)));
+    let made = BlobInspector::open(target.clone(), account).and_then(|lock| {
+        let (name, client) = connect(&target.with_suffix(&suffix())?, account)?;
+        let lease = fresh_lease_id();
+        Ok((
+            lock,
+            Probe {
+                name,
+                client,
+                lease,
+            },
+        ))
+    });
     let (lock, probe) = match made {
         Ok(made) => made,
         Err(why) => return findings.add(Check::fail("lock", why.to_string(), "shorten its name")),
     };
-    let Some(reached) = reach(findings, target, &probe).await else {
+    let Some(mut around) = reach(findings, target, &probe.client).await else {
         return;
     };
     if !look(findings, &lock).await {
         return;
     }
-    let mut around = reached;
     if account.is_for_one_blob() {
         findings.add(Check::warn(
             "permissions",
@@ -78,29 +90,31 @@ pub(super) async fn examine(
     } else {
         permissions(findings, &probe, budget, &mut around).await;
     }
-    surroundings(findings, &probe, around, account).await;
+    surroundings(findings, around, account).await;
 }
 
 /// Whether the service answers; what it says of the container, if it may be asked for that.
 async fn reach(
     findings: &mut Findings,
     target: &Target,
-    probe: &Probe,
-) -> Option<Option<Surroundings>> {
+    client: &BlobApi,
+) -> Option<Option<Around>> {
     const NAME: &str = "reach";
     let begun = Instant::now();
     let asked = OffsetDateTime::now_utc();
-    let answer = probe.look_at_container(limit()).await;
-    let took = Instant::now().since(begun);
-    let ok = Check::ok(NAME, format!("the service answers, {}", brief(took)));
+    let answer = client.look_at_container(limit()).await;
+    let ok = format!(
+        "the service answers, {}",
+        brief(Instant::now().since(begun))
+    );
     match answer {
         Ok(around) => {
-            findings.add(ok);
+            findings.add(Check::ok(NAME, ok));
             clock(findings, &around, asked);
             Some(Some(around))
         }
         Err(trouble) if trouble.code() == Some("ContainerNotFound") => {
-            findings.add(ok);
+            findings.add(Check::ok(NAME, ok));
             findings.add(Check::warn(
                 "container",
                 format!("there is no container {}", target.container()),
@@ -111,23 +125,19 @@ async fn reach(
         }
         // Not everybody who may use a container may ask for its properties.
         Err(trouble) if trouble.is_refusal() => {
-            findings.add(ok);
+            findings.add(Check::ok(NAME, ok));
             Some(None)
         }
         Err(trouble) => {
-            findings.add(failed(
-                NAME,
-                &trouble,
-                Operation::Look,
-                "check the address, the network and its proxies",
-            ));
+            let advice = "check the address, the network and its proxies";
+            findings.add(failed(NAME, &trouble, Operation::Look, advice));
             None
         }
     }
 }
 
 /// Looks at the lock. `false`: whatever else is tried would end in the same way.
-async fn look(findings: &mut Findings, lock: &Inspector) -> bool {
+async fn look(findings: &mut Findings, lock: &BlobInspector) -> bool {
     let seen = match lock.look(limit()).await {
         Ok(seen) => seen,
         Err(why) => {
@@ -157,29 +167,38 @@ async fn look(findings: &mut Findings, lock: &Inspector) -> bool {
     true
 }
 
+/// A blob beside the lock, to try things on.
+struct Probe {
+    name: String,
+    client: BlobApi,
+    lease: String,
+}
+
 /// Everything that `run` does, once, on the probe.
 async fn permissions(
     findings: &mut Findings,
     probe: &Probe,
     budget: &Budget,
-    around: &mut Option<Surroundings>,
+    around: &mut Option<Around>,
 ) {
-    if let Err(trouble) = probe.create(limit()).await {
+    let client = &probe.client;
+    if let Err(trouble) = client.create_blob(None, limit()).await {
         // Also where the lock's blob exists: what allows the lease and the record allows this.
-        findings.add(refused("create", &trouble, Operation::CreateBlob));
+        let advice = "run needs it";
+        findings.add(failed("create", &trouble, Operation::CreateBlob, advice));
         let rest = "acquire, renew, write, release, break and delete were not tried";
         let advice = "they are tried on a blob beside the lock, which cannot be created";
         findings.add(Check::warn("permissions", rest, advice));
         if trouble.is_unclear() {
             // It may be there nevertheless.
-            let _best_effort = probe.delete(limit()).await;
+            let _best_effort = client.delete(limit()).await;
         }
         return;
     }
     findings.add(Check::ok("create", "a blob beside the lock"));
     lease(findings, probe, budget).await;
     let asked = OffsetDateTime::now_utc();
-    if let Ok(seen) = probe.look(limit()).await {
+    if let Ok(seen) = client.look_around(limit()).await {
         match around {
             Some(known) => known.versioned = seen.versioned,
             None => {
@@ -188,60 +207,56 @@ async fn permissions(
             }
         }
     }
-    findings.add(match probe.delete(limit()).await {
+    let name = &probe.name;
+    findings.add(match client.delete(limit()).await {
         Ok(()) => Check::ok("delete", "the blob beside the lock (run never deletes)"),
-        Err(trouble) => Check {
-            verdict: CheckResult::Warn,
-            ..failed(
-                "delete",
-                &trouble,
-                Operation::Delete,
-                &format!(
-                    "run does not need it, but {} is left behind: delete it",
-                    probe.name()
-                ),
-            )
-        },
+        Err(trouble) => {
+            let advice = format!("run does not need it, but {name} is left behind: delete it");
+            failed("delete", &trouble, Operation::Delete, &advice).only_a_warning()
+        }
     });
 }
 
 /// Leases the probe, and gives it back.
 async fn lease(findings: &mut Findings, probe: &Probe, budget: &Budget) {
-    if let Err(trouble) = probe.acquire(limit()).await {
-        return findings.add(refused("acquire", &trouble, Operation::Acquire));
+    let Probe { client, lease, .. } = probe;
+    let acquired = client.acquire(lease, SECONDS, limit()).await;
+    let is_leased = acquired.is_ok();
+    findings.add(tried(
+        "acquire",
+        Operation::Acquire,
+        acquired,
+        "a lease on it",
+    ));
+    if !is_leased {
+        return;
     }
-    findings.add(Check::ok("acquire", "a lease on it"));
-    findings.add(match probe.renew(limit()).await {
-        Ok(()) => Check::ok("renew", "the lease"),
-        Err(trouble) => refused("renew", &trouble, Operation::Renew),
-    });
-    findings.add(match probe.write(limit()).await {
-        Ok(()) => Check::ok("write", "metadata under the lease"),
-        Err(trouble) => refused("write", &trouble, Operation::Record),
-    });
+    let renewed = client.renew(lease, limit()).await;
+    findings.add(tried("renew", Operation::Renew, renewed, "the lease"));
+    // No key of a record: a listing shall not take it for a lock.
+    let metadata = HashMap::from([("trafficcop_doctor".to_owned(), "1".to_owned())]);
+    let written = client.set_metadata(lease, None, &metadata, limit()).await;
+    let what = "metadata under the lease";
+    findings.add(tried("write", Operation::Record, written, what));
     findings.add(round_trips(probe, budget).await);
-    findings.add(match probe.release(limit()).await {
-        Ok(()) => Check::ok("release", "the lease"),
-        Err(trouble) => refused("release", &trouble, Operation::Release),
-    });
-    if let Err(trouble) = probe.acquire(limit()).await {
+    let released = client.release(lease, limit()).await;
+    findings.add(tried("release", Operation::Release, released, "the lease"));
+    if let Err(trouble) = client.acquire(lease, SECONDS, limit()).await {
         let again = "the lease cannot be acquired again after its release";
         return findings.add(Check::fail("acquire", again, trouble.why()));
     }
-    findings.add(match probe.break_lease(limit()).await {
-        Ok(true) => Check::ok("break", "the lease"),
-        Ok(false) => Check::warn("break", "the lease is still there", ""),
+    let broken = async {
+        client.break_lease(Some(0), None, limit()).await?;
+        client.look(None, limit()).await
+    };
+    findings.add(match broken.await {
+        Ok(view) if view.lease == LeaseState::Free => Check::ok("break", "the lease"),
+        Ok(_) => Check::warn("break", "the lease is still there", ""),
         Err(trouble) => {
-            let _best_effort = probe.release(limit()).await;
-            Check {
-                verdict: CheckResult::Warn,
-                ..failed(
-                    "break",
-                    &trouble,
-                    Operation::BreakLease,
-                    "only 'trafficcop break' needs it, and a holder whose lease somebody breaks",
-                )
-            }
+            let _best_effort = client.release(lease, limit()).await;
+            let advice =
+                "only 'trafficcop break' needs it, and a holder whose lease somebody breaks";
+            failed("break", &trouble, Operation::BreakLease, advice).only_a_warning()
         }
     });
 }
@@ -256,8 +271,8 @@ async fn round_trips(probe: &Probe, budget: &Budget) -> Check {
         if begun >= end {
             break;
         }
-        match probe.renew(limit()).await {
-            Ok(()) => samples.push(Instant::now().since(begun)),
+        match probe.client.renew(&probe.lease, limit()).await {
+            Ok(_) => samples.push(Instant::now().since(begun)),
             Err(trouble) => last = Some(trouble.why()),
         }
     }
@@ -266,40 +281,38 @@ async fn round_trips(probe: &Probe, budget: &Budget) -> Check {
 
 fn judge(samples: &[Duration], failed: Option<&str>, budget: &Budget) -> Check {
     const NAME: &str = "round-trip";
-    let (p50, p99) = percentiles(samples);
-    let limit = attempt_limit(budget);
+    let pace = pace(samples, budget);
     let found = format!(
         "p50 {}, p99 {} of {} renewals; an attempt may take {} with --lease {}",
-        brief(p50),
-        brief(p99),
+        brief(pace.p50),
+        brief(pace.p99),
         samples.len(),
-        brief(limit),
+        brief(pace.limit),
         show(budget.lease)
     );
     let longer = match budget.lease < *crate::config::BLOB_LEASE.end() {
         true => " or take a longer --lease",
         false => "",
     };
-    if samples.is_empty() || p50 * 2 >= limit {
-        let why = failed.map(|why| format!(" ({why})")).unwrap_or_default();
-        return Check::fail(
-            NAME,
-            found + &why,
-            format!("renewals would fail: use an account in this region{longer}"),
-        );
+    match (pace.verdict, failed) {
+        (CheckResult::Fail, failed) => {
+            let why = failed.map(|why| format!(" ({why})")).unwrap_or_default();
+            let advice = format!("renewals would fail: use an account in this region{longer}");
+            Check::fail(NAME, found + &why, advice)
+        }
+        (_, Some(why)) => {
+            let advice = "run retries that, but not for ever: see whether it happens often";
+            Check::warn(NAME, format!("{found}; one failed: {why}"), advice)
+        }
+        (CheckResult::Warn, None) => {
+            Check::warn(NAME, found, format!("slow: use an account nearer{longer}"))
+        }
+        (CheckResult::Ok, None) => Check::ok(NAME, found),
     }
-    if let Some(why) = failed {
-        let advice = "run retries that, but not for ever: see whether it happens often";
-        return Check::warn(NAME, format!("{found}; one failed: {why}"), advice);
-    }
-    if p99 * 4 >= limit {
-        return Check::warn(NAME, found, format!("slow: use an account nearer{longer}"));
-    }
-    Check::ok(NAME, found)
 }
 
 /// The service's clock against ours.
-fn clock(findings: &mut Findings, around: &Surroundings, asked: OffsetDateTime) {
+fn clock(findings: &mut Findings, around: &Around, asked: OffsetDateTime) {
     let Some(theirs) = around.date else {
         return;
     };
@@ -332,12 +345,7 @@ fn of_skew(skew: Duration) -> Check {
 }
 
 /// What the account and the container do with their blobs.
-async fn surroundings(
-    findings: &mut Findings,
-    probe: &Probe,
-    around: Option<Surroundings>,
-    account: &Account,
-) {
+async fn surroundings(findings: &mut Findings, around: Option<Around>, account: &Account) {
     if let Some(around) = around {
         let server = around.server.unwrap_or_default();
         if server.contains("Azurite") || account.kind() == "emulator key" {
@@ -367,18 +375,28 @@ async fn surroundings(
         }
     }
     // Who has no more than a container cannot know.
-    match probe.soft_delete(limit()).await {
-        Ok(Some(days)) => findings.add(Check::ok(
+    if let Ok(days) = BlobApi::soft_delete(account, limit()).await {
+        let kept = |days| {
+            format!("is on, {days} days: run never deletes, but the blob of this check is kept")
+        };
+        findings.add(Check::ok(
             "soft-delete",
-            format!("is on, {days} days: run never deletes, but the blob of this check is kept"),
-        )),
-        Ok(None) => findings.add(Check::ok("soft-delete", "is off")),
-        Err(_) => {}
+            days.map_or("is off".to_owned(), kept),
+        ));
     }
 }
 
-fn refused(check: &'static str, trouble: &ServiceError, operation: Operation) -> Check {
-    failed(check, trouble, operation, "run needs it")
+/// How a request went that `run` makes, too.
+fn tried<T>(
+    check: &'static str,
+    operation: Operation,
+    went: Result<T, ServiceError>,
+    what: &str,
+) -> Check {
+    match went {
+        Ok(_) => Check::ok(check, what),
+        Err(trouble) => failed(check, &trouble, operation, "run needs it"),
+    }
 }
 
 fn failed(
@@ -387,14 +405,9 @@ fn failed(
     operation: Operation,
     advice: &str,
 ) -> Check {
-    let known = trouble.advice(operation);
-    let advice = match known {
-        Some(known) => format!("{known}; {advice}"),
-        None => advice.to_owned(),
-    };
-    Check::fail(check, trouble.why(), advice)
+    let known = trouble.advice(operation).map(|known| format!("{known}; "));
+    Check::fail(check, trouble.why(), known.unwrap_or_default() + advice)
 }
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,5 +1,6 @@
-//! What `run` needs of a file on this machine's own disk: that it can be opened, that locks there exclude other descriptors and
-//! other processes, and what a write costs.
+//! What `run` needs of a file's directory. On this machine's own disk: whether it can be opened, whether two
+//! descriptors and two processes exclude each other there, and what a write costs. On a drive that machines
+//! share: whether of two who make one directory one is told that it exists, and what that costs.
 //!
 //! Called by `doctor`. The work is done in a thread of its own, because a file system can hang; then
 //! that is told, and the thread left behind. Must never lock or write the lock's own file.
@@ -7,19 +8,21 @@
 use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use nix::errno::Errno;
 use time::OffsetDateTime;
 
-use super::{Check, Findings, attempt_limit, brief, percentiles, shared_file};
+use super::{Check, CheckResult, Findings, brief, pace, suffix};
 use crate::clock::Instant;
 use crate::commands::lock_target;
 use crate::commands::lock_view::LockView;
 use crate::core::Budget;
-use crate::lease::file::{self, Inspector, Probe, Subject};
-use crate::lease::mount;
+use crate::lease::file::{self, FileInspector, Probe};
+use crate::lease::inspect::Inspector as _;
+use crate::lease::mount::{self, Mount, beside};
+use crate::lease::shared_file::{race, round_trips};
 use crate::units::show;
 
 /// The second process's answer "it is not locked"; none of an error's.
@@ -28,8 +31,12 @@ pub(super) const NOT_LOCKED: u8 = 3;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The same for a drive that machines share: who asks because something hangs wants an answer.
 const SHARED_PATIENCE: Duration = Duration::from_secs(6);
-/// How many writes are timed.
+/// How many writes, or names that are made, are timed.
 const SAMPLES: usize = 10;
+/// How many names the makers race for.
+const NAMES: u64 = 40;
+/// How late an NFS mount may tell of what others did in a directory, if nothing else is said.
+const LATE: u64 = 60;
 
 /// Examines.
 pub(super) fn examine(findings: &mut Findings, path: &Path, budget: &Budget) {
@@ -38,17 +45,18 @@ pub(super) fn examine(findings: &mut Findings, path: &Path, budget: &Budget) {
     let mount = mount::of(&path);
     let shared = mount.shared || file::is_shared(&path);
     findings.add(match shared {
-        true => shared_file::of_mount(&mount),
+        true => of_shared_mount(&mount),
         false => Check::ok("mount", format!("{}, on this machine only", mount.kind)),
     });
     let patience = if shared { SHARED_PATIENCE } else { PATIENCE };
     let started = std::thread::Builder::new()
         .name("doctor".into())
         .spawn(move || {
-            if shared {
-                shared_file::work(&path, &budget, &to);
-            } else {
-                work(&path, &budget, &to);
+            // Where nobody listens any more nobody wants to know.
+            let say = |check| drop(to.send(check));
+            match shared {
+                true => on_shared_drive(&path, &budget, &say),
+                false => on_own_disk(&path, &budget, &say),
             }
         });
     if let Err(why) = started {
@@ -59,84 +67,103 @@ pub(super) fn examine(findings: &mut Findings, path: &Path, budget: &Budget) {
             Ok(check) => findings.add(check),
             Err(RecvTimeoutError::Disconnected) => return,
             Err(RecvTimeoutError::Timeout) => {
-                return findings.add(Check::fail(
-                    "hang",
-                    format!("the file system has not answered for {}", show(patience)),
-                    "is its server there? (see dmesg)",
-                ));
+                let found = format!("the file system has not answered for {}", show(patience));
+                let advice = "is its server there? (see dmesg)";
+                return findings.add(Check::fail("hang", found, advice));
             }
         }
     }
 }
 
-fn work(path: &Path, budget: &Budget, to: &Sender<Check>) {
-    // Where nobody listens any more nobody wants to know.
-    let say = |check| {
-        let _gone = to.send(check);
-    };
-    let subject = match Subject::open(path) {
-        Ok(subject) => subject,
+fn on_own_disk(path: &Path, budget: &Budget, say: &dyn Fn(Check)) {
+    let exists = match file::examine(path) {
         Err(why) => return say(Check::fail("open", why.to_string(), "")),
-    };
-    match &subject {
-        Some(subject) => {
+        Ok(None) => {
+            say(Check::ok("open", "there is no such file yet: run makes it"));
+            false
+        }
+        Ok(Some(record)) => {
             say(Check::ok("open", "for reading and writing"));
-            say(match subject.record() {
-                Ok(what) => Check::ok("record", what),
-                Err(what) => Check::warn(
-                    "record",
-                    what,
-                    "the next tenure writes it anew; the fencing token does not go back",
-                ),
-            });
+            let anew = "the next tenure writes it anew; the fencing token does not go back";
+            say(record.map_or_else(
+                |what| Check::warn("record", what, anew),
+                |what| Check::ok("record", what),
+            ));
             say(lock(path));
+            true
         }
-        None => say(Check::ok("open", "there is no such file yet: run makes it")),
-    }
-    let suffix = format!(".trafficcop-doctor-{:08x}", fastrand::u32(..));
-    let probe = Probe::beside(path, &suffix);
-    let mut probe = match probe {
-        Ok(probe) => {
-            say(Check::ok("directory", "a file beside the lock can be made"));
-            Some(probe)
-        }
+    };
+    let mut probe = match Probe::beside(path, &suffix()) {
+        Ok(probe) => probe,
         Err(why) => {
             let found = format!("no file beside the lock can be made: {}", words(&why));
-            say(match subject.is_some() {
-                true => Check::warn(
-                    "directory",
-                    found,
+            let advice = match exists {
+                true => {
                     "run does not need it while the lock's file exists, but exclusion and writes \
-                     could not be tried",
-                ),
-                false => Check::fail(
-                    "directory",
-                    found,
+                     could not be tried"
+                }
+                false => {
                     "run cannot make the lock's file: make it for this user, or give the directory \
-                     to this user",
-                ),
+                     to this user"
+                }
+            };
+            let check = Check::fail("directory", found, advice);
+            return say(if exists {
+                check.only_a_warning()
+            } else {
+                check
             });
-            None
         }
     };
-    if let Some(probe) = &mut probe {
-        say(descriptors(probe));
-        say(processes(probe));
-        say(writes(probe, budget));
-        say(clock(probe));
+    say(Check::ok("directory", "a file beside the lock can be made"));
+    let elsewhere = "use a file on another mount";
+    say(match probe.excludes() {
+        Ok(excludes) => exclusion("descriptors", excludes, "two of this process"),
+        Err(why) => {
+            let found = format!("cannot be locked: {}", words(&why));
+            Check::fail("descriptors", found, elsewhere)
+        }
+    });
+    say(processes(&probe));
+    say(match probe.writes(SAMPLES) {
+        Ok(samples) => {
+            let pace = pace(&samples, budget);
+            let found = format!(
+                "a record reaches the disk in p50 {}, p99 {} of {SAMPLES}",
+                brief(pace.p50),
+                brief(pace.p99)
+            );
+            match pace.p99 * 4 < pace.limit {
+                true => Check::ok("sync", found),
+                false => Check::warn("sync", found, "slow: each tenure begins with one"),
+            }
+        }
+        Err(why) => {
+            let found = format!("cannot be written: {}", words(&why));
+            Check::fail("sync", found, "run needs it")
+        }
+    });
+    say(clock(&mut probe));
+}
+
+fn exclusion(check: &'static str, excludes: bool, two: &str) -> Check {
+    let useless = "locks here do nothing: use a file on another mount";
+    match excludes {
+        true => Check::ok(check, format!("{two} exclude each other")),
+        false => Check::fail(check, format!("{two} do not exclude each other"), useless),
     }
 }
 
 /// The kernel's words, without its number.
-pub(super) fn words(error: &io::Error) -> String {
+fn words(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(number) => Errno::from_raw(number).desc().to_owned(),
         None => error.to_string(),
     }
 }
 
-pub(super) fn lock(path: &Path) -> Check {
-    let seen = Inspector::new(path)
+fn lock(path: &Path) -> Check {
+    let seen = FileInspector::new(path)
         .map_err(anyhow::Error::from)
         .and_then(|lock| {
             // Longer than whoever listens waits: it is there that a drive that hangs is told of, once.
@@ -149,28 +176,11 @@ pub(super) fn lock(path: &Path) -> Check {
             file::KERNEL_ON_SHARED,
             "end what holds it and remove the file, or name another",
         ),
-        Ok(seen) => Check::ok(
-            "lock",
-            LockView::of(&seen, OffsetDateTime::now_utc()).line(),
-        ),
+        Ok(seen) => {
+            let view = LockView::of(&seen, OffsetDateTime::now_utc());
+            Check::ok("lock", view.line())
+        }
         Err(why) => Check::fail("lock", format!("{why:#}"), ""),
-    }
-}
-
-fn descriptors(probe: &Probe) -> Check {
-    const NAME: &str = "descriptors";
-    match probe.excludes() {
-        Ok(true) => Check::ok(NAME, "two of this process exclude each other"),
-        Ok(false) => Check::fail(
-            NAME,
-            "two of this process do not exclude each other",
-            "locks here do nothing: use a file on another mount",
-        ),
-        Err(why) => Check::fail(
-            NAME,
-            format!("cannot be locked: {}", words(&why)),
-            "use a file on another mount",
-        ),
     }
 }
 
@@ -184,70 +194,107 @@ fn processes(probe: &Probe) -> Check {
             .stdin(Stdio::null())
             .output()
     });
-    let status = match asked {
-        Ok(output) => output.status,
-        Err(why) => {
-            return Check::warn(
-                NAME,
-                format!("a second one cannot be started: {}", words(&why)),
-                "",
-            );
-        }
+    let unable = match asked {
+        Ok(output) => match output.status.code() {
+            Some(0) => return exclusion(NAME, true, "two"),
+            Some(code) if code == i32::from(NOT_LOCKED) => return exclusion(NAME, false, "two"),
+            _ => format!("the second one failed ({})", output.status),
+        },
+        Err(why) => format!("a second one cannot be started: {}", words(&why)),
     };
-    match status.code() {
-        Some(0) => Check::ok(NAME, "two exclude each other"),
-        Some(code) if code == i32::from(NOT_LOCKED) => Check::fail(
-            NAME,
-            "two do not exclude each other",
-            "locks here do nothing: use a file on another mount",
-        ),
-        _ => Check::warn(NAME, format!("the second one failed ({status})"), ""),
-    }
-}
-
-fn writes(probe: &Probe, budget: &Budget) -> Check {
-    const NAME: &str = "sync";
-    let samples = match probe.writes(SAMPLES) {
-        Ok(samples) => samples,
-        Err(why) => {
-            return Check::fail(
-                NAME,
-                format!("cannot be written: {}", words(&why)),
-                "run needs it",
-            );
-        }
-    };
-    let (p50, p99) = percentiles(&samples);
-    let found = format!(
-        "a record reaches the disk in p50 {}, p99 {} of {SAMPLES}",
-        brief(p50),
-        brief(p99)
-    );
-    if p99 * 4 < attempt_limit(budget) {
-        return Check::ok(NAME, found);
-    }
-    Check::warn(NAME, found, "slow: each tenure begins with one")
+    Check::warn(NAME, unable, "")
 }
 
 fn clock(probe: &mut Probe) -> Check {
     const NAME: &str = "clock";
-    match probe.clock() {
-        Ok(skew) if skew.unsigned_abs() < Duration::from_secs(3) => {
-            Check::ok(NAME, "that of the file system agrees with this machine's")
-        }
-        Ok(skew) => Check::warn(
-            NAME,
-            format!(
-                "that of the file system is {} {} this machine's",
-                show(Duration::from_secs(skew.unsigned_abs().as_secs())),
-                if skew.is_positive() {
-                    "ahead of"
-                } else {
-                    "behind"
-                }
-            ),
-            "no harm to the lock, but set one of them",
-        ),
-        Err(why) => Check::warn(NAME, format!("cannot be known: {}", words(&why)), ""),
+    let skew = match probe.clock() {
+        Ok(skew) => skew,
+        Err(why) => return Check::warn(NAME, format!("cannot be known: {}", words(&why)), ""),
+    };
+    let off = Duration::from_secs(skew.unsigned_abs().as_secs());
+    if off < Duration::from_secs(3) {
+        return Check::ok(NAME, "that of the file system agrees with this machine's");
     }
+    let side = match skew.is_positive() {
+        true => "ahead of",
+        false => "behind",
+    };
+    let found = format!(
+        "that of the file system is {} {side} this machine's",
+        show(off)
+    );
+    Check::warn(NAME, found, "no harm to the lock, but set one of them")
+}
+
+/// What the mount of a lock on a shared drive says of itself.
+fn of_shared_mount(mount: &Mount) -> Check {
+    const NAME: &str = "mount";
+    let found = mount.kind.clone()
+        + match mount.shared {
+            true => {
+                ", shared with other machines: the lock is a lease, kept in directories beside the file"
+            }
+            false => ", on this machine, with a lock of a shared drive on it: that is obeyed",
+        };
+    if mount.is_unproven() {
+        return Check::warn(
+            NAME,
+            found,
+            "what two machines are told that make one directory is up to the program behind it: run \
+             doctor on two machines at once",
+        );
+    }
+    if mount.is_slow_to_tell() {
+        let mut options = mount.options.split(',');
+        let late = options.find_map(|option| option.strip_prefix("acdirmax=")?.parse().ok());
+        let late = late.unwrap_or(LATE);
+        return Check::warn(
+            NAME,
+            format!("{found}; with nocto it tells up to {late} s late what others do"),
+            "nothing overlaps, but a hand-over can take as long: mount it without nocto",
+        );
+    }
+    Check::ok(NAME, found)
+}
+
+fn on_shared_drive(path: &Path, budget: &Budget, say: &dyn Fn(Check)) {
+    say(lock(path));
+    let beside = beside(path, suffix());
+    let samples = match round_trips(&beside, SAMPLES as u64) {
+        Ok(samples) => samples,
+        Err(why) => {
+            let found = format!("no directory can be made beside the lock: {}", words(&why));
+            let advice = "give the directory to this user";
+            return say(Check::fail("directory", found, advice));
+        }
+    };
+    let pace = pace(&samples, budget);
+    let found = format!(
+        "a version is made in p50 {}, p99 {} of {SAMPLES}; a renewal is two of them and may take {} of --lease {}",
+        brief(pace.p50),
+        brief(pace.p99),
+        brief(pace.limit),
+        show(budget.lease)
+    );
+    let slow = "slow: take a longer --lease, or another drive";
+    say(match pace.verdict {
+        CheckResult::Ok => Check::ok("round trip", found),
+        CheckResult::Warn => Check::warn("round trip", found, slow),
+        CheckResult::Fail => Check::fail("round trip", found, slow),
+    });
+    say(match race(&beside, NAMES) {
+        Ok(race) if race.shared == 0 && race.unmade == 0 => {
+            let found = format!("eight who make one of {NAMES} names exclude each other");
+            Check::ok("makers", found)
+        }
+        Ok(race) => Check::fail(
+            "makers",
+            format!(
+                "of {NAMES} names {} were made by more than one of eight, and {} by nobody",
+                race.shared, race.unmade
+            ),
+            "a lock here keeps nobody out: use a file on another drive",
+        ),
+        Err(why) => Check::fail("makers", format!("it failed: {}", words(&why)), ""),
+    });
 }

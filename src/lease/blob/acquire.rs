@@ -7,16 +7,16 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use azure_core::Uuid;
 use azure_core::time::{OffsetDateTime, to_rfc3339};
 
 use super::client::{LeaseState, View};
 use super::metadata::{self, Metadata};
-use super::{Blob, Held, Spent, is_gone, is_taken, is_there};
+use super::{Blob, Held, Spent, fresh_lease_id, is_gone, is_taken, is_there};
 use crate::azure::{Operation, ServiceError};
 use crate::clock::Instant;
 use crate::core::budget::LATE;
 use crate::core::{Failure, Grant, HolderInfo};
+use crate::lease::errors::{fatal, transient};
 use crate::lease::record::Record;
 
 impl Blob {
@@ -83,10 +83,7 @@ impl Blob {
             state.proposed = None;
             state.perhaps = None;
         }
-        let id = state
-            .proposed
-            .get_or_insert_with(|| Uuid::new_v4().hyphenated().to_string())
-            .clone();
+        let id = state.proposed.get_or_insert_with(fresh_lease_id).clone();
         (id, state.spent.clone())
     }
 
@@ -110,13 +107,10 @@ impl Blob {
             _ => return Err(self.failure(&trouble, Operation::Look)),
         };
         if !self.config.create {
-            return Err(Failure::Fatal {
-                why: format!(
-                    "the {missing} of {} does not exist: create it, or leave --no-create out",
-                    self.name
-                ),
-                denied: false,
-            });
+            return Err(fatal(format!(
+                "the {missing} of {} does not exist: create it, or leave --no-create out",
+                self.name
+            )));
         }
         let etag = self.create(missing == "container", give_up_at).await?;
         Ok(View {
@@ -155,35 +149,28 @@ impl Blob {
                 },
             }
         }
-        Err(Failure::Transient {
-            why: "the container was deleted while the blob was created".to_owned(),
-            retry_after: None,
-        })
+        Err(transient(
+            "the container was deleted while the blob was created".to_owned(),
+        ))
     }
 
     /// A token that cannot be read cannot be raised either. Standbys of an older version may
     /// still lease the blob they made beside their lock: that lease is not control.
     fn check(&self, metadata: &Metadata) -> Result<(), Failure> {
         if metadata::is_left_beside_a_lock(metadata) {
-            return Err(Failure::Fatal {
-                why: format!(
-                    "{} is no lock: an older version made it beside one, for its standbys (metadata \
+            return Err(fatal(format!(
+                "{} is no lock: an older version made it beside one, for its standbys (metadata \
                      trafficcop_standby_of): choose another name",
-                    self.name
-                ),
-                denied: false,
-            });
+                self.name
+            )));
         }
         match &metadata.broken_token {
-            Some(token) => Err(Failure::Fatal {
-                why: format!(
-                    "the metadata trafficcop_token of {} is `{token}`, not a number: set it to a \
+            Some(token) => Err(fatal(format!(
+                "the metadata trafficcop_token of {} is `{token}`, not a number: set it to a \
                      number greater than every fencing token given out so far, or remove all \
                      metadata trafficcop_* if no fencing token is in use",
-                    self.name
-                ),
-                denied: false,
-            }),
+                self.name
+            ))),
             None => {
                 let seen = metadata.record.as_ref().map_or(0, |record| record.token);
                 let mut state = self.state();
@@ -203,10 +190,9 @@ impl Blob {
             });
         }
         match trouble.code() {
-            Some("BlobNotFound" | "ContainerNotFound") => Failure::Transient {
-                why: "the blob was deleted while we acquired it".to_owned(),
-                retry_after: None,
-            },
+            Some("BlobNotFound" | "ContainerNotFound") => {
+                transient("the blob was deleted while we acquired it".to_owned())
+            }
             _ => self.failure(trouble, Operation::Acquire),
         }
     }
@@ -246,13 +232,12 @@ impl Blob {
             }
             self.check(&view.metadata)?;
             self.check_task(&view.metadata)?;
-            let token = self.state().floor.checked_add(1).ok_or_else(|| Failure::Fatal {
-                why: format!(
+            let token = self.state().floor.checked_add(1).ok_or_else(|| {
+                fatal(format!(
                     "the metadata trafficcop_token of {} is the greatest number there is: set a \
                      smaller one",
                     self.name
-                ),
-                denied: false,
+                ))
             })?;
             let once = view.metadata.record.map(|record| record.once);
             let mut held = Held {
@@ -304,13 +289,10 @@ impl Blob {
         stop_at: Instant,
     ) -> Result<(), Failure> {
         if is_gone(trouble) {
-            return Err(Failure::Transient {
-                why: format!(
-                    "the lease was lost before its record was written: {}",
-                    trouble.why()
-                ),
-                retry_after: None,
-            });
+            return Err(transient(format!(
+                "the lease was lost before its record was written: {}",
+                trouble.why()
+            )));
         }
         let failure = self.failure(trouble, operation);
         let pause = match &failure {

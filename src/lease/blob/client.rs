@@ -16,12 +16,12 @@ use azure_storage_blob::models::{
 };
 use azure_storage_blob::{
     BlobClient, BlobClientOptions, BlobContainerClient, BlobContainerClientOptions,
+    BlobServiceClient, BlobServiceClientOptions,
 };
-
 use futures::TryStreamExt as _;
 
 use super::metadata::{self, Metadata};
-use crate::azure::{ServiceError, limited};
+use crate::azure::{Account, ServiceError, limited};
 use crate::clock::Instant;
 
 /// How many blobs a page of a listing has: their metadata can be 8 KiB each.
@@ -29,7 +29,7 @@ const PAGE: i32 = 200;
 
 /// Whether a blob can be leased.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LeaseState {
+pub(crate) enum LeaseState {
     /// Available, expired or broken.
     Free,
     /// Leased.
@@ -40,36 +40,36 @@ pub(super) enum LeaseState {
 
 /// What the service says about the blob.
 #[derive(Clone, Debug)]
-pub(super) struct View {
-    pub(super) lease: LeaseState,
-    pub(super) etag: Option<String>,
+pub(crate) struct View {
+    pub(crate) lease: LeaseState,
+    pub(crate) etag: Option<String>,
     pub(super) metadata: Metadata,
     /// The service's clock, in seconds of the Unix epoch.
-    pub(super) date: Option<u64>,
+    pub(crate) date: Option<u64>,
 }
 
 /// What the service says of itself and of the container along the way.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Around {
+pub(crate) struct Around {
     /// The service's clock.
-    pub(super) date: Option<OffsetDateTime>,
+    pub(crate) date: Option<OffsetDateTime>,
     /// How the server calls itself.
-    pub(super) server: Option<String>,
+    pub(crate) server: Option<String>,
     /// The blob has versions.
-    pub(super) versioned: bool,
+    pub(crate) versioned: bool,
     /// The container keeps its blobs as they are: a policy, or a legal hold.
-    pub(super) immutable: Option<&'static str>,
+    pub(crate) immutable: Option<&'static str>,
 }
 
 /// The official clients for one blob.
-pub(super) struct BlobApi {
+pub(crate) struct BlobApi {
     blob: BlobClient,
     container: BlobContainerClient,
 }
 
 impl BlobApi {
     /// Makes the clients; nothing is sent. The URLs may hold a secret.
-    pub(super) fn new(
+    pub(crate) fn new(
         blob: Url,
         container: Url,
         options: &ClientOptions,
@@ -91,7 +91,7 @@ impl BlobApi {
     }
 
     /// The blob's properties; with `lease`, only if that lease is active.
-    pub(super) async fn look(
+    pub(crate) async fn look(
         &self,
         lease: Option<&str>,
         give_up_at: Instant,
@@ -105,22 +105,20 @@ impl BlobApi {
     }
 
     /// What the service says of itself with the blob's properties.
-    pub(super) async fn look_around(&self, give_up_at: Instant) -> Result<Around, ServiceError> {
+    pub(crate) async fn look_around(&self, give_up_at: Instant) -> Result<Around, ServiceError> {
         let answer = limited(give_up_at, self.blob.get_properties(None)).await?;
         view(answer.headers())?;
         Ok(around(answer.headers()))
     }
 
     /// What the service says of itself with the container's properties.
-    pub(super) async fn look_at_container(
+    pub(crate) async fn look_at_container(
         &self,
         give_up_at: Instant,
     ) -> Result<Around, ServiceError> {
         let answer = limited(give_up_at, self.container.get_properties(None)).await?;
-        match header(answer.headers(), "x-ms-version") {
-            Some(_) => Ok(around(answer.headers())),
-            None => Err(ServiceError::foreign("its version", answer.headers())),
-        }
+        of_the_service(answer.headers())?;
+        Ok(around(answer.headers()))
     }
 
     /// The container's blobs whose names begin with `prefix`: name, lease, metadata.
@@ -156,17 +154,32 @@ impl BlobApi {
         Ok(found)
     }
 
+    /// For how many days the account keeps what is deleted; `None`: it does not.
+    pub(crate) async fn soft_delete(
+        account: &Account,
+        give_up_at: Instant,
+    ) -> Result<Option<i32>, ServiceError> {
+        let told = |error| ServiceError::of(&error);
+        let options = BlobServiceClientOptions {
+            client_options: account.client_options(),
+            ..BlobServiceClientOptions::default()
+        };
+        let url = account.authorised(account.endpoint());
+        let service = BlobServiceClient::new(url, None, Some(options)).map_err(told)?;
+        let answer = limited(give_up_at, service.get_properties(None)).await?;
+        let policy = answer.into_model().map_err(told)?.delete_retention_policy;
+        let policy = policy.filter(|policy| policy.enabled == Some(true));
+        Ok(policy.map(|policy| policy.days.unwrap_or(0)))
+    }
+
     /// Deletes the blob, whose lease nobody has.
-    pub(super) async fn delete(&self, give_up_at: Instant) -> Result<(), ServiceError> {
+    pub(crate) async fn delete(&self, give_up_at: Instant) -> Result<(), ServiceError> {
         let answer = limited(give_up_at, self.blob.delete(None)).await?;
-        match header(answer.headers(), "x-ms-version") {
-            Some(_) => Ok(()),
-            None => Err(ServiceError::foreign("its version", answer.headers())),
-        }
+        of_the_service(answer.headers())
     }
 
     /// Creates the blob unless it exists; its ETag if we did.
-    pub(super) async fn create_blob(
+    pub(crate) async fn create_blob(
         &self,
         page_blob: Option<u64>,
         give_up_at: Instant,
@@ -176,7 +189,7 @@ impl BlobApi {
                 let options = PageBlobClientCreateOptions::default().if_not_exists();
                 let client = self.blob.page_blob_client();
                 let answer = limited(give_up_at, client.create(size, Some(options))).await?;
-                Ok(header(answer.headers(), "etag").map(str::to_owned))
+                Ok(etag_of(answer.headers()))
             }
             None => {
                 let options = BlockBlobClientUploadOptions::default().if_not_exists();
@@ -189,14 +202,14 @@ impl BlobApi {
     }
 
     /// Creates the container.
-    pub(super) async fn create_container(&self, give_up_at: Instant) -> Result<(), ServiceError> {
+    pub(crate) async fn create_container(&self, give_up_at: Instant) -> Result<(), ServiceError> {
         limited(give_up_at, self.container.create(None))
             .await
             .map(drop)
     }
 
     /// Acquires the lease under the id we propose; the blob's ETag, and the service's clock.
-    pub(super) async fn acquire(
+    pub(crate) async fn acquire(
         &self,
         id: &str,
         seconds: i32,
@@ -209,32 +222,28 @@ impl BlobApi {
         let answer = limited(give_up_at, self.blob.acquire_lease(seconds, Some(options))).await?;
         let headers = answer.headers();
         bears(headers, id)?;
-        Ok((header(headers, "etag").map(str::to_owned), date(headers)))
+        Ok((etag_of(headers), date(headers)))
     }
 
     /// Renews the lease. What the blob bears: its ETag, which a renewal does not change.
-    pub(super) async fn renew(
+    pub(crate) async fn renew(
         &self,
         id: &str,
         give_up_at: Instant,
     ) -> Result<Option<String>, ServiceError> {
         let answer = limited(give_up_at, self.blob.renew_lease(id.to_owned(), None)).await?;
         bears(answer.headers(), id)?;
-        Ok(header(answer.headers(), "etag").map(str::to_owned))
+        Ok(etag_of(answer.headers()))
     }
 
     /// Gives the lease back.
-    pub(super) async fn release(&self, id: &str, give_up_at: Instant) -> Result<(), ServiceError> {
+    pub(crate) async fn release(&self, id: &str, give_up_at: Instant) -> Result<(), ServiceError> {
         let answer = limited(give_up_at, self.blob.release_lease(id.to_owned(), None)).await?;
-        // The service names the version of its interface in every answer; a portal does not.
-        match header(answer.headers(), "x-ms-version") {
-            Some(_) => Ok(()),
-            None => Err(ServiceError::foreign("its version", answer.headers())),
-        }
+        of_the_service(answer.headers())
     }
 
     /// Writes the metadata under the lease; with `etag`, only if nobody wrote since. The new ETag.
-    pub(super) async fn set_metadata(
+    pub(crate) async fn set_metadata(
         &self,
         id: &str,
         etag: Option<&str>,
@@ -247,15 +256,13 @@ impl BlobApi {
             ..Default::default()
         };
         let answer = limited(give_up_at, self.blob.set_metadata(metadata, Some(options))).await?;
-        match header(answer.headers(), "x-ms-version") {
-            Some(_) => Ok(header(answer.headers(), "etag").map(str::to_owned)),
-            None => Err(ServiceError::foreign("its version", answer.headers())),
-        }
+        of_the_service(answer.headers())?;
+        Ok(etag_of(answer.headers()))
     }
 
     /// Asks for the rest of a lease that is breaking already: a break without a period answers
     /// it and changes nothing. The ETag keeps us off a lease whose holder has written since.
-    pub(super) async fn rest_of_breaking(
+    pub(crate) async fn rest_of_breaking(
         &self,
         etag: &str,
         give_up_at: Instant,
@@ -265,7 +272,7 @@ impl BlobApi {
 
     /// Breaks the lease, whoever has it, after `period` seconds or at its end; how long it still
     /// keeps others out. With `etag`, only if nobody wrote since.
-    pub(super) async fn break_lease(
+    pub(crate) async fn break_lease(
         &self,
         period: Option<u8>,
         etag: Option<&str>,
@@ -300,7 +307,7 @@ fn view(headers: &Headers) -> Result<View, ServiceError> {
     Ok(View {
         lease: lease_state(header(headers, "x-ms-lease-state"))
             .ok_or_else(|| ServiceError::foreign("a lease state", headers))?,
-        etag: header(headers, "etag").map(str::to_owned),
+        etag: etag_of(headers),
         metadata: metadata::read(metadata),
         date: date(headers),
     })
@@ -324,6 +331,19 @@ fn around(headers: &Headers) -> Around {
 
 fn header<'a>(headers: &'a Headers, name: &'static str) -> Option<&'a str> {
     headers.get_optional_str(&HeaderName::from_static(name))
+}
+
+fn etag_of(headers: &Headers) -> Option<String> {
+    header(headers, "etag").map(str::to_owned)
+}
+
+/// The service names the version of its interface in every answer; a portal, which answers anything with
+/// 200, does not.
+fn of_the_service(headers: &Headers) -> Result<(), ServiceError> {
+    match header(headers, "x-ms-version") {
+        Some(_) => Ok(()),
+        None => Err(ServiceError::foreign("its version", headers)),
+    }
 }
 
 /// What the service's clock said when it answered.

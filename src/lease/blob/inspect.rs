@@ -1,32 +1,52 @@
-//! Looks at a blob's lock without competing for it, lists a container's locks, breaks a lease.
+//! Looks at a blob's lock without competing for it, lists a container's locks, breaks a lease, and
+//! forgets results of tasks that are to be done once.
 //!
-//! Called by the verbs. Only [`Inspector::break_lease`] changes anything, and only that lease.
+//! Called by the commands. Breaking changes only that lease. Forgetting happens under a lease of its own, so
+//! that no instance can have begun, or be just about to: it must never write without, nor anything but the
+//! results. The token, the rest of the record and what others keep there stay as they are.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
 
 use super::client::{BlobApi, LeaseState};
 use super::metadata::{self, Metadata};
-use super::{OpenError, Target};
+use super::{OpenError, Target, fresh_lease_id, is_taken};
 use crate::azure::{Account, Operation, ServiceError};
 use crate::clock::Instant;
 use crate::core::Failure;
-use crate::lease::inspect::{Broken, LockState, LockStatus, UNREAD};
+use crate::lease::errors::fatal;
+use crate::lease::inspect::{
+    Broken, FORGETTING, Inspector, LockState, LockStatus, Manner, REQUEST, ResetResult, Tasks,
+    UNREAD,
+};
+use crate::lease::once::TaskLog;
+
+/// How often we look again because the holder wrote while it was asked: he renews his record when
+/// he begins to drain.
+const LOOKS: usize = 3;
+/// How often forgetting is tried while a lease that was broken lasts.
+const AGAIN: Duration = Duration::from_millis(250);
+/// How long the lease for forgetting lasts if we die with it: the shortest there is.
+const SECONDS: i32 = 15;
 
 /// A blob (or, for a listing, a container and a prefix), to be looked at.
-pub struct Inspector {
+pub struct BlobInspector {
     target: Target,
-    pub(super) address: String,
+    address: String,
     endpoint: url::Url,
-    pub(super) client: BlobApi,
+    client: BlobApi,
 }
 
-impl Inspector {
+impl BlobInspector {
     /// Makes the clients; nothing is sent.
     ///
     /// # Errors
     /// An address that the official client refuses.
-    pub fn open(target: Target, account: &Account) -> Result<Inspector, OpenError> {
+    pub fn open(target: Target, account: &Account) -> Result<BlobInspector, OpenError> {
         let endpoint = account.endpoint().clone();
         let (address, client) = super::connect(&target, account)?;
-        Ok(Inspector {
+        Ok(BlobInspector {
             target,
             address,
             endpoint,
@@ -34,68 +54,126 @@ impl Inspector {
         })
     }
 
-    /// The blob's address, without a secret.
-    #[must_use]
-    pub fn lock(&self) -> &str {
-        &self.address
+    /// A name in a container that is not there is mistyped as likely as not.
+    fn unseen(&self, trouble: &ServiceError, operation: Operation) -> Failure {
+        match trouble.code() {
+            Some("ContainerNotFound") => fatal(format!(
+                "there is no container {}: the first who competes makes it, unless its name is mistyped",
+                self.target.container()
+            )),
+            _ => self.failure(trouble, operation),
+        }
     }
 
-    /// Looks, with one request.
-    ///
-    /// # Errors
-    /// `Fatal` where the service refuses, `Transient` where it is not known.
-    pub async fn look(&self, give_up_at: Instant) -> Result<LockStatus, Failure> {
+    fn failure(&self, trouble: &ServiceError, operation: Operation) -> Failure {
+        match trouble.failure(operation, &self.address, false) {
+            Failure::Transient { retry_after, .. } => Failure::Transient {
+                why: format!("{}: {}", self.address, trouble.why()),
+                retry_after,
+            },
+            other => other,
+        }
+    }
+
+    /// Forgets under a lease of our own; `Held` while another's lasts.
+    async fn forget_now(
+        &self,
+        tasks: &Tasks,
+        shown: &TaskLog,
+        give_up_at: Instant,
+    ) -> Result<ResetResult, Failure> {
+        let id = fresh_lease_id();
+        if let Err(trouble) = self.client.acquire(&id, SECONDS, give_up_at).await {
+            return match trouble.code() {
+                _ if is_taken(&trouble) => Ok(ResetResult::Held),
+                Some("BlobNotFound" | "ContainerNotFound") => Ok(ResetResult::Nothing),
+                _ => {
+                    if !trouble.is_refusal() {
+                        self.give_back(&id, give_up_at).await;
+                    }
+                    Err(self.failure(&trouble, Operation::Acquire))
+                }
+            };
+        }
+        let done = self.forget_under(&id, tasks, shown, give_up_at).await;
+        self.give_back(&id, give_up_at).await;
+        done
+    }
+
+    async fn forget_under(
+        &self,
+        id: &str,
+        tasks: &Tasks,
+        shown: &TaskLog,
+        give_up_at: Instant,
+    ) -> Result<ResetResult, Failure> {
+        let view = self.client.look(Some(id), give_up_at).await;
+        let view = view.map_err(|trouble| self.failure(&trouble, Operation::Look))?;
+        if let Some(token) = &view.metadata.broken_token {
+            return Err(fatal(format!(
+                "the metadata trafficcop_token of {} is `{token}`, not a number: correct it first",
+                self.address
+            )));
+        }
+        let metadata = match without(view.metadata, tasks, shown) {
+            Ok(Metadata {
+                record: Some(record),
+                others,
+                ..
+            }) => metadata::write(&others, &record),
+            Ok(Metadata { others, .. }) => others.into_iter().collect(),
+            Err(nothing) => return Ok(nothing),
+        };
+        let etag = view.etag.as_deref();
+        let written = self.client.set_metadata(id, etag, &metadata, give_up_at);
+        match written.await {
+            Ok(_) => Ok(ResetResult::Done),
+            Err(trouble) if trouble.code() == Some("ConditionNotMet") => Ok(ResetResult::Changed),
+            Err(trouble) => Err(self.failure(&trouble, Operation::Record)),
+        }
+    }
+
+    async fn give_back(&self, id: &str, give_up_at: Instant) {
+        if let Err(trouble) = self.client.release(id, give_up_at).await {
+            tracing::warn!(
+                "the lease could not be given back, and keeps others out for {SECONDS} seconds: {}",
+                trouble.why()
+            );
+        }
+    }
+}
+
+#[async_trait]
+impl Inspector for BlobInspector {
+    fn lock(&self) -> String {
+        self.address.clone()
+    }
+
+    fn manner(&self) -> Manner {
+        Manner {
+            shortest_break: Some(0),
+            force_breaks: true,
+        }
+    }
+
+    async fn look(&self, give_up_at: Instant) -> Result<LockStatus, Failure> {
         let name = self.target.title();
         match self.client.look(None, give_up_at).await {
             Ok(view) => {
                 let version = view.etag;
-                let seen = sighting(name, self.address.clone(), view.lease, view.metadata);
+                let seen = status(name, self.address.clone(), view.lease, view.metadata);
                 Ok(LockStatus { version, ..seen })
             }
             Err(trouble) if trouble.code() == Some("BlobNotFound") => Ok(LockStatus {
                 name,
                 lock: self.address.clone(),
-                state: LockState::Missing,
-                record: None,
-                flaw: None,
-                unread: false,
-                version: None,
+                ..LockStatus::default()
             }),
             Err(trouble) => Err(self.unseen(&trouble, Operation::Look)),
         }
     }
 
-    /// A name in a container that is not there is mistyped as likely as not.
-    fn unseen(&self, trouble: &ServiceError, operation: Operation) -> Failure {
-        match trouble.code() {
-            Some("ContainerNotFound") => Failure::Fatal {
-                why: format!(
-                    "there is no container {}: the first who competes makes it, unless its name is mistyped",
-                    self.target.container()
-                ),
-                denied: false,
-            },
-            _ => self.failure(trouble, operation),
-        }
-    }
-
-    /// The locks whose names begin with the target's: blobs that bear our record.
-    ///
-    /// # Errors
-    /// As [`Inspector::look`].
-    pub async fn list(&self, give_up_at: Instant) -> Result<Vec<LockStatus>, Failure> {
-        self.list_beside("", give_up_at).await
-    }
-
-    /// The same of those whose names begin with the target's and this.
-    ///
-    /// # Errors
-    /// As [`Inspector::look`].
-    pub async fn list_beside(
-        &self,
-        suffix: &str,
-        give_up_at: Instant,
-    ) -> Result<Vec<LockStatus>, Failure> {
+    async fn list(&self, suffix: &str, give_up_at: Instant) -> Result<Vec<LockStatus>, Failure> {
         let prefix = format!("{}{suffix}", self.target.name());
         let found = self.client.list(&prefix, give_up_at).await;
         let found = found.map_err(|trouble| self.unseen(&trouble, Operation::List))?;
@@ -106,46 +184,77 @@ impl Inspector {
             .map(|(name, lease, metadata)| {
                 let blob = self.target.named(&name);
                 let address = blob.blob_url(&self.endpoint).to_string();
-                sighting(blob.title(), address, lease, metadata)
+                status(blob.title(), address, lease, metadata)
             })
             .collect())
     }
 
-    /// Breaks the lease after `period` seconds, or at its end; only if the blob is still at
-    /// `version`.
-    ///
-    /// # Errors
-    /// As [`Inspector::look`]. After `Transient` it may have been broken or not.
-    pub async fn break_lease(
+    async fn break_lease(
         &self,
+        mut seen: LockStatus,
         period: Option<u8>,
-        version: Option<&str>,
-        give_up_at: Instant,
+        _by: &str,
     ) -> Result<Broken, Failure> {
-        match self.client.break_lease(period, version, give_up_at).await {
-            Ok(rest) => Ok(Broken::Within(rest)),
-            Err(trouble) => match trouble.code() {
+        let tenure = |seen: &LockStatus| seen.record.as_ref().map(|record| record.token);
+        let shown = tenure(&seen);
+        for _ in 0..LOOKS {
+            let limit = Instant::now() + REQUEST;
+            let version = seen.version.as_deref();
+            let trouble = match self.client.break_lease(period, version, limit).await {
+                Ok(rest) => return Ok(Broken::Within(rest)),
+                Err(trouble) => trouble,
+            };
+            match trouble.code() {
                 Some("LeaseNotPresentWithLeaseOperation" | "LeaseAlreadyBroken") => {
-                    Ok(Broken::Free)
+                    return Ok(Broken::Free);
                 }
-                Some("ConditionNotMet") => Ok(Broken::Changed),
-                _ => Err(self.failure(&trouble, Operation::BreakLease)),
-            },
+                Some("ConditionNotMet") => {}
+                _ => return Err(self.failure(&trouble, Operation::BreakLease)),
+            }
+            seen = self.look(Instant::now() + REQUEST).await?;
+            match seen.state {
+                LockState::Missing | LockState::Free => return Ok(Broken::Free),
+                LockState::Held | LockState::Breaking if tenure(&seen) == shown => {}
+                LockState::Held | LockState::Breaking => break,
+            }
         }
+        Ok(Broken::Changed)
     }
 
-    pub(super) fn failure(&self, trouble: &ServiceError, operation: Operation) -> Failure {
-        match trouble.failure(operation, &self.address, false) {
-            Failure::Transient { retry_after, .. } => Failure::Transient {
-                why: format!("{}: {}", self.address, trouble.why()),
-                retry_after,
-            },
-            other => other,
+    async fn forget(
+        &self,
+        tasks: &Tasks,
+        seen: LockStatus,
+        force: bool,
+    ) -> Result<ResetResult, Failure> {
+        let shown = seen.task_log();
+        let limit = || Instant::now() + FORGETTING;
+        if !force {
+            return self.forget_now(tasks, &shown, limit()).await;
+        }
+        let rest = match self.break_lease(seen, None, "").await? {
+            Broken::Within(rest) => rest,
+            Broken::Free => Duration::ZERO,
+            Broken::Changed | Broken::Overtaken => return Ok(ResetResult::Held),
+        };
+        let give_up_at = Instant::now() + rest + REQUEST;
+        loop {
+            match self.forget_now(tasks, &shown, limit()).await? {
+                // The broken lease still, or one that was faster than we are.
+                ResetResult::Held if Instant::now() < give_up_at => {
+                    tokio::time::sleep(AGAIN).await;
+                }
+                went => return Ok(went),
+            }
         }
     }
 }
 
-fn sighting(name: String, lock: String, lease: LeaseState, metadata: Metadata) -> LockStatus {
+fn status(name: String, lock: String, lease: LeaseState, metadata: Metadata) -> LockStatus {
+    let unread = metadata.has_unread_results();
+    let broken = metadata.broken_token.as_ref();
+    let broken =
+        broken.map(|token| format!("the metadata trafficcop_token is `{token}`, not a number"));
     LockStatus {
         name,
         lock,
@@ -154,24 +263,75 @@ fn sighting(name: String, lock: String, lease: LeaseState, metadata: Metadata) -
             LeaseState::Leased => LockState::Held,
             LeaseState::Breaking => LockState::Breaking,
         },
-        flaw: flaw(&metadata),
-        unread: has_unread(&metadata),
+        flaw: broken.or_else(|| unread.then(|| UNREAD.to_owned())),
+        unread,
         record: metadata.record,
         version: None,
     }
 }
 
-/// What is wrong with our part of the metadata.
-fn flaw(metadata: &Metadata) -> Option<String> {
-    if let Some(token) = &metadata.broken_token {
-        return Some(format!(
-            "the metadata trafficcop_token is `{token}`, not a number"
-        ));
+/// The metadata without these results.
+///
+/// # Errors
+/// How forgetting went, where there is nothing to write.
+fn without(
+    mut metadata: Metadata,
+    tasks: &Tasks,
+    shown: &TaskLog,
+) -> Result<Metadata, ResetResult> {
+    let unread = metadata.has_unread_results();
+    let left = tasks.left_out_of(metadata.task_log(), unread, shown)?;
+    if let Some(record) = &mut metadata.record {
+        record.once = left;
     }
-    has_unread(metadata).then(|| UNREAD.to_owned())
+    metadata.others.retain(|key, _| !metadata::is_once(key));
+    Ok(metadata)
 }
 
-/// Whether there are results that cannot be read.
-pub(super) fn has_unread(metadata: &Metadata) -> bool {
-    metadata.others.keys().any(|key| metadata::is_once(key))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_but_the_results_is_left_out() {
+        let there = [
+            ("owner", "somebody"),
+            ("trafficcop_token", "7"),
+            ("trafficcop_holder", "web1"),
+            ("trafficcop_draining", "true"),
+            (
+                "trafficcop_once",
+                r#"[{"key":"a","over":{"exit":0,"token":6,"by":"b","at":"c"}},{"key":"d","tries":{"failed":1,"token":7}}]"#,
+            ),
+        ];
+        let before = metadata::read(there.into_iter());
+        let leave = |metadata: &Metadata, tasks: &Tasks| {
+            let shown = metadata.task_log().clone();
+            without(metadata.clone(), tasks, &shown)
+        };
+        let nothing = leave(&before, &Tasks::Of("c".into()));
+        assert_eq!(nothing, Err(ResetResult::Nothing));
+        let metadata = leave(&before, &Tasks::Of("a".into())).expect("to be left out");
+        let record = metadata.record.clone().expect("a record");
+        assert_eq!((record.token, &*record.holder), (7, "web1"));
+        assert!(record.draining);
+        assert_eq!(record.once.entries().len(), 1);
+        assert_eq!(metadata.others, before.others);
+        let changed = without(before, &Tasks::All, metadata.task_log());
+        assert_eq!(changed, Err(ResetResult::Changed));
+        let metadata = leave(&metadata, &Tasks::All).expect("to be left out");
+        assert_eq!(metadata.task_log(), &TaskLog::EMPTY);
+        assert_eq!(leave(&metadata, &Tasks::All), Err(ResetResult::Nothing));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_forgotten_only_with_all() {
+        let there = [("Owner", "somebody"), ("trafficcop_once", "[{")];
+        let metadata = metadata::read(there.into_iter());
+        assert!(metadata.has_unread_results());
+        let of = without(metadata.clone(), &Tasks::Of("a".into()), &TaskLog::EMPTY);
+        assert_eq!(of, Err(ResetResult::Changed));
+        let left = without(metadata, &Tasks::All, &TaskLog::EMPTY).expect("to be left out");
+        assert_eq!(left.others.keys().collect::<Vec<_>>(), ["Owner"]);
+    }
 }

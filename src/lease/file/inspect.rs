@@ -1,6 +1,7 @@
-//! Looks at a file's lock without competing for it, and lists the locks of a directory.
+//! Looks at a file's lock without competing for it, lists the locks of a directory, and forgets results of
+//! tasks that are to be done once.
 //!
-//! Called by the verbs. Opens for reading only, creates and locks nothing: who looks needs no
+//! Called by the commands. Looking opens for reading only, creates and locks nothing: who looks needs no
 //! permission to write, and no instance can find the lock taken because somebody looked. That a
 //! lock is held is what the kernel says; the record only tells who wrote it last.
 
@@ -11,6 +12,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use nix::errno::Errno;
 
 use super::blocking::{Lane, Stalled};
@@ -19,7 +21,12 @@ use super::record::Content;
 use super::{lock, open};
 use crate::clock::Instant;
 use crate::core::Failure;
-use crate::lease::inspect::{Broken, LockState, LockStatus, UNREAD};
+use crate::core::observed::SHORTEST_LEASE;
+use crate::lease::errors::{errno_of, failure_at, fatal, fatal_at, transient};
+use crate::lease::inspect::{
+    Broken, FORGETTING, Inspector, LockState, LockStatus, Manner, REQUEST, ResetResult, Tasks,
+    UNREAD,
+};
 use crate::lease::once::TaskLog;
 use crate::lease::record::Record;
 use crate::lease::{mount, shared_file};
@@ -31,86 +38,24 @@ pub const KERNEL_ON_SHARED: &str =
 const READS: usize = 4;
 
 /// A path, to be looked at.
-pub struct Inspector {
+pub struct FileInspector {
     path: PathBuf,
     blocking: Lane,
 }
 
-impl Inspector {
+impl FileInspector {
     /// Nothing is opened yet.
     ///
     /// # Errors
     /// Where there is no working directory to a relative path.
-    pub fn new(path: &Path) -> io::Result<Inspector> {
-        Ok(Inspector {
+    pub fn new(path: &Path) -> io::Result<FileInspector> {
+        Ok(FileInspector {
             path: std::path::absolute(path)?,
             blocking: Lane::new(),
         })
     }
 
-    /// The path, for people.
-    #[must_use]
-    pub fn lock(&self) -> String {
-        self.path.display().to_string()
-    }
-
-    /// Looks.
-    ///
-    /// # Errors
-    /// `Fatal` where it is no lock or cannot be read, `Transient` where the file system does not
-    /// answer.
-    pub async fn look(&self, give_up_at: Instant) -> Result<LockStatus, Failure> {
-        self.blocking(give_up_at, |path| look(&path)).await
-    }
-
-    /// The locks in the directory, or those whose paths begin with the path: files that bear our
-    /// record. Those that cannot be read are left out, and told of in the log.
-    ///
-    /// # Errors
-    /// As [`Inspector::look`].
-    pub async fn list(&self, give_up_at: Instant) -> Result<Vec<LockStatus>, Failure> {
-        self.blocking(give_up_at, |path| list(&path)).await
-    }
-
-    /// The locks beside the path whose names are its own and `suffix` and more.
-    ///
-    /// # Errors
-    /// As [`Inspector::look`].
-    pub async fn list_beside(
-        &self,
-        suffix: &'static str,
-        give_up_at: Instant,
-    ) -> Result<Vec<LockStatus>, Failure> {
-        self.blocking(give_up_at, move |path| list(&mount::beside(&path, suffix)))
-            .await
-    }
-
-    /// Whether the lock is one of a shared drive, and so a lease; else it is the kernel's.
-    #[must_use]
-    pub fn is_shared(&self) -> bool {
-        super::is_shared(&self.path)
-    }
-
-    /// Ends the tenure that was shown, on a shared drive: others can have control after `period` (10 to
-    /// 60 s, or at once), or without one after its own lease. `by` is named in the record.
-    ///
-    /// # Errors
-    /// As [`Inspector::look`]. After `Transient` it may be broken or not.
-    pub async fn break_lease(
-        &self,
-        seen: &Record,
-        period: Option<Duration>,
-        by: &str,
-        give_up_at: Instant,
-    ) -> Result<Broken, Failure> {
-        let (seen, by) = (seen.clone(), by.to_owned());
-        self.blocking(give_up_at, move |path| {
-            shared_file::break_lock(&path, &seen, period, &by)
-        })
-        .await
-    }
-
-    pub(super) async fn blocking<T: Send + 'static>(
+    async fn blocking<T: Send + 'static>(
         &self,
         give_up_at: Instant,
         job: impl FnOnce(PathBuf) -> Result<T, Failure> + Send + 'static,
@@ -118,18 +63,78 @@ impl Inspector {
         let path = self.path.clone();
         match self.blocking.run(give_up_at, move || job(path)).await {
             Ok(done) => done,
-            Err(Stalled::NoThread) => Err(self.hangs("no thread could be started")),
-            Err(Stalled::Occupied | Stalled::Overtime) => {
-                Err(self.hangs("its file system does not answer"))
-            }
+            Err(stalled) => Err(transient(format!(
+                "{}: {}",
+                self.path.display(),
+                match stalled {
+                    Stalled::NoThread => "no thread could be started",
+                    Stalled::Occupied | Stalled::Overtime => "its file system does not answer",
+                }
+            ))),
+        }
+    }
+}
+
+#[async_trait]
+impl Inspector for FileInspector {
+    fn lock(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn manner(&self) -> Manner {
+        let shortest = u8::try_from(SHORTEST_LEASE.as_secs()).ok();
+        Manner {
+            shortest_break: shortest.filter(|_| open::is_shared(&self.path)),
+            force_breaks: false,
         }
     }
 
-    fn hangs(&self, why: &str) -> Failure {
-        Failure::Transient {
-            why: format!("{}: {why}", self.path.display()),
-            retry_after: None,
+    fn hangs(&self) -> bool {
+        true
+    }
+
+    async fn look(&self, give_up_at: Instant) -> Result<LockStatus, Failure> {
+        self.blocking(give_up_at, |path| look(&path)).await
+    }
+
+    async fn list(&self, suffix: &str, give_up_at: Instant) -> Result<Vec<LockStatus>, Failure> {
+        let suffix = suffix.to_owned();
+        self.blocking(give_up_at, move |path| list(&mount::beside(&path, suffix)))
+            .await
+    }
+
+    async fn break_lease(
+        &self,
+        seen: LockStatus,
+        period: Option<u8>,
+        by: &str,
+    ) -> Result<Broken, Failure> {
+        let seen = seen.record.unwrap_or_default();
+        let period = period.map(|seconds| Duration::from_secs(seconds.into()));
+        // Its holder writes every few seconds, and what we write takes as long as the drive takes for it.
+        let end = Instant::now() + REQUEST * 3;
+        let mut broken = Broken::Overtaken;
+        while broken == Broken::Overtaken && Instant::now() < end {
+            let (seen, by) = (seen.clone(), by.to_owned());
+            let attempt = self.blocking(Instant::now() + REQUEST, move |path| {
+                shared_file::break_lock(&path, &seen, period, &by)
+            });
+            broken = attempt.await?;
         }
+        Ok(broken)
+    }
+
+    async fn forget(
+        &self,
+        tasks: &Tasks,
+        seen: LockStatus,
+        force: bool,
+    ) -> Result<ResetResult, Failure> {
+        let (tasks, shown) = (tasks.clone(), seen.task_log());
+        self.blocking(Instant::now() + FORGETTING, move |path| {
+            forget(&path, &tasks, &shown, force)
+        })
+        .await
     }
 }
 
@@ -138,13 +143,10 @@ fn refuse_a_missing_directory(path: &Path) -> Result<(), Failure> {
     if !path.as_os_str().as_encoded_bytes().ends_with(b"/") || path.is_dir() {
         return Ok(());
     }
-    Err(Failure::Fatal {
-        why: format!(
-            "{}: this directory does not exist: create the directory",
-            path.display()
-        ),
-        denied: false,
-    })
+    Err(fatal(format!(
+        "{}: this directory does not exist: create the directory",
+        path.display()
+    )))
 }
 
 fn look(path: &Path) -> Result<LockStatus, Failure> {
@@ -153,29 +155,23 @@ fn look(path: &Path) -> Result<LockStatus, Failure> {
         // What stands at the path is only a hint to where a shared drive's versions are.
         return match open::has_versions(path) {
             true => shared_file::look(path),
-            false => Ok(sighting(path, LockState::Missing, None, None)),
+            false => Ok(status(path, LockState::Missing, None, None)),
         };
     };
     match seen(path, &file)? {
-        Some(sighting) => Ok(sighting),
+        Some(seen) => Ok(seen),
         None => Err(open::foreign(path).into()),
     }
 }
 
 /// What an open file shows; `None` if it holds something that we did not write.
 fn seen(path: &Path, file: &fs::File) -> Result<Option<LockStatus>, Failure> {
-    let failed = |what: &str, errno: Errno| Failure::Fatal {
-        why: format!("{}: {what}: {}", path.display(), errno.desc()),
-        denied: matches!(errno, Errno::EACCES | Errno::EPERM),
-    };
+    let failed = |what: &str, errno: Errno| fatal_at(path, what, errno);
     let locked = || lock::is_locked_by_another(file).map_err(|errno| failed("its lock", errno));
     let mut held = locked()?;
     let mut content = Content::Empty;
     let mut found = Lookup::Nothing;
-    let unreadable = |error: io::Error| {
-        let errno = error.raw_os_error().unwrap_or(0);
-        failed("reading it", Errno::from_raw(errno))
-    };
+    let unreadable = |error: io::Error| failed("reading it", errno_of(&error));
     for _ in 0..READS {
         content = open::read(file).map_err(unreadable)?;
         found = once_log::read(file).map_err(unreadable)?;
@@ -222,11 +218,11 @@ fn seen(path: &Path, file: &fs::File) -> Result<Option<LockStatus>, Failure> {
     };
     Ok(Some(LockStatus {
         unread,
-        ..sighting(path, state, record, flaw)
+        ..status(path, state, record, flaw)
     }))
 }
 
-fn sighting(
+fn status(
     path: &Path,
     state: LockState,
     record: Option<Record>,
@@ -238,8 +234,7 @@ fn sighting(
         state,
         record,
         flaw,
-        unread: false,
-        version: None,
+        ..LockStatus::default()
     }
 }
 
@@ -262,7 +257,7 @@ fn list(path: &Path) -> Result<Vec<LockStatus>, Failure> {
         why: format!(
             "{}: cannot list it: {}: name a directory, or the path of a lock in one",
             directory.display(),
-            Errno::from_raw(error.raw_os_error().unwrap_or(0)).desc()
+            errno_of(&error).desc()
         ),
         denied: error.kind() == io::ErrorKind::PermissionDenied,
     })?;
@@ -275,7 +270,7 @@ fn list(path: &Path) -> Result<Vec<LockStatus>, Failure> {
         let path = entry.path();
         if let Some(lock) = without_its_hint(&path) {
             match shared_file::look(&lock) {
-                Ok(sighting) if sighting.record.is_some() => found.push(sighting),
+                Ok(seen) if seen.record.is_some() => found.push(seen),
                 Ok(_) => {}
                 Err(_) => unread += 1,
             }
@@ -289,7 +284,7 @@ fn list(path: &Path) -> Result<Vec<LockStatus>, Failure> {
             continue;
         }
         match open::open_to_look(&path).map(|file| file.map(|file| seen(&path, &file))) {
-            Ok(Some(Ok(Some(sighting)))) if sighting.record.is_some() => found.push(sighting),
+            Ok(Some(Ok(Some(seen)))) if seen.record.is_some() => found.push(seen),
             Ok(None | Some(Ok(_))) => {}
             Err(_) | Ok(Some(Err(_))) => unread += 1,
         }
@@ -304,9 +299,85 @@ fn list(path: &Path) -> Result<Vec<LockStatus>, Failure> {
     Ok(found)
 }
 
+/// Under the file's lock, so that no instance can have begun, or be just about to; without it only by
+/// force. Creates nothing, and writes nothing but the results.
+fn forget(
+    path: &Path,
+    tasks: &Tasks,
+    shown: &TaskLog,
+    force: bool,
+) -> Result<ResetResult, Failure> {
+    if open::open_to_look(path)?.is_none() {
+        return Ok(ResetResult::Nothing);
+    }
+    if open::bears_versions(path) {
+        return shared_file::forget(path, tasks, shown, force);
+    }
+    let file = open::open(path, false)?;
+    forget_alone(&file, path, tasks, shown, force)
+}
+
+/// Under the lock of this description, which is free again afterwards.
+fn forget_alone(
+    file: &fs::File,
+    path: &Path,
+    tasks: &Tasks,
+    shown: &TaskLog,
+    force: bool,
+) -> Result<ResetResult, Failure> {
+    match lock::try_exclusive(file) {
+        Ok(true) => {}
+        Ok(false) if force => {}
+        Ok(false) => return Ok(ResetResult::Held),
+        Err(errno) => return Err(failure_at(path, "locking it", errno)),
+    }
+    let done = forget_in(file, path, tasks, shown);
+    // Not left to its closing: a process that is just being started may have a copy of it. An error
+    // is the closing's to make good.
+    let _ = lock::unlock(file);
+    done
+}
+
+fn forget_in(
+    file: &fs::File,
+    path: &Path,
+    tasks: &Tasks,
+    shown: &TaskLog,
+) -> Result<ResetResult, Failure> {
+    if open::is_replaced(path, file) {
+        return Ok(ResetResult::Changed);
+    }
+    let failed =
+        |what: &'static str| move |error: io::Error| failure_at(path, what, errno_of(&error));
+    if open::read(file).map_err(failed("reading it"))? == Content::Foreign {
+        return Err(open::foreign(path).into());
+    }
+    let (found, unread) = match once_log::read(file).map_err(failed("reading it"))? {
+        Lookup::Nothing => return Ok(ResetResult::Nothing),
+        Lookup::Results { task_log, .. } => (task_log, false),
+        // Whatever was shown before: nobody can say any more what stood there.
+        Lookup::Damaged => (shown.clone(), true),
+    };
+    Ok(match tasks.left_out_of(&found, unread, shown) {
+        Ok(left) => {
+            write(file, &left).map_err(failed("writing its results"))?;
+            ResetResult::Done
+        }
+        Err(nothing) => nothing,
+    })
+}
+
+/// Into both lines: what is forgotten must not come back when one of them is torn later.
+fn write(file: &fs::File, task_log: &TaskLog) -> io::Result<()> {
+    once_log::write(file, task_log)?;
+    once_log::write(file, task_log)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::FileExt as _;
+
     use crate::lease::file::record;
     use crate::lease::record::Candidate;
 
@@ -386,5 +457,107 @@ mod tests {
         assert_eq!(names(dir.path()), ["a", "b.0", "b.1", "torn"]);
         assert_eq!(names(&dir.path().join("b")), ["b.0", "b.1"]);
         assert!(list(&dir.path().join("no/where")).is_err());
+    }
+
+    fn known(text: &str) -> TaskLog {
+        TaskLog::parse(text).expect("results")
+    }
+
+    const TWO: &str = r#"[{"key":"a","over":{"exit":0,"token":6,"by":"b","at":"c"}},{"key":"d","tries":{"failed":1,"token":7}}]"#;
+
+    fn file_with(task_log: &TaskLog) -> (tempfile::TempDir, std::path::PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        fs::write(&path, record::encode(&record(7))).unwrap();
+        let file = open::open_existing(&path).unwrap();
+        once_log::make_room(&file, &TaskLog::EMPTY).unwrap();
+        once_log::write(&file, task_log).unwrap();
+        (dir, path)
+    }
+
+    fn there(path: &Path) -> TaskLog {
+        let file = open::open_existing(path).unwrap();
+        once_log::read(&file).unwrap().into_ledger()
+    }
+
+    #[test]
+    fn one_key_is_forgotten_for_good_and_the_record_stays() {
+        let (_dir, path) = file_with(&known(TWO));
+        let record = fs::read(&path).unwrap()[..record::WIDTH].to_vec();
+        let a = Tasks::Of("a".into());
+        assert_eq!(forget(&path, &a, &known(TWO), false), Ok(ResetResult::Done));
+        assert_eq!(fs::read(&path).unwrap()[..record::WIDTH], record);
+        let rest = there(&path);
+        assert_eq!(rest.entries().len(), 1);
+        // Whichever of the two lines is torn.
+        for place in [4096, 8192] {
+            let bytes = fs::read(&path).unwrap();
+            let file = open::open_existing(&path).unwrap();
+            file.write_all_at(b"torn", place).unwrap();
+            assert_eq!(there(&path), rest);
+            fs::write(&path, bytes).unwrap();
+        }
+        assert_eq!(forget(&path, &a, &rest, false), Ok(ResetResult::Nothing));
+        assert_eq!(
+            forget(&path, &Tasks::All, &rest, false),
+            Ok(ResetResult::Done)
+        );
+        assert_eq!(there(&path), TaskLog::EMPTY);
+    }
+
+    #[test]
+    fn nothing_is_changed_while_it_is_held_or_when_it_is_not_what_was_shown() {
+        let (_dir, path) = file_with(&known(TWO));
+        let before = fs::read(&path).unwrap();
+        assert_eq!(
+            forget(&path, &Tasks::All, &TaskLog::EMPTY, false),
+            Ok(ResetResult::Changed)
+        );
+        let holder = open::open_existing(&path).unwrap();
+        assert_eq!(lock::try_exclusive(&holder), Ok(true));
+        let all = |force| forget(&path, &Tasks::All, &known(TWO), force);
+        assert_eq!(all(false), Ok(ResetResult::Held));
+        assert_eq!(fs::read(&path).unwrap(), before);
+        assert_eq!(all(true), Ok(ResetResult::Done));
+        assert_eq!(there(&path), TaskLog::EMPTY);
+        // The holder has its lock still.
+        let other = open::open_existing(&path).unwrap();
+        assert_eq!(lock::try_exclusive(&other), Ok(false));
+    }
+
+    #[test]
+    fn the_lock_is_free_afterwards_though_somebody_has_a_copy_of_the_descriptor() {
+        let (_dir, path) = file_with(&known(TWO));
+        let file = open::open_existing(&path).unwrap();
+        let copy = file.try_clone().unwrap();
+        let a = Tasks::Of("a".into());
+        let done = forget_alone(&file, &path, &a, &known(TWO), false);
+        assert_eq!(done, Ok(ResetResult::Done));
+        drop(file);
+        let other = open::open_existing(&path).unwrap();
+        assert_eq!(lock::try_exclusive(&other), Ok(true));
+        drop(copy);
+    }
+
+    #[test]
+    fn nothing_is_made_and_what_cannot_be_read_goes_with_all() {
+        let dir = tempfile::tempdir().unwrap();
+        let missing = dir.path().join("none");
+        let all = |path: &Path| forget(path, &Tasks::All, &TaskLog::EMPTY, false);
+        assert_eq!(all(&missing), Ok(ResetResult::Nothing));
+        assert!(!missing.exists());
+        let (_dir, path) = file_with(&TaskLog::EMPTY);
+        let file = open::open_existing(&path).unwrap();
+        for place in [4096, 8192] {
+            file.write_all_at(b"torn", place).unwrap();
+        }
+        let of = Tasks::Of("a".into());
+        assert_eq!(
+            forget(&path, &of, &TaskLog::EMPTY, false),
+            Ok(ResetResult::Changed)
+        );
+        assert_eq!(all(&path), Ok(ResetResult::Done));
+        assert_eq!(once_log::read(&file).unwrap().into_ledger(), TaskLog::EMPTY);
+        assert!(all(dir.path()).is_err(), "a directory");
     }
 }

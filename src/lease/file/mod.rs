@@ -8,24 +8,21 @@
 //! | file | purpose |
 //! |---|---|
 //! | `store` | [`File`]: the trait, and the steps of acquire and release |
-//! | `opening` | [`Config`], [`OpenError`]: opening and creating the file, what is refused and why |
-//! | `line` | the record as bytes in the file, and what to make of damaged ones |
-//! | `results` | the results of tasks that are to be done once, behind the record |
-//! | `task` | such a task: looking for its result, the server's time, writing the result down |
-//! | `lock` | the three system calls |
-//! | `desk` | who has a claim on the description's lock just now; the waiter that the kernel wakes |
-//! | `inspect` | looking at a lock without competing for it, and listing a directory |
-//! | `reset` | forgetting such results, under the lock |
+//! | `open` | [`Config`], [`OpenError`]: opening and creating the file, what is refused and why |
+//! | `record` | the record as bytes in the file, and what to make of damaged ones |
+//! | `once_log` | the results of tasks that are to be done once, behind the record |
+//! | `once` | such a task: looking for its result, the file system's time, writing the result down |
+//! | `lock` | the four system calls |
+//! | `waiter` | who has a claim on the description's lock just now; the waiter that the kernel wakes |
+//! | `inspect` | looking at a lock without competing for it, listing a directory, forgetting results |
 //! | `probe` | trying out whether locks exclude anybody here |
-//! | `failures` | what goes wrong, in the core's words |
-//! | `lane` | blocking work in threads, one at a time, with a time limit |
+//! | `blocking` | blocking work in threads, one at a time, with a time limit |
 //!
 //! The file is never truncated before it is written, never renamed and never unlinked. If somebody
 //! else does that while we stand by, we stay behind whoever has the old file locked (he may still
 //! run his command), and go over to the new file only when the old one is free.
 
 pub(super) mod blocking;
-pub(super) mod errors;
 mod inspect;
 mod lock;
 mod once;
@@ -33,11 +30,10 @@ mod once_log;
 mod open;
 mod probe;
 pub(super) mod record;
-mod reset;
 mod store;
 mod waiter;
 
-pub use inspect::{Inspector, KERNEL_ON_SHARED};
+pub use inspect::{FileInspector, KERNEL_ON_SHARED};
 pub use open::{Config, OpenError, is_shared};
-pub use probe::{Probe, Subject};
-pub use store::File;
+pub use probe::{Probe, examine};
+pub use store::{File, FileLock};

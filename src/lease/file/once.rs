@@ -12,12 +12,12 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::thread;
 use std::time::Duration;
 
-use super::errors::{lost, transient};
 use super::once_log::{self, Lookup};
 use super::store::LockFile;
 use super::{open, record};
 use crate::clock::Instant;
 use crate::core::{Failure, Outcome};
+use crate::lease::errors::{fatal, lost_at, transient};
 use crate::lease::once::{NoRoom, OnceTask, TaskLog};
 
 /// Whoever has the lock writes its record at once; a standby that looks in between waits for it.
@@ -60,13 +60,10 @@ impl LockFile {
             return Ok(found.into_ledger());
         };
         if found == Lookup::Damaged {
-            return Err(Failure::Fatal {
-                why: format!(
-                    "{}: its results cannot be read, so nobody knows what has been done: empty it to have everything done anew",
-                    self.path.display()
-                ),
-                denied: false,
-            });
+            return Err(fatal(format!(
+                "{}: its results cannot be read, so nobody knows what has been done: empty it to have everything done anew",
+                self.path.display()
+            )));
         }
         let task_log = found.into_ledger();
         let whole = file.metadata().map_or(0, |found| found.len()) >= record::WIDTH as u64;
@@ -101,13 +98,13 @@ impl LockFile {
     /// Writes down what the run came to.
     pub(super) fn record(&self, outcome: &Outcome) -> Result<(), Failure> {
         let Some((file, mut record)) = self.waiter.tenure() else {
-            return Err(lost(&self.path, "its lock is not ours"));
+            return Err(lost_at(&self.path, "its lock is not ours"));
         };
         let Some(task) = &self.task else {
-            return Err(Failure::Fatal {
-                why: format!("{}: there is no task to record", self.path.display()),
-                denied: false,
-            });
+            return Err(fatal(format!(
+                "{}: there is no task to record",
+                self.path.display()
+            )));
         };
         // What stands there counts, and not what was read when the tenure began: somebody may have
         // had a result forgotten since (`reset --force`).
@@ -147,13 +144,10 @@ impl LockFile {
     }
 
     fn no_room(&self) -> Failure {
-        Failure::Fatal {
-            why: format!(
-                "{}: the result of --once has no room in it: take a shorter --once-key or --identity",
-                self.path.display()
-            ),
-            denied: false,
-        }
+        fatal(format!(
+            "{}: the result of --once has no room in it: take a shorter --once-key or --identity",
+            self.path.display()
+        ))
     }
 
     fn results_failure(&self, what: &str, error: &io::Error) -> Failure {

@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
-use super::errors::is_passing;
 use super::once_log;
 use super::record::{self, Content};
 use crate::core::{Failure, HolderInfo};
+use crate::lease::errors::{is_passing, transient};
 use crate::lease::record::Candidate;
 use crate::lease::{mount, shared_file};
 
@@ -87,10 +87,7 @@ impl OpenError {
 impl From<OpenError> for Failure {
     fn from(error: OpenError) -> Failure {
         if error.passing {
-            return Failure::Transient {
-                why: error.why,
-                retry_after: None,
-            };
+            return transient(error.why);
         }
         Failure::Fatal {
             why: error.why,

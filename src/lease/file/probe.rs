@@ -15,38 +15,28 @@ use time::OffsetDateTime;
 use super::record::{self, Content};
 use super::{lock, open};
 use crate::clock::Instant;
+use crate::lease::mount::beside;
 
-/// The lock's own file, opened as an instance would open it.
-pub struct Subject(fs::File);
-
-impl Subject {
-    /// Opens the lock's file for reading and writing; `None` if there is none.
-    ///
-    /// # Errors
-    /// One line, as `run` would say it.
-    pub fn open(path: &Path) -> Result<Option<Subject>, open::OpenError> {
-        match open::open(path, false) {
-            Ok(file) => Ok(Some(Subject(file))),
-            Err(_) if matches!(open::open_to_look(path), Ok(None)) => Ok(None),
-            Err(why) => Err(why),
-        }
-    }
-
-    /// What stands in it, in words; an error if that is not as it should be.
-    ///
-    /// # Errors
-    /// One line.
-    pub fn record(&self) -> Result<String, String> {
-        match open::read(&self.0) {
-            Ok(Content::Record(record)) => Ok(format!("readable, token {}", record.token)),
-            Ok(Content::Empty) => Ok("none yet".to_owned()),
-            Ok(Content::Damaged(Some(token))) => Err(format!("damaged, token {token} or so")),
-            Ok(Content::Damaged(None)) => Err("damaged beyond reading".to_owned()),
-            Ok(Content::Shared) => Err("of a shared drive".to_owned()),
-            Ok(Content::Foreign) => Err("something else".to_owned()),
-            Err(error) => Err(error.to_string()),
-        }
-    }
+/// Opens the lock's file for reading and writing, as an instance would, and says in words what stands in it,
+/// or what is wrong with that; `None` if there is no file.
+///
+/// # Errors
+/// One line, as `run` would say it.
+pub fn examine(path: &Path) -> Result<Option<Result<String, String>>, open::OpenError> {
+    let file = match open::open(path, false) {
+        Ok(file) => file,
+        Err(_) if matches!(open::open_to_look(path), Ok(None)) => return Ok(None),
+        Err(why) => return Err(why),
+    };
+    Ok(Some(match open::read(&file) {
+        Ok(Content::Record(record)) => Ok(format!("readable, token {}", record.token)),
+        Ok(Content::Empty) => Ok("none yet".to_owned()),
+        Ok(Content::Damaged(Some(token))) => Err(format!("damaged, token {token} or so")),
+        Ok(Content::Damaged(None)) => Err("damaged beyond reading".to_owned()),
+        Ok(Content::Shared) => Err("of a shared drive".to_owned()),
+        Ok(Content::Foreign) => Err("something else".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }))
 }
 
 /// A file to try things on.
@@ -61,9 +51,7 @@ impl Probe {
     /// # Errors
     /// The kernel's.
     pub fn beside(path: &Path, suffix: &str) -> io::Result<Probe> {
-        let mut beside = path.as_os_str().to_owned();
-        beside.push(suffix);
-        let path = PathBuf::from(beside);
+        let path = beside(path, suffix);
         let mut options = fs::OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(0o600);
         let file = options.open(&path)?;

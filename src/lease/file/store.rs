@@ -13,16 +13,20 @@ use async_trait::async_trait;
 use nix::errno::Errno;
 
 use super::blocking::{Lane, Stalled};
-use super::errors::{errno_of, is_errno, is_passing, lost, transient};
+use super::inspect::FileInspector;
 use super::open::{self, Config, OpenError};
 use super::record::{self, Content};
 use super::waiter::{LockGuard, Waiter};
 use super::{lock, once_log};
 use crate::clock::Instant;
 use crate::core::{Failure, Grant};
+use crate::lease::errors::{errno_of, failure_at, fatal, is_errno, lost_at, transient};
+use crate::lease::inspect::Inspector;
+use crate::lease::named::OpenError as NamedError;
 use crate::lease::once::{OnceTask, Task, TaskLog};
 use crate::lease::record::{Candidate, Record};
-use crate::lease::{LeaseStore, OrphanRelease, RecordUpdate, StoreInfo};
+use crate::lease::slots::path_of;
+use crate::lease::{Competitor, LeaseStore, NamedLock, OrphanRelease, RecordUpdate, StoreInfo};
 
 /// How often an attempt goes over to a new file before it leaves that to the next attempt.
 const REPLACEMENTS: usize = 4;
@@ -36,9 +40,38 @@ const REPLACED: &str = "the lock file was removed or replaced, so another can lo
 pub struct File {
     name: String,
     blocking: Lane,
-    /// The next attempt runs where it is asked for: see [`File::competing_in_place`].
+    /// The next attempt runs in the caller's thread, unless there is a task. It saves a thread, which is
+    /// much of what a start costs. For a process that has nothing else to do yet: what is written
+    /// under the lock is seen to the disk. Everything after the first attempt keeps to the lane: no
+    /// disk may hold up the end of a command, and a standby's may run by then.
     in_place: AtomicBool,
     place: LockFile,
+}
+
+/// A lock on a file of a local disk, as it was named by its path.
+pub struct FileLock(pub PathBuf);
+
+impl NamedLock for FileLock {
+    fn open(&self, competitor: &Competitor) -> Result<Arc<dyn LeaseStore>, NamedError> {
+        let mut store = File::open(Config {
+            path: self.0.clone(),
+            candidate: competitor.candidate.clone(),
+            create: true,
+        })?;
+        store.in_place = AtomicBool::new(competitor.in_place);
+        if let Some(task) = &competitor.task {
+            store = store.with_task(task.clone());
+        }
+        Ok(Arc::new(store))
+    }
+
+    fn slot(&self, slot: u32) -> Result<Arc<dyn NamedLock>, NamedError> {
+        Ok(Arc::new(FileLock(path_of(&self.0, slot))))
+    }
+
+    fn inspector(&self) -> Result<Box<dyn Inspector>, NamedError> {
+        Ok(Box::new(FileInspector::new(&self.0)?))
+    }
 }
 
 /// What the threads of the lane work on.
@@ -85,16 +118,6 @@ impl File {
                 task: None,
             },
         })
-    }
-
-    /// Has the first attempt run in the caller's thread, unless there is a task. It saves a thread, which is
-    /// much of what a start costs. For a process that has nothing else to do yet: what is written
-    /// under the lock is seen to the disk. Everything after the first attempt keeps to the lane: no
-    /// disk may hold up the end of a command, and a standby's may run by then.
-    #[must_use]
-    pub fn competing_in_place(mut self) -> File {
-        self.in_place = AtomicBool::new(true);
-        self
     }
 
     /// Whether this attempt, once asked for, may be made in the caller's thread.
@@ -263,13 +286,10 @@ impl LockFile {
         }
         match lock::is_locked_by_another(&other) {
             Ok(true) => Ok(true),
-            Ok(false) => Err(Failure::Fatal {
-                why: format!(
-                    "{}: locks on this mount do not exclude anybody: use a file on another",
-                    self.path.display()
-                ),
-                denied: false,
-            }),
+            Ok(false) => Err(fatal(format!(
+                "{}: locks on this mount do not exclude anybody: use a file on another",
+                self.path.display()
+            ))),
             Err(errno) => Err(self.failure("testing its lock", errno)),
         }
     }
@@ -281,16 +301,10 @@ impl LockFile {
             open::read(file).map_err(|error| self.io_failure("reading its record", &error))?;
         let old = match &content {
             Content::Foreign => {
-                return Err(Failure::Fatal {
-                    why: open::foreign(&self.path).why,
-                    denied: false,
-                });
+                return Err(fatal(open::foreign(&self.path).why));
             }
             Content::Shared => {
-                return Err(Failure::Fatal {
-                    why: open::shared(&self.path).why,
-                    denied: false,
-                });
+                return Err(fatal(open::shared(&self.path).why));
             }
             Content::Damaged(None) => {
                 // Microseconds: no tenure is as short, so the clock stays ahead of the count.
@@ -302,13 +316,10 @@ impl LockFile {
             readable => readable.token().unwrap_or(0),
         };
         let once = self.results(file)?;
-        let token = self.waiter.see(old).checked_add(1).ok_or(Failure::Fatal {
-            why: format!(
-                "{}: its fencing token is the greatest there is: correct the number in it",
-                self.path.display()
-            ),
-            denied: false,
-        })?;
+        let token = self.waiter.see(old).checked_add(1).ok_or(fatal(format!(
+            "{}: its fencing token is the greatest there is: correct the number in it",
+            self.path.display()
+        )))?;
         let record = Record {
             once,
             ..Record::begun(&self.candidate, token)
@@ -317,10 +328,7 @@ impl LockFile {
         // Whoever has this path by the versions of a shared drive made their directory before it looked
         // for our record: one of the two sees the other.
         if open::has_versions(&self.path) {
-            return Err(Failure::Fatal {
-                why: open::shared(&self.path).why,
-                denied: false,
-            });
+            return Err(fatal(open::shared(&self.path).why));
         }
         let failed = self.begin_task(file, &record.once)?;
         self.waiter.set_record(record);
@@ -332,11 +340,8 @@ impl LockFile {
         let why = format!("{}: {what}: {error}", self.path.display());
         match errno_of(error) {
             // Not passing while we look: a full or broken disk is for a person to mend.
-            Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG => Failure::Fatal {
-                why: format!("{why}: make room"),
-                denied: false,
-            },
-            Errno::EROFS | Errno::EIO => Failure::Fatal { why, denied: false },
+            Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG => fatal(format!("{why}: make room")),
+            Errno::EROFS | Errno::EIO => fatal(why),
             errno => self.failure(what, errno),
         }
     }
@@ -344,14 +349,14 @@ impl LockFile {
     /// Confirms that what we have locked is the file at the path.
     pub(super) fn confirm(&self) -> Result<(), Failure> {
         let Some((file, _)) = self.waiter.tenure() else {
-            return Err(lost(&self.path, "its lock is not ours"));
+            return Err(lost_at(&self.path, "its lock is not ours"));
         };
         let failed = |error: io::Error| self.io_failure("looking at it again", &error);
         let ours = file.metadata().map_err(failed)?;
         let other = match open::open_existing(&self.path) {
             Ok(other) => other,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(lost(&self.path, REPLACED));
+                return Err(lost_at(&self.path, REPLACED));
             }
             // It may be there all the same, and no longer ours to open.
             Err(error) => {
@@ -359,16 +364,16 @@ impl LockFile {
                 return if open::is_same(&ours, &found) {
                     Ok(())
                 } else {
-                    Err(lost(&self.path, REPLACED))
+                    Err(lost_at(&self.path, REPLACED))
                 };
             }
         };
         if !open::is_same(&ours, &other.metadata().map_err(failed)?) {
-            return Err(lost(&self.path, REPLACED));
+            return Err(lost_at(&self.path, REPLACED));
         }
         match lock::is_locked_by_another(&other) {
             Ok(true) => Ok(()),
-            Ok(false) => Err(lost(&self.path, "its lock is gone")),
+            Ok(false) => Err(lost_at(&self.path, "its lock is gone")),
             Err(errno) => Err(self.failure("testing its lock", errno)),
         }
     }
@@ -376,7 +381,7 @@ impl LockFile {
     /// Writes that the holder drains.
     fn announce(&self) -> Result<(), Failure> {
         let Some((file, mut record)) = self.waiter.tenure() else {
-            return Err(lost(&self.path, "its lock is not ours"));
+            return Err(lost_at(&self.path, "its lock is not ours"));
         };
         record.draining = true;
         write(&file, &record)
@@ -404,7 +409,7 @@ impl LockFile {
         })?;
         if replaced {
             tracing::warn!(path = %self.path.display(), "{REPLACED}: never do that while anybody runs");
-            return Err(lost(&self.path, REPLACED));
+            return Err(lost_at(&self.path, REPLACED));
         }
         Ok(())
     }
@@ -413,16 +418,8 @@ impl LockFile {
         self.failure(what, errno_of(error))
     }
 
-    /// What an error means that is not about a lock we have.
     fn failure(&self, what: &str, errno: Errno) -> Failure {
-        let why = format!("{}: {what}: {}", self.path.display(), errno.desc());
-        if is_passing(errno) {
-            return transient(why);
-        }
-        Failure::Fatal {
-            why,
-            denied: matches!(errno, Errno::EACCES | Errno::EPERM),
-        }
+        failure_at(&self.path, what, errno)
     }
 }
 

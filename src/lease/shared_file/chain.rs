@@ -26,7 +26,7 @@ use crate::clock::Instant;
 use crate::core::observed::{Exists, Next, Version};
 use crate::core::{Failure, Observed, Outcome};
 use crate::lease::SharedMemory;
-use crate::lease::file::errors::{errno_of, is_passing, lost, transient};
+use crate::lease::errors::{errno_of, fatal, is_passing, lost_at, transient};
 use crate::lease::once::OnceTask;
 use crate::lease::record::{Candidate, Record};
 use crate::util::lock;
@@ -240,7 +240,7 @@ impl Chain {
         state.mistrusted = version.checked_sub(1);
         state.unconfirmed = None;
         state.observed.is_ancient();
-        lost(
+        lost_at(
             self.share.path(),
             "its versions have been removed, or go on from others than we know",
         )
@@ -251,7 +251,7 @@ impl Chain {
         let tenure = {
             let mut state = self.state();
             let Some(tenure) = &mut state.tenure else {
-                return Err(lost(self.share.path(), "it is not ours"));
+                return Err(lost_at(self.share.path(), "it is not ours"));
             };
             tenure.record.draining |= drains;
             tenure.clone()
@@ -272,7 +272,7 @@ impl Chain {
                 .and_then(|own| own.checked_add(1))
             else {
                 self.state().observed.is_ancient();
-                return Err(lost(self.share.path(), "it is not ours any more"));
+                return Err(lost_at(self.share.path(), "it is not ours any more"));
             };
             let t0 = Instant::now();
             match self.share.make(version) {
@@ -307,7 +307,7 @@ impl Chain {
                             let who = record.map(|record| record.record.holder);
                             let who = who.filter(|who| !who.is_empty());
                             let who = who.as_deref().unwrap_or("another");
-                            return Err(lost(self.share.path(), &format!("held by {who}")));
+                            return Err(lost_at(self.share.path(), &format!("held by {who}")));
                         }
                         Exists::Unknown => {
                             return Err(transient(format!(
@@ -319,7 +319,7 @@ impl Chain {
                 }
                 Err(error) if self.is_removed(&error) => {
                     self.state().observed.is_ancient();
-                    return Err(lost(self.share.path(), "its versions have been removed"));
+                    return Err(lost_at(self.share.path(), "its versions have been removed"));
                 }
                 Err(error) => return Err(self.doubt("making its next version", &error)),
             }
@@ -407,7 +407,7 @@ impl Chain {
     /// Records what the run of a task came to.
     pub(super) fn record(&self, outcome: &Outcome, give_up_at: Instant) -> Result<(), Failure> {
         let Some(mut tenure) = self.state().tenure.clone() else {
-            return Err(lost(self.share.path(), "it is not ours"));
+            return Err(lost_at(self.share.path(), "it is not ours"));
         };
         self.note(&mut tenure.record, outcome)?;
         let version = self.step()?;
@@ -462,10 +462,7 @@ impl Chain {
     }
 
     pub(super) fn fatal(&self, why: &str) -> Failure {
-        Failure::Fatal {
-            why: format!("{}: {why}", self.share.path().display()),
-            denied: false,
-        }
+        fatal(format!("{}: {why}", self.share.path().display()))
     }
 
     /// What an error means in a tenure: whatever it is, the lease runs.

@@ -12,6 +12,7 @@ use super::refusal;
 use super::share::{Hint, Made, Share};
 use crate::core::Failure;
 use crate::core::observed::{LONGEST_LEASE, Version};
+use crate::lease::errors::fatal;
 use crate::lease::inspect::{Broken, LockState, LockStatus, ResetResult, Tasks, UNREAD};
 use crate::lease::once::TaskLog;
 use crate::lease::record::Record;
@@ -92,7 +93,7 @@ pub(in crate::lease) fn look(path: &Path) -> Result<LockStatus, Failure> {
     })
 }
 
-/// See [`Inspector::break_lease`](crate::lease::file::Inspector::break_lease).
+/// See [`Inspector::break_lease`](crate::lease::inspect::Inspector::break_lease).
 pub(in crate::lease) fn break_lock(
     path: &Path,
     seen: &Record,
@@ -154,7 +155,7 @@ fn overtaken(share: &Share, ours: Version, seen: &Record) -> Result<Option<Broke
 /// Forgets these results, if they are still what was `shown`, and nobody has the lock.
 pub(in crate::lease) fn forget(
     path: &Path,
-    errands: &Tasks,
+    tasks: &Tasks,
     shown: &TaskLog,
     force: bool,
 ) -> Result<ResetResult, Failure> {
@@ -165,23 +166,16 @@ pub(in crate::lease) fn forget(
     }
     let Some(mut free) = record.filter(|record| record.state == State::Released) else {
         if force {
-            return Err(Failure::Fatal {
-                why: format!(
-                    "{}: its holder carries the results along, so they cannot be forgotten under it: end it first",
-                    path.display()
-                ),
-                denied: false,
-            });
+            return Err(fatal(format!(
+                "{}: its holder carries the results along, so they cannot be forgotten under it: end it first",
+                path.display()
+            )));
         }
         return Ok(ResetResult::Held);
     };
-    let all = *errands == Tasks::All;
-    if !errands.are_same(shown, &free.record.once) || (free.unread && !all) {
-        return Ok(ResetResult::Changed);
-    }
-    let left = errands.leave(&mut free.record.once) || (all && free.unread);
-    if !left {
-        return Ok(ResetResult::Nothing);
+    match tasks.left_out_of(&free.record.once, free.unread, shown) {
+        Ok(left) => free.record.once = left,
+        Err(nothing) => return Ok(nothing),
     }
     let record = VersionRecord {
         version: version.saturating_add(1),

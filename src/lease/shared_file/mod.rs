@@ -10,11 +10,10 @@
 //! |---|---|
 //! | `store` | [`SharedFile`]: the trait |
 //! | `chain` | the steps of acquire, renew and release |
-//! | `look` | what is seen of a lock at each attempt |
+//! | `look` | what is seen of a lock at each attempt, a task that is to be done once, and the server's time |
 //! | `share` | the requests to the drive |
 //! | `record` | the record of a version as bytes, and the hint at the lock's path |
 //! | `writer` | records, hints and the removal of old versions, behind the making of new ones |
-//! | `task` | what is to be done once, and the server's time |
 //! | `release` | giving the lock back from the guardian |
 //! | `stamp` | what an instance that looked and ended leaves to the next one on its machine |
 //! | `inspect` | looking, breaking, and forgetting results without competing |
@@ -28,7 +27,6 @@
 mod chain;
 mod inspect;
 mod look;
-mod once;
 mod probe;
 mod record;
 mod refusal;
@@ -49,10 +47,9 @@ use super::record::Candidate;
 pub(super) use inspect::{break_lock, forget, look};
 pub use probe::{Race, race, round_trips};
 pub(super) use record::FIRST_LINE;
-pub use release::prepare_release;
 pub(super) use release::{execute as execute_release, is_meant as is_release};
 pub(super) use share::VERSIONS;
-pub use store::SharedFile;
+pub use store::{SharedFile, SharedFileLock};
 
 /// How to compete for a lock on a shared drive.
 #[derive(Clone)]
@@ -65,7 +62,7 @@ pub struct Config {
     pub lease: Duration,
     /// What is to be done once.
     pub task: Option<Task>,
-    /// Where the guardian finds what to release (see [`prepare_release`]); without it the lease
+    /// Where the guardian finds what to release; without it the lease
     /// runs out after our death.
     pub memory: Option<Arc<dyn SharedMemory>>,
     /// A directory of this user's that does not outlast the boot (`XDG_RUNTIME_DIR`), if there is one:

@@ -9,7 +9,7 @@ use nix::errno::Errno;
 
 use super::share::Share;
 use crate::core::Failure;
-use crate::lease::file::errors::{errno_of, is_passing, transient};
+use crate::lease::errors::{errno_of, fatal, is_passing, transient};
 
 /// What an error means before there is a tenure.
 pub(super) fn of(path: &Path, versions: &Path, what: &str, error: &io::Error) -> Failure {
@@ -54,23 +54,17 @@ fn is_no_directory(path: &Path) -> bool {
 
 /// Something else stands at the path.
 pub(super) fn stranger(path: &Path) -> Failure {
-    Failure::Fatal {
-        why: format!(
-            "{}: it is no lock of a shared drive: it bears a lock of the kernel's (an earlier trafficcop, or one on the server's own disk), or is another program's: end what holds it and remove it, or name another file",
-            path.display()
-        ),
-        denied: false,
-    }
+    fatal(format!(
+        "{}: it is no lock of a shared drive: it bears a lock of the kernel's (an earlier trafficcop, or one on the server's own disk), or is another program's: end what holds it and remove it, or name another file",
+        path.display()
+    ))
 }
 
 /// The versions are gone, and the path says that there were some.
 pub(super) fn removed(share: &Share) -> Failure {
-    Failure::Fatal {
-        why: format!(
-            "{}: its versions have been removed: when nothing holds it, remove {} too, and it begins anew (its fencing token as well)",
-            share.versions().display(),
-            share.path().display()
-        ),
-        denied: false,
-    }
+    fatal(format!(
+        "{}: its versions have been removed: when nothing holds it, remove {} too, and it begins anew (its fencing token as well)",
+        share.versions().display(),
+        share.path().display()
+    ))
 }

@@ -12,7 +12,7 @@ use nix::sys::signal::{SigSet, Signal};
 
 use super::record::{State, VersionRecord};
 use super::share::{Made, Share};
-use crate::lease::SharedMemory;
+use crate::lease::{MakeMemory, SharedMemory};
 
 /// What the guardian is told to release by: the rest is in the memory.
 pub(super) const MARK: &[u8] = b"shared drive";
@@ -20,12 +20,12 @@ pub(super) const MARK: &[u8] = b"shared drive";
 /// After so many seconds a drive that does not answer is left alone; the lease runs out by itself.
 const LIMIT: u32 = 10;
 
-static MEMORY: OnceLock<Arc<dyn SharedMemory>> = OnceLock::new();
+static MEMORY: OnceLock<Option<Arc<dyn SharedMemory>>> = OnceLock::new();
 
-/// Keeps the memory for [`execute`], and returns what is kept; the first call counts. Call it before
-/// the fork.
-pub fn prepare_release(memory: Arc<dyn SharedMemory>) -> Arc<dyn SharedMemory> {
-    Arc::clone(MEMORY.get_or_init(|| memory))
+/// Makes the memory, keeps it for [`execute`], and returns what is kept; the first call counts. Call it
+/// before the fork.
+pub(super) fn prepare(make: MakeMemory) -> Option<Arc<dyn SharedMemory>> {
+    MEMORY.get_or_init(make).clone()
 }
 
 /// Whether this is ours to carry out.
@@ -40,7 +40,8 @@ pub(super) fn note(path: &Path, record: &VersionRecord) -> Vec<u8> {
 
 /// Makes the version after the last that was ours, and says in it that the lock is free.
 pub(in crate::lease) fn execute() {
-    let note = MEMORY.get().and_then(|memory| memory.take());
+    let memory = MEMORY.get().and_then(Option::as_ref);
+    let note = memory.and_then(|memory| memory.take());
     let Some((path, last)) = note.as_deref().and_then(read) else {
         return;
     };

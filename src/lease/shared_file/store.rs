@@ -4,6 +4,8 @@
 //! drive where something else could be late.
 
 use std::io;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,11 +15,18 @@ use super::Config;
 use super::chain::Chain;
 use super::{release, stamp};
 use crate::clock::Instant;
+use crate::core::observed::{LONGEST_LEASE, SHORTEST_LEASE};
 use crate::core::{Failure, Grant};
+use crate::lease::errors::{fatal, transient};
+use crate::lease::file::FileInspector;
 use crate::lease::file::blocking::{Lane, Stalled};
-use crate::lease::file::errors::transient;
+use crate::lease::inspect::Inspector;
+use crate::lease::mount;
 use crate::lease::once::OnceTask;
-use crate::lease::{LeaseStore, OrphanRelease, RecordUpdate, StoreInfo};
+use crate::lease::slots::path_of;
+use crate::lease::{
+    Competitor, LeaseStore, NamedLock, OpenError, OrphanRelease, RecordUpdate, StoreInfo,
+};
 
 /// How long a step that hangs is waited for before a release.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -29,6 +38,38 @@ pub struct SharedFile {
     name: String,
     blocking: Lane,
     chain: Arc<Chain>,
+}
+
+/// A lock on a drive that machines share, as it was named by its path.
+pub struct SharedFileLock(pub PathBuf);
+
+impl NamedLock for SharedFileLock {
+    fn leases(&self) -> RangeInclusive<Duration> {
+        SHORTEST_LEASE..=LONGEST_LEASE
+    }
+
+    fn warn(&self) {
+        mount::of(&self.0).warn_about(&self.0);
+    }
+
+    fn open(&self, competitor: &Competitor) -> Result<Arc<dyn LeaseStore>, OpenError> {
+        Ok(Arc::new(SharedFile::open(Config {
+            path: self.0.clone(),
+            candidate: competitor.candidate.clone(),
+            lease: competitor.lease,
+            task: competitor.task.clone(),
+            memory: competitor.memory.and_then(release::prepare),
+            runtime: competitor.runtime.clone(),
+        })?))
+    }
+
+    fn slot(&self, slot: u32) -> Result<Arc<dyn NamedLock>, OpenError> {
+        Ok(Arc::new(SharedFileLock(path_of(&self.0, slot))))
+    }
+
+    fn inspector(&self) -> Result<Box<dyn Inspector>, OpenError> {
+        Ok(Box::new(FileInspector::new(&self.0)?))
+    }
 }
 
 impl SharedFile {
@@ -107,9 +148,7 @@ impl LeaseStore for SharedFile {
         });
         match released.await {
             // What hangs now would only be waited for.
-            Err(Failure::Transient { why, .. }) if !self.blocking.is_idle() => {
-                Err(Failure::Fatal { why, denied: false })
-            }
+            Err(Failure::Transient { why, .. }) if !self.blocking.is_idle() => Err(fatal(why)),
             answered => answered,
         }
     }

@@ -276,17 +276,21 @@ async fn a_broken_slot_hides_nothing_and_a_broken_store_is_told() {
 fn instances_begin_at_different_slots() {
     let directory = tempfile::tempdir().unwrap();
     for _ in 0..32 {
-        let config = file::Config {
-            path: directory.path().join("lock"),
+        let competitor = Competitor {
             candidate: crate::lease::record::Candidate {
                 identity: "a".into(),
                 host: "h".into(),
                 pid: 1,
                 command: String::new(),
             },
-            create: true,
+            lease: Duration::ZERO,
+            task: None,
+            memory: None,
+            runtime: None,
+            in_place: false,
         };
-        let slots = Slots::of_files(config, 8).unwrap();
+        let lock = crate::lease::at_path(&directory.path().join("lock"), false, 8);
+        let slots = Slots::open(lock, 8, competitor).unwrap();
         assert!(!slots.info().wakes);
     }
     // One of them each: 32 times the same is what chance does not do.

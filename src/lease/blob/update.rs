@@ -1,15 +1,21 @@
-//! A task that is to be done once, on a blob: its result in the metadata, its time from the
-//! service's `Date`.
+//! What is written under the lease: that the holder drains, and what a task came to that is to be done once,
+//! whose time is the service's `Date`.
 //!
-//! Called by [`Blob`] while it competes and when a run has ended. A result is written under the
-//! lease, on the condition that nobody wrote since: so an announcement that is still on its way
-//! cannot take it away again, and neither can a record of an earlier attempt.
+//! Called by [`Blob`] while it competes, when a drain begins and when a run has ended. A result is written on
+//! the condition that nobody wrote since: so an announcement that is still on its way cannot take it away
+//! again, and neither can a record of an earlier attempt.
+//!
+//! Nobody can write there without the id of the lease, so what stands there is what we wrote last, if that
+//! was answered: or a copy of us (a machine that was cloned, or restored from a snapshot) is in control as
+//! well, and that is told. Only what is answered anyway is looked at. It must never take a write of ours for
+//! another's.
 
 use super::metadata::{self, Metadata};
 use super::{Blob, Held, is_gone};
-use crate::azure::Operation;
+use crate::azure::{Operation, ServiceError};
 use crate::clock::Instant;
 use crate::core::{Failure, Outcome};
+use crate::lease::errors::{fatal, lost, transient};
 use crate::lease::once::{NoRoom, OnceTask, Task, TaskLog};
 
 /// How often a record is written anew in one attempt because something else was written meanwhile.
@@ -48,11 +54,9 @@ impl Blob {
             return Ok(());
         };
         if task.lacks_the_time() {
-            return Err(Failure::Transient {
-                why: "the service's answers lack a Date, so it is not known which slot it is"
-                    .into(),
-                retry_after: None,
-            });
+            return Err(transient(
+                "the service's answers lack a Date, so it is not known which slot it is".into(),
+            ));
         }
         let by = &self.config.candidate.identity;
         let fits = |task_log: &TaskLog| metadata::fits(&held.others, &held.record, task_log);
@@ -65,6 +69,35 @@ impl Blob {
     pub(super) fn failed(&self, held: &Held) -> u32 {
         let task = self.task.as_ref();
         task.map_or(0, |task| task.failed(&held.record.once))
+    }
+
+    /// Writes that the holder drains.
+    pub(super) async fn announce(&self, give_up_at: Instant) -> Result<(), Failure> {
+        let _alone = self.writing.lock().await;
+        let Some(mut held) = self.state().held.clone() else {
+            return Ok(());
+        };
+        held.record.draining = true;
+        let unanswered = self.begin_to_write();
+        // Nobody else can write while we have the lease, so what we know still stands there. On
+        // condition all the same: what is delayed on its way must not undo what we wrote later.
+        let metadata = metadata::write(&held.others, &held.record);
+        let etag = held.etag.as_deref();
+        let written = self
+            .client
+            .set_metadata(&held.id, etag, &metadata, give_up_at);
+        match written.await {
+            Ok(etag) => {
+                held.etag = etag;
+                held.unanswered = false;
+                self.replace_held(held);
+                Ok(())
+            }
+            Err(trouble) => {
+                self.not_written(&trouble, unanswered);
+                Err(trouble.doubt(Operation::Record))
+            }
+        }
     }
 
     /// See [`LeaseStore::update_record`](crate::lease::LeaseStore::update_record).
@@ -133,10 +166,9 @@ impl Blob {
                 ));
             }
         }
-        Err(Failure::Transient {
-            why: "the metadata are being changed by somebody else, again and again".to_owned(),
-            retry_after: None,
-        })
+        Err(transient(
+            "the metadata are being changed by somebody else, again and again".to_owned(),
+        ))
     }
 
     /// What we know of the metadata has changed, unless the lease is another one by now.
@@ -156,13 +188,62 @@ impl Blob {
     }
 
     fn fatal(&self, what: &str, why: &str) -> Failure {
-        Failure::Fatal {
-            why: format!("{what} {} {why}", self.name),
-            denied: false,
-        }
+        fatal(format!("{what} {} {why}", self.name))
     }
 }
 
-fn lost(why: String) -> Failure {
-    Failure::Lost { until: None, why }
+impl Held {
+    /// Its id, and the ETag of what stands there if nobody but us writes.
+    pub(super) fn known(&self) -> (String, Option<String>) {
+        let etag = self.etag.clone().filter(|_| !self.unanswered);
+        (self.id.clone(), etag)
+    }
+}
+
+impl Blob {
+    /// A write under the lease is sent, and may be done whatever is answered, or not. Whether the one
+    /// before it was so already.
+    pub(super) fn begin_to_write(&self) -> bool {
+        let mut state = self.state();
+        let held = state.held.as_mut();
+        held.is_some_and(|held| std::mem::replace(&mut held.unanswered, true))
+    }
+
+    /// That write was not answered as it should be; `unanswered` is what [`Blob::begin_to_write`] said.
+    pub(super) fn not_written(&self, trouble: &ServiceError, unanswered: bool) {
+        if trouble.is_unclear() {
+            return;
+        }
+        if let Some(held) = &mut self.state().held {
+            held.unanswered = unanswered;
+        }
+        // What stood there was ours, and no write of ours can have changed it.
+        if trouble.code() == Some("ConditionNotMet") && !unanswered {
+            self.tell_of_a_copy();
+        }
+    }
+
+    /// The blob bears this ETag: was it as we knew it, and is what we know still the same?
+    pub(super) fn compare(&self, known: &(String, Option<String>), etag: Option<String>) {
+        let now = self.state().held.as_ref().map(Held::known);
+        let is_ours = etag.is_none() || known.1.is_none() || etag == known.1;
+        if !is_ours && now.as_ref() == Some(known) {
+            self.tell_of_a_copy();
+        }
+    }
+
+    /// Nobody can write there without the id of our lease, which only we know: or a copy of us.
+    fn tell_of_a_copy(&self) {
+        let mut state = self.state();
+        let held = state.held.as_mut();
+        if held.is_some_and(|held| !std::mem::replace(&mut held.copied, true)) {
+            drop(state);
+            tracing::warn!(
+                "{}: somebody else writes under our lease: a copy of this machine (cloned, or \
+                 restored from a snapshot) is in control as well, and both renew it: end one of \
+                 the two",
+                self.name
+            );
+        }
+    }
 }

@@ -1,5 +1,5 @@
-//! `trafficcop watch`: a line for each change of a lock, until somebody ends it. Called by main. It
-//! looks as politely as a standby does, and must never acquire.
+//! `trafficcop status`, `list` and `watch`: who has a lock, which locks there are, and a line for each change of
+//! one. Called by main. They look as politely as a standby does, and must never acquire.
 
 use std::future::pending;
 
@@ -7,14 +7,82 @@ use serde::Serialize;
 use time::OffsetDateTime;
 
 use super::lock_target::{LockTarget, Seen, answer, run};
-use super::lock_view::LockView;
+use super::lock_view::{LockView, table, whole_seconds};
 use crate::args;
 use crate::config;
 use crate::core::Failure;
 use crate::core::retry::Jitter;
-use crate::exit::ExitAction;
-use crate::report;
+use crate::exit::{self, ExitAction};
+use crate::lease::inspect::LockStatus;
+use crate::report::{self, plain};
 use crate::signals::{SignalEvent, Signals};
+
+/// As they are seen at this moment of the wall clock.
+fn views(seen: &[LockStatus]) -> Vec<LockView> {
+    let now = OffsetDateTime::now_utc();
+    seen.iter().map(|seen| LockView::of(seen, now)).collect()
+}
+
+/// Answers, by what is printed and by the exit status.
+///
+/// # Errors
+/// A [`crate::config::UsageError`], or what kept us from seeing it.
+pub fn status(typed: &args::Status) -> anyhow::Result<ExitAction> {
+    let target = LockTarget::of(&typed.lock)?;
+    let seen = run(async { Ok(target.look_under_the_name_patiently().await?) })?;
+    let view = views(seen.all());
+    let leave = if view.iter().any(|view| view.held == Some(true)) {
+        ExitAction::Status(0)
+    } else {
+        ExitAction::Status(exit::FREE)
+    };
+    let text = match (typed.json, &seen) {
+        (true, Seen::Lock(_)) => serde_json::to_string(&view[0])? + "\n",
+        (true, Seen::Slots(_)) => serde_json::to_string(&view)? + "\n",
+        (false, _) => view.iter().map(LockView::lines).collect(),
+    };
+    answer(&text, leave)
+}
+
+const HEADER: [&str; 7] = [
+    "LOCK", "STATE", "TOKEN", "HOLDER", "SINCE", "ONCE", "COMMAND",
+];
+
+/// Prints them.
+///
+/// # Errors
+/// A [`crate::config::UsageError`], or what kept us from seeing them.
+pub fn list(typed: &args::List) -> anyhow::Result<ExitAction> {
+    let target = LockTarget::of_listing(typed)?;
+    let seen = run(async { Ok(target.list().await?) })?;
+    let view = views(&seen);
+    let text = match typed.json {
+        true => serde_json::to_string(&view)? + "\n",
+        false => table(&HEADER, &view.iter().map(row).collect::<Vec<_>>()),
+    };
+    if view.is_empty() {
+        tracing::warn!("there are no locks in {}", target.lock());
+    }
+    answer(&text, ExitAction::Status(0))
+}
+
+/// Of a lock that is free only what remains true of it.
+fn row(view: &LockView) -> Vec<String> {
+    let held = |text: &Option<String>| {
+        let text = text.as_deref().filter(|_| view.held == Some(true));
+        text.map_or("-".to_owned(), plain)
+    };
+    let token = view.token.map_or("-".to_owned(), |token| token.to_string());
+    vec![
+        plain(&view.name),
+        view.state.to_owned(),
+        token,
+        held(&view.holder),
+        held(&view.since.as_deref().map(whole_seconds)),
+        view.once_in_short(),
+        held(&view.command),
+    ]
+}
 
 /// A line of JSON.
 #[derive(Serialize)]
@@ -43,13 +111,8 @@ pub fn watch(typed: &args::Watch) -> anyhow::Result<ExitAction> {
                 Err(fatal @ Failure::Fatal { .. }) if last.is_empty() => return Err(fatal.into()),
                 Err(failure) => (None, Some(failure.to_string())),
             };
-            let now = OffsetDateTime::now_utc();
-            let view: Vec<LockView> = match &seen {
-                Some(seen) => seen
-                    .all()
-                    .iter()
-                    .map(|seen| LockView::of(seen, now))
-                    .collect(),
+            let view = match &seen {
+                Some(seen) => views(seen.all()),
                 None => vec![LockView::unknown(target.lock())],
             };
             let of_slots = matches!(seen, Some(Seen::Slots(_)));
