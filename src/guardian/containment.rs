@@ -157,8 +157,8 @@ impl Containment {
                 // SAFETY: passed on to the caller.
                 unsafe { cgroup.fork() }.map_err(|e| errno(&e))
             }
-            // SAFETY: passed on to the caller.
             Containment::None | Containment::Cgroup(_) => {
+                // SAFETY: passed on to the caller.
                 unsafe { raw::fork() }.map_err(|e| errno(&e))
             }
         }

@@ -24,6 +24,7 @@ use super::rescue::Rescue;
 use super::wire::{PAYLOAD_MAX, Request};
 use super::{SpawnRequest, WorkloadEvent, fork, tree};
 use crate::clock::Instant;
+use crate::core::Deadlines;
 
 mod ipc;
 
@@ -151,8 +152,7 @@ impl GuardianHandle {
         let frame = Request::Start {
             program: order.program,
             in_control: order.in_control,
-            term_at: order.term_at,
-            kill_at: order.kill_at,
+            deadlines: order.deadlines,
             stop_signal: order.stop_signal,
             env,
             release_info,
@@ -161,7 +161,7 @@ impl GuardianHandle {
         };
         self.busy = true;
         self.locked = order.lock.is_some();
-        self.kill_at = order.kill_at;
+        self.kill_at = order.deadlines.kill_at;
         self.liveness.starts();
         self.send(frame, &payload, order.lock.or(order.input));
     }
@@ -174,9 +174,9 @@ impl GuardianHandle {
 
     /// Tells new deadlines; they hold whether later or earlier than before. Too late when the tree
     /// is being killed already.
-    pub fn extend(&mut self, term_at: Instant, kill_at: Instant) {
-        self.kill_at = kill_at;
-        self.send(Request::Extend { term_at, kill_at }, &[], None);
+    pub fn extend(&mut self, deadlines: Deadlines) {
+        self.kill_at = deadlines.kill_at;
+        self.send(Request::Extend(deadlines), &[], None);
     }
 
     /// Sends `signal` to the command's group, and SIGKILL to the tree at the earlier of

@@ -31,6 +31,7 @@ mod which;
 #[doc(hidden)]
 pub mod wire;
 
+pub use crate::core::WorkloadEvent;
 pub use control::View;
 pub use fork::{Guardian, fork, fork_for_elect};
 pub use handle::GuardianHandle;
@@ -38,5 +39,5 @@ pub use liveness::{HealthCheck, all_answer};
 pub use process::{begin, leave_by_the_guardians};
 pub use shared_memory::SharedBytes;
 pub use tty::{StopAsked, stop_ourselves};
-pub use types::{Contain, Program, Setup, SetupError, SpawnRequest, WorkloadEvent};
+pub use types::{Contain, Program, Setup, SetupError, SpawnRequest};
 pub use which::which;

@@ -14,11 +14,11 @@ use async_trait::async_trait;
 use super::observers::Observers;
 use super::on_lost::{OnLostHook, OnLostRun};
 use crate::clock::Instant;
-use crate::core::Cause;
+use crate::core::{Cause, Deadlines};
 use crate::driver::{Observer, Start, Workload};
 use crate::events::Events;
 use crate::guardian::{self, GuardianHandle, SpawnRequest, StopAsked, WorkloadEvent};
-use crate::hooks::{Effect, HookConfig, HookNotice, HookSequencer, Role, Term};
+use crate::hooks::{Effect, HookConfig, HookNotice, HookSequencer, Role};
 use crate::lease::LeaseStore;
 use crate::notify::{PRIVATE, VARIABLE};
 use crate::report;
@@ -147,12 +147,8 @@ impl CommandWorkload {
     fn perform(&mut self, effects: Vec<Effect>) {
         for effect in effects {
             match effect {
-                Effect::Launch {
-                    role,
-                    term_at,
-                    kill_at,
-                } => self.launch(role, term_at, kill_at),
-                Effect::Extend { term_at, kill_at } => self.parts.handle.extend(term_at, kill_at),
+                Effect::Launch { role, deadlines } => self.launch(role, deadlines),
+                Effect::Extend(deadlines) => self.parts.handle.extend(deadlines),
                 Effect::Drain {
                     signal,
                     end_of_grace,
@@ -168,7 +164,7 @@ impl CommandWorkload {
         }
     }
 
-    fn launch(&mut self, role: Role, term_at: Instant, kill_at: Instant) {
+    fn launch(&mut self, role: Role, deadlines: Deadlines) {
         let parts = &mut self.parts;
         let pairs = |pairs: &[(&str, &str)]| -> Vec<(OsString, OsString)> {
             let pairs = pairs.iter();
@@ -188,8 +184,7 @@ impl CommandWorkload {
                 unset: [TOKEN, HOLDER, SLOT, CAUSE, TASK, PERIOD]
                     .map(OsString::from)
                     .into(),
-                term_at,
-                kill_at,
+                deadlines,
                 stop_signal: libc::SIGTERM,
                 lock: None,
                 input: None,
@@ -217,8 +212,7 @@ impl CommandWorkload {
                     in_control: true,
                     env,
                     unset: vec![CAUSE.into()],
-                    term_at,
-                    kill_at,
+                    deadlines,
                     stop_signal: if is_command {
                         parts.stop_signal
                     } else {
@@ -345,27 +339,20 @@ impl Workload for CommandWorkload {
         self.tenure
             .extend(more.map(|(name, value)| (name.into(), value.into())));
         let now = Instant::now();
-        report::starts(now, start.kill_at, self.parts.store.name());
-        self.events.starts(now, start.kill_at);
-        let effects = self.hooks.start(
-            now,
-            Term {
-                term_at: start.term_at,
-                kill_at: start.kill_at,
-                fresh_until: start.fresh_until,
-                token: start.token,
-            },
-        );
+        let kill_at = start.deadlines.kill_at;
+        report::starts(now, kill_at, self.parts.store.name());
+        self.events.starts(now, kill_at);
+        let effects = self.hooks.start(now, start);
         self.perform(effects);
     }
 
-    fn extend(&mut self, term_at: Instant, kill_at: Instant) {
+    fn extend(&mut self, deadlines: Deadlines) {
         let now = Instant::now();
         // The guardian first: it is what keeps time.
-        let effects = self.hooks.extend(now, term_at, kill_at);
+        let effects = self.hooks.extend(now, deadlines);
         self.perform(effects);
-        report::renewed(now, kill_at);
-        self.events.renewed(now, kill_at);
+        report::renewed(now, deadlines.kill_at);
+        self.events.renewed(now, deadlines.kill_at);
     }
 
     fn drain(&mut self, signal: i32, end_of_grace: Instant) {

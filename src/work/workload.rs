@@ -18,7 +18,7 @@ use super::lease::MessageLease;
 use super::message_io::FOREIGN;
 use super::settle::{Decision, Rules, Run};
 use crate::clock::Instant;
-use crate::core::{Cause, Exit};
+use crate::core::{Cause, Deadlines, Exit};
 use crate::driver::{Start, Workload};
 use crate::guardian::{GuardianHandle, SpawnRequest, WorkloadEvent};
 use crate::notify::{PRIVATE, VARIABLE};
@@ -157,8 +157,7 @@ impl Workload for MessageWorkload<'_> {
             in_control: true,
             env,
             unset,
-            term_at: start.term_at,
-            kill_at: start.kill_at,
+            deadlines: start.deadlines,
             stop_signal: self.given.stop_signal,
             lock: self.given.lock.take(),
             input: self.given.input.take(),
@@ -166,8 +165,8 @@ impl Workload for MessageWorkload<'_> {
         });
     }
 
-    fn extend(&mut self, term_at: Instant, kill_at: Instant) {
-        self.handle.extend(term_at, kill_at);
+    fn extend(&mut self, deadlines: Deadlines) {
+        self.handle.extend(deadlines);
     }
 
     fn drain(&mut self, signal: i32, end_of_grace: Instant) {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use trafficcop::clock::Instant;
 use trafficcop::core::{
     Action, Budget, Cause, Event, Exit, Failure, Grant, HoldPolicy, HolderInfo, IfLost, Notice,
-    Rules, Tenure,
+    Rules, Tenure, WorkloadEvent,
 };
 
 use super::clock::{MILLI, SECOND, Time, nanos};
@@ -255,7 +255,7 @@ impl Crowd {
 
     /// What `hold` does.
     fn tell(&mut self, who: usize, event: Event) {
-        if matches!(event, Event::TreeEmpty { .. }) {
+        if matches!(event, Event::Workload(WorkloadEvent::TreeEmpty { .. })) {
             self.members[who].runs = false;
         }
         let now = at(self.now);
@@ -289,13 +289,17 @@ impl Crowd {
                     let t0 = at(self.now);
                     self.send(who, Errand::Renew { t0 }, Request::Renew { id });
                 }
-                Action::Start { .. } => {
+                Action::Start(_) => {
                     let others = self.members.iter().filter(|member| member.runs).count();
                     assert_eq!(others, 0, "two commands ran at once");
                     self.members[who].runs = true;
                     self.members[who].waits = false;
                     self.controlled = (self.controlled.0 + 1, self.now);
-                    self.due(self.now, who, Due::Tell(Event::Started { pid: 1 }));
+                    self.due(
+                        self.now,
+                        who,
+                        Due::Tell(Event::Workload(WorkloadEvent::Started { pid: 1 })),
+                    );
                 }
                 Action::Drain { .. } => self.ends(who, self.plan.drain),
                 Action::Kill => self.ends(who, Duration::ZERO),
@@ -307,7 +311,7 @@ impl Crowd {
                 }
                 Action::Release { .. } => self.send(who, Errand::Release, Request::Release { id }),
                 Action::Notify(Notice::StandingBy(_)) => self.members[who].waits = true,
-                Action::Extend { .. }
+                Action::Extend(_)
                 | Action::Abandon
                 | Action::StandBy
                 | Action::TenureOver { .. }
@@ -321,8 +325,16 @@ impl Crowd {
 
     fn ends(&mut self, who: usize, after: Duration) {
         let when = self.now + nanos(after);
-        self.due(when, who, Due::Tell(Event::Exited(Exit::Code(0))));
-        self.due(when, who, Due::Tell(Event::TreeEmpty { at: at(when) }));
+        self.due(
+            when,
+            who,
+            Due::Tell(Event::Workload(WorkloadEvent::Exited(Exit::Code(0)))),
+        );
+        self.due(
+            when,
+            who,
+            Due::Tell(Event::Workload(WorkloadEvent::TreeEmpty { at: at(when) })),
+        );
     }
 
     /// An answer came: the steps of `src/lease/blob/acquire.rs`, and what follows from the others.

@@ -61,11 +61,8 @@ impl Step {
 
     /// The guardian's deadlines go before everything that could block.
     pub(super) fn extend(&mut self, held_lease: &HeldLease) {
-        let extend = Action::Extend {
-            term_at: held_lease.term_at(),
-            kill_at: held_lease.kill_at(),
-        };
-        self.actions.insert(0, extend);
+        self.actions
+            .insert(0, Action::Extend(held_lease.deadlines()));
     }
 
     pub(super) fn report(&mut self, notice: Notice) {

@@ -9,7 +9,7 @@ use super::held_lease::Answer;
 use super::holding::{CommandRun, in_doubt};
 use super::{Holding, Phase, Releasing, recording};
 use crate::clock::Instant;
-use crate::core::{Cause, Cordon, Event, HandOverReason, Notice};
+use crate::core::{Cause, Cordon, Event, HandOverReason, Notice, WorkloadEvent};
 
 /// See the module's text.
 #[derive(Debug)]
@@ -166,12 +166,12 @@ impl Resting {
             if let Event::StopAsked(signal) = event {
                 context.asked_to_stop(step.now, signal);
             }
-            context.guardian_lost |= event == Event::GuardianLost;
+            context.guardian_lost |= event == Event::Workload(WorkloadEvent::Lost);
             return self.out_of_time(context, step);
         }
         match event {
             Event::Ticked => self.go_on(context, step),
-            Event::ClockJumped => {
+            Event::Workload(WorkloadEvent::ClockJumped) => {
                 self.run.held_lease.hurry(step.now);
                 self.go_on(context, step)
             }
@@ -199,7 +199,7 @@ impl Resting {
                 context.asked_to_stop(step.now, signal);
                 self.leave(context, step, Cause::Stopped(signal))
             }
-            Event::GuardianLost => {
+            Event::Workload(WorkloadEvent::Lost) => {
                 context.guardian_lost = true;
                 match self.rest {
                     Rest::BackOff { .. } | Rest::Due => {
@@ -222,12 +222,7 @@ impl Resting {
             | Event::Acquired(_)
             | Event::Released(_)
             | Event::Recorded(_)
-            | Event::Started { .. }
-            | Event::NotStarted { .. }
-            | Event::HookFailed { .. }
-            | Event::Exited(_)
-            | Event::TreeEmpty { .. }
-            | Event::TreeStuck => self.go_on(context, step),
+            | Event::Workload(_) => self.go_on(context, step),
         }
     }
 

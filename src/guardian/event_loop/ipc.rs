@@ -8,6 +8,7 @@ use std::os::fd::AsRawFd;
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, send};
 
+use super::super::WorkloadEvent;
 use super::super::fork;
 use super::super::state::Input;
 use super::super::wire::{Event, FRAME, Request};
@@ -19,7 +20,10 @@ impl EventLoop {
         if self.deaf || self.unsent_len + FRAME > self.unsent.len() {
             return;
         }
-        let matters = !matches!(report, Event::Pong(_) | Event::ClockJumped);
+        let matters = !matches!(
+            report,
+            Event::Pong(_) | Event::Workload(WorkloadEvent::ClockJumped)
+        );
         if !matters && self.unsent_len > self.unsent.len() / 2 {
             return;
         }

@@ -100,33 +100,30 @@ impl GuardianHandle {
                     }
                     continue;
                 }
-                Ok(Event::Started { pid }) => {
-                    self.liveness.started();
-                    WorkloadEvent::Started { pid }
-                }
-                Ok(Event::NotStarted { errno }) => {
-                    self.busy = false;
-                    WorkloadEvent::NotStarted { errno }
-                }
-                Ok(Event::Stopped) => WorkloadEvent::Stopped,
-                Ok(Event::Exited(exit)) => WorkloadEvent::Exited(exit),
-                Ok(Event::LeftBehind) => WorkloadEvent::LeftBehind,
-                Ok(Event::TreeEmpty { at }) => {
-                    self.busy = false;
-                    WorkloadEvent::TreeEmpty { at }
-                }
-                Ok(Event::TreeStuck) => {
-                    self.busy = false;
-                    self.stuck = true;
-                    WorkloadEvent::TreeStuck
-                }
-                Ok(Event::Acting) => WorkloadEvent::Acting,
-                Ok(Event::ClockJumped) => WorkloadEvent::ClockJumped,
+                Ok(Event::Workload(event)) => event,
                 Ok(Event::Ready | Event::Unready { .. }) | Err(_) => {
                     // A guardian out of its mind guards nothing.
                     return self.lose();
                 }
             };
+            match event {
+                WorkloadEvent::Started { .. } => self.liveness.started(),
+                WorkloadEvent::NotStarted { .. } | WorkloadEvent::TreeEmpty { .. } => {
+                    self.busy = false;
+                }
+                WorkloadEvent::TreeStuck => {
+                    self.busy = false;
+                    self.stuck = true;
+                }
+                WorkloadEvent::Stopped
+                | WorkloadEvent::Exited(_)
+                | WorkloadEvent::LeftBehind
+                | WorkloadEvent::Acting
+                | WorkloadEvent::ClockJumped
+                | WorkloadEvent::Lost
+                | WorkloadEvent::HookFailed { .. }
+                | WorkloadEvent::Standby(_) => {}
+            }
             self.inbox.push_back(event);
         }
     }
