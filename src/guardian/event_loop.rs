@@ -24,10 +24,9 @@ use crate::clock::Instant;
 use crate::core::Deadlines;
 
 mod ipc;
-mod poll_fds;
 mod reaper;
 
-use poll_fds::PollFds;
+use ipc::PollFds;
 
 /// How many frames wait for a supervisor that does not read. A command's life makes ten.
 const UNSENT: usize = 64;

@@ -1,6 +1,6 @@
 //! What the guardian decides: deadlines, drains and kills, as a function of time and events.
 //!
-//! Called by [`super::fork`] with every event; it answers with steps to be taken in order. It
+//! Called by [`super::event_loop`] with every event; it answers with steps to be taken in order. It
 //! is pure: it reads no clock, sends no signal, and never allocates.
 //!
 //! ```text

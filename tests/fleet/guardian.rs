@@ -1,4 +1,4 @@
-//! The guardian of a pair (`src/supervise/vigil.rs`) and the command's tree.
+//! The guardian of a pair (`src/guardian/event_loop.rs`) and the command's tree.
 
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};

@@ -1,4 +1,4 @@
-//! The supervisor of a pair: `src/hold.rs` and `src/supervise/handle.rs`, step by step.
+//! The supervisor of a pair: `src/driver.rs` and `src/guardian/handle.rs`, step by step.
 
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
