@@ -233,8 +233,16 @@ fn fails(tenure: &mut Tenure, now: Instant) -> Vec<Action> {
 }
 
 fn ends(tenure: &mut Tenure, now: Instant, exit: Exit) -> Vec<Action> {
-    tenure.step(now, Event::Workload(WorkloadEvent::Exited(exit)));
-    tenure.step(now, Event::Workload(WorkloadEvent::TreeEmpty { at: now }))
+    tenure.step(now, exited(exit));
+    tenure.step(now, emptied(now))
+}
+
+fn exited(exit: Exit) -> Event {
+    Event::Workload(WorkloadEvent::Exited(exit))
+}
+
+fn emptied(at: Instant) -> Event {
+    Event::Workload(WorkloadEvent::TreeEmpty { at })
 }
 
 fn ending(tenure: &Tenure) -> &Ending {

@@ -16,10 +16,7 @@ fn over(ending: &Ending) -> Action {
 #[test]
 fn the_lease_is_given_back_only_after_the_tree_is_empty() {
     let mut tenure = draining(rules());
-    assert!(!releases(&tenure.step(
-        at(1),
-        Event::Workload(WorkloadEvent::Exited(Exit::Code(0)))
-    )));
+    assert!(!releases(&tenure.step(at(1), exited(Exit::Code(0)))));
     assert!(releases(&tenure.step(at(2), empty(2))));
     let actions = tenure.step(at(2), Event::Released(Ok(())));
     let said = Action::Notify(Notice::Released);
@@ -38,7 +35,7 @@ fn the_lease_is_given_back_only_after_the_tree_is_empty() {
 fn exit_and_tree_empty_may_come_in_any_order() {
     let mut tenure = holding(rules());
     assert!(releases(&tenure.step(at(5), empty(5))));
-    tenure.step(at(5), Event::Workload(WorkloadEvent::Exited(Exit::Code(3))));
+    tenure.step(at(5), exited(Exit::Code(3)));
     tenure.step(at(5), Event::Released(Ok(())));
     assert_eq!(ending(&tenure).cause, Cause::CommandEnded);
     assert_eq!(ending(&tenure).exit, Some(Exit::Code(3)));
@@ -99,7 +96,7 @@ fn a_tree_that_outlived_the_lease_is_an_overlap_even_if_the_command_ended_by_its
     // The lease lasts until 60 by our clock; by the store's it may have ended at 58.8.
     for (empty_at, overlap) in [(58, false), (59, true)] {
         let mut tenure = holding(rules());
-        tenure.step(at(5), Event::Workload(WorkloadEvent::Exited(Exit::Code(0))));
+        tenure.step(at(5), exited(Exit::Code(0)));
         tenure.step(at(36), Event::Ticked);
         tenure.step(at(empty_at), empty(empty_at));
         tenure.step(at(62), Event::Released(Ok(())));
@@ -152,10 +149,7 @@ fn after_a_doubt_that_stopped_the_command_we_compete_again() {
         ..rules()
     });
     tenure.step(at(48), Event::Ticked);
-    tenure.step(
-        at(50),
-        Event::Workload(WorkloadEvent::Exited(Exit::Signal(15))),
-    );
+    tenure.step(at(50), exited(Exit::Signal(15)));
     tenure.step(at(50), empty(50));
     tenure.step(at(53), Event::Ticked);
     assert_eq!(*tenure.state(), State::Releasing);
@@ -170,10 +164,7 @@ fn after_a_doubt_that_stopped_the_command_we_compete_again() {
 #[test]
 fn a_command_that_ended_before_the_doubt_is_not_run_twice() {
     let mut tenure = holding(rules());
-    tenure.step(
-        at(47),
-        Event::Workload(WorkloadEvent::Exited(Exit::Code(0))),
-    );
+    tenure.step(at(47), exited(Exit::Code(0)));
     tenure.step(at(58), empty(57));
     tenure.step(at(59), Event::Released(Ok(())));
     assert_eq!(ending(&tenure).cause, Cause::CommandEnded);
@@ -182,10 +173,7 @@ fn a_command_that_ended_before_the_doubt_is_not_run_twice() {
 #[test]
 fn a_command_that_ended_while_we_were_paused_is_not_run_twice() {
     let mut tenure = holding(rules());
-    tenure.step(
-        at(500),
-        Event::Workload(WorkloadEvent::Exited(Exit::Code(0))),
-    );
+    tenure.step(at(500), exited(Exit::Code(0)));
     tenure.step(at(500), empty(30));
     assert_eq!(ending(&tenure).cause, Cause::CommandEnded);
     assert_eq!(ending(&tenure).exit, Some(Exit::Code(0)));
@@ -247,7 +235,7 @@ fn a_conflict_on_release_means_released() {
 #[test]
 fn a_lease_that_is_not_ours_when_it_is_given_back_was_taken_while_the_command_ran() {
     let mut tenure = holding(rules());
-    tenure.step(at(5), Event::Workload(WorkloadEvent::Exited(Exit::Code(0))));
+    tenure.step(at(5), exited(Exit::Code(0)));
     assert!(releases(&tenure.step(at(5), empty(5))));
     let actions = tenure.step(at(6), Event::Released(Err(lost())));
     let why = "broken".to_owned();
@@ -274,10 +262,7 @@ fn a_lease_that_can_have_run_out_until_it_was_given_back_was_not_taken_from_us()
         let if_lost = IfLost::Exit;
         let mut tenure = holding(Rules { if_lost, ..rules() });
         tenure.step(at(48), Event::Ticked);
-        tenure.step(
-            at(50),
-            Event::Workload(WorkloadEvent::Exited(Exit::Signal(15))),
-        );
+        tenure.step(at(50), exited(Exit::Signal(15)));
         tenure.step(at(50), empty(50));
         tenure.step(at(53), Event::Ticked);
         tenure.step(at(answered_at), Event::Released(Err(lost())));
@@ -289,10 +274,7 @@ fn a_lease_that_can_have_run_out_until_it_was_given_back_was_not_taken_from_us()
 fn who_finds_its_lease_taken_says_so_and_competes_again() {
     let mut tenure = holding(rules());
     tenure.step(at(48), Event::Ticked);
-    tenure.step(
-        at(50),
-        Event::Workload(WorkloadEvent::Exited(Exit::Signal(15))),
-    );
+    tenure.step(at(50), exited(Exit::Signal(15)));
     tenure.step(at(50), empty(50));
     tenure.step(at(53), Event::Ticked);
     let actions = tenure.step(at(54), Event::Released(Err(lost())));
@@ -395,10 +377,7 @@ fn a_renewal_that_succeeds_after_kill_at_excludes_no_overlap() {
 fn an_overlap_is_said_though_we_compete_on() {
     let mut tenure = holding(rules());
     tenure.step(at(1), unrenewed(lost()));
-    let actions = tenure.step(
-        at(2),
-        Event::Workload(WorkloadEvent::TreeEmpty { at: at(2) }),
-    );
+    let actions = tenure.step(at(2), emptied(at(2)));
     assert_eq!(*tenure.state(), State::Standby);
     assert!(has(&actions, &Action::Notify(Notice::Overlapped)));
 }

@@ -89,15 +89,12 @@ fn always_means_after_a_success_too() {
 #[test]
 fn what_a_command_left_behind_is_drained_before_it_is_started_again_and_announced_to_nobody() {
     let mut tenure = holding(restarting());
-    tenure.step(at(5), Event::Workload(WorkloadEvent::Exited(Exit::Code(3))));
+    tenure.step(at(5), exited(Exit::Code(3)));
     assert_eq!(*tenure.state(), State::Draining);
     let done = pass(&mut tenure, at(25));
     assert!(starts(&done).is_empty());
     assert!(!done.iter().any(|(_, action)| *action == Action::Announce));
-    tenure.step(
-        at(26),
-        Event::Workload(WorkloadEvent::TreeEmpty { at: at(26) }),
-    );
+    tenure.step(at(26), emptied(at(26)));
     assert_eq!(*tenure.state(), State::Resting);
     assert_eq!(starts(&pass(&mut tenure, at(27))), [at(27)]);
 }
@@ -174,12 +171,9 @@ fn a_stop_during_a_back_off_leaves_by_the_signal() {
 #[test]
 fn a_stop_while_leftovers_are_drained_leaves_with_the_command_s_status() {
     let mut tenure = holding(restarting());
-    tenure.step(at(5), Event::Workload(WorkloadEvent::Exited(Exit::Code(3))));
+    tenure.step(at(5), exited(Exit::Code(3)));
     tenure.step(at(6), Event::StopAsked(TERM));
-    assert!(releases(&tenure.step(
-        at(7),
-        Event::Workload(WorkloadEvent::TreeEmpty { at: at(7) })
-    )));
+    assert!(releases(&tenure.step(at(7), emptied(at(7)))));
     tenure.step(at(7), Event::Released(Ok(())));
     assert_eq!(ending(&tenure).exit, Some(Exit::Code(3)));
 }
@@ -250,14 +244,8 @@ fn a_lease_whose_half_is_gone_is_confirmed_before_a_restart() {
 #[test]
 fn a_command_that_ended_before_a_pause_is_not_started_under_what_is_left_of_the_lease() {
     let mut tenure = holding(restarting());
-    tenure.step(
-        at(500),
-        Event::Workload(WorkloadEvent::Exited(Exit::Code(3))),
-    );
-    let actions = tenure.step(
-        at(500),
-        Event::Workload(WorkloadEvent::TreeEmpty { at: at(30) }),
-    );
+    tenure.step(at(500), exited(Exit::Code(3)));
+    let actions = tenure.step(at(500), emptied(at(30)));
     assert_eq!(start(&actions), None);
     assert_eq!(*tenure.state(), State::Standby, "it competes again");
     assert!(!has(&actions, &Action::Notify(Notice::Overlapped)));
@@ -267,16 +255,10 @@ fn a_command_that_ended_before_a_pause_is_not_started_under_what_is_left_of_the_
 fn a_lease_lost_while_the_command_ended_is_no_lease_to_restart_under() {
     let mut tenure = holding(restarting());
     tenure.step(at(20), Event::Ticked);
-    tenure.step(
-        at(20),
-        Event::Workload(WorkloadEvent::Exited(Exit::Code(3))),
-    );
+    tenure.step(at(20), exited(Exit::Code(3)));
     tenure.step(at(21), unrenewed(lost()));
     assert_eq!(*tenure.state(), State::Killing);
-    let actions = tenure.step(
-        at(22),
-        Event::Workload(WorkloadEvent::TreeEmpty { at: at(22) }),
-    );
+    let actions = tenure.step(at(22), emptied(at(22)));
     assert!(has(&actions, &Action::Notify(Notice::Overlapped)));
     assert_eq!(*tenure.state(), State::Standby);
 }
@@ -289,12 +271,9 @@ fn without_a_guardian_nothing_is_started_again() {
         &idle.step(at(5), Event::Workload(WorkloadEvent::Lost))
     ));
     let mut draining = holding(restarting());
-    draining.step(at(5), Event::Workload(WorkloadEvent::Exited(Exit::Code(3))));
+    draining.step(at(5), exited(Exit::Code(3)));
     draining.step(at(5), Event::Workload(WorkloadEvent::Lost));
-    assert!(releases(&draining.step(
-        at(6),
-        Event::Workload(WorkloadEvent::TreeEmpty { at: at(6) })
-    )));
+    assert!(releases(&draining.step(at(6), emptied(at(6)))));
     for mut tenure in [idle, draining] {
         tenure.step(at(6), Event::Released(Ok(())));
         assert_eq!(ending(&tenure).cause, Cause::GuardianLost);
@@ -318,14 +297,8 @@ fn a_hold_that_was_long_enough_is_drained_and_given_back_and_competed_for() {
         Action::Announce,
         "standbys are told to come close"
     );
-    tenure.step(
-        at(129),
-        Event::Workload(WorkloadEvent::Exited(Exit::Code(9))),
-    );
-    assert!(releases(&tenure.step(
-        at(129),
-        Event::Workload(WorkloadEvent::TreeEmpty { at: at(129) })
-    )));
+    tenure.step(at(129), exited(Exit::Code(9)));
+    assert!(releases(&tenure.step(at(129), emptied(at(129)))));
     tenure.step(at(129), Event::Released(Ok(())));
     assert_eq!(*tenure.state(), State::Standby);
     assert_eq!(tenure.wake_at(), at(133), "two polls");
@@ -345,10 +318,7 @@ fn a_cool_down_is_as_long_as_was_asked_for() {
     rules.hold_policy.cooldown = Some(secs(77));
     let mut tenure = holding(rules);
     pass(&mut tenure, at(100));
-    tenure.step(
-        at(101),
-        Event::Workload(WorkloadEvent::TreeEmpty { at: at(101) }),
-    );
+    tenure.step(at(101), emptied(at(101)));
     tenure.step(at(101), Event::Released(Ok(())));
     assert_eq!(tenure.wake_at(), at(178));
 }
@@ -360,10 +330,7 @@ fn where_the_store_wakes_those_who_wait_nobody_stands_back_for_a_poll() {
         ..max_hold(100)
     });
     pass(&mut tenure, at(100));
-    tenure.step(
-        at(101),
-        Event::Workload(WorkloadEvent::TreeEmpty { at: at(101) }),
-    );
+    tenure.step(at(101), emptied(at(101)));
     tenure.step(at(101), Event::Released(Ok(())));
     assert_eq!(tenure.wake_at(), at(101) + ms(500));
 }
@@ -373,14 +340,8 @@ fn a_stop_during_a_hand_over_is_the_end() {
     let mut tenure = holding(max_hold(100));
     pass(&mut tenure, at(100));
     tenure.step(at(101), Event::StopAsked(TERM));
-    tenure.step(
-        at(102),
-        Event::Workload(WorkloadEvent::Exited(Exit::Signal(15))),
-    );
-    tenure.step(
-        at(102),
-        Event::Workload(WorkloadEvent::TreeEmpty { at: at(102) }),
-    );
+    tenure.step(at(102), exited(Exit::Signal(15)));
+    tenure.step(at(102), emptied(at(102)));
     tenure.step(at(102), Event::Released(Ok(())));
     assert_eq!(ending(&tenure).cause, Cause::Stopped(TERM));
     assert_eq!(ending(&tenure).exit, Some(Exit::Signal(15)));
@@ -390,15 +351,9 @@ fn a_stop_during_a_hand_over_is_the_end() {
 fn a_command_that_ended_by_itself_just_before_a_hand_over_has_ended() {
     let mut tenure = holding(max_hold(100));
     pass(&mut tenure, at(100));
-    tenure.step(
-        at(100) + ms(1),
-        Event::Workload(WorkloadEvent::Exited(Exit::Code(0))),
-    );
+    tenure.step(at(100) + ms(1), exited(Exit::Code(0)));
     let at_ = at(100) - ms(1);
-    tenure.step(
-        at(100) + ms(1),
-        Event::Workload(WorkloadEvent::TreeEmpty { at: at_ }),
-    );
+    tenure.step(at(100) + ms(1), emptied(at_));
     tenure.step(at(101), Event::Released(Ok(())));
     assert_eq!(ending(&tenure).cause, Cause::CommandEnded);
 }
@@ -411,10 +366,7 @@ fn a_lease_lost_during_a_hand_over_is_lost() {
     });
     pass(&mut tenure, at(100));
     tenure.step(at(101), unrenewed(lost()));
-    tenure.step(
-        at(102),
-        Event::Workload(WorkloadEvent::TreeEmpty { at: at(102) }),
-    );
+    tenure.step(at(102), emptied(at(102)));
     assert!(matches!(ending(&tenure).cause, Cause::Lost { .. }));
     assert!(ending(&tenure).overlap);
 }
@@ -488,10 +440,7 @@ fn a_lease_is_kept_without_a_guardian_and_for_as_long_as_it_lasts() {
     ends(&mut tenure, at(5), Exit::Code(0));
     confirmed(&mut tenure, at(5));
     tenure.step(at(6), Event::Workload(WorkloadEvent::Lost));
-    tenure.step(
-        at(6),
-        Event::Workload(WorkloadEvent::TreeEmpty { at: at(6) }),
-    );
+    tenure.step(at(6), emptied(at(6)));
     assert_eq!(*tenure.state(), State::Resting);
     // Past term_at, which is nothing to somebody who has nothing to stop.
     let mut now = at(25);
@@ -520,8 +469,5 @@ fn failures_are_retried_and_the_success_is_kept() {
 #[test]
 fn an_end_that_nobody_saw_is_not_taken_for_a_failure() {
     let mut tenure = holding(restarting());
-    assert!(releases(&tenure.step(
-        at(5),
-        Event::Workload(WorkloadEvent::TreeEmpty { at: at(5) })
-    )));
+    assert!(releases(&tenure.step(at(5), emptied(at(5)))));
 }
