@@ -14,8 +14,11 @@ use async_trait::async_trait;
 use futures::stream::{FuturesUnordered, StreamExt};
 
 use crate::clock::Instant;
-use crate::core::{Action, Cause, Ending, Event, Exit, Failure, Grant, Notice, State, Tenure};
-use crate::guardian::WorkloadEvent;
+pub use crate::core::Start;
+use crate::core::{
+    Action, Cause, Deadlines, Ending, Event, Exit, Failure, Grant, Notice, State, Tenure,
+    WorkloadEvent,
+};
 use crate::lease::{LeaseStore, RecordUpdate};
 use crate::signals::{SignalEvent, Signals};
 
@@ -34,10 +37,10 @@ const UNDO: Duration = Duration::from_secs(2);
 /// user. Nothing here may block.
 #[async_trait]
 pub trait Workload: Send {
-    /// Start it, under these deadlines.
-    fn start(&mut self, grant: Start);
+    /// Start it, under its deadlines.
+    fn start(&mut self, start: Start);
     /// Move its deadlines.
-    fn extend(&mut self, term_at: Instant, kill_at: Instant);
+    fn extend(&mut self, deadlines: Deadlines);
     /// Ask it to end, and end it at the earlier of `end_of_grace` and its `kill_at`.
     fn drain(&mut self, signal: i32, end_of_grace: Instant);
     /// End it now.
@@ -57,19 +60,6 @@ pub trait Workload: Send {
     fn tenure_over(&mut self, _cause: &Cause) {}
     /// What happened to it. Cancel-safe.
     async fn next_event(&mut self) -> WorkloadEvent;
-}
-
-/// With what a workload starts.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Start {
-    /// When it is drained without being told.
-    pub term_at: Instant,
-    /// When it is killed without being told.
-    pub kill_at: Instant,
-    /// Later than this it is not started before the deadlines have moved; it moves with them.
-    pub fresh_until: Instant,
-    /// The fencing token of the tenure.
-    pub token: u64,
 }
 
 /// Who is told what happens: the log, a file, a service manager, a watch channel. It never waits, and
@@ -250,22 +240,7 @@ impl Driver<'_> {
 
     fn on_event(&mut self, event: WorkloadEvent) {
         self.observe(Observation::Workload(&event));
-        match event {
-            WorkloadEvent::Started { pid } => self.tell(Event::Started { pid }),
-            WorkloadEvent::NotStarted { errno } => self.tell(Event::NotStarted { errno }),
-            WorkloadEvent::Exited(exit) => self.tell(Event::Exited(exit)),
-            WorkloadEvent::TreeEmpty { at } => self.tell(Event::TreeEmpty { at }),
-            WorkloadEvent::Lost => self.tell(Event::GuardianLost),
-            WorkloadEvent::TreeStuck => self.tell(Event::TreeStuck),
-            WorkloadEvent::ClockJumped => self.tell(Event::ClockJumped),
-            WorkloadEvent::HookFailed { at, how } => self.tell(Event::HookFailed { at, how }),
-            WorkloadEvent::Stopped
-            | WorkloadEvent::LeftBehind
-            | WorkloadEvent::Acting
-            | WorkloadEvent::Standby(_) => {
-                self.tell(Event::Ticked);
-            }
-        }
+        self.tell(Event::Workload(event));
     }
 
     fn answered(&mut self, answer: Answer) {
@@ -346,25 +321,16 @@ impl Driver<'_> {
                         }
                     }));
                 }
-                Action::Start {
-                    term_at,
-                    kill_at,
-                    fresh_until,
-                    token,
-                } => {
+                Action::Start(start) => {
                     // Told first: what comes of the start is told after it.
-                    let slot = self.store.info().slot;
+                    let (slot, kill_at) = (self.store.info().slot, start.deadlines.kill_at);
                     self.observe(Observation::Starts { kill_at, slot });
-                    self.workload.start(Start {
-                        term_at,
-                        kill_at,
-                        fresh_until,
-                        token,
-                    });
+                    self.workload.start(start);
                 }
                 // The guardian first, here and in what follows: it is what keeps time.
-                Action::Extend { term_at, kill_at } => {
-                    self.workload.extend(term_at, kill_at);
+                Action::Extend(deadlines) => {
+                    self.workload.extend(deadlines);
+                    let kill_at = deadlines.kill_at;
                     self.observe(Observation::Extended { kill_at });
                 }
                 Action::Drain {

@@ -27,7 +27,7 @@ use self::child::{BELIEVED, TOLD};
 use self::lines::{Here, ReaderLog, Role};
 use crate::clock::Instant;
 use crate::config::{Config, Telling, UsageError};
-use crate::core::{Cause, Ending, Exit, Notice, Tenure};
+use crate::core::{Cause, Deadlines, Ending, Exit, Notice, Tenure};
 use crate::driver::{Observation, Observer, Start, Workload, drive};
 use crate::exit::{self, ExitAction};
 use crate::guardian::{self, Program, Setup, StopAsked, WorkloadEvent};
@@ -149,7 +149,7 @@ impl ElectWorkload {
 #[async_trait]
 impl Workload for ElectWorkload {
     fn start(&mut self, start: Start) {
-        self.kill_at = start.kill_at;
+        self.kill_at = start.deadlines.kill_at;
         self.exit = None;
         self.hurried = false;
         // What a child left that could not be started is not about this one.
@@ -161,9 +161,9 @@ impl Workload for ElectWorkload {
         self.child.start(start);
     }
 
-    fn extend(&mut self, term_at: Instant, kill_at: Instant) {
-        self.kill_at = kill_at;
-        self.child.extend(term_at, kill_at);
+    fn extend(&mut self, deadlines: Deadlines) {
+        self.kill_at = deadlines.kill_at;
+        self.child.extend(deadlines);
     }
 
     fn drain(&mut self, signal: i32, end_of_grace: Instant) {

@@ -16,10 +16,9 @@ mod types;
 use std::time::Duration;
 
 use crate::clock::Instant;
-use crate::core::Exit;
 use crate::core::hold_policy::History;
-use crate::guardian::WorkloadEvent;
-pub use types::{Effect, HookConfig, HookNotice, Role, Term};
+use crate::core::{Deadlines, Exit, Start, WorkloadEvent};
+pub use types::{Effect, HookConfig, HookNotice, Role};
 
 /// What a drain of what is not the command sends first.
 const TERM: i32 = libc::SIGTERM;
@@ -58,7 +57,7 @@ pub struct HookSequencer {
     config: HookConfig,
     tree: Tree,
     /// The core has ordered a start, and was not told yet that nothing of it lives.
-    term: Option<Term>,
+    term: Option<Start>,
     /// What lies between the last moment to start something and the deadline.
     stale: Duration,
     /// The tenure for which everything has succeeded that has to.
@@ -124,7 +123,7 @@ impl HookSequencer {
     }
 
     /// We are in control: the command is to be started.
-    pub fn start(&mut self, now: Instant, term: Term) -> Vec<Effect> {
+    pub fn start(&mut self, now: Instant, term: Start) -> Vec<Effect> {
         let mut effects = Vec::new();
         if self.term.is_some() || self.tree == (Tree::Orphaned { awaited: true }) {
             // The core starts nothing beside another: what it has is still there, and not replaced.
@@ -132,14 +131,14 @@ impl HookSequencer {
         }
         self.standing = false;
         self.due = None;
-        self.stale = term.term_at.since(term.fresh_until);
+        self.stale = term.deadlines.term_at.since(term.fresh_until);
         self.term = Some(term);
         match &mut self.tree {
             Tree::None => self.proceed(now, &mut effects),
             Tree::Standby { asked, .. } => {
                 // From here on the lease is the guardian's to give back, should we die.
                 effects.push(Effect::SetReleaseInfo);
-                effects.push(standby_extended(term.term_at));
+                effects.push(standby_extended(term.deadlines.term_at));
                 if !std::mem::replace(asked, true) {
                     effects.push(Effect::Say(HookNotice::StandbyDrained));
                     effects.push(Effect::Drain {
@@ -156,18 +155,16 @@ impl HookSequencer {
     }
 
     /// The lease's deadlines have moved.
-    pub fn extend(&mut self, now: Instant, term_at: Instant, kill_at: Instant) -> Vec<Effect> {
+    pub fn extend(&mut self, now: Instant, deadlines: Deadlines) -> Vec<Effect> {
         let mut effects = Vec::new();
         let Some(term) = &mut self.term else {
             return effects;
         };
-        (term.term_at, term.kill_at) = (term_at, kill_at);
+        term.deadlines = deadlines;
         match self.tree {
             Tree::None => self.proceed(now, &mut effects),
-            Tree::Standby { .. } => effects.push(standby_extended(term_at)),
-            Tree::OnAcquire { .. } | Tree::Command => {
-                effects.push(Effect::Extend { term_at, kill_at })
-            }
+            Tree::Standby { .. } => effects.push(standby_extended(deadlines.term_at)),
+            Tree::OnAcquire { .. } | Tree::Command => effects.push(Effect::Extend(deadlines)),
             Tree::Orphaned { .. } | Tree::Never => {}
         }
         effects
@@ -257,19 +254,18 @@ impl HookSequencer {
         };
         effects.push(Effect::Launch {
             role: Role::Standby,
-            term_at: Instant::FOREVER,
-            kill_at: Instant::FOREVER,
+            deadlines: Deadlines::NONE,
         });
     }
 
     /// In control, and nothing runs: the next thing under the lease, if there is time for it.
     fn proceed(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         let Some(term) = self.term else { return };
-        if now >= term.term_at {
+        if now >= term.deadlines.term_at {
             // The core will find that out, too; nothing of ours lived longer than this.
-            return self.tell_empty(term.term_at, effects);
+            return self.tell_empty(term.deadlines.term_at, effects);
         }
-        if now > term.term_at - self.stale {
+        if now > term.deadlines.term_at - self.stale {
             // The next renewal brings us back.
             return;
         }
@@ -287,8 +283,7 @@ impl HookSequencer {
         };
         effects.push(Effect::Launch {
             role,
-            term_at: term.term_at,
-            kill_at: term.kill_at,
+            deadlines: term.deadlines,
         });
     }
 
@@ -310,16 +305,16 @@ impl HookSequencer {
 /// The standby's tree has no deadline of its own; but it must be gone while there is time left
 /// under the lease.
 fn standby_extended(term_at: Instant) -> Effect {
-    Effect::Extend {
+    Effect::Extend(Deadlines {
         term_at: Instant::FOREVER,
         kill_at: term_at,
-    }
+    })
 }
 
 /// When the core asked for the end of what it has under this lease: now, but at its deadline where
 /// we find that out later.
-fn asked_by(term: Term, now: Instant) -> Instant {
-    now.min(term.term_at)
+fn asked_by(term: Start, now: Instant) -> Instant {
+    now.min(term.deadlines.term_at)
 }
 
 #[cfg(test)]

@@ -106,15 +106,60 @@ pub struct Cordon {
     pub before: Instant,
 }
 
+/// What happened to a workload, as its guardian tells, or what the guardian's silence means. It comes from
+/// the guardian's socket to the core, and to people, as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkloadEvent {
+    /// The command runs.
+    Started {
+        /// Its main process.
+        pid: i32,
+    },
+    /// The command could not be started; nothing of it runs.
+    NotStarted {
+        /// The error number of the kernel (ENOENT, EACCES, ...).
+        errno: i32,
+    },
+    /// The main process was stopped from the terminal (Ctrl-Z): stop ourselves, and then
+    /// `GuardianHandle::resume`.
+    Stopped,
+    /// The main process ended; others of its tree may still live, the guardian is already draining them.
+    Exited(Exit),
+    /// Something of the tree outlived the main process and is being drained.
+    LeftBehind,
+    /// The guardian (or, after its death, the supervisor) has seen the end of the last process.
+    TreeEmpty {
+        /// When that was, by the clock of whoever saw it.
+        at: Instant,
+    },
+    /// The guardian drains or kills on its own, because a deadline passed.
+    Acting,
+    /// The wall clock jumped: the machine slept, was frozen, or somebody set it. What the lease is
+    /// worth is verified before anything else.
+    ClockJumped,
+    /// The guardian died, or was silent and was killed; the tree is being killed, and `TreeEmpty` or
+    /// `TreeStuck` follows.
+    Lost,
+    /// Something of the tree cannot be killed (a process is stuck in the kernel). Nothing follows.
+    TreeStuck,
+    /// No guardian's word, but of whoever prepares a command's start: what has to succeed before it
+    /// failed, nothing of it lives since `at`, and the command was not started.
+    HookFailed {
+        /// When the last of it was reaped.
+        at: Instant,
+        /// How it failed.
+        how: Failed,
+    },
+    /// No guardian's word either: what runs without control has this main process, or ended.
+    Standby(Option<i32>),
+}
+
 /// What happened. Names are past tense.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Nothing but time has passed. Also the answer to a wake-up: the first thing done after a
     /// pause is to look at the clock.
     Ticked,
-    /// The wall clock jumped: the machine slept, was frozen, or somebody set it. What the lease is
-    /// worth is verified before anything else.
-    ClockJumped,
     /// The store's own waiter says that the lock can be had now (a kernel lock woke us).
     Freed,
     /// The attempt to acquire ended. `t0` in the grant is the moment before it was sent.
@@ -130,37 +175,8 @@ pub enum Event {
     Recorded(Result<(), Failure>),
     /// The attempt to give the lease back ended.
     Released(Result<(), Failure>),
-    /// The guardian has started the command.
-    Started {
-        /// The command's process.
-        pid: i32,
-    },
-    /// The command could not be started; nothing of it runs.
-    NotStarted {
-        /// The error number of the kernel (ENOENT, EACCES, ...).
-        errno: i32,
-    },
-    /// What has to succeed before the command is started did not, and nothing of it lives since
-    /// `at`; the command was not started.
-    HookFailed {
-        /// When the last of it ended, by the clock of whoever saw it.
-        at: Instant,
-        /// How it failed.
-        how: Failed,
-    },
-    /// The command's main process ended; others of its tree may still live, the guardian is
-    /// already draining them.
-    Exited(Exit),
-    /// The guardian (or, after its death, the supervisor) has seen the end of the last process.
-    TreeEmpty {
-        /// When that was, by the clock of whoever saw it.
-        at: Instant,
-    },
-    /// The guardian died or fell silent and was killed; the rest of the tree is being killed, and
-    /// `TreeEmpty` follows when that is done.
-    GuardianLost,
-    /// The whole tree could not be killed (a process is stuck in the kernel). Nothing follows.
-    TreeStuck,
+    /// Something happened to what runs under the lease.
+    Workload(WorkloadEvent),
     /// A person or a service manager asked us to stop, by this signal.
     StopAsked(i32),
     /// This machine must not have control until it is uncordoned. Said again when what is known of
@@ -168,6 +184,43 @@ pub enum Event {
     Cordoned(Cordon),
     /// Nothing speaks against this machine any more.
     Uncordoned,
+}
+
+/// Until when a command may run if nothing more is heard. The same value goes from the core through the
+/// driver and the guardian's socket to the guardian's timer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deadlines {
+    /// When the guardian drains on its own ([`Instant::FOREVER`]: never), for the grace that is left
+    /// until `kill_at`.
+    pub term_at: Instant,
+    /// When the guardian kills on its own.
+    pub kill_at: Instant,
+}
+
+impl Deadlines {
+    /// Nobody ends it unasked.
+    pub const NONE: Deadlines = Deadlines {
+        term_at: Instant::FOREVER,
+        kill_at: Instant::FOREVER,
+    };
+
+    /// When the first of the two has a consequence.
+    #[must_use]
+    pub fn first(self) -> Instant {
+        self.term_at.min(self.kill_at)
+    }
+}
+
+/// Control, as the core has it when it orders the command to start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// Until when it may run, unless they are moved.
+    pub deadlines: Deadlines,
+    /// Later than this nothing may be started before the store has confirmed the lease; it
+    /// moves with the deadlines.
+    pub fresh_until: Instant,
+    /// The fencing token of the tenure.
+    pub token: u64,
 }
 
 /// What is to be done, in this order. Names are imperatives.
@@ -189,25 +242,10 @@ pub enum Action {
         /// After this moment the attempt is given up.
         give_up_at: Instant,
     },
-    /// Start the command under these deadlines.
-    Start {
-        /// When the guardian drains on its own ([`Instant::FOREVER`]: never).
-        term_at: Instant,
-        /// When the guardian kills on its own.
-        kill_at: Instant,
-        /// Later than this nothing may be started before the store has confirmed the lease; it
-        /// moves with the deadlines.
-        fresh_until: Instant,
-        /// The fencing token the command is told.
-        token: u64,
-    },
+    /// Start the command.
+    Start(Start),
     /// Move the guardian's deadlines on. Goes before anything that can block.
-    Extend {
-        /// When the guardian drains on its own.
-        term_at: Instant,
-        /// When the guardian kills on its own.
-        kill_at: Instant,
-    },
+    Extend(Deadlines),
     /// Send this signal to the command's group, and SIGKILL to the tree at the earlier of
     /// `end_of_grace` and the lease's kill_at.
     Drain {

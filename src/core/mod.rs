@@ -17,8 +17,8 @@ pub mod tenure;
 pub use budget::{Budget, BudgetError};
 pub use doorbell::{Bell, Ring};
 pub use event::{
-    Action, Cause, Cordon, Ending, Event, Exit, Failed, Failure, Grant, HandOverReason, HolderInfo,
-    Notice,
+    Action, Cause, Cordon, Deadlines, Ending, Event, Exit, Failed, Failure, Grant, HandOverReason,
+    HolderInfo, Notice, Start, WorkloadEvent,
 };
 pub use hold_policy::{After, HoldPolicy, Restart};
 pub use observed::Observed;

@@ -18,7 +18,9 @@ use super::error::{Error, Lost};
 use super::guard::{Guards, run_while};
 use super::program::{Control, Program, Shared, Task, Watchers};
 use crate::clock::Instant;
-use crate::core::{Budget, Cause, Ending, Exit, Failure, HoldPolicy, IfLost, Rules, Tenure};
+use crate::core::{
+    Budget, Cause, Deadlines, Ending, Exit, Failure, HoldPolicy, IfLost, Rules, Tenure,
+};
 use crate::driver::{Start, Workload, drive};
 use crate::guardian::WorkloadEvent;
 use crate::queue::{About, Message, Settlement};
@@ -253,8 +255,8 @@ impl Workload for Processing {
         self.program.start(start);
     }
 
-    fn extend(&mut self, term_at: Instant, kill_at: Instant) {
-        self.program.extend(term_at, kill_at);
+    fn extend(&mut self, deadlines: Deadlines) {
+        self.program.extend(deadlines);
     }
 
     fn drain(&mut self, signal: i32, end_of_grace: Instant) {

@@ -11,7 +11,7 @@ use tokio::sync::{Notify, mpsc, watch};
 
 use super::guard::Guards;
 use crate::clock::Instant;
-use crate::core::{Ending, Notice};
+use crate::core::{Deadlines, Ending, Notice};
 use crate::driver::{Observation, Observer, Start, Workload};
 use crate::guardian::WorkloadEvent;
 
@@ -197,7 +197,7 @@ impl Workload for Program {
         // The deadline first: who sees the token must not see an earlier tenure's.
         self.shared
             .deadline
-            .store(start.term_at.as_nanos(), Ordering::Release);
+            .store(start.deadlines.term_at.as_nanos(), Ordering::Release);
         self.shared
             .state
             .send_replace(Control::InControl { token: start.token });
@@ -206,9 +206,9 @@ impl Workload for Program {
         });
     }
 
-    fn extend(&mut self, term_at: Instant, _kill_at: Instant) {
+    fn extend(&mut self, deadlines: Deadlines) {
         // A guard that ends meanwhile has set it to 0, and that stays.
-        let moved = |until| (self.runs && until != 0).then_some(term_at.as_nanos());
+        let moved = |until| (self.runs && until != 0).then_some(deadlines.term_at.as_nanos());
         let _ended = self
             .shared
             .deadline

@@ -6,9 +6,10 @@
 //!   and its init dies with the guardian or at the deadline. [`lock_holder`] holds a file's lock until
 //!   the namespace is empty.
 //!
-//! In each of them the guardian stays the parent of the command's main process. Called by [`super::fork`] (prepare), [`super::event_loop`] (open, fork, kill, empty) and
+//! In each of them the guardian stays the parent of the command's main process. Called by
+//! [`super::fork`] (prepare, try out), [`super::event_loop`] (open, fork, kill, empty) and
 //! [`super::handle`] (kill, empty, when the guardian is dead). A kind that was asked for by
-//! name is had or refused, never replaced by a lesser one.
+//! name is had or refused, never replaced by a lesser one. Nothing here decides when to kill.
 
 use std::os::fd::{BorrowedFd, RawFd};
 
@@ -157,8 +158,8 @@ impl Containment {
                 // SAFETY: passed on to the caller.
                 unsafe { cgroup.fork() }.map_err(|e| errno(&e))
             }
-            // SAFETY: passed on to the caller.
             Containment::None | Containment::Cgroup(_) => {
+                // SAFETY: passed on to the caller.
                 unsafe { raw::fork() }.map_err(|e| errno(&e))
             }
         }

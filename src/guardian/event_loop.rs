@@ -19,14 +19,14 @@ use super::spawn::{self, ExecImage, PassedFds, SpawnContext};
 use super::state::{GuardianState, Input, Step, Steps};
 use super::tree::Children;
 use super::wire::{self, Event, FRAME, Request};
-use super::{Setup, fork};
+use super::{Setup, WorkloadEvent, fork};
 use crate::clock::Instant;
+use crate::core::Deadlines;
 
 mod ipc;
-mod poll_fds;
 mod reaper;
 
-use poll_fds::PollFds;
+use ipc::PollFds;
 
 /// How many frames wait for a supervisor that does not read. A command's life makes ten.
 const UNSENT: usize = 64;
@@ -155,7 +155,7 @@ impl EventLoop {
             // cannot be undone by a frame that lay there meanwhile.
             self.happened(Input::Ticked);
             if ready.wall && self.fds.wall_clock_jumped() {
-                self.tell(Event::ClockJumped);
+                self.tell(Event::Workload(WorkloadEvent::ClockJumped));
             }
             if ready.children || self.main.is_some() {
                 let _ = self.fds.children.read_signal();
@@ -193,7 +193,7 @@ impl EventLoop {
     fn perform(&mut self, steps: &Steps) {
         for step in steps.iter() {
             match step {
-                Step::Tell(report) => self.tell(report),
+                Step::Tell(event) => self.tell(Event::Workload(event)),
                 Step::SignalGroup(signal) => self.signal_group(signal),
                 Step::TermRest => self.term_rest(),
                 Step::Kill => self.kill_and_reap(),
@@ -268,9 +268,9 @@ impl EventLoop {
     fn obey(&mut self, request: Request, payload: usize) {
         match request {
             Request::Start { .. } => self.start(request, payload),
-            Request::Extend { term_at, kill_at } => {
-                self.containment.extend(kill_at);
-                self.happened(Input::Extended { term_at, kill_at });
+            Request::Extend(deadlines) => {
+                self.containment.extend(deadlines.kill_at);
+                self.happened(Input::Extended(deadlines));
             }
             Request::Drain {
                 signal,
@@ -302,8 +302,7 @@ impl EventLoop {
         let Request::Start {
             program,
             in_control,
-            term_at,
-            kill_at,
+            deadlines,
             stop_signal,
             env,
             release_info,
@@ -333,14 +332,12 @@ impl EventLoop {
         };
         self.in_control = in_control;
         // The command may ask at once.
-        self.show_control(kill_at);
-        let forked = handed.and_then(|(lock, input)| {
-            self.fork_command(program, (term_at, kill_at), changes, lock, input)
-        });
+        self.show_control(deadlines.kill_at);
+        let forked = handed
+            .and_then(|(lock, input)| self.fork_command(program, deadlines, changes, lock, input));
         match forked {
             Ok(pid) => self.happened(Input::Forked {
-                term_at,
-                kill_at,
+                deadlines,
                 stop_signal,
                 pid,
             }),
@@ -348,9 +345,8 @@ impl EventLoop {
                 self.containment.abandon();
                 self.lock = None;
                 self.control.set(Instant::ZERO);
-                self.tell(Event::NotStarted {
-                    errno: errno as i32,
-                });
+                let errno = errno as i32;
+                self.tell(Event::Workload(WorkloadEvent::NotStarted { errno }));
             }
         }
     }
@@ -358,7 +354,7 @@ impl EventLoop {
     fn fork_command(
         &mut self,
         program: u8,
-        (term_at, kill_at): (Instant, Instant),
+        deadlines: Deadlines,
         changes: Vec<wire::Change>,
         lock: Option<OwnedFd>,
         input: Option<OwnedFd>,
@@ -374,11 +370,11 @@ impl EventLoop {
         let mut image = ExecImage::prepare(program, changes, self.context.sockets)?;
         self.lock = lock;
         // Looked at last: what is only to be ended again is not begun.
-        if Instant::now() >= term_at.min(kill_at) {
+        if Instant::now() >= deadlines.first() {
             return Err(Errno::ETIME);
         }
         let lock = self.lock.as_ref().map(AsFd::as_fd);
-        self.containment.open(kill_at, lock)?;
+        self.containment.open(deadlines.kill_at, lock)?;
         if program.in_front {
             self.context.foreground.lend();
         }
@@ -391,7 +387,7 @@ impl EventLoop {
             match spawn::spawn(&mut image, &self.context, handed, &self.containment) {
                 // Somebody else's processes may be gone in a moment. Nothing of ours runs meanwhile.
                 Err(Errno::EAGAIN) => match pauses.next() {
-                    Some(pause) if Instant::now() + *pause < term_at.min(kill_at) => {
+                    Some(pause) if Instant::now() + *pause < deadlines.first() => {
                         std::thread::sleep(*pause);
                     }
                     _ => return Err(Errno::EAGAIN),

@@ -19,19 +19,23 @@ use tokio::time::sleep;
 use super::containment::Containment;
 use super::control::{self, ControlFile};
 use super::liveness::{Beat, HealthCheck, LivenessTimer};
-use super::out_frame::OutFrame;
-use super::rescue::Rescue;
 use super::wire::{PAYLOAD_MAX, Request};
-use super::{SpawnRequest, WorkloadEvent, fork, tree};
+use super::{SpawnRequest, WorkloadEvent, fork, state, tree};
 use crate::clock::Instant;
+use crate::core::Deadlines;
 
 mod ipc;
+
+use ipc::OutFrame;
 
 /// How long a dismissed guardian may take.
 const DISMISSAL: Duration = Duration::from_secs(1);
 /// How often we look whether it has gone, where the kernel does not tell, and whether it can be
 /// told more.
 const NAP: Duration = Duration::from_millis(2);
+
+/// Longer gaps between two looks are pauses of ours and count no more than this.
+const GAP: Duration = Duration::from_millis(100);
 
 enum State {
     /// The guardian is there.
@@ -151,8 +155,7 @@ impl GuardianHandle {
         let frame = Request::Start {
             program: order.program,
             in_control: order.in_control,
-            term_at: order.term_at,
-            kill_at: order.kill_at,
+            deadlines: order.deadlines,
             stop_signal: order.stop_signal,
             env,
             release_info,
@@ -161,7 +164,7 @@ impl GuardianHandle {
         };
         self.busy = true;
         self.locked = order.lock.is_some();
-        self.kill_at = order.kill_at;
+        self.kill_at = order.deadlines.kill_at;
         self.liveness.starts();
         self.send(frame, &payload, order.lock.or(order.input));
     }
@@ -174,9 +177,9 @@ impl GuardianHandle {
 
     /// Tells new deadlines; they hold whether later or earlier than before. Too late when the tree
     /// is being killed already.
-    pub fn extend(&mut self, term_at: Instant, kill_at: Instant) {
-        self.kill_at = kill_at;
-        self.send(Request::Extend { term_at, kill_at }, &[], None);
+    pub fn extend(&mut self, deadlines: Deadlines) {
+        self.kill_at = deadlines.kill_at;
+        self.send(Request::Extend(deadlines), &[], None);
     }
 
     /// Sends `signal` to the command's group, and SIGKILL to the tree at the earlier of
@@ -379,6 +382,58 @@ impl GuardianHandle {
         self.control.set(Instant::ZERO);
         self.state = State::Lost(Rescue::begin());
         self.inbox.push_back(WorkloadEvent::Lost);
+    }
+}
+
+/// The killing of a dead guardian's tree, round by round, in the guardian's place. It must never call a tree
+/// empty that it has not seen empty.
+#[derive(Clone, Copy)]
+struct Rescue {
+    looked: Instant,
+    /// How long it has been tried, pauses of ours left out.
+    tried: Duration,
+    wait: Duration,
+}
+
+impl Rescue {
+    fn begin() -> Rescue {
+        Rescue {
+            looked: Instant::now(),
+            tried: Duration::ZERO,
+            wait: Duration::from_millis(1),
+        }
+    }
+
+    /// It has been tried for as long as any tree may take.
+    fn is_stuck(&self) -> bool {
+        self.tried >= state::STUCK_AFTER
+    }
+
+    /// One round of killing what a dead guardian left (it and all orphans are children of ours), and
+    /// whether nothing of it is left.
+    fn is_done(&mut self, guardian: i32, containment: &Containment) -> bool {
+        let now = Instant::now();
+        self.tried += now.since(self.looked).min(GAP);
+        self.looked = now;
+        containment.kill();
+        if self.tried >= GAP && tree::is_child(guardian) {
+            // Killed and still not dead: it is stuck in the kernel, and its children have not come to
+            // us. It can reap none of them any more, so their ids are theirs.
+            for child in tree::children_of(guardian) {
+                tree::signal(child, libc::SIGKILL);
+            }
+        }
+        let mut unrelated_children = fork::unrelated_children();
+        let me = i32::try_from(std::process::id()).unwrap_or(0);
+        unrelated_children.extend(containment.lock_holders(&tree::children_of(me)));
+        tree::sweep(&unrelated_children) && containment.is_empty()
+    }
+
+    /// Waits for the next round: longer and longer.
+    async fn nap(&mut self) {
+        let wait = self.wait;
+        self.wait = (wait * 2).min(GAP / 2);
+        sleep(wait).await;
     }
 }
 

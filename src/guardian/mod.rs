@@ -15,10 +15,8 @@ mod fork;
 mod handle;
 #[doc(hidden)]
 pub mod liveness;
-mod out_frame;
 mod process;
 mod raw;
-mod rescue;
 mod shared_memory;
 mod socket_activation;
 mod spawn;
@@ -27,16 +25,16 @@ pub mod state;
 mod tree;
 pub mod tty;
 mod types;
-mod which;
 #[doc(hidden)]
 pub mod wire;
 
+pub use crate::core::WorkloadEvent;
 pub use control::View;
 pub use fork::{Guardian, fork, fork_for_elect};
 pub use handle::GuardianHandle;
 pub use liveness::{HealthCheck, all_answer};
 pub use process::{begin, leave_by_the_guardians};
 pub use shared_memory::SharedBytes;
+pub use spawn::which;
 pub use tty::{StopAsked, stop_ourselves};
-pub use types::{Contain, Program, Setup, SetupError, SpawnRequest, WorkloadEvent};
-pub use which::which;
+pub use types::{Contain, Program, Setup, SetupError, SpawnRequest};

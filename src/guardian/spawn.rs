@@ -1,13 +1,14 @@
 //! Turning an order into a process: what `execvp` needs, prepared before the fork, and the few
 //! system calls between fork and exec.
 //!
-//! Called by [`super::fork`]. The child must not do anything here that could block, allocate
+//! Called by [`super::event_loop`]. The child must not do anything here that could block, allocate
 //! or unwind; and the command must find everything (environment, directory, descriptors, signal
 //! dispositions, priority) as trafficcop itself was given it.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
 use std::ptr;
 
 use nix::errno::Errno;
@@ -15,7 +16,7 @@ use nix::fcntl::{OFlag, open};
 use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::stat::Mode;
-use nix::unistd::{Pid, getppid, setpgid};
+use nix::unistd::{AccessFlags, Pid, access, getppid, setpgid};
 
 use super::Program;
 use super::containment::Containment;
@@ -225,7 +226,7 @@ fn pointers<'a>(strings: impl Iterator<Item = &'a CString>) -> Vec<*const libc::
 }
 
 /// The files that `execvp` would try for `name`, with this `PATH` or without any.
-pub(super) fn candidates(name: &OsStr, path: Option<&OsStr>) -> Result<Vec<CString>, Errno> {
+fn candidates(name: &OsStr, path: Option<&OsStr>) -> Result<Vec<CString>, Errno> {
     let name = name.as_bytes();
     if name.is_empty() {
         return Ok(Vec::new());
@@ -246,6 +247,28 @@ pub(super) fn candidates(name: &OsStr, path: Option<&OsStr>) -> Result<Vec<CStri
             whole(file)
         })
         .collect()
+}
+
+/// Whether `name` can be executed, found by `path` (the variable), as far as can be seen before anybody
+/// competes or takes a message: a standby that can never work would be found out by the fail-over, and a
+/// typo would cost a queue an attempt of each message. What it cannot see (a missing interpreter, another
+/// architecture) is found out with the first start.
+///
+/// # Errors
+/// ENOENT if there is no such command, EACCES if there is, and it may not be executed.
+pub fn which(name: &OsStr, path: Option<&OsStr>) -> Result<(), Errno> {
+    let mut found = Errno::ENOENT;
+    for candidate in candidates(name, path)? {
+        let candidate = Path::new(OsStr::from_bytes(candidate.as_bytes()));
+        if !candidate.exists() {
+            continue;
+        }
+        if candidate.is_file() && access(candidate, AccessFlags::X_OK).is_ok() {
+            return Ok(());
+        }
+        found = Errno::EACCES;
+    }
+    Err(found)
 }
 
 /// A child between fork and exec, or beyond.
@@ -373,6 +396,7 @@ pub(super) fn exec_result(pipe: BorrowedFd<'_>) -> Option<Result<(), i32>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
 
     fn tried(name: &str, path: &str) -> Vec<String> {
         candidates(OsStr::new(name), Some(OsStr::new(path)))
@@ -419,5 +443,31 @@ mod tests {
             ExecImage::prepare(&program, bad, None).err(),
             Some(Errno::EINVAL)
         );
+    }
+
+    #[test]
+    fn a_command_is_found_as_execvp_finds_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str, mode| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, "").unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            path
+        };
+        let (runs, text) = (file("runs", 0o755), file("text", 0o644));
+        let path = Some(dir.path().as_os_str());
+        let of = |name: &OsStr| which(name, path);
+        assert_eq!(of("runs".as_ref()), Ok(()));
+        assert_eq!(of(runs.as_os_str()), Ok(()));
+        assert_eq!(of("text".as_ref()), Err(Errno::EACCES));
+        assert_eq!(of(text.as_os_str()), Err(Errno::EACCES));
+        assert_eq!(of("nothing".as_ref()), Err(Errno::ENOENT));
+        assert_eq!(of("./runs".as_ref()), Err(Errno::ENOENT));
+        assert_eq!(
+            of(dir.path().as_os_str()),
+            Err(Errno::EACCES),
+            "a directory"
+        );
+        assert_eq!(which("sh".as_ref(), None), Ok(()));
     }
 }

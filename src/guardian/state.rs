@@ -1,6 +1,6 @@
 //! What the guardian decides: deadlines, drains and kills, as a function of time and events.
 //!
-//! Called by [`super::fork`] with every event; it answers with steps to be taken in order. It
+//! Called by [`super::event_loop`] with every event; it answers with steps to be taken in order. It
 //! is pure: it reads no clock, sends no signal, and never allocates.
 //!
 //! ```text
@@ -14,9 +14,7 @@
 use std::time::Duration;
 
 use crate::clock::Instant;
-use crate::core::Exit;
-
-use super::wire::Event;
+use crate::core::{Deadlines, Exit, WorkloadEvent};
 
 /// The grace where neither a deadline nor anybody tells one.
 const DEFAULT_GRACE: Duration = Duration::from_secs(10);
@@ -30,8 +28,7 @@ pub enum Input {
     Ticked,
     /// The command's process was forked under these deadlines.
     Forked {
-        term_at: Instant,
-        kill_at: Instant,
+        deadlines: Deadlines,
         stop_signal: i32,
         pid: i32,
     },
@@ -40,7 +37,7 @@ pub enum Input {
     /// It could not be, for this error number; the process is about to exit.
     NotExecuted { errno: i32 },
     /// The supervisor told new deadlines.
-    Extended { term_at: Instant, kill_at: Instant },
+    Extended(Deadlines),
     /// The supervisor wants a drain.
     DrainAsked { signal: i32, end_of_grace: Instant },
     /// The supervisor wants the tree killed.
@@ -59,7 +56,7 @@ pub enum Input {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Tell the supervisor.
-    Tell(Event),
+    Tell(WorkloadEvent),
     /// Send this signal to the main process's group, and then SIGCONT to those of it who are stopped.
     SignalGroup(i32),
     /// Send SIGTERM to every direct child outside the group that has not had it yet, and then SIGCONT
@@ -119,8 +116,7 @@ enum Main {
 pub struct GuardianState {
     phase: Phase,
     main: Main,
-    term_at: Instant,
-    kill_at: Instant,
+    deadlines: Deadlines,
     stop_signal: i32,
     /// For a drain that no deadline gives a grace to.
     grace: Duration,
@@ -140,8 +136,7 @@ impl GuardianState {
         GuardianState {
             phase: Phase::Idle,
             main: Main::Ended,
-            term_at: Instant::FOREVER,
-            kill_at: Instant::FOREVER,
+            deadlines: Deadlines::NONE,
             stop_signal: 0,
             grace: DEFAULT_GRACE,
             sent: 0,
@@ -180,7 +175,7 @@ impl GuardianState {
     pub(super) fn control(&self) -> Instant {
         match self.phase {
             Phase::Running | Phase::Draining { .. } if self.told_acting => Instant::ZERO,
-            Phase::Running | Phase::Draining { .. } => self.kill_at,
+            Phase::Running | Phase::Draining { .. } => self.deadlines.kill_at,
             Phase::Idle | Phase::Killing { .. } => Instant::ZERO,
         }
     }
@@ -189,8 +184,8 @@ impl GuardianState {
     pub fn next(&self) -> Instant {
         match self.phase {
             Phase::Idle => Instant::FOREVER,
-            Phase::Running => self.term_at.min(self.kill_at),
-            Phase::Draining { end } => end.min(self.kill_at),
+            Phase::Running => self.deadlines.first(),
+            Phase::Draining { end } => end.min(self.deadlines.kill_at),
             Phase::Killing { .. } if self.told_stuck => Instant::FOREVER,
             Phase::Killing { since } => since + STUCK_AFTER,
         }
@@ -204,16 +199,14 @@ impl GuardianState {
         match event {
             Input::Ticked => {}
             Input::Forked {
-                term_at,
-                kill_at,
+                deadlines,
                 stop_signal,
                 pid,
             } => {
                 *self = GuardianState {
                     phase: Phase::Running,
                     main: Main::Starting { pid },
-                    term_at,
-                    kill_at,
+                    deadlines,
                     stop_signal,
                     orphaned: self.orphaned,
                     ..GuardianState::with_grace(self.grace)
@@ -222,15 +215,14 @@ impl GuardianState {
             Input::Executed => {
                 if let Main::Starting { pid } = self.main {
                     self.main = Main::Runs;
-                    steps.push(Step::Tell(Event::Started { pid }));
+                    steps.push(Step::Tell(WorkloadEvent::Started { pid }));
                 }
             }
             Input::NotExecuted { errno } => self.main = Main::NotExecuted { errno },
-            Input::Extended { term_at, kill_at } => match self.phase {
+            Input::Extended(deadlines) => match self.phase {
                 // Absolute, so what is told last holds, be it shorter or longer.
                 Phase::Running | Phase::Draining { .. } => {
-                    self.term_at = term_at;
-                    self.kill_at = kill_at;
+                    self.deadlines = deadlines;
                 }
                 Phase::Idle | Phase::Killing { .. } => {}
             },
@@ -256,7 +248,7 @@ impl GuardianState {
                 Main::NotExecuted { .. } | Main::Ended => {}
                 Main::Starting { .. } | Main::Runs => {
                     self.main = Main::Ended;
-                    steps.push(Step::Tell(Event::Exited(exit)));
+                    steps.push(Step::Tell(WorkloadEvent::Exited(exit)));
                 }
             },
             Input::OthersLive => self.others_live(now, &mut steps),
@@ -269,10 +261,11 @@ impl GuardianState {
 
     /// The grace of a drain that nobody named one for.
     fn grace(&self) -> Duration {
-        if self.kill_at == Instant::FOREVER || self.term_at == Instant::FOREVER {
+        let Deadlines { term_at, kill_at } = self.deadlines;
+        if kill_at == Instant::FOREVER || term_at == Instant::FOREVER {
             self.grace
         } else {
-            self.kill_at.since(self.term_at)
+            kill_at.since(term_at)
         }
     }
 
@@ -280,17 +273,17 @@ impl GuardianState {
         match self.phase {
             Phase::Idle => {}
             Phase::Running => {
-                if now >= self.kill_at {
+                if now >= self.deadlines.kill_at {
                     self.act(steps);
                     self.kill(now, steps);
-                } else if now >= self.term_at {
+                } else if now >= self.deadlines.term_at {
                     self.act(steps);
                     // Until kill_at, and not longer.
                     self.drain(self.stop_signal, Instant::FOREVER, steps);
                 }
             }
             Phase::Draining { end } => {
-                if now >= self.kill_at {
+                if now >= self.deadlines.kill_at {
                     self.act(steps);
                     self.kill(now, steps);
                 } else if now >= end {
@@ -300,7 +293,7 @@ impl GuardianState {
             Phase::Killing { since } => {
                 if !self.told_stuck && now >= since + STUCK_AFTER {
                     self.told_stuck = true;
-                    steps.push(Step::Tell(Event::TreeStuck));
+                    steps.push(Step::Tell(WorkloadEvent::TreeStuck));
                 }
             }
         }
@@ -310,7 +303,7 @@ impl GuardianState {
     fn act(&mut self, steps: &mut Steps) {
         if !self.told_acting {
             self.told_acting = true;
-            steps.push(Step::Tell(Event::Acting));
+            steps.push(Step::Tell(WorkloadEvent::Acting));
         }
     }
 
@@ -357,7 +350,7 @@ impl GuardianState {
         }
         if !self.told_left_behind {
             self.told_left_behind = true;
-            steps.push(Step::Tell(Event::LeftBehind));
+            steps.push(Step::Tell(WorkloadEvent::LeftBehind));
         }
         if self.phase == Phase::Running {
             self.drain(libc::SIGTERM, now + self.grace(), steps);
@@ -374,11 +367,13 @@ impl GuardianState {
         }
         self.phase = Phase::Idle;
         match self.main {
-            Main::NotExecuted { errno } => steps.push(Step::Tell(Event::NotStarted { errno })),
+            Main::NotExecuted { errno } => {
+                steps.push(Step::Tell(WorkloadEvent::NotStarted { errno }))
+            }
             // "Nothing follows" was part of saying that the tree is stuck.
             Main::Starting { .. } | Main::Runs | Main::Ended if self.told_stuck => {}
             Main::Starting { .. } | Main::Runs | Main::Ended => {
-                steps.push(Step::Tell(Event::TreeEmpty { at: now }));
+                steps.push(Step::Tell(WorkloadEvent::TreeEmpty { at: now }));
             }
         }
         if self.orphaned {

@@ -1,6 +1,6 @@
 //! Finding, signalling, killing and reaping the processes of a tree.
 //!
-//! Called by [`super::fork`] for the command's tree, and by [`super::handle`] when the
+//! Called by [`super::event_loop`] for the command's tree, and by [`super::handle`] when the
 //! guardian has died and the orphans have come to the supervisor. Both are child subreapers, so
 //! whatever loses its parent inside the tree becomes a direct child.
 //!

@@ -7,8 +7,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use crate::clock::Instant;
-use crate::core::{Exit, Failed};
+use crate::core::Deadlines;
 
 /// What is asked for to keep the command's tree together; as it is typed, with its help.
 #[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
@@ -153,10 +152,8 @@ pub struct SpawnRequest {
     pub env: Vec<(OsString, OsString)>,
     /// Variables it loses, if we got them.
     pub unset: Vec<OsString>,
-    /// When the guardian drains on its own, for the grace that is left until `kill_at`.
-    pub term_at: Instant,
-    /// When the guardian kills on its own.
-    pub kill_at: Instant,
+    /// Until when it may run, unless they are moved.
+    pub deadlines: Deadlines,
     /// What the guardian's own drain sends first.
     pub stop_signal: i32,
     /// Kept open by guardian and command until the tree is empty.
@@ -165,50 +162,4 @@ pub struct SpawnRequest {
     pub input: Option<OwnedFd>,
     /// How the lease is given back: see [`Setup::on_orphaned`]. Forgotten when the supervisor says so.
     pub release_info: Vec<u8>,
-}
-
-/// What the guardian tells, or what its silence means.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum WorkloadEvent {
-    /// The command runs.
-    Started {
-        /// Its main process.
-        pid: i32,
-    },
-    /// The command could not be started, for this error number; nothing of it runs.
-    NotStarted {
-        /// ENOENT, EACCES, ...
-        errno: i32,
-    },
-    /// The main process was stopped from the terminal (Ctrl-Z): stop ourselves, and then
-    /// `GuardianHandle::resume`.
-    Stopped,
-    /// The main process ended; the guardian drains what it left behind.
-    Exited(Exit),
-    /// Something of the tree outlived the main process and is being drained.
-    LeftBehind,
-    /// Nothing of the tree lives.
-    TreeEmpty {
-        /// When the last of it was reaped.
-        at: Instant,
-    },
-    /// The guardian drains or kills on its own, because a deadline passed.
-    Acting,
-    /// The wall clock jumped (resume, thaw, an administrator): look at the clock and the lease.
-    ClockJumped,
-    /// The guardian died or was silent for a second and was killed; the tree is being killed, and
-    /// `TreeEmpty` or `TreeStuck` follows.
-    Lost,
-    /// Something of the tree cannot be killed. Nothing follows.
-    TreeStuck,
-    /// No guardian's word, but of whoever prepares a command's start: it failed, nothing of it lives
-    /// since `at`, and the command was not started.
-    HookFailed {
-        /// When the last of it was reaped.
-        at: Instant,
-        /// How it failed.
-        how: Failed,
-    },
-    /// No guardian's word either: what runs without control has this main process, or ended.
-    Standby(Option<i32>),
 }

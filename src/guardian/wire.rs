@@ -14,7 +14,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
 use crate::clock::Instant;
-use crate::core::Exit;
+use crate::core::{Deadlines, Exit, WorkloadEvent};
 
 /// The length of a frame, in bytes.
 pub const FRAME: usize = 32;
@@ -38,8 +38,7 @@ pub enum Request {
         program: u8,
         /// The control file tells of its deadline.
         in_control: bool,
-        term_at: Instant,
-        kill_at: Instant,
+        deadlines: Deadlines,
         stop_signal: i32,
         /// Bytes of `KEY=VALUE\0` (to set) and `KEY\0` (to unset) that follow.
         env: u32,
@@ -51,7 +50,7 @@ pub enum Request {
         input: bool,
     },
     /// These deadlines hold from now on.
-    Extend { term_at: Instant, kill_at: Instant },
+    Extend(Deadlines),
     /// Signal the group; kill at the earlier of this moment and `kill_at`.
     Drain { signal: i32, end_of_grace: Instant },
     /// Kill the whole tree now.
@@ -74,24 +73,10 @@ pub enum Event {
     /// The guardian is set up.
     Ready,
     /// The guardian could not be set up, for this error number.
-    Unready {
-        errno: i32,
-    },
-    Started {
-        pid: i32,
-    },
-    NotStarted {
-        errno: i32,
-    },
-    Stopped,
-    Exited(Exit),
-    LeftBehind,
-    TreeEmpty {
-        at: Instant,
-    },
-    TreeStuck,
-    Acting,
-    ClockJumped,
+    Unready { errno: i32 },
+    /// Something happened to the tree.
+    Workload(WorkloadEvent),
+    /// The answer to [`Request::Ping`].
     Pong(u64),
 }
 
@@ -157,7 +142,7 @@ impl Request {
                 env, release_info, ..
             } => env as usize + release_info as usize,
             Request::SetReleaseInfo { release_info } => release_info as usize,
-            Request::Extend { .. }
+            Request::Extend(_)
             | Request::Drain { .. }
             | Request::Kill
             | Request::Signal(_)
@@ -173,8 +158,7 @@ impl Request {
             Request::Start {
                 program,
                 in_control,
-                term_at,
-                kill_at,
+                deadlines,
                 stop_signal,
                 env,
                 release_info,
@@ -187,14 +171,14 @@ impl Request {
                     | u16::from(input) << 2
                     | u16::from(program) << 8,
                 number: stop_signal,
-                a: term_at.as_nanos(),
-                b: kill_at.as_nanos(),
+                a: deadlines.term_at.as_nanos(),
+                b: deadlines.kill_at.as_nanos(),
                 c: join(env, release_info),
             },
-            Request::Extend { term_at, kill_at } => Fields {
+            Request::Extend(deadlines) => Fields {
                 kind: 2,
-                a: term_at.as_nanos(),
-                b: kill_at.as_nanos(),
+                a: deadlines.term_at.as_nanos(),
+                b: deadlines.kill_at.as_nanos(),
                 ..none
             },
             Request::Drain {
@@ -232,23 +216,22 @@ impl Request {
         let fields = Fields::unpack(frame)?;
         let (env, release_info) = split(fields.c);
         let a = Instant::from_nanos(fields.a);
-        let b = Instant::from_nanos(fields.b);
+        let deadlines = Deadlines {
+            term_at: a,
+            kill_at: Instant::from_nanos(fields.b),
+        };
         let request = match fields.kind {
             1 => Request::Start {
                 program: fields.flags.to_le_bytes()[1],
                 in_control: fields.flags & 2 == 2,
-                term_at: a,
-                kill_at: b,
+                deadlines,
                 stop_signal: fields.number,
                 env,
                 release_info,
                 lock: fields.flags & 1 == 1,
                 input: fields.flags & 4 == 4,
             },
-            2 => Request::Extend {
-                term_at: a,
-                kill_at: b,
-            },
+            2 => Request::Extend(deadlines),
             3 => Request::Drain {
                 signal: fields.number,
                 end_of_grace: a,
@@ -287,47 +270,49 @@ impl Event {
         match self {
             Event::Ready => plain(64),
             Event::Unready { errno } => numbered(65, errno),
-            Event::Started { pid } => numbered(66, pid),
-            Event::NotStarted { errno } => numbered(67, errno),
-            Event::Stopped => plain(68),
-            Event::Exited(Exit::Code(code)) => numbered(69, i32::from(code)),
-            Event::Exited(Exit::Signal(signal)) => numbered(70, signal),
-            Event::LeftBehind => plain(71),
-            Event::TreeEmpty { at } => worded(72, at.as_nanos()),
-            Event::TreeStuck => plain(73),
-            Event::Acting => plain(74),
-            Event::ClockJumped => plain(75),
             Event::Pong(seq) => worded(76, seq),
+            Event::Workload(event) => match event {
+                WorkloadEvent::Started { pid } => numbered(66, pid),
+                WorkloadEvent::NotStarted { errno } => numbered(67, errno),
+                WorkloadEvent::Stopped => plain(68),
+                WorkloadEvent::Exited(Exit::Code(code)) => numbered(69, i32::from(code)),
+                WorkloadEvent::Exited(Exit::Signal(signal)) => numbered(70, signal),
+                WorkloadEvent::LeftBehind => plain(71),
+                WorkloadEvent::TreeEmpty { at } => worded(72, at.as_nanos()),
+                WorkloadEvent::TreeStuck => plain(73),
+                WorkloadEvent::Acting => plain(74),
+                WorkloadEvent::ClockJumped => plain(75),
+                // No guardian's words: one that says them is out of its mind, and is not understood.
+                WorkloadEvent::Lost
+                | WorkloadEvent::HookFailed { .. }
+                | WorkloadEvent::Standby(_) => plain(0),
+            },
         }
         .pack()
     }
 
     pub fn decode(frame: &Frame) -> Result<Event, Malformed> {
-        let fields = Fields::unpack(frame)?;
-        Ok(match fields.kind {
-            64 => Event::Ready,
-            65 => Event::Unready {
-                errno: fields.number,
+        let Fields {
+            kind, number, a, ..
+        } = Fields::unpack(frame)?;
+        Ok(Event::Workload(match kind {
+            64 => return Ok(Event::Ready),
+            65 => return Ok(Event::Unready { errno: number }),
+            76 => return Ok(Event::Pong(a)),
+            66 => WorkloadEvent::Started { pid: number },
+            67 => WorkloadEvent::NotStarted { errno: number },
+            68 => WorkloadEvent::Stopped,
+            69 => WorkloadEvent::Exited(Exit::Code(u8::try_from(number).map_err(|_| Malformed)?)),
+            70 => WorkloadEvent::Exited(Exit::Signal(number)),
+            71 => WorkloadEvent::LeftBehind,
+            72 => WorkloadEvent::TreeEmpty {
+                at: Instant::from_nanos(a),
             },
-            66 => Event::Started { pid: fields.number },
-            67 => Event::NotStarted {
-                errno: fields.number,
-            },
-            68 => Event::Stopped,
-            69 => Event::Exited(Exit::Code(
-                u8::try_from(fields.number).map_err(|_| Malformed)?,
-            )),
-            70 => Event::Exited(Exit::Signal(fields.number)),
-            71 => Event::LeftBehind,
-            72 => Event::TreeEmpty {
-                at: Instant::from_nanos(fields.a),
-            },
-            73 => Event::TreeStuck,
-            74 => Event::Acting,
-            75 => Event::ClockJumped,
-            76 => Event::Pong(fields.a),
+            73 => WorkloadEvent::TreeStuck,
+            74 => WorkloadEvent::Acting,
+            75 => WorkloadEvent::ClockJumped,
             _ => return Err(Malformed),
-        })
+        }))
     }
 }
 
@@ -359,35 +344,34 @@ mod tests {
         any::<u64>().prop_map(Instant::from_nanos)
     }
 
+    fn deadlines() -> impl Strategy<Value = Deadlines> {
+        (instant(), instant()).prop_map(|(term_at, kill_at)| Deadlines { term_at, kill_at })
+    }
+
     fn request() -> impl Strategy<Value = Request> {
         let length = 0..=u32::try_from(PAYLOAD_MAX / 2).unwrap();
         prop_oneof![
             (
-                instant(),
-                instant(),
+                deadlines(),
                 any::<i32>(),
                 length.clone(),
                 length.clone(),
                 any::<(bool, bool, bool, u8)>()
             )
-                .prop_map(
-                    |(term_at, kill_at, stop_signal, env, release_info, more)| {
-                        let (lock, input, in_control, program) = more;
-                        Request::Start {
-                            program,
-                            in_control,
-                            term_at,
-                            kill_at,
-                            stop_signal,
-                            env,
-                            release_info,
-                            lock,
-                            input,
-                        }
+                .prop_map(|(deadlines, stop_signal, env, release_info, more)| {
+                    let (lock, input, in_control, program) = more;
+                    Request::Start {
+                        program,
+                        in_control,
+                        deadlines,
+                        stop_signal,
+                        env,
+                        release_info,
+                        lock,
+                        input,
                     }
-                ),
-            (instant(), instant())
-                .prop_map(|(term_at, kill_at)| Request::Extend { term_at, kill_at }),
+                }),
+            deadlines().prop_map(Request::Extend),
             (any::<i32>(), instant()).prop_map(|(signal, end_of_grace)| Request::Drain {
                 signal,
                 end_of_grace
@@ -401,33 +385,39 @@ mod tests {
         ]
     }
 
-    fn report() -> impl Strategy<Value = Event> {
+    fn told() -> impl Strategy<Value = WorkloadEvent> {
+        prop_oneof![
+            any::<i32>().prop_map(|pid| WorkloadEvent::Started { pid }),
+            any::<i32>().prop_map(|errno| WorkloadEvent::NotStarted { errno }),
+            Just(WorkloadEvent::Stopped),
+            any::<u8>().prop_map(|code| WorkloadEvent::Exited(Exit::Code(code))),
+            any::<i32>().prop_map(|signal| WorkloadEvent::Exited(Exit::Signal(signal))),
+            Just(WorkloadEvent::LeftBehind),
+            instant().prop_map(|at| WorkloadEvent::TreeEmpty { at }),
+            Just(WorkloadEvent::TreeStuck),
+            Just(WorkloadEvent::Acting),
+            Just(WorkloadEvent::ClockJumped),
+        ]
+    }
+
+    fn event() -> impl Strategy<Value = Event> {
         prop_oneof![
             Just(Event::Ready),
             any::<i32>().prop_map(|errno| Event::Unready { errno }),
-            any::<i32>().prop_map(|pid| Event::Started { pid }),
-            any::<i32>().prop_map(|errno| Event::NotStarted { errno }),
-            Just(Event::Stopped),
-            any::<u8>().prop_map(|code| Event::Exited(Exit::Code(code))),
-            any::<i32>().prop_map(|signal| Event::Exited(Exit::Signal(signal))),
-            Just(Event::LeftBehind),
-            instant().prop_map(|at| Event::TreeEmpty { at }),
-            Just(Event::TreeStuck),
-            Just(Event::Acting),
-            Just(Event::ClockJumped),
+            told().prop_map(Event::Workload),
             any::<u64>().prop_map(Event::Pong),
         ]
     }
 
     proptest! {
         #[test]
-        fn demands_survive_the_journey(request in request()) {
+        fn requests_survive_the_journey(request in request()) {
             prop_assert_eq!(Request::decode(&request.encode()), Ok(request));
         }
 
         #[test]
-        fn reports_survive_the_journey(report in report()) {
-            prop_assert_eq!(Event::decode(&report.encode()), Ok(report));
+        fn events_survive_the_journey(event in event()) {
+            prop_assert_eq!(Event::decode(&event.encode()), Ok(event));
         }
 
         #[test]
@@ -452,6 +442,16 @@ mod tests {
         let mut frame = Request::Kill.encode();
         frame[0] = 2;
         assert_eq!(Request::decode(&frame), Err(Malformed));
+    }
+
+    #[test]
+    fn what_is_no_guardian_s_word_is_not_taken_from_one() {
+        for event in [WorkloadEvent::Lost, WorkloadEvent::Standby(None)] {
+            assert_eq!(
+                Event::decode(&Event::Workload(event).encode()),
+                Err(Malformed)
+            );
+        }
     }
 
     #[test]

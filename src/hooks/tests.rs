@@ -15,12 +15,18 @@ fn at(seconds: u64) -> Instant {
 }
 
 /// A lease of 60 s, confirmed at that second.
-fn term(t0: u64) -> Term {
-    Term {
-        term_at: at(t0 + 48),
-        kill_at: at(t0 + 58),
+fn term(t0: u64) -> Start {
+    Start {
+        deadlines: until(t0 + 48, t0 + 58),
         fresh_until: at(t0 + 30),
         token: 7,
+    }
+}
+
+fn until(term_at: u64, kill_at: u64) -> Deadlines {
+    Deadlines {
+        term_at: at(term_at),
+        kill_at: at(kill_at),
     }
 }
 
@@ -33,7 +39,7 @@ fn launched(effects: &[Effect]) -> Option<Role> {
 
 fn told(effects: &[Effect]) -> Vec<WorkloadEvent> {
     let told = effects.iter().filter_map(|effect| match effect {
-        Effect::Tell(event) => Some(event.clone()),
+        Effect::Tell(event) => Some(*event),
         _ => None,
     });
     told.collect()
@@ -116,12 +122,12 @@ fn the_standby_s_tree_must_be_gone_while_there_is_time_and_a_renewal_makes_time(
     assert_eq!(effects[0], Effect::SetReleaseInfo);
     let kill_at = |effects: &[Effect]| {
         effects.iter().find_map(|effect| match effect {
-            Effect::Extend { kill_at, .. } => Some(*kill_at),
+            Effect::Extend(deadlines) => Some(deadlines.kill_at),
             _ => None,
         })
     };
     assert_eq!(kill_at(&effects), Some(at(58)));
-    let effects = hooks.extend(at(30), at(78), at(88));
+    let effects = hooks.extend(at(30), until(78, 88));
     assert_eq!(kill_at(&effects), Some(at(78)));
 }
 
@@ -135,7 +141,7 @@ fn the_hook_runs_once_in_a_tenure() {
         Some(Role::Command)
     );
     hooks.on_event(at(15), empty(15));
-    let next = Term {
+    let next = Start {
         token: 8,
         ..term(20)
     };
@@ -236,14 +242,14 @@ fn nothing_is_started_under_a_lease_of_which_half_is_gone() {
         [],
         "the next renewal is waited for"
     );
-    let effects = hooks.extend(at(42), at(89), at(99));
+    let effects = hooks.extend(at(42), until(89, 99));
     assert_eq!(launched(&effects), Some(Role::Command));
     let mut hooks = preparing();
     hooks.on_event(at(41), exited(0));
     hooks.on_event(at(41), empty(41));
     let effects = hooks.drain(at(58), TERM, at(68));
     assert_eq!(told(&effects), [empty(58)], "or the deadline");
-    assert_eq!(hooks.extend(at(59), at(99), at(109)), []);
+    assert_eq!(hooks.extend(at(59), until(99, 109)), []);
 }
 
 #[test]
@@ -389,7 +395,7 @@ fn at_the_end_the_standby_is_drained_and_not_started_again() {
 fn an_order_that_came_too_late_is_doubt_and_no_bad_command() {
     let late = WorkloadEvent::NotStarted { errno: libc::ETIME };
     for mut hooks in [preparing(), playing()] {
-        assert_eq!(told(&hooks.on_event(at(59), late.clone())), [empty(58)]);
+        assert_eq!(told(&hooks.on_event(at(59), late)), [empty(58)]);
     }
 }
 
@@ -409,6 +415,6 @@ fn without_a_cast_the_command_is_all_there_is() {
         exited(0),
         empty(2),
     ] {
-        assert_eq!(told(&hooks.on_event(at(2), event.clone())), [event]);
+        assert_eq!(told(&hooks.on_event(at(2), event)), [event]);
     }
 }

@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use super::{Effect, HookNotice, HookSequencer, Role, Tree, asked_by};
 use crate::clock::Instant;
-use crate::core::{After, Exit, Failed, Restart};
-use crate::guardian::WorkloadEvent;
+use crate::core::{After, Exit, Failed, Restart, WorkloadEvent};
 
 /// A standby command that failed is started again as a command of `--restart on-failure` is, but
 /// for ever.
@@ -144,7 +143,7 @@ impl HookSequencer {
             }
             WorkloadEvent::NotStarted { errno: libc::ETIME } => {
                 self.tree = Tree::None;
-                self.tell_empty(term.term_at, effects);
+                self.tell_empty(term.deadlines.term_at, effects);
             }
             WorkloadEvent::NotStarted { errno } => {
                 let (at, how) = (*since, Failed::NotStarted(errno));
@@ -154,7 +153,7 @@ impl HookSequencer {
                 // For the core it ended because of its deadline, or because it was asked to: not
                 // before that.
                 let ended_by = if *acting {
-                    Some(term.term_at)
+                    Some(term.deadlines.term_at)
                 } else {
                     asked_at.map(|asked_at| asked_by(term, asked_at))
                 };
@@ -197,7 +196,7 @@ impl HookSequencer {
             WorkloadEvent::NotStarted { errno: libc::ETIME } if self.term.is_some() => {
                 // The deadline came first: that is doubt, and not a command that cannot be run.
                 self.tree = Tree::None;
-                let at = self.term.map_or(now, |term| term.term_at);
+                let at = self.term.map_or(now, |term| term.deadlines.term_at);
                 self.tell_empty(at, effects);
             }
             WorkloadEvent::NotStarted { .. } | WorkloadEvent::TreeEmpty { .. } => {

@@ -5,8 +5,7 @@
 use std::time::Duration;
 
 use crate::clock::Instant;
-use crate::core::Failed;
-use crate::guardian::WorkloadEvent;
+use crate::core::{Deadlines, Failed, WorkloadEvent};
 
 /// What can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,19 +29,6 @@ pub struct HookConfig {
     pub grace: Duration,
 }
 
-/// Control, as the core has it when it orders the command to start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Term {
-    /// When everything under it is drained without being told.
-    pub term_at: Instant,
-    /// When it is killed without being told.
-    pub kill_at: Instant,
-    /// Nothing is started later than this: the store's last word would be too old.
-    pub fresh_until: Instant,
-    /// The fencing token.
-    pub token: u64,
-}
-
 /// What is to be done, in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
@@ -50,18 +36,11 @@ pub enum Effect {
     Launch {
         /// What.
         role: Role,
-        /// When the guardian drains it on its own.
-        term_at: Instant,
-        /// When the guardian kills it on its own.
-        kill_at: Instant,
+        /// Until when it may run unasked.
+        deadlines: Deadlines,
     },
     /// Move the deadlines of what runs.
-    Extend {
-        /// See [`Effect::Launch`].
-        term_at: Instant,
-        /// See [`Effect::Launch`].
-        kill_at: Instant,
-    },
+    Extend(Deadlines),
     /// Drain what runs.
     Drain {
         /// What is sent first.

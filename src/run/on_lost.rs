@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use crate::clock::Instant;
-use crate::core::{Exit, Failed};
+use crate::core::{Deadlines, Exit, Failed};
 use crate::guardian::{GuardianHandle, SpawnRequest, WorkloadEvent};
 use crate::notify::PRIVATE;
 use crate::report;
@@ -93,8 +93,10 @@ impl OnLostHook {
             env,
             unset: PRIVATE.map(OsString::from).into(),
             // Room for an orderly end within the limit.
-            term_at: kill_at - self.limit / 10,
-            kill_at,
+            deadlines: Deadlines {
+                term_at: kill_at - self.limit / 10,
+                kill_at,
+            },
             stop_signal: libc::SIGTERM,
             lock: None,
             input: None,

@@ -13,11 +13,11 @@ use async_trait::async_trait;
 
 use super::on_lost::OnLostHook;
 use crate::clock::Instant;
-use crate::core::Cause;
 use crate::core::stop::{Stop, StopRequests};
+use crate::core::{Cause, Deadlines};
 use crate::driver::{Observation, Observer, Start, Workload};
 use crate::guardian::{self, GuardianHandle, SpawnRequest, StopAsked, WorkloadEvent};
-use crate::hooks::{Effect, HookConfig, HookNotice, HookSequencer, Role, Term};
+use crate::hooks::{Effect, HookConfig, HookNotice, HookSequencer, Role};
 use crate::lease::{LeaseStore, StoreInfo};
 use crate::notify::{PRIVATE, VARIABLE};
 use crate::report;
@@ -142,12 +142,8 @@ impl CommandWorkload {
     fn perform(&mut self, effects: Vec<Effect>) {
         for effect in effects {
             match effect {
-                Effect::Launch {
-                    role,
-                    term_at,
-                    kill_at,
-                } => self.launch(role, term_at, kill_at),
-                Effect::Extend { term_at, kill_at } => self.parts.handle.extend(term_at, kill_at),
+                Effect::Launch { role, deadlines } => self.launch(role, deadlines),
+                Effect::Extend(deadlines) => self.parts.handle.extend(deadlines),
                 Effect::Drain {
                     signal,
                     end_of_grace,
@@ -164,7 +160,7 @@ impl CommandWorkload {
         }
     }
 
-    fn launch(&mut self, role: Role, term_at: Instant, kill_at: Instant) {
+    fn launch(&mut self, role: Role, deadlines: Deadlines) {
         let parts = &mut self.parts;
         let pairs = |pairs: &[(&str, &str)]| -> Vec<(OsString, OsString)> {
             let pairs = pairs.iter();
@@ -184,8 +180,7 @@ impl CommandWorkload {
                 unset: [TOKEN, HOLDER, SLOT, CAUSE, TASK, PERIOD]
                     .map(OsString::from)
                     .into(),
-                term_at,
-                kill_at,
+                deadlines,
                 stop_signal: libc::SIGTERM,
                 lock: None,
                 input: None,
@@ -213,8 +208,7 @@ impl CommandWorkload {
                     in_control: true,
                     env,
                     unset: vec![CAUSE.into()],
-                    term_at,
-                    kill_at,
+                    deadlines,
                     stop_signal: if is_command {
                         parts.stop_signal
                     } else {
@@ -338,20 +332,12 @@ impl Workload for CommandWorkload {
         let more = task.into_iter().chain(period);
         self.tenure
             .extend(more.map(|(name, value)| (name.into(), value.into())));
-        let effects = self.hooks.start(
-            Instant::now(),
-            Term {
-                term_at: start.term_at,
-                kill_at: start.kill_at,
-                fresh_until: start.fresh_until,
-                token: start.token,
-            },
-        );
+        let effects = self.hooks.start(Instant::now(), start);
         self.perform(effects);
     }
 
-    fn extend(&mut self, term_at: Instant, kill_at: Instant) {
-        let effects = self.hooks.extend(Instant::now(), term_at, kill_at);
+    fn extend(&mut self, deadlines: Deadlines) {
+        let effects = self.hooks.extend(Instant::now(), deadlines);
         self.perform(effects);
     }
 

@@ -18,7 +18,7 @@ use super::message_io::{FOREIGN, MessageIo};
 use super::processor::ProcessorContext;
 use super::settle::{Decision, Run};
 use crate::clock::Instant;
-use crate::core::{Cause, Exit};
+use crate::core::{Cause, Deadlines, Exit};
 use crate::driver::{Start, Workload};
 use crate::guardian::{GuardianHandle, SpawnRequest, WorkloadEvent};
 use crate::notify::{PRIVATE, VARIABLE};
@@ -118,8 +118,7 @@ impl Workload for MessageWorkload<'_> {
             in_control: true,
             env,
             unset,
-            term_at: start.term_at,
-            kill_at: start.kill_at,
+            deadlines: start.deadlines,
             stop_signal: self.context.stop_signal,
             lock: self.message_io.lock.take(),
             input: self.message_io.input.take(),
@@ -127,8 +126,8 @@ impl Workload for MessageWorkload<'_> {
         });
     }
 
-    fn extend(&mut self, term_at: Instant, kill_at: Instant) {
-        self.handle.extend(term_at, kill_at);
+    fn extend(&mut self, deadlines: Deadlines) {
+        self.handle.extend(deadlines);
     }
 
     fn drain(&mut self, signal: i32, end_of_grace: Instant) {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use trafficcop::Instant;
 use trafficcop::internals::core::{
     Action, Bell, Budget, Cause, Event, Exit, Failure, Grant, HoldPolicy, HolderInfo, IfLost,
-    Notice, Ring, Rules, Tenure,
+    Notice, Ring, Rules, Tenure, WorkloadEvent,
 };
 
 use super::clock::{MILLI, SECOND, Time, nanos};
@@ -329,7 +329,7 @@ impl Crowd {
 
     /// What `hold` does.
     fn tell(&mut self, who: usize, event: Event) {
-        if matches!(event, Event::TreeEmpty { .. }) {
+        if matches!(event, Event::Workload(WorkloadEvent::TreeEmpty { .. })) {
             self.members[who].runs = false;
         }
         let now = at(self.now);
@@ -368,7 +368,7 @@ impl Crowd {
                     let t0 = at(self.now);
                     self.send(who, Errand::Renew { t0 }, Request::Renew { id });
                 }
-                Action::Start { .. } => {
+                Action::Start(_) => {
                     let others = self.members.iter().filter(|member| member.runs).count();
                     assert_eq!(others, 0, "two commands ran at once");
                     self.attend(who, None);
@@ -376,7 +376,11 @@ impl Crowd {
                     self.members[who].rings = self.plan.doorbell;
                     self.members[who].waits = false;
                     self.controlled = (self.controlled.0 + 1, self.now);
-                    self.due(self.now, who, Due::Tell(Event::Started { pid: 1 }));
+                    self.due(
+                        self.now,
+                        who,
+                        Due::Tell(Event::Workload(WorkloadEvent::Started { pid: 1 })),
+                    );
                 }
                 Action::Drain { .. } => {
                     self.ring(who, Ring::Draining, 0);
@@ -392,7 +396,7 @@ impl Crowd {
                 }
                 Action::Release { .. } => self.send(who, Errand::Release, Request::Release { id }),
                 Action::Notify(Notice::StandingBy(_)) => self.members[who].waits = true,
-                Action::Extend { .. }
+                Action::Extend(_)
                 | Action::Abandon
                 | Action::StandBy
                 | Action::TenureOver { .. }
@@ -406,8 +410,16 @@ impl Crowd {
 
     fn ends(&mut self, who: usize, after: Duration) {
         let when = self.now + nanos(after);
-        self.due(when, who, Due::Tell(Event::Exited(Exit::Code(0))));
-        self.due(when, who, Due::Tell(Event::TreeEmpty { at: at(when) }));
+        self.due(
+            when,
+            who,
+            Due::Tell(Event::Workload(WorkloadEvent::Exited(Exit::Code(0)))),
+        );
+        self.due(
+            when,
+            who,
+            Due::Tell(Event::Workload(WorkloadEvent::TreeEmpty { at: at(when) })),
+        );
     }
 
     /// An answer came: the steps of `src/lease/blob/acquire.rs`, and what follows from the others.

@@ -1,10 +1,10 @@
-//! The guardian of a pair (`src/supervise/vigil.rs`) and the command's tree.
+//! The guardian of a pair (`src/guardian/event_loop.rs`) and the command's tree.
 
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use trafficcop::Instant;
-use trafficcop::internals::core::Exit;
+use trafficcop::internals::core::{Exit, WorkloadEvent};
 use trafficcop::internals::guardian::state::{Input, Step};
 use trafficcop::internals::guardian::wire::{Event as WireEvent, FRAME, Request};
 
@@ -31,7 +31,7 @@ impl World {
         // The timer goes before everything, and children before the socket.
         self.feed(p, now, Input::Ticked);
         if std::mem::take(&mut self.pairs[p].wall_jumped) {
-            self.report(p, WireEvent::ClockJumped);
+            self.report(p, WireEvent::Workload(WorkloadEvent::ClockJumped));
         }
         self.look_after_children(p, now);
         self.read_socket(p, now);
@@ -72,7 +72,7 @@ impl World {
         let steps = self.pairs[p].watch.step(now, event);
         for step in steps.iter() {
             match step {
-                Step::Tell(report) => self.report(p, report),
+                Step::Tell(event) => self.report(p, WireEvent::Workload(event)),
                 Step::SignalGroup(signal) => self.signal_main(p, signal),
                 Step::TermRest => self.signal_daemon(p),
                 Step::Kill => {
@@ -151,8 +151,7 @@ impl World {
     fn obey(&mut self, p: usize, now: Instant, demand: Request, payload: &[u8]) {
         match demand {
             Request::Start {
-                term_at,
-                kill_at,
+                deadlines,
                 stop_signal,
                 ..
             } => {
@@ -161,13 +160,15 @@ impl World {
                 };
                 let (token, lease) = (word(0), word(8));
                 self.pairs[p].release_info = Some(lease);
-                if now >= term_at.min(kill_at) {
-                    return self.report(p, WireEvent::NotStarted { errno: ETIME });
+                if now >= deadlines.first() {
+                    return self.report(
+                        p,
+                        WireEvent::Workload(WorkloadEvent::NotStarted { errno: ETIME }),
+                    );
                 }
                 self.give_birth(p, lease, token);
                 let forked = Input::Forked {
-                    term_at,
-                    kill_at,
+                    deadlines,
                     stop_signal,
                     pid: 1,
                 };
@@ -175,9 +176,7 @@ impl World {
                 let at = self.now + self.lag();
                 self.plan(at, Happening::Guardian(p));
             }
-            Request::Extend { term_at, kill_at } => {
-                self.feed(p, now, Input::Extended { term_at, kill_at });
-            }
+            Request::Extend(deadlines) => self.feed(p, now, Input::Extended(deadlines)),
             Request::Drain {
                 signal,
                 end_of_grace,

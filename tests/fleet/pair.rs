@@ -1,6 +1,6 @@
 //! One instance: a supervisor with the real tenure, a guardian with the real watch, and the
-//! command's tree. The supervisor's loop is that of `src/hold.rs`, the guardian's that of
-//! `src/supervise/vigil.rs`: the same order of looks, in virtual time.
+//! command's tree. The supervisor's loop is that of `src/driver.rs`, the guardian's that of
+//! `src/guardian/event_loop.rs`: the same order of looks, in virtual time.
 
 use std::cell::Cell;
 use std::collections::VecDeque;

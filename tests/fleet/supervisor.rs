@@ -1,12 +1,13 @@
-//! The supervisor of a pair: `src/hold.rs` and `src/supervise/handle.rs`, step by step.
+//! The supervisor of a pair: `src/driver.rs` and `src/guardian/handle.rs`, step by step.
 
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use trafficcop::Instant;
-use trafficcop::internals::core::{Action, Event, Exit, Failure, Notice, State};
-use trafficcop::internals::guardian::WorkloadEvent;
+use trafficcop::internals::core::{
+    Action, Event, Exit, Failure, Notice, Start, State, WorkloadEvent,
+};
 use trafficcop::internals::guardian::liveness::Beat;
 use trafficcop::internals::guardian::wire::{Event as WireEvent, FRAME, Request};
 
@@ -141,21 +142,7 @@ impl World {
     }
 
     fn heard(&mut self, p: usize, now: Instant, news: WorkloadEvent) {
-        let event = match news {
-            WorkloadEvent::Started { pid } => Event::Started { pid },
-            WorkloadEvent::NotStarted { errno } => Event::NotStarted { errno },
-            WorkloadEvent::Exited(exit) => Event::Exited(exit),
-            WorkloadEvent::TreeEmpty { at } => Event::TreeEmpty { at },
-            WorkloadEvent::Lost => Event::GuardianLost,
-            WorkloadEvent::TreeStuck => Event::TreeStuck,
-            WorkloadEvent::HookFailed { at, how } => Event::HookFailed { at, how },
-            WorkloadEvent::Stopped
-            | WorkloadEvent::LeftBehind
-            | WorkloadEvent::Acting
-            | WorkloadEvent::ClockJumped
-            | WorkloadEvent::Standby(_) => Event::Ticked,
-        };
-        self.tell(p, now, event);
+        self.tell(p, now, Event::Workload(news));
     }
 
     fn answered(&mut self, p: usize, now: Instant, answer: Answer) {
@@ -254,25 +241,20 @@ impl World {
                         }
                     }));
                 }
-                Action::Start {
-                    term_at,
-                    kill_at,
-                    token,
-                    ..
-                } => {
+                Action::Start(start) => {
                     if pair.cordoned.is_some() {
                         return self.violate(format!("#{p} starts on a cordoned machine"));
                     }
                     pair.cordon_heard = false;
                     pair.had_control = true;
                     pair.told_lost.clear();
-                    self.start(p, term_at, kill_at, token);
+                    self.start(p, start);
                 }
-                Action::Extend { term_at, kill_at } => {
-                    pair.told_term_at = term_at;
-                    self.pairs[p].kill_at = kill_at;
+                Action::Extend(deadlines) => {
+                    pair.told_term_at = deadlines.term_at;
+                    self.pairs[p].kill_at = deadlines.kill_at;
                     self.pairs[p].told_at = self.now;
-                    self.demand(p, Request::Extend { term_at, kill_at }, &[]);
+                    self.demand(p, Request::Extend(deadlines), &[]);
                 }
                 Action::Drain {
                     signal,
@@ -323,7 +305,11 @@ impl World {
 
     // --- the handle ---
 
-    fn start(&mut self, p: usize, term_at: Instant, kill_at: Instant, token: u64) {
+    fn start(&mut self, p: usize, start: Start) {
+        let Start {
+            deadlines, token, ..
+        } = start;
+        let term_at = deadlines.term_at;
         let pair = &mut self.pairs[p];
         if pair.attendance != Attendance::Well {
             return pair.inbox.push_back(WorkloadEvent::NotStarted { errno: 3 });
@@ -333,7 +319,7 @@ impl World {
         }
         pair.busy = true;
         pair.pulse.starts();
-        pair.kill_at = kill_at;
+        pair.kill_at = deadlines.kill_at;
         pair.told_at = self.now;
         pair.told_term_at = term_at;
         let budget = &self.schedule.budget;
@@ -348,8 +334,7 @@ impl World {
         let start = Request::Start {
             program: 0,
             in_control: true,
-            term_at,
-            kill_at,
+            deadlines,
             stop_signal: 15,
             env: 8,
             release_info: 8,
@@ -432,28 +417,18 @@ impl World {
                     pair.pulse.answered(seq);
                     continue;
                 }
-                WireEvent::Started { pid } => {
-                    pair.pulse.started();
-                    WorkloadEvent::Started { pid }
-                }
-                WireEvent::NotStarted { errno } => {
-                    pair.busy = false;
-                    WorkloadEvent::NotStarted { errno }
-                }
-                WireEvent::Stopped => WorkloadEvent::Stopped,
-                WireEvent::Exited(exit) => WorkloadEvent::Exited(exit),
-                WireEvent::LeftBehind => WorkloadEvent::LeftBehind,
-                WireEvent::TreeEmpty { at } => {
-                    pair.busy = false;
-                    WorkloadEvent::TreeEmpty { at }
-                }
-                WireEvent::TreeStuck => WorkloadEvent::TreeStuck,
-                WireEvent::Acting => WorkloadEvent::Acting,
-                WireEvent::ClockJumped => WorkloadEvent::ClockJumped,
+                WireEvent::Workload(news) => news,
                 WireEvent::Ready | WireEvent::Unready { .. } => {
                     unreachable!("it is ready long since")
                 }
             };
+            match news {
+                WorkloadEvent::Started { .. } => pair.pulse.started(),
+                WorkloadEvent::NotStarted { .. } | WorkloadEvent::TreeEmpty { .. } => {
+                    pair.busy = false;
+                }
+                _ => {}
+            }
             pair.inbox.push_back(news);
         }
         if pair.guardian == Life::Dead {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use trafficcop::Instant;
-use trafficcop::internals::core::{Event, Exit};
+use trafficcop::internals::core::{Event, Exit, WorkloadEvent};
 
 use super::clock::{MILLI, SECOND, Time};
 use super::instance::{Answer, Command, Lane};
@@ -24,13 +24,16 @@ impl World {
             return self.violate(format!("#{p} starts a command beside another"));
         }
         if !instance.guardian {
-            return self.tell(p, Event::NotStarted { errno: 3 });
+            return self.tell(p, Event::Workload(WorkloadEvent::NotStarted { errno: 3 }));
         }
         (instance.term_at, instance.kill_at) = (term_at, kill_at);
         instance.end_of_grace = Instant::FOREVER;
         instance.told_at = self.now;
         if now >= term_at.min(kill_at) {
-            return self.tell(p, Event::NotStarted { errno: ETIME });
+            return self.tell(
+                p,
+                Event::Workload(WorkloadEvent::NotStarted { errno: ETIME }),
+            );
         }
         self.generations += 1;
         let generation = self.generations;
@@ -50,7 +53,7 @@ impl World {
         }
         self.say(|| format!("#{p}: BORN with token {token}"));
         self.judge_birth(p, token);
-        self.tell(p, Event::Started { pid: 1 });
+        self.tell(p, Event::Workload(WorkloadEvent::Started { pid: 1 }));
         self.guard(p);
     }
 
@@ -155,8 +158,8 @@ impl World {
         self.say(|| format!("#{p}: the command is gone ({exit:?})"));
         let at = self.clock(p);
         if self.instances[p].competes() {
-            self.tell(p, Event::Exited(exit));
-            self.tell(p, Event::TreeEmpty { at });
+            self.tell(p, Event::Workload(WorkloadEvent::Exited(exit)));
+            self.tell(p, Event::Workload(WorkloadEvent::TreeEmpty { at }));
         }
         let soon = self.now + self.lag();
         self.plan(soon, Happening::Guardian(p));
@@ -174,6 +177,6 @@ impl World {
             let at = self.now + self.lag();
             self.plan(at, Happening::CommandDies(p, generation, Exit::Signal(9)));
         }
-        self.tell(p, Event::GuardianLost);
+        self.tell(p, Event::Workload(WorkloadEvent::Lost));
     }
 }

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use trafficcop::Instant;
-use trafficcop::internals::core::{Action, Event, Failure, State};
+use trafficcop::internals::core::{Action, Deadlines, Event, Failure, Start, State};
 
 use super::clock::{SECOND, Time};
 use super::instance::{Answer, Lane, Wanted};
@@ -126,13 +126,12 @@ impl World {
                 self.want(p, now, Wanted::Release, give_up_at);
             }
             Action::Abandon => self.instances[p].wanted = None,
-            Action::Start {
-                term_at,
-                kill_at,
+            Action::Start(Start {
+                deadlines: Deadlines { term_at, kill_at },
                 token,
                 ..
-            } => self.start(p, term_at, kill_at, token),
-            Action::Extend { term_at, kill_at } => {
+            }) => self.start(p, term_at, kill_at, token),
+            Action::Extend(Deadlines { term_at, kill_at }) => {
                 let instance = &mut self.instances[p];
                 (instance.term_at, instance.kill_at) = (term_at, kill_at);
                 instance.told_at = self.now;

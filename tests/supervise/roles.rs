@@ -11,6 +11,7 @@ use std::process::{Command, ExitCode};
 use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::unistd::{ForkResult, fork};
 use trafficcop::Instant;
+use trafficcop::internals::core::Deadlines;
 use trafficcop::internals::guardian::containment::{Cgroup, Pidns};
 use trafficcop::internals::guardian::{
     self, Contain, GuardianHandle, Program, Setup, SpawnRequest,
@@ -152,8 +153,10 @@ fn obey(handle: &mut GuardianHandle, line: &str) {
                 .filter_map(|word| word.split_once('='))
                 .map(|(name, value)| (name.into(), value.into()))
                 .collect(),
-            term_at: at(term_at),
-            kill_at: at(kill_at),
+            deadlines: Deadlines {
+                term_at: at(term_at),
+                kill_at: at(kill_at),
+            },
             stop_signal: libc::SIGTERM,
             lock: (lock != "-" && !lock.starts_with("stdin:")).then(|| locked(lock)),
             input: lock
@@ -162,7 +165,10 @@ fn obey(handle: &mut GuardianHandle, line: &str) {
             release_info: Vec::new(),
         }),
         ["set_release_info", ref words @ ..] => handle.set_release_info(words.join(" ").as_bytes()),
-        ["extend", term_at, kill_at] => handle.extend(at(term_at), at(kill_at)),
+        ["extend", term_at, kill_at] => handle.extend(Deadlines {
+            term_at: at(term_at),
+            kill_at: at(kill_at),
+        }),
         ["drain", number, end] => handle.drain(number.parse().unwrap(), at(end)),
         ["kill"] => handle.kill(),
         ["signal", number] => handle.signal(number.parse().unwrap()),

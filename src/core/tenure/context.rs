@@ -59,11 +59,8 @@ impl Step {
     pub(super) fn extend(&mut self, held_lease: &HeldLease) {
         // Before everything that could block: a guardian that hears of it late kills a command whose
         // lease was renewed in time.
-        let extend = Action::Extend {
-            term_at: held_lease.term_at(),
-            kill_at: held_lease.kill_at(),
-        };
-        self.actions.insert(0, extend);
+        self.actions
+            .insert(0, Action::Extend(held_lease.deadlines()));
     }
 
     pub(super) fn attend(&mut self, attend: Attend) {

@@ -12,7 +12,7 @@ use super::holding::CommandRun;
 use super::{Phase, Releasing, resting};
 use crate::clock::Instant;
 use crate::core::stop::Stop;
-use crate::core::{Action, Cause, Event};
+use crate::core::{Action, Cause, Event, WorkloadEvent};
 
 // A tree that ends faster than this is not worth a word in the record: standbys would hear of the
 // drain when it is over, and each short command would cost one more write.
@@ -121,33 +121,35 @@ impl Draining {
                 }
                 self.go_on(step)
             }
-            Event::Started { .. } => {
+            Event::Workload(WorkloadEvent::Started { .. }) => {
                 self.run.has_started();
                 self.go_on(step)
             }
-            Event::NotStarted { errno } if over => {
+            Event::Workload(WorkloadEvent::NotStarted { errno }) if over => {
                 Releasing::after(context, step, self.run, Cause::NotStarted { errno }, None)
             }
-            Event::Exited(exit) => {
+            Event::Workload(WorkloadEvent::Exited(exit)) => {
                 self.run.exited(step, exit);
                 self.go_on(step)
             }
-            Event::TreeEmpty { at } if over => {
+            Event::Workload(WorkloadEvent::TreeEmpty { at }) if over => {
                 let cause = ended_by(self.cause, self.due, at);
                 resting::after(context, step, self.run, cause, at)
             }
             // Whatever failed while it was asked to end failed because of that.
-            Event::HookFailed { at, .. } if over => {
+            Event::Workload(WorkloadEvent::HookFailed { at, .. }) if over => {
                 Releasing::after(context, step, self.run, self.cause, Some(at))
             }
-            Event::GuardianLost => {
+            Event::Workload(WorkloadEvent::Lost) => {
                 context.guardian_lost = true;
                 self.cause = guardian_lost(self.cause);
                 // The supervisor kills the tree already.
                 self.killing = true;
                 self.go_on(step)
             }
-            Event::TreeStuck => Releasing::never(step, self.run.exit, self.cause),
+            Event::Workload(WorkloadEvent::TreeStuck) => {
+                Releasing::never(step, self.run.exit, self.cause)
+            }
             Event::StopAsked(signal) => {
                 // Nothing is faster than SIGKILL; remembered all the same, so that we do not compete
                 // again.
@@ -159,16 +161,22 @@ impl Draining {
             // It ends in any case; what comes after is for those who come after. And echoes of an
             // earlier round.
             Event::Ticked
-            | Event::ClockJumped
             | Event::Cordoned(_)
             | Event::Uncordoned
             | Event::Freed
             | Event::Acquired(_)
             | Event::Released(_)
             | Event::Recorded(_)
-            | Event::NotStarted { .. }
-            | Event::HookFailed { .. }
-            | Event::TreeEmpty { .. } => self.go_on(step),
+            | Event::Workload(
+                WorkloadEvent::NotStarted { .. }
+                | WorkloadEvent::HookFailed { .. }
+                | WorkloadEvent::TreeEmpty { .. }
+                | WorkloadEvent::Stopped
+                | WorkloadEvent::LeftBehind
+                | WorkloadEvent::Acting
+                | WorkloadEvent::ClockJumped
+                | WorkloadEvent::Standby(_),
+            ) => self.go_on(step),
         }
     }
 

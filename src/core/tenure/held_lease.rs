@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::context::{Context, Step};
 use crate::clock::Instant;
+use crate::core::Deadlines;
 use crate::core::budget::{ATTEMPT, RETRY};
 use crate::core::{Action, Budget, Failure, Grant};
 
@@ -127,6 +128,13 @@ impl HeldLease {
 
     pub(super) fn lost(&self) -> bool {
         self.safe_until != Instant::FOREVER
+    }
+
+    pub(super) fn deadlines(&self) -> Deadlines {
+        Deadlines {
+            term_at: self.term_at(),
+            kill_at: self.kill_at(),
+        }
     }
 
     /// Later than this nothing may be started before the lease was confirmed: half of it is gone.

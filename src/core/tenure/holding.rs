@@ -13,7 +13,9 @@ use super::{Phase, Releasing, resting};
 use crate::clock::Instant;
 use crate::core::hold_policy::History;
 use crate::core::stop::Stop;
-use crate::core::{Action, Cause, Cordon, Event, Exit, Failed, HandOverReason, Notice};
+use crate::core::{
+    Action, Cause, Cordon, Event, Exit, Failed, HandOverReason, Notice, Start, WorkloadEvent,
+};
 
 /// The lease is ours, but the answer took so long that it is renewed before anything starts.
 #[derive(Debug)]
@@ -42,7 +44,7 @@ impl Confirming {
             if let Event::StopAsked(signal) = event {
                 context.stop.asked(step.now, signal);
             }
-            context.guardian_lost |= event == Event::GuardianLost;
+            context.guardian_lost |= event == Event::Workload(WorkloadEvent::Lost);
             let why = "the lease could not be confirmed in time".to_owned();
             context.doubts(step, why, None);
             return self.give_back(context, step, None);
@@ -73,22 +75,18 @@ impl Confirming {
                 context.stop.asked(step.now, signal);
                 self.give_back(context, step, Some(Cause::Stopped(signal)))
             }
-            Event::GuardianLost => self.give_back(context, step, Some(Cause::GuardianLost)),
+            Event::Workload(WorkloadEvent::Lost) => {
+                self.give_back(context, step, Some(Cause::GuardianLost))
+            }
             Event::Cordoned(_) => self.give_back(context, step, None),
             // Nothing of ours runs yet: all but the clock are late echoes of an earlier round.
             Event::Ticked
-            | Event::ClockJumped
             | Event::Uncordoned
             | Event::Freed
             | Event::Acquired(_)
             | Event::Released(_)
             | Event::Recorded(_)
-            | Event::Started { .. }
-            | Event::NotStarted { .. }
-            | Event::HookFailed { .. }
-            | Event::Exited(_)
-            | Event::TreeEmpty { .. }
-            | Event::TreeStuck => self.go_on(step),
+            | Event::Workload(_) => self.go_on(step),
         }
     }
 
@@ -124,20 +122,28 @@ impl CommandRun {
     /// just before term_at must not count as stopped because its word came just after.
     pub(super) fn is_over_by(&self, event: &Event) -> bool {
         match event {
-            Event::TreeEmpty { at } => *at >= self.since,
-            Event::HookFailed { at, .. } => !self.started && *at >= self.since,
-            Event::NotStarted { .. } => !self.started,
+            Event::Workload(WorkloadEvent::TreeEmpty { at }) => *at >= self.since,
+            Event::Workload(WorkloadEvent::HookFailed { at, .. }) => {
+                !self.started && *at >= self.since
+            }
+            Event::Workload(WorkloadEvent::NotStarted { .. }) => !self.started,
             Event::Ticked
-            | Event::ClockJumped
             | Event::Freed
             | Event::Acquired(_)
             | Event::Renewed { .. }
             | Event::Released(_)
             | Event::Recorded(_)
-            | Event::Started { .. }
-            | Event::Exited(_)
-            | Event::GuardianLost
-            | Event::TreeStuck
+            | Event::Workload(
+                WorkloadEvent::Started { .. }
+                | WorkloadEvent::Stopped
+                | WorkloadEvent::Exited(_)
+                | WorkloadEvent::LeftBehind
+                | WorkloadEvent::Acting
+                | WorkloadEvent::ClockJumped
+                | WorkloadEvent::Lost
+                | WorkloadEvent::TreeStuck
+                | WorkloadEvent::Standby(_),
+            )
             | Event::StopAsked(_)
             | Event::Cordoned(_)
             | Event::Uncordoned => false,
@@ -184,12 +190,11 @@ impl Holding {
     }
 
     fn start(held_lease: HeldLease, history: History, step: &mut Step) -> Phase {
-        step.act(Action::Start {
-            term_at: held_lease.term_at(),
-            kill_at: held_lease.kill_at(),
+        step.act(Action::Start(Start {
+            deadlines: held_lease.deadlines(),
             fresh_until: held_lease.fresh_until(),
             token: held_lease.token(),
-        });
+        }));
         Phase::Holding(Holding {
             run: CommandRun {
                 held_lease,
@@ -223,7 +228,7 @@ impl Holding {
         }
         match event {
             Event::Ticked => self.go_on(step),
-            Event::ClockJumped => {
+            Event::Workload(WorkloadEvent::ClockJumped) => {
                 self.run.held_lease.hurry(step.now);
                 self.go_on(step)
             }
@@ -244,15 +249,17 @@ impl Holding {
                     Answer::Lost(why) => self.lost(context, step, why),
                 }
             }
-            Event::Started { .. } => {
+            Event::Workload(WorkloadEvent::Started { .. }) => {
                 self.run.has_started();
                 self.go_on(step)
             }
-            Event::NotStarted { errno } if over => {
+            Event::Workload(WorkloadEvent::NotStarted { errno }) if over => {
                 Releasing::after(context, step, self.run, Cause::NotStarted { errno }, None)
             }
-            Event::HookFailed { at, how } if over => hook_failed(context, step, self.run, at, how),
-            Event::Exited(exit) => {
+            Event::Workload(WorkloadEvent::HookFailed { at, how }) if over => {
+                hook_failed(context, step, self.run, at, how)
+            }
+            Event::Workload(WorkloadEvent::Exited(exit)) => {
                 let end_of_grace = step.now + context.rules.grace;
                 step.act(drain(context, end_of_grace));
                 self.run.exited(step, exit);
@@ -262,7 +269,7 @@ impl Holding {
                 let drain = Draining::begin(self.run, Cause::CommandEnded, due, end_of_grace);
                 if kept { drain.unannounced() } else { drain }.go_on(step)
             }
-            Event::TreeEmpty { at } if over => {
+            Event::Workload(WorkloadEvent::TreeEmpty { at }) if over => {
                 // The guardian acts on its own at term_at: what ended before did so by itself.
                 let cause = if at < term_at {
                     Cause::CommandEnded
@@ -271,12 +278,14 @@ impl Holding {
                 };
                 resting::after(context, step, self.run, cause, at)
             }
-            Event::GuardianLost => {
+            Event::Workload(WorkloadEvent::Lost) => {
                 context.guardian_lost = true;
                 step.report(Notice::Draining(Cause::GuardianLost));
                 Phase::Draining(Draining::killed(self.run, Cause::GuardianLost, step.now))
             }
-            Event::TreeStuck => Releasing::never(step, self.run.exit, Cause::GuardianLost),
+            Event::Workload(WorkloadEvent::TreeStuck) => {
+                Releasing::never(step, self.run.exit, Cause::GuardianLost)
+            }
             Event::StopAsked(signal) => {
                 // A stop that was asked for while nothing ran would have ended us there: this is
                 // the first.
@@ -301,9 +310,15 @@ impl Holding {
             | Event::Acquired(_)
             | Event::Released(_)
             | Event::Recorded(_)
-            | Event::NotStarted { .. }
-            | Event::HookFailed { .. }
-            | Event::TreeEmpty { .. } => self.go_on(step),
+            | Event::Workload(
+                WorkloadEvent::NotStarted { .. }
+                | WorkloadEvent::HookFailed { .. }
+                | WorkloadEvent::TreeEmpty { .. }
+                | WorkloadEvent::Stopped
+                | WorkloadEvent::LeftBehind
+                | WorkloadEvent::Acting
+                | WorkloadEvent::Standby(_),
+            ) => self.go_on(step),
         }
     }
 

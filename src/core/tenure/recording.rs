@@ -14,7 +14,7 @@ use super::{Phase, Releasing};
 use crate::clock::Instant;
 use crate::core::budget::{ATTEMPT, RETRY};
 use crate::core::stop::Stop;
-use crate::core::{Action, Cause, Event, Failure, Notice, Once, Outcome};
+use crate::core::{Action, Cause, Event, Failure, Notice, Once, Outcome, WorkloadEvent};
 
 // For how long a result is tried to be recorded while the lease can be renewed: a store that takes
 // renewals and no records (a right is missing, the record is full) would keep us here for ever.
@@ -112,7 +112,7 @@ impl Recording {
                 }
                 self.go_on(context, step)
             }
-            Event::ClockJumped => {
+            Event::Workload(WorkloadEvent::ClockJumped) => {
                 self.run.held_lease.hurry(step.now);
                 self.go_on(context, step)
             }
@@ -128,7 +128,7 @@ impl Recording {
                     }
                 }
             }
-            Event::GuardianLost => {
+            Event::Workload(WorkloadEvent::Lost) => {
                 // Nothing is to be started any more by us; the result is as good as before.
                 context.guardian_lost = true;
                 self.go_on(context, step)
@@ -140,12 +140,7 @@ impl Recording {
             | Event::Freed
             | Event::Acquired(_)
             | Event::Released(_)
-            | Event::Started { .. }
-            | Event::NotStarted { .. }
-            | Event::HookFailed { .. }
-            | Event::Exited(_)
-            | Event::TreeEmpty { .. }
-            | Event::TreeStuck => self.go_on(context, step),
+            | Event::Workload(_) => self.go_on(context, step),
         }
     }
 

@@ -13,7 +13,7 @@ use super::{IfLost, Phase, Standby};
 use crate::clock::Instant;
 use crate::core::budget::ATTEMPT;
 use crate::core::stop::Stop;
-use crate::core::{Action, Cause, Ending, Event, Exit, Failure, Notice};
+use crate::core::{Action, Cause, Ending, Event, Exit, Failure, Notice, WorkloadEvent};
 
 // How long we ask a store to take the lease back before it is left to run out: whoever waits for our
 // end waits in vain, since the lease ends by itself.
@@ -172,14 +172,14 @@ impl Releasing {
                 self.progress = Progress::Due { at: step.now };
                 self.go_on(context, step)
             }
-            Event::Exited(exit) => {
+            Event::Workload(WorkloadEvent::Exited(exit)) => {
                 if self.empty_at.is_some() && self.exit.is_none() {
                     self.exit = Some(exit);
                     step.report(Notice::CommandEnded(exit));
                 }
                 self.go_on(context, step)
             }
-            Event::GuardianLost => {
+            Event::Workload(WorkloadEvent::Lost) => {
                 context.guardian_lost = true;
                 self.go_on(context, step)
             }
@@ -191,17 +191,12 @@ impl Releasing {
             },
             // The clock, and late echoes.
             Event::Ticked
-            | Event::ClockJumped
             | Event::Cordoned(_)
             | Event::Uncordoned
             | Event::Freed
             | Event::Acquired(Err(_))
             | Event::Recorded(_)
-            | Event::Started { .. }
-            | Event::NotStarted { .. }
-            | Event::HookFailed { .. }
-            | Event::TreeEmpty { .. }
-            | Event::TreeStuck => self.go_on(context, step),
+            | Event::Workload(_) => self.go_on(context, step),
         }
     }
 

@@ -9,7 +9,7 @@ use super::held_lease::Answer;
 use super::holding::{CommandRun, in_doubt};
 use super::{Holding, Phase, Releasing, recording};
 use crate::clock::Instant;
-use crate::core::{Cause, Cordon, Event, HandOverReason, Notice};
+use crate::core::{Cause, Cordon, Event, HandOverReason, Notice, WorkloadEvent};
 
 /// In control, with nothing running.
 #[derive(Debug)]
@@ -171,12 +171,12 @@ impl Resting {
             if let Event::StopAsked(signal) = event {
                 context.stop.asked(step.now, signal);
             }
-            context.guardian_lost |= event == Event::GuardianLost;
+            context.guardian_lost |= event == Event::Workload(WorkloadEvent::Lost);
             return self.out_of_time(context, step);
         }
         match event {
             Event::Ticked => self.go_on(context, step),
-            Event::ClockJumped => {
+            Event::Workload(WorkloadEvent::ClockJumped) => {
                 self.run.held_lease.hurry(step.now);
                 self.go_on(context, step)
             }
@@ -204,7 +204,7 @@ impl Resting {
                 context.stop.asked(step.now, signal);
                 self.leave(context, step, Cause::Stopped(signal))
             }
-            Event::GuardianLost => {
+            Event::Workload(WorkloadEvent::Lost) => {
                 context.guardian_lost = true;
                 match self.rest {
                     Rest::BackOff { .. } | Rest::Due => {
@@ -227,12 +227,7 @@ impl Resting {
             | Event::Acquired(_)
             | Event::Released(_)
             | Event::Recorded(_)
-            | Event::Started { .. }
-            | Event::NotStarted { .. }
-            | Event::HookFailed { .. }
-            | Event::Exited(_)
-            | Event::TreeEmpty { .. }
-            | Event::TreeStuck => self.go_on(context, step),
+            | Event::Workload(_) => self.go_on(context, step),
         }
     }
 

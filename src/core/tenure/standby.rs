@@ -11,7 +11,7 @@ use super::poll_interval::poll_interval;
 use super::{Confirming, Holding, Phase, Releasing};
 use crate::clock::Instant;
 use crate::core::budget::RETRY;
-use crate::core::{Action, Cause, Event, Failure, Grant, HolderInfo};
+use crate::core::{Action, Cause, Event, Failure, Grant, HolderInfo, WorkloadEvent};
 
 // How long before the end of the wait the last look begins: what an answer may take. Not an
 // interval, so it does not grow with the poll.
@@ -51,7 +51,7 @@ impl Standby {
 
     pub(super) fn step(mut self, context: &mut Context, step: &mut Step, event: Event) -> Phase {
         match event {
-            Event::Ticked | Event::ClockJumped | Event::Cordoned(_) => self.look(context, step),
+            Event::Ticked | Event::Cordoned(_) => self.look(context, step),
             Event::Uncordoned => {
                 // Whoever is only woken when the lock is free would not know behind whom it stands.
                 if self.next_at == Instant::FOREVER {
@@ -68,7 +68,7 @@ impl Standby {
                 context.leave(step, Cause::Stopped(signal))
             }
             // Without a guardian nothing can be started.
-            Event::GuardianLost => context.leave(step, Cause::GuardianLost),
+            Event::Workload(WorkloadEvent::Lost) => context.leave(step, Cause::GuardianLost),
             // No attempt is in flight, so nobody waits for this grant: back with it.
             Event::Acquired(Ok(_)) => Releasing::of_a_stray(context, step),
             // Late echoes of an earlier round.
@@ -76,12 +76,7 @@ impl Standby {
             | Event::Renewed { .. }
             | Event::Released(_)
             | Event::Recorded(_)
-            | Event::Started { .. }
-            | Event::NotStarted { .. }
-            | Event::HookFailed { .. }
-            | Event::Exited(_)
-            | Event::TreeEmpty { .. }
-            | Event::TreeStuck => self.look(context, step),
+            | Event::Workload(_) => self.look(context, step),
         }
     }
 
@@ -152,25 +147,19 @@ impl Acquiring {
                 context.stop.asked(step.now, signal);
                 Releasing::of_an_attempt(step, Cause::Stopped(signal))
             }
-            Event::GuardianLost => {
+            Event::Workload(WorkloadEvent::Lost) => {
                 context.guardian_lost = true;
                 Releasing::of_an_attempt(step, Cause::GuardianLost)
             }
             // The attempt keeps its own time limit; the rest are late echoes of an earlier round.
             // What a cordoned machine obtains it gives back.
             Event::Ticked
-            | Event::ClockJumped
             | Event::Cordoned(_)
             | Event::Uncordoned
             | Event::Renewed { .. }
             | Event::Released(_)
             | Event::Recorded(_)
-            | Event::Started { .. }
-            | Event::NotStarted { .. }
-            | Event::HookFailed { .. }
-            | Event::Exited(_)
-            | Event::TreeEmpty { .. }
-            | Event::TreeStuck => Phase::Acquiring(self),
+            | Event::Workload(_) => Phase::Acquiring(self),
         }
     }
 

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::core::{
-    After, Cause, Cordon, Exit, Failed, Failure, Grant, HandOverReason, HolderInfo, Notice,
-    OnFailure, Outcome, Restart, TaskResult,
+    After, Cause, Cordon, Deadlines, Exit, Failed, Failure, Grant, HandOverReason, HolderInfo,
+    Notice, OnFailure, Outcome, Restart, Start, TaskResult, WorkloadEvent,
 };
 
 const TERM: i32 = 15;
@@ -126,16 +126,14 @@ fn has(actions: &[Action], wanted: &Action) -> bool {
 
 fn start(actions: &[Action]) -> Option<(Instant, Instant)> {
     actions.iter().find_map(|action| match action {
-        Action::Start {
-            term_at, kill_at, ..
-        } => Some((*term_at, *kill_at)),
+        Action::Start(start) => Some((start.deadlines.term_at, start.deadlines.kill_at)),
         _ => None,
     })
 }
 
 fn extend(actions: &[Action]) -> Option<(Instant, Instant)> {
     actions.iter().find_map(|action| match action {
-        Action::Extend { term_at, kill_at } => Some((*term_at, *kill_at)),
+        Action::Extend(deadlines) => Some((deadlines.term_at, deadlines.kill_at)),
         _ => None,
     })
 }
@@ -170,7 +168,7 @@ fn acquiring(rules: Rules) -> Tenure {
 fn holding(rules: Rules) -> Tenure {
     let mut tenure = acquiring(rules);
     assert!(start(&tenure.step(BEGIN, grant(BEGIN))).is_some());
-    tenure.step(BEGIN, Event::Started { pid: 4711 });
+    tenure.step(BEGIN, Event::Workload(WorkloadEvent::Started { pid: 4711 }));
     tenure
 }
 
@@ -185,9 +183,10 @@ fn draining(rules: Rules) -> Tenure {
 /// Stopped and empty at the beginning; the request to release is in flight.
 fn releasing(rules: Rules) -> Tenure {
     let mut tenure = draining(rules);
-    assert!(releases(
-        &tenure.step(BEGIN, Event::TreeEmpty { at: BEGIN })
-    ));
+    assert!(releases(&tenure.step(
+        BEGIN,
+        Event::Workload(WorkloadEvent::TreeEmpty { at: BEGIN })
+    )));
     tenure
 }
 
@@ -234,8 +233,16 @@ fn fails(tenure: &mut Tenure, now: Instant) -> Vec<Action> {
 }
 
 fn ends(tenure: &mut Tenure, now: Instant, exit: Exit) -> Vec<Action> {
-    tenure.step(now, Event::Exited(exit));
-    tenure.step(now, Event::TreeEmpty { at: now })
+    tenure.step(now, exited(exit));
+    tenure.step(now, emptied(now))
+}
+
+fn exited(exit: Exit) -> Event {
+    Event::Workload(WorkloadEvent::Exited(exit))
+}
+
+fn emptied(at: Instant) -> Event {
+    Event::Workload(WorkloadEvent::TreeEmpty { at })
 }
 
 fn ending(tenure: &Tenure) -> &Ending {

@@ -5,6 +5,7 @@
 
 use std::os::fd::AsFd;
 
+use super::super::WorkloadEvent;
 use super::super::spawn;
 use super::super::state::Input;
 use super::super::tree;
@@ -126,7 +127,7 @@ impl EventLoop {
                 Some(Change::Stopped) if self.watch.is_draining() => resume_group(pid),
                 Some(Change::Stopped) => {
                     self.context.foreground.take_back();
-                    self.tell(Event::Stopped);
+                    self.tell(Event::Workload(WorkloadEvent::Stopped));
                 }
                 Some(Change::Ended(exit)) => {
                     if let Some(main) = &mut self.main {

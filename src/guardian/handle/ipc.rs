@@ -2,17 +2,57 @@
 //!
 //! Called by [`super`] alone. It must never start a command without the descriptor meant for it.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
-use nix::sys::socket::{MsgFlags, recv};
+use nix::sys::socket::{ControlMessage, MsgFlags, recv, sendmsg};
 use tokio::io::Interest;
 
 use super::super::WorkloadEvent;
-use super::super::out_frame::OutFrame;
 use super::super::wire::{Event, FRAME, Request};
 use super::{GuardianHandle, State};
+
+/// Bytes on their way, and the descriptor that goes with the first of them.
+pub(super) struct OutFrame {
+    bytes: Vec<u8>,
+    sent: usize,
+    lock: Option<OwnedFd>,
+}
+
+impl OutFrame {
+    pub(super) fn new(bytes: Vec<u8>, lock: Option<OwnedFd>) -> OutFrame {
+        OutFrame {
+            bytes,
+            sent: 0,
+            lock,
+        }
+    }
+
+    /// Whether all of it has gone.
+    pub(super) fn is_sent(&self) -> bool {
+        self.sent == self.bytes.len()
+    }
+
+    /// Whether its descriptor is still to go, and so all of it.
+    pub(super) fn has_descriptor(&self) -> bool {
+        self.lock.is_some()
+    }
+
+    /// Sends as much as goes.
+    pub(super) fn send(&mut self, socket: i32) -> nix::Result<()> {
+        let parts = [IoSlice::new(&self.bytes[self.sent..])];
+        let lock = self.lock.as_ref().map(AsRawFd::as_raw_fd);
+        let rights = lock.as_slice();
+        let rights = [ControlMessage::ScmRights(rights)];
+        let rights = if lock.is_some() { &rights[..] } else { &[] };
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+        self.sent += sendmsg::<()>(socket, &parts, rights, flags, None)?;
+        // It went with the first byte.
+        self.lock = None;
+        Ok(())
+    }
+}
 
 impl GuardianHandle {
     pub(super) fn send(&mut self, request: Request, payload: &[u8], lock: Option<OwnedFd>) {
@@ -100,33 +140,30 @@ impl GuardianHandle {
                     }
                     continue;
                 }
-                Ok(Event::Started { pid }) => {
-                    self.liveness.started();
-                    WorkloadEvent::Started { pid }
-                }
-                Ok(Event::NotStarted { errno }) => {
-                    self.busy = false;
-                    WorkloadEvent::NotStarted { errno }
-                }
-                Ok(Event::Stopped) => WorkloadEvent::Stopped,
-                Ok(Event::Exited(exit)) => WorkloadEvent::Exited(exit),
-                Ok(Event::LeftBehind) => WorkloadEvent::LeftBehind,
-                Ok(Event::TreeEmpty { at }) => {
-                    self.busy = false;
-                    WorkloadEvent::TreeEmpty { at }
-                }
-                Ok(Event::TreeStuck) => {
-                    self.busy = false;
-                    self.stuck = true;
-                    WorkloadEvent::TreeStuck
-                }
-                Ok(Event::Acting) => WorkloadEvent::Acting,
-                Ok(Event::ClockJumped) => WorkloadEvent::ClockJumped,
+                Ok(Event::Workload(event)) => event,
                 Ok(Event::Ready | Event::Unready { .. }) | Err(_) => {
                     // A guardian out of its mind guards nothing.
                     return self.lose();
                 }
             };
+            match event {
+                WorkloadEvent::Started { .. } => self.liveness.started(),
+                WorkloadEvent::NotStarted { .. } | WorkloadEvent::TreeEmpty { .. } => {
+                    self.busy = false;
+                }
+                WorkloadEvent::TreeStuck => {
+                    self.busy = false;
+                    self.stuck = true;
+                }
+                WorkloadEvent::Stopped
+                | WorkloadEvent::Exited(_)
+                | WorkloadEvent::LeftBehind
+                | WorkloadEvent::Acting
+                | WorkloadEvent::ClockJumped
+                | WorkloadEvent::Lost
+                | WorkloadEvent::HookFailed { .. }
+                | WorkloadEvent::Standby(_) => {}
+            }
             self.inbox.push_back(event);
         }
     }

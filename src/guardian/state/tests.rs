@@ -18,24 +18,26 @@ fn steps(watch: &mut GuardianState, millis: u64, event: Input) -> Vec<Step> {
 fn running() -> GuardianState {
     let mut watch = GuardianState::new();
     let forked = Input::Forked {
-        term_at: at(100),
-        kill_at: at(200),
+        deadlines: Deadlines {
+            term_at: at(100),
+            kill_at: at(200),
+        },
         stop_signal: libc::SIGINT,
         pid: 7,
     };
     assert_eq!(steps(&mut watch, 0, forked), []);
-    let started = Step::Tell(Event::Started { pid: 7 });
+    let started = Step::Tell(WorkloadEvent::Started { pid: 7 });
     assert_eq!(steps(&mut watch, 0, Input::Executed), [started]);
     watch
 }
 
-const ACTING: Step = Step::Tell(Event::Acting);
+const ACTING: Step = Step::Tell(WorkloadEvent::Acting);
 
 fn extended(term: u64, kill: u64) -> Input {
-    Input::Extended {
+    Input::Extended(Deadlines {
         term_at: at(term),
         kill_at: at(kill),
-    }
+    })
 }
 
 #[test]
@@ -127,17 +129,17 @@ fn a_dead_supervisor_leaves_the_grace_of_its_deadlines() {
     assert_eq!(watch.next(), at(320));
     assert_eq!(steps(&mut watch, 320, Input::Ticked), [Step::Kill]);
     let told = steps(&mut watch, 330, Input::Emptied);
-    let empty = Step::Tell(Event::TreeEmpty { at: at(330) });
+    let empty = Step::Tell(WorkloadEvent::TreeEmpty { at: at(330) });
     assert_eq!(told, [empty, Step::Depart]);
 }
 
 #[test]
 fn a_dead_supervisor_without_deadlines_leaves_ten_seconds() {
     let mut watch = running();
-    let forever = Input::Extended {
+    let forever = Input::Extended(Deadlines {
         term_at: Instant::FOREVER,
         kill_at: Instant::FOREVER,
-    };
+    });
     steps(&mut watch, 10, forever);
     steps(&mut watch, 20, Input::Orphaned);
     assert_eq!(watch.next(), at(10_020));
@@ -147,10 +149,10 @@ fn a_dead_supervisor_without_deadlines_leaves_ten_seconds() {
 fn what_is_left_behind_is_drained() {
     let mut watch = running();
     let exit = Input::MainExited(Exit::Code(0));
-    let told = Step::Tell(Event::Exited(Exit::Code(0)));
+    let told = Step::Tell(WorkloadEvent::Exited(Exit::Code(0)));
     assert_eq!(steps(&mut watch, 10, exit), [told]);
     let drained = [
-        Step::Tell(Event::LeftBehind),
+        Step::Tell(WorkloadEvent::LeftBehind),
         Step::SignalGroup(libc::SIGTERM),
         Step::TermRest,
     ];
@@ -163,8 +165,10 @@ fn what_is_left_behind_is_drained() {
 fn what_cannot_be_executed_was_never_started() {
     let mut watch = GuardianState::new();
     let forked = Input::Forked {
-        term_at: Instant::FOREVER,
-        kill_at: Instant::FOREVER,
+        deadlines: Deadlines {
+            term_at: Instant::FOREVER,
+            kill_at: Instant::FOREVER,
+        },
         stop_signal: libc::SIGTERM,
         pid: 7,
     };
@@ -172,7 +176,7 @@ fn what_cannot_be_executed_was_never_started() {
     assert_eq!(steps(&mut watch, 1, Input::NotExecuted { errno: 2 }), []);
     let exit = Input::MainExited(Exit::Code(127));
     assert_eq!(steps(&mut watch, 2, exit), []);
-    let told = [Step::Tell(Event::NotStarted { errno: 2 })];
+    let told = [Step::Tell(WorkloadEvent::NotStarted { errno: 2 })];
     assert_eq!(steps(&mut watch, 3, Input::Emptied), told);
     assert!(watch.is_idle());
 }
@@ -181,7 +185,7 @@ fn what_cannot_be_executed_was_never_started() {
 fn a_tree_that_does_not_die_is_called_stuck_and_never_empty() {
     let mut watch = running();
     steps(&mut watch, 10, Input::KillAsked);
-    let stuck = [Step::Tell(Event::TreeStuck)];
+    let stuck = [Step::Tell(WorkloadEvent::TreeStuck)];
     assert_eq!(steps(&mut watch, 10_010, Input::Ticked), stuck);
     assert_eq!(watch.next(), Instant::FOREVER);
     assert_eq!(steps(&mut watch, 20_000, Input::Emptied), []);
@@ -193,7 +197,7 @@ fn event() -> impl Strategy<Value = Input> {
     prop_oneof![
         4 => Just(Input::Ticked),
         4 => (when.clone(), when.clone())
-            .prop_map(|(term_at, kill_at)| Input::Extended { term_at, kill_at }),
+            .prop_map(|(term_at, kill_at)| Input::Extended(Deadlines { term_at, kill_at })),
         2 => when.prop_map(|end_of_grace| Input::DrainAsked {
             signal: libc::SIGTERM,
             end_of_grace
@@ -223,7 +227,7 @@ proptest! {
             let was_killing = watch.is_killing();
             let was_idle = watch.is_idle();
             // A renewal counts if it comes before the deadline that was in force.
-            if let Input::Extended { kill_at: told, .. } = event
+            if let Input::Extended(Deadlines { kill_at: told, .. }) = event
                 && at(now) < kill_at && !was_killing
             {
                 kill_at = told;
@@ -232,7 +236,7 @@ proptest! {
                 killed |= step == Step::Kill;
                 ends += usize::from(matches!(
                     step,
-                    Step::Tell(Event::TreeEmpty { .. } | Event::NotStarted { .. })
+                    Step::Tell(WorkloadEvent::TreeEmpty { .. } | WorkloadEvent::NotStarted { .. })
                 ));
             }
             prop_assert!(watch.control() <= kill_at);

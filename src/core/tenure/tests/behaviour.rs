@@ -182,7 +182,7 @@ fn deadlines_count_from_before_the_request_was_sent() {
     assert!(renews(&tenure.step(at(20), Event::Ticked)));
     let actions = tenure.step(at(24), renewed(at(20)));
     assert_eq!(extend(&actions), Some((at(68), at(78))));
-    assert!(matches!(actions[0], Action::Extend { .. }), "goes first");
+    assert!(matches!(actions[0], Action::Extend(_)), "goes first");
 }
 
 #[test]
@@ -332,7 +332,10 @@ fn a_lease_that_is_being_broken_is_asked_for_again_because_it_can_be_broken_agai
     assert!(renews(&tenure.step(at(17), Event::Ticked)));
     let none = tenure.step(at(17), unrenewed(lost()));
     assert!(has(&none, &Action::Kill));
-    let actions = tenure.step(at(18), Event::TreeEmpty { at: at(18) });
+    let actions = tenure.step(
+        at(18),
+        Event::Workload(WorkloadEvent::TreeEmpty { at: at(18) }),
+    );
     assert!(has(&actions, &Action::Notify(Notice::Overlapped)));
 }
 
@@ -418,7 +421,7 @@ fn a_drain_that_takes_its_time_is_announced_once() {
 #[test]
 fn leftovers_of_a_command_are_drained_with_grace() {
     let mut tenure = holding(rules());
-    let actions = tenure.step(at(3), Event::Exited(Exit::Code(0)));
+    let actions = tenure.step(at(3), Event::Workload(WorkloadEvent::Exited(Exit::Code(0))));
     assert_eq!(end_of_grace(&actions), Some(at(33)));
     assert_eq!(*tenure.state(), State::Draining);
     assert!(has(&tenure.step(at(33), Event::Ticked), &Action::Kill));
@@ -455,9 +458,11 @@ fn a_well_behaved_store_never_costs_a_drain() {
 fn a_jump_of_the_clock_has_the_lease_verified_at_once() {
     let mut tenure = holding(rules());
     assert!(!renews(&tenure.step(at(5), Event::Ticked)));
-    assert!(renews(&tenure.step(at(5), Event::ClockJumped)));
+    assert!(renews(
+        &tenure.step(at(5), Event::Workload(WorkloadEvent::ClockJumped))
+    ));
     assert!(
-        !renews(&tenure.step(at(6), Event::ClockJumped)),
+        !renews(&tenure.step(at(6), Event::Workload(WorkloadEvent::ClockJumped))),
         "one is in flight"
     );
 }

@@ -17,7 +17,7 @@ fn cause() -> Cause {
 /// From the drain to the end of the release.
 fn given_away(tenure: &mut Tenure, seconds: u64) -> Vec<Action> {
     assert_eq!(*tenure.state(), State::Draining);
-    let empty = Event::TreeEmpty { at: at(seconds) };
+    let empty = Event::Workload(WorkloadEvent::TreeEmpty { at: at(seconds) });
     assert!(releases(&tenure.step(at(seconds), empty)));
     tenure.step(at(seconds), Event::Released(Ok(())))
 }
@@ -35,7 +35,12 @@ fn a_holder_drains_gives_the_lease_back_and_stays_out_until_it_is_over() {
     // Neither time nor a lock that is free, nor being told again, makes it compete.
     assert_eq!(tenure.wake_at(), Instant::FOREVER);
     assert!(!tenure.listens());
-    for event in [Event::Ticked, Event::Freed, Event::ClockJumped, cordoned()] {
+    for event in [
+        Event::Ticked,
+        Event::Freed,
+        Event::Workload(WorkloadEvent::ClockJumped),
+        cordoned(),
+    ] {
         assert_eq!(tenure.step(at(500), event), []);
     }
     let actions = tenure.step(at(501), Event::Uncordoned);
@@ -169,9 +174,12 @@ fn a_restart_is_left_to_another_machine() {
     assert_eq!(*tenure.state(), State::Releasing);
     // The command failed by itself, and left something behind that is being stopped.
     let mut tenure = holding(restarting());
-    tenure.step(at(5), Event::Exited(Exit::Code(3)));
+    tenure.step(at(5), Event::Workload(WorkloadEvent::Exited(Exit::Code(3))));
     tenure.step(at(5), cordoned());
-    let actions = tenure.step(at(6), Event::TreeEmpty { at: at(6) });
+    let actions = tenure.step(
+        at(6),
+        Event::Workload(WorkloadEvent::TreeEmpty { at: at(6) }),
+    );
     assert!(releases(&actions), "{actions:?}");
     tenure.step(at(6), Event::Released(Ok(())));
     assert_eq!(*tenure.state(), State::Standby);
@@ -183,7 +191,7 @@ fn a_lease_that_keeps_others_out_is_kept_and_a_command_that_is_done_is_the_end()
     ends(&mut tenure, at(5), Exit::Code(0));
     assert!(!releases(&tenure.step(at(6), cordoned())));
     let mut tenure = holding(rules());
-    tenure.step(at(5), Event::Exited(Exit::Code(0)));
+    tenure.step(at(5), Event::Workload(WorkloadEvent::Exited(Exit::Code(0))));
     tenure.step(at(5), cordoned());
     given_away(&mut tenure, 6);
     assert_eq!(ending(&tenure).cause, Cause::CommandEnded);
@@ -193,8 +201,11 @@ fn a_lease_that_keeps_others_out_is_kept_and_a_command_that_is_done_is_the_end()
 fn a_task_that_was_stopped_for_it_is_not_done() {
     let mut tenure = holding(once());
     tenure.step(at(5), cordoned());
-    tenure.step(at(6), Event::Exited(Exit::Code(0)));
-    let actions = tenure.step(at(6), Event::TreeEmpty { at: at(6) });
+    tenure.step(at(6), Event::Workload(WorkloadEvent::Exited(Exit::Code(0))));
+    let actions = tenure.step(
+        at(6),
+        Event::Workload(WorkloadEvent::TreeEmpty { at: at(6) }),
+    );
     assert!(has(&actions, &Action::Notify(Notice::NotDone)));
     assert!(releases(&actions), "and nothing is recorded: {actions:?}");
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 fn empty(seconds: u64) -> Event {
-    Event::TreeEmpty { at: at(seconds) }
+    Event::Workload(WorkloadEvent::TreeEmpty { at: at(seconds) })
 }
 
 /// A tenure is over for the same reason as the context.
@@ -16,7 +16,7 @@ fn over(ending: &Ending) -> Action {
 #[test]
 fn the_lease_is_given_back_only_after_the_tree_is_empty() {
     let mut tenure = draining(rules());
-    assert!(!releases(&tenure.step(at(1), Event::Exited(Exit::Code(0)))));
+    assert!(!releases(&tenure.step(at(1), exited(Exit::Code(0)))));
     assert!(releases(&tenure.step(at(2), empty(2))));
     let actions = tenure.step(at(2), Event::Released(Ok(())));
     let said = Action::Notify(Notice::Released);
@@ -35,7 +35,7 @@ fn the_lease_is_given_back_only_after_the_tree_is_empty() {
 fn exit_and_tree_empty_may_come_in_any_order() {
     let mut tenure = holding(rules());
     assert!(releases(&tenure.step(at(5), empty(5))));
-    tenure.step(at(5), Event::Exited(Exit::Code(3)));
+    tenure.step(at(5), exited(Exit::Code(3)));
     tenure.step(at(5), Event::Released(Ok(())));
     assert_eq!(ending(&tenure).cause, Cause::CommandEnded);
     assert_eq!(ending(&tenure).exit, Some(Exit::Code(3)));
@@ -82,9 +82,10 @@ fn a_stop_during_an_attempt_withdraws_it() {
 fn a_command_that_cannot_be_started_is_not_tried_again() {
     let mut tenure = acquiring(rules());
     tenure.step(BEGIN, grant(BEGIN));
-    assert!(releases(
-        &tenure.step(at(1), Event::NotStarted { errno: 2 })
-    ));
+    assert!(releases(&tenure.step(
+        at(1),
+        Event::Workload(WorkloadEvent::NotStarted { errno: 2 })
+    )));
     tenure.step(at(1), Event::Released(Ok(())));
     assert_eq!(ending(&tenure).cause, Cause::NotStarted { errno: 2 });
     assert!(!ending(&tenure).overlap && ending(&tenure).exit.is_none());
@@ -95,7 +96,7 @@ fn a_tree_that_outlived_the_lease_is_an_overlap_even_if_the_command_ended_by_its
     // The lease lasts until 60 by our clock; by the store's it may have ended at 58.8.
     for (empty_at, overlap) in [(58, false), (59, true)] {
         let mut tenure = holding(rules());
-        tenure.step(at(5), Event::Exited(Exit::Code(0)));
+        tenure.step(at(5), exited(Exit::Code(0)));
         tenure.step(at(36), Event::Ticked);
         tenure.step(at(empty_at), empty(empty_at));
         tenure.step(at(62), Event::Released(Ok(())));
@@ -148,7 +149,7 @@ fn after_a_doubt_that_stopped_the_command_we_compete_again() {
         ..rules()
     });
     tenure.step(at(48), Event::Ticked);
-    tenure.step(at(50), Event::Exited(Exit::Signal(15)));
+    tenure.step(at(50), exited(Exit::Signal(15)));
     tenure.step(at(50), empty(50));
     tenure.step(at(53), Event::Ticked);
     assert_eq!(*tenure.state(), State::Releasing);
@@ -163,7 +164,7 @@ fn after_a_doubt_that_stopped_the_command_we_compete_again() {
 #[test]
 fn a_command_that_ended_before_the_doubt_is_not_run_twice() {
     let mut tenure = holding(rules());
-    tenure.step(at(47), Event::Exited(Exit::Code(0)));
+    tenure.step(at(47), exited(Exit::Code(0)));
     tenure.step(at(58), empty(57));
     tenure.step(at(59), Event::Released(Ok(())));
     assert_eq!(ending(&tenure).cause, Cause::CommandEnded);
@@ -172,7 +173,7 @@ fn a_command_that_ended_before_the_doubt_is_not_run_twice() {
 #[test]
 fn a_command_that_ended_while_we_were_paused_is_not_run_twice() {
     let mut tenure = holding(rules());
-    tenure.step(at(500), Event::Exited(Exit::Code(0)));
+    tenure.step(at(500), exited(Exit::Code(0)));
     tenure.step(at(500), empty(30));
     assert_eq!(ending(&tenure).cause, Cause::CommandEnded);
     assert_eq!(ending(&tenure).exit, Some(Exit::Code(0)));
@@ -234,7 +235,7 @@ fn a_conflict_on_release_means_released() {
 #[test]
 fn a_lease_that_is_not_ours_when_it_is_given_back_was_taken_while_the_command_ran() {
     let mut tenure = holding(rules());
-    tenure.step(at(5), Event::Exited(Exit::Code(0)));
+    tenure.step(at(5), exited(Exit::Code(0)));
     assert!(releases(&tenure.step(at(5), empty(5))));
     let actions = tenure.step(at(6), Event::Released(Err(lost())));
     let why = "broken".to_owned();
@@ -261,7 +262,7 @@ fn a_lease_that_can_have_run_out_until_it_was_given_back_was_not_taken_from_us()
         let if_lost = IfLost::Exit;
         let mut tenure = holding(Rules { if_lost, ..rules() });
         tenure.step(at(48), Event::Ticked);
-        tenure.step(at(50), Event::Exited(Exit::Signal(15)));
+        tenure.step(at(50), exited(Exit::Signal(15)));
         tenure.step(at(50), empty(50));
         tenure.step(at(53), Event::Ticked);
         tenure.step(at(answered_at), Event::Released(Err(lost())));
@@ -273,7 +274,7 @@ fn a_lease_that_can_have_run_out_until_it_was_given_back_was_not_taken_from_us()
 fn who_finds_its_lease_taken_says_so_and_competes_again() {
     let mut tenure = holding(rules());
     tenure.step(at(48), Event::Ticked);
-    tenure.step(at(50), Event::Exited(Exit::Signal(15)));
+    tenure.step(at(50), exited(Exit::Signal(15)));
     tenure.step(at(50), empty(50));
     tenure.step(at(53), Event::Ticked);
     let actions = tenure.step(at(54), Event::Released(Err(lost())));
@@ -317,7 +318,9 @@ fn a_second_stop_does_not_wait_for_a_store_that_hangs() {
 #[test]
 fn a_lost_guardian_is_the_end_once_the_tree_is_empty() {
     let mut tenure = holding(rules());
-    assert!(!releases(&tenure.step(at(5), Event::GuardianLost)));
+    assert!(!releases(
+        &tenure.step(at(5), Event::Workload(WorkloadEvent::Lost))
+    ));
     assert!(releases(&tenure.step(at(6), empty(6))));
     tenure.step(at(6), Event::Released(Ok(())));
     assert_eq!(ending(&tenure).cause, Cause::GuardianLost);
@@ -327,7 +330,7 @@ fn a_lost_guardian_is_the_end_once_the_tree_is_empty() {
 fn a_guardian_lost_during_a_doubtful_drain_leaves_nobody_to_compete() {
     let mut tenure = holding(rules());
     tenure.step(at(48), Event::Ticked);
-    tenure.step(at(53), Event::GuardianLost);
+    tenure.step(at(53), Event::Workload(WorkloadEvent::Lost));
     tenure.step(at(54), empty(54));
     tenure.step(at(54), Event::Released(Ok(())));
     assert_eq!(ending(&tenure).cause, Cause::GuardianLost);
@@ -337,7 +340,7 @@ fn a_guardian_lost_during_a_doubtful_drain_leaves_nobody_to_compete() {
 fn a_stuck_tree_is_never_released() {
     let mut tenure = draining(rules());
     tenure.step(at(30), Event::Ticked);
-    let actions = tenure.step(at(31), Event::TreeStuck);
+    let actions = tenure.step(at(31), Event::Workload(WorkloadEvent::TreeStuck));
     assert_eq!(actions[0], Action::Abandon);
     assert!(ending(&tenure).overlap && !ending(&tenure).released);
 }
@@ -353,7 +356,7 @@ fn a_tree_that_dies_slowly_keeps_its_lease() {
         assert!(renews(&tenure.step(now, Event::Ticked)));
         tenure.step(now, renewed(now));
     }
-    tenure.step(now, Event::TreeEmpty { at: now });
+    tenure.step(now, Event::Workload(WorkloadEvent::TreeEmpty { at: now }));
     tenure.step(now, Event::Released(Ok(())));
     assert!(!ending(&tenure).overlap);
 }
@@ -374,7 +377,7 @@ fn a_renewal_that_succeeds_after_kill_at_excludes_no_overlap() {
 fn an_overlap_is_said_though_we_compete_on() {
     let mut tenure = holding(rules());
     tenure.step(at(1), unrenewed(lost()));
-    let actions = tenure.step(at(2), Event::TreeEmpty { at: at(2) });
+    let actions = tenure.step(at(2), emptied(at(2)));
     assert_eq!(*tenure.state(), State::Standby);
     assert!(has(&actions, &Action::Notify(Notice::Overlapped)));
 }

@@ -40,7 +40,7 @@ fn pass(tenure: &mut Tenure, until: Instant) -> Vec<(Instant, Action)> {
 }
 
 fn starts(done: &[(Instant, Action)]) -> Vec<Instant> {
-    let start = |action: &Action| matches!(action, Action::Start { .. });
+    let start = |action: &Action| matches!(action, Action::Start(_));
     done.iter()
         .filter_map(|(at, action)| start(action).then_some(*at))
         .collect()
@@ -57,12 +57,14 @@ fn a_command_that_failed_is_started_again_after_a_back_off_under_the_same_lease(
     assert_eq!(tenure.wake_at(), at(6));
     let actions = tenure.step(at(6), Event::Ticked);
     assert_eq!(actions[0], Action::Notify(Notice::Restarting));
-    let again = Action::Start {
-        term_at: at(53),
-        kill_at: at(63),
+    let again = Action::Start(Start {
+        deadlines: Deadlines {
+            term_at: at(53),
+            kill_at: at(63),
+        },
         fresh_until: at(35),
         token: 7,
-    };
+    });
     assert_eq!(actions[1], again);
     assert_eq!(*tenure.state(), State::Holding);
 }
@@ -87,12 +89,12 @@ fn always_means_after_a_success_too() {
 #[test]
 fn what_a_command_left_behind_is_drained_before_it_is_started_again_and_announced_to_nobody() {
     let mut tenure = holding(restarting());
-    tenure.step(at(5), Event::Exited(Exit::Code(3)));
+    tenure.step(at(5), exited(Exit::Code(3)));
     assert_eq!(*tenure.state(), State::Draining);
     let done = pass(&mut tenure, at(25));
     assert!(starts(&done).is_empty());
     assert!(!done.iter().any(|(_, action)| *action == Action::Announce));
-    tenure.step(at(26), Event::TreeEmpty { at: at(26) });
+    tenure.step(at(26), emptied(at(26)));
     assert_eq!(*tenure.state(), State::Resting);
     assert_eq!(starts(&pass(&mut tenure, at(27))), [at(27)]);
 }
@@ -102,9 +104,10 @@ fn a_command_that_cannot_be_started_again_ends_it_at_once() {
     let mut tenure = holding(restarting());
     failed(&mut tenure, at(5));
     pass(&mut tenure, at(6));
-    assert!(releases(
-        &tenure.step(at(6), Event::NotStarted { errno: 2 })
-    ));
+    assert!(releases(&tenure.step(
+        at(6),
+        Event::Workload(WorkloadEvent::NotStarted { errno: 2 })
+    )));
     tenure.step(at(6), Event::Released(Ok(())));
     assert_eq!(ending(&tenure).cause, Cause::NotStarted { errno: 2 });
 }
@@ -168,11 +171,9 @@ fn a_stop_during_a_back_off_leaves_by_the_signal() {
 #[test]
 fn a_stop_while_leftovers_are_drained_leaves_with_the_command_s_status() {
     let mut tenure = holding(restarting());
-    tenure.step(at(5), Event::Exited(Exit::Code(3)));
+    tenure.step(at(5), exited(Exit::Code(3)));
     tenure.step(at(6), Event::StopAsked(TERM));
-    assert!(releases(
-        &tenure.step(at(7), Event::TreeEmpty { at: at(7) })
-    ));
+    assert!(releases(&tenure.step(at(7), emptied(at(7)))));
     tenure.step(at(7), Event::Released(Ok(())));
     assert_eq!(ending(&tenure).exit, Some(Exit::Code(3)));
 }
@@ -243,8 +244,8 @@ fn a_lease_whose_half_is_gone_is_confirmed_before_a_restart() {
 #[test]
 fn a_command_that_ended_before_a_pause_is_not_started_under_what_is_left_of_the_lease() {
     let mut tenure = holding(restarting());
-    tenure.step(at(500), Event::Exited(Exit::Code(3)));
-    let actions = tenure.step(at(500), Event::TreeEmpty { at: at(30) });
+    tenure.step(at(500), exited(Exit::Code(3)));
+    let actions = tenure.step(at(500), emptied(at(30)));
     assert_eq!(start(&actions), None);
     assert_eq!(*tenure.state(), State::Standby, "it competes again");
     assert!(!has(&actions, &Action::Notify(Notice::Overlapped)));
@@ -254,10 +255,10 @@ fn a_command_that_ended_before_a_pause_is_not_started_under_what_is_left_of_the_
 fn a_lease_lost_while_the_command_ended_is_no_lease_to_restart_under() {
     let mut tenure = holding(restarting());
     tenure.step(at(20), Event::Ticked);
-    tenure.step(at(20), Event::Exited(Exit::Code(3)));
+    tenure.step(at(20), exited(Exit::Code(3)));
     tenure.step(at(21), unrenewed(lost()));
     assert_eq!(*tenure.state(), State::Killing);
-    let actions = tenure.step(at(22), Event::TreeEmpty { at: at(22) });
+    let actions = tenure.step(at(22), emptied(at(22)));
     assert!(has(&actions, &Action::Notify(Notice::Overlapped)));
     assert_eq!(*tenure.state(), State::Standby);
 }
@@ -266,13 +267,13 @@ fn a_lease_lost_while_the_command_ended_is_no_lease_to_restart_under() {
 fn without_a_guardian_nothing_is_started_again() {
     let mut idle = holding(restarting());
     failed(&mut idle, at(5));
-    assert!(releases(&idle.step(at(5), Event::GuardianLost)));
-    let mut draining = holding(restarting());
-    draining.step(at(5), Event::Exited(Exit::Code(3)));
-    draining.step(at(5), Event::GuardianLost);
     assert!(releases(
-        &draining.step(at(6), Event::TreeEmpty { at: at(6) })
+        &idle.step(at(5), Event::Workload(WorkloadEvent::Lost))
     ));
+    let mut draining = holding(restarting());
+    draining.step(at(5), exited(Exit::Code(3)));
+    draining.step(at(5), Event::Workload(WorkloadEvent::Lost));
+    assert!(releases(&draining.step(at(6), emptied(at(6)))));
     for mut tenure in [idle, draining] {
         tenure.step(at(6), Event::Released(Ok(())));
         assert_eq!(ending(&tenure).cause, Cause::GuardianLost);
@@ -296,10 +297,8 @@ fn a_hold_that_was_long_enough_is_drained_and_given_back_and_competed_for() {
         Action::Announce,
         "standbys are told to come close"
     );
-    tenure.step(at(129), Event::Exited(Exit::Code(9)));
-    assert!(releases(
-        &tenure.step(at(129), Event::TreeEmpty { at: at(129) })
-    ));
+    tenure.step(at(129), exited(Exit::Code(9)));
+    assert!(releases(&tenure.step(at(129), emptied(at(129)))));
     tenure.step(at(129), Event::Released(Ok(())));
     assert_eq!(*tenure.state(), State::Standby);
     assert_eq!(tenure.wake_at(), at(133), "two polls");
@@ -319,7 +318,7 @@ fn a_cool_down_is_as_long_as_was_asked_for() {
     rules.hold_policy.cooldown = Some(secs(77));
     let mut tenure = holding(rules);
     pass(&mut tenure, at(100));
-    tenure.step(at(101), Event::TreeEmpty { at: at(101) });
+    tenure.step(at(101), emptied(at(101)));
     tenure.step(at(101), Event::Released(Ok(())));
     assert_eq!(tenure.wake_at(), at(178));
 }
@@ -331,7 +330,7 @@ fn where_the_store_wakes_those_who_wait_nobody_stands_back_for_a_poll() {
         ..max_hold(100)
     });
     pass(&mut tenure, at(100));
-    tenure.step(at(101), Event::TreeEmpty { at: at(101) });
+    tenure.step(at(101), emptied(at(101)));
     tenure.step(at(101), Event::Released(Ok(())));
     assert_eq!(tenure.wake_at(), at(101) + ms(500));
 }
@@ -341,8 +340,8 @@ fn a_stop_during_a_hand_over_is_the_end() {
     let mut tenure = holding(max_hold(100));
     pass(&mut tenure, at(100));
     tenure.step(at(101), Event::StopAsked(TERM));
-    tenure.step(at(102), Event::Exited(Exit::Signal(15)));
-    tenure.step(at(102), Event::TreeEmpty { at: at(102) });
+    tenure.step(at(102), exited(Exit::Signal(15)));
+    tenure.step(at(102), emptied(at(102)));
     tenure.step(at(102), Event::Released(Ok(())));
     assert_eq!(ending(&tenure).cause, Cause::Stopped(TERM));
     assert_eq!(ending(&tenure).exit, Some(Exit::Signal(15)));
@@ -352,9 +351,9 @@ fn a_stop_during_a_hand_over_is_the_end() {
 fn a_command_that_ended_by_itself_just_before_a_hand_over_has_ended() {
     let mut tenure = holding(max_hold(100));
     pass(&mut tenure, at(100));
-    tenure.step(at(100) + ms(1), Event::Exited(Exit::Code(0)));
+    tenure.step(at(100) + ms(1), exited(Exit::Code(0)));
     let at_ = at(100) - ms(1);
-    tenure.step(at(100) + ms(1), Event::TreeEmpty { at: at_ });
+    tenure.step(at(100) + ms(1), emptied(at_));
     tenure.step(at(101), Event::Released(Ok(())));
     assert_eq!(ending(&tenure).cause, Cause::CommandEnded);
 }
@@ -367,7 +366,7 @@ fn a_lease_lost_during_a_hand_over_is_lost() {
     });
     pass(&mut tenure, at(100));
     tenure.step(at(101), unrenewed(lost()));
-    tenure.step(at(102), Event::TreeEmpty { at: at(102) });
+    tenure.step(at(102), emptied(at(102)));
     assert!(matches!(ending(&tenure).cause, Cause::Lost { .. }));
     assert!(ending(&tenure).overlap);
 }
@@ -440,8 +439,8 @@ fn a_lease_is_kept_without_a_guardian_and_for_as_long_as_it_lasts() {
     let mut tenure = holding(keeping());
     ends(&mut tenure, at(5), Exit::Code(0));
     confirmed(&mut tenure, at(5));
-    tenure.step(at(6), Event::GuardianLost);
-    tenure.step(at(6), Event::TreeEmpty { at: at(6) });
+    tenure.step(at(6), Event::Workload(WorkloadEvent::Lost));
+    tenure.step(at(6), emptied(at(6)));
     assert_eq!(*tenure.state(), State::Resting);
     // Past term_at, which is nothing to somebody who has nothing to stop.
     let mut now = at(25);
@@ -470,7 +469,5 @@ fn failures_are_retried_and_the_success_is_kept() {
 #[test]
 fn an_end_that_nobody_saw_is_not_taken_for_a_failure() {
     let mut tenure = holding(restarting());
-    assert!(releases(
-        &tenure.step(at(5), Event::TreeEmpty { at: at(5) })
-    ));
+    assert!(releases(&tenure.step(at(5), emptied(at(5)))));
 }

@@ -75,9 +75,12 @@ fn a_success_is_recorded_before_the_lease_is_given_back() {
 #[test]
 fn nothing_is_recorded_while_something_of_the_command_lives() {
     let mut tenure = holding(once());
-    let actions = tenure.step(at(5), Event::Exited(Exit::Code(0)));
+    let actions = tenure.step(at(5), Event::Workload(WorkloadEvent::Exited(Exit::Code(0))));
     assert_eq!(asked_to_record(&actions), None);
-    let actions = tenure.step(at(7), Event::TreeEmpty { at: at(7) });
+    let actions = tenure.step(
+        at(7),
+        Event::Workload(WorkloadEvent::TreeEmpty { at: at(7) }),
+    );
     assert!(asked_to_record(&actions).is_some_and(|outcome| outcome.over));
 }
 
@@ -223,7 +226,7 @@ fn the_last_attempt_is_a_result_too() {
             failed,
         };
         tenure.step(BEGIN, Event::Acquired(Ok(grant)));
-        tenure.step(BEGIN, Event::Started { pid: 1 });
+        tenure.step(BEGIN, Event::Workload(WorkloadEvent::Started { pid: 1 }));
         let actions = ends(&mut tenure, at(5), Exit::Signal(9));
         let outcome = asked_to_record(&actions).expect("a result");
         assert_eq!(outcome.over, is_last, "after {failed}");
@@ -245,7 +248,7 @@ fn the_lease_of_a_back_off_is_renewed_and_a_loss_is_no_end() {
         failed: 9,
     };
     tenure.step(BEGIN, Event::Acquired(Ok(grant)));
-    tenure.step(BEGIN, Event::Started { pid: 1 });
+    tenure.step(BEGIN, Event::Workload(WorkloadEvent::Started { pid: 1 }));
     fails(&mut tenure, at(5));
     recorded(&mut tenure, at(6));
     assert_eq!(tenure.wake_at(), at(20), "thirty seconds of back-off");
@@ -302,9 +305,12 @@ fn a_run_that_was_stopped_is_no_success_whatever_it_says() {
 #[test]
 fn a_command_that_ended_by_itself_before_the_stop_is_a_success() {
     let mut tenure = holding(once());
-    tenure.step(at(5), Event::Exited(Exit::Code(0)));
+    tenure.step(at(5), Event::Workload(WorkloadEvent::Exited(Exit::Code(0))));
     tenure.step(at(6), Event::StopAsked(TERM));
-    let actions = tenure.step(at(7), Event::TreeEmpty { at: at(7) });
+    let actions = tenure.step(
+        at(7),
+        Event::Workload(WorkloadEvent::TreeEmpty { at: at(7) }),
+    );
     assert!(asked_to_record(&actions).is_some_and(|outcome| outcome.over));
 }
 
@@ -313,8 +319,14 @@ fn a_run_that_lost_control_is_no_result_and_we_compete_again() {
     let mut tenure = holding(once());
     tenure.step(at(20), Event::Ticked);
     tenure.step(at(21), unrenewed(lost()));
-    tenure.step(at(21), Event::Exited(Exit::Code(0)));
-    let actions = tenure.step(at(22), Event::TreeEmpty { at: at(22) });
+    tenure.step(
+        at(21),
+        Event::Workload(WorkloadEvent::Exited(Exit::Code(0))),
+    );
+    let actions = tenure.step(
+        at(22),
+        Event::Workload(WorkloadEvent::TreeEmpty { at: at(22) }),
+    );
     assert_eq!(asked_to_record(&actions), None);
     assert_eq!(*tenure.state(), State::Standby);
 }
@@ -322,9 +334,12 @@ fn a_run_that_lost_control_is_no_result_and_we_compete_again() {
 #[test]
 fn a_command_whose_end_is_not_known_has_no_result() {
     let mut tenure = holding(once());
-    let actions = tenure.step(at(5), Event::TreeEmpty { at: at(5) });
+    let actions = tenure.step(
+        at(5),
+        Event::Workload(WorkloadEvent::TreeEmpty { at: at(5) }),
+    );
     assert_eq!(asked_to_record(&actions), None);
-    tenure.step(at(5), Event::Exited(Exit::Code(0)));
+    tenure.step(at(5), Event::Workload(WorkloadEvent::Exited(Exit::Code(0))));
     tenure.step(at(5), Event::Released(Ok(())));
     assert!(matches!(ending(&tenure).cause, Cause::NotRecorded { .. }));
 }
@@ -333,7 +348,10 @@ fn a_command_whose_end_is_not_known_has_no_result() {
 fn a_command_that_cannot_be_started_is_no_attempt() {
     let mut tenure = acquiring(stop_at_failure());
     tenure.step(BEGIN, grant(BEGIN));
-    let actions = tenure.step(at(1), Event::NotStarted { errno: 2 });
+    let actions = tenure.step(
+        at(1),
+        Event::Workload(WorkloadEvent::NotStarted { errno: 2 }),
+    );
     assert_eq!(asked_to_record(&actions), None);
     assert!(releases(&actions));
 }

@@ -76,12 +76,12 @@ fn made() -> impl Strategy<Value = Made> {
         1 => failure().prop_map(|f| Made::Plain(Event::Recorded(Err(f)))),
         2 => Just(Made::Plain(Event::Released(Ok(())))),
         1 => failure().prop_map(|f| Made::Plain(Event::Released(Err(f)))),
-        2 => Just(Made::Plain(Event::Started { pid: 1 })),
-        1 => Just(Made::Plain(Event::NotStarted { errno: 2 })),
-        2 => (0..2_u8).prop_map(|status| Made::Plain(Event::Exited(Exit::Code(status)))),
+        2 => Just(Made::Plain(Event::Workload(WorkloadEvent::Started { pid: 1 }))),
+        1 => Just(Made::Plain(Event::Workload(WorkloadEvent::NotStarted { errno: 2 }))),
+        2 => (0..2_u8).prop_map(|status| Made::Plain(Event::Workload(WorkloadEvent::Exited(Exit::Code(status))))),
         3 => (0..10_000_u64).prop_map(Made::Empty),
         1 => (0..10_000_u64).prop_map(Made::HookFailed),
-        1 => Just(Made::Plain(Event::GuardianLost)),
+        1 => Just(Made::Plain(Event::Workload(WorkloadEvent::Lost))),
         1 => (0..60_000_u64).prop_map(Made::Cordoned),
         2 => Just(Made::Plain(Event::Uncordoned)),
         3 => prop::sample::select(vec![
@@ -208,22 +208,27 @@ impl Observer {
             Event::Renewed { t0, reply: Ok(()) } => {
                 self.t0 = self.t0.max(Some((*t0).min(now)));
             }
-            Event::Started { .. } | Event::Exited(_) => self.started = true,
+            Event::Workload(WorkloadEvent::Started { .. })
+            | Event::Workload(WorkloadEvent::Exited(_)) => self.started = true,
             Event::Recorded(Ok(())) => {
                 if let Some((_, confirmed)) = &mut self.result {
                     *confirmed = true;
                 }
             }
-            Event::TreeEmpty { at } if self.alive_since.is_some_and(|since| *at >= since) => {
+            Event::Workload(WorkloadEvent::TreeEmpty { at })
+                if self.alive_since.is_some_and(|since| *at >= since) =>
+            {
                 self.alive_since = None;
             }
-            Event::NotStarted { .. } if !self.started => self.alive_since = None,
-            Event::HookFailed { at, .. }
+            Event::Workload(WorkloadEvent::NotStarted { .. }) if !self.started => {
+                self.alive_since = None
+            }
+            Event::Workload(WorkloadEvent::HookFailed { at, .. })
                 if !self.started && self.alive_since.is_some_and(|since| *at >= since) =>
             {
                 self.alive_since = None;
             }
-            Event::GuardianLost => self.killed = true,
+            Event::Workload(WorkloadEvent::Lost) => self.killed = true,
             Event::Cordoned(_) => self.cordoned = true,
             Event::Uncordoned => self.cordoned = false,
             _ => {}
@@ -241,15 +246,16 @@ impl Observer {
     /// What the machine wants done.
     fn sees(&mut self, now: Instant, actions: &[Action]) {
         for (index, action) in actions.iter().enumerate() {
-            let seeks = matches!(action, Action::Acquire { .. } | Action::Start { .. });
+            let seeks = matches!(action, Action::Acquire { .. } | Action::Start(_));
             assert!(
                 !(self.cordoned && seeks),
                 "{action:?} on a cordoned machine"
             );
             match action {
-                Action::Start {
-                    term_at, kill_at, ..
-                } => {
+                Action::Start(Start {
+                    deadlines: Deadlines { term_at, kill_at },
+                    ..
+                }) => {
                     assert!(now < *term_at, "a start under a deadline that has passed");
                     assert!(self.alive_since.is_none(), "a second command");
                     assert!(self.within(*kill_at), "a start beyond the lease");
@@ -262,7 +268,7 @@ impl Observer {
                     self.killed = false;
                     self.kill_at = *kill_at;
                 }
-                Action::Extend { kill_at, .. } => {
+                Action::Extend(Deadlines { kill_at, .. }) => {
                     assert_eq!(index, 0, "an extension goes before everything");
                     assert!(self.within(*kill_at), "an extension beyond the lease");
                     assert!(now < *kill_at, "an extension into the past");
@@ -369,11 +375,11 @@ proptest! {
                 Made::Granted(ago) => grant(now - ms(ago)),
                 Made::Renewed(ago) => renewed(now - ms(ago)),
                 Made::Breaking(left) => unrenewed(breaking(now + ms(left))),
-                Made::Empty(ago) => Event::TreeEmpty { at: now - ms(ago) },
-                Made::HookFailed(ago) => Event::HookFailed {
+                Made::Empty(ago) => Event::Workload(WorkloadEvent::TreeEmpty { at: now - ms(ago) }),
+                Made::HookFailed(ago) => Event::Workload(WorkloadEvent::HookFailed {
                     at: now - ms(ago),
                     how: Failed::Exited(Exit::Code(1)),
-                },
+                }),
                 Made::Cordoned(left) => Event::Cordoned(Cordon {
                     why: String::new(),
                     before: now + ms(left),

@@ -5,7 +5,7 @@ use super::*;
 const FAILED: Failed = Failed::Exited(Exit::Code(1));
 
 fn unprepared(at: Instant) -> Event {
-    Event::HookFailed { at, how: FAILED }
+    Event::Workload(WorkloadEvent::HookFailed { at, how: FAILED })
 }
 
 #[test]
@@ -42,10 +42,13 @@ fn what_was_not_prepared_when_a_stop_was_asked_for_is_the_stop_s_end() {
 fn what_has_ended_was_prepared_whatever_is_said_later() {
     let mut tenure = acquiring(rules());
     tenure.step(BEGIN, grant(BEGIN));
-    tenure.step(at(2), Event::Exited(Exit::Code(0)));
+    tenure.step(at(2), Event::Workload(WorkloadEvent::Exited(Exit::Code(0))));
     let actions = tenure.step(at(3), unprepared(at(3)));
     assert!(!releases(&actions), "the tree may live");
-    let actions = tenure.step(at(3), Event::TreeEmpty { at: at(3) });
+    let actions = tenure.step(
+        at(3),
+        Event::Workload(WorkloadEvent::TreeEmpty { at: at(3) }),
+    );
     assert!(releases(&actions));
     tenure.step(at(4), Event::Released(Ok(())));
     assert_eq!(ending(&tenure).exit, Some(Exit::Code(0)));

@@ -108,7 +108,7 @@ fn rows() -> Vec<(&'static str, Event)> {
     let released = |reply| Event::Released(reply);
     vec![
         ("ticked", Event::Ticked),
-        ("clock jumped", Event::ClockJumped),
+        ("clock jumped", Event::Workload(WorkloadEvent::ClockJumped)),
         ("freed", Event::Freed),
         ("acquired", grant(BEGIN)),
         ("acquire: held", refused(held())),
@@ -135,19 +135,31 @@ fn rows() -> Vec<(&'static str, Event)> {
         ("release: transient", released(Err(transient()))),
         ("release: fatal", released(Err(fatal()))),
         ("release: over", released(Err(over()))),
-        ("started", Event::Started { pid: 1 }),
-        ("not started", Event::NotStarted { errno: 2 }),
+        (
+            "started",
+            Event::Workload(WorkloadEvent::Started { pid: 1 }),
+        ),
+        (
+            "not started",
+            Event::Workload(WorkloadEvent::NotStarted { errno: 2 }),
+        ),
         (
             "unprepared",
-            Event::HookFailed {
+            Event::Workload(WorkloadEvent::HookFailed {
                 at: NOW,
                 how: Failed::Exited(Exit::Code(1)),
-            },
+            }),
         ),
-        ("exited", Event::Exited(Exit::Code(0))),
-        ("tree empty", Event::TreeEmpty { at: NOW }),
-        ("guardian lost", Event::GuardianLost),
-        ("tree stuck", Event::TreeStuck),
+        (
+            "exited",
+            Event::Workload(WorkloadEvent::Exited(Exit::Code(0))),
+        ),
+        (
+            "tree empty",
+            Event::Workload(WorkloadEvent::TreeEmpty { at: NOW }),
+        ),
+        ("guardian lost", Event::Workload(WorkloadEvent::Lost)),
+        ("tree stuck", Event::Workload(WorkloadEvent::TreeStuck)),
         ("stop asked", Event::StopAsked(TERM)),
         ("cordoned", cordoned()),
         ("uncordoned", Event::Uncordoned),
@@ -159,8 +171,8 @@ fn name(action: &Action) -> &'static str {
         Action::Acquire { .. } => "acquire",
         Action::Withdraw { .. } => "withdraw",
         Action::Renew { .. } => "renew",
-        Action::Start { .. } => "start",
-        Action::Extend { .. } => "extend",
+        Action::Start(_) => "start",
+        Action::Extend(_) => "extend",
         Action::Drain { .. } => "drain",
         Action::Kill => "kill",
         Action::Announce => "announce",
@@ -210,4 +222,24 @@ fn every_event_in_every_state_does_what_the_table_says() {
         }
     }
     assert_eq!(table.trim(), asserted(), "\n{table}");
+}
+
+/// What is for people, and for whoever stops with the command, says nothing of the lease.
+#[test]
+fn what_is_told_to_people_is_a_tick() {
+    for (state, enter) in columns() {
+        for event in [
+            WorkloadEvent::Stopped,
+            WorkloadEvent::LeftBehind,
+            WorkloadEvent::Acting,
+            WorkloadEvent::Standby(Some(7)),
+        ] {
+            let told = cell(state, enter, Event::Workload(event));
+            assert_eq!(
+                told,
+                cell(state, enter, Event::Ticked),
+                "{state}: {event:?}"
+            );
+        }
+    }
 }
