@@ -1,5 +1,5 @@
 //! The guarantees: what happens in each fault, how long it takes, and which test shows it; and what
-//! nothing on the machine can promise. The one source of the README's section and of
+//! nothing on the machine can promise. The one source of the tables in `docs/guarantees.md` and of
 //! `man/trafficcop-guarantees.7`, both written by `promises.rs`.
 //!
 //! Data and nothing else; what is between backticks is typed as it is. It must never claim what no
