@@ -2,7 +2,7 @@
 
 use trafficcop::internals::args;
 
-use crate::documents::{definition, manual};
+use crate::documents::{definition, manual, root};
 
 /// The lines of a document's shell blocks.
 pub(crate) fn lines_of(document: &str) -> Vec<String> {
@@ -71,6 +71,23 @@ fn the_manual_s_command_lines_can_be_parsed() {
     for verb in ["status", "list", "watch", "break", "reset", "doctor"] {
         assert!(seen.contains_key(verb), "no line with {verb}");
     }
+}
+
+#[test]
+fn what_the_blocks_name_of_the_examples_is_there() {
+    let mut seen = 0;
+    for (path, text) in manual() {
+        for line in lines_of(&text) {
+            for word in line.split_whitespace() {
+                let word = word.strip_prefix("./").unwrap_or(word);
+                if word.starts_with("examples/") {
+                    assert!(root().join(word).exists(), "{path}: {line}");
+                    seen += 1;
+                }
+            }
+        }
+    }
+    assert!(seen >= 8, "only {seen} examples were found");
 }
 
 #[test]

@@ -215,6 +215,17 @@ fn the_summary_names_every_page_once_and_nothing_else() {
     }
 }
 
+/// mdBook would make `.html` of the end of such a link, and nothing else is made of what lies outside.
+#[test]
+fn no_page_leads_to_a_document_outside_of_the_book() {
+    for path in chapters() {
+        let outside = targets(&text(&path)).into_iter();
+        let mut outside = outside.filter(|target| target.starts_with("../"));
+        let found = outside.find(|target| target.contains(".md"));
+        assert_eq!(found, None, "{path}: name its directory");
+    }
+}
+
 #[test]
 fn every_page_begins_with_one_title() {
     for path in chapters() {

@@ -33,7 +33,8 @@ pub(crate) fn page_of_guarantees() -> Vec<u8> {
     page.control("SH", ["DESCRIPTION"]);
     page.text([roman("No process of the command's tree is alive at a moment when another instance could already have been given control. And the command is never stopped without need.")]);
     page.control("PP", []);
-    page.text(inlines(guarantees::TIMES));
+    let about = format!("{} {}", guarantees::TIMES, guarantees::TESTS);
+    page.text(inlines(&about));
     page.control("PP", []);
     page.text(inlines(&guarantees::proof()));
     page.control("SH", ["FAULTS"]);
@@ -90,7 +91,7 @@ fn filled(text: &str) -> String {
 
 const CHAPTER: &str = "docs/guarantees.md";
 /// Where a resource that refuses is to be seen.
-const RESOURCE: &str = "[examples/fencing](../examples/fencing/README.md) is such a resource, in SQLite, \
+const RESOURCE: &str = "[examples/fencing](../examples/fencing) is such a resource, in SQLite, \
     with the same in PostgreSQL, and a way to see a stale holder refused. Where correctness, and not just \
     efficiency, hangs on it, use it.";
 const BEGIN: &str =
@@ -100,8 +101,11 @@ const END: &str = "<!-- end of the guarantees -->\n";
 /// The appendix: of each row, by its number, the tests that show it.
 fn appendix(into: &mut String, tables: [(&str, Vec<&[Shown]>); 2]) {
     *into += "\n## Appendix: the tests\n\n";
-    *into += "By the numbers of the rows above; what the rooms are is said below the faults.\n\n";
-    *into += "| row | shown by |\n|---|---|\n";
+    *into += &filled(&format!(
+        "By the numbers of the rows above. {}",
+        guarantees::TESTS
+    ));
+    *into += "\n| row | shown by |\n|---|---|\n";
     for (letter, rows) in tables {
         for (number, shown) in rows.iter().enumerate() {
             let (number, tests) = (number + 1, tests_of(shown));
