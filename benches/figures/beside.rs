@@ -1,6 +1,6 @@
 //! The table of tools side by side: one column for each, measured in one run on one machine.
 //!
-//! Called by `main` as the section `beside`; prints Markdown, which the README has as it comes.
+//! Called by `main` as the section `beside`; prints Markdown, which docs/figures.md has as it comes.
 
 mod cost;
 mod latency;

@@ -1,7 +1,7 @@
 //! What many standbys on one blob cost together: simulated, in virtual time, on the real state
 //! machine of each, so it needs no machine of a certain speed and says the same wherever it runs.
 //!
-//! Called by `main` as the section `crowd`; prints Markdown, which the README has as it comes. The
+//! Called by `main` as the section `crowd`; prints Markdown, which docs/figures.md has as it comes. The
 //! simulation is that of the tests, which hold it to bounds.
 
 #[expect(

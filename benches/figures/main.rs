@@ -2,8 +2,8 @@
 //!
 //! One line for each: how many runs, the median and the 95th percentile, the same of `flock(1)`
 //! measured in the same rounds where there is something to compare, and the target; then the tools
-//! that people use today side by side, and what many standbys cost (simulated), in Markdown, as the
-//! README has it. Names of
+//! that people use today side by side, and what many standbys cost (simulated), in Markdown, as
+//! docs/figures.md has it. Names of
 //! sections after `--` choose some: `cargo bench -- start crash`. Other work on the machine counts
 //! in: a supervisor with a guardian waits for the scheduler more often than a single process, so on a
 //! busy machine the ratios grow; run the executable that `cargo bench --no-run` names, with `--bench`,

@@ -1,5 +1,5 @@
-//! The names of the tables' rows and columns, as the README has them too. Used by `beside` and `crowd`, and by
-//! the test that holds the README to what the command prints; measures and decides nothing.
+//! The names of the tables' rows and columns, as docs/figures.md has them too. Used by `beside` and `crowd`,
+//! and by the test that holds that chapter to what the command prints; measures and decides nothing.
 
 /// What is compared, in the order of the columns.
 pub(crate) const TOOLS: [&str; 5] = [

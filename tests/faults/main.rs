@@ -9,7 +9,7 @@
 //!
 //! A binary of its own, for its rows are data and no functions; it runs beside the other tests.
 //!
-//! In the rows of the promise nothing is tolerated. In those of which the README says that nothing
+//! In the rows of the promise nothing is tolerated. In those of which the guarantees say that nothing
 //! local can exclude an overlap, what is seen is counted and no more: they never count for the
 //! promise. A row that cannot run on this machine is named, with the reason.
 

@@ -211,7 +211,7 @@ impl Row {
         }
     }
 
-    /// Whether nothing local can exclude an overlap here, as the README's list says.
+    /// Whether nothing local can exclude an overlap here, as the guarantees' list says.
     pub(crate) fn may_overlap(&self) -> bool {
         let on_its_own = self.contain == Contain::Pidns;
         match self.fault {

@@ -10,7 +10,7 @@ const MINUTE: Time = 60 * SECOND;
 /// Look, acquire, sign; to and fro.
 const ROUND_TRIPS: Duration = Duration::from_millis(40);
 const DEFAULT: Duration = Duration::from_secs(2);
-/// How many standbys the README says the default is for.
+/// How many standbys docs/azure.md says the default is for.
 const AT_THE_DEFAULT: usize = 80;
 
 fn plan(standbys: usize, poll: Duration) -> Plan {
@@ -25,8 +25,8 @@ fn plan(standbys: usize, poll: Duration) -> Plan {
     }
 }
 
-/// As many as the default is for, and what the README says to set for more: a second for every 40.
-fn as_the_readme_says() -> [(usize, Duration); 3] {
+/// As many as the default is for, and what docs/azure.md says to set for more: a second for every 40.
+fn as_the_book_says() -> [(usize, Duration); 3] {
     [
         (AT_THE_DEFAULT, DEFAULT),
         (200, Duration::from_secs(5)),
@@ -56,7 +56,7 @@ fn mean(crowd: &Crowd, from: Time, to: Time) -> f64 {
 
 #[test]
 fn as_many_as_the_poll_is_for_are_below_a_tenth_of_the_target_from_the_first_second_on() {
-    for (standbys, poll) in as_the_readme_says() {
+    for (standbys, poll) in as_the_book_says() {
         for seed in 1..=3 {
             let mut crowd = Crowd::new(Plan {
                 seed,
@@ -89,7 +89,7 @@ fn a_single_standby_costs_one_request_with_each_poll() {
 
 #[test]
 fn as_many_as_the_poll_is_for_are_below_the_target_behind_a_draining_holder() {
-    for (standbys, poll) in as_the_readme_says() {
+    for (standbys, poll) in as_the_book_says() {
         let mut crowd = Crowd::new(plan(standbys, poll));
         crowd.run_until(MINUTE);
         for _ in 0..2 {

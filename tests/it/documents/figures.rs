@@ -1,4 +1,4 @@
-//! The README's table of figures has the shape of the one that `cargo bench` prints. The figures are of
+//! The book's tables of figures have the shape of those that `cargo bench` prints. The figures are of
 //! one machine and one day; what is compared is not.
 
 #[path = "../../../benches/figures/rows.rs"]
@@ -6,10 +6,10 @@ mod rows;
 
 use crate::documents::text;
 
-/// The readme has a table with these names, and a cell for each.
+/// The chapter has a table with these names, and a cell for each.
 fn has_table(after: &str, columns: &[&str], rows: &[&str]) {
-    let readme = text("README.md");
-    let (_, figures) = readme.split_once(after).expect("what goes before");
+    let chapter = text("docs/figures.md");
+    let (_, figures) = chapter.split_once(after).expect("what goes before");
     let mut lines = figures.lines().skip_while(|line| !line.starts_with('|'));
     let head = format!("| | {} |", columns.join(" | "));
     assert_eq!(lines.next(), Some(&*head));
@@ -31,7 +31,7 @@ fn has_table(after: &str, columns: &[&str], rows: &[&str]) {
 }
 
 #[test]
-fn the_readme_s_figures_are_those_that_cargo_bench_prints() {
-    has_table("### In figures\n", &rows::TOOLS, &rows::ROWS);
+fn the_book_s_figures_are_those_that_cargo_bench_prints() {
+    has_table("## Beside other tools\n", &rows::TOOLS, &rows::ROWS);
     has_table("table is simulated", &rows::CROWDS, &rows::CROWD_ROWS);
 }

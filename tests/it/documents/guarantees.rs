@@ -1,5 +1,5 @@
 //! The guarantees: what happens in each fault, how long it takes, and which test shows it; and what
-//! nothing on the machine can promise. The one source of the README's section and of
+//! nothing on the machine can promise. The one source of the tables in `docs/guarantees.md` and of
 //! `man/trafficcop-guarantees.7`, both written by `promises.rs`.
 //!
 //! Data and nothing else; what is between backticks is typed as it is. It must never claim what no
@@ -47,11 +47,14 @@ pub(crate) const TIMES: &str = "`t0` is the moment just before the last good ren
     With the default lease of 60 s the command gets the stop signal at `t0`+48 s and SIGKILL at \
     `t0`+58 s, of 30 s at `t0`+24 s and `t0`+29 s, of 15 s at `t0`+11 s and `t0`+14 s; others can \
     have control from `t0` + lease on. A file on a local disk has no such deadline: its lock lasts \
-    as long as the processes that hold it. A test is run with `cargo test --test it -- NAME` \
-    (`lib`: `cargo test --lib NAME`; `fleet` and `supervise` instead of `it` for theirs); a name under `faults` is a fault, played on every lock that \
-    can meet it, against a plain, a TERM-ignoring, a daemonising and a forking command, with \
-    `--contain` `none`, `cgroup` and `pidns`. A row that cannot run on a machine is named, not \
-    skipped.";
+    as long as the processes that hold it.";
+
+/// How what shows them is run.
+pub(crate) const TESTS: &str = "A test is run with `cargo test --test it -- NAME` \
+    (`lib`: `cargo test --lib NAME`; `fleet` and `supervise` instead of `it` for theirs); a name under \
+    `faults` is a fault, played on every lock that can meet it, against a plain, a TERM-ignoring, a \
+    daemonising and a forking command, with `--contain` `none`, `cgroup` and `pidns`. A row that \
+    cannot run on a machine is named, not skipped.";
 
 /// The table.
 pub(crate) const GUARANTEES: &[Guarantee] = &[

@@ -1,9 +1,12 @@
-//! What is written about the program agrees with the program: man pages, README, unit, CI script.
-//! `BLESS=1 cargo test --test it -- documents::` writes the man pages and the README's guarantees anew.
+//! What is written about the program agrees with the program: man pages, README, book, CI script.
+//! `BLESS=1 cargo test --test it -- documents::` writes the man pages and the guarantees' tables anew.
 
+mod blocks;
+mod commands;
 mod completions;
 mod figures;
 mod guarantees;
+mod links;
 mod making;
 mod man;
 mod pages;
@@ -16,6 +19,7 @@ mod readme;
 #[path = "../../faults/table.rs"]
 mod table;
 mod verbs;
+mod words;
 
 use std::path::PathBuf;
 
@@ -27,6 +31,23 @@ fn root() -> PathBuf {
 
 fn text(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|why| panic!("{path}: {why}"))
+}
+
+/// The pages of the book, as paths from the root: what is in `docs/`.
+fn chapters() -> Vec<String> {
+    let entries = std::fs::read_dir(root().join("docs")).expect("the book");
+    let names = entries.map(|entry| entry.expect("an entry").file_name().into_string());
+    let mut names: Vec<String> = names.map(|name| name.expect("a name")).collect();
+    names.retain(|name| name.ends_with(".md") && name != "SUMMARY.md");
+    names.sort();
+    assert!(names.len() >= 13, "only {names:?}");
+    names.iter().map(|name| format!("docs/{name}")).collect()
+}
+
+/// The README and the book: what is written for those who use the program.
+fn manual() -> Vec<(String, String)> {
+    let paths = ["README.md".to_owned()].into_iter().chain(chapters());
+    paths.map(|path| (path.clone(), text(&path))).collect()
 }
 
 /// The definition as it is without the environment of whoever runs the tests, as every test here
@@ -52,21 +73,4 @@ fn fresh(path: &str, wanted: &[u8]) {
         "{} is not what the definitions say: BLESS=1 cargo test --test it -- documents::",
         path.display()
     );
-}
-
-/// The rows of the table below this heading, without its header.
-fn table(document: &str, heading: &str) -> Vec<Vec<String>> {
-    document
-        .split_once(&format!("## {heading}\n"))
-        .unwrap_or_else(|| panic!("no heading '{heading}'"))
-        .1
-        .lines()
-        .take_while(|line| !line.starts_with("## "))
-        .filter(|line| line.starts_with('|'))
-        .skip(2)
-        .map(|line| {
-            let cells = line.trim_matches('|').split('|');
-            cells.map(|cell| cell.trim().replace('`', "")).collect()
-        })
-        .collect()
 }

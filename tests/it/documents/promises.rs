@@ -1,4 +1,4 @@
-//! The guarantees: their man page, their section of the README, and that the tests they name exist.
+//! The guarantees: their man page, their chapter of the book, and that the tests they name exist.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -33,7 +33,8 @@ pub(crate) fn page_of_guarantees() -> Vec<u8> {
     page.control("SH", ["DESCRIPTION"]);
     page.text([roman("No process of the command's tree is alive at a moment when another instance could already have been given control. And the command is never stopped without need.")]);
     page.control("PP", []);
-    page.text(inlines(guarantees::TIMES));
+    let about = format!("{} {}", guarantees::TIMES, guarantees::TESTS);
+    page.text(inlines(&about));
     page.control("PP", []);
     page.text(inlines(&guarantees::proof()));
     page.control("SH", ["FAULTS"]);
@@ -71,7 +72,7 @@ pub(crate) fn page_of_guarantees() -> Vec<u8> {
     page_of(&page)
 }
 
-/// In lines as long as the README's.
+/// In lines as long as the chapter's.
 fn filled(text: &str) -> String {
     let mut lines = String::new();
     let mut length = 0;
@@ -88,37 +89,60 @@ fn filled(text: &str) -> String {
     lines + "\n"
 }
 
+const CHAPTER: &str = "docs/guarantees.md";
+/// Where a resource that refuses is to be seen.
+const RESOURCE: &str = "[examples/fencing](../examples/fencing) is such a resource, in SQLite, \
+    with the same in PostgreSQL, and a way to see a stale holder refused. Where correctness, and not just \
+    efficiency, hangs on it, use it.";
 const BEGIN: &str =
     "<!-- from tests/it/documents/guarantees.rs: BLESS=1 cargo test --test it -- documents:: -->\n";
 const END: &str = "<!-- end of the guarantees -->\n";
 
-/// The README with its guarantees as they are meant.
-fn readme_with_guarantees() -> String {
+/// The appendix: of each row, by its number, the tests that show it.
+fn appendix(into: &mut String, tables: [(&str, Vec<&[Shown]>); 2]) {
+    *into += "\n## Appendix: the tests\n\n";
+    *into += &filled(&format!(
+        "By the numbers of the rows above. {}",
+        guarantees::TESTS
+    ));
+    *into += "\n| row | shown by |\n|---|---|\n";
+    for (letter, rows) in tables {
+        for (number, shown) in rows.iter().enumerate() {
+            let (number, tests) = (number + 1, tests_of(shown));
+            let _ = writeln!(into, "| {letter}{number} | {tests} |");
+        }
+    }
+}
+
+/// The chapter with its guarantees as they are meant.
+fn chapter_with_guarantees() -> String {
     let mut made = format!("\n{}\n", filled(&guarantees::proof()));
-    made += "| fault | what happens | how long | shown by |\n|---|---|---|---|\n";
-    for row in GUARANTEES {
+    made += "## Faults\n\n| | fault | what happens | how long |\n|---|---|---|---|\n";
+    for (number, row) in GUARANTEES.iter().enumerate() {
+        let (number, fault) = (number + 1, row.fault);
         let (happens, how_long) = (row.happens, row.how_long);
-        let shown = tests_of(row.shown);
-        let _ = writeln!(made, "| {} | {happens} | {how_long} | {shown} |", row.fault);
+        let _ = writeln!(made, "| F{number} | {fault} | {happens} | {how_long} |");
     }
     let _ = write!(made, "\n{}", filled(guarantees::TIMES));
-    made += "\n### What cannot be closed locally\n\n| what | answer | seen in |\n|---|---|---|\n";
-    for row in LIMITS {
-        let _ = writeln!(
-            made,
-            "| {} | {} | {} |",
-            row.what,
-            row.answer,
-            tests_of(row.shown)
-        );
+    made += "\n## What cannot be closed locally\n\n| | what | answer |\n|---|---|---|\n";
+    for (number, row) in LIMITS.iter().enumerate() {
+        let _ = writeln!(made, "| L{} | {} | {} |", number + 1, row.what, row.answer);
     }
-    made += "\n### The fencing token\n\n";
+    made += "\n## The fencing token\n\n";
     for paragraph in FENCING {
         made += &filled(paragraph);
     }
     made += "\n";
-    let readme = text("README.md");
-    let (before, rest) = readme
+    made += &filled(RESOURCE);
+    let faults = GUARANTEES.iter().map(|row| row.shown);
+    let limits = LIMITS.iter().map(|row| row.shown);
+    appendix(
+        &mut made,
+        [("F", faults.collect()), ("L", limits.collect())],
+    );
+    made += "\n";
+    let chapter = text(CHAPTER);
+    let (before, rest) = chapter
         .split_once(BEGIN)
         .expect("the begin of the guarantees");
     let (_, after) = rest.split_once(END).expect("the end of the guarantees");
@@ -126,8 +150,8 @@ fn readme_with_guarantees() -> String {
 }
 
 #[test]
-fn the_readme_s_guarantees_are_the_man_page_s() {
-    fresh("README.md", readme_with_guarantees().as_bytes());
+fn the_book_s_guarantees_are_the_man_page_s() {
+    fresh(CHAPTER, chapter_with_guarantees().as_bytes());
 }
 
 fn shown() -> impl Iterator<Item = (&'static str, &'static str)> {

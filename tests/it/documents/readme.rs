@@ -1,16 +1,55 @@
-//! The README and the CI script say what is so.
+//! The README keeps its measure and its order; README, book and CI script say what is so.
 
 use std::path::Path;
 
 use trafficcop::internals::{args, exit};
 
+use crate::documents::commands::lines_of;
 use crate::documents::making::definition_of;
 use crate::documents::verbs::VERBS;
-use crate::documents::{definition, root, table, text};
+use crate::documents::{definition, manual, root, text};
+
+/// What a reader of ten minutes reads, and no more.
+const LINES: usize = 250;
+const BYTES: usize = 14 * 1024;
+/// Its sections, in their order.
+const ORDER: [&str; 11] = [
+    "Why not something simpler",
+    "Install",
+    "A minute to try",
+    "The promise",
+    "Recipes",
+    "Azure in ten lines",
+    "When something is wrong",
+    "Watching it",
+    "Where another tool is better",
+    "In a Rust program",
+    "Index",
+];
 
 #[test]
-fn the_readme_mentions_every_flag() {
+fn the_readme_keeps_its_measure_and_its_order() {
     let readme = text("README.md");
+    let lines = readme.lines().count();
+    assert!(lines <= LINES, "README.md has {lines} lines");
+    assert!(
+        readme.len() <= BYTES,
+        "README.md has {} bytes",
+        readme.len()
+    );
+    let headings: Vec<&str> = readme
+        .lines()
+        .filter_map(|line| line.strip_prefix("## "))
+        .collect();
+    assert_eq!(headings, ORDER);
+    let (before, _) = readme.split_once("## ").expect("a heading");
+    let at = |what: &str| before.find(what).unwrap_or_else(|| panic!("no {what}"));
+    assert!(at("timeline.svg") < at("```sh") && at("```sh") < at("```text"));
+}
+
+#[test]
+fn the_manual_mentions_every_flag() {
+    let manual: String = manual().into_iter().map(|(_, text)| text).collect();
     let drivers = ["run", "elect", "work"].map(definition_of);
     let whole = definition();
     let verbs = VERBS
@@ -19,19 +58,19 @@ fn the_readme_mentions_every_flag() {
     let arguments = verbs.chain(&drivers).flat_map(clap::Command::get_arguments);
     for arg in arguments.filter(|arg| arg.get_id() != "help" && !arg.is_hide_set()) {
         if let Some(long) = arg.get_long() {
-            let told = readme
+            let told = manual
                 .match_indices(&format!("--{long}"))
                 // `--grace` is not mentioned by `--grace-on-loss`.
                 .any(|(at, flag)| {
-                    !readme[at + flag.len()..]
+                    !manual[at + flag.len()..]
                         .starts_with(|c: char| c == '-' || c.is_alphanumeric())
                 });
-            assert!(told, "README.md does not mention --{long}");
+            assert!(told, "README.md and docs/ do not mention --{long}");
         }
         if let Some(short) = arg.get_short() {
             assert!(
-                readme.contains(&format!("`-{short}")),
-                "README.md does not mention -{short}"
+                manual.contains(&format!("`-{short}")),
+                "README.md and docs/ do not mention -{short}"
             );
         }
     }
@@ -40,43 +79,47 @@ fn the_readme_mentions_every_flag() {
     for (variable, _) in args::FOR_THE_COMMAND
         .iter()
         .chain(args::FOR_THE_STORE)
+        .chain(args::FOR_SERVICE_BUS)
         .map(|(name, meaning)| (*name, meaning))
         .chain(told)
     {
         assert!(
-            readme.contains(variable),
-            "README.md does not mention {variable}"
+            manual.contains(variable),
+            "README.md and docs/ do not mention {variable}"
         );
     }
 }
 
+/// They stand in the help and, made from the same table, in the manual page; by hand nowhere.
 #[test]
-fn the_readme_s_exit_statuses_are_the_program_s() {
-    let told = table(&text("README.md"), "Exit status");
-    let meant: Vec<Vec<String>> = exit::TABLE
+fn the_exit_statuses_stand_once() {
+    let page = text("man/trafficcop-run.1");
+    let (_, section) = page
+        .split_once(".SH \"EXIT STATUS\"")
+        .expect("the statuses");
+    let section = section.split("\n.SH ").next().unwrap_or_default();
+    let told: Vec<&str> = section
+        .lines()
+        .filter_map(|line| line.strip_prefix("\\fB")?.strip_suffix("\\fR"))
+        .collect();
+    let meant: Vec<String> = exit::TABLE
         .iter()
-        .map(|(status, meaning)| vec![(*status).to_owned(), (*meaning).to_owned()])
+        .map(|(status, _)| status.replace('-', "\\-"))
         .collect();
     assert_eq!(told, meant);
-}
-
-/// The lines of the README's shell blocks.
-pub(crate) fn commands(readme: &str) -> Vec<String> {
-    let mut inside = false;
-    let mut commands = Vec::new();
-    for line in readme.lines() {
-        if line.starts_with("```") {
-            inside = line.starts_with("```sh");
-        } else if inside {
-            commands.push(line.trim().to_owned());
+    for (path, text) in manual() {
+        for (status, _) in exit::TABLE {
+            let by_hand = text
+                .lines()
+                .any(|line| line.starts_with(&format!("| {status} |")));
+            assert!(!by_hand, "{path} has a table with the exit status {status}");
         }
     }
-    commands
 }
 
 #[test]
 fn ci_runs_the_readme_s_test_command() {
-    let readme = commands(&text("README.md"));
+    let readme = lines_of(&text("README.md"));
     let ci = text(".ci/run");
     assert!(
         readme.iter().any(|line| line == "cargo test"),
@@ -104,80 +147,18 @@ fn ci_runs_the_readme_s_test_command() {
 }
 
 #[test]
-fn the_readme_s_command_lines_can_be_parsed() {
-    let mut seen = 0;
-    for line in commands(&text("README.md")) {
-        // A crontab line has its five fields before it, a unit or a shell its own beginnings.
-        let Some(at) = line
-            .find("trafficcop run ")
-            .or_else(|| line.find("-- run "))
-        else {
-            continue;
-        };
-        let words = line[at..]
-            .split_whitespace()
-            .skip_while(|word| *word != "run");
-        let line = ["trafficcop"].into_iter().chain(words).map(Into::into);
-        args::parse(line).unwrap_or_else(|why| panic!("{why}"));
-        seen += 1;
-    }
-    assert!(seen >= 5, "only {seen} command lines were found");
-    let mut looked = 0;
-    for line in commands(&text("README.md")) {
-        if let Some((_, rest)) = line.split_once("trafficcop work ") {
-            let line = ["trafficcop", "work"].into_iter();
-            let line = line.chain(rest.split_whitespace()).map(Into::into);
-            args::parse(line).unwrap_or_else(|why| panic!("{why}"));
-        }
-        if let Some((_, rest)) = line.split_once("trafficcop elect") {
-            let words = rest.split(" | ").next().unwrap_or_default();
-            let line = ["trafficcop", "elect"].into_iter();
-            let line = line.chain(words.split_whitespace()).map(Into::into);
-            args::parse(line).unwrap_or_else(|why| panic!("{why}"));
-        }
-        if let Some(at) = VERBS
-            .iter()
-            .find_map(|verb| line.find(&format!("trafficcop {} ", verb.0)))
-        {
-            let (line, _pipe) = line[at..].split_once(" | ").unwrap_or((&line[at..], ""));
-            args::parse(line.split_whitespace().map(Into::into))
-                .unwrap_or_else(|why| panic!("{why}"));
-            looked += 1;
-        }
-        // Inside of other commands: only what clap has to say about it.
-        if let Some((_, rest)) = line.split_once("trafficcop check") {
-            let flag = rest.split(|c: char| ";)\"".contains(c)).next();
-            let words = flag.unwrap_or_default().split_whitespace();
-            let line = ["trafficcop", "check"].into_iter().chain(words);
-            args::parse(line.map(Into::into)).unwrap_or_else(|why| panic!("{why}"));
-        }
-    }
-    assert!(
-        looked >= 5,
-        "only {looked} lines with the other verbs were found"
-    );
-    for (_, example) in args::EXAMPLES
-        .iter()
-        .chain(args::ELECT_EXAMPLES)
-        .chain(args::WORK_EXAMPLES)
-    {
-        let example = example.split(" | ").next().unwrap_or_default();
-        args::parse(example.split_whitespace().map(Into::into))
-            .unwrap_or_else(|why| panic!("{why}"));
+fn the_readme_runs_its_main_job_and_its_tests_on_a_fresh_machine() {
+    let lines = lines_of(&text("README.md"));
+    for wanted in [
+        "cargo run --release -- run --file singleton.lock -- ./examples/cron-job.sh",
+        "cargo test",
+    ] {
+        assert!(lines.iter().any(|line| line == wanted), "no {wanted}");
     }
 }
 
 #[test]
-fn what_the_readme_names_is_there() {
-    let readme = text("README.md");
-    for part in readme.split("](").skip(1) {
-        let Some((target, _)) = part.split_once(')') else {
-            continue;
-        };
-        if !target.starts_with("http") && !target.starts_with('#') {
-            assert!(root().join(target).exists(), "README.md links to {target}");
-        }
-    }
+fn what_the_examples_start_can_be_run() {
     for path in [
         "examples/cron-job.sh",
         "examples/check/worker.sh",

@@ -210,11 +210,11 @@ fn the_examples_ask_for_what_there_is() {
     };
     let alerts = read("examples/prometheus-alerts.yml");
     let board = read("examples/grafana-dashboard.json");
-    let readme = read("README.md");
+    let chapter = read("docs/operating.md");
     for (name, text) in [
         ("alerts", &alerts),
         ("dashboard", &board),
-        ("README", &readme),
+        ("docs/operating.md", &chapter),
     ] {
         for metric in metrics_in(text) {
             // A histogram goes by its name alone as well.
@@ -232,8 +232,8 @@ fn the_examples_ask_for_what_there_is() {
             .find_map(|suffix| name.strip_suffix(suffix))
             .unwrap_or(name);
         assert!(
-            readme.contains(family),
-            "README.md does not tell of {family}"
+            chapter.contains(family),
+            "docs/operating.md does not tell of {family}"
         );
     }
     assert!(metrics_in(&alerts).len() >= 6 && metrics_in(&board).len() >= 10);
