@@ -18,7 +18,7 @@ const FOR_EVER: Duration = Duration::from_nanos(u64::MAX);
 ///
 /// # Errors
 /// A [`UsageError`] outside of a command, and what keeps the control file from being read.
-pub fn check(typed: &args::Check) -> anyhow::Result<ExitAction> {
+pub(crate) fn check(typed: &args::Check) -> anyhow::Result<ExitAction> {
     let deadline = Deadline::from_env().map_err(|why| match why {
         DeadlineError::Outside => UsageError::new(why.to_string()).into(),
         DeadlineError::None | DeadlineError::Unreadable { .. } => anyhow::Error::new(why),

@@ -13,7 +13,7 @@ use crate::clock::Instant;
 use crate::guardian::View;
 
 /// The variable in which `trafficcop run` tells its command where the control file is.
-pub const VARIABLE: &str = "TRAFFICCOP_CONTROL";
+pub(crate) const VARIABLE: &str = "TRAFFICCOP_CONTROL";
 
 /// Why nobody can tell whether we are in control. One line each.
 #[derive(Debug, thiserror::Error)]

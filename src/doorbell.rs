@@ -53,7 +53,7 @@ fn halves(nonce: u128) -> ([u8; 8], [u8; 8]) {
 
 /// The doorbell of one instance: it rings its own, and listens to that of another.
 #[derive(Debug)]
-pub struct Doorbell {
+pub(crate) struct Doorbell {
     /// Where standbys find us; no one listens there until [`Doorbell::open`].
     own: Bell,
     place: Option<Bound>,
@@ -78,7 +78,7 @@ impl Doorbell {
     ///
     /// # Errors
     /// What the kernel says against it.
-    pub fn bind(address: SocketAddr) -> io::Result<Doorbell> {
+    pub(crate) fn bind(address: SocketAddr) -> io::Result<Doorbell> {
         let place = bound(address)?;
         let address = place.local_addr()?;
         let nonce = azure_core::Uuid::new_v4().as_u128();
@@ -93,7 +93,7 @@ impl Doorbell {
 
     /// What stands in our record.
     #[must_use]
-    pub fn bell(&self) -> Bell {
+    pub(crate) fn bell(&self) -> Bell {
         self.own
     }
 
@@ -101,7 +101,7 @@ impl Doorbell {
     ///
     /// # Errors
     /// What the kernel says against it: then nobody hears us, and everybody polls.
-    pub fn open(&mut self) -> io::Result<()> {
+    pub(crate) fn open(&mut self) -> io::Result<()> {
         self.attend(None);
         self.close();
         let place = match self.place.take() {
@@ -118,12 +118,12 @@ impl Doorbell {
     }
 
     /// The command is being drained.
-    pub fn draining(&self) {
+    pub(crate) fn draining(&self) {
         self.ring(DRAINING);
     }
 
     /// The store has said that the lease is free.
-    pub fn released(&mut self) {
+    pub(crate) fn released(&mut self) {
         self.ring(RELEASED);
         // It has the word, and ends with the connections when that is sent.
         self.serving = None;
@@ -137,14 +137,14 @@ impl Doorbell {
     }
 
     /// We have no control: whoever listens hears that the connection ends.
-    pub fn close(&mut self) {
+    pub(crate) fn close(&mut self) {
         if let Some((_, task)) = self.serving.take() {
             task.abort();
         }
     }
 
     /// Listens to this bell and to no other; again, if that failed.
-    pub fn attend(&mut self, bell: Option<Bell>) {
+    pub(crate) fn attend(&mut self, bell: Option<Bell>) {
         if let Some((present, task)) = &self.listening {
             if Some(*present) == bell && !task.is_finished() {
                 return;
@@ -158,7 +158,7 @@ impl Doorbell {
     }
 
     /// What is heard of the bell that is attended. Cancel-safe.
-    pub async fn next(&mut self) -> Ring {
+    pub(crate) async fn next(&mut self) -> Ring {
         loop {
             match self.rings.1.recv().await {
                 Some((bell, ring)) if self.listening.as_ref().is_some_and(|l| l.0 == bell) => {
@@ -177,7 +177,7 @@ impl Doorbell {
 ///
 /// # Errors
 /// No way leads there.
-pub fn address_towards(service: SocketAddr) -> io::Result<IpAddr> {
+pub(crate) fn address_towards(service: SocketAddr) -> io::Result<IpAddr> {
     let any: SocketAddr = match service {
         SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
         SocketAddr::V6(_) => ([0u16; 8], 0).into(),

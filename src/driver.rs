@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use futures::stream::{FuturesUnordered, StreamExt};
 
 use crate::clock::Instant;
-pub use crate::core::Start;
+pub(crate) use crate::core::Start;
 use crate::core::{
     Action, Cause, Deadlines, Ending, Event, Exit, Failure, Grant, Notice, State, Tenure,
     WorkloadEvent,
@@ -36,7 +36,7 @@ const UNDO: Duration = Duration::from_secs(2);
 /// What runs while we have control: a command under a guardian, or a program of the library's
 /// user. Nothing here may block.
 #[async_trait]
-pub trait Workload: Send {
+pub(crate) trait Workload: Send {
     /// Start it, under its deadlines.
     fn start(&mut self, start: Start);
     /// Move its deadlines.
@@ -64,14 +64,14 @@ pub trait Workload: Send {
 
 /// Who is told what happens: the log, a file, a service manager, a watch channel. It never waits, and
 /// nothing is decided by it.
-pub trait Observer: Send {
+pub(crate) trait Observer: Send {
     /// This happened.
     fn observe(&mut self, now: Instant, observation: &Observation<'_>);
 }
 
 /// What happened, for those who are told. All but the first and the last comes from [`drive`].
 #[derive(Clone, Copy, Debug)]
-pub enum Observation<'a> {
+pub(crate) enum Observation<'a> {
     /// The competition is about to begin.
     Begins,
     /// A change of state, as the core puts it.
@@ -143,7 +143,7 @@ enum Answer {
 
 /// Competes by `tenure`'s rules for the lock of `store`, runs `workload` while it has control, and
 /// returns when the state machine is done.
-pub async fn drive(
+pub(crate) async fn drive(
     tenure: Tenure,
     store: Arc<dyn LeaseStore>,
     workload: &mut dyn Workload,

@@ -20,9 +20,9 @@ use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::unistd::pipe2;
 
 mod child;
-pub mod lines;
+pub(crate) mod lines;
 
-pub use self::child::announce;
+pub(crate) use self::child::announce;
 use self::child::{BELIEVED, TOLD};
 use self::lines::{Here, ReaderLog, Role};
 use crate::clock::Instant;
@@ -302,7 +302,7 @@ fn link(telling: &Telling, control: Option<&Path>) -> anyhow::Result<Option<Cont
 ///
 /// # Errors
 /// What kept us from starting at all: a [`UsageError`], or what the machine refused.
-pub fn elect(mut plan: Config, telling: &Telling) -> anyhow::Result<ExitAction> {
+pub(crate) fn elect(mut plan: Config, telling: &Telling) -> anyhow::Result<ExitAction> {
     let store = match open(&plan)? {
         Ok(store) => store,
         Err(ending) => return Ok(report::ending(&ending, plan.conflict_status)),

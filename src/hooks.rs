@@ -18,7 +18,7 @@ use std::time::Duration;
 use crate::clock::Instant;
 use crate::core::hold_policy::History;
 use crate::core::{Deadlines, Exit, Start, WorkloadEvent};
-pub use types::{Effect, HookConfig, HookNotice, Role};
+pub(crate) use types::{Effect, HookConfig, HookNotice, Role};
 
 /// What a drain of what is not the command sends first.
 const TERM: i32 = libc::SIGTERM;
@@ -53,7 +53,7 @@ enum Tree {
 
 /// See the module's text.
 #[derive(Clone, Debug)]
-pub struct HookSequencer {
+pub(crate) struct HookSequencer {
     config: HookConfig,
     tree: Tree,
     /// The core has ordered a start, and was not told yet that nothing of it lives.
@@ -72,7 +72,7 @@ pub struct HookSequencer {
 impl HookSequencer {
     /// Nothing runs yet.
     #[must_use]
-    pub fn new(config: HookConfig) -> HookSequencer {
+    pub(crate) fn new(config: HookConfig) -> HookSequencer {
         HookSequencer {
             config,
             tree: Tree::None,
@@ -87,7 +87,7 @@ impl HookSequencer {
 
     /// What runs, if the guardian is there to hand it something.
     #[must_use]
-    pub fn on(&self) -> Option<Role> {
+    pub(crate) fn on(&self) -> Option<Role> {
         match self.tree {
             Tree::Standby { .. } => Some(Role::Standby),
             Tree::OnAcquire { .. } => Some(Role::OnAcquire),
@@ -98,20 +98,20 @@ impl HookSequencer {
 
     /// Whether nothing is left to wait for at the end.
     #[must_use]
-    pub fn is_clear(&self) -> bool {
+    pub(crate) fn is_clear(&self) -> bool {
         matches!(self.tree, Tree::None | Tree::Never)
     }
 
     /// When to come back with [`HookSequencer::woke`].
     #[must_use]
-    pub fn wake_at(&self) -> Instant {
+    pub(crate) fn wake_at(&self) -> Instant {
         self.due.unwrap_or(Instant::FOREVER)
     }
 
     // --- what the core orders ---
 
     /// We wait for control.
-    pub fn stand_by(&mut self, now: Instant) -> Vec<Effect> {
+    pub(crate) fn stand_by(&mut self, now: Instant) -> Vec<Effect> {
         let mut effects = Vec::new();
         if !std::mem::replace(&mut self.standing, true) {
             self.history = History::default();
@@ -123,7 +123,7 @@ impl HookSequencer {
     }
 
     /// We are in control: the command is to be started.
-    pub fn start(&mut self, now: Instant, term: Start) -> Vec<Effect> {
+    pub(crate) fn start(&mut self, now: Instant, term: Start) -> Vec<Effect> {
         let mut effects = Vec::new();
         if self.term.is_some() || self.tree == (Tree::Orphaned { awaited: true }) {
             // The core starts nothing beside another: what it has is still there, and not replaced.
@@ -155,7 +155,7 @@ impl HookSequencer {
     }
 
     /// The lease's deadlines have moved.
-    pub fn extend(&mut self, now: Instant, deadlines: Deadlines) -> Vec<Effect> {
+    pub(crate) fn extend(&mut self, now: Instant, deadlines: Deadlines) -> Vec<Effect> {
         let mut effects = Vec::new();
         let Some(term) = &mut self.term else {
             return effects;
@@ -171,7 +171,12 @@ impl HookSequencer {
     }
 
     /// What is under the lease is to end by `end_of_grace`; the command is sent `signal` first.
-    pub fn drain(&mut self, now: Instant, signal: i32, end_of_grace: Instant) -> Vec<Effect> {
+    pub(crate) fn drain(
+        &mut self,
+        now: Instant,
+        signal: i32,
+        end_of_grace: Instant,
+    ) -> Vec<Effect> {
         let signal = match self.tree {
             Tree::Command => signal,
             Tree::None
@@ -190,7 +195,7 @@ impl HookSequencer {
     }
 
     /// What is under the lease is to end now.
-    pub fn kill(&mut self, now: Instant) -> Vec<Effect> {
+    pub(crate) fn kill(&mut self, now: Instant) -> Vec<Effect> {
         self.end(now, Effect::Kill)
     }
 
@@ -217,7 +222,7 @@ impl HookSequencer {
     // --- time, and the end ---
 
     /// Time has passed.
-    pub fn woke(&mut self, now: Instant) -> Vec<Effect> {
+    pub(crate) fn woke(&mut self, now: Instant) -> Vec<Effect> {
         let mut effects = Vec::new();
         if self.due.is_some_and(|due| now >= due) && self.tree == Tree::None && self.standing {
             self.launch_standby(now, &mut effects);
@@ -226,7 +231,7 @@ impl HookSequencer {
     }
 
     /// The campaign is over: what runs without control has to end, too.
-    pub fn finish(&mut self, end_of_grace: Instant) -> Vec<Effect> {
+    pub(crate) fn finish(&mut self, end_of_grace: Instant) -> Vec<Effect> {
         self.standing = false;
         self.due = None;
         if let Tree::Standby { asked, .. } = &mut self.tree

@@ -56,19 +56,19 @@ fn outer() -> Option<String> {
 
 /// A variable of the environment; one that is empty is none.
 #[must_use]
-pub fn variable(name: &str) -> Option<String> {
+pub(crate) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 /// A directory of this user's that does not outlast the boot, if there is one.
 #[must_use]
-pub fn runtime_directory() -> Option<PathBuf> {
+pub(crate) fn runtime_directory() -> Option<PathBuf> {
     std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from)
 }
 
 /// The name of the program that we are, without its arguments: there may be secrets among them.
 #[must_use]
-pub fn program() -> String {
+pub(crate) fn program() -> String {
     let path = std::env::args_os().next().map(PathBuf::from);
     let name = path.as_deref().and_then(std::path::Path::file_name);
     name.map(OsString::from)
@@ -79,7 +79,7 @@ pub fn program() -> String {
 
 /// Why nobody can go by this name; `None`: somebody can.
 #[must_use]
-pub fn unfit_identity(identity: &str) -> Option<String> {
+pub(crate) fn unfit_identity(identity: &str) -> Option<String> {
     if identity.trim().is_empty() || identity.chars().any(char::is_control) {
         return Some(
             "it is shown to people, and cannot be empty or have control characters".to_owned(),

@@ -25,7 +25,7 @@ use crate::driver::{Observation, Observer};
 use crate::guardian::{HealthCheck, WorkloadEvent};
 use crate::report;
 use crate::util::lock;
-pub use socket::{PRIVATE, Surroundings, VARIABLE};
+pub(crate) use socket::{PRIVATE, Surroundings, VARIABLE};
 use socket::{Proxy, Said, Socket};
 
 /// When the service manager is told that we are ready; as it is typed, with its help.
@@ -50,7 +50,7 @@ const PACE: Duration = Duration::from_secs(1);
 
 /// Speaks to the service manager; a handle, of which there can be many.
 #[derive(Clone, Debug)]
-pub struct ServiceManager(Arc<Inner>);
+pub(crate) struct ServiceManager(Arc<Inner>);
 
 #[derive(Debug)]
 pub(super) struct Inner {
@@ -114,7 +114,7 @@ impl ServiceManager {
     /// Opens the way to the service manager, if there is one, and a way for each of so many
     /// commands; these words are what we do at first.
     #[must_use]
-    pub fn open(
+    pub(crate) fn open(
         here: &Surroundings<'_>,
         mut ready: Ready,
         words: &str,
@@ -168,7 +168,7 @@ impl ServiceManager {
 
     /// What the command with this number finds in its `NOTIFY_SOCKET`.
     #[must_use]
-    pub fn for_the_command(&self, number: usize) -> Option<OsString> {
+    pub(crate) fn for_the_command(&self, number: usize) -> Option<OsString> {
         let state = self.0.state();
         state.proxy.as_ref().map(|proxy| proxy.path(number).into())
     }
@@ -178,7 +178,7 @@ impl ServiceManager {
     ///
     /// # Panics
     /// Outside of a tokio runtime.
-    pub fn begin(&self, health_check: Vec<Arc<HealthCheck>>) {
+    pub(crate) fn begin(&self, health_check: Vec<Arc<HealthCheck>>) {
         let watchdog = self.0.state().watchdog;
         if let Some(span) = watchdog {
             tokio::spawn(tasks::feed(Arc::clone(&self.0), health_check, span));
@@ -207,7 +207,7 @@ impl ServiceManager {
 
     /// A worker does this now; it is ready from the first time on. Said often, it is passed on now and
     /// then.
-    pub fn works(&self, words: String) {
+    pub(crate) fn works(&self, words: String) {
         self.0.with(|state| {
             if state.words != words {
                 state.words = words;
@@ -221,7 +221,7 @@ impl ServiceManager {
     }
 
     /// What we cannot do at the moment, and why; nothing, when we can again.
-    pub fn doubts(&self, doubt: Option<String>) {
+    pub(crate) fn doubts(&self, doubt: Option<String>) {
         self.0.with(|state| {
             if state.doubt != doubt {
                 state.doubt = doubt;
@@ -231,7 +231,7 @@ impl ServiceManager {
     }
 
     /// What the command with this number is called from now on.
-    pub fn name(&self, number: usize, name: String) {
+    pub(crate) fn name(&self, number: usize, name: String) {
         if let Some(command) = self.0.state().commands.get_mut(number) {
             command.name = name;
         }
@@ -261,7 +261,7 @@ impl ServiceManager {
     }
 
     /// Something of the tree of the command with this number.
-    pub fn workload_event(&self, number: usize, event: &WorkloadEvent) {
+    pub(crate) fn workload_event(&self, number: usize, event: &WorkloadEvent) {
         match event {
             WorkloadEvent::Started { .. } => self.0.with(|state| {
                 if state.ready == Ready::Held {
@@ -285,7 +285,7 @@ impl ServiceManager {
     }
 
     /// We were asked to stop, or are about to end.
-    pub fn stops(&self) {
+    pub(crate) fn stops(&self) {
         self.0.with(|state| {
             if !std::mem::replace(&mut state.is_stopping, true) {
                 state.owes.stopping = true;

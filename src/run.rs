@@ -40,7 +40,7 @@ use workload::{HookPrograms, NOBODY, Parts};
 ///
 /// # Errors
 /// What kept us from starting at all: a [`crate::config::UsageError`], or what the machine refused.
-pub fn run(plan: Config) -> anyhow::Result<ExitAction> {
+pub(crate) fn run(plan: Config) -> anyhow::Result<ExitAction> {
     // First: an instance that nobody could ask must not begin to compete.
     let listener = plan
         .listen

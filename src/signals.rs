@@ -35,7 +35,7 @@ const PASS: [Signal; 5] = [
 
 /// What a signal to the supervisor means.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SignalEvent {
+pub(crate) enum SignalEvent {
     /// End: drain, give the lease back, leave.
     Stop(i32),
     /// Hand it to the command.
@@ -49,7 +49,7 @@ pub enum SignalEvent {
 
 /// The stream of signals.
 #[derive(Debug)]
-pub struct Signals {
+pub(crate) struct Signals {
     streams: Vec<(SignalEvent, Stream)>,
     // Something else that asks for a stop, and as which signal.
     other: Option<(oneshot::Receiver<()>, Signal)>,
@@ -68,7 +68,7 @@ impl Signals {
     ///
     /// # Errors
     /// What the kernel or the runtime says when a handler cannot be installed.
-    pub fn listen() -> io::Result<Signals> {
+    pub(crate) fn listen() -> io::Result<Signals> {
         // Asked before the first handler is installed, which would make the answer our own.
         let ignored = inherited_ignored();
         let mut streams = Vec::new();
@@ -91,19 +91,19 @@ impl Signals {
     }
 
     /// What the platform says of this machine comes with them.
-    pub fn add_cordons(&mut self, cordons: UnboundedReceiver<Option<Cordon>>) {
+    pub(crate) fn add_cordons(&mut self, cordons: UnboundedReceiver<Option<Cordon>>) {
         self.cordons = Some(cordons);
     }
 
     /// Keeps what was read for whoever reads next.
-    pub fn keep(&mut self, asked: SignalEvent) {
+    pub(crate) fn keep(&mut self, asked: SignalEvent) {
         self.kept = Some(asked);
     }
 
     /// A word through `gone`, or its end, asks for a stop as SIGPIPE would if it were ours to be
     /// killed by: nobody reads what we write.
     #[must_use]
-    pub fn and_hang_up(mut self, gone: oneshot::Receiver<()>) -> Signals {
+    pub(crate) fn and_hang_up(mut self, gone: oneshot::Receiver<()>) -> Signals {
         self.other = Some((gone, Signal::SIGPIPE));
         self
     }
@@ -111,7 +111,7 @@ impl Signals {
     /// None of the process: for a program that uses the library and keeps its signals to itself.
     /// A word through `stop`, or its end, asks for a stop as SIGTERM does.
     #[must_use]
-    pub fn of_program(stop: oneshot::Receiver<()>) -> Signals {
+    pub(crate) fn of_program(stop: oneshot::Receiver<()>) -> Signals {
         Signals {
             streams: Vec::new(),
             other: Some((stop, Signal::SIGTERM)),
@@ -123,7 +123,7 @@ impl Signals {
 
     /// None of the process: what somebody else of it passes on.
     #[must_use]
-    pub fn relayed(by: mpsc::UnboundedReceiver<SignalEvent>) -> Signals {
+    pub(crate) fn relayed(by: mpsc::UnboundedReceiver<SignalEvent>) -> Signals {
         Signals {
             streams: Vec::new(),
             other: None,
@@ -134,7 +134,7 @@ impl Signals {
     }
 
     /// The next signal; stops come before everything else. Cancel-safe.
-    pub async fn next(&mut self) -> SignalEvent {
+    pub(crate) async fn next(&mut self) -> SignalEvent {
         if let Some(kept) = self.kept.take() {
             return kept;
         }

@@ -7,13 +7,13 @@ use std::time::Duration;
 const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
 /// The largest page blob there is: 8 TiB.
-pub const PAGE_BLOB_LIMIT: u64 = 8 << 40;
+pub(crate) const PAGE_BLOB_LIMIT: u64 = 8 << 40;
 
 /// Reads `10s`, `1m30s`, `500ms`, `2h`, `1d`; a bare number is seconds, and may have decimals.
 ///
 /// # Errors
 /// One line that says how a duration is written.
-pub fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let malformed = || format!("'{text}' is not a duration: write it like 10s, 1m30s, 500ms or 2h");
     let mut rest = text.trim();
     let mut total = 0.0_f64;
@@ -62,7 +62,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 
 /// Writes a duration the way [`duration`] reads it.
 #[must_use]
-pub fn show(span: Duration) -> String {
+pub(crate) fn show(span: Duration) -> String {
     let millis = span.as_millis();
     let (hours, minutes, seconds, left) = (
         millis / 3_600_000,
@@ -87,7 +87,7 @@ pub fn show(span: Duration) -> String {
 ///
 /// # Errors
 /// One line that says what a page blob's size can be.
-pub fn page_blob_size(text: &str) -> Result<u64, String> {
+pub(crate) fn page_blob_size(text: &str) -> Result<u64, String> {
     let digits = text
         .find(|c: char| !c.is_ascii_digit())
         .unwrap_or(text.len());
@@ -121,7 +121,7 @@ pub fn page_blob_size(text: &str) -> Result<u64, String> {
 ///
 /// # Errors
 /// One line; also for the signals that stop or continue a process instead of asking it to end.
-pub fn signal(text: &str) -> Result<i32, String> {
+pub(crate) fn signal(text: &str) -> Result<i32, String> {
     let name = text.trim().to_ascii_uppercase();
     let name = name.strip_prefix("SIG").unwrap_or(&name);
     let number = match name.parse::<i32>() {
@@ -166,7 +166,7 @@ fn named(name: &str) -> Option<i32> {
 
 /// A signal's name for people: `SIGTERM`, or `signal 40`.
 #[must_use]
-pub fn signal_name(number: i32) -> String {
+pub(crate) fn signal_name(number: i32) -> String {
     match nix::sys::signal::Signal::try_from(number) {
         Ok(signal) => signal.as_str().to_owned(),
         Err(_) => format!("signal {number}"),

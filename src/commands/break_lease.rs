@@ -19,7 +19,7 @@ const LONGEST: u8 = 60;
 ///
 /// # Errors
 /// A [`UsageError`], or what the service says.
-pub fn break_lease(typed: &args::Break) -> anyhow::Result<ExitAction> {
+pub(crate) fn break_lease(typed: &args::Break) -> anyhow::Result<ExitAction> {
     let period = period(typed.period.as_deref())?;
     let target = LockTarget::of(&typed.lock)?;
     let seen = run(target.look_at_one())?;

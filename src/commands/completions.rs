@@ -8,6 +8,6 @@ use crate::exit::ExitAction;
 ///
 /// # Errors
 /// Where stdout cannot be written.
-pub fn completions(typed: &args::Completions) -> anyhow::Result<ExitAction> {
+pub(crate) fn completions(typed: &args::Completions) -> anyhow::Result<ExitAction> {
     answer(&typed.script(), ExitAction::Status(0))
 }

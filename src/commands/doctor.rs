@@ -135,7 +135,7 @@ impl Findings {
 ///
 /// # Errors
 /// A [`UsageError`], or where the answer cannot be written.
-pub fn doctor(typed: &args::Doctor) -> anyhow::Result<ExitAction> {
+pub(crate) fn doctor(typed: &args::Doctor) -> anyhow::Result<ExitAction> {
     let named = lock_target::named(typed.lock.blob.as_deref(), typed.lock.file.as_deref())?;
     let budget = budget(typed.lease.clone(), matches!(named, Named::Blob(_)))?;
     let findings = |lock: String| Findings {
@@ -175,7 +175,7 @@ pub fn doctor(typed: &args::Doctor) -> anyhow::Result<ExitAction> {
 ///
 /// # Errors
 /// The kernel's.
-pub fn find_locked(typed: &args::FindLocked) -> anyhow::Result<ExitAction> {
+pub(crate) fn find_locked(typed: &args::FindLocked) -> anyhow::Result<ExitAction> {
     Ok(match lease::file::Probe::is_excluded(&typed.path)? {
         true => ExitAction::Status(0),
         false => ExitAction::Status(file::NOT_LOCKED),

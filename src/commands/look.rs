@@ -27,7 +27,7 @@ fn views(seen: &[LockStatus]) -> Vec<LockView> {
 ///
 /// # Errors
 /// A [`crate::config::UsageError`], or what kept us from seeing it.
-pub fn status(typed: &args::Status) -> anyhow::Result<ExitAction> {
+pub(crate) fn status(typed: &args::Status) -> anyhow::Result<ExitAction> {
     let target = LockTarget::of(&typed.lock)?;
     let seen = run(async { Ok(target.look_under_the_name_patiently().await?) })?;
     let view = views(seen.all());
@@ -52,7 +52,7 @@ const HEADER: [&str; 7] = [
 ///
 /// # Errors
 /// A [`crate::config::UsageError`], or what kept us from seeing them.
-pub fn list(typed: &args::List) -> anyhow::Result<ExitAction> {
+pub(crate) fn list(typed: &args::List) -> anyhow::Result<ExitAction> {
     let target = LockTarget::of_listing(typed)?;
     let seen = run(async { Ok(target.list().await?) })?;
     let view = views(&seen);
@@ -97,7 +97,7 @@ struct ChangeLine<'a> {
 ///
 /// # Errors
 /// A [`crate::config::UsageError`], or why there was nothing to see at the first look.
-pub fn watch(typed: &args::Watch) -> anyhow::Result<ExitAction> {
+pub(crate) fn watch(typed: &args::Watch) -> anyhow::Result<ExitAction> {
     let target = LockTarget::of(&typed.lock)?;
     let poll = typed.poll.clone().unwrap_or(Ok(config::DEFAULT_POLL))?;
     let mut jitter = Jitter::new(fastrand::u64(..));

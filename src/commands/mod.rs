@@ -19,8 +19,8 @@ mod lock_view;
 mod look;
 mod reset;
 
-pub use break_lease::break_lease;
-pub use completions::completions;
-pub use doctor::{doctor, find_locked};
-pub use look::{list, status, watch};
-pub use reset::reset;
+pub(crate) use break_lease::break_lease;
+pub(crate) use completions::completions;
+pub(crate) use doctor::{doctor, find_locked};
+pub(crate) use look::{list, status, watch};
+pub(crate) use reset::reset;

@@ -19,7 +19,7 @@ use crate::report;
 ///
 /// # Errors
 /// A [`UsageError`], or what the store says.
-pub fn reset(typed: &args::Reset) -> anyhow::Result<ExitAction> {
+pub(crate) fn reset(typed: &args::Reset) -> anyhow::Result<ExitAction> {
     if typed.all && typed.once_key.is_some() {
         return Err(UsageError::new(
             "--all and --once-key contradict each other: leave one out (is TRAFFICCOP_ONCE_KEY or TRAFFICCOP_ALL set?)",

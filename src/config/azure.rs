@@ -11,7 +11,7 @@ use crate::azure::{Auth, AuthOptions, CREDENTIALS};
 
 /// What was typed about the account.
 #[must_use]
-pub fn options(emulator: bool, typed: &args::Access) -> AuthOptions {
+pub(crate) fn options(emulator: bool, typed: &args::Access) -> AuthOptions {
     AuthOptions {
         emulator,
         auth: typed.auth,
@@ -21,7 +21,7 @@ pub fn options(emulator: bool, typed: &args::Access) -> AuthOptions {
 
 /// What of it has no meaning for a lock that is no blob.
 #[must_use]
-pub fn of_blobs_alone(typed: &args::Access) -> [(&'static str, bool); 2] {
+pub(crate) fn of_blobs_alone(typed: &args::Access) -> [(&'static str, bool); 2] {
     [
         ("--auth", typed.auth != Auth::Auto),
         ("--ca-file", typed.ca_file.is_some()),

@@ -17,7 +17,7 @@ const COMMAND: &str = "trafficcop elect";
 
 /// How the reader is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Telling {
+pub(crate) struct Telling {
     /// As JSON objects.
     pub json: bool,
     /// Where a link to the control file is kept.
@@ -30,7 +30,10 @@ impl Config {
     ///
     /// # Errors
     /// The first thing found that cannot be.
-    pub fn of_elect(typed: args::Elect, host: &Host) -> Result<(Config, Telling), UsageError> {
+    pub(crate) fn of_elect(
+        typed: args::Elect,
+        host: &Host,
+    ) -> Result<(Config, Telling), UsageError> {
         if !typed.command.is_empty() {
             return Err(UsageError::new(format!(
                 "elect takes no command, it tells who is in control on stdout: pipe it into what reads that, or run the command with 'trafficcop run ... -- {}'",

@@ -23,14 +23,14 @@ mod run;
 mod tests;
 mod work;
 
-pub use crate::args::Roles;
-pub use crate::exit::UsageError;
-pub use crate::host::Host;
-pub use azure::{of_blobs_alone, options};
-pub use elect::Telling;
-pub use quote::quoted;
+pub(crate) use crate::args::Roles;
+pub(crate) use crate::exit::UsageError;
+pub(crate) use crate::host::Host;
+pub(crate) use azure::{of_blobs_alone, options};
+pub(crate) use elect::Telling;
+pub(crate) use quote::quoted;
 pub(crate) use run::{BLOB_LEASE, DEFAULT_LEASE, DEFAULT_POLL};
-pub use run::{Config, Lock};
+pub(crate) use run::{Config, Lock};
 #[cfg(feature = "service-bus")]
-pub use work::ServiceBus;
-pub use work::{Source, Storage, Work};
+pub(crate) use work::ServiceBus;
+pub(crate) use work::{Source, Storage, Work};

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 
 /// A command as it could be typed into a shell, in one line.
 #[must_use]
-pub fn quoted(command: &[OsString]) -> String {
+pub(crate) fn quoted(command: &[OsString]) -> String {
     let words: Vec<String> = command.iter().map(|word| quoted_word(word)).collect();
     words.join(" ")
 }

@@ -31,7 +31,7 @@ const DEFAULT_PATIENCE: Duration = Duration::from_secs(30);
 
 /// The lock, as far as it can be checked without asking its store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Lock {
+pub(crate) enum Lock {
     /// A lease on an Azure blob.
     Blob {
         /// `CONTAINER/NAME` or a URL; Azure's rules for names are the store's to check.
@@ -72,7 +72,7 @@ impl Lock {
 
 /// What is to be done, and how.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub(crate) struct Config {
     /// What is competed for.
     pub lock: Lock,
     /// How many may have control at the same time; with more than one, `lock` is the name of all.
@@ -98,10 +98,6 @@ pub struct Config {
     pub status_file: Option<PathBuf>,
     /// Where questions are answered over HTTP.
     pub listen: Option<crate::serve::Address>,
-    /// How the log is written.
-    pub log: Format,
-    /// How much is logged.
-    pub volume: Volume,
     /// Where every change of state is appended.
     pub event_log: Option<PathBuf>,
     /// When a service manager is told that we are ready.
@@ -117,7 +113,7 @@ pub struct Config {
 impl Config {
     /// Whether we give up where another has control (`-n`).
     #[must_use]
-    pub fn looks_once(&self) -> bool {
+    pub(crate) fn looks_once(&self) -> bool {
         self.rules.wait == Some(Duration::ZERO)
     }
 
@@ -126,7 +122,7 @@ impl Config {
     ///
     /// # Errors
     /// That it is.
-    pub fn refuse_our_own(&self, name: &str) -> Result<(), UsageError> {
+    pub(crate) fn refuse_our_own(&self, name: &str) -> Result<(), UsageError> {
         let Some(outer) = self.outer.as_deref().filter(|_| self.slots == 1) else {
             return Ok(());
         };
@@ -146,7 +142,7 @@ impl Config {
     ///
     /// # Errors
     /// The first thing found that cannot be.
-    pub fn new(typed: args::Run, host: &Host) -> Result<Config, UsageError> {
+    pub(crate) fn new(typed: args::Run, host: &Host) -> Result<Config, UsageError> {
         refuse_no_command(
             &typed.command,
             "no command: name what is to run after --, as in 'trafficcop run --file PATH -- ./job'",
@@ -296,8 +292,6 @@ impl Basis {
             contain: Contain::None,
             status_file: outputs.status_file,
             listen: None,
-            log: typed.operations.log,
-            volume: typed.into(),
             event_log: outputs.event_log,
             ready: Ready::Standby,
             scheduled_events: None,

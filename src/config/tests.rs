@@ -68,7 +68,7 @@ fn the_defaults_are_those_of_the_design() {
     assert_eq!(plan.candidate.identity, "web1-42");
     assert_eq!(plan.candidate.command, "job --now");
     assert_eq!(plan.contain, Contain::Auto);
-    assert!(plan.status_file.is_none() && plan.volume == Volume::Normal);
+    assert!(plan.status_file.is_none());
 }
 
 #[test]

@@ -44,7 +44,7 @@ enum Progress {
 ///
 /// # Errors
 /// What the kernel refuses, before a word was said.
-pub fn announce(typed: &args::Announce) -> anyhow::Result<ExitAction> {
+pub(crate) fn announce(typed: &args::Announce) -> anyhow::Result<ExitAction> {
     // As `ps` and `top` show it; else it would be "exe".
     let _ = nix::sys::prctl::set_name(c"trafficcop-tell");
     let variable = |name: &str| host::variable(name).unwrap_or_default();

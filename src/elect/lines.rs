@@ -21,7 +21,7 @@ const LOCK_LIMIT: usize = 2000;
 
 /// A line to be: the fields of `--json` (`cli::FIELDS`), in this order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Role {
+pub(crate) struct Role {
     role: &'static str,
     token: Option<u64>,
     holder: Option<String>,
@@ -41,7 +41,7 @@ struct JsonLine<'a> {
 
 /// Of whom and where a line speaks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Here {
+pub(crate) struct Here {
     /// Our identity.
     pub identity: String,
     /// The lock's address.
@@ -55,14 +55,14 @@ pub struct Here {
 impl Role {
     /// We are in control, with this token.
     #[must_use]
-    pub fn holder(here: Here, token: u64) -> Role {
+    pub(crate) fn holder(here: Here, token: u64) -> Role {
         let holder = Some(name(&here.identity));
         Role::new("holder", here, Some(token), holder)
     }
 
     /// We are not; this is who is, as far as it is known.
     #[must_use]
-    pub fn standby(here: Here, holder: Option<&str>, token: Option<u64>) -> Role {
+    pub(crate) fn standby(here: Here, holder: Option<&str>, token: Option<u64>) -> Role {
         Role::new("standby", here, token, holder.map(name))
     }
 
@@ -80,7 +80,7 @@ impl Role {
 
     /// The line, with its end.
     #[must_use]
-    pub fn line(&self, json: bool) -> String {
+    pub(crate) fn line(&self, json: bool) -> String {
         if json {
             let line = JsonLine {
                 role: self,
@@ -104,7 +104,7 @@ fn name(text: &str) -> String {
 
 /// Whether lines about this lock fit into a pipe as a whole.
 #[must_use]
-pub fn fits(lock: &str) -> bool {
+pub(crate) fn fits(lock: &str) -> bool {
     serde_json::to_string(lock).is_ok_and(|text| text.len() <= LOCK_LIMIT)
 }
 
@@ -129,7 +129,7 @@ impl Observer for ReaderLog {
 
 /// Whether it is about the process that tells the reader, which is nobody's business.
 #[must_use]
-pub fn is_of_the_child(notice: &Notice) -> bool {
+pub(crate) fn is_of_the_child(notice: &Notice) -> bool {
     matches!(
         notice,
         Notice::CommandEnded(_) | Notice::LeftBehind | Notice::Draining(Cause::CommandEnded)

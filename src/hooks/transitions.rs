@@ -19,7 +19,7 @@ const AGAIN: Restart = Restart {
 
 impl HookSequencer {
     /// The guardian told this.
-    pub fn on_event(&mut self, now: Instant, event: WorkloadEvent) -> Vec<Effect> {
+    pub(crate) fn on_event(&mut self, now: Instant, event: WorkloadEvent) -> Vec<Effect> {
         let mut effects = Vec::new();
         if event == WorkloadEvent::ClockJumped {
             effects.push(Effect::Tell(event));

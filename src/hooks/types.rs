@@ -9,7 +9,7 @@ use crate::core::{Deadlines, Failed, WorkloadEvent};
 
 /// What can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub(crate) enum Role {
     /// Runs while we wait for control.
     Standby,
     /// Has to succeed before the command is started.
@@ -20,7 +20,7 @@ pub enum Role {
 
 /// Who is there to play, besides the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HookConfig {
+pub(crate) struct HookConfig {
     /// There is a standby command.
     pub standby: bool,
     /// There is something that has to succeed before the command is started.
@@ -31,7 +31,7 @@ pub struct HookConfig {
 
 /// What is to be done, in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Effect {
+pub(crate) enum Effect {
     /// Order the guardian to start this.
     Launch {
         /// What.
@@ -60,7 +60,7 @@ pub enum Effect {
 
 /// What people are told of a role that the core does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HookNotice {
+pub(crate) enum HookNotice {
     /// The standby command did its work, and is not started again before the next time.
     StandbyDone,
     /// The standby command failed, and is started again after this time.

@@ -14,13 +14,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Where the service manager listens.
-pub const VARIABLE: &str = "NOTIFY_SOCKET";
+pub(crate) const VARIABLE: &str = "NOTIFY_SOCKET";
 /// What is between the service manager and us: the command gets a socket of ours instead, and
 /// everything else that we run gets none of it.
-pub const PRIVATE: [&str; 3] = [VARIABLE, "WATCHDOG_USEC", "WATCHDOG_PID"];
+pub(crate) const PRIVATE: [&str; 3] = [VARIABLE, "WATCHDOG_USEC", "WATCHDOG_PID"];
 
 /// What we were started with.
-pub struct Surroundings<'a> {
+pub(crate) struct Surroundings<'a> {
     /// A variable of our environment.
     pub variable: &'a dyn Fn(&str) -> Option<OsString>,
     /// Our process id.
@@ -30,7 +30,7 @@ pub struct Surroundings<'a> {
 impl<'a> Surroundings<'a> {
     /// Those of this process, with its environment.
     #[must_use]
-    pub fn ours(variable: &'a dyn Fn(&str) -> Option<OsString>) -> Surroundings<'a> {
+    pub(crate) fn ours(variable: &'a dyn Fn(&str) -> Option<OsString>) -> Surroundings<'a> {
         Surroundings {
             variable,
             pid: std::process::id(),

@@ -37,7 +37,7 @@ impl fmt::Display for Address {
 
 /// Why nothing can be asked there. One line.
 #[derive(Debug, thiserror::Error)]
-pub enum BindError {
+pub(crate) enum BindError {
     /// Somebody has it.
     #[error("--listen {0}: it is in use: is another instance running here? Name another address")]
     InUse(Address),
@@ -55,7 +55,7 @@ pub enum BindError {
 
 /// An open place.
 #[derive(Debug)]
-pub struct Listener {
+pub(crate) struct Listener {
     pub(super) socket: Socket,
     /// Where it really is.
     pub(super) address: Address,
@@ -74,7 +74,7 @@ impl Listener {
     ///
     /// # Errors
     /// If somebody answers there already, or the kernel does not want us to.
-    pub fn bind(address: &Address) -> Result<Listener, BindError> {
+    pub(crate) fn bind(address: &Address) -> Result<Listener, BindError> {
         let (socket, address, place) = match address {
             Address::Tcp(wanted) => {
                 let socket = TcpListener::bind(wanted).map_err(|why| refusal(address, why))?;

@@ -15,6 +15,6 @@ mod routes;
 mod server;
 mod shared_status;
 
-pub use listener::{Address, Listener};
-pub use server::Server;
-pub use shared_status::SharedStatus;
+pub(crate) use listener::{Address, Listener};
+pub(crate) use server::Server;
+pub(crate) use shared_status::SharedStatus;

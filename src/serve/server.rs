@@ -41,7 +41,7 @@ const NAP: Duration = Duration::from_millis(100);
 const STACK: usize = 512 << 10;
 
 /// A server that runs. Dropped, it stops, and its socket's path is removed.
-pub struct Server {
+pub(crate) struct Server {
     shared_status: Arc<SharedStatus>,
     /// Dropped to stop.
     _life: oneshot::Sender<Infallible>,
@@ -53,7 +53,7 @@ impl Server {
     ///
     /// # Errors
     /// Where there can be no thread, or nothing to wait for connections with.
-    pub fn start(listener: Listener, shared_status: SharedStatus) -> io::Result<Server> {
+    pub(crate) fn start(listener: Listener, shared_status: SharedStatus) -> io::Result<Server> {
         let shared_status = Arc::new(shared_status);
         // Its own: a question more must never be a renewal later.
         let runtime = runtime()?;
@@ -86,7 +86,7 @@ impl Server {
 
     /// Where what is answered is written.
     #[must_use]
-    pub fn shared_status(&self) -> Arc<SharedStatus> {
+    pub(crate) fn shared_status(&self) -> Arc<SharedStatus> {
         Arc::clone(&self.shared_status)
     }
 }

@@ -24,7 +24,7 @@ const FRESH: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What is known of this instance.
-pub struct SharedStatus {
+pub(crate) struct SharedStatus {
     /// The deadline, as guardian and command have it: not ours to write.
     control: View,
     /// Those of every guardian.
@@ -42,7 +42,7 @@ impl SharedStatus {
     /// `worker` on the messages of this queue; the deadline is in `control`, the control file of its
     /// (first) guardian.
     #[must_use]
-    pub fn new(
+    pub(crate) fn new(
         lock: &str,
         worker: bool,
         term: Option<Duration>,
@@ -64,18 +64,18 @@ impl SharedStatus {
     }
 
     /// So many messages are being worked on.
-    pub fn works_on(&self, messages: usize) {
+    pub(crate) fn works_on(&self, messages: usize) {
         lock(&self.known).competes = true;
         self.metrics.works_on(messages);
     }
 
     /// A message was done with: what became of it, and how long its command ran.
-    pub fn message(&self, outcome: &'static str, took: Option<Duration>) {
+    pub(crate) fn message(&self, outcome: &'static str, took: Option<Duration>) {
         self.metrics.message(outcome, took);
     }
 
     /// What the status file says now.
-    pub fn write(&self, status: &Status) {
+    pub(crate) fn write(&self, status: &Status) {
         let status = Arc::new(status.clone());
         lock(&self.known).status = status;
     }

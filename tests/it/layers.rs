@@ -101,6 +101,14 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
         &["clock", "core", "driver", "exit", "units", "guardian"],
     ),
     ("background_writer", &[]),
+    ("doorbell", &["core"]),
+    (
+        "cli",
+        &[
+            "args", "check", "commands", "config", "elect", "exit", "guardian", "report", "run",
+            "timeline", "work",
+        ],
+    ),
     ("status", &["background_writer", "report"]),
     (
         "commands",
@@ -147,14 +155,14 @@ const WORDS: &[(&[&str], &[&str], &str)] = &[
     (
         &["anyhow::", "anyhow!"],
         &[
-            "check", "elect", "exit", "report", "run", "main", "timeline", "commands", "work",
+            "check", "cli", "elect", "exit", "report", "run", "timeline", "commands", "work",
         ],
         "errors are typed below the top",
     ),
     (
         &["env::var", "env::vars"],
         &[
-            "args", "deadline", "elect", "host", "run", "runtime", "main", "guardian", "commands",
+            "args", "cli", "deadline", "elect", "host", "run", "runtime", "guardian", "commands",
             "work",
         ],
         "the environment is passed in",
