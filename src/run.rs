@@ -25,9 +25,7 @@ use crate::guardian::{self, Guardian, Program, Setup, SharedBytes};
 use crate::hooks::HookConfig;
 use crate::host;
 use crate::lease::slots::Slots;
-use crate::lease::{
-    self, Competitor, LeaseStore, NamedLock, OpenError, SharedMemory, StoreInfo, blob,
-};
+use crate::lease::{self, Competitor, LeaseStore, NamedLock, OpenError, SharedMemory, blob};
 use crate::report;
 use crate::runtime::runtime;
 #[cfg(feature = "http")]
@@ -193,8 +191,9 @@ fn server(
     let control = guardian
         .view()
         .context("--listen: /leader could never say yes")?;
-    let StoreInfo { name, lease, .. } = store.info();
-    let shared_status = serve::SharedStatus::new(&name, lease, control, guardian.health_check());
+    let info = store.info();
+    let shared_status =
+        serve::SharedStatus::new(&info.name, info.lease, control, guardian.health_check());
     serve::Server::start(listener, shared_status).context("--listen: cannot start the server")
 }
 
@@ -321,6 +320,7 @@ pub(crate) fn open(plan: &Config) -> anyhow::Result<Result<Arc<dyn LeaseStore>, 
     };
     match opened {
         Ok(store) => Ok(Ok(store)),
+        // Only a local file is touched by its opening, so its refusal is about the store and not the settings.
         Err(OpenError::File(error)) => Ok(Err(Ending::of_store(error.why, error.denied))),
         Err(OpenError::Blob(error)) if plan.slots > 1 => {
             Err(UsageError::new(error.to_string()).into())
