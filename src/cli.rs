@@ -2,19 +2,13 @@
 //!
 //! The guardian is forked inside `run`, so no thread may exist before it.
 
-use std::ffi::{OsString, c_char, c_int};
+use std::ffi::{OsString, c_int};
 
 use crate::exit::{self, ExitAction};
 use crate::{args, check, commands, config, elect, guardian, report, run, timeline, work};
 
-/// The program `trafficcop`, as the C library calls it, without Rust's own start between: see
-/// [`guardian::begin`].
-///
-/// # Safety
-/// `count` and `words` are `main`'s own, and nothing was started yet.
-pub unsafe fn main(count: c_int, words: *const *const c_char) -> c_int {
-    // SAFETY: our caller's promise is the one asked for.
-    let words = unsafe { guardian::begin(count, words) };
+/// The program `trafficcop`: what was typed, down to its exit status.
+pub fn main(words: Vec<OsString>) -> c_int {
     guardian::leave_by_the_guardians(report::last_words);
     perform(words).go()
 }

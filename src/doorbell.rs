@@ -20,6 +20,7 @@ use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
+use crate::clock::Instant;
 use crate::core::{Bell, Ring};
 
 /// From one sign of life to the next.
@@ -307,7 +308,7 @@ async fn hear(bell: Bell, heard: &UnboundedSender<(Bell, Ring)>) -> Ring {
     };
     // Whom we tell is there as long as we are.
     let _ = heard.send((bell, Ring::Greeted { rank }));
-    let mut second = tokio::time::Instant::now();
+    let mut second = Instant::now();
     let mut count = 0;
     loop {
         let mut words = [0; MOST_BYTES];
@@ -316,8 +317,8 @@ async fn hear(bell: Bell, heard: &UnboundedSender<(Bell, Ring)>) -> Ring {
             Ok(Err(_) | Ok(0)) => return Ring::Closed,
             Ok(Ok(read)) => read,
         };
-        if second.elapsed() >= BEAT {
-            second = tokio::time::Instant::now();
+        if Instant::now().since(second) >= BEAT {
+            second = Instant::now();
             count = 0;
         }
         count += read;

@@ -183,8 +183,8 @@ impl LockView {
         line("since", since);
         line("token", self.token.map(|token| token.to_string()));
         line("command", self.command.clone());
-        for errand in &self.once {
-            line("once", Some(errand.words()));
+        for task in &self.once {
+            line("once", Some(task.words()));
         }
         line("flaw", self.flaw.clone());
         text

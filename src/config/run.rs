@@ -17,7 +17,6 @@ use crate::exit;
 use crate::guardian::Contain;
 use crate::lease::record::{COMMAND_LIMIT, Candidate};
 use crate::notify::Ready;
-use crate::report::{Format, Volume};
 use crate::units::show;
 
 /// What a blob's lease can be: the service's limits.

@@ -17,13 +17,17 @@ mod client;
 mod inspect;
 mod metadata;
 mod orphan_release;
+#[cfg(feature = "cli")]
+mod surroundings;
 mod target;
 mod update;
 
-pub(crate) use client::{Around, BlobApi, LeaseState};
+pub(crate) use client::{BlobApi, LeaseState};
 pub use inspect::BlobInspector;
 pub use orphan_release::prepare_orphan_release;
 pub(super) use orphan_release::release_orphaned;
+#[cfg(feature = "cli")]
+pub(crate) use surroundings::Around;
 pub use target::{Target, TargetError};
 
 use std::collections::BTreeMap;

@@ -78,6 +78,7 @@ impl Slots {
     ) -> Result<Slots, OpenError> {
         // The longest name tells whether all of them can be.
         lock.slot(count - 1)?;
+        // At random: many instances that start together would all try slot 0 first.
         let first = fastrand::u32(0..count);
         let open = move |slot| lock.slot(slot)?.open(&competitor);
         let store = open(first)?;

@@ -101,7 +101,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
         &["clock", "core", "driver", "exit", "units", "guardian"],
     ),
     ("background_writer", &[]),
-    ("doorbell", &["core"]),
+    ("doorbell", &["clock", "core"]),
     (
         "cli",
         &[

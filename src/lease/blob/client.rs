@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use azure_core::http::headers::{HeaderName, Headers};
 use azure_core::http::{ClientOptions, Etag, RequestContent, Url};
-use azure_core::time::{OffsetDateTime, parse_rfc7231};
 use azure_storage_blob::models::{
     BlobClientAcquireLeaseOptions, BlobClientBreakLeaseOptions, BlobClientGetPropertiesOptions,
     BlobClientSetMetadataOptions, BlobContainerClientListBlobsOptions,
@@ -16,12 +15,11 @@ use azure_storage_blob::models::{
 };
 use azure_storage_blob::{
     BlobClient, BlobClientOptions, BlobContainerClient, BlobContainerClientOptions,
-    BlobServiceClient, BlobServiceClientOptions,
 };
 use futures::TryStreamExt as _;
 
 use super::metadata::{self, Metadata};
-use crate::azure::{Account, ServiceError, limited};
+use crate::azure::{ServiceError, limited};
 use crate::clock::Instant;
 
 /// How many blobs a page of a listing has: their metadata can be 8 KiB each.
@@ -48,23 +46,10 @@ pub(crate) struct View {
     pub(crate) date: Option<u64>,
 }
 
-/// What the service says of itself and of the container along the way.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Around {
-    /// The service's clock.
-    pub(crate) date: Option<OffsetDateTime>,
-    /// How the server calls itself.
-    pub(crate) server: Option<String>,
-    /// The blob has versions.
-    pub(crate) versioned: bool,
-    /// The container keeps its blobs as they are: a policy, or a legal hold.
-    pub(crate) immutable: Option<&'static str>,
-}
-
 /// The official clients for one blob.
 pub(crate) struct BlobApi {
-    blob: BlobClient,
-    container: BlobContainerClient,
+    pub(super) blob: BlobClient,
+    pub(super) container: BlobContainerClient,
 }
 
 impl BlobApi {
@@ -104,23 +89,6 @@ impl BlobApi {
         view(answer.headers())
     }
 
-    /// What the service says of itself with the blob's properties.
-    pub(crate) async fn look_around(&self, give_up_at: Instant) -> Result<Around, ServiceError> {
-        let answer = limited(give_up_at, self.blob.get_properties(None)).await?;
-        view(answer.headers())?;
-        Ok(around(answer.headers()))
-    }
-
-    /// What the service says of itself with the container's properties.
-    pub(crate) async fn look_at_container(
-        &self,
-        give_up_at: Instant,
-    ) -> Result<Around, ServiceError> {
-        let answer = limited(give_up_at, self.container.get_properties(None)).await?;
-        of_the_service(answer.headers())?;
-        Ok(around(answer.headers()))
-    }
-
     /// The container's blobs whose names begin with `prefix`: name, lease, metadata.
     pub(super) async fn list(
         &self,
@@ -152,30 +120,6 @@ impl BlobApi {
             }
         }
         Ok(found)
-    }
-
-    /// For how many days the account keeps what is deleted; `None`: it does not.
-    pub(crate) async fn soft_delete(
-        account: &Account,
-        give_up_at: Instant,
-    ) -> Result<Option<i32>, ServiceError> {
-        let told = |error| ServiceError::of(&error);
-        let options = BlobServiceClientOptions {
-            client_options: account.client_options(),
-            ..BlobServiceClientOptions::default()
-        };
-        let url = account.authorised(account.endpoint());
-        let service = BlobServiceClient::new(url, None, Some(options)).map_err(told)?;
-        let answer = limited(give_up_at, service.get_properties(None)).await?;
-        let policy = answer.into_model().map_err(told)?.delete_retention_policy;
-        let policy = policy.filter(|policy| policy.enabled == Some(true));
-        Ok(policy.map(|policy| policy.days.unwrap_or(0)))
-    }
-
-    /// Deletes the blob, whose lease nobody has.
-    pub(crate) async fn delete(&self, give_up_at: Instant) -> Result<(), ServiceError> {
-        let answer = limited(give_up_at, self.blob.delete(None)).await?;
-        of_the_service(answer.headers())
     }
 
     /// Creates the blob unless it exists; its ETag if we did.
@@ -300,7 +244,7 @@ fn lease_state(word: Option<&str>) -> Option<LeaseState> {
     }
 }
 
-fn view(headers: &Headers) -> Result<View, ServiceError> {
+pub(super) fn view(headers: &Headers) -> Result<View, ServiceError> {
     let metadata = headers.iter().filter_map(|(name, value)| {
         Some((name.as_str().strip_prefix("x-ms-meta-")?, value.as_str()))
     });
@@ -313,23 +257,7 @@ fn view(headers: &Headers) -> Result<View, ServiceError> {
     })
 }
 
-fn around(headers: &Headers) -> Around {
-    let is = |name| header(headers, name).is_some_and(|text| text.eq_ignore_ascii_case("true"));
-    Around {
-        date: header(headers, "date").and_then(|text| parse_rfc7231(text).ok()),
-        server: header(headers, "server").map(str::to_owned),
-        versioned: header(headers, "x-ms-version-id").is_some(),
-        immutable: if is("x-ms-has-immutability-policy") {
-            Some("an immutability policy")
-        } else if is("x-ms-has-legal-hold") {
-            Some("a legal hold")
-        } else {
-            None
-        },
-    }
-}
-
-fn header<'a>(headers: &'a Headers, name: &'static str) -> Option<&'a str> {
+pub(super) fn header<'a>(headers: &'a Headers, name: &'static str) -> Option<&'a str> {
     headers.get_optional_str(&HeaderName::from_static(name))
 }
 
@@ -339,7 +267,7 @@ fn etag_of(headers: &Headers) -> Option<String> {
 
 /// The service names the version of its interface in every answer; a portal, which answers anything with
 /// 200, does not.
-fn of_the_service(headers: &Headers) -> Result<(), ServiceError> {
+pub(super) fn of_the_service(headers: &Headers) -> Result<(), ServiceError> {
     match header(headers, "x-ms-version") {
         Some(_) => Ok(()),
         None => Err(ServiceError::foreign("its version", headers)),

@@ -82,6 +82,7 @@ impl BlobInspector {
         shown: &TaskLog,
         give_up_at: Instant,
     ) -> Result<ResetResult, Failure> {
+        // Proposed by us, so that a lease whose answer was lost can still be given back below.
         let id = fresh_lease_id();
         if let Err(trouble) = self.client.acquire(&id, SECONDS, give_up_at).await {
             return match trouble.code() {
@@ -124,6 +125,7 @@ impl BlobInspector {
             Ok(Metadata { others, .. }) => others.into_iter().collect(),
             Err(nothing) => return Ok(nothing),
         };
+        // Under the lease only its owner writes; the ETag guards against a lease that ran out meanwhile.
         let etag = view.etag.as_deref();
         let written = self.client.set_metadata(id, etag, &metadata, give_up_at);
         match written.await {

@@ -38,7 +38,7 @@ pub fn prepare_orphan_release(account: Account) {
     let _ = PREPARED.set(account);
 }
 
-/// Releases the lease named in `will`. Takes ten seconds at most; whatever goes wrong, the lease
+/// Releases the lease that is named there. Takes ten seconds at most; whatever goes wrong, the lease
 /// runs out by itself.
 pub(in crate::lease) fn release_orphaned(release_info: &[u8]) {
     if let Some(account) = PREPARED.get() {

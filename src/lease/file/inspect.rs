@@ -355,7 +355,8 @@ fn forget_in(
     let (found, unread) = match once_log::read(file).map_err(failed("reading it"))? {
         Lookup::Nothing => return Ok(ResetResult::Nothing),
         Lookup::Results { task_log, .. } => (task_log, false),
-        // Whatever was shown before: nobody can say any more what stood there.
+        // Whatever was shown before, it counts as unchanged: nobody can say any more what stood there, and
+        // only --all gets further.
         Lookup::Damaged => (shown.clone(), true),
     };
     Ok(match tasks.left_out_of(&found, unread, shown) {

@@ -1,5 +1,5 @@
 //! The system calls of an open-file-description lock on a whole file. Called by `store` and
-//! `desk`; must never tell "held by another" from anything but EAGAIN and EACCES.
+//! `waiter`; must never tell "held by another" from anything but EAGAIN and EACCES.
 
 use std::fs;
 

@@ -1,7 +1,7 @@
 //! The results of tasks that are to be done once, as they stand in the lock file behind the record:
 //! two lines of JSON, the same in turn, each in a page of its own.
 //!
-//! Called by `store` and `task`, under the lock but for [`read`]. A result that was once confirmed
+//! Called by `store` and `once`, under the lock but for [`read`]. A result that was once confirmed
 //! survives whatever is written later, and a crash in the middle of it: a new state of things is
 //! written over the older line only, and counts when its check is right; the record at the
 //! beginning of the file is written into another page. A file that never had results has no such

@@ -1,5 +1,5 @@
 //! The record as it stands in the lock file: one line of JSON, padded to a fixed width, the token
-//! first. Called by `store` and `opening`.
+//! first. Called by `store` and `open`.
 //!
 //! The width makes every record overwrite the one before it completely and in one write, inside
 //! one page; a write that was torn by a crash leaves a token that is the old or the new one. Who

@@ -184,7 +184,11 @@ fn the_slot_of_a_run_is_decided_at_its_start_and_never_before_we_came() {
         ours.begin(&TaskLog::default(), "b", |_| true)
             .expect("room")
     };
-    assert_eq!(ours.verdict(&with(&task, NOW, 1)), None, "no errand");
+    assert_eq!(
+        ours.verdict(&with(&task, NOW, 1)),
+        None,
+        "no clock was heard"
+    );
     ours.hear(NOW, at);
     assert!(ours.verdict(&with(&task, NOW - 600, 1)).is_some());
     begin();

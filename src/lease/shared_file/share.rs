@@ -1,6 +1,6 @@
 //! The requests to the drive, and nothing but them: the versions, their records, the hint.
 //!
-//! Called by `store`, `notes`, `release`, `inspect` and `probe`, always where hanging is allowed: in
+//! Called by `chain`, `look`, `writer`, `release`, `inspect` and `probe`, always where hanging is allowed: in
 //! a thread that nobody waits for past its time, or in a guardian whose work is done. Nothing stays
 //! open between two calls, nothing is locked. It decides nothing, and must never remove the lock's
 //! path, rename anything, or say that a version was made which was there before.

@@ -1,0 +1,82 @@
+//! What only `doctor` asks the blob service: what it says of itself and of the container, and to delete a
+//! blob that is no lock.
+
+use azure_core::http::headers::Headers;
+use azure_core::time::{OffsetDateTime, parse_rfc7231};
+use azure_storage_blob::{BlobServiceClient, BlobServiceClientOptions};
+
+use super::client::{BlobApi, header, of_the_service, view};
+use crate::azure::{Account, ServiceError, limited};
+use crate::clock::Instant;
+
+/// What the service says of itself and of the container along the way.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Around {
+    /// The service's clock.
+    pub(crate) date: Option<OffsetDateTime>,
+    /// How the server calls itself.
+    pub(crate) server: Option<String>,
+    /// The blob has versions.
+    pub(crate) versioned: bool,
+    /// The container keeps its blobs as they are: a policy, or a legal hold.
+    pub(crate) immutable: Option<&'static str>,
+}
+
+impl BlobApi {
+    /// What the service says of itself with the blob's properties.
+    pub(crate) async fn look_around(&self, give_up_at: Instant) -> Result<Around, ServiceError> {
+        let answer = limited(give_up_at, self.blob.get_properties(None)).await?;
+        view(answer.headers())?;
+        Ok(around(answer.headers()))
+    }
+
+    /// What the service says of itself with the container's properties.
+    pub(crate) async fn look_at_container(
+        &self,
+        give_up_at: Instant,
+    ) -> Result<Around, ServiceError> {
+        let answer = limited(give_up_at, self.container.get_properties(None)).await?;
+        of_the_service(answer.headers())?;
+        Ok(around(answer.headers()))
+    }
+
+    /// For how many days the account keeps what is deleted; `None`: it does not.
+    pub(crate) async fn soft_delete(
+        account: &Account,
+        give_up_at: Instant,
+    ) -> Result<Option<i32>, ServiceError> {
+        let told = |error| ServiceError::of(&error);
+        let options = BlobServiceClientOptions {
+            client_options: account.client_options(),
+            ..BlobServiceClientOptions::default()
+        };
+        let url = account.authorised(account.endpoint());
+        let service = BlobServiceClient::new(url, None, Some(options)).map_err(told)?;
+        let answer = limited(give_up_at, service.get_properties(None)).await?;
+        let policy = answer.into_model().map_err(told)?.delete_retention_policy;
+        let policy = policy.filter(|policy| policy.enabled == Some(true));
+        Ok(policy.map(|policy| policy.days.unwrap_or(0)))
+    }
+
+    /// Deletes the blob, whose lease nobody has.
+    pub(crate) async fn delete(&self, give_up_at: Instant) -> Result<(), ServiceError> {
+        let answer = limited(give_up_at, self.blob.delete(None)).await?;
+        of_the_service(answer.headers())
+    }
+}
+
+fn around(headers: &Headers) -> Around {
+    let is = |name| header(headers, name).is_some_and(|text| text.eq_ignore_ascii_case("true"));
+    Around {
+        date: header(headers, "date").and_then(|text| parse_rfc7231(text).ok()),
+        server: header(headers, "server").map(str::to_owned),
+        versioned: header(headers, "x-ms-version-id").is_some(),
+        immutable: if is("x-ms-has-immutability-policy") {
+            Some("an immutability policy")
+        } else if is("x-ms-has-legal-hold") {
+            Some("a legal hold")
+        } else {
+            None
+        },
+    }
+}
