@@ -10,7 +10,6 @@ use crate::args;
 use crate::core::{After, HoldPolicy, IfLost, Restart};
 use crate::guardian::Contain;
 use crate::lease::record::COMMAND_LIMIT;
-use crate::report::Volume;
 use clap::FromArgMatches;
 
 fn place() -> Host {
