@@ -45,6 +45,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l connect-ti
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -s E -l conflict-exit-code -d 'Exit with N instead of 75 when control was not obtained' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l slots -d 'Let at most N instances have control at the same time [default: 1]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l poll -d 'How often a standby looks at the lock (±20 %) [default: 2s]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l doorbell -d 'Ring for the standbys while in control, and listen to the holder while standing by' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l lease -d 'How long the store keeps the lock for a holder it does not hear of [default: 60s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l grace-on-loss -d 'From the stop signal to SIGKILL when the lease could not be renewed' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l margin -d 'Between SIGKILL and the end of the lease' -r
@@ -252,6 +253,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l file -d 
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -s w -l wait -d 'Give up (exit 75) if control was not obtained within this time [default: wait for ever]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l connect-timeout -d 'Give up (exit 69) if the store has not answered at all within this time [default: 30s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -s E -l conflict-exit-code -d 'Exit with N instead of 75 when control was not obtained' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l doorbell -d 'Ring for the standbys while in control, and listen to the holder while standing by' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l lease -d 'How long the store keeps the lock for a holder it does not hear of [default: 60s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l auth -d 'Which credential to use, of those in the environment' -r -f -a "auto\t'The one that is there'
 key\t'The account\'s key'

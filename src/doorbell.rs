@@ -5,9 +5,12 @@
 //! one when the store has taken its lease back, and reads nothing more. What a ring means is said by
 //! [`crate::core::doorbell`]: nothing on the way to control waits for anything here.
 
-use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener as Bound};
+use std::collections::VecDeque;
+use std::fmt;
+use std::io::{self, Write as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener as Bound};
 use std::os::fd::AsRawFd as _;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nix::sys::socket::sockopt::{ReuseAddr, TcpUserTimeout};
@@ -17,11 +20,12 @@ use nix::sys::socket::{
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
-use tokio::task::JoinHandle;
+use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::clock::Instant;
 use crate::core::{Bell, Ring};
+use crate::util::lock;
 
 /// From one sign of life to the next.
 const BEAT: Duration = Duration::from_secs(1);
@@ -41,6 +45,36 @@ const ALIVE: u8 = b'.';
 const DRAINING: u8 = b'd';
 const RELEASED: u8 = b'r';
 
+/// Where a doorbell is, as it was asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DoorbellAddress {
+    /// `None`: the address from which this machine speaks to the store.
+    pub ip: Option<IpAddr>,
+    /// 0: one of the kernel's choice.
+    pub port: u16,
+}
+
+impl DoorbellAddress {
+    /// What it comes to for a store on this host.
+    fn towards(self, service: Option<&str>) -> io::Result<SocketAddr> {
+        let ip = match self.ip {
+            Some(ip) => ip,
+            None => own_address(service)?,
+        };
+        Ok(SocketAddr::new(ip, self.port))
+    }
+}
+
+impl fmt::Display for DoorbellAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.ip {
+            Some(ip) if self.port == 0 => ip.fmt(f),
+            Some(ip) => SocketAddr::new(ip, self.port).fmt(f),
+            None => f.write_str("auto"),
+        }
+    }
+}
+
 /// What a standby says first, and what the holder answers before its rank: neither tells a stranger
 /// who connects, or who answers, the half that it would have to know.
 fn halves(nonce: u128) -> ([u8; 8], [u8; 8]) {
@@ -52,13 +86,16 @@ fn halves(nonce: u128) -> ([u8; 8], [u8; 8]) {
     halves
 }
 
+/// Who is rung for, by rank.
+type Ranks = Vec<Option<std::net::TcpStream>>;
+
 /// The doorbell of one instance: it rings its own, and listens to that of another.
 #[derive(Debug)]
 pub(crate) struct Doorbell {
     /// Where standbys find us; no one listens there until [`Doorbell::open`].
     own: Bell,
     place: Option<Bound>,
-    serving: Option<(UnboundedSender<u8>, JoinHandle<()>)>,
+    serving: Option<(Arc<Mutex<Ranks>>, JoinHandle<()>)>,
     listening: Option<(Bell, JoinHandle<()>)>,
     rings: (
         UnboundedSender<(Bell, Ring)>,
@@ -75,11 +112,25 @@ impl Drop for Doorbell {
 
 impl Doorbell {
     /// Takes the address, so that nobody else gets it, and does not listen yet: a standby answers
-    /// nobody. Port 0 is one of the kernel's choice.
+    /// nobody. `service` is the host of the store.
     ///
     /// # Errors
-    /// What the kernel says against it.
-    pub(crate) fn bind(address: SocketAddr) -> io::Result<Doorbell> {
+    /// In one line, what the kernel says against it.
+    pub(crate) fn bind(wanted: DoorbellAddress, service: Option<&str>) -> Result<Doorbell, String> {
+        let found = wanted.towards(service);
+        let bound = found.and_then(Doorbell::at);
+        bound.map_err(|why| match why.kind() {
+            io::ErrorKind::AddrInUse => {
+                format!("--doorbell {wanted}: it is in use: name another port, or none")
+            }
+            io::ErrorKind::AddrNotAvailable => format!(
+                "--doorbell {wanted}: this machine has no such address: name one of its own"
+            ),
+            _ => format!("--doorbell {wanted}: {why}: name an address of this machine"),
+        })
+    }
+
+    fn at(address: SocketAddr) -> io::Result<Doorbell> {
         let place = bound(address)?;
         let address = place.local_addr()?;
         let nonce = azure_core::Uuid::new_v4().as_u128();
@@ -93,7 +144,6 @@ impl Doorbell {
     }
 
     /// What stands in our record.
-    #[must_use]
     pub(crate) fn bell(&self) -> Bell {
         self.own
     }
@@ -112,9 +162,9 @@ impl Doorbell {
         listen(&place, Backlog::MAXCONN)?;
         place.set_nonblocking(true)?;
         let listener = TcpListener::from_std(place)?;
-        let (told, words) = mpsc::unbounded_channel();
-        let task = tokio::spawn(serve(listener, self.own.nonce, words));
-        self.serving = Some((told, task));
+        let ranks = Arc::default();
+        let task = tokio::spawn(serve(listener, self.own.nonce, Arc::clone(&ranks)));
+        self.serving = Some((ranks, task));
         Ok(())
     }
 
@@ -126,21 +176,22 @@ impl Doorbell {
     /// The store has said that the lease is free.
     pub(crate) fn released(&mut self) {
         self.ring(RELEASED);
-        // It has the word, and ends with the connections when that is sent.
-        self.serving = None;
+        self.close();
     }
 
+    // Not by way of the task: we may end before it is scheduled again.
     fn ring(&self, word: u8) {
-        if let Some((told, _)) = &self.serving {
-            // A task that has ended has nobody to tell.
-            let _ = told.send(word);
+        if let Some((ranks, _)) = &self.serving {
+            tell(&mut lock(ranks), word);
         }
     }
 
     /// We have no control: whoever listens hears that the connection ends.
     pub(crate) fn close(&mut self) {
-        if let Some((_, task)) = self.serving.take() {
+        if let Some((ranks, task)) = self.serving.take() {
             task.abort();
+            // The task keeps them until the runtime comes to it.
+            lock(&ranks).clear();
         }
     }
 
@@ -173,12 +224,29 @@ impl Doorbell {
     }
 }
 
-/// The address by which this machine speaks to `service`: nothing is sent, the kernel only says which
-/// way it would go.
-///
-/// # Errors
-/// No way leads there.
-pub(crate) fn address_towards(service: SocketAddr) -> io::Result<IpAddr> {
+/// The address by which this machine speaks to this host. No name is looked up, since nothing is to
+/// wait for that: what has a name is taken to lie where everything lies that is not near.
+fn own_address(host: Option<&str>) -> io::Result<IpAddr> {
+    // Of the ranges for documentation: nobody is there, and nothing is sent.
+    const AFAR: [IpAddr; 2] = [
+        IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
+        IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
+    ];
+    let host = host.map(|host| host.trim_matches(['[', ']']));
+    if host == Some("localhost") {
+        return Ok(Ipv4Addr::LOCALHOST.into());
+    }
+    if let Some(ip) = host.and_then(|host| host.parse().ok()) {
+        return address_towards(ip);
+    }
+    AFAR.into_iter()
+        .find_map(|afar| address_towards(afar).ok())
+        .ok_or_else(|| io::Error::other("no network leads anywhere from here"))
+}
+
+/// Nothing is sent: the kernel only says which way it would go.
+fn address_towards(service: IpAddr) -> io::Result<IpAddr> {
+    let service = SocketAddr::new(service, 9);
     let any: SocketAddr = match service {
         SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
         SocketAddr::V6(_) => ([0u16; 8], 0).into(),
@@ -200,28 +268,18 @@ fn bound(address: SocketAddr) -> io::Result<Bound> {
     Ok(Bound::from(place))
 }
 
-/// Serves until the release was told, or it is aborted.
-async fn serve(listener: TcpListener, nonce: u128, mut words: UnboundedReceiver<u8>) {
-    let mut ranks: Vec<Option<TcpStream>> = Vec::new();
-    let mut strangers = tokio::task::JoinSet::new();
+/// Serves until it is aborted.
+async fn serve(listener: TcpListener, nonce: u128, ranks: Arc<Mutex<Ranks>>) {
+    let mut strangers = JoinSet::new();
+    let mut order: VecDeque<AbortHandle> = VecDeque::new();
     let (known, mut guests) = mpsc::channel(MOST_STRANGERS);
-    let mut order = std::collections::VecDeque::new();
     let mut beat = interval(BEAT);
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         // Without anybody to hear it there is no beat, and nothing to wake up for.
-        let heard = ranks.iter().any(Option::is_some);
+        let heard = lock(&ranks).iter().any(Option::is_some);
         tokio::select! {
-            biased;
-            word = words.recv() => {
-                // Its sender is gone without a word of a release only when we are being dropped.
-                let Some(word) = word else { return };
-                tell(&mut ranks, word);
-                if word == RELEASED {
-                    return;
-                }
-            }
-            Some(guest) = guests.recv() => welcome(&mut ranks, guest, nonce),
+            Some(guest) = guests.recv() => welcome(&mut lock(&ranks), guest, nonce),
             accepted = listener.accept() => {
                 let Ok((stranger, _)) = accepted else {
                     // No descriptor is left, say: who waits in the kernel's queue waits longer.
@@ -229,18 +287,15 @@ async fn serve(listener: TcpListener, nonce: u128, mut words: UnboundedReceiver<
                     continue;
                 };
                 while strangers.try_join_next().is_some() {}
-                if strangers.len() >= MOST_STRANGERS {
-                    let oldest: Option<tokio::task::AbortHandle> = order.pop_front();
-                    if let Some(oldest) = oldest {
-                        oldest.abort();
-                    }
+                order.retain(|task| !task.is_finished());
+                if order.len() >= MOST_STRANGERS
+                    && let Some(oldest) = order.pop_front()
+                {
+                    oldest.abort();
                 }
-                let known = known.clone();
-                let task = strangers.spawn(identify(stranger, nonce, known));
-                order.push_back(task);
-                order.retain(|task: &tokio::task::AbortHandle| !task.is_finished());
+                order.push_back(strangers.spawn(identify(stranger, nonce, known.clone())));
             }
-            _ = beat.tick(), if heard => tell(&mut ranks, ALIVE),
+            _ = beat.tick(), if heard => tell(&mut lock(&ranks), ALIVE),
         }
     }
 }
@@ -256,38 +311,40 @@ async fn identify(mut stranger: TcpStream, nonce: u128, known: mpsc::Sender<TcpS
 }
 
 /// Gives a standby the first rank that is free.
-fn welcome(ranks: &mut Vec<Option<TcpStream>>, guest: TcpStream, nonce: u128) {
+fn welcome(ranks: &mut Ranks, guest: TcpStream, nonce: u128) {
     let free = ranks.iter().position(Option::is_none);
     let rank = free.unwrap_or(ranks.len());
-    let Ok(number) = u32::try_from(rank) else {
-        return;
-    };
     if rank >= MOST {
         return;
     }
+    let Ok(number) = u32::try_from(rank) else {
+        return;
+    };
     // Without it a standby that has lost its power keeps its rank for a quarter of an hour.
     let _ = setsockopt(&guest, TcpUserTimeout, &GONE_MS);
     let _ = guest.set_nodelay(true);
-    let mut greeting = Vec::with_capacity(12);
-    greeting.extend_from_slice(&halves(nonce).1);
-    greeting.extend_from_slice(&number.to_be_bytes());
+    let Ok(mut guest) = guest.into_std() else {
+        return;
+    };
+    let mut greeting = [0; 12];
+    greeting[..8].copy_from_slice(&halves(nonce).1);
+    greeting[8..].copy_from_slice(&number.to_be_bytes());
     // A new connection's buffer has room for it.
-    if !matches!(guest.try_write(&greeting), Ok(12)) {
+    if !matches!(guest.write(&greeting), Ok(12)) {
         return;
     }
     if rank == ranks.len() {
-        ranks.push(Some(guest));
-    } else {
-        ranks[rank] = Some(guest);
+        ranks.push(None);
     }
+    ranks[rank] = Some(guest);
 }
 
-/// Sends a word to each; who does not take it, or has gone, gives up its rank.
-fn tell(ranks: &mut [Option<TcpStream>], word: u8) {
+/// Sends a word to each; who does not take it, or has gone, gives up its rank. Never waits.
+fn tell(ranks: &mut Ranks, word: u8) {
     for rank in ranks {
         if rank
-            .as_ref()
-            .is_some_and(|guest| guest.try_write(&[word]).is_err())
+            .as_mut()
+            .is_some_and(|guest| guest.write(&[word]).is_err())
         {
             *rank = None;
         }
@@ -358,7 +415,7 @@ mod tests {
     use super::*;
 
     fn here() -> Doorbell {
-        Doorbell::bind(([127, 0, 0, 1], 0).into()).expect("a port")
+        Doorbell::at(([127, 0, 0, 1], 0).into()).expect("a port")
     }
 
     #[tokio::test]
@@ -394,11 +451,23 @@ mod tests {
     #[tokio::test]
     async fn an_address_in_use_is_refused() {
         let holder = here();
-        let taken = Doorbell::bind(holder.bell().address).expect("bound, as nobody listens");
+        let taken = Doorbell::at(holder.bell().address).expect("bound, as nobody listens");
         let (mut holder, mut taken) = (holder, taken);
         holder.open().expect("listens");
         assert!(taken.open().is_err());
-        assert!(Doorbell::bind(holder.bell().address).is_err());
+        let Bell { address, .. } = holder.bell();
+        let wanted = DoorbellAddress {
+            ip: Some(address.ip()),
+            port: address.port(),
+        };
+        let refusal = Doorbell::bind(wanted, None).expect_err("in use");
+        assert!(refusal.contains(&address.to_string()) && refusal.contains("in use"));
+        let stranger = DoorbellAddress {
+            ip: Some([192, 0, 2, 7].into()),
+            port: 0,
+        };
+        let refusal = Doorbell::bind(stranger, None).expect_err("not ours");
+        assert!(refusal.contains("no such address"), "{refusal}");
     }
 
     #[tokio::test]
@@ -473,7 +542,11 @@ mod tests {
 
     #[test]
     fn the_way_to_a_service_says_our_own_address() {
-        let near: SocketAddr = ([127, 0, 0, 1], 10_000).into();
-        assert!(address_towards(near).expect("a way").is_loopback());
+        for host in ["127.0.0.1", "localhost", "[::1]"] {
+            assert!(
+                own_address(Some(host)).expect("a way").is_loopback(),
+                "{host}"
+            );
+        }
     }
 }

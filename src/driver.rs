@@ -16,9 +16,10 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use crate::clock::Instant;
 pub(crate) use crate::core::Start;
 use crate::core::{
-    Action, Cause, Deadlines, Ending, Event, Exit, Failure, Grant, Notice, State, Tenure,
+    Action, Cause, Deadlines, Ending, Event, Exit, Failure, Grant, Notice, Ring, State, Tenure,
     WorkloadEvent,
 };
+use crate::doorbell::Doorbell;
 use crate::lease::{LeaseStore, RecordUpdate};
 use crate::signals::{SignalEvent, Signals};
 
@@ -84,6 +85,8 @@ pub(crate) enum Observation<'a> {
     /// While standing by: when the lock is looked at next ([`Instant::FOREVER`]: when the store
     /// wakes us).
     Waits(Instant),
+    /// While standing by: the holder's doorbell was heard.
+    Rang(Ring),
     /// An attempt to acquire ended.
     Acquired(&'a Result<Grant, Failure>),
     /// The workload is started.
@@ -149,6 +152,7 @@ pub(crate) async fn drive(
     workload: &mut dyn Workload,
     signals: &mut Signals,
     observer: &mut dyn Observer,
+    doorbell: Option<Doorbell>,
 ) -> Ending {
     let wakes = store.info().wakes;
     let mut driver = Driver {
@@ -156,6 +160,7 @@ pub(crate) async fn drive(
         store,
         workload,
         observer,
+        doorbell,
         calls: FuturesUnordered::new(),
         acquiring: false,
         withdrawn: None,
@@ -186,6 +191,7 @@ pub(crate) async fn drive(
             event = driver.workload.next_event() => driver.on_event(event),
             Some(answer) = driver.calls.next(), if !driver.calls.is_empty() => driver.answered(answer),
             () = until_free, if listening => driver.tell(Event::Freed),
+            ring = heard(&mut driver.doorbell) => driver.rang(ring),
             () = sleep_until(wake_at) => driver.woke(),
         }
     }
@@ -197,6 +203,8 @@ struct Driver<'a> {
     store: Arc<dyn LeaseStore>,
     workload: &'a mut dyn Workload,
     observer: &'a mut dyn Observer,
+    // Rings for others while we have control, and listens to the holder's while we have not.
+    doorbell: Option<Doorbell>,
     calls: FuturesUnordered<Reply>,
     // A call to acquire is under way.
     acquiring: bool,
@@ -250,7 +258,14 @@ impl Driver<'_> {
                 self.observe(Observation::Acquired(&reply));
                 match self.withdrawn.take() {
                     Some(give_up_at) => self.undo(give_up_at),
-                    None => self.tell(Event::Acquired(reply)),
+                    None => {
+                        let granted = reply.is_ok();
+                        self.tell(Event::Acquired(reply));
+                        // After the start, which waits for nobody.
+                        if granted {
+                            self.open_doorbell();
+                        }
+                    }
                 }
             }
             Answer::Renewed { t0, reply } => {
@@ -261,7 +276,16 @@ impl Driver<'_> {
                 self.observer
                     .observe(now, &Observation::Renewed { t0, reply });
             }
-            Answer::Released(reply) => self.tell(Event::Released(reply)),
+            Answer::Released(reply) => {
+                // First: somebody waits for it, and after the core has heard of it we may end.
+                if let Some(doorbell) = &mut self.doorbell {
+                    match &reply {
+                        Ok(()) => doorbell.released(),
+                        Err(_) => doorbell.close(),
+                    }
+                }
+                self.tell(Event::Released(reply));
+            }
             Answer::Recorded(reply) => self.tell(Event::Recorded(reply)),
             Answer::Announced(reply) => {
                 // Standbys come a little later then, and nothing else.
@@ -269,6 +293,23 @@ impl Driver<'_> {
                     tracing::debug!("the drain was not announced: {failure}");
                 }
             }
+        }
+    }
+
+    fn rang(&mut self, ring: Ring) {
+        self.observe(Observation::Rang(ring));
+        let now = Instant::now();
+        let actions = self.tenure.rang(now, ring);
+        self.act(now, actions);
+    }
+
+    /// Begins to ring, as standbys find it in our record.
+    fn open_doorbell(&mut self) {
+        if let Some(doorbell) = &mut self.doorbell
+            && let Err(why) = doorbell.open()
+        {
+            let address = doorbell.bell().address;
+            tracing::debug!("nobody hears our doorbell at {address}: {why}: standbys poll");
         }
     }
 
@@ -338,6 +379,9 @@ impl Driver<'_> {
                     end_of_grace: kill_at,
                 } => {
                     self.workload.drain(signal, kill_at);
+                    if let Some(doorbell) = &self.doorbell {
+                        doorbell.draining();
+                    }
                     self.observe(Observation::Drains { kill_at });
                 }
                 Action::Kill => {
@@ -376,8 +420,15 @@ impl Driver<'_> {
                     // What is still under way is about a lease that is ours no more.
                     self.calls.clear();
                     self.workload.forget_release_info();
+                    if let Some(doorbell) = &mut self.doorbell {
+                        doorbell.close();
+                    }
                 }
-                Action::Attend { .. } => {}
+                Action::Attend { bell } => {
+                    if let Some(doorbell) = &mut self.doorbell {
+                        doorbell.attend(bell);
+                    }
+                }
                 Action::StandBy => self.workload.stand_by(),
                 Action::TenureOver { cause } => self.workload.tenure_over(&cause),
                 Action::Notify(notice) => {
@@ -388,6 +439,14 @@ impl Driver<'_> {
                 }
             }
         }
+    }
+}
+
+/// The next ring; without a doorbell there is none.
+async fn heard(doorbell: &mut Option<Doorbell>) -> Ring {
+    match doorbell {
+        Some(doorbell) => doorbell.next().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -28,6 +28,7 @@ use self::lines::{Here, ReaderLog, Role};
 use crate::clock::Instant;
 use crate::config::{Config, Telling, UsageError};
 use crate::core::{Cause, Deadlines, Ending, Exit, Notice, Tenure};
+use crate::doorbell::Doorbell;
 use crate::driver::{Observation, Observer, Start, Workload, drive};
 use crate::exit::{self, ExitAction};
 use crate::guardian::{self, Program, Setup, StopAsked, WorkloadEvent};
@@ -35,7 +36,8 @@ use crate::lease::{self, LeaseStore};
 use crate::report;
 use crate::report::stdout::LineSender;
 use crate::run::{
-    CommandWorkload, Guardians, Observers, name_the_lock, no_guardian, open, rules, workload,
+    CommandWorkload, Guardians, Observers, Opened, name_the_lock, no_guardian, open, rules,
+    workload,
 };
 use crate::runtime;
 use crate::signals::Signals;
@@ -303,8 +305,8 @@ fn link(telling: &Telling, control: Option<&Path>) -> anyhow::Result<Option<Cont
 /// # Errors
 /// What kept us from starting at all: a [`UsageError`], or what the machine refused.
 pub(crate) fn elect(mut plan: Config, telling: &Telling) -> anyhow::Result<ExitAction> {
-    let store = match open(&plan)? {
-        Ok(store) => store,
+    let Opened { store, doorbell } = match open(&plan)? {
+        Ok(opened) => opened,
         Err(ending) => return Ok(report::ending(&ending, plan.conflict_status)),
     };
     let lock = store.info().name;
@@ -368,13 +370,14 @@ pub(crate) fn elect(mut plan: Config, telling: &Telling) -> anyhow::Result<ExitA
             observers,
             lines_out,
         };
-        Ok(campaign(&plan, store, reader, signals, told).await)
+        Ok(campaign(&plan, store, doorbell, reader, signals, told).await)
     })?
 }
 
 async fn campaign(
     plan: &Config,
     store: Arc<dyn LeaseStore>,
+    doorbell: Option<Doorbell>,
     mut reader: ElectWorkload,
     mut signals: Signals,
     mut told: StdoutObserver,
@@ -387,7 +390,15 @@ async fn campaign(
     let cordon = told.observers.follow_events(plan, &mut signals).await;
     let tenure = Tenure::new(rules, Instant::now()).cordoned_by(cordon);
     let lock = store.info().name;
-    let mut ending = drive(tenure, store, &mut reader, &mut signals, &mut told).await;
+    let mut ending = drive(
+        tenure,
+        store,
+        &mut reader,
+        &mut signals,
+        &mut told,
+        doorbell,
+    )
+    .await;
     told.observers.tell(Observation::Stops);
     name_the_lock(&mut ending, &lock);
     reader.child.dismiss().await;

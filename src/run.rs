@@ -18,6 +18,7 @@ use nix::errno::Errno;
 use crate::clock::Instant;
 use crate::config::{Config, UsageError};
 use crate::core::{Cause, Ending, Rules, Tenure};
+use crate::doorbell::Doorbell;
 use crate::driver::{Observation, drive};
 use crate::exit::ExitAction;
 use crate::guardian::{self, Guardian, Program, Setup};
@@ -30,7 +31,7 @@ use crate::signals::Signals;
 pub(crate) use observers::Observers;
 use on_lost::OnLostHook;
 use open::beginning;
-pub(crate) use open::open;
+pub(crate) use open::{Opened, open};
 pub(crate) use workload::CommandWorkload;
 use workload::{HookPrograms, NOBODY, Parts};
 
@@ -47,8 +48,8 @@ pub(crate) fn run(plan: Config) -> anyhow::Result<ExitAction> {
         .as_ref()
         .map(serve::Listener::bind)
         .transpose()?;
-    let store = match open(&plan)? {
-        Ok(store) => store,
+    let Opened { store, doorbell } = match open(&plan)? {
+        Ok(opened) => opened,
         Err(ending) => return Ok(report::ending(&ending, plan.conflict_status)),
     };
     let lock = store.info().name;
@@ -75,7 +76,9 @@ pub(crate) fn run(plan: Config) -> anyhow::Result<ExitAction> {
     let shared_status = server.as_ref().map(serve::Server::shared_status);
     let log = report::LogObserver::new(plan.looks_once(), plan.slots);
     let observers = Observers::new(&plan, &store, guardian, log, shared_status);
-    runtime::block_on(campaign(&plan, store, guardians, observers, server))?
+    runtime::block_on(campaign(
+        &plan, store, doorbell, guardians, observers, server,
+    ))?
 }
 
 /// Forks a guardian.
@@ -196,6 +199,7 @@ fn server(
 async fn campaign(
     plan: &Config,
     store: Arc<dyn LeaseStore>,
+    doorbell: Option<Doorbell>,
     guardians: Guardians,
     mut observers: Observers,
     server: Option<serve::Server>,
@@ -209,7 +213,15 @@ async fn campaign(
     let cordon = observers.follow_events(plan, &mut signals).await;
     let tenure = Tenure::new(rules(plan, &*store), Instant::now()).cordoned_by(cordon);
     let lock = store.info().name;
-    let mut ending = drive(tenure, store, &mut workload, &mut signals, &mut observers).await;
+    let mut ending = drive(
+        tenure,
+        store,
+        &mut workload,
+        &mut signals,
+        &mut observers,
+        doorbell,
+    )
+    .await;
     observers.tell(Observation::Stops);
     // What comes now is not worth a question.
     drop(server);

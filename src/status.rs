@@ -30,6 +30,7 @@ documented! {
         token: Option<u64> = "the fencing token of the present tenure, or of the last",
         contain: Option<String> = "what keeps the command's processes together",
         holder: Option<String> = "who holds the lock, while another does",
+        doorbell: Option<String> = "of a standby with --doorbell: heard, or silent (it polls as ever)",
         cause: Option<String> = "why the last tenure ended",
         command_exit: Option<i32> = "how the command ended last: its exit status, or 128+n for signal n",
         overlap: bool = "true: an overlap with another holder cannot be excluded",

@@ -9,12 +9,13 @@ use clap::builder::{BoolishValueParser, StringValueParser, TypedValueParser as _
 
 use super::Rows;
 use super::values::{
-    Checked, checked, duration, endpoint, exit_status, identity, lease, not_empty, page_blob, path,
-    poll, slots, vm_name, wait,
+    AUTO, Checked, checked, doorbell, duration, endpoint, exit_status, identity, lease, not_empty,
+    page_blob, path, poll, slots, vm_name, wait,
 };
 use crate::azure::Auth;
 use crate::azure::scheduled_events::Endpoint;
 use crate::core::IfLost;
+use crate::doorbell::DoorbellAddress;
 use crate::report::Format;
 
 /// The lock, waiting for it, and the time that it lasts: what everybody has who competes.
@@ -75,6 +76,18 @@ pub struct Common {
     /// 500.
     #[arg(long, value_name = "D", env = "TRAFFICCOP_POLL", help_heading = "Waiting for control", value_parser = checked(poll))]
     pub poll: Option<Checked<Duration>>,
+
+    /// Ring for the standbys while in control, and listen to the holder while standing by
+    ///
+    /// The next command then starts within milliseconds of the release, and a standby polls every
+    /// 12s only while it hears the holder. The holder listens on TCP at ADDR (by default where this
+    /// machine speaks to the store; a free port) and says so in the lock's record; standbys connect to it. It
+    /// only moves a look forward: the store decides who has control, and without an answer standbys
+    /// poll as ever. There is no secret in it and no encryption. For --blob and shared drives; a
+    /// local file's lock wakes its waiter by itself.
+    // Without `require_equals` it would take the command for its address.
+    #[arg(long, value_name = "ADDR[:PORT]", env = "TRAFFICCOP_DOORBELL", num_args = 0..=1, require_equals = true, default_missing_value = AUTO, help_heading = "Waiting for control", value_parser = checked(doorbell))]
+    pub doorbell: Option<Checked<DoorbellAddress>>,
 
     /// How long the store keeps the lock for a holder it does not hear of [default: 60s]
     ///

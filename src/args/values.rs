@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fmt::Display;
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -11,12 +12,15 @@ use clap::builder::{OsStringValueParser, StringValueParser, TypedValueParser};
 use clap::{Arg, Command};
 
 use crate::azure::scheduled_events::Endpoint;
+use crate::doorbell::DoorbellAddress;
 use crate::exit::UsageError;
 use crate::host::unfit_identity;
 use crate::units::{self, show};
 
 /// What a standby may sleep between two looks: less is a flood, more is a forgotten standby.
 const POLL: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
+/// What `--doorbell` means without an address.
+pub(super) const AUTO: &str = "auto";
 /// The most slots: a standby that looks at four with each poll must get round.
 const SLOTS: u32 = 1000;
 /// The longest key, in bytes: it travels in the metadata of a blob.
@@ -104,6 +108,31 @@ pub(super) fn poll(flag: &str, text: &str) -> Checked<Duration> {
     match POLL.contains(&poll) {
         true => Ok(poll),
         false => refuse(format!("{flag} {}: take 100ms to 1h", show(poll))),
+    }
+}
+
+/// `auto`, an address, or an address and a port.
+pub(super) fn doorbell(flag: &str, text: &str) -> Checked<DoorbellAddress> {
+    if text == AUTO {
+        return Ok(DoorbellAddress::default());
+    }
+    let bare = text
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'));
+    if let Ok(ip) = bare.unwrap_or(text).parse() {
+        return Ok(DoorbellAddress {
+            ip: Some(ip),
+            port: 0,
+        });
+    }
+    match text.parse::<SocketAddr>() {
+        Ok(address) => Ok(DoorbellAddress {
+            ip: Some(address.ip()),
+            port: address.port(),
+        }),
+        Err(_) => refuse(format!(
+            "{flag}={text}: name an address of this machine, as in 10.0.0.4 or 10.0.0.4:7000, or none"
+        )),
     }
 }
 

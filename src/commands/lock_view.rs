@@ -289,6 +289,7 @@ mod tests {
             since: "2026-01-01T00:00:00Z".into(),
             command: "./job\x1b[2J".into(),
             draining: false,
+            bell: String::new(),
             ..Record::default()
         }
     }

@@ -13,6 +13,7 @@ use super::{Host, Roles, UsageError, quoted};
 use crate::args::{self, Checked};
 use crate::azure::AuthOptions;
 use crate::core::{Budget, Rules};
+use crate::doorbell::DoorbellAddress;
 use crate::exit;
 use crate::guardian::Contain;
 use crate::lease::record::{COMMAND_LIMIT, Candidate};
@@ -76,6 +77,8 @@ pub(crate) struct Config {
     pub lock: Lock,
     /// How many may have control at the same time; with more than one, `lock` is the name of all.
     pub slots: u32,
+    /// Where it rings for its standbys, if it does.
+    pub doorbell: Option<DoorbellAddress>,
     /// What the instance goes by. A budget is always there; on a file of a local disk
     /// it has no meaning, and whoever knows the store's terms takes it out.
     pub rules: Rules,
@@ -280,9 +283,11 @@ impl Basis {
                 host: host.host.clone(),
                 pid: host.pid,
                 command: shown,
+                bell: None,
             },
             lock: self.lock,
             slots: self.slots,
+            doorbell: typed.doorbell.clone().transpose()?,
             rules,
             task: None,
             lease: self.budget.lease,

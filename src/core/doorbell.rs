@@ -9,6 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
 
+use super::HolderInfo;
 use super::retry::Jitter;
 use crate::clock::Instant;
 
@@ -104,6 +105,14 @@ pub enum Ring {
     Silent,
 }
 
+impl Ring {
+    /// Whether the bell is heard after this.
+    #[must_use]
+    pub fn is_alive(self) -> bool {
+        matches!(self, Ring::Greeted { .. } | Ring::Draining)
+    }
+}
+
 /// What a standby knows of its holder's bell.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Doorbell {
@@ -111,6 +120,8 @@ pub(super) struct Doorbell {
     bell: Option<Bell>,
     /// It lives, and so many are before us.
     rank: Option<u32>,
+    /// There are others, who are not heard.
+    one_of_many: bool,
     /// How often it has rung for this holder.
     rings: u32,
     /// Until when it is not believed.
@@ -140,14 +151,15 @@ impl Doorbell {
     }
 
     /// A look found this holder's bell.
-    pub(super) fn finds(&mut self, now: Instant, bell: Option<Bell>) -> Attend {
-        let bell = bell.filter(Bell::is_near);
+    pub(super) fn finds(&mut self, now: Instant, holder: &HolderInfo) -> Attend {
+        let bell = holder.bell.filter(Bell::is_near);
+        self.one_of_many = holder.is_one_of_many;
         if bell != self.bell {
             // Another holder: what was said by the last one is no longer true.
-            let looked = self.looked;
             *self = Doorbell {
                 bell,
-                looked,
+                one_of_many: self.one_of_many,
+                looked: self.looked,
                 ..Doorbell::default()
             };
             return Attend::To(bell);
@@ -234,7 +246,7 @@ impl Doorbell {
         poll: Duration,
         jitter: &mut Jitter,
     ) -> Option<Duration> {
-        if self.rank.is_some() {
+        if self.rank.is_some() && !self.one_of_many {
             return Some(jitter.spread(poll.max(SELDOM)));
         }
         let (until, pace) = self.hurry?;
@@ -260,12 +272,19 @@ mod tests {
         Instant::ZERO + Duration::from_secs(1000) + Duration::from_millis(millis)
     }
 
+    fn holder(bell: Bell) -> HolderInfo {
+        HolderInfo {
+            bell: Some(bell),
+            ..HolderInfo::default()
+        }
+    }
+
     /// A standby that has looked, found a bell and was greeted as the `rank`th.
     fn greeted(rank: u32) -> Doorbell {
         let mut doorbell = Doorbell::default();
         doorbell.looks(at(0));
         assert_eq!(
-            doorbell.finds(at(0), Some(bell(1))),
+            doorbell.finds(at(0), &holder(bell(1))),
             Attend::To(Some(bell(1)))
         );
         doorbell.rang(at(0), Ring::Greeted { rank }, GRACE, POLL);
@@ -317,7 +336,7 @@ mod tests {
                 nonce: 0,
             };
             assert_eq!(bell.is_near(), near, "{address}");
-            let attended = Doorbell::default().finds(at(0), Some(bell));
+            let attended = Doorbell::default().finds(at(0), &holder(bell));
             assert_eq!(attended != Attend::Same, near, "{address}");
         }
     }
@@ -357,18 +376,18 @@ mod tests {
             if now >= doorbell.look_at() {
                 looks += 1;
                 doorbell.looks(now);
-                doorbell.finds(now, Some(bell(1)));
+                doorbell.finds(now, &holder(bell(1)));
             }
         }
         assert!(looks <= 10, "{looks}");
         let deaf = deaf.expect("deaf");
         assert_eq!(
-            doorbell.finds(deaf + Duration::from_secs(59), Some(bell(1))),
+            doorbell.finds(deaf + Duration::from_secs(59), &holder(bell(1))),
             Attend::Same
         );
         let later = deaf + DEAF;
         assert_eq!(
-            doorbell.finds(later, Some(bell(1))),
+            doorbell.finds(later, &holder(bell(1))),
             Attend::To(Some(bell(1)))
         );
     }
@@ -381,7 +400,7 @@ mod tests {
             assert_eq!(heard, Attend::Same);
         }
         assert_eq!(
-            doorbell.finds(at(20_000), Some(bell(2))),
+            doorbell.finds(at(20_000), &holder(bell(2))),
             Attend::To(Some(bell(2)))
         );
         doorbell.rang(at(20_001), Ring::Greeted { rank: 0 }, GRACE, POLL);
@@ -415,7 +434,7 @@ mod tests {
         doorbell.rang(at(5000), Ring::Closed, GRACE, POLL);
         doorbell.looks(at(5000));
         assert_eq!(
-            doorbell.finds(at(5001), Some(bell(1))),
+            doorbell.finds(at(5001), &holder(bell(1))),
             Attend::To(Some(bell(1)))
         );
         doorbell.rang(at(5002), Ring::Greeted { rank: 0 }, GRACE, POLL);
@@ -443,10 +462,24 @@ mod tests {
     }
 
     #[test]
+    fn where_others_hold_too_polls_are_as_ever_and_a_ring_is_followed() {
+        let mut jitter = Jitter::new(1);
+        let mut doorbell = greeted(0);
+        let one = HolderInfo {
+            is_one_of_many: true,
+            ..holder(bell(1))
+        };
+        assert_eq!(doorbell.finds(at(1), &one), Attend::Same);
+        assert_eq!(doorbell.interval(at(1), POLL, &mut jitter), None);
+        doorbell.rang(at(5000), Ring::Released, GRACE, POLL);
+        assert_eq!(doorbell.look_at(), at(5000));
+    }
+
+    #[test]
     fn nobody_is_heard_who_has_not_greeted() {
         let mut doorbell = Doorbell::default();
         doorbell.rang(at(0), Ring::Released, GRACE, POLL);
-        doorbell.finds(at(0), Some(bell(1)));
+        doorbell.finds(at(0), &holder(bell(1)));
         for ring in [Ring::Draining, Ring::Released, Ring::Closed] {
             doorbell.rang(at(1), ring, GRACE, POLL);
         }

@@ -46,6 +46,8 @@ pub struct HolderInfo {
     pub expires: Option<Instant>,
     /// Where the holder rings when control changes, if its record tells it.
     pub bell: Option<Bell>,
+    /// Others hold what we could have as well, and need not ring where this one does.
+    pub is_one_of_many: bool,
 }
 
 /// The lease, as a store granted it.

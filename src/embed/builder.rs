@@ -75,6 +75,7 @@ fn candidate() -> Candidate {
         host: here.host,
         pid: here.pid,
         command: host::program(),
+        bell: None,
     }
 }
 
@@ -213,7 +214,15 @@ impl Builder {
         // Moved into the task, so that its end is seen however it ends: by a panic, or with the runtime.
         let competing = Task(Arc::clone(&shared));
         let task = runtime.spawn(async move {
-            let ending = drive(tenure, store, &mut workload, &mut signals, &mut observer).await;
+            let ending = drive(
+                tenure,
+                store,
+                &mut workload,
+                &mut signals,
+                &mut observer,
+                None,
+            )
+            .await;
             competing.0.over(Some(&ending));
             ending
         });

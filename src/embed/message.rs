@@ -102,7 +102,15 @@ impl MessageLock {
         let store = Arc::clone(&held) as _;
         let holding = Task(Arc::clone(&shared));
         let task = runtime.spawn(async move {
-            let ending = drive(tenure, store, &mut workload, &mut signals, &mut observer).await;
+            let ending = drive(
+                tenure,
+                store,
+                &mut workload,
+                &mut signals,
+                &mut observer,
+                None,
+            )
+            .await;
             holding.0.over(Some(&ending));
             ending
         });

@@ -80,6 +80,12 @@ pub struct BlobLock {
 }
 
 impl NamedLock for BlobLock {
+    fn host(&self) -> Option<String> {
+        let url = self.target.url();
+        let url = url.unwrap_or_else(|| self.account.endpoint());
+        url.host_str().map(str::to_owned)
+    }
+
     fn open(&self, competitor: &Competitor) -> Result<Arc<dyn LeaseStore>, NamedError> {
         let lock = self.clone();
         let mut store = Blob::open(Config {

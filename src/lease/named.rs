@@ -68,6 +68,11 @@ pub trait NamedLock: Send + Sync {
         Duration::ZERO..=Duration::MAX
     }
 
+    /// The host of the service that keeps it, if there is one.
+    fn host(&self) -> Option<String> {
+        None
+    }
+
     /// Says in the log what is to be known of a lock that is kept here.
     fn warn(&self) {}
 

@@ -8,6 +8,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use super::once::TaskLog;
+use crate::core::Bell;
 
 /// The longest command text in a record, in bytes.
 pub const COMMAND_LIMIT: usize = 256;
@@ -23,6 +24,8 @@ pub struct Candidate {
     pub pid: u32,
     /// The command, shell-quoted, at most [`COMMAND_LIMIT`] bytes.
     pub command: String,
+    /// Where it rings when control changes, if it does.
+    pub bell: Option<Bell>,
 }
 
 /// What stands with the lock.
@@ -43,6 +46,9 @@ pub struct Record {
     pub command: String,
     /// The holder has begun to drain.
     pub draining: bool,
+    /// Where the holder rings when control changes ([`Bell`] as text); empty where it does not.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub bell: String,
     /// What is known of tasks that are to be done once. Each store keeps it in its own way.
     #[serde(skip)]
     pub once: TaskLog,
@@ -60,6 +66,10 @@ impl Record {
             since: wall_clock(),
             command: candidate.command.clone(),
             draining: false,
+            bell: candidate
+                .bell
+                .map(|bell| bell.to_string())
+                .unwrap_or_default(),
             once: TaskLog::EMPTY,
         }
     }

@@ -22,7 +22,7 @@ use super::file::blocking::Lane;
 use super::mount::beside;
 use super::{Competitor, LeaseStore, NamedLock, OpenError, OrphanRelease, RecordUpdate, StoreInfo};
 use crate::clock::Instant;
-use crate::core::{Failure, Grant, HolderInfo};
+use crate::core::{Bell, Failure, Grant, HolderInfo};
 use crate::lease::errors::{fatal, lost, transient};
 use crate::util::lock;
 
@@ -43,6 +43,8 @@ pub struct Slots {
     lease: Option<Duration>,
     /// How many slots one attempt looks at.
     looks: usize,
+    /// The slot that was looked at first.
+    first: u32,
     open: Arc<Opener>,
     blocking: Lane,
     state: Mutex<State>,
@@ -102,6 +104,7 @@ impl Slots {
             base: base.to_owned(),
             lease,
             looks: LOOKS.min(count as usize),
+            first,
             open,
             blocking: Lane::new(),
             state: Mutex::new(State {
@@ -226,8 +229,17 @@ impl Slots {
             holder: all.then(|| names.join(", ")),
             draining,
             expires: state.sights.values().filter_map(|one| one.expires).min(),
+            // Of one of them, for as long as it is there; standbys that began at different slots listen
+            // to different holders.
+            bell: self.attended(&state.sights),
+            is_one_of_many: true,
             ..HolderInfo::default()
         }
+    }
+
+    fn attended(&self, sights: &BTreeMap<u32, HolderInfo>) -> Option<Bell> {
+        let from_first = sights.range(self.first..).chain(sights.range(..self.first));
+        from_first.filter_map(|(_, one)| one.bell).next()
     }
 
     fn held(&self) -> Option<Arc<dyn LeaseStore>> {

@@ -7,7 +7,7 @@ use tracing::Level;
 
 use super::{Line, text};
 use crate::clock::Instant;
-use crate::core::{Exit, Notice};
+use crate::core::{Exit, Notice, Ring};
 use crate::driver::{Observation, Observer};
 use crate::guardian::WorkloadEvent;
 
@@ -20,6 +20,8 @@ pub(crate) struct LogObserver {
     /// The lock's name.
     lock: String,
     tenure: Tenure,
+    /// What was heard last of a holder's doorbell.
+    ring: Option<Ring>,
     /// "In control", until its deadline is known, which is told in the same breath.
     pending: Option<Line>,
 }
@@ -153,6 +155,23 @@ impl LogObserver {
     }
 }
 
+impl LogObserver {
+    fn rang(&mut self, now: Instant, ring: Ring) {
+        // A bell that nobody answers is tried with each look.
+        if self.ring.replace(ring) == Some(ring) {
+            return;
+        }
+        let text = match ring {
+            Ring::Greeted { rank } => format!("hears the holder's doorbell, {rank} before us"),
+            Ring::Draining => "the holder rings: it drains".to_owned(),
+            Ring::Released => "the holder rings: it has released".to_owned(),
+            Ring::Closed => "the holder's doorbell has gone".to_owned(),
+            Ring::Silent => "the holder's doorbell is silent: polls as ever".to_owned(),
+        };
+        self.line(now, Some("doorbell"), Level::DEBUG, text).say();
+    }
+}
+
 impl Observer for LogObserver {
     fn observe(&mut self, now: Instant, observation: &Observation<'_>) {
         match *observation {
@@ -169,6 +188,7 @@ impl Observer for LogObserver {
                 }
             }
             Observation::Drains { kill_at } => self.tenure.grace = Some(kill_at),
+            Observation::Rang(ring) => self.rang(now, ring),
             Observation::Workload(WorkloadEvent::LeftBehind) => {
                 self.notice(now, &Notice::LeftBehind);
             }

@@ -202,6 +202,7 @@ impl StatusObserver {
                 "standby"
             }
             Notice::InControl { token } => {
+                status.doorbell = None;
                 (status.holder, status.token, status.cause) = (None, Some(*token), None);
                 if self.prepares {
                     "preparing"
@@ -257,6 +258,14 @@ impl Observer for StatusObserver {
                 Some(state) => self.status.enter(state),
                 None => return,
             },
+            Observation::Rang(ring) => {
+                let heard = if ring.is_alive() { "heard" } else { "silent" };
+                // A bell that nobody answers is tried with each look.
+                if self.status.doorbell.as_deref() == Some(heard) {
+                    return;
+                }
+                self.status.doorbell = Some(heard.to_owned());
+            }
             Observation::Workload(event) => match event {
                 WorkloadEvent::Started { pid } => {
                     self.status.command_pid = Some(*pid);

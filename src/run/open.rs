@@ -9,8 +9,10 @@ use tracing::Level;
 use crate::azure::Account;
 use crate::config::{Config, Lock, UsageError};
 use crate::core::Ending;
+use crate::doorbell::Doorbell;
 use crate::guardian::SharedBytes;
 use crate::host;
+use crate::lease::record::Candidate;
 use crate::lease::slots::Slots;
 use crate::lease::{self, Competitor, LeaseStore, NamedLock, OpenError, SharedMemory, blob};
 use crate::report;
@@ -34,9 +36,22 @@ pub(super) fn beginning(plan: &Config) -> Level {
     }
 }
 
-/// The store of the plan; what speaks against it before anything is started comes as an ending.
-pub(crate) fn open(plan: &Config) -> anyhow::Result<Result<Arc<dyn LeaseStore>, Ending>> {
+/// The store of the plan, and its doorbell.
+pub(crate) struct Opened {
+    pub(crate) store: Arc<dyn LeaseStore>,
+    pub(crate) doorbell: Option<Doorbell>,
+}
+
+/// Opens the store of the plan; what speaks against it before anything is started comes as an ending.
+pub(crate) fn open(plan: &Config) -> anyhow::Result<Result<Opened, Ending>> {
     let lock = named_lock(plan)?;
+    // Before anything is asked of the store: its address stands in the record that we write there.
+    let host = lock.host();
+    let doorbell = plan
+        .doorbell
+        .map(|wanted| Doorbell::bind(wanted, host.as_deref()))
+        .transpose()
+        .map_err(UsageError::of_the_machine)?;
     let leases = lock.leases();
     if !leases.contains(&plan.lease) {
         let (shortest, longest) = leases.into_inner();
@@ -52,7 +67,10 @@ pub(crate) fn open(plan: &Config) -> anyhow::Result<Result<Arc<dyn LeaseStore>, 
     // Not refused: what the mount says of itself is a hint, and whoever runs it may know better.
     lock.warn();
     let competitor = Competitor {
-        candidate: plan.candidate.clone(),
+        candidate: Candidate {
+            bell: doorbell.as_ref().map(Doorbell::bell),
+            ..plan.candidate.clone()
+        },
         lease: plan.lease,
         task: plan.task.clone(),
         memory: Some(release_memory),
@@ -65,7 +83,11 @@ pub(crate) fn open(plan: &Config) -> anyhow::Result<Result<Arc<dyn LeaseStore>, 
             .map(|slots| -> Arc<dyn LeaseStore> { Arc::new(looking(slots, plan)) }),
     };
     match opened {
-        Ok(store) => Ok(Ok(store)),
+        Ok(store) => {
+            // Who is woken by the store would listen to nobody.
+            let doorbell = doorbell.filter(|_| !store.info().wakes);
+            Ok(Ok(Opened { store, doorbell }))
+        }
         // Only a local file is touched by its opening, so its refusal is about the store and not the settings.
         Err(OpenError::File(error)) => Ok(Err(Ending::of_store(error.why, error.denied))),
         Err(OpenError::Blob(error)) if plan.slots > 1 => {

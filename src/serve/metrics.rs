@@ -153,6 +153,7 @@ metrics! {
         control_left: MaybeSeconds = Family::default(), "control_remaining" in seconds, "Until the command is killed if the lease is not renewed; 0 without control, missing where the lock has no deadline";
         lease_held: Gauge = Gauge::default(), "lease_held", "1 while the lease is ours, whether or not a command runs";
         lease_left: MaybeSeconds = Family::default(), "lease_remaining" in seconds, "Until the lease ends if it is not renewed; 0 without one, missing where the lock has no deadline";
+        doorbell: Gauge = Gauge::default(), "doorbell_heard", "1 while a standby hears the holder's doorbell (--doorbell)";
         command_running: Gauge = Gauge::default(), "command_running", "1 while the command's main process runs";
         acquire_attempts: Counters = family("result", ACQUIRE), "acquire_attempts", "Attempts to acquire the lease that ended: it was free, held by another, or the store did not do it";
         acquisitions: Counter = Counter::default(), "acquisitions", "Tenures begun: how often a standby became the holder";
@@ -216,6 +217,7 @@ impl Metrics {
                     count(&self.kills, "cause", cause);
                 }
             }
+            Observation::Rang(ring) => drop(self.doorbell.set(ring.is_alive().into())),
             Observation::Acquired(reply) => {
                 let result = match reply {
                     Ok(_) => "acquired",
@@ -241,6 +243,7 @@ impl Metrics {
     fn notice(&self, notice: &Notice) {
         match notice {
             Notice::InControl { .. } => {
+                self.doorbell.set(0);
                 *lock(&self.draining) = None;
                 self.acquisitions.inc();
             }

@@ -158,6 +158,7 @@ impl MessageProcessor {
             &mut workload,
             &mut self.signals,
             &mut message_observer,
+            None,
         )
         .await;
         let MessageWorkload {

@@ -20,12 +20,15 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("signals", &["core", "procfs"]),
     ("notify", &["clock", "core", "driver", "report", "guardian"]),
     ("hooks", &["clock", "core", "guardian"]),
-    ("driver", &["clock", "core", "lease", "signals", "guardian"]),
+    (
+        "driver",
+        &["doorbell", "clock", "core", "lease", "signals", "guardian"],
+    ),
     (
         "embed",
         &[
-            "azure", "clock", "core", "driver", "host", "lease", "queue", "signals", "guardian",
-            "work",
+            "doorbell", "azure", "clock", "core", "driver", "host", "lease", "queue", "signals",
+            "guardian", "work",
         ],
     ),
     (
@@ -56,8 +59,8 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     (
         "elect",
         &[
-            "args", "clock", "core", "deadline", "exit", "driver", "host", "lease", "config",
-            "report", "run", "runtime", "signals", "guardian", "units",
+            "doorbell", "args", "clock", "core", "deadline", "exit", "driver", "host", "lease",
+            "config", "report", "run", "runtime", "signals", "guardian", "units",
         ],
     ),
     ("deadline", &["clock", "guardian"]),
@@ -67,7 +70,8 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     (
         "args",
         &[
-            "azure", "core", "exit", "guardian", "host", "notify", "queue", "report", "units",
+            "doorbell", "azure", "core", "exit", "guardian", "host", "notify", "queue", "report",
+            "units",
         ],
     ),
     (
@@ -88,8 +92,8 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     (
         "config",
         &[
-            "azure", "args", "core", "exit", "host", "lease", "notify", "queue", "report", "serve",
-            "guardian", "units",
+            "doorbell", "azure", "args", "core", "exit", "host", "lease", "notify", "queue",
+            "report", "serve", "guardian", "units",
         ],
     ),
     (
@@ -120,9 +124,9 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     (
         "run",
         &[
-            "azure", "clock", "core", "events", "exit", "driver", "lease", "notify", "config",
-            "report", "hooks", "host", "runtime", "serve", "signals", "status", "guardian",
-            "units",
+            "doorbell", "azure", "clock", "core", "events", "exit", "driver", "lease", "notify",
+            "config", "report", "hooks", "host", "runtime", "serve", "signals", "status",
+            "guardian", "units",
         ],
     ),
 ];

@@ -168,7 +168,7 @@ impl Acquiring {
         let next_at = match context.rules.poll {
             _ if self.until_free => after_freed(context, step.now),
             Some(poll) => {
-                step.attend(context.doorbell.finds(step.now, holder.bell));
+                step.attend(context.doorbell.finds(step.now, &holder));
                 let kept = context.keeps_the_interval(&holder);
                 let jitter = &mut context.jitter;
                 let rung = context.doorbell.interval(step.now, poll, jitter);

@@ -254,6 +254,7 @@ async fn what_cannot_be_a_lock_is_refused_in_the_command_line_s_words() {
             host: "x".to_owned(),
             pid: 1,
             command: "x".to_owned(),
+            bell: None,
         },
         create: true,
     };

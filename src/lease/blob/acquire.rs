@@ -244,14 +244,9 @@ impl Blob {
                 id: id.to_owned(),
                 etag: None,
                 record: Record {
-                    token,
-                    holder: self.config.candidate.identity.clone(),
-                    host: self.config.candidate.host.clone(),
-                    pid: self.config.candidate.pid,
                     since: since.clone(),
-                    command: self.config.candidate.command.clone(),
-                    draining: false,
                     once: once.unwrap_or_default(),
+                    ..Record::begun(&self.config.candidate, token)
                 },
                 others: view.metadata.others,
                 unanswered: false,
@@ -336,6 +331,7 @@ fn sight(metadata: &Metadata) -> HolderInfo {
         holder: Some(record.holder.clone()).filter(|holder| !holder.is_empty()),
         token: Some(record.token).filter(|token| *token > 0),
         draining: record.draining,
+        bell: record.bell.parse().ok(),
         since: Some(record.since.clone()).filter(|since| !since.is_empty()),
         ..HolderInfo::default()
     }

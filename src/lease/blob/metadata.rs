@@ -16,10 +16,11 @@ const PID: &str = "trafficcop_pid";
 const SINCE: &str = "trafficcop_since";
 const COMMAND: &str = "trafficcop_command";
 const DRAINING: &str = "trafficcop_draining";
+const BELL: &str = "trafficcop_doorbell";
 const ONCE: &str = "trafficcop_once";
 /// What an older version put on the blob `NAME.standby`, which it made beside a lock.
 const STANDBY_OF: &str = "trafficcop_standby_of";
-const OURS: [&str; 7] = [TOKEN, HOLDER, HOST, PID, SINCE, COMMAND, DRAINING];
+const OURS: [&str; 8] = [TOKEN, HOLDER, HOST, PID, SINCE, COMMAND, DRAINING, BELL];
 
 /// A blob's metadata, read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -84,6 +85,7 @@ pub(super) fn read<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> Metad
         since: take(SINCE),
         command: take(COMMAND),
         draining: take(DRAINING).eq_ignore_ascii_case("true"),
+        bell: take(BELL),
         once: once.unwrap_or_default(),
     });
     metadata
@@ -135,6 +137,7 @@ pub(super) fn write(others: &BTreeMap<String, String>, record: &Record) -> HashM
     put(PID, &record.pid.to_string());
     put(SINCE, &record.since);
     put(COMMAND, &record.command);
+    put(BELL, &record.bell);
     if record.once != TaskLog::EMPTY {
         put(ONCE, &record.once.text());
     }
@@ -174,6 +177,7 @@ mod tests {
             since: "2026-01-01T00:00:00Z".into(),
             command: "sh -c 'a\nb'".into(),
             draining: true,
+            bell: "10.0.0.4:1 00".into(),
             once: TaskLog::parse(RESULTS).expect("results"),
         }
     }

@@ -388,6 +388,7 @@ mod tests {
             host: "h".into(),
             pid: 7,
             command: "job".into(),
+            bell: None,
         };
         Record::begun(&candidate, token)
     }

@@ -55,7 +55,11 @@ impl NamedLock for FileLock {
     fn open(&self, competitor: &Competitor) -> Result<Arc<dyn LeaseStore>, NamedError> {
         let mut store = File::open(Config {
             path: self.0.clone(),
-            candidate: competitor.candidate.clone(),
+            candidate: Candidate {
+                // The kernel wakes who waits: there is nobody to ring for.
+                bell: None,
+                ..competitor.candidate.clone()
+            },
             create: true,
         })?;
         store.in_place = AtomicBool::new(competitor.in_place);

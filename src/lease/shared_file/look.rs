@@ -272,6 +272,7 @@ pub(super) fn sight(record: Option<&VersionRecord>, due: Option<Instant>) -> Hol
         draining: record.state == State::Draining,
         since: some(&record.record.since),
         expires: due,
-        bell: None,
+        bell: record.record.bell.parse().ok(),
+        is_one_of_many: false,
     }
 }

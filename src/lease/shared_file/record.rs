@@ -64,6 +64,8 @@ struct Json {
     pid: u32,
     since: String,
     command: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    doorbell: String,
     /// JSON in JSON: its own `"token":` does not look like one in here.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     once: String,
@@ -94,6 +96,7 @@ impl VersionRecord {
             pid: self.record.pid,
             since: self.record.since.clone(),
             command: self.record.command.clone(),
+            doorbell: self.record.bell.clone(),
             once: self.record.once.text(),
             unread: self.unread,
         };
@@ -152,6 +155,7 @@ impl VersionRecord {
                 since: line.since,
                 command: line.command,
                 draining: line.state == State::Draining,
+                bell: line.doorbell,
                 once: once.unwrap_or_default(),
             },
         })
@@ -201,6 +205,7 @@ mod tests {
                 since: "2026-01-01T00:00:00Z".into(),
                 command: "echo '\"token\": 5,'".into(),
                 draining: false,
+                bell: "10.0.0.4:1 00".into(),
                 once: TaskLog::parse(
                     r#"[{"key":"a","over":{"exit":0,"token":6,"by":"b","at":"c"}}]"#,
                 )

@@ -175,7 +175,11 @@ async fn an_attempt_looks_at_four_slots_and_the_next_one_goes_on_there() {
     for _ in 0..3 {
         let held = slots.acquire(later()).await;
         // The same every time, or the log would tell of every look.
-        assert_eq!(held, Err(Failure::Held(HolderInfo::default())));
+        let many = HolderInfo {
+            is_one_of_many: true,
+            ..HolderInfo::default()
+        };
+        assert_eq!(held, Err(Failure::Held(many)));
         let asked = world.asked();
         assert_eq!(asked.len(), 4);
         all.extend(asked);
@@ -282,6 +286,7 @@ fn instances_begin_at_different_slots() {
                 host: "h".into(),
                 pid: 1,
                 command: String::new(),
+                bell: None,
             },
             lease: Duration::ZERO,
             task: None,

@@ -287,6 +287,7 @@ impl Server {
                 host: "box".into(),
                 pid: 42,
                 command: "echo höme".into(),
+                bell: None,
             },
             create: true,
             page_blob: None,

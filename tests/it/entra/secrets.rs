@@ -113,6 +113,7 @@ fn the_libraries_beneath_us_show_none_at_their_highest_level() {
                     host: "here".into(),
                     pid: 1,
                     command: "job".into(),
+                    bell: None,
                 },
                 create: true,
                 page_blob: None,

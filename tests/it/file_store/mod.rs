@@ -27,6 +27,7 @@ fn config(path: &Path, identity: &str) -> Config {
             host: "here".into(),
             pid: std::process::id(),
             command: "./job --all".into(),
+            bell: None,
         },
         create: true,
     }

@@ -8,6 +8,7 @@ mod announced;
 mod blob;
 mod clock;
 mod contact;
+mod doorbell;
 mod hand_over;
 mod lost_reply;
 mod others;

@@ -203,6 +203,7 @@ fn store(stage: &Stage) -> File {
             host: "here".into(),
             pid: std::process::id(),
             command: String::new(),
+            bell: None,
         },
         create: true,
     };

@@ -8,6 +8,7 @@ fn candidate() -> Candidate {
         host: "h".into(),
         pid: 1,
         command: String::new(),
+        bell: None,
     }
 }
 

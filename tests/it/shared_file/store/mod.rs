@@ -30,6 +30,7 @@ fn candidate(identity: &str) -> Candidate {
         host: "here".into(),
         pid: std::process::id(),
         command: "./job --all".into(),
+        bell: None,
     }
 }
 
