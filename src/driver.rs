@@ -243,6 +243,7 @@ impl Driver<'_> {
             SignalEvent::Pause => self.workload.pause(),
             SignalEvent::Cordon(Some(cordon)) => self.tell(Event::Cordoned(cordon)),
             SignalEvent::Cordon(None) => self.tell(Event::Uncordoned),
+            SignalEvent::CommandStopping => self.tell(Event::CommandStopping),
         }
     }
 
@@ -301,6 +302,12 @@ impl Driver<'_> {
         let now = Instant::now();
         let actions = self.tenure.rang(now, ring);
         self.act(now, actions);
+    }
+
+    fn ring_the_drain(&mut self) {
+        if let Some(doorbell) = &mut self.doorbell {
+            doorbell.draining();
+        }
     }
 
     /// Begins to ring, as standbys find it in our record.
@@ -379,9 +386,7 @@ impl Driver<'_> {
                     end_of_grace: kill_at,
                 } => {
                     self.workload.drain(signal, kill_at);
-                    if let Some(doorbell) = &self.doorbell {
-                        doorbell.draining();
-                    }
+                    self.ring_the_drain();
                     self.observe(Observation::Drains { kill_at });
                 }
                 Action::Kill => {
@@ -390,6 +395,7 @@ impl Driver<'_> {
                     self.observe(Observation::Drains { kill_at });
                 }
                 Action::Announce => {
+                    self.ring_the_drain();
                     let store = Arc::clone(&self.store);
                     let give_up_at = now + ANNOUNCE;
                     self.calls.push(Box::pin(async move {

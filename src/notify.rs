@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::clock::Instant;
 use crate::core::Notice;
@@ -79,6 +80,8 @@ pub(super) struct State {
     told_at: Instant,
     /// The log knows that nothing can be sent.
     told: bool,
+    /// Who wants to know when a command is about to end.
+    stopping: Option<UnboundedSender<()>>,
 }
 
 /// A command that can say something.
@@ -159,6 +162,7 @@ impl ServiceManager {
             },
             told_at: Instant::ZERO,
             told: false,
+            stopping: None,
         };
         Some(ServiceManager(Arc::new(Inner {
             state: Mutex::new(state),
@@ -171,6 +175,13 @@ impl ServiceManager {
     pub(crate) fn for_the_command(&self, number: usize) -> Option<OsString> {
         let state = self.0.state();
         state.proxy.as_ref().map(|proxy| proxy.path(number).into())
+    }
+
+    /// Each time a command says that it is about to end.
+    pub(crate) fn stopping(&self) -> UnboundedReceiver<()> {
+        let (told, words) = unbounded_channel();
+        self.0.state().stopping = Some(told);
+        words
     }
 
     /// Begins to feed the watchdog (after each proof that supervisor and guardians are alive), and to
@@ -388,6 +399,11 @@ impl State {
         // A command that has not heard of --ready may say so all the same.
         if said.ready && self.ready == Ready::Command {
             self.is_ready();
+        }
+        // Not passed on to the service manager, whose unit goes on to compete: it is for standbys.
+        if let Some(told) = self.stopping.as_ref().filter(|_| said.stopping) {
+            // Nobody competes any more, who would have announced it.
+            let _ = told.send(());
         }
         // Plain and cut: it goes into one line, and every `systemctl status` shows it.
         if let (Some(status), Some(command)) = (said.status, self.commands.get_mut(number)) {

@@ -207,6 +207,7 @@ async fn campaign(
     // Before anything that waits: a stop that comes meanwhile is kept.
     let mut signals = Signals::listen()?;
     observers.begin(guardians.first.health_check());
+    observers.pass_on_stopping(&mut signals);
     let mut workload = workload(plan, &store, guardians)?;
     workload.notify_socket = observers.notify_socket();
     observers.tell(Observation::Begins);

@@ -45,6 +45,8 @@ pub(crate) enum SignalEvent {
     /// No signal, but a word of the platform's: this machine must not have control, or (`None`) may
     /// have it again.
     Cordon(Option<Cordon>),
+    /// Nor this: the command has said that it is about to end.
+    CommandStopping,
 }
 
 /// The stream of signals.
@@ -58,6 +60,8 @@ pub(crate) struct Signals {
     relay: Option<mpsc::UnboundedReceiver<SignalEvent>>,
     // What the platform says of this machine.
     cordons: Option<UnboundedReceiver<Option<Cordon>>>,
+    // Each time the command says that it is about to end.
+    stopping: Option<UnboundedReceiver<()>>,
     // One that came before the driver was there to hear it.
     kept: Option<SignalEvent>,
 }
@@ -86,6 +90,7 @@ impl Signals {
             other: None,
             relay: None,
             cordons: None,
+            stopping: None,
             kept: None,
         })
     }
@@ -93,6 +98,11 @@ impl Signals {
     /// What the platform says of this machine comes with them.
     pub(crate) fn add_cordons(&mut self, cordons: UnboundedReceiver<Option<Cordon>>) {
         self.cordons = Some(cordons);
+    }
+
+    /// What the command says of its end comes with them.
+    pub(crate) fn add_stopping(&mut self, stopping: UnboundedReceiver<()>) {
+        self.stopping = Some(stopping);
     }
 
     /// Keeps what was read for whoever reads next.
@@ -116,6 +126,7 @@ impl Signals {
             streams: Vec::new(),
             other: Some((stop, Signal::SIGTERM)),
             cordons: None,
+            stopping: None,
             kept: None,
             relay: None,
         }
@@ -128,6 +139,7 @@ impl Signals {
             streams: Vec::new(),
             other: None,
             cordons: None,
+            stopping: None,
             kept: None,
             relay: Some(by),
         }
@@ -161,6 +173,13 @@ impl Signals {
                 match cordons.poll_recv(cx) {
                     Poll::Ready(Some(cordon)) => return Poll::Ready(SignalEvent::Cordon(cordon)),
                     Poll::Ready(None) => self.cordons = None,
+                    Poll::Pending => {}
+                }
+            }
+            if let Some(stopping) = &mut self.stopping {
+                match stopping.poll_recv(cx) {
+                    Poll::Ready(Some(())) => return Poll::Ready(SignalEvent::CommandStopping),
+                    Poll::Ready(None) => self.stopping = None,
                     Poll::Pending => {}
                 }
             }

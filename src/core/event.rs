@@ -179,6 +179,8 @@ pub enum Event {
     Released(Result<(), Failure>),
     /// Something happened to what runs under the lease.
     Workload(WorkloadEvent),
+    /// The command has said that it is about to end (`STOPPING=1`).
+    CommandStopping,
     /// A person or a service manager asked us to stop, by this signal.
     StopAsked(i32),
     /// This machine must not have control until it is uncordoned. Said again when what is known of

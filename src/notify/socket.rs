@@ -240,6 +240,8 @@ fn sweep(place: &Path) {
 pub(super) struct Said {
     /// It is ready.
     pub(super) ready: bool,
+    /// It is about to end.
+    pub(super) stopping: bool,
     /// What it does.
     pub(super) status: Option<String>,
 }
@@ -253,6 +255,7 @@ impl Said {
         for line in String::from_utf8_lossy(message).lines() {
             match line.split_once('=') {
                 Some(("READY", "1")) => said.ready = true,
+                Some(("STOPPING", "1")) => said.stopping = true,
                 Some(("STATUS", status)) => said.status = Some(status.to_owned()),
                 _ => {}
             }
@@ -328,10 +331,12 @@ mod tests {
             said,
             Said {
                 ready: true,
+                stopping: false,
                 status
             }
         );
-        for message in [&b"READY=0"[..], b"", b"\xff\xfe", b"READY", b"STOPPING=1"] {
+        assert!(Said::read(b"STOPPING=1").stopping);
+        for message in [&b"READY=0"[..], b"", b"\xff\xfe", b"READY", b"STOPPING=0"] {
             assert_eq!(Said::read(message), Said::default());
         }
     }

@@ -108,6 +108,13 @@ impl Observers {
         self.service_manager.as_ref()?.for_the_command(0)
     }
 
+    /// What the command says of its end comes with the signals.
+    pub(crate) fn pass_on_stopping(&self, signals: &mut Signals) {
+        if let Some(one) = &self.service_manager {
+            signals.add_stopping(one.stopping());
+        }
+    }
+
     /// Begins to follow what the platform announces for this machine, if the plan says so; what was
     /// announced already, as far as that is known in a moment. What comes later comes with the
     /// signals.

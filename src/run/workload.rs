@@ -113,7 +113,9 @@ impl CommandWorkload {
                         }
                     }
                     SignalEvent::Pause => self.pause(),
-                    SignalEvent::Pass(_) | SignalEvent::Cordon(_) => {}
+                    SignalEvent::Pass(_)
+                    | SignalEvent::Cordon(_)
+                    | SignalEvent::CommandStopping => {}
                 },
                 () = self.step() => while let Some(event) = self.inbox.pop_front() {
                     observer.observe(Instant::now(), &Observation::Workload(&event));

@@ -403,7 +403,7 @@ impl Worker {
             // For the commands: nobody can say which of them is meant.
             SignalEvent::Pass(_) => self.tell(&asked),
             // Nobody here listens to the platform.
-            SignalEvent::Cordon(_) => {}
+            SignalEvent::Cordon(_) | SignalEvent::CommandStopping => {}
             // The commands go on under their deadlines.
             SignalEvent::Pause => {
                 if let Err(why) = guardian::stop_ourselves(StopAsked::of_a_signal()) {

@@ -41,12 +41,16 @@ impl Draining {
         due: Instant,
         end_of_grace: Instant,
     ) -> Draining {
+        let announce_at = match run.announced {
+            true => Instant::FOREVER,
+            false => due + ANNOUNCE_AFTER,
+        };
         Draining {
             run,
             cause,
             due,
             end_of_grace,
-            announce_at: due + ANNOUNCE_AFTER,
+            announce_at,
             killing: false,
         }
     }
@@ -61,7 +65,9 @@ impl Draining {
 
     /// The drain was due earlier, but begins now.
     pub(super) fn since(mut self, now: Instant) -> Draining {
-        self.announce_at = now + ANNOUNCE_AFTER;
+        if !self.run.announced {
+            self.announce_at = now + ANNOUNCE_AFTER;
+        }
         self
     }
 
@@ -164,6 +170,7 @@ impl Draining {
             | Event::Cordoned(_)
             | Event::Uncordoned
             | Event::Freed
+            | Event::CommandStopping
             | Event::Acquired(_)
             | Event::Released(_)
             | Event::Recorded(_)

@@ -83,6 +83,7 @@ impl Confirming {
             Event::Ticked
             | Event::Uncordoned
             | Event::Freed
+            | Event::CommandStopping
             | Event::Acquired(_)
             | Event::Released(_)
             | Event::Recorded(_)
@@ -110,6 +111,8 @@ pub(super) struct CommandRun {
     since: Instant,
     started: bool,
     pub(super) exit: Option<Exit>,
+    // The record says already that control will change soon.
+    pub(super) announced: bool,
     // When its main process ended.
     exited_at: Option<Instant>,
     // The restarts of this tenure: the next one, maybe of a machine where it works, counts anew.
@@ -129,6 +132,7 @@ impl CommandRun {
             Event::Workload(WorkloadEvent::NotStarted { .. }) => !self.started,
             Event::Ticked
             | Event::Freed
+            | Event::CommandStopping
             | Event::Acquired(_)
             | Event::Renewed { .. }
             | Event::Released(_)
@@ -201,6 +205,7 @@ impl Holding {
                 since: step.now,
                 started: false,
                 exit: None,
+                announced: false,
                 exited_at: None,
                 history,
             },
@@ -303,6 +308,14 @@ impl Holding {
                 let end_of_grace = context.end_of_grace_for_a_cordon(step.now);
                 let cause = Cause::Cordoned { why };
                 self.drain(context, step, cause, step.now, end_of_grace)
+            }
+            Event::CommandStopping => {
+                // It may end for a restart, and then nobody is to come.
+                let is_last = context.rules.hold_policy.restart.is_none();
+                if is_last && !std::mem::replace(&mut self.run.announced, true) {
+                    step.act(Action::Announce);
+                }
+                self.go_on(step)
             }
             // Echoes of an earlier round.
             Event::Uncordoned

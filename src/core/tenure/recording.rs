@@ -138,6 +138,7 @@ impl Recording {
             | Event::Cordoned(_)
             | Event::Uncordoned
             | Event::Freed
+            | Event::CommandStopping
             | Event::Acquired(_)
             | Event::Released(_)
             | Event::Workload(_) => self.go_on(context, step),

@@ -194,6 +194,7 @@ impl Releasing {
             | Event::Cordoned(_)
             | Event::Uncordoned
             | Event::Freed
+            | Event::CommandStopping
             | Event::Acquired(Err(_))
             | Event::Recorded(_)
             | Event::Workload(_) => self.go_on(context, step),

@@ -224,6 +224,7 @@ impl Resting {
             // Nothing of ours runs: late echoes, and a dead guardian's own corpse.
             Event::Uncordoned
             | Event::Freed
+            | Event::CommandStopping
             | Event::Acquired(_)
             | Event::Released(_)
             | Event::Recorded(_)

@@ -73,6 +73,7 @@ impl Standby {
             Event::Acquired(Ok(_)) => Releasing::of_a_stray(context, step),
             // Late echoes of an earlier round.
             Event::Acquired(Err(_))
+            | Event::CommandStopping
             | Event::Renewed { .. }
             | Event::Released(_)
             | Event::Recorded(_)
@@ -156,6 +157,7 @@ impl Acquiring {
             Event::Ticked
             | Event::Cordoned(_)
             | Event::Uncordoned
+            | Event::CommandStopping
             | Event::Renewed { .. }
             | Event::Released(_)
             | Event::Recorded(_)

@@ -140,6 +140,17 @@ fn the_command_has_a_socket_of_ours_and_says_there_that_it_is_ready() {
     for hidden in ["MAINPID", "FDSTORE", "STOPPING", "WATCHDOG=trigger"] {
         assert_eq!(manager.count(hidden), 0, "{:#?}", manager.said());
     }
+    // For standbys it is what a drain is: said in the record while the command still runs.
+    await_for(
+        "the record to say that control will change",
+        || {
+            fs::read_to_string(scene.lock())
+                .ok()?
+                .contains("\"draining\":true")
+                .then_some(())
+        },
+        || instance.stderr(),
+    );
     let_go_on(&scene, "job");
     assert_eq!(instance.wait(), Ended::Code(0));
     assert!(!directory.exists(), "nothing is left behind");

@@ -84,6 +84,7 @@ fn made() -> impl Strategy<Value = Made> {
         1 => Just(Made::Plain(Event::Workload(WorkloadEvent::Lost))),
         1 => (0..60_000_u64).prop_map(Made::Cordoned),
         2 => Just(Made::Plain(Event::Uncordoned)),
+        2 => Just(Made::Plain(Event::CommandStopping)),
         3 => prop::sample::select(vec![
             Ring::Greeted { rank: 0 },
             Ring::Greeted { rank: 9 },

@@ -160,6 +160,7 @@ fn rows() -> Vec<(&'static str, Event)> {
         ),
         ("guardian lost", Event::Workload(WorkloadEvent::Lost)),
         ("tree stuck", Event::Workload(WorkloadEvent::TreeStuck)),
+        ("command stopping", Event::CommandStopping),
         ("stop asked", Event::StopAsked(TERM)),
         ("cordoned", cordoned()),
         ("uncordoned", Event::Uncordoned),
