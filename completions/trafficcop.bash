@@ -135,7 +135,7 @@ _trafficcop() {
             return 0
             ;;
         trafficcop__subcmd__doctor)
-            opts="-h --blob --file --emulator --auth --ca-file --lease --json --help"
+            opts="-h --blob --file --emulator --auth --ca-file --lease --doorbell --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -158,6 +158,10 @@ _trafficcop() {
                     return 0
                     ;;
                 --lease)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --doorbell)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

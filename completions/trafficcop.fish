@@ -240,6 +240,7 @@ managed\t'A token of Entra ID by the machine\'s managed identity'
 cli\t'A token of Entra ID of whoever is logged in with the Azure CLI'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l ca-file -d 'Trust the certificates in this file (PEM) too, besides the system\'s' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l lease -d 'The lease that round trips are judged by, as for run [default: 60s]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l doorbell -d 'Try the doorbell, too: ours, and that of whoever has the lock' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l emulator -d 'With --blob: use the well-known account of Azurite on this machine'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l json -d 'Answer as one JSON object'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -s h -l help -d 'Print help (see more with \'--help\')'

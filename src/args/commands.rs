@@ -6,8 +6,9 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::BoolishValueParser;
 
-use super::values::{Checked, checked, duration, path, poll};
+use super::values::{AUTO, Checked, checked, doorbell, duration, path, poll};
 use super::{Access, FOR_THE_STORE, Rows, with_examples};
+use crate::doorbell::DoorbellAddress;
 
 /// Which lock.
 #[derive(Clone, Debug, Args)]
@@ -122,6 +123,10 @@ pub struct Doctor {
     /// The lease that round trips are judged by, as for run [default: 60s]
     #[arg(long, value_name = "D", env = "TRAFFICCOP_LEASE", value_parser = checked(duration))]
     pub lease: Option<Checked<Duration>>,
+
+    /// Try the doorbell, too: ours, and that of whoever has the lock
+    #[arg(long, value_name = "ADDR[:PORT]", env = "TRAFFICCOP_DOORBELL", num_args = 0..=1, require_equals = true, default_missing_value = AUTO, value_parser = checked(doorbell))]
+    pub doorbell: Option<Checked<DoorbellAddress>>,
 
     /// Answer as one JSON object
     #[arg(long, env = "TRAFFICCOP_JSON", value_parser = BoolishValueParser::new())]

@@ -4,13 +4,14 @@
 //! It must never touch the lock itself, but for looking at it, and must leave nothing behind.
 
 mod blob;
+mod doorbell;
 mod file;
 
 use std::time::Duration;
 
 use serde::Serialize;
 
-use super::lock_target::{self, Named, answer};
+use super::lock_target::{self, LockTarget, Named, answer};
 use crate::args::{self, Checked};
 use crate::clock::Instant;
 use crate::config::{self, UsageError};
@@ -138,6 +139,7 @@ impl Findings {
 pub(crate) fn doctor(typed: &args::Doctor) -> anyhow::Result<ExitAction> {
     let named = lock_target::named(typed.lock.blob.as_deref(), typed.lock.file.as_deref())?;
     let budget = budget(typed.lease.clone(), matches!(named, Named::Blob(_)))?;
+    let wanted = typed.doorbell.clone().transpose()?;
     let findings = |lock: String| Findings {
         lock,
         json: typed.json,
@@ -154,6 +156,11 @@ pub(crate) fn doctor(typed: &args::Doctor) -> anyhow::Result<ExitAction> {
             match lock_target::account(&target, typed.lock.emulator, &typed.lock.access) {
                 Ok(account) => lock_target::run(async {
                     blob::examine(&mut findings, &target, &account, &budget).await;
+                    if let Some(wanted) = wanted {
+                        let host = account.endpoint().host_str();
+                        let target = LockTarget::of(&typed.lock)?;
+                        doorbell::examine(&mut findings, wanted, host, &target).await?;
+                    }
                     Ok(())
                 })?,
                 Err(why) => findings.add(Check::fail("credential", why.to_string(), "")),
@@ -166,6 +173,10 @@ pub(crate) fn doctor(typed: &args::Doctor) -> anyhow::Result<ExitAction> {
             let mut findings = findings(path.display().to_string());
             examine_machine(&mut findings);
             file::examine(&mut findings, &path, &budget);
+            if let Some(wanted) = wanted {
+                let target = LockTarget::of(&typed.lock)?;
+                lock_target::run(doorbell::examine(&mut findings, wanted, None, &target))?;
+            }
             findings.finish()
         }
     }

@@ -4,6 +4,7 @@
 //! It must never panic where the caller can be told.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +18,8 @@ use super::traffic_cop::TrafficCop;
 use crate::azure::{Account, AuthOptions};
 use crate::clock::Instant;
 use crate::core::observed::{LONGEST_LEASE, SHORTEST_LEASE};
-use crate::core::{Budget, HoldPolicy, IfLost, Rules, Tenure};
+use crate::core::{Bell, Budget, HoldPolicy, IfLost, Rules, Tenure};
+use crate::doorbell::{Doorbell, DoorbellAddress};
 use crate::driver::drive;
 use crate::host::{self, Host};
 use crate::lease::record::Candidate;
@@ -46,6 +48,7 @@ pub struct Builder {
     lease: Option<Duration>,
     budget: Option<Budget>,
     poll: Duration,
+    doorbell: Option<DoorbellAddress>,
 }
 
 impl fmt::Debug for Builder {
@@ -64,6 +67,7 @@ impl fmt::Debug for Builder {
             .field("lease", &self.lease)
             .field("budget", &self.budget)
             .field("poll", &self.poll)
+            .field("doorbell", &self.doorbell)
             .finish()
     }
 }
@@ -87,6 +91,7 @@ impl Builder {
             lease: None,
             budget: None,
             poll: POLL,
+            doorbell: None,
         }
     }
 
@@ -169,6 +174,18 @@ impl Builder {
         self
     }
 
+    /// Rings for others while in control, and listens to the holder meanwhile, so that the next one
+    /// has control within milliseconds (default: no). It listens on TCP at this address; `None`: at a
+    /// free port where this machine speaks to the store. On a file of a local disk, and with a store of
+    /// one's own, it does nothing.
+    pub fn doorbell(mut self, address: Option<SocketAddr>) -> Builder {
+        self.doorbell = Some(DoorbellAddress {
+            ip: address.map(|address| address.ip()),
+            port: address.map_or(0, |address| address.port()),
+        });
+        self
+    }
+
     /// Begins to compete, on a task of the current tokio runtime.
     ///
     /// # Errors
@@ -178,7 +195,9 @@ impl Builder {
         // Asked for before anything is opened; `tokio::spawn` would panic instead.
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| Error::NoRuntime)?;
         let (given, poll) = (self.budget, self.poll);
-        let store = self.open()?;
+        let doorbell = self.bind()?;
+        let store = self.open(doorbell.as_ref().map(Doorbell::bell))?;
+        let doorbell = doorbell.filter(|_| !store.info().wakes);
         let StoreInfo {
             name, lease, wakes, ..
         } = store.info();
@@ -220,7 +239,7 @@ impl Builder {
                 &mut workload,
                 &mut signals,
                 &mut observer,
-                None,
+                doorbell,
             )
             .await;
             competing.0.over(Some(&ending));
@@ -229,7 +248,18 @@ impl Builder {
         Ok(TrafficCop::new(shared, stop, task))
     }
 
-    fn open(self) -> Result<Arc<dyn LeaseStore>, Error> {
+    /// The doorbell that was asked for.
+    fn bind(&self) -> Result<Option<Doorbell>, Error> {
+        let host = match &self.place {
+            LockPlace::Blob(config) => config.account.endpoint().host_str(),
+            LockPlace::SharedFile(_) => None,
+            LockPlace::File(_) | LockPlace::Store(_) => return Ok(None),
+        };
+        let bound = self.doorbell.map(|wanted| Doorbell::bind(wanted, host));
+        bound.transpose().map_err(Error::refused)
+    }
+
+    fn open(self, bell: Option<Bell>) -> Result<Arc<dyn LeaseStore>, Error> {
         let asked = self.lease.or(self.budget.map(|budget| budget.lease));
         let lease = asked.unwrap_or(LEASE);
         if let Some(identity) = &self.identity
@@ -238,6 +268,7 @@ impl Builder {
             return Err(Error::refused(format!("the identity: {why}")));
         }
         let named = |candidate: &mut Candidate| {
+            candidate.bell = bell;
             if let Some(identity) = self.identity.clone() {
                 candidate.identity = identity;
             }

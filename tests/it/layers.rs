@@ -117,8 +117,8 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     (
         "commands",
         &[
-            "azure", "args", "clock", "core", "exit", "host", "lease", "config", "report",
-            "runtime", "signals", "guardian", "units",
+            "doorbell", "azure", "args", "clock", "core", "exit", "host", "lease", "config",
+            "report", "runtime", "signals", "guardian", "units",
         ],
     ),
     (

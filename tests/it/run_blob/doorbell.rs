@@ -8,7 +8,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use super::{KILL, STRANGER, Stage, TERM};
-use crate::support::azurite::azurite;
+use crate::support::azurite::{azurite, connection_string};
 use crate::support::instance::Ended;
 use crate::support::journal::What;
 use crate::support::proxy::{Call, Proxy};
@@ -123,6 +123,35 @@ fn a_port_in_use_and_a_foreign_address_are_refused_before_anything_starts() {
     let finished = run.journalist("never", &[]).finish();
     assert_eq!(finished.ended, Ended::Code(64), "{}", finished.stderr);
     assert!(stage.scene.journal.lines().is_empty());
+}
+
+#[test]
+fn doctor_tries_our_doorbell_and_the_holder_s() {
+    let stage = Stage::new("tried-bell");
+    let port = azurite().port;
+    let mut holder = stage.instance(port, "holder", &BELL, &[]);
+    stage.scene.journal.await_tag(What::Beat, "holder");
+    let doctor = || {
+        let asked = std::process::Command::new(env!("CARGO_BIN_EXE_trafficcop"))
+            .env("AZURE_STORAGE_CONNECTION_STRING", connection_string(port))
+            .args(["doctor", "--doorbell", "--blob", &stage.blob.name])
+            .output()
+            .expect("doctor");
+        String::from_utf8_lossy(&asked.stdout).into_owned()
+    };
+    let said = doctor();
+    for line in ["ok    doorbell       rings at 127.0.0.1:", "is heard here"] {
+        assert!(said.contains(line), "{said}");
+    }
+    // Its port is somebody else's now.
+    holder.freeze();
+    let said = doctor();
+    assert!(
+        said.contains("is not heard here: a standby polls as ever"),
+        "{said}"
+    );
+    holder.signal(Signal::SIGKILL);
+    assert_eq!(holder.wait(), KILL);
 }
 
 /// A holder that is none of ours, with a bell that greets and then does what `act` does.

@@ -3,6 +3,7 @@
 //!
 //! Read as a specification: each test is one sentence of it.
 
+mod doorbell;
 mod drive;
 
 mod answers;
