@@ -39,9 +39,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::inspect::Inspector;
-use super::named::OpenError as NamedError;
 use super::once::OnceTask;
-use super::record::{Candidate, Record};
+use super::record::Record;
+use super::store::OpenError as NamedError;
 use super::{Competitor, LeaseStore, NamedLock, OrphanRelease, RecordUpdate, StoreInfo};
 use crate::azure::{Account, Operation, ServiceClock, ServiceError};
 use crate::clock::Instant;
@@ -49,25 +49,8 @@ use crate::core::{Failure, Grant};
 use crate::lease::errors::lost;
 use crate::util::lock;
 
-/// What a blob store is made of.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// Which blob.
-    pub target: Target,
-    /// Whose, and how we prove who we are.
-    pub account: Account,
-    /// For how long a lease is asked; whole seconds, 15 to 60.
-    pub lease: Duration,
-    /// Who competes.
-    pub candidate: Candidate,
-    /// Create the blob and its container if they are missing.
-    pub create: bool,
-    /// Create a page blob of so many bytes (a multiple of 512) instead of an empty block blob.
-    pub page_blob: Option<u64>,
-}
-
 /// A lease on a blob, as it was named.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct BlobLock {
     /// Which blob.
     pub target: Target,
@@ -81,19 +64,7 @@ pub struct BlobLock {
 
 impl NamedLock for BlobLock {
     fn open(&self, competitor: &Competitor) -> Result<Arc<dyn LeaseStore>, NamedError> {
-        let lock = self.clone();
-        let mut store = Blob::open(Config {
-            target: lock.target,
-            account: lock.account,
-            lease: competitor.lease,
-            candidate: competitor.candidate.clone(),
-            create: lock.create,
-            page_blob: lock.page_blob,
-        })?;
-        if let Some(task) = &competitor.task {
-            store = store.with_task(task.clone());
-        }
-        Ok(Arc::new(store))
+        Ok(Arc::new(Blob::open(self, competitor)?))
     }
 
     fn slot(&self, slot: u32) -> Result<Arc<dyn NamedLock>, NamedError> {
@@ -133,7 +104,8 @@ pub struct Blob {
     client: BlobApi,
     clock: Arc<ServiceClock>,
     seconds: i32,
-    config: Config,
+    lock: BlobLock,
+    config: Competitor,
     task: Option<OnceTask>,
     state: Mutex<State>,
     /// Announcements and results are written one after the other.
@@ -206,22 +178,24 @@ impl Blob {
     ///
     /// # Errors
     /// Numbers that the service does not know.
-    pub fn open(config: Config) -> Result<Blob, OpenError> {
-        let seconds = i32::try_from(config.lease.as_secs())
+    pub fn open(lock: &BlobLock, competitor: &Competitor) -> Result<Blob, OpenError> {
+        let lease = competitor.lease;
+        let seconds = i32::try_from(lease.as_secs())
             .ok()
-            .filter(|seconds| (15..=60).contains(seconds) && config.lease.subsec_nanos() == 0)
-            .ok_or(OpenError::Lease(config.lease))?;
-        if let Some(size) = config.page_blob.filter(|size| size % 512 != 0) {
+            .filter(|seconds| (15..=60).contains(seconds) && lease.subsec_nanos() == 0)
+            .ok_or(OpenError::Lease(lease))?;
+        if let Some(size) = lock.page_blob.filter(|size| size % 512 != 0) {
             return Err(OpenError::PageBlob(size));
         }
-        let (name, client) = connect(&config.target, &config.account)?;
+        let (name, client) = connect(&lock.target, &lock.account)?;
         Ok(Blob {
             name,
             client,
-            clock: config.account.service_clock(),
+            clock: lock.account.service_clock(),
             seconds,
-            config,
-            task: None,
+            lock: lock.clone(),
+            config: competitor.clone(),
+            task: competitor.task.clone().map(OnceTask::new),
             state: Mutex::default(),
             writing: tokio::sync::Mutex::default(),
         })

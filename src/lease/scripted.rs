@@ -16,8 +16,8 @@ use async_trait::async_trait;
 
 use super::inspect::{Broken, Inspector, LockState, LockStatus, Manner, ResetResult, Tasks};
 use super::mount::beside;
-use super::named::{Competitor, NamedLock, OpenError};
 use super::record::Record;
+use super::store::{Competitor, NamedLock, OpenError};
 use super::{LeaseStore, StoreInfo, slots};
 use crate::clock::Instant;
 use crate::core::{Failure, Grant, HolderInfo};

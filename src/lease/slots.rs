@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::file::blocking::Lane;
+use super::blocking::BlockingJobs;
 use super::mount::beside;
 use super::{Competitor, LeaseStore, NamedLock, OpenError, OrphanRelease, RecordUpdate, StoreInfo};
 use crate::clock::Instant;
@@ -44,7 +44,7 @@ pub struct Slots {
     /// How many slots one attempt looks at.
     looks: usize,
     open: Arc<Opener>,
-    blocking: Lane,
+    jobs: BlockingJobs,
     state: Mutex<State>,
 }
 
@@ -103,7 +103,7 @@ impl Slots {
             lease,
             looks: LOOKS.min(count as usize),
             open,
-            blocking: Lane::new(),
+            jobs: BlockingJobs::new(),
             state: Mutex::new(State {
                 stores: BTreeMap::from([(first, store)]),
                 next: first,
@@ -165,7 +165,7 @@ impl Slots {
             return Ok(Arc::clone(store));
         }
         let open = Arc::clone(&self.open);
-        let opened = self.blocking.run(give_up_at, move || open(slot)).await;
+        let opened = self.jobs.run(give_up_at, move || open(slot)).await;
         let name = &self.names[slot as usize];
         let store = opened
             .map_err(|_stalled| transient(format!("{name}: it could not be opened in time")))??;

@@ -106,7 +106,7 @@ impl Blob {
             Some("ContainerNotFound") => "container",
             _ => return Err(self.failure(&trouble, Operation::Look)),
         };
-        if !self.config.create {
+        if !self.lock.create {
             return Err(fatal(format!(
                 "the {missing} of {} does not exist: create it, or leave --no-create out",
                 self.name
@@ -138,7 +138,7 @@ impl Blob {
                     }
                 }
             }
-            let page_blob = self.config.page_blob;
+            let page_blob = self.lock.page_blob;
             match self.client.create_blob(page_blob, give_up_at).await {
                 Ok(etag) => return Ok(etag),
                 // Another was faster, and perhaps holds it already.

@@ -16,19 +16,12 @@ use crate::azure::{Operation, ServiceError};
 use crate::clock::Instant;
 use crate::core::{Failure, Outcome};
 use crate::lease::errors::{fatal, lost, transient};
-use crate::lease::once::{NoRoom, OnceTask, Task, TaskLog};
+use crate::lease::once::{NoRoom, TaskLog};
 
 /// How often a record is written anew in one attempt because something else was written meanwhile.
 const ROUNDS: usize = 4;
 
 impl Blob {
-    /// Has this store keep the result of `task`, and grant control only while it is to be done.
-    #[must_use]
-    pub fn with_task(mut self, task: Task) -> Blob {
-        self.task = Some(OnceTask::new(task));
-        self
-    }
-
     /// What the service's clock said in an answer that came just now.
     pub(super) fn hear(&self, date: Option<u64>) {
         if let (Some(task), Some(date)) = (&self.task, date) {

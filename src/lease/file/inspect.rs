@@ -15,13 +15,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use nix::errno::Errno;
 
-use super::blocking::{Lane, Stalled};
 use super::once_log::{self, Lookup};
 use super::record::Content;
 use super::{lock, open};
 use crate::clock::Instant;
 use crate::core::Failure;
 use crate::core::observed::SHORTEST_LEASE;
+use crate::lease::blocking::{BlockingJobs, Stalled};
 use crate::lease::errors::{errno_of, failure_at, fatal, fatal_at, transient};
 use crate::lease::inspect::{
     Broken, FORGETTING, Inspector, LockState, LockStatus, Manner, REQUEST, ResetResult, Tasks,
@@ -40,7 +40,7 @@ const READS: usize = 4;
 /// A path, to be looked at.
 pub struct FileInspector {
     path: PathBuf,
-    blocking: Lane,
+    jobs: BlockingJobs,
 }
 
 impl FileInspector {
@@ -51,7 +51,7 @@ impl FileInspector {
     pub fn new(path: &Path) -> io::Result<FileInspector> {
         Ok(FileInspector {
             path: std::path::absolute(path)?,
-            blocking: Lane::new(),
+            jobs: BlockingJobs::new(),
         })
     }
 
@@ -61,17 +61,15 @@ impl FileInspector {
         job: impl FnOnce(PathBuf) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         let path = self.path.clone();
-        match self.blocking.run(give_up_at, move || job(path)).await {
-            Ok(done) => done,
-            Err(stalled) => Err(transient(format!(
-                "{}: {}",
-                self.path.display(),
-                match stalled {
-                    Stalled::NoThread => "no thread could be started",
-                    Stalled::Occupied | Stalled::Overtime => "its file system does not answer",
-                }
-            ))),
-        }
+        let done = self.jobs.run(give_up_at, move || job(path)).await;
+        done.unwrap_or_else(|stalled| {
+            // Who looks has asked once: whichever request hangs, to a person it is the file system.
+            let why = match stalled {
+                Stalled::NoThread => stalled.to_string(),
+                Stalled::Occupied | Stalled::Overtime => "its file system does not answer".into(),
+            };
+            Err(transient(format!("{}: {why}", self.lock())))
+        })
     }
 }
 
@@ -208,7 +206,7 @@ fn seen(path: &Path, file: &fs::File) -> Result<Option<LockStatus>, Failure> {
         let shared = mount::of(path).shared;
         shared.then(|| KERNEL_ON_SHARED.to_owned())
     });
-    let once = found.into_ledger();
+    let once = found.into_task_log();
     let record = match (record, once == TaskLog::EMPTY) {
         (record, true) => record,
         (record, false) => Some(Record {
@@ -478,7 +476,7 @@ mod tests {
 
     fn there(path: &Path) -> TaskLog {
         let file = open::open_existing(path).unwrap();
-        once_log::read(&file).unwrap().into_ledger()
+        once_log::read(&file).unwrap().into_task_log()
     }
 
     #[test]
@@ -558,7 +556,10 @@ mod tests {
             Ok(ResetResult::Changed)
         );
         assert_eq!(all(&path), Ok(ResetResult::Done));
-        assert_eq!(once_log::read(&file).unwrap().into_ledger(), TaskLog::EMPTY);
+        assert_eq!(
+            once_log::read(&file).unwrap().into_task_log(),
+            TaskLog::EMPTY
+        );
         assert!(all(dir.path()).is_err(), "a directory");
     }
 }

@@ -5,7 +5,7 @@
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read as _};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -14,19 +14,7 @@ use super::once_log;
 use super::record::{self, Content};
 use crate::core::{Failure, HolderInfo};
 use crate::lease::errors::{is_passing, transient};
-use crate::lease::record::Candidate;
 use crate::lease::{mount, shared_file};
-
-/// How to compete for a file's lock.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// The lock file. A symbolic link is followed.
-    pub path: PathBuf,
-    /// Who competes.
-    pub candidate: Candidate,
-    /// The file is created if it is missing.
-    pub create: bool,
-}
 
 /// Why a file cannot serve as a lock; one line that says what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -279,4 +267,18 @@ fn refuse_all_but_files(path: &Path, found: &fs::Metadata) -> Result<(), OpenErr
         "it is not a regular file: name one"
     };
     Err(OpenError::refused(path, why))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_there_is_not_created_for_those_who_only_intervene() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("lock");
+        let refused = open(&path, false).unwrap_err();
+        assert!(refused.why.contains("no such file") && !refused.denied);
+        assert!(!path.exists());
+    }
 }

@@ -5,25 +5,25 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use nix::errno::Errno;
 
-use super::blocking::{Lane, Stalled};
 use super::inspect::FileInspector;
-use super::open::{self, Config, OpenError};
+use super::open::{self, OpenError};
 use super::record::{self, Content};
 use super::waiter::{LockGuard, Waiter};
 use super::{lock, once_log};
 use crate::clock::Instant;
 use crate::core::{Failure, Grant};
+use crate::lease::OpenError as NamedError;
+use crate::lease::blocking::BlockingJobs;
 use crate::lease::errors::{errno_of, failure_at, fatal, is_errno, lost_at, transient};
 use crate::lease::inspect::Inspector;
-use crate::lease::named::OpenError as NamedError;
-use crate::lease::once::{OnceTask, Task, TaskLog};
+use crate::lease::once::{OnceTask, TaskLog};
 use crate::lease::record::{Candidate, Record};
 use crate::lease::slots::path_of;
 use crate::lease::{Competitor, LeaseStore, NamedLock, OrphanRelease, RecordUpdate, StoreInfo};
@@ -39,7 +39,7 @@ const REPLACED: &str = "the lock file was removed or replaced, so another can lo
 /// have keep the lock until the last of them is gone.
 pub struct File {
     name: String,
-    blocking: Lane,
+    jobs: BlockingJobs,
     /// The next attempt runs in the caller's thread, unless there is a task. It saves a thread, which is
     /// much of what a start costs. For a process that has nothing else to do yet: what is written
     /// under the lock is seen to the disk. Everything after the first attempt keeps to the lane: no
@@ -53,16 +53,7 @@ pub struct FileLock(pub PathBuf);
 
 impl NamedLock for FileLock {
     fn open(&self, competitor: &Competitor) -> Result<Arc<dyn LeaseStore>, NamedError> {
-        let mut store = File::open(Config {
-            path: self.0.clone(),
-            candidate: competitor.candidate.clone(),
-            create: true,
-        })?;
-        store.in_place = AtomicBool::new(competitor.in_place);
-        if let Some(task) = &competitor.task {
-            store = store.with_task(task.clone());
-        }
-        Ok(Arc::new(store))
+        Ok(Arc::new(File::open(&self.0, competitor)?))
     }
 
     fn slot(&self, slot: u32) -> Result<Arc<dyn NamedLock>, NamedError> {
@@ -78,7 +69,6 @@ impl NamedLock for FileLock {
 #[derive(Clone)]
 pub(super) struct LockFile {
     pub(super) path: PathBuf,
-    create: bool,
     pub(super) candidate: Candidate,
     pub(super) waiter: Arc<Waiter>,
     /// The task that is to be done once.
@@ -100,22 +90,22 @@ impl File {
     /// # Errors
     /// If the file cannot serve as a lock: it cannot be opened for reading and writing, is not a
     /// regular file, or holds something else.
-    pub fn open(config: Config) -> Result<File, OpenError> {
+    pub fn open(path: &Path, competitor: &Competitor) -> Result<File, OpenError> {
         // The command may start elsewhere, and the path is looked at again and again.
-        let path = std::path::absolute(&config.path).map_err(|error| {
-            OpenError::refused(&config.path, &format!("cannot be made absolute: {error}"))
+        let path = std::path::absolute(path).map_err(|error| {
+            OpenError::refused(path, &format!("cannot be made absolute: {error}"))
         })?;
-        let file = open::open(&path, config.create)?;
+        let file = open::open(&path, true)?;
+        let task = competitor.task.clone();
         Ok(File {
             name: path.display().to_string(),
-            blocking: Lane::new(),
-            in_place: AtomicBool::new(false),
+            jobs: BlockingJobs::new(),
+            in_place: AtomicBool::new(competitor.in_place),
             place: LockFile {
                 path,
-                create: config.create,
-                candidate: config.candidate,
+                candidate: competitor.candidate.clone(),
                 waiter: Arc::new(Waiter::new(file)),
-                task: None,
+                task: task.map(|task| Arc::new(OnceTask::new(task))),
             },
         })
     }
@@ -123,13 +113,6 @@ impl File {
     /// Whether this attempt, once asked for, may be made in the caller's thread.
     fn begins_in_place(&self) -> bool {
         self.in_place.swap(false, Ordering::Relaxed) && self.place.task.is_none()
-    }
-
-    /// Has this store keep the result of `task`, and grant control only while it is to be done.
-    #[must_use]
-    pub fn with_task(mut self, task: Task) -> File {
-        self.place.task = Some(Arc::new(OnceTask::new(task)));
-        self
     }
 
     /// Runs a step of `place` in the lane.
@@ -140,13 +123,8 @@ impl File {
         step: impl FnOnce(LockFile) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         let place = self.place.clone();
-        let stalled = match self.blocking.run(give_up_at, move || step(place)).await {
-            Ok(result) => return result,
-            Err(Stalled::Occupied) => "the request before it still hangs",
-            Err(Stalled::Overtime) => "no answer in time",
-            Err(Stalled::NoThread) => "no thread could be started",
-        };
-        Err(transient(format!("{}: {what}: {stalled}", self.name)))
+        let step = move || step(place);
+        self.jobs.step(&self.name, what, give_up_at, step).await
     }
 }
 
@@ -256,17 +234,7 @@ impl LockFile {
 
     /// Opens what lies at the path now.
     fn go_over(&self, guard: &mut LockGuard) -> Result<(), Failure> {
-        let file = open::open(&self.path, self.create).map_err(|error| {
-            if error.passing {
-                transient(error.why)
-            } else {
-                Failure::Fatal {
-                    why: error.why,
-                    denied: error.denied,
-                }
-            }
-        })?;
-        guard.go_over_to(file);
+        guard.go_over_to(open::open(&self.path, true)?);
         Ok(())
     }
 

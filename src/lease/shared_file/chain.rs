@@ -7,17 +7,15 @@
 
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use nix::errno::Errno;
 
-use super::Config;
 use super::look::{Carried, Look, sight};
 use super::record::{State, VersionRecord};
-use super::refusal;
 use super::release;
 use super::share::{Made, Share};
 use super::stamp;
@@ -25,10 +23,10 @@ use super::writer::{Wanted, Writer};
 use crate::clock::Instant;
 use crate::core::observed::{Exists, Next, Version};
 use crate::core::{Failure, Observed, Outcome};
-use crate::lease::SharedMemory;
 use crate::lease::errors::{errno_of, fatal, is_passing, lost_at, transient};
 use crate::lease::once::OnceTask;
 use crate::lease::record::{Candidate, Record};
+use crate::lease::{Competitor, SharedMemory};
 use crate::util::lock;
 
 /// How many versions of our own a renewal steps over whose answers were lost.
@@ -98,19 +96,19 @@ pub(super) struct Won {
 
 impl Chain {
     /// Nothing is asked of the drive.
-    pub(super) fn new(config: Config) -> io::Result<Chain> {
-        let share = Share::new(&std::path::absolute(&config.path)?);
+    pub(super) fn new(path: &Path, competitor: &Competitor) -> io::Result<Chain> {
+        let share = Share::new(&std::path::absolute(path)?);
         Ok(Chain {
             writer: Writer::new(share.clone()),
             share,
-            candidate: config.candidate,
-            lease: config.lease,
-            task: config.task.map(OnceTask::new),
-            memory: config.memory,
-            runtime: config.runtime,
+            candidate: competitor.candidate.clone(),
+            lease: competitor.lease,
+            task: competitor.task.clone().map(OnceTask::new),
+            memory: competitor.memory.and_then(release::prepare),
+            runtime: competitor.runtime.clone(),
             ready: AtomicBool::new(false),
             state: Mutex::new(Progress {
-                observed: Observed::new(fresh_nonce(), config.lease),
+                observed: Observed::new(fresh_nonce(), competitor.lease),
                 tenure: None,
                 mistrusted: None,
                 unconfirmed: None,
@@ -190,7 +188,7 @@ impl Chain {
                 return Err(Failure::Held(sight(record.as_ref(), due)));
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound && look.version > 0 => {
-                return Err(refusal::removed(&self.share));
+                return Err(self.share.removed());
             }
             Err(error) => return Err(self.failure("taking it over", &error)),
         }
@@ -458,7 +456,7 @@ impl Chain {
 
     /// What an error means before there is a tenure.
     pub(super) fn failure(&self, what: &str, error: &io::Error) -> Failure {
-        refusal::of(self.share.path(), self.share.versions(), what, error)
+        self.share.refusal(what, error)
     }
 
     pub(super) fn fatal(&self, why: &str) -> Failure {

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use super::chain::Chain;
 use super::record::{State, VersionRecord, fits};
-use super::refusal;
 use super::share::{Hint, Made};
 use crate::clock::Instant;
 use crate::core::observed::Version;
@@ -132,7 +131,7 @@ impl Chain {
             }
         }
         match hint {
-            Hint::Stranger => Err(refusal::stranger(self.share.path())),
+            Hint::Stranger => Err(self.share.stranger()),
             Hint::Record(record) => {
                 let mistrusted = self.state().mistrusted;
                 Ok(Some(*record).filter(|record| mistrusted != Some(record.version)))
@@ -152,14 +151,14 @@ impl Chain {
             return Ok(*greatest);
         }
         if known {
-            return Err(refusal::removed(&self.share));
+            return Err(self.share.removed());
         }
         let begun = self.share.begin();
         let begun = begun.map_err(|error| failed("making the directory of its versions", error))?;
         // Whoever has this path by a lock of the kernel's looks for our directory, and we, from now on,
         // for its record: one of the two sees the other.
         match self.share.hint() {
-            Ok(Hint::Stranger) => return Err(refusal::stranger(self.share.path())),
+            Ok(Hint::Stranger) => return Err(self.share.stranger()),
             Ok(_) => {}
             Err(error) => return Err(failed("reading it again", error)),
         }

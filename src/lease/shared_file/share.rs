@@ -17,7 +17,9 @@ use nix::fcntl::{AtFlags, OFlag, open, openat};
 use nix::sys::stat::{Mode, fstatat};
 
 use super::record::{self, FIRST_LINE, VersionRecord, WIDTH};
+use crate::core::Failure;
 use crate::core::observed::Version;
+use crate::lease::errors::{errno_of, fatal, is_passing, transient};
 use crate::lease::mount::{self, beside};
 
 /// What the directory of versions is called, after the lock's path.
@@ -293,6 +295,68 @@ impl Share {
         fs::remove_dir(&path)?;
         time
     }
+}
+
+// What keeps a lock from being used, in words that say what to do.
+impl Share {
+    /// What an error means before there is a tenure.
+    pub(super) fn refusal(&self, what: &str, error: &io::Error) -> Failure {
+        let errno = errno_of(error);
+        let (at, there) = (self.path.display(), self.versions.display());
+        let parent = self.path.parent();
+        let parent = parent.filter(|parent| !parent.as_os_str().is_empty());
+        let why = match errno {
+            _ if error.kind() == ErrorKind::InvalidInput && error.raw_os_error().is_none() => {
+                format!("{at}: {error}")
+            }
+            Errno::EISDIR => format!("{at}: it is a directory: name a file in it"),
+            Errno::ENOENT if parent.is_some_and(|parent| !parent.exists()) => {
+                format!("{at}: its directory does not exist: create the directory")
+            }
+            Errno::ENOTDIR | Errno::ELOOP if is_no_directory(&self.versions) => format!(
+                "{there}: the versions of a shared lock are kept here, and it is no directory: remove it"
+            ),
+            Errno::ENOTDIR => {
+                format!("{at}: a part of this path is not a directory: correct the path")
+            }
+            Errno::EACCES | Errno::EPERM => {
+                format!("{at}: {what}: no permission: give this user its directory and {there}")
+            }
+            Errno::EROFS => {
+                format!("{at}: {what}: the file system is read-only: name a file on a writable one")
+            }
+            Errno::ENOSPC | Errno::EDQUOT => format!("{at}: {what}: {}: make room", errno.desc()),
+            errno if is_passing(errno) => {
+                return transient(format!("{at}: {what}: {}", errno.desc()));
+            }
+            _ => format!("{at}: {what}: {error}"),
+        };
+        Failure::Fatal {
+            why,
+            denied: matches!(errno, Errno::EACCES | Errno::EPERM),
+        }
+    }
+
+    /// Something else stands at the path.
+    pub(super) fn stranger(&self) -> Failure {
+        fatal(format!(
+            "{}: it is no lock of a shared drive: it bears a lock of the kernel's (an earlier trafficcop, or one on the server's own disk), or is another program's: end what holds it and remove it, or name another file",
+            self.path.display()
+        ))
+    }
+
+    /// The versions are gone, and the path says that there were some.
+    pub(super) fn removed(&self) -> Failure {
+        fatal(format!(
+            "{}: its versions have been removed: when nothing holds it, remove {} too, and it begins anew (its fencing token as well)",
+            self.versions.display(),
+            self.path.display()
+        ))
+    }
+}
+
+fn is_no_directory(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|found| !found.is_dir())
 }
 
 fn modified(found: &fs::Metadata) -> Duration {

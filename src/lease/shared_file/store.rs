@@ -5,21 +5,20 @@
 
 use std::io;
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::Config;
 use super::chain::Chain;
 use super::{release, stamp};
 use crate::clock::Instant;
 use crate::core::observed::{LONGEST_LEASE, SHORTEST_LEASE};
 use crate::core::{Failure, Grant};
-use crate::lease::errors::{fatal, transient};
+use crate::lease::blocking::BlockingJobs;
+use crate::lease::errors::fatal;
 use crate::lease::file::FileInspector;
-use crate::lease::file::blocking::{Lane, Stalled};
 use crate::lease::inspect::Inspector;
 use crate::lease::mount;
 use crate::lease::once::OnceTask;
@@ -36,7 +35,7 @@ const FAREWELL: Duration = Duration::from_millis(250);
 /// A lock on a shared drive, as one instance competes for it.
 pub struct SharedFile {
     name: String,
-    blocking: Lane,
+    jobs: BlockingJobs,
     chain: Arc<Chain>,
 }
 
@@ -53,14 +52,7 @@ impl NamedLock for SharedFileLock {
     }
 
     fn open(&self, competitor: &Competitor) -> Result<Arc<dyn LeaseStore>, OpenError> {
-        Ok(Arc::new(SharedFile::open(Config {
-            path: self.0.clone(),
-            candidate: competitor.candidate.clone(),
-            lease: competitor.lease,
-            task: competitor.task.clone(),
-            memory: competitor.memory.and_then(release::prepare),
-            runtime: competitor.runtime.clone(),
-        })?))
+        Ok(Arc::new(SharedFile::open(&self.0, competitor)?))
     }
 
     fn slot(&self, slot: u32) -> Result<Arc<dyn NamedLock>, OpenError> {
@@ -77,11 +69,11 @@ impl SharedFile {
     ///
     /// # Errors
     /// Where there is no working directory to a relative path.
-    pub fn open(config: Config) -> io::Result<SharedFile> {
-        let chain = Chain::new(config)?;
+    pub fn open(path: &Path, competitor: &Competitor) -> io::Result<SharedFile> {
+        let chain = Chain::new(path, competitor)?;
         Ok(SharedFile {
             name: chain.share.path().display().to_string(),
-            blocking: Lane::new(),
+            jobs: BlockingJobs::new(),
             chain: Arc::new(chain),
         })
     }
@@ -95,13 +87,8 @@ impl SharedFile {
         step: impl FnOnce(&Chain) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         let chain = Arc::clone(&self.chain);
-        let stalled = match self.blocking.run(give_up_at, move || step(&chain)).await {
-            Ok(result) => return result,
-            Err(Stalled::Occupied) => "the request before it still hangs",
-            Err(Stalled::Overtime) => "no answer in time",
-            Err(Stalled::NoThread) => "no thread could be started",
-        };
-        Err(transient(format!("{}: {what}: {stalled}", self.name)))
+        let step = move || step(&chain);
+        self.jobs.step(&self.name, what, give_up_at, step).await
     }
 }
 
@@ -135,12 +122,12 @@ impl LeaseStore for SharedFile {
     }
 
     async fn release(&self, give_up_at: Instant) -> Result<(), Failure> {
-        if self.blocking.is_idle() && self.chain.has_nothing() {
+        if self.jobs.is_idle() && self.chain.has_nothing() {
             return Ok(());
         }
         // Behind a step that hangs nothing is done in time, and a lease runs out by itself.
         let limit = give_up_at.min(Instant::now() + PATIENCE);
-        if !self.blocking.is_idle_by(limit).await {
+        if !self.jobs.is_idle_by(limit).await {
             return Err(self.chain.fatal("the drive does not answer"));
         }
         let released = self.blocking("releasing it", give_up_at, move |chain| {
@@ -148,7 +135,7 @@ impl LeaseStore for SharedFile {
         });
         match released.await {
             // What hangs now would only be waited for.
-            Err(Failure::Transient { why, .. }) if !self.blocking.is_idle() => Err(fatal(why)),
+            Err(Failure::Transient { why, .. }) if !self.jobs.is_idle() => Err(fatal(why)),
             answered => answered,
         }
     }
