@@ -68,6 +68,7 @@ impl NamedLock for BlobLock {
     }
 
     fn slot(&self, slot: u32) -> Result<Arc<dyn NamedLock>, NamedError> {
+        // Checked again: a name of 1024 characters is a lock and has no slots.
         let target = self.target.with_suffix(&format!(".{slot}"));
         Ok(Arc::new(BlobLock {
             target: target.map_err(OpenError::Target)?,
@@ -108,24 +109,28 @@ pub struct Blob {
     config: Competitor,
     task: Option<OnceTask>,
     state: Mutex<State>,
-    /// Announcements and results are written one after the other.
+    // Announcements and results are written one after the other: each is written on the ETag of the one
+    // before it, so of two at once one would be refused, and take the other for a copy of this machine.
     writing: tokio::sync::Mutex<()>,
 }
 
 /// What we know of our own doings.
 #[derive(Default)]
 struct State {
-    /// The id of the present series of attempts to acquire.
+    // The id of the present series of attempts to acquire. One for all of them: an acquire whose answer
+    // was lost is then recognised by the next (the service answers 201 to the same id), where a fresh id
+    // would find the blob leased to nobody we know, and wait for our own lease to run out.
     proposed: Option<String>,
     /// When an acquire under `proposed` was last sent that has not been undone: it may be ours.
     perhaps: Option<Instant>,
-    /// The lease we have.
     held: Option<Held>,
     /// A lease whose release was asked for and not confirmed.
     spent: Option<Spent>,
-    /// The greatest token seen: no grant of ours is below it, whatever the metadata say.
+    // The greatest token seen: no grant of ours is below it, although somebody may strip the metadata
+    // between two looks.
     floor: u64,
-    /// What has succeeded before, as a set of `1 << Operation`.
+    // What has succeeded before, as a set of `1 << Operation`: a 403 to what was allowed a minute ago is a
+    // token or a clock that will be mended, one to what never succeeded is a missing right.
     proven: u16,
 }
 
@@ -137,9 +142,10 @@ struct Held {
     others: BTreeMap<String, String>,
     /// What the blob bears since we wrote last.
     etag: Option<String>,
-    /// We wrote, and do not know whether it was done: the blob may bear something else.
+    // We wrote, and do not know whether it was done: the blob may bear something else, and that is not
+    // taken for a copy of us.
     unanswered: bool,
-    /// That somebody else writes under our lease was told.
+    // That somebody else writes under our lease was told: once, and not with every renewal.
     copied: bool,
     /// It is being broken, and the core knows how much of it is left.
     breaking: bool,
@@ -149,9 +155,10 @@ struct Held {
 #[derive(Clone)]
 struct Spent {
     id: String,
-    /// It was ours for certain (rather than: an attempt may have obtained it).
+    // It was ours for certain (rather than: an attempt may have obtained it), so that "not yours" after
+    // it means that it was taken from us.
     had: bool,
-    /// A request to release it may have been carried out.
+    // A request to release it may have been carried out: then "not yours" means that it was.
     unclear: Arc<AtomicBool>,
 }
 
@@ -180,6 +187,8 @@ impl Blob {
     /// Numbers that the service does not know.
     pub fn open(lock: &BlobLock, competitor: &Competitor) -> Result<Blob, OpenError> {
         let lease = competitor.lease;
+        // What the service takes. It would answer 400, but only to an acquire: a standby behind a holder
+        // would find out in the hour it is needed.
         let seconds = i32::try_from(lease.as_secs())
             .ok()
             .filter(|seconds| (15..=60).contains(seconds) && lease.subsec_nanos() == 0)
@@ -247,7 +256,8 @@ impl Blob {
             Err(trouble) if is_gone(&trouble) => return Ok(None),
             Err(trouble) => return Err(trouble),
         };
-        // In whole seconds and "approximate"; never longer than a lease.
+        // In whole seconds and "approximate", so one less is counted on; never longer than a lease. From
+        // before the question was sent: the answer may have been a second on its way.
         let rest = rest
             .min(self.config.lease)
             .checked_sub(Duration::from_secs(1));
@@ -260,6 +270,7 @@ impl Blob {
         spent: &Spent,
         give_up_at: Instant,
     ) -> Result<Returned, ServiceError> {
+        // Quickly at first: as long as this is not answered, a standby waits for the whole lease to run out.
         let mut pause = Duration::from_millis(250);
         loop {
             // Written down before it is asked for: this call can be dropped at any await.
@@ -273,6 +284,7 @@ impl Blob {
                 }
                 Err(_) => return Ok(Returned::Done),
             };
+            // This request was refused for certain; only an earlier one may still have been carried out.
             if !trouble.is_unclear() {
                 spent.unclear.store(unclear, Ordering::Relaxed);
             }
@@ -306,12 +318,15 @@ pub(crate) fn connect(target: &Target, account: &Account) -> Result<(String, Blo
 }
 
 /// An id that no lease has had yet.
+// In lower case with hyphens: the service compares GUIDs, the emulator compares texts.
 pub(crate) fn fresh_lease_id() -> String {
     azure_core::Uuid::new_v4().hyphenated().to_string()
 }
 
 /// The service itself says that the lease is not (or no more) ours.
 fn is_gone(trouble: &ServiceError) -> bool {
+    // By the code and never by the status: 409 and 412 say many other things, and what is taken for a loss
+    // kills the command at once.
     matches!(
         trouble.code(),
         Some(
@@ -332,6 +347,7 @@ fn is_there(trouble: &ServiceError) -> bool {
     matches!(
         trouble.code(),
         Some(
+            // Azure answers 412 `LeaseIdMissing` where the blob is leased, the emulator 409.
             "BlobAlreadyExists"
                 | "LeaseIdMissing"
                 | "ConditionNotMet"
@@ -380,6 +396,8 @@ impl LeaseStore for Blob {
             }
             Err(trouble) => trouble,
         };
+        // Broken is not yet lost: until the broken lease ends nobody else can acquire, and that time is used
+        // to end the command in order.
         if trouble.code() == Some("LeaseIsBrokenAndCannotBeRenewed") {
             let until = match self.rest_of_breaking(give_up_at).await {
                 Ok(until) => until,
@@ -392,6 +410,7 @@ impl LeaseStore for Blob {
             if let Some(held) = &mut state.held {
                 held.breaking = true;
             }
+            // Where nothing could be learnt the end counts from now: an overlap cannot be excluded otherwise.
             return Err(Failure::Lost {
                 until,
                 why: "somebody broke the lease".to_owned(),
@@ -401,6 +420,7 @@ impl LeaseStore for Blob {
             self.state().held = None;
             return Err(lost(trouble.why()));
         }
+        // Even a 403 is doubt here: the lease runs on whatever we may do, and rights come back.
         Err(trouble.doubt(Operation::Renew))
     }
 
@@ -418,6 +438,8 @@ impl LeaseStore for Blob {
             state.spent = Some(spent.clone());
             spent
         };
+        // It stays in `spent` over an error: the next attempt to compete asks once more, because what keeps
+        // everybody out may be this lease.
         let returned = match Blob::release_until(&self.client, &spent, give_up_at).await {
             Ok(returned) => returned,
             Err(trouble) => return Err(trouble.doubt(Operation::Release)),
@@ -443,6 +465,7 @@ impl LeaseStore for Blob {
 
     fn orphan_release(&self) -> io::Result<OrphanRelease> {
         let lease = self.state().held.as_ref().map(|held| held.id.clone());
+        // No key and no token: this goes through the guardian's memory, and it was forked with the account.
         let release_info = lease.and_then(|lease| {
             serde_json::to_vec(&orphan_release::ReleaseInfo {
                 blob: self.name.clone(),

@@ -149,6 +149,7 @@ pub trait LeaseStore: Send + Sync {
 /// What the guardian calls after the supervisor's death, when nothing of the tree lives any more: does what
 /// [`OrphanRelease::release_info`] says, and nothing else.
 pub fn release_orphaned(release_info: &[u8]) {
+    // By what it bears and not by a store: the guardian was forked before there was any.
     if shared_file::is_release(release_info) {
         shared_file::execute_release();
     } else {
@@ -247,10 +248,13 @@ pub trait NamedLock: Send + Sync {
 /// machines share, whatever it lies on.
 #[must_use]
 pub fn at_path(path: &Path, shared: bool, slots: u32) -> Arc<dyn NamedLock> {
+    // For tests, which start the real program: a release takes it for a path like any other.
     #[cfg(debug_assertions)]
     if let Some(lock) = ScriptedLock::at(path) {
         return Arc::new(lock);
     }
+    // Asked of the first slot and not of their common name, at which nothing ever lies: what a lock on the
+    // server's own disk says of itself stands in its file.
     let first = match slots {
         1 => path.to_owned(),
         _ => slots::path_of(path, 0),

@@ -34,7 +34,8 @@ use crate::lease::{mount, shared_file};
 /// The flaw of a lock of the kernel's on a drive that machines share.
 pub const KERNEL_ON_SHARED: &str =
     "a lock of the kernel's on a shared drive, where it keeps nobody out: 'run' refuses it";
-/// How often a file is read again that changed hands while it was read.
+// How often a file is read again that changed hands while it was read. One that does so more often is shown
+// with the record that was read last.
 const READS: usize = 4;
 
 /// A path, to be looked at.
@@ -80,6 +81,8 @@ impl Inspector for FileInspector {
     }
 
     fn manner(&self) -> Manner {
+        // The kernel's lock is a process's and cannot be taken from it; a chain of versions can be gone on
+        // with, but nobody knows a lease shorter than the shortest.
         let shortest = u8::try_from(SHORTEST_LEASE.as_secs()).ok();
         Manner {
             shortest_break: shortest.filter(|_| open::is_shared(&self.path)),
@@ -261,6 +264,7 @@ fn list(path: &Path) -> Result<Vec<LockStatus>, Failure> {
     })?;
     let mut found = Vec::new();
     let mut unread = 0_u32;
+    // What cannot be read is counted and told, and does not hide the others: a directory is often not ours.
     for entry in entries.filter_map(Result::ok) {
         if !entry.file_name().as_encoded_bytes().starts_with(prefix) {
             continue;
@@ -325,6 +329,7 @@ fn forget_alone(
 ) -> Result<ResetResult, Failure> {
     match lock::try_exclusive(file) {
         Ok(true) => {}
+        // The holder writes its own results when its command has ended, and merges them with what stands there.
         Ok(false) if force => {}
         Ok(false) => return Ok(ResetResult::Held),
         Err(errno) => return Err(failure_at(path, "locking it", errno)),
@@ -342,6 +347,7 @@ fn forget_in(
     tasks: &Tasks,
     shown: &TaskLog,
 ) -> Result<ResetResult, Failure> {
+    // Under the lock of a file that is not at the path any more nothing is kept from anybody.
     if open::is_replaced(path, file) {
         return Ok(ResetResult::Changed);
     }

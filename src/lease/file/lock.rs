@@ -38,6 +38,8 @@ pub(super) fn try_exclusive(file: &fs::File) -> Result<bool, Errno> {
     loop {
         match fcntl(file, FcntlArg::F_OFD_SETLK(&whole(libc::F_WRLCK))) {
             Ok(_) => return Ok(true),
+            // POSIX lets the kernel answer either. Nothing else means that it is held: ENOLCK taken for it
+            // would have a standby wait for a holder who is not there.
             Err(Errno::EAGAIN | Errno::EACCES) => return Ok(false),
             Err(Errno::EINTR) => {}
             Err(errno) => return Err(errno),
@@ -58,6 +60,7 @@ pub(super) fn wait_exclusive(file: &fs::File) -> Result<(), Errno> {
 
 /// Unlocks the file for every process that shares the description.
 pub(super) fn unlock(file: &fs::File) -> Result<(), Errno> {
+    // Said and not left to close(2): the description lives on in the guardian and in the command.
     loop {
         match fcntl(file, FcntlArg::F_OFD_SETLK(&whole(libc::F_UNLCK))) {
             Ok(_) => return Ok(()),
@@ -80,6 +83,7 @@ pub(super) fn is_locked_by_another(file: &fs::File) -> Result<bool, Errno> {
 /// # Errors
 /// One line, as `run` would say it.
 pub fn examine(path: &Path) -> Result<Option<Result<String, String>>, open::OpenError> {
+    // Closed again without a lock: closing a description ends no lock but its own.
     let file = match open::open(path, false) {
         Ok(file) => file,
         Err(_) if matches!(open::open_to_look(path), Ok(None)) => return Ok(None),
@@ -108,6 +112,8 @@ impl Probe {
     /// # Errors
     /// The kernel's.
     pub fn beside(path: &Path, suffix: &str) -> io::Result<Probe> {
+        // Beside it, because that is the same mount; new, so that nothing of anybody's is written to; and
+        // private, so that nobody locks it meanwhile and we call the mount broken.
         let path = beside(path, suffix);
         let mut options = fs::OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(0o600);
@@ -138,6 +144,7 @@ impl Probe {
     /// # Errors
     /// The kernel's.
     pub fn is_excluded(path: &Path) -> io::Result<bool> {
+        // Asked and tried: a mount on which the two disagree keeps nobody out.
         let other = open::open_existing(path)?;
         Ok(is_locked_by_another(&other)? && !try_exclusive(&other)?)
     }
@@ -163,6 +170,7 @@ impl Probe {
     /// # Errors
     /// The kernel's.
     pub fn clock(&mut self) -> io::Result<time::Duration> {
+        // Between two readings of ours: what lies within them is as right as can be known.
         let before = OffsetDateTime::now_utc();
         self.file.write_all(b"\n")?;
         self.file.sync_all()?;

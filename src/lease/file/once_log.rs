@@ -24,7 +24,8 @@ use crate::core::{Failure, Outcome};
 use crate::lease::errors::{fatal, lost_at, transient};
 use crate::lease::once::{NoRoom, OnceTask, TaskLog};
 
-/// Where the two lines begin, and the length of each with its newline.
+// Where the two lines begin, and the length of each with its newline. A page each, as the record has one: a
+// disk writes pages, and a torn one must not take the older line along.
 const PLACES: [u64; 2] = [4096, 8192];
 const WIDTH: usize = 4096;
 /// The length of a file with results.
@@ -34,7 +35,7 @@ pub(super) const LENGTH: usize = 3 * 4096;
 #[derive(Serialize, Deserialize)]
 struct Row {
     once: TaskLog,
-    /// Grows with every line that is written.
+    // Grows with every line that is written: the greater of two whole lines is the newer.
     edition: u64,
     /// Of the two before it.
     check: String,
@@ -106,6 +107,7 @@ pub(super) fn make_room(file: &fs::File, task_log: &TaskLog) -> io::Result<()> {
         *last = b'\n';
     }
     file.write_all_at(&gap, record::WIDTH as u64)?;
+    // Both lines with what there is: until the first result is written a crash finds one of them whole.
     for (place, edition) in PLACES.iter().zip(1..) {
         file.write_all_at(&encode(task_log, edition), *place)?;
     }
@@ -142,6 +144,7 @@ pub(super) fn fits(task_log: &TaskLog) -> bool {
 }
 
 fn encode(task_log: &TaskLog, edition: u64) -> Vec<u8> {
+    // To the full width, so that nothing of a longer line before it is left behind.
     let line = Row {
         once: task_log.clone(),
         edition,
@@ -188,14 +191,15 @@ fn check(task_log: &TaskLog, edition: u64) -> String {
     format!("{hash:016x}")
 }
 
-/// Whoever has the lock writes its record at once; a standby that looks in between waits for it.
+// Whoever has the lock writes its record at once; a standby that looks in between waits for it, because it
+// asks the time by the newline at the record's end.
 const MOMENT: Duration = Duration::from_millis(20);
 const MOMENTS: usize = 10;
 
 impl LockFile {
     /// What there is to say when another has the lock.
     pub(super) fn held(&self, file: &fs::File) -> Failure {
-        let held = Failure::Held(open::sight(file));
+        let held = Failure::Held(open::holder_info(file));
         let Some(task) = &self.task else {
             return held;
         };
@@ -226,6 +230,7 @@ impl LockFile {
         let Some(task) = &self.task else {
             return Ok(found.into_task_log());
         };
+        // Refused and not run: a task that is done twice is what --once is there to prevent.
         if found == Lookup::Damaged {
             return Err(fatal(format!(
                 "{}: its results cannot be read, so nobody knows what has been done: empty it to have everything done anew",
@@ -250,6 +255,7 @@ impl LockFile {
         let Some(task) = &self.task else {
             return Ok(0);
         };
+        // Before the command runs: of a full disk one wants to hear before the work is done and not after.
         let failed = |error| self.results_failure("making room for", &error);
         if read(file).map_err(failed)? == Lookup::Nothing {
             make_room(file, task_log).map_err(failed)?;
@@ -298,6 +304,8 @@ impl LockFile {
         if found.len() < record::WIDTH as u64 {
             return Err(io::Error::other("it has no record yet"));
         }
+        // The file system's clock and not this machine's: ten machines have ten clocks, and one file. The newline
+        // is always the same byte, and so harms no record, whoever has the lock.
         file.write_all_at(b"\n", record::WIDTH as u64 - 1)?;
         let asked = Instant::now();
         let said = u64::try_from(file.metadata()?.mtime()).unwrap_or(0);

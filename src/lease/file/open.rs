@@ -87,6 +87,7 @@ impl From<OpenError> for Failure {
 /// Opens the lock file, creating it if that is allowed and needed.
 pub(super) fn open(path: &Path, create: bool) -> Result<fs::File, OpenError> {
     // Looked at before it is opened: opening a device can do things.
+    // O_NONBLOCK helps with a fifo, not with a tape.
     if let Ok(found) = fs::metadata(path) {
         refuse_all_but_files(path, &found)?;
     }
@@ -105,6 +106,7 @@ pub(super) fn open(path: &Path, create: bool) -> Result<fs::File, OpenError> {
         }
         opened => (opened.map_err(failed)?, false),
     };
+    // And once more at what was opened: the path may have changed in between.
     let found = file.metadata().map_err(failed)?;
     refuse_all_but_files(path, &found)?;
     // The command inherits the description: it shall find an ordinary one.
@@ -132,6 +134,7 @@ pub(super) fn open_to_look(path: &Path) -> Result<Option<fs::File>, OpenError> {
         Ok(found) => refuse_all_but_files(path, &found)?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let parent = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+            // A mistyped directory must not pass for a lock that is free.
             return match parent.is_none_or(Path::is_dir) {
                 true => Ok(None),
                 false => Err(failed(error)),
@@ -166,6 +169,7 @@ pub(super) fn shared(path: &Path) -> OpenError {
 /// so itself (on the server's own disk). What lies on a shared drive is not asked.
 #[must_use]
 pub fn is_shared(path: &Path) -> bool {
+    // In this order: a shared drive whose server is gone hangs whoever asks it anything.
     mount::of(path).shared || bears_versions(path)
 }
 
@@ -186,6 +190,7 @@ pub(super) fn has_versions(path: &Path) -> bool {
 
 /// What stands in the file.
 pub(super) fn read(file: &fs::File) -> io::Result<Content> {
+    // One byte more than a file of ours can have: a longer one is somebody's, however it begins.
     let mut bytes = vec![0; once_log::LENGTH + 1];
     let mut filled = 0;
     while filled < bytes.len() {
@@ -210,7 +215,7 @@ pub(super) fn read(file: &fs::File) -> io::Result<Content> {
 }
 
 /// What the file tells of the holder; nothing, where it tells nothing that can be read.
-pub(super) fn sight(file: &fs::File) -> HolderInfo {
+pub(super) fn holder_info(file: &fs::File) -> HolderInfo {
     let some = |text: String| (!text.is_empty()).then_some(text);
     match read(file) {
         Ok(Content::Record(record)) => HolderInfo {
@@ -240,6 +245,7 @@ fn options() -> OpenOptions {
 
 /// Whether both are the same file.
 pub(super) fn is_same(one: &fs::Metadata, other: &fs::Metadata) -> bool {
+    // Both numbers: an inode's alone is the same on another file system.
     (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 

@@ -28,9 +28,10 @@ use crate::lease::record::{Candidate, Record};
 use crate::lease::slots::path_of;
 use crate::lease::{Competitor, LeaseStore, NamedLock, OrphanRelease, RecordUpdate, StoreInfo};
 
-/// How often an attempt goes over to a new file before it leaves that to the next attempt.
+// How often an attempt goes over to a new file before it leaves that to the next attempt: a script that
+// replaces it all the time must not keep us here.
 const REPLACEMENTS: usize = 4;
-/// Why a lock that nobody has taken away is lost all the same.
+// Why a lock that nobody has taken away is lost all the same.
 const REPLACED: &str = "the lock file was removed or replaced, so another can lock the new one";
 
 /// A file's lock, as one instance competes for it.
@@ -40,10 +41,10 @@ const REPLACED: &str = "the lock file was removed or replaced, so another can lo
 pub struct File {
     name: String,
     jobs: BlockingJobs,
-    /// The next attempt runs in the caller's thread, unless there is a task. It saves a thread, which is
-    /// much of what a start costs. For a process that has nothing else to do yet: what is written
-    /// under the lock is seen to the disk. Everything after the first attempt keeps to the lane: no
-    /// disk may hold up the end of a command, and a standby's may run by then.
+    // The next attempt runs in the caller's thread, unless there is a task. It saves a thread, which is
+    // much of what a start costs. For a process that has nothing else to do yet: what is written
+    // under the lock is seen to the disk. Everything after the first attempt has threads of its own: no
+    // disk may hold up the end of a command, and a standby's may run by then.
     in_place: AtomicBool,
     place: LockFile,
 }
@@ -65,13 +66,12 @@ impl NamedLock for FileLock {
     }
 }
 
-/// What the threads of the lane work on.
+/// What the threads work on.
 #[derive(Clone)]
 pub(super) struct LockFile {
     pub(super) path: PathBuf,
     pub(super) candidate: Candidate,
     pub(super) waiter: Arc<Waiter>,
-    /// The task that is to be done once.
     pub(super) task: Option<Arc<OnceTask>>,
 }
 
@@ -79,7 +79,6 @@ pub(super) struct LockFile {
 struct Won {
     guard: LockGuard,
     token: u64,
-    /// How often the task had failed before.
     failed: u32,
 }
 
@@ -115,7 +114,7 @@ impl File {
         self.in_place.swap(false, Ordering::Relaxed) && self.place.task.is_none()
     }
 
-    /// Runs a step of `place` in the lane.
+    /// Runs a step of `place` in a thread of its own.
     async fn blocking<T: Send + 'static>(
         &self,
         what: &str,
@@ -153,6 +152,8 @@ impl LeaseStore for File {
             self.blocking("locking it", give_up_at, |place| place.compete())
                 .await?
         };
+        // Only now that somebody is there to have it: a caller who gave up has dropped the guard, and with
+        // that unlocked.
         won.guard.keep();
         Ok(Grant {
             t0,
@@ -202,6 +203,7 @@ impl LockFile {
         let mut guard = self.waiter.begin();
         for _ in 0..REPLACEMENTS {
             let file = self.waiter.file();
+            // Asked for even if the waiter has it: whether it still has is only known to the kernel.
             match lock::try_exclusive(&file) {
                 Ok(true) => guard.take(&file),
                 Ok(false) => return Err(self.held(&file)),
@@ -211,6 +213,8 @@ impl LockFile {
                 }
                 Err(errno) => return Err(self.failure("locking it", errno)),
             }
+            // Locked first, then looked at: the other way round, a file that is replaced in between would
+            // leave us with the lock of one that nobody else opens any more.
             if self.is_at_path(&file)? {
                 let (token, failed) = self.begin_record(&file)?;
                 return Ok(Won {
@@ -242,6 +246,8 @@ impl LockFile {
     /// our description finds it locked.
     fn is_at_path(&self, file: &fs::File) -> Result<bool, Failure> {
         let failed = |error: io::Error| self.io_failure("looking at it again", &error);
+        // Through a description of its own, for two questions: whether it is the same file, and whether a
+        // stranger finds it locked. There are file systems that grant every lock to everybody.
         let other = match open::open_existing(&self.path) {
             Ok(other) => other,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -265,6 +271,7 @@ impl LockFile {
     /// Raises the token and writes the record of a tenure that begins. Also how often the task has
     /// failed.
     fn begin_record(&self, file: &fs::File) -> Result<(u64, u32), Failure> {
+        // Read again under the lock: what was opened as a lock may have become a script since.
         let content =
             open::read(file).map_err(|error| self.io_failure("reading its record", &error))?;
         let old = match &content {
@@ -283,6 +290,7 @@ impl LockFile {
             }
             readable => readable.token().unwrap_or(0),
         };
+        // Before anything is written: a task that is done leaves no trace of us.
         let once = self.results(file)?;
         let token = self.waiter.see(old).checked_add(1).ok_or(fatal(format!(
             "{}: its fencing token is the greatest there is: correct the number in it",
@@ -299,6 +307,7 @@ impl LockFile {
             return Err(fatal(open::shared(&self.path).why));
         }
         let failed = self.begin_task(file, &record.once)?;
+        // The last step: what fails before it is undone by the guard, and no tenure was ever there.
         self.waiter.set_record(record);
         Ok((token, failed))
     }
@@ -323,6 +332,7 @@ impl LockFile {
         let ours = file.metadata().map_err(failed)?;
         let other = match open::open_existing(&self.path) {
             Ok(other) => other,
+            // Definitive: the next candidate makes a new file there, and locks that.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(lost_at(&self.path, REPLACED));
             }
@@ -367,6 +377,7 @@ impl LockFile {
             (tenure.as_ref()).is_some_and(|(file, _)| open::is_replaced(&self.path, file));
         let mut guard = self.waiter.begin();
         guard.take(&self.waiter.file());
+        // Before the unlock: after it the next holder's record stands there, and would be written over.
         if let Some((file, mut record)) = tenure.filter(|(_, record)| record.draining) {
             record.draining = false;
             // Best effort: the next holder writes a record of its own.
@@ -394,6 +405,7 @@ impl LockFile {
 /// Writes a record over the one before it, then cuts off what was longer and are no results, and
 /// sees it to the disk. Results that somebody has emptied out meanwhile are put back.
 fn write(file: &fs::File, record: &Record) -> io::Result<()> {
+    // Written over and cut afterwards, never truncated first: a crash in between would take the token.
     file.write_all_at(&record::encode(record), 0)?;
     let length = file.metadata()?.len();
     if length > record::WIDTH as u64 && length <= record::READ_LIMIT as u64 {
@@ -402,6 +414,7 @@ fn write(file: &fs::File, record: &Record) -> io::Result<()> {
     if record.once != TaskLog::EMPTY && length <= record::READ_LIMIT as u64 {
         once_log::make_room(file, &record.once)?;
     }
+    // A token that a crash of the machine takes back would be given out twice.
     file.sync_data()
 }
 

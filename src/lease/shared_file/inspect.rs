@@ -21,8 +21,8 @@ use crate::lease::inspect::{Broken, LockState, LockStatus, ResetResult, Tasks, U
 use crate::lease::once::TaskLog;
 use crate::lease::record::Record;
 
-/// Whoever makes a version writes its record at once, by one write that waits for the drive: who finds
-/// none there looks again so often and so long, because without it nobody can say whose version it is.
+// Whoever makes a version writes its record at once, by one write that waits for the drive: who finds
+// none there looks again so often and so long, because without it nobody can say whose version it is.
 const MOMENT: Duration = Duration::from_millis(50);
 const MOMENTS: usize = 40;
 
@@ -116,6 +116,8 @@ pub(in crate::lease) fn break_lock(
     if held.record.token != seen.token {
         return Ok(Broken::Changed);
     }
+    // The holder's nonce is not in it: its next renewal finds another's record there, and knows that it has
+    // lost. Everybody else waits for the lease that this record speaks of, from when they saw it.
     let after = period.unwrap_or(held.lease);
     let record = VersionRecord {
         version: version.saturating_add(1),
@@ -169,6 +171,7 @@ pub(in crate::lease) fn forget(
         return Ok(ResetResult::Nothing);
     }
     let Some(mut free) = record.filter(|record| record.state == State::Released) else {
+        // A version of ours with other results would end the holder's tenure.
         if force {
             return Err(fatal(format!(
                 "{}: its holder carries the results along, so they cannot be forgotten under it: end it first",
@@ -218,7 +221,7 @@ fn tell(share: &Share, record: &VersionRecord, written: io::Result<()>) -> Resul
     }
 }
 
-/// How many make the same names at once.
+// How many make the same names at once: enough for a server with a few threads to have two at one name.
 const MAKERS: usize = 8;
 
 /// What a race came to.

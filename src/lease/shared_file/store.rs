@@ -27,9 +27,10 @@ use crate::lease::{
     Competitor, LeaseStore, NamedLock, OpenError, OrphanRelease, RecordUpdate, StoreInfo,
 };
 
-/// How long a step that hangs is waited for before a release.
+// How long a step that hangs is waited for before a release. A drive that answers at all does so by then;
+// otherwise the lease runs out no later for our waiting.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long a word to those who come after us may keep us.
+// How long a stamp for those who come after us may keep us: without it they wait a lease longer.
 const FAREWELL: Duration = Duration::from_millis(250);
 
 /// A lock on a shared drive, as one instance competes for it.
@@ -78,7 +79,7 @@ impl SharedFile {
         })
     }
 
-    /// Runs a step in the lane. Where nobody waits for it any more it goes on all the same, and what
+    /// Runs a step in a thread. Where nobody waits for it any more it goes on all the same, and what
     /// it obtained is known to the next step.
     async fn blocking<T: Send + 'static>(
         &self,
@@ -107,6 +108,8 @@ impl LeaseStore for SharedFile {
         let won = self
             .blocking("looking at it", give_up_at, |chain| chain.compete())
             .await?;
+        // Only now that somebody is there to have it: what an attempt obtained that nobody waited for is given
+        // back by the next release.
         let token = won.tenure.record.token;
         self.chain.state().tenure = Some(won.tenure);
         Ok(Grant {
@@ -122,6 +125,7 @@ impl LeaseStore for SharedFile {
     }
 
     async fn release(&self, give_up_at: Instant) -> Result<(), Failure> {
+        // A standby that ends asks nothing of a drive that may hang.
         if self.jobs.is_idle() && self.chain.has_nothing() {
             return Ok(());
         }
@@ -154,6 +158,7 @@ impl LeaseStore for SharedFile {
     }
 
     async fn leave(&self, _give_up_at: Instant) {
+        // Not in a tenure: what is ours nobody has watched as a candidate.
         let seen = {
             let state = self.chain.state();
             state.observed.seen().filter(|_| state.tenure.is_none())
@@ -172,6 +177,7 @@ impl LeaseStore for SharedFile {
     fn orphan_release(&self) -> io::Result<OrphanRelease> {
         let tenure = self.chain.state().tenure.is_some();
         let release_info = tenure && self.chain.memory.is_some();
+        // No descriptor: one on a server that is gone keeps whoever has it from ending.
         Ok(OrphanRelease {
             descriptor: None,
             release_info: release_info.then(|| release::MARK.to_vec()),
