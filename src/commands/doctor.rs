@@ -101,6 +101,7 @@ struct Whole<'a> {
 
 impl Findings {
     fn add(&mut self, check: Check) {
+        // At once: of a check that hangs one sees which it is by what came before it.
         if !self.json && self.cut_short.is_none() {
             match answer(&check.line(), ExitAction::Status(0)) {
                 Ok(ExitAction::Status(_)) => {}
@@ -193,8 +194,10 @@ pub(crate) fn find_locked(typed: &args::FindLocked) -> anyhow::Result<ExitAction
     })
 }
 
-/// What `run` needs of the machine, whatever the store. Before there is a second thread: forks a guardian and ends it, tries each containment.
+/// What `run` needs of the machine, whatever the store. Before there is a second thread: forks a guardian and
+/// ends it, tries each containment.
 fn examine_machine(findings: &mut Findings) {
+    // Before the guardian: attending to it takes a runtime, and what forks must have no thread beside it.
     let cgroup = Cgroup::available();
     let pidns = Pidns::available();
     findings.add(guardian());
@@ -216,6 +219,7 @@ fn guardian() -> Check {
     const NAME: &str = "guardian";
     let begun = Instant::now();
     let forked = guardian::fork(Setup {
+        // Never started: what is tried is the guardian, its socket and its end.
         programs: vec![Program {
             words: vec!["true".into()],
             in_front: false,
@@ -258,6 +262,8 @@ fn budget(typed: Option<Checked<Duration>>, on_blob: bool) -> Result<Budget, Usa
 
 /// The time that one attempt to renew can take if there is to be a second.
 fn attempt_limit(budget: &Budget) -> Duration {
+    // As the core divides it: two attempts have to fit between the time to renew and the time to ask the
+    // command to end.
     let term_after = budget.lease - budget.margin - budget.grace_on_loss;
     crate::core::budget::ATTEMPT.min(term_after.saturating_sub(budget.renew_every) / 2)
 }
@@ -275,6 +281,7 @@ struct Pace {
 fn pace(samples: &[Duration], budget: &Budget) -> Pace {
     let (p50, p99) = percentiles(samples);
     let limit = attempt_limit(budget);
+    // Twice the usual time: a renewal on a shared drive is two such requests.
     let verdict = match () {
         () if samples.is_empty() || p50 * 2 >= limit => CheckResult::Fail,
         () if p99 * 4 >= limit => CheckResult::Warn,
@@ -297,6 +304,7 @@ fn suffix() -> String {
 fn percentiles(samples: &[Duration]) -> (Duration, Duration) {
     let mut sorted = samples.to_vec();
     sorted.sort();
+    // Nearest rank: of ten samples the 99th percentile is the slowest, and no number that was never measured.
     let rank = |part: usize| {
         let at = (sorted.len() * part).div_ceil(100).max(1) - 1;
         sorted.get(at).copied().unwrap_or_default()

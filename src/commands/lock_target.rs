@@ -1,6 +1,6 @@
 //! From what was typed to something that can be looked at, and how patiently it is.
 //!
-//! Called by the verbs. Must never make up what was not typed: a lock is named, or it is bad usage.
+//! Called by the commands. Must never make up what was not typed: a lock is named, or it is bad usage.
 
 use std::io;
 use std::path::Path;
@@ -18,16 +18,15 @@ use crate::lease::{at_path, blob};
 use crate::report;
 use crate::runtime::runtime;
 
-/// How long one look may take.
+// How long one look may take: as long as one attempt to renew.
 const LOOK: Duration = Duration::from_secs(5);
-/// How often it is looked again where nothing is known.
+// How often it is looked again where nothing is known. One lost packet is no answer; three are one.
 const TRIES: usize = 3;
-/// Between two of those.
 const PAUSE: Duration = Duration::from_millis(500);
-/// How long all of it may take on a file, its slots included: its drive may hang, and who asks because
-/// something hangs wants an answer.
+// How long all of it may take on a file, its slots included: its drive may hang, and who asks because
+// something hangs wants an answer.
 const FILE: Duration = Duration::from_secs(6);
-/// How long a listing may take.
+// How long a listing may take: a page of it is one request, and a container can have hundreds of pages.
 const LISTING: Duration = Duration::from_secs(120);
 
 /// Which lock was named.
@@ -78,6 +77,7 @@ impl Named<'_> {
             }
             Named::File(path) => {
                 refuse_access(emulator, access)?;
+                // Whether it is kept as on a shared drive is seen from what lies there, not from a flag.
                 at_path(path, false, 1).inspector()?
             }
         }))
@@ -157,6 +157,7 @@ impl LockTarget {
 
     /// Looks again where nothing is known.
     async fn look_patiently(&self, give_up_at: Instant) -> Result<LockStatus, Failure> {
+        // A second look would wait behind the first, for the same server.
         if self.0.hangs() {
             return self.0.look(give_up_at).await;
         }
@@ -179,6 +180,7 @@ impl LockTarget {
     /// One look at the lock or, where `run --slots` has made slots of its name, at all of them that
     /// anybody ever had.
     pub(super) async fn look_under_the_name(&self) -> Result<Seen, Failure> {
+        // Once: `watch` looks again anyhow, and says meanwhile that nothing is known.
         let limit = self.limit();
         self.or_slots(self.look().await?, limit).await
     }
@@ -206,11 +208,13 @@ impl LockTarget {
     }
 
     async fn or_slots(&self, seen: LockStatus, give_up_at: Instant) -> Result<Seen, Failure> {
+        // Slots are looked for only where there is no lock of the very name: one listing less for most who ask.
         if seen.state != LockState::Missing {
             return Ok(Seen::Lock(Box::new(seen)));
         }
         let found = self.0.list(".", give_up_at).await;
         let prefix = format!("{}.", seen.name);
+        // Of `NAME.backup` and the like nothing is known; by number, because 10 comes after 9.
         let number = |slot: &LockStatus| slot.name.strip_prefix(&prefix)?.parse::<u32>().ok();
         let mut slots: Vec<LockStatus> = found?
             .into_iter()
@@ -230,10 +234,10 @@ impl LockTarget {
     }
 }
 
-/// Runs a verb to its end. What hangs (a name that does not resolve, a dead mount) does not keep us.
-pub(super) fn run<T>(verb: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+/// Runs a command to its end. What hangs (a name that does not resolve, a dead mount) does not keep us.
+pub(super) fn run<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = runtime()?;
-    let done = runtime.block_on(verb);
+    let done = runtime.block_on(command);
     runtime.shutdown_background();
     done
 }

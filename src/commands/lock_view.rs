@@ -1,6 +1,6 @@
 //! What was seen of a lock, for people and as JSON.
 //!
-//! Called by the verbs. The fields of the JSON and the words of `state` are an interface (see
+//! Called by the commands. The fields of the JSON and the words of `state` are an interface (see
 //! `cli::STATUS_JSON`). A record is text from outside: what is shown on a terminal is made plain.
 
 use std::fmt::Write as _;
@@ -87,7 +87,7 @@ impl TaskView {
 }
 
 impl LockView {
-    /// Of a sighting at this moment of the wall clock.
+    /// At this moment of the wall clock.
     pub(super) fn of(seen: &LockStatus, now: OffsetDateTime) -> LockView {
         let nothing = Record::default();
         let record = seen.record.as_ref().unwrap_or(&nothing);
@@ -102,6 +102,7 @@ impl LockView {
             state: match seen.state {
                 LockState::Missing => "missing",
                 LockState::Free => "free",
+                // Only while it is held: a holder that died in its drain has left that in the record.
                 LockState::Held if record.draining => "draining",
                 LockState::Held => "held",
                 LockState::Breaking => "breaking",
@@ -112,6 +113,7 @@ impl LockView {
             pid: Some(record.pid).filter(|pid| *pid != 0),
             command: some(&record.command),
             since: some(&record.since),
+            // Of a lock that is free it would count the time since its last holder came.
             seconds: age(&record.since, now).filter(|_| held),
             token: Some(record.token).filter(|token| *token != 0),
             once: record.once.entries().iter().map(TaskView::of).collect(),
@@ -120,6 +122,7 @@ impl LockView {
     }
 
     /// A lock of which nothing is known now.
+    // `held` is null then, and not false: a script that reads "free" from an outage would start a second one.
     pub(super) fn unknown(lock: String) -> LockView {
         LockView {
             name: lock.clone(),
@@ -240,12 +243,14 @@ pub(super) fn whole_seconds(since: &str) -> String {
 
 /// Whole seconds since `since`; none if that is no time or still to come.
 fn age(since: &str, now: OffsetDateTime) -> Option<u64> {
+    // By two wall clocks, the holder's and ours: from the future it is left out, rather than shown as nothing.
     let since = OffsetDateTime::parse(since, &Rfc3339).ok()?;
     u64::try_from((now - since).whole_seconds()).ok()
 }
 
 /// Rows under a header, in columns as wide as they must be; the last is as it is.
 pub(super) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
+    // In characters and not in bytes: identities are of any language.
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());
         cells.chain([header[column].len()]).max().unwrap_or(0)

@@ -1,5 +1,6 @@
 //! `trafficcop status`, `list` and `watch`: who has a lock, which locks there are, and a line for each change of
-//! one. Called by main. They look as politely as a standby does, and must never acquire.
+//! one; and `completions`, which only answers. Called by main. They look as politely as a standby does, and
+//! must never acquire.
 
 use std::future::pending;
 
@@ -60,6 +61,7 @@ pub(crate) fn list(typed: &args::List) -> anyhow::Result<ExitAction> {
         true => serde_json::to_string(&view)? + "\n",
         false => table(&HEADER, &view.iter().map(row).collect::<Vec<_>>()),
     };
+    // On stderr: an empty list is a right answer, and a script goes on with it.
     if view.is_empty() {
         tracing::warn!("there are no locks in {}", target.lock());
     }
@@ -99,6 +101,7 @@ struct ChangeLine<'a> {
 /// A [`crate::config::UsageError`], or why there was nothing to see at the first look.
 pub(crate) fn watch(typed: &args::Watch) -> anyhow::Result<ExitAction> {
     let target = LockTarget::of(&typed.lock)?;
+    // Spread like a standby's: a dozen terminals that watch one lock must not ask in the same moment.
     let poll = typed.poll.clone().unwrap_or(Ok(config::DEFAULT_POLL))?;
     let mut jitter = Jitter::new(fastrand::u64(..));
     run(async {
@@ -118,6 +121,7 @@ pub(crate) fn watch(typed: &args::Watch) -> anyhow::Result<ExitAction> {
             let of_slots = matches!(seen, Some(Seen::Slots(_)));
             for view in &view {
                 let before = last.iter().find(|before| before.lock == view.lock);
+                // Compared by who has it: the age changes with every look, and would be a line every two seconds.
                 if before.map(LockView::gist) != Some(view.gist()) {
                     let text = line(view, why.as_deref(), typed.json, of_slots)?;
                     match answer(&text, ExitAction::Status(0))? {
@@ -131,6 +135,7 @@ pub(crate) fn watch(typed: &args::Watch) -> anyhow::Result<ExitAction> {
                 signal = asked.as_mut() => return Ok(ExitAction::Signal(signal)),
                 () = tokio::time::sleep(jitter.spread(poll)) => {}
             }
+            // Without a change nothing is written, and a pipe whose reader has gone would be watched for ever.
             if report::is_unread() {
                 return Ok(ExitAction::Signal(libc::SIGPIPE));
             }
@@ -169,4 +174,12 @@ fn line(view: &LockView, why: Option<&str>, json: bool, of_slots: bool) -> anyho
         view.line(),
         why.unwrap_or_default()
     ))
+}
+
+/// `trafficcop completions`: writes a script for a shell.
+///
+/// # Errors
+/// Where stdout cannot be written.
+pub(crate) fn completions(typed: &args::Completions) -> anyhow::Result<ExitAction> {
+    answer(&typed.script(), ExitAction::Status(0))
 }

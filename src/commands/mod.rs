@@ -1,4 +1,4 @@
-//! The verbs that look at locks and intervene.
+//! The subcommands that look at locks and intervene.
 //!
 //! Called by main with what was typed; each returns how to leave. They look through the inspectors
 //! of the stores and never compete: none of them makes a [`crate::lease::LeaseStore`]. Only `break`
@@ -6,21 +6,18 @@
 //!
 //! | file | purpose |
 //! |---|---|
-//! | `break_lease`, `reset`, `doctor`, `completions` | one verb each |
-//! | `look` | `status`, `list` and `watch` |
+//! | `look` | `status`, `list`, `watch` and `completions` |
+//! | `intervene` | `break` and `reset` |
+//! | `doctor` | `doctor`, with what it asks of a blob and of a file |
 //! | `lock_target` | from what was typed to something that can be looked at |
 //! | `lock_view` | what was seen, for people and as JSON |
 
-mod break_lease;
-mod completions;
 mod doctor;
+mod intervene;
 mod lock_target;
 mod lock_view;
 mod look;
-mod reset;
 
-pub(crate) use break_lease::break_lease;
-pub(crate) use completions::completions;
 pub(crate) use doctor::{doctor, find_locked};
-pub(crate) use look::{list, status, watch};
-pub(crate) use reset::reset;
+pub(crate) use intervene::{break_lease, reset};
+pub(crate) use look::{completions, list, status, watch};

@@ -17,14 +17,12 @@ use super::program::{Control, Program, Shared, Task, Watchers};
 use super::traffic_cop::TrafficCop;
 use crate::azure::{Account, AuthOptions};
 use crate::clock::Instant;
-use crate::core::observed::{LONGEST_LEASE, SHORTEST_LEASE};
 use crate::core::{Bell, Budget, HoldPolicy, IfLost, Rules, Tenure};
 use crate::doorbell::{Doorbell, DoorbellAddress};
 use crate::driver::drive;
 use crate::host::{self, Host};
 use crate::lease::record::Candidate;
-use crate::lease::shared_file::{self, SharedFile};
-use crate::lease::{LeaseStore, StoreInfo, blob, file, mount};
+use crate::lease::{self, Competitor, LeaseStore, NamedLock, OpenError, StoreInfo, blob, file};
 use crate::signals::Signals;
 
 // The command line's defaults: one lock can have candidates of both kinds.
@@ -33,9 +31,7 @@ const POLL: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(30);
 
 enum LockPlace {
-    Blob(Box<blob::Config>),
-    File(file::Config),
-    SharedFile(Box<shared_file::Config>),
+    Named(Arc<dyn NamedLock>),
     Store(Arc<dyn LeaseStore>),
 }
 
@@ -43,6 +39,7 @@ enum LockPlace {
 /// [`TrafficCop::with_store`].
 #[must_use = "nothing competes before it is started"]
 pub struct Builder {
+    lock: String,
     place: LockPlace,
     identity: Option<String>,
     lease: Option<Duration>,
@@ -53,16 +50,8 @@ pub struct Builder {
 
 impl fmt::Debug for Builder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lock = match &self.place {
-            LockPlace::Blob(config) => {
-                format!("{}/{}", config.target.container(), config.target.name())
-            }
-            LockPlace::File(config) => config.path.display().to_string(),
-            LockPlace::SharedFile(config) => config.path.display().to_string(),
-            LockPlace::Store(store) => store.info().name,
-        };
         f.debug_struct("Builder")
-            .field("lock", &lock)
+            .field("lock", &self.lock)
             .field("identity", &self.identity)
             .field("lease", &self.lease)
             .field("budget", &self.budget)
@@ -72,20 +61,27 @@ impl fmt::Debug for Builder {
     }
 }
 
-fn candidate() -> Candidate {
+fn competitor(identity: Option<String>, lease: Duration, bell: Option<Bell>) -> Competitor {
     let here = Host::here();
-    Candidate {
-        identity: here.identity(),
+    let candidate = Candidate {
+        identity: identity.unwrap_or_else(|| here.identity()),
         host: here.host,
         pid: here.pid,
         command: host::program(),
-        bell: None,
+        bell,
+    };
+    Competitor {
+        // There is no guardian that could release anything: after our death a lease runs out.
+        memory: None,
+        runtime: host::runtime_directory(),
+        ..Competitor::new(candidate, lease)
     }
 }
 
 impl Builder {
-    fn at(place: LockPlace) -> Builder {
+    fn at(lock: String, place: LockPlace) -> Builder {
         Builder {
+            lock,
             place,
             identity: None,
             lease: None,
@@ -99,50 +95,33 @@ impl Builder {
         let target = blob::Target::parse(name).map_err(Error::refused)?;
         let account = Account::find(&host::variable, &AuthOptions::default(), target.url())
             .map_err(Error::refused)?;
-        Ok(Builder::at(LockPlace::Blob(Box::new(blob::Config {
+        let name = format!("{}/{}", target.container(), target.name());
+        let lock = blob::BlobLock {
             target,
             account,
-            lease: LEASE,
-            candidate: candidate(),
             create: true,
             page_blob: None,
-        }))))
+        };
+        Ok(Builder::at(name, LockPlace::Named(Arc::new(lock))))
     }
 
     pub(super) fn of_file(path: &Path) -> Result<Builder, Error> {
         if path.as_os_str().is_empty() {
             return Err(Error::refused("the lock's path is empty: name a file"));
         }
-        let path = path.to_owned();
         // Decided by where it lies, and by nobody's wish: a kernel's lock on a shared drive has let
         // three commands run at once.
-        if file::is_shared(&path) {
-            mount::of(&path).warn_about(&path);
-            return Ok(Builder::at(LockPlace::SharedFile(Box::new(
-                shared_file::Config {
-                    path,
-                    candidate: candidate(),
-                    lease: LEASE,
-                    task: None,
-                    // There is no guardian that could release anything: after our death it runs out.
-                    memory: None,
-                    runtime: host::runtime_directory(),
-                },
-            ))));
-        }
-        let config = file::Config {
-            path,
-            candidate: candidate(),
-            create: true,
-        };
+        let lock = lease::at_path(path, false, 1);
+        lock.warn();
         // What cannot be a lock is told to whoever named it, and not later. Closed again: an identity
         // may still be given, and nothing is kept open by what is not started.
-        drop(open_file(config.clone())?);
-        Ok(Builder::at(LockPlace::File(config)))
+        drop(open(&*lock, &competitor(None, LEASE, None))?);
+        let name = path.display().to_string();
+        Ok(Builder::at(name, LockPlace::Named(lock)))
     }
 
     pub(super) fn of_store(store: Arc<dyn LeaseStore>) -> Builder {
-        Builder::at(LockPlace::Store(store))
+        Builder::at(store.info().name, LockPlace::Store(store))
     }
 
     /// What the instance goes by in the lock's record; by default `HOST-PID`. A store of your own
@@ -250,13 +229,11 @@ impl Builder {
 
     /// The doorbell that was asked for.
     fn bind(&self) -> Result<Option<Doorbell>, Error> {
-        let host = match &self.place {
-            LockPlace::Blob(config) => config.account.endpoint().host_str(),
-            LockPlace::SharedFile(_) => None,
-            LockPlace::File(_) | LockPlace::Store(_) => return Ok(None),
+        let (Some(wanted), LockPlace::Named(lock)) = (self.doorbell, &self.place) else {
+            return Ok(None);
         };
-        let bound = self.doorbell.map(|wanted| Doorbell::bind(wanted, host));
-        bound.transpose().map_err(Error::refused)
+        let bound = Doorbell::bind(wanted, lock.host().as_deref());
+        bound.map(Some).map_err(Error::refused)
     }
 
     fn open(self, bell: Option<Bell>) -> Result<Arc<dyn LeaseStore>, Error> {
@@ -267,34 +244,12 @@ impl Builder {
         {
             return Err(Error::refused(format!("the identity: {why}")));
         }
-        let named = |candidate: &mut Candidate| {
-            candidate.bell = bell;
-            if let Some(identity) = self.identity.clone() {
-                candidate.identity = identity;
-            }
-        };
         match self.place {
-            LockPlace::Blob(mut config) => {
-                config.lease = lease;
-                named(&mut config.candidate);
-                let store = blob::Blob::open(*config).map_err(Error::refused)?;
-                Ok(Arc::new(store))
-            }
-            LockPlace::SharedFile(mut config) => {
-                if !(SHORTEST_LEASE..=LONGEST_LEASE).contains(&lease) {
-                    return Err(Error::refused(format!(
-                        "a lease on a shared drive lasts 10 to 60 s, not {lease:?}"
-                    )));
-                }
-                config.lease = lease;
-                named(&mut config.candidate);
-                let store = SharedFile::open(*config).map_err(Error::refused)?;
-                Ok(Arc::new(store))
-            }
-            LockPlace::File(mut config) => {
-                named(&mut config.candidate);
-                Ok(Arc::new(open_file(config)?))
-            }
+            // Only a shared drive says so before it is opened; a blob refuses its number by itself.
+            LockPlace::Named(lock) if !lock.leases().contains(&lease) => Err(Error::refused(
+                format!("a lease on a shared drive lasts 10 to 60 s, not {lease:?}"),
+            )),
+            LockPlace::Named(lock) => open(&*lock, &competitor(self.identity, lease, bell)),
             // Its records bear the candidate that it was made with; to pass over another in silence
             // would have people look for the wrong holder.
             LockPlace::Store(_) if self.identity.is_some() => Err(Error::refused(
@@ -313,10 +268,10 @@ impl Builder {
     }
 }
 
-fn open_file(config: file::Config) -> Result<file::File, Error> {
-    file::File::open(config).map_err(|refusal| Error::Refused {
-        why: refusal.why,
-        denied: refusal.denied,
+fn open(lock: &dyn NamedLock, competitor: &Competitor) -> Result<Arc<dyn LeaseStore>, Error> {
+    lock.open(competitor).map_err(|refusal| match refusal {
+        OpenError::File(file::OpenError { why, denied, .. }) => Error::Refused { why, denied },
+        other => Error::refused(other),
     })
 }
 

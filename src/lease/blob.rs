@@ -39,9 +39,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::inspect::Inspector;
-use super::named::OpenError as NamedError;
 use super::once::OnceTask;
-use super::record::{Candidate, Record};
+use super::record::Record;
+use super::store::OpenError as NamedError;
 use super::{Competitor, LeaseStore, NamedLock, OrphanRelease, RecordUpdate, StoreInfo};
 use crate::azure::{Account, Operation, ServiceClock, ServiceError};
 use crate::clock::Instant;
@@ -49,25 +49,8 @@ use crate::core::{Failure, Grant};
 use crate::lease::errors::lost;
 use crate::util::lock;
 
-/// What a blob store is made of.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// Which blob.
-    pub target: Target,
-    /// Whose, and how we prove who we are.
-    pub account: Account,
-    /// For how long a lease is asked; whole seconds, 15 to 60.
-    pub lease: Duration,
-    /// Who competes.
-    pub candidate: Candidate,
-    /// Create the blob and its container if they are missing.
-    pub create: bool,
-    /// Create a page blob of so many bytes (a multiple of 512) instead of an empty block blob.
-    pub page_blob: Option<u64>,
-}
-
 /// A lease on a blob, as it was named.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct BlobLock {
     /// Which blob.
     pub target: Target,
@@ -87,22 +70,11 @@ impl NamedLock for BlobLock {
     }
 
     fn open(&self, competitor: &Competitor) -> Result<Arc<dyn LeaseStore>, NamedError> {
-        let lock = self.clone();
-        let mut store = Blob::open(Config {
-            target: lock.target,
-            account: lock.account,
-            lease: competitor.lease,
-            candidate: competitor.candidate.clone(),
-            create: lock.create,
-            page_blob: lock.page_blob,
-        })?;
-        if let Some(task) = &competitor.task {
-            store = store.with_task(task.clone());
-        }
-        Ok(Arc::new(store))
+        Ok(Arc::new(Blob::open(self, competitor)?))
     }
 
     fn slot(&self, slot: u32) -> Result<Arc<dyn NamedLock>, NamedError> {
+        // Checked again: a name of 1024 characters is a lock and has no slots.
         let target = self.target.with_suffix(&format!(".{slot}"));
         Ok(Arc::new(BlobLock {
             target: target.map_err(OpenError::Target)?,
@@ -139,27 +111,32 @@ pub struct Blob {
     client: BlobApi,
     clock: Arc<ServiceClock>,
     seconds: i32,
-    config: Config,
+    lock: BlobLock,
+    config: Competitor,
     task: Option<OnceTask>,
     state: Mutex<State>,
-    /// Announcements and results are written one after the other.
+    // Announcements and results are written one after the other: each is written on the ETag of the one
+    // before it, so of two at once one would be refused, and take the other for a copy of this machine.
     writing: tokio::sync::Mutex<()>,
 }
 
 /// What we know of our own doings.
 #[derive(Default)]
 struct State {
-    /// The id of the present series of attempts to acquire.
+    // The id of the present series of attempts to acquire. One for all of them: an acquire whose answer
+    // was lost is then recognised by the next (the service answers 201 to the same id), where a fresh id
+    // would find the blob leased to nobody we know, and wait for our own lease to run out.
     proposed: Option<String>,
     /// When an acquire under `proposed` was last sent that has not been undone: it may be ours.
     perhaps: Option<Instant>,
-    /// The lease we have.
     held: Option<Held>,
     /// A lease whose release was asked for and not confirmed.
     spent: Option<Spent>,
-    /// The greatest token seen: no grant of ours is below it, whatever the metadata say.
+    // The greatest token seen: no grant of ours is below it, although somebody may strip the metadata
+    // between two looks.
     floor: u64,
-    /// What has succeeded before, as a set of `1 << Operation`.
+    // What has succeeded before, as a set of `1 << Operation`: a 403 to what was allowed a minute ago is a
+    // token or a clock that will be mended, one to what never succeeded is a missing right.
     proven: u16,
 }
 
@@ -171,9 +148,10 @@ struct Held {
     others: BTreeMap<String, String>,
     /// What the blob bears since we wrote last.
     etag: Option<String>,
-    /// We wrote, and do not know whether it was done: the blob may bear something else.
+    // We wrote, and do not know whether it was done: the blob may bear something else, and that is not
+    // taken for a copy of us.
     unanswered: bool,
-    /// That somebody else writes under our lease was told.
+    // That somebody else writes under our lease was told: once, and not with every renewal.
     copied: bool,
     /// It is being broken, and the core knows how much of it is left.
     breaking: bool,
@@ -183,9 +161,10 @@ struct Held {
 #[derive(Clone)]
 struct Spent {
     id: String,
-    /// It was ours for certain (rather than: an attempt may have obtained it).
+    // It was ours for certain (rather than: an attempt may have obtained it), so that "not yours" after
+    // it means that it was taken from us.
     had: bool,
-    /// A request to release it may have been carried out.
+    // A request to release it may have been carried out: then "not yours" means that it was.
     unclear: Arc<AtomicBool>,
 }
 
@@ -212,22 +191,26 @@ impl Blob {
     ///
     /// # Errors
     /// Numbers that the service does not know.
-    pub fn open(config: Config) -> Result<Blob, OpenError> {
-        let seconds = i32::try_from(config.lease.as_secs())
+    pub fn open(lock: &BlobLock, competitor: &Competitor) -> Result<Blob, OpenError> {
+        let lease = competitor.lease;
+        // What the service takes. It would answer 400, but only to an acquire: a standby behind a holder
+        // would find out in the hour it is needed.
+        let seconds = i32::try_from(lease.as_secs())
             .ok()
-            .filter(|seconds| (15..=60).contains(seconds) && config.lease.subsec_nanos() == 0)
-            .ok_or(OpenError::Lease(config.lease))?;
-        if let Some(size) = config.page_blob.filter(|size| size % 512 != 0) {
+            .filter(|seconds| (15..=60).contains(seconds) && lease.subsec_nanos() == 0)
+            .ok_or(OpenError::Lease(lease))?;
+        if let Some(size) = lock.page_blob.filter(|size| size % 512 != 0) {
             return Err(OpenError::PageBlob(size));
         }
-        let (name, client) = connect(&config.target, &config.account)?;
+        let (name, client) = connect(&lock.target, &lock.account)?;
         Ok(Blob {
             name,
             client,
-            clock: config.account.service_clock(),
+            clock: lock.account.service_clock(),
             seconds,
-            config,
-            task: None,
+            lock: lock.clone(),
+            config: competitor.clone(),
+            task: competitor.task.clone().map(OnceTask::new),
             state: Mutex::default(),
             writing: tokio::sync::Mutex::default(),
         })
@@ -279,7 +262,8 @@ impl Blob {
             Err(trouble) if is_gone(&trouble) => return Ok(None),
             Err(trouble) => return Err(trouble),
         };
-        // In whole seconds and "approximate"; never longer than a lease.
+        // In whole seconds and "approximate", so one less is counted on; never longer than a lease. From
+        // before the question was sent: the answer may have been a second on its way.
         let rest = rest
             .min(self.config.lease)
             .checked_sub(Duration::from_secs(1));
@@ -292,6 +276,7 @@ impl Blob {
         spent: &Spent,
         give_up_at: Instant,
     ) -> Result<Returned, ServiceError> {
+        // Quickly at first: as long as this is not answered, a standby waits for the whole lease to run out.
         let mut pause = Duration::from_millis(250);
         loop {
             // Written down before it is asked for: this call can be dropped at any await.
@@ -305,6 +290,7 @@ impl Blob {
                 }
                 Err(_) => return Ok(Returned::Done),
             };
+            // This request was refused for certain; only an earlier one may still have been carried out.
             if !trouble.is_unclear() {
                 spent.unclear.store(unclear, Ordering::Relaxed);
             }
@@ -338,12 +324,15 @@ pub(crate) fn connect(target: &Target, account: &Account) -> Result<(String, Blo
 }
 
 /// An id that no lease has had yet.
+// In lower case with hyphens: the service compares GUIDs, the emulator compares texts.
 pub(crate) fn fresh_lease_id() -> String {
     azure_core::Uuid::new_v4().hyphenated().to_string()
 }
 
 /// The service itself says that the lease is not (or no more) ours.
 fn is_gone(trouble: &ServiceError) -> bool {
+    // By the code and never by the status: 409 and 412 say many other things, and what is taken for a loss
+    // kills the command at once.
     matches!(
         trouble.code(),
         Some(
@@ -364,6 +353,7 @@ fn is_there(trouble: &ServiceError) -> bool {
     matches!(
         trouble.code(),
         Some(
+            // Azure answers 412 `LeaseIdMissing` where the blob is leased, the emulator 409.
             "BlobAlreadyExists"
                 | "LeaseIdMissing"
                 | "ConditionNotMet"
@@ -412,6 +402,8 @@ impl LeaseStore for Blob {
             }
             Err(trouble) => trouble,
         };
+        // Broken is not yet lost: until the broken lease ends nobody else can acquire, and that time is used
+        // to end the command in order.
         if trouble.code() == Some("LeaseIsBrokenAndCannotBeRenewed") {
             let until = match self.rest_of_breaking(give_up_at).await {
                 Ok(until) => until,
@@ -424,6 +416,7 @@ impl LeaseStore for Blob {
             if let Some(held) = &mut state.held {
                 held.breaking = true;
             }
+            // Where nothing could be learnt the end counts from now: an overlap cannot be excluded otherwise.
             return Err(Failure::Lost {
                 until,
                 why: "somebody broke the lease".to_owned(),
@@ -433,6 +426,7 @@ impl LeaseStore for Blob {
             self.state().held = None;
             return Err(lost(trouble.why()));
         }
+        // Even a 403 is doubt here: the lease runs on whatever we may do, and rights come back.
         Err(trouble.doubt(Operation::Renew))
     }
 
@@ -450,6 +444,8 @@ impl LeaseStore for Blob {
             state.spent = Some(spent.clone());
             spent
         };
+        // It stays in `spent` over an error: the next attempt to compete asks once more, because what keeps
+        // everybody out may be this lease.
         let returned = match Blob::release_until(&self.client, &spent, give_up_at).await {
             Ok(returned) => returned,
             Err(trouble) => return Err(trouble.doubt(Operation::Release)),
@@ -475,6 +471,7 @@ impl LeaseStore for Blob {
 
     fn orphan_release(&self) -> io::Result<OrphanRelease> {
         let lease = self.state().held.as_ref().map(|held| held.id.clone());
+        // No key and no token: this goes through the guardian's memory, and it was forked with the account.
         let release_info = lease.and_then(|lease| {
             serde_json::to_vec(&orphan_release::ReleaseInfo {
                 blob: self.name.clone(),

@@ -20,6 +20,7 @@ pub(super) fn fatal(why: String) -> Failure {
 }
 
 /// It is not ours any more, and may be another's at this moment.
+// Without an `until`: the tree is killed at once. To be said only of what the store itself has said.
 pub(super) fn lost(why: String) -> Failure {
     Failure::Lost { until: None, why }
 }
@@ -55,6 +56,8 @@ pub(super) fn is_errno(error: &io::Error, errno: Errno) -> bool {
 /// Whether an error may be gone the next time, rather than mean that it will never work.
 pub(super) fn is_passing(errno: Errno) -> bool {
     use Errno as E;
+    // Our own limits and the kernel's, then a server that is away, then a connection to it. What is not named
+    // ends the instance: one that polls for ever with a wrong path looks like a standby and is none.
     matches!(
         errno,
         E::EMFILE | E::ENFILE | E::ENOMEM | E::EIO | E::EINTR | E::EAGAIN | E::EBUSY | E::ENOLCK

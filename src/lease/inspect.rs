@@ -13,13 +13,12 @@ use super::record::Record;
 use crate::clock::Instant;
 use crate::core::Failure;
 
-/// The flaw of a record whose results cannot be read.
 pub(super) const UNREAD: &str =
     "its results of --once cannot be read: 'trafficcop reset --all' forgets them";
 
-/// How long one request of an intervention may take.
+// How long one request of an intervention may take: as long as one of a renewal.
 pub(super) const REQUEST: Duration = Duration::from_secs(5);
-/// How long forgetting may take: three or four requests.
+// How long forgetting may take: acquire, look, write and release, under a lease of 15 s.
 pub(super) const FORGETTING: Duration = Duration::from_secs(15);
 
 /// A lock as those see it who do not compete for it.
@@ -163,6 +162,7 @@ impl Tasks {
         unread: bool,
         shown: &TaskLog,
     ) -> Result<TaskLog, ResetResult> {
+        // Compared with what was shown, because a person said yes to that: a result that came since is news.
         let mut left = found.clone();
         // What cannot be read may be just what one key names, so it goes with all or not at all.
         if !self.are_same(shown, found) || unread && *self != Tasks::All {

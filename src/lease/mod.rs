@@ -1,14 +1,14 @@
-//! The stores: one trait, one file per store, and the record that a holder leaves for people.
+//! The stores: one trait, one folder per store, and the record that a holder leaves for people.
 //!
 //! A store speaks to its service and maps what it hears to the five meanings of
 //! [`Failure`]; it decides nothing. It never knows a process, and `guardian` never knows a store.
 
 pub mod blob;
+mod blocking;
 mod errors;
 pub mod file;
 pub mod inspect;
 pub mod mount;
-mod named;
 pub mod once;
 pub mod record;
 #[cfg(debug_assertions)]
@@ -18,5 +18,7 @@ pub mod slots;
 mod store;
 
 pub use crate::util::SharedMemory;
-pub use named::{Competitor, MakeMemory, NamedLock, OpenError, at_path};
-pub use store::{LeaseStore, OrphanRelease, RecordUpdate, StoreInfo, release_orphaned};
+pub use store::{
+    Competitor, LeaseStore, MakeMemory, NamedLock, OpenError, OrphanRelease, RecordUpdate,
+    StoreInfo, at_path, release_orphaned,
+};

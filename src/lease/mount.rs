@@ -10,10 +10,12 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::procfs;
 
-/// How many symbolic links are followed before a path is taken for what it says (the kernel's 40).
+// How many symbolic links are followed before a path is taken for what it says (the kernel's 40).
 const LINKS: usize = 40;
 
-/// File systems whose files no other machine can have, and whose locks the kernel keeps itself.
+// File systems whose files no other machine can have, and whose locks the kernel keeps itself. A list of what
+// is trusted and not of what is not: a network file system that nobody has heard of yet is taken for shared,
+// which costs a lease's length; taken for local, two machines would run at once.
 const LOCAL: &str = "ext2 ext3 ext4 xfs btrfs zfs f2fs bcachefs jfs reiserfs nilfs2 tmpfs ramfs \
     rootfs devtmpfs overlay fuseblk ntfs3 vfat exfat hfsplus ufs udf iso9660 squashfs erofs hugetlbfs";
 
@@ -68,6 +70,7 @@ impl Mount {
 /// needs no shared drive; one that lies on a shared drive is taken to stay there.
 #[must_use]
 pub fn of(path: &Path) -> Mount {
+    // From the table, and not by statfs(2): that asks the server, which may be gone.
     let table = procfs::text("/proc/self/mountinfo").unwrap_or_default();
     let mounts = parse(table.as_bytes());
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
@@ -98,6 +101,7 @@ fn find(
     let mut here = PathBuf::from("/");
     let mut links = 0;
     loop {
+        // The last of those at one place: it was mounted over the others.
         let mount = mounts.iter().rfind(|mount| mount.at == here);
         if let Some(mount) = mount.filter(|mount| mount.shared) {
             // Where a mount is listed no link can be, so one further down is reached without a
@@ -110,6 +114,7 @@ fn find(
             continue;
         }
         let Some(name) = ahead.pop() else { break };
+        // Only here, after the links before it were followed: `a/..` is not where `a` is a link.
         if name == ".." {
             here.pop();
             continue;
@@ -139,6 +144,7 @@ fn find(
 /// The deepest mount point on the way from `here` through what is `ahead` (the last part first).
 fn below(mounts: &[Mount], here: &Path, ahead: &[OsString]) -> Option<PathBuf> {
     let mut whole = here.to_owned();
+    // Up to the first "..": behind it the path leaves again what would have to be asked about.
     whole.extend(ahead.iter().rev().take_while(|part| *part != ".."));
     let points = mounts.iter().map(|mount| &mount.at);
     let inner = points.filter(|at| whole.starts_with(at) && at.starts_with(here) && *at != here);

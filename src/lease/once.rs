@@ -24,11 +24,12 @@ use crate::util::lock;
 pub const KEPT: usize = 32;
 
 /// The most bytes all results may take in a record, however many they are.
+// Less than a page, which is a line's place in a lock file, and half of what a blob has for metadata.
 pub const ROOM: usize = 3840;
 
-/// A result of a slot that has not begun yet counts if it begins so soon: then the store's clock was
-/// set back a little, and what was done is not to be done again. One further ahead was recorded
-/// under a clock that was wrong.
+// A result of a slot that has not begun yet counts if it begins so soon: then the store's clock was
+// set back a little, and what was done is not to be done again. One further ahead was recorded
+// under a clock that was wrong.
 const AHEAD: u64 = 3 * 3600;
 
 /// What is to be done once.
@@ -117,7 +118,7 @@ impl TaskLog {
         serde_json::from_str(text).ok()
     }
 
-    /// The ledger as one line of JSON; empty if there is nothing in it.
+    /// As one line of JSON; empty if there is nothing in it.
     #[must_use]
     pub fn text(&self) -> String {
         if self.0.is_empty() {
@@ -181,6 +182,7 @@ impl TaskLog {
         by: &str,
         at: &str,
     ) {
+        // Before the entry is changed: of another slot's failures none counts.
         let failed = self.failed(task, slot).saturating_add(1);
         let at_entry = self.0.iter().position(|entry| is_of(entry, task));
         let index = at_entry.unwrap_or_else(|| {
@@ -226,6 +228,7 @@ impl TaskLog {
         task: &Task,
         fits: impl Fn(&TaskLog) -> bool,
     ) -> Result<Vec<String>, NoRoom> {
+        // By tokens and not by times: those are of many clocks, and some were set.
         let mut forgotten = Vec::new();
         while self.0.len() > KEPT || !fits(self) {
             let others = self.0.iter().enumerate();
@@ -241,6 +244,8 @@ impl TaskLog {
     /// Whether the result of this task, however it ends, would fit: asked before it is run.
     #[must_use]
     pub fn has_room(&self, task: &Task, by: &str, fits: impl Fn(&TaskLog) -> bool) -> bool {
+        // The longest that can come: a result that finds no room after the run is one that nobody hears of,
+        // and the task is done again.
         let worst = Outcome {
             exit: crate::core::Exit::Code(u8::MAX),
             over: true,
@@ -271,17 +276,19 @@ pub(super) struct OnceTask {
 
 #[derive(Default)]
 struct TaskClock {
-    /// What the store's clock said first, in the slot we came for.
+    // What the store's clock said first, in the slot we came for: a result of it ends our waiting, even if
+    // the next slot has begun by the time we see it.
     came: Option<u64>,
     /// What it said last, and when that was.
     received: Option<(u64, Instant)>,
-    /// The slot of the present run.
+    // The slot of the present run: fixed when it begins, because it may end in the next one.
     slot: u64,
 }
 
 impl TaskClock {
     /// The store's time.
     fn now(&self) -> u64 {
+        // Carried on by our clock that counts suspend: the store is not asked at every look.
         self.received.map_or(0, |(said, at)| {
             said.saturating_add(Instant::now().since(at).as_secs())
         })
@@ -379,6 +386,7 @@ impl OnceTask {
         }
         let (slot, at) = {
             let clock = self.clock();
+            // By the store's clock where it is known: people compare it with the slot it is written beside.
             let told = clock.received.map(|_| moment(clock.now()));
             (clock.slot, told.unwrap_or_else(wall_clock))
         };

@@ -16,8 +16,8 @@ use async_trait::async_trait;
 
 use super::inspect::{Broken, Inspector, LockState, LockStatus, Manner, ResetResult, Tasks};
 use super::mount::beside;
-use super::named::{Competitor, NamedLock, OpenError};
 use super::record::Record;
+use super::store::{Competitor, NamedLock, OpenError};
 use super::{LeaseStore, StoreInfo, slots};
 use crate::clock::Instant;
 use crate::core::{Failure, Grant, HolderInfo};
@@ -73,7 +73,7 @@ impl Scripted {
     fn answer(&self, question: &str) -> Option<(String, String)> {
         let asked = beside(&self.path, ".asked");
         let asked = OpenOptions::new().create(true).append(true).open(asked);
-        // Whoever reads it misses the line.
+        // Whoever reads it misses the line: an error here must not look like one of the lock.
         let _ = asked.and_then(|mut asked| writeln!(asked, "{question}"));
         let mut lines = lock(&self.lines);
         let is_answer = |line: &String| line.split(' ').next() == Some(question);

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::file::blocking::Lane;
+use super::blocking::BlockingJobs;
 use super::mount::beside;
 use super::{Competitor, LeaseStore, NamedLock, OpenError, OrphanRelease, RecordUpdate, StoreInfo};
 use crate::clock::Instant;
@@ -26,9 +26,11 @@ use crate::core::{Bell, Failure, Grant, HolderInfo};
 use crate::lease::errors::{fatal, lost, transient};
 use crate::util::lock;
 
-/// How many slots one attempt looks at.
+// How many slots one attempt looks at: a hundred instances that each look at a hundred slots every two seconds
+// would be what a storage account answers 503 to.
 const LOOKS: usize = 4;
-/// How long the undoing of one slot's unclear attempt may take before the attempt ends.
+// How long the undoing of one slot's unclear attempt may take before the attempt ends: what is not undone stays
+// in mind, and one slot that hangs must not cost the looks at the others.
 const UNDO: Duration = Duration::from_secs(1);
 
 /// Opens the store of a slot. It may block, and runs in a thread of its own but for the first.
@@ -38,7 +40,6 @@ pub type Opener = dyn Fn(u32) -> Result<Arc<dyn LeaseStore>, Failure> + Send + S
 pub struct Slots {
     /// The lock's name without a slot.
     base: String,
-    /// The name of each slot.
     names: Vec<String>,
     lease: Option<Duration>,
     /// How many slots one attempt looks at.
@@ -46,20 +47,22 @@ pub struct Slots {
     /// The slot that was looked at first.
     first: u32,
     open: Arc<Opener>,
-    blocking: Lane,
+    jobs: BlockingJobs,
     state: Mutex<State>,
 }
 
 struct State {
-    /// Those that were looked at; the others are not even open.
+    // Those that were looked at; the others are not even open: a file's descriptor each, and a name that is
+    // created on a disk.
     stores: BTreeMap<u32, Arc<dyn LeaseStore>>,
     /// Where the next attempt begins.
     next: u32,
     held: Option<u32>,
-    /// This attempt looks first at what may be ours already; every other one looks there last,
-    /// because a slot that never answers must not keep us from the others.
+    // This attempt looks first at what may be ours already; every other one looks there last,
+    // because a slot that never answers must not keep us from the others.
     own_first: bool,
-    /// Slots of which we may have something without knowing it.
+    // Slots of which we may have something without knowing it. Forgotten, it would be a slot that nobody can
+    // have until its lease ends, beside the one that we get next.
     perhaps: BTreeSet<u32>,
     /// What was seen of the slots that others hold.
     sights: BTreeMap<u32, HolderInfo>,
@@ -106,7 +109,7 @@ impl Slots {
             looks: LOOKS.min(count as usize),
             first,
             open,
-            blocking: Lane::new(),
+            jobs: BlockingJobs::new(),
             state: Mutex::new(State {
                 stores: BTreeMap::from([(first, store)]),
                 next: first,
@@ -168,10 +171,11 @@ impl Slots {
             return Ok(Arc::clone(store));
         }
         let open = Arc::clone(&self.open);
-        let opened = self.blocking.run(give_up_at, move || open(slot)).await;
+        let opened = self.jobs.run(give_up_at, move || open(slot)).await;
         let name = &self.names[slot as usize];
         let store = opened
             .map_err(|_stalled| transient(format!("{name}: it could not be opened in time")))??;
+        // The rules of the tenure were made for the first slot's lease, and hold for all of them.
         if store.info().lease != self.lease {
             return Err(fatal(format!(
                 "{name}: it lies on another kind of mount than the other slots"
@@ -191,19 +195,23 @@ impl Slots {
                 let mut state = self.state();
                 state.perhaps.remove(&slot);
                 state.held = Some(slot);
+                // After a tenure the same slot is tried first: a command that keeps something by its
+                // TRAFFICCOP_SLOT finds it again.
                 state.next = slot;
                 state.sights.clear();
                 return Ok(grant);
             }
             Err(failure) => failure,
         };
-        if let Failure::Held(sight) = &failure {
+        if let Failure::Held(holder) = &failure {
             let mut state = self.state();
             state.perhaps.remove(&slot);
             state.told.remove(&slot);
-            state.sights.insert(slot, sight.clone());
+            state.sights.insert(slot, holder.clone());
             return Err(failure);
         }
+        // Undone before the next slot is tried: of two slots that both turn out to be ours one would have a
+        // holder who does not know of it.
         let limit = give_up_at.min(Instant::now() + UNDO);
         if is_settled(&store.release(limit).await) {
             self.state().perhaps.remove(&slot);
@@ -262,6 +270,7 @@ impl LeaseStore for Slots {
     }
 
     async fn acquire(&self, give_up_at: Instant) -> Result<Grant, Failure> {
+        // One after another and not at once: two that are granted together would have to be given back again.
         let (mut seen, mut draining) = (false, false);
         let mut troubles: Vec<(u32, Failure)> = Vec::new();
         for (nth, slot) in self.choose().into_iter().enumerate() {
@@ -270,9 +279,9 @@ impl LeaseStore for Slots {
             }
             match self.try_slot(slot, give_up_at).await {
                 Ok(grant) => return Ok(grant),
-                Err(Failure::Held(sight)) => {
+                Err(Failure::Held(holder)) => {
                     seen = true;
-                    draining |= sight.draining;
+                    draining |= holder.draining;
                 }
                 Err(failure) => {
                     let answered = matches!(failure, Failure::Fatal { .. });
@@ -285,6 +294,7 @@ impl LeaseStore for Slots {
                 }
             }
         }
+        // "Held" would end an instance that waits no more, with something of ours left in the store.
         let open = !self.state().perhaps.is_empty();
         if seen && !open {
             for (slot, failure) in &troubles {
@@ -322,6 +332,7 @@ impl LeaseStore for Slots {
             ours.filter_map(|slot| Some((*slot, Arc::clone(stores.get(slot)?))))
                 .collect()
         };
+        // All at once: each may take its whole time where the store does not answer.
         let replies = ours.iter().map(|(slot, store)| async move {
             let reply = store.release(give_up_at).await;
             if is_settled(&reply) {

@@ -1,20 +1,29 @@
-//! [`LeaseStore`]: what a lock can be asked, whatever it is kept in; and what the guardian does after
-//! the supervisor's death.
+//! [`LeaseStore`]: what a lock can be asked, whatever it is kept in; what the guardian does after the
+//! supervisor's death; and [`NamedLock`]: from the name of a lock to its store.
 //!
-//! Implemented by each store, called by the drivers. A store decides nothing: what an error means for
-//! the tenure is the core's.
+//! Both traits are implemented by each store; where locks are parsed each has a line. Called by the drivers,
+//! by `run`, the library's face and the commands. A store decides nothing: what an error means for the tenure
+//! is the core's. Nothing is asked of a store before it is opened.
 
 use std::future::pending;
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{blob, shared_file};
+use super::errors::{fatal, transient};
+use super::inspect::Inspector;
+use super::once::Task;
+use super::record::Candidate;
+#[cfg(debug_assertions)]
+use super::scripted::ScriptedLock;
+use super::{SharedMemory, blob, file, shared_file, slots};
 use crate::clock::Instant;
 use crate::core::{Failure, Grant, Outcome};
-use crate::lease::errors::fatal;
 
 /// What the drivers must know of a store before they make their rules, and what they tell people.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -140,9 +149,124 @@ pub trait LeaseStore: Send + Sync {
 /// What the guardian calls after the supervisor's death, when nothing of the tree lives any more: does what
 /// [`OrphanRelease::release_info`] says, and nothing else.
 pub fn release_orphaned(release_info: &[u8]) {
+    // By what it bears and not by a store: the guardian was forked before there was any.
     if shared_file::is_release(release_info) {
         shared_file::execute_release();
     } else {
         blob::release_orphaned(release_info);
+    }
+}
+
+/// Makes memory that is shared with what is forked later, if there is any to be had.
+pub type MakeMemory = fn() -> Option<Arc<dyn SharedMemory>>;
+
+/// Who competes for a lock, and how.
+#[derive(Clone)]
+pub struct Competitor {
+    /// What stands in the record.
+    pub candidate: Candidate,
+    /// How long a lease is to last, where the lock has one.
+    pub lease: Duration,
+    /// What is to be done once.
+    pub task: Option<Task>,
+    /// For what the guardian is to release; without it, the lease of a shared drive runs out after our death.
+    pub memory: Option<MakeMemory>,
+    /// A directory of this user's that does not outlast the boot (`XDG_RUNTIME_DIR`), if there is one.
+    pub runtime: Option<PathBuf>,
+    /// The process has one thread yet, and nothing else to do: a first attempt that needs no network may be
+    /// made in it.
+    pub in_place: bool,
+}
+
+impl Competitor {
+    /// One with nothing but what every store asks for.
+    #[must_use]
+    pub fn new(candidate: Candidate, lease: Duration) -> Competitor {
+        Competitor {
+            candidate,
+            lease,
+            task: None,
+            memory: None,
+            runtime: None,
+            in_place: false,
+        }
+    }
+}
+
+/// Why a store could not be made.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub enum OpenError {
+    /// A blob's.
+    Blob(#[from] blob::OpenError),
+    /// That of a file on a local disk.
+    File(#[from] file::OpenError),
+    /// There is no working directory to a relative path.
+    Io(#[from] io::Error),
+}
+
+impl From<OpenError> for Failure {
+    fn from(error: OpenError) -> Failure {
+        match error {
+            OpenError::File(error) => error.into(),
+            OpenError::Blob(error) => fatal(error.to_string()),
+            OpenError::Io(error) => transient(error.to_string()),
+        }
+    }
+}
+
+/// A lock that was named: what competes for it and what looks at it is made from this.
+pub trait NamedLock: Send + Sync {
+    /// How long its leases can be.
+    fn leases(&self) -> RangeInclusive<Duration> {
+        Duration::ZERO..=Duration::MAX
+    }
+
+    /// The host of the service that keeps it, if there is one.
+    fn host(&self) -> Option<String> {
+        None
+    }
+
+    /// Says in the log what is to be known of a lock that is kept here.
+    fn warn(&self) {}
+
+    /// The store that competes for it.
+    ///
+    /// # Errors
+    /// What cannot be a lock here.
+    fn open(&self, competitor: &Competitor) -> Result<Arc<dyn LeaseStore>, OpenError>;
+
+    /// The lock of this slot, which is one beside it: `NAME.SLOT`.
+    ///
+    /// # Errors
+    /// A name that becomes too long.
+    fn slot(&self, slot: u32) -> Result<Arc<dyn NamedLock>, OpenError>;
+
+    /// What looks at it without competing.
+    ///
+    /// # Errors
+    /// As [`NamedLock::open`].
+    fn inspector(&self) -> Result<Box<dyn Inspector>, OpenError>;
+}
+
+/// The lock at this path, of which there are so many slots; `shared`: it is to be kept as on a drive that
+/// machines share, whatever it lies on.
+#[must_use]
+pub fn at_path(path: &Path, shared: bool, slots: u32) -> Arc<dyn NamedLock> {
+    // For tests, which start the real program: a release takes it for a path like any other.
+    #[cfg(debug_assertions)]
+    if let Some(lock) = ScriptedLock::at(path) {
+        return Arc::new(lock);
+    }
+    // Asked of the first slot and not of their common name, at which nothing ever lies: what a lock on the
+    // server's own disk says of itself stands in its file.
+    let first = match slots {
+        1 => path.to_owned(),
+        _ => slots::path_of(path, 0),
+    };
+    let path = path.to_owned();
+    match shared || file::is_shared(&first) {
+        true => Arc::new(shared_file::SharedFileLock(path)),
+        false => Arc::new(file::FileLock(path)),
     }
 }

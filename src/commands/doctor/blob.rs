@@ -20,14 +20,14 @@ use crate::lease::blob::{
 use crate::lease::inspect::Inspector as _;
 use crate::units::show;
 
-/// How many requests are timed, and for how long at most.
+// How many requests are timed, and for how long at most: who waits longer gives up before the verdict.
 const SAMPLES: usize = 20;
 const SAMPLING: Duration = Duration::from_secs(10);
-/// How long the first token may take.
+// How long the first token may take: the Azure CLI starts a Python program for it.
 const TOKEN_LIMIT: Duration = Duration::from_secs(35);
-/// How long one request may take.
+// How long one request may take: what an attempt to renew has.
 const LIMIT: Duration = Duration::from_secs(5);
-/// How long the lease lasts on the blob beside the lock: the shortest there is.
+// How long the lease lasts on the blob beside the lock: the shortest there is, should we die with it.
 const SECONDS: i32 = 15;
 
 fn limit() -> Instant {
@@ -81,6 +81,7 @@ pub(super) async fn examine(
     if !look(findings, &lock).await {
         return;
     }
+    // Not tried on the lock itself: its holder would lose control to a check.
     if account.is_for_one_blob() {
         findings.add(Check::warn(
             "permissions",
@@ -241,10 +242,12 @@ async fn lease(findings: &mut Findings, probe: &Probe, budget: &Budget) {
     findings.add(round_trips(probe, budget).await);
     let released = client.release(lease, limit()).await;
     findings.add(tried("release", Operation::Release, released, "the lease"));
+    // For the break below; under the same id, so that where breaking is not allowed it can be released.
     if let Err(trouble) = client.acquire(lease, SECONDS, limit()).await {
         let again = "the lease cannot be acquired again after its release";
         return findings.add(Check::fail("acquire", again, trouble.why()));
     }
+    // Last, because whoever may not break can still release.
     let broken = async {
         client.break_lease(Some(0), None, limit()).await?;
         client.look(None, limit()).await

@@ -25,17 +25,18 @@ use crate::lease::mount::{self, Mount, beside};
 use crate::lease::shared_file::{race, round_trips};
 use crate::units::show;
 
-/// The second process's answer "it is not locked"; none of an error's.
+// The second process's answer "it is not locked"; none of an error's.
 pub(super) const NOT_LOCKED: u8 = 3;
-/// For how long a file system may say nothing.
+// For how long a file system may say nothing: a disk that wakes up, a pool that is being repaired.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The same for a drive that machines share: who asks because something hangs wants an answer.
+// The same for a drive that machines share: who asks because something hangs wants an answer.
 const SHARED_PATIENCE: Duration = Duration::from_secs(6);
 /// How many writes, or names that are made, are timed.
 const SAMPLES: usize = 10;
-/// How many names the makers race for.
+// How many names the makers race for: a server that tells two of eight the same does so within a few.
 const NAMES: u64 = 40;
-/// How late an NFS mount may tell of what others did in a directory, if nothing else is said.
+// How late an NFS mount may tell of what others did in a directory, if nothing else is said: the default of
+// acdirmax.
 const LATE: u64 = 60;
 
 /// Examines.
@@ -49,6 +50,7 @@ pub(super) fn examine(findings: &mut Findings, path: &Path, budget: &Budget) {
         false => Check::ok("mount", format!("{}, on this machine only", mount.kind)),
     });
     let patience = if shared { SHARED_PATIENCE } else { PATIENCE };
+    // A thread that hangs in the kernel cannot be ended: it is left behind, and we end without it.
     let started = std::thread::Builder::new()
         .name("doctor".into())
         .spawn(move || {
@@ -187,6 +189,7 @@ fn lock(path: &Path) -> Check {
 /// The probe is locked by us; another process of this program looks.
 fn processes(probe: &Probe) -> Check {
     const NAME: &str = "processes";
+    // As holder and standby are: what excludes two descriptors of one process need not exclude two processes.
     let asked = std::env::current_exe().and_then(|program| {
         Command::new(program)
             .arg("find-locked")

@@ -11,7 +11,7 @@ use super::*;
 use crate::clock::Instant;
 use crate::core::{Budget, Cause, Failure, Grant};
 use crate::embed::Lost;
-use crate::lease::{StoreInfo, blob, file};
+use crate::lease::{Competitor, StoreInfo, blob, file};
 
 const LONG: Duration = Duration::from_secs(60);
 const LEASE: Duration = Duration::from_secs(2);
@@ -247,21 +247,18 @@ async fn a_store_that_refuses_us_is_told_to_whoever_waits() {
 #[tokio::test]
 async fn what_cannot_be_a_lock_is_refused_in_the_command_line_s_words() {
     let directory = tempfile::tempdir().unwrap();
-    let config = |path: &Path| file::Config {
-        path: path.to_owned(),
-        candidate: crate::lease::record::Candidate {
-            identity: "x".to_owned(),
-            host: "x".to_owned(),
-            pid: 1,
-            command: "x".to_owned(),
-            bell: None,
-        },
-        create: true,
+    let candidate = crate::lease::record::Candidate {
+        identity: "x".to_owned(),
+        host: "x".to_owned(),
+        pid: 1,
+        command: "x".to_owned(),
+        bell: None,
     };
+    let competitor = Competitor::new(candidate, LONG);
     let foreign = directory.path().join("foreign");
     std::fs::write(&foreign, "my diary").unwrap();
     for path in [directory.path(), &foreign, Path::new("/nowhere/at/all")] {
-        let said = file::File::open(config(path)).err().unwrap();
+        let said = file::File::open(path, &competitor).err().unwrap();
         let refused = TrafficCop::file(path).unwrap_err();
         assert_eq!(refused.to_string(), said.to_string());
     }

@@ -33,13 +33,19 @@ impl Blob {
                 Err(_) => {}
             }
         }
+        // Looked at first: a standby polls every two seconds, and an acquire that is refused tells nothing
+        // of the holder, nor whether the task is done.
         let view = self.look_or_create(give_up_at).await?;
         self.check(&view.metadata)?;
         self.hear(view.date);
         self.check_task(&view.metadata)?;
+        // Leased, and yet asked for, where an acquire of ours was not answered: it may be our own lease that
+        // we see, and under the same id the service grants it once more.
         if view.lease != LeaseState::Free && !self.may_be_ours() {
-            return Err(Failure::Held(sight(&view.metadata)));
+            return Err(Failure::Held(holder_info(&view.metadata)));
         }
+        // Before it is sent: the service counts from later. And noted before it is sent: whoever drops this
+        // future must still be able to undo it.
         let t0 = Instant::now();
         let earlier = self.state().perhaps.replace(t0);
         let etag = match self.client.acquire(&id, self.seconds, give_up_at).await {
@@ -69,6 +75,7 @@ impl Blob {
                 Ok(Grant { t0, token, failed })
             }
             Err(failure) => {
+                // A lease without a record has no token: kept, it would shut everybody out for nothing.
                 self.undo(&id, give_up_at).await;
                 Err(failure)
             }
@@ -90,6 +97,7 @@ impl Blob {
     /// An acquire of this series was sent, and what it obtained (however late) may still last.
     fn may_be_ours(&self) -> bool {
         let perhaps = self.state().perhaps;
+        // A request can arrive late: a lease of ours may have begun after we had given it up.
         perhaps.is_some_and(|sent| Instant::now() < sent + self.config.lease + LATE)
     }
 
@@ -106,7 +114,7 @@ impl Blob {
             Some("ContainerNotFound") => "container",
             _ => return Err(self.failure(&trouble, Operation::Look)),
         };
-        if !self.config.create {
+        if !self.lock.create {
             return Err(fatal(format!(
                 "the {missing} of {} does not exist: create it, or leave --no-create out",
                 self.name
@@ -127,6 +135,8 @@ impl Blob {
         container_first: bool,
         give_up_at: Instant,
     ) -> Result<Option<String>, Failure> {
+        // The blob first, where the container is not known to be missing: many credentials may write blobs
+        // and not create containers. Twice at most: whoever deletes what we create is not raced.
         let mut container_missing = container_first;
         for _ in 0..2 {
             if container_missing {
@@ -138,7 +148,7 @@ impl Blob {
                     }
                 }
             }
-            let page_blob = self.config.page_blob;
+            let page_blob = self.lock.page_blob;
             match self.client.create_blob(page_blob, give_up_at).await {
                 Ok(etag) => return Ok(etag),
                 // Another was faster, and perhaps holds it already.
@@ -172,6 +182,7 @@ impl Blob {
                 self.name
             ))),
             None => {
+                // Whoever deletes the blob under us and makes it anew takes the count with it; ours goes on.
                 let seen = metadata.record.as_ref().map_or(0, |record| record.token);
                 let mut state = self.state();
                 state.floor = state.floor.max(seen);
@@ -186,7 +197,7 @@ impl Blob {
             // Whoever was faster has not told us his name yet.
             return Failure::Held(match view.lease {
                 LeaseState::Free => HolderInfo::default(),
-                LeaseState::Leased | LeaseState::Breaking => sight(&view.metadata),
+                LeaseState::Leased | LeaseState::Breaking => holder_info(&view.metadata),
             });
         }
         match trouble.code() {
@@ -210,6 +221,8 @@ impl Blob {
         let since = to_rfc3339(&OffsetDateTime::now_utc());
         let mut known = known;
         let mut written: Option<Held> = None;
+        // On the condition of the ETag that was read: somebody's tool may write without a lease until ours
+        // began, and a token that was read before that could be given out twice.
         loop {
             let view = match known.take() {
                 Some(view) => view,
@@ -266,6 +279,7 @@ impl Blob {
                 }
                 Err(trouble) => {
                     written = Some(held);
+                    // Another wrote, or we did and did not hear of it: read at once, without a pause.
                     if trouble.code() != Some("ConditionNotMet") {
                         self.again(&trouble, Operation::Record, stop_at).await?;
                     } else if Instant::now() >= stop_at {
@@ -290,6 +304,7 @@ impl Blob {
             )));
         }
         let failure = self.failure(trouble, operation);
+        // Shorter than a poll: the lease runs while its record is not there, and nobody has any use of it.
         let pause = match &failure {
             Failure::Transient { retry_after, .. } => {
                 Duration::from_millis(300).max(retry_after.unwrap_or_default())
@@ -323,7 +338,7 @@ impl Blob {
 }
 
 /// What the metadata tell about the holder.
-fn sight(metadata: &Metadata) -> HolderInfo {
+fn holder_info(metadata: &Metadata) -> HolderInfo {
     let Some(record) = &metadata.record else {
         return HolderInfo::default();
     };

@@ -22,7 +22,8 @@ use super::metadata::{self, Metadata};
 use crate::azure::{ServiceError, limited};
 use crate::clock::Instant;
 
-/// How many blobs a page of a listing has: their metadata can be 8 KiB each.
+// How many blobs a page of a listing has. Their metadata can be 8 KiB each, so that a page of the default
+// 5000 could be 40 MB, and would not be here within the time of one request.
 const PAGE: i32 = 200;
 
 /// Whether a blob can be leased.
@@ -110,6 +111,7 @@ impl BlobApi {
             for blob in page.blob_items {
                 let state = blob.properties.and_then(|known| known.lease_state);
                 let state = state.map(|state| state.to_string());
+                // A state that is not known is not told as free.
                 let (Some(name), Some(state)) = (blob.name, lease_state(state.as_deref())) else {
                     continue;
                 };
@@ -135,6 +137,8 @@ impl BlobApi {
                 let answer = limited(give_up_at, client.create(size, Some(options))).await?;
                 Ok(etag_of(answer.headers()))
             }
+            // If-None-Match: of all who come to a lock that is not there one makes it, and nobody replaces a
+            // blob that bears a token.
             None => {
                 let options = BlockBlobClientUploadOptions::default().if_not_exists();
                 let client = self.blob.block_blob_client();
@@ -165,6 +169,7 @@ impl BlobApi {
         };
         let answer = limited(give_up_at, self.blob.acquire_lease(seconds, Some(options))).await?;
         let headers = answer.headers();
+        // The client takes any 200 for a lease, the page of a hotel's portal as well.
         bears(headers, id)?;
         Ok((etag_of(headers), date(headers)))
     }
@@ -284,6 +289,7 @@ fn date(headers: &Headers) -> Option<u64> {
 fn bears(headers: &Headers, id: &str) -> Result<(), ServiceError> {
     match header(headers, "x-ms-lease-id") {
         Some(theirs) if theirs.trim().eq_ignore_ascii_case(id) => Ok(()),
+        // Doubt, and neither yes nor loss: an answer that a proxy has mixed up says nothing of our lease.
         Some(_) => Err(ServiceError::Silence(
             "unknown: the answer bears another lease id".to_owned(),
         )),

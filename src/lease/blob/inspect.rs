@@ -22,12 +22,13 @@ use crate::lease::inspect::{
 };
 use crate::lease::once::TaskLog;
 
-/// How often we look again because the holder wrote while it was asked: he renews his record when
-/// he begins to drain.
+// How often we look again because the holder wrote while it was asked: he does so at the beginning of a
+// tenure, when he begins to drain, and with a result.
 const LOOKS: usize = 3;
-/// How often forgetting is tried while a lease that was broken lasts.
+// Between two tries to forget while a lease that was broken lasts. More often than standbys poll, or one of
+// them is always first.
 const AGAIN: Duration = Duration::from_millis(250);
-/// How long the lease for forgetting lasts if we die with it: the shortest there is.
+// How long the lease for forgetting lasts if we die with it: the shortest there is.
 const SECONDS: i32 = 15;
 
 /// A blob (or, for a listing, a container and a prefix), to be looked at.
@@ -89,6 +90,7 @@ impl BlobInspector {
                 _ if is_taken(&trouble) => Ok(ResetResult::Held),
                 Some("BlobNotFound" | "ContainerNotFound") => Ok(ResetResult::Nothing),
                 _ => {
+                    // It may be ours all the same, and would shut everybody out for its time.
                     if !trouble.is_refusal() {
                         self.give_back(&id, give_up_at).await;
                     }
@@ -110,6 +112,7 @@ impl BlobInspector {
     ) -> Result<ResetResult, Failure> {
         let view = self.client.look(Some(id), give_up_at).await;
         let view = view.map_err(|trouble| self.failure(&trouble, Operation::Look))?;
+        // Writing the record would put a number in its place, and the token could go back.
         if let Some(token) = &view.metadata.broken_token {
             return Err(fatal(format!(
                 "the metadata trafficcop_token of {} is `{token}`, not a number: correct it first",
@@ -197,6 +200,8 @@ impl Inspector for BlobInspector {
         period: Option<u8>,
         _by: &str,
     ) -> Result<Broken, Failure> {
+        // On the ETag of what was shown: a lease has no name that could be broken and no other, so the tenure
+        // is known by its record. A holder that wrote meanwhile is recognised by its token.
         let tenure = |seen: &LockStatus| seen.record.as_ref().map(|record| record.token);
         let shown = tenure(&seen);
         for _ in 0..LOOKS {
@@ -234,6 +239,7 @@ impl Inspector for BlobInspector {
         if !force {
             return self.forget_now(tasks, &shown, limit()).await;
         }
+        // Without a period: the holder has until the end of its lease to stop its command.
         let rest = match self.break_lease(seen, None, "").await? {
             Broken::Within(rest) => rest,
             Broken::Free => Duration::ZERO,

@@ -61,6 +61,7 @@ pub(super) fn read<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> Metad
         } else if let Some(task_log) = task_log(&lower, value) {
             once = Some(task_log);
         } else {
+            // Set Metadata replaces all of it: whatever is not kept here is deleted by our next write.
             metadata.others.insert(key.to_owned(), value.to_owned());
         }
     }
@@ -72,6 +73,7 @@ pub(super) fn read<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> Metad
     let token = match token.trim().parse() {
         Ok(number) => number,
         Err(_) => {
+            // Told, and not counted from 0: a resource would take an old holder's token for the newer one.
             metadata.broken_token =
                 Some(token.chars().filter(|c| !c.is_control()).take(40).collect());
             0
@@ -112,6 +114,7 @@ pub(super) fn fits(others: &BTreeMap<String, String>, record: &Record, once: &Ta
     const SERVICE: usize = 8192;
     const PREFIX: usize = "x-ms-meta-".len();
     let text = encode(&once.text());
+    // The rest as it will be, not as it is: a result that fits only until the drain is announced is lost.
     let bare = Record {
         once: TaskLog::EMPTY,
         draining: true,

@@ -16,9 +16,12 @@ use crate::azure::{Account, ServiceClock};
 use crate::clock::Instant;
 use crate::runtime::runtime;
 
-/// How long the guardian tries; after that the lease runs out by itself.
+// How long the guardian tries: a lease of 15 s has little more left by then, and whoever waits for the guardian
+// waits for this as well.
 const LIMIT: Duration = Duration::from_secs(10);
 
+// Memory that the guardian has from its fork: the account holds secrets, which go through no socket, no
+// environment and no file.
 static PREPARED: OnceLock<Account> = OnceLock::new();
 
 /// What the guardian needs to know, besides the account: no secret.
@@ -65,7 +68,7 @@ fn execute_with(account: &Account, release_info: &[u8]) {
     runtime.block_on(async {
         let url = account.authorised(&blob);
         if let Ok(client) = BlobApi::new(url.clone(), url, &account.client_options()) {
-            // Nobody can be told any more; what is not released runs out.
+            // Not as a lease that we had for certain: that it is another's by now is no news to anybody here.
             let _ =
                 Blob::release_until(&client, &Spent::new(release_info.lease, false), give_up_at)
                     .await;
@@ -77,6 +80,7 @@ fn execute_with(account: &Account, release_info: &[u8]) {
 
 /// `blob` is an address under `endpoint`.
 fn is_within(endpoint: &Url, blob: &Url) -> bool {
+    // With the slash: /acct is not the beginning of /acct2. Signed requests go to our own account only.
     let base = endpoint.path().trim_end_matches('/');
     endpoint.origin() == blob.origin()
         && blob.username().is_empty()
@@ -92,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_will_speaks_only_to_its_own_account() {
+    fn an_orphan_s_release_goes_only_to_its_own_account() {
         let url = |text| Url::parse(text).expect("a URL");
         let endpoint = url("http://127.0.0.1:10000/acct");
         assert!(is_within(

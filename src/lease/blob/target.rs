@@ -117,7 +117,6 @@ impl Target {
         })
     }
 
-    /// `CONTAINER/NAME`, for people.
     pub(super) fn title(&self) -> String {
         format!("{}/{}", self.container, self.name)
     }
@@ -141,6 +140,7 @@ impl Target {
     /// The blob's address under `endpoint`.
     pub(super) fn blob_url(&self, endpoint: &Url) -> Url {
         let mut url = self.container_url(endpoint);
+        // Encoded by us: the URL type leaves a `%` as it stands, and `a%2Fb` would be another blob.
         let path = format!("{}/{}", url.path(), encode(&self.name));
         url.set_path(&path);
         url
@@ -157,6 +157,7 @@ fn take_apart(text: &str) -> Result<(String, Option<Url>), TargetError> {
         return Err(TargetError::Url("it has a user name in it".to_owned()));
     }
     let split = split_url(&url)?;
+    // Passed on, an operation in the query (`comp=lease`) would become a part of every request.
     if url.query().is_some() && split.sas.is_none() {
         return Err(TargetError::Query);
     }
@@ -195,6 +196,7 @@ fn check_name(container: &str, name: &str) -> Result<(), TargetError> {
     if name.split('/').count() > 254 {
         return wrong("has more than 254 parts");
     }
+    // URL libraries and proxies on the way drop such endings: two names would be one lock.
     if name.ends_with('.') || name.ends_with('/') {
         return wrong("must not end with `.` or `/`");
     }

@@ -16,19 +16,14 @@ use crate::azure::{Operation, ServiceError};
 use crate::clock::Instant;
 use crate::core::{Failure, Outcome};
 use crate::lease::errors::{fatal, lost, transient};
-use crate::lease::once::{NoRoom, OnceTask, Task, TaskLog};
+use crate::lease::once::{NoRoom, TaskLog};
 
-/// How often a record is written anew in one attempt because something else was written meanwhile.
+// How often a record is written anew in one attempt because something else was written meanwhile. That was a
+// write of ours whose answer was lost, of which there is one or two; more are a second writer, who would be
+// fought for ever.
 const ROUNDS: usize = 4;
 
 impl Blob {
-    /// Has this store keep the result of `task`, and grant control only while it is to be done.
-    #[must_use]
-    pub fn with_task(mut self, task: Task) -> Blob {
-        self.task = Some(OnceTask::new(task));
-        self
-    }
-
     /// What the service's clock said in an answer that came just now.
     pub(super) fn hear(&self, date: Option<u64>) {
         if let (Some(task), Some(date)) = (&self.task, date) {
@@ -41,6 +36,7 @@ impl Blob {
         let Some(task) = &self.task else {
             return Ok(());
         };
+        // Refused and not run: a task that is done twice is what --once is there to prevent.
         if metadata.has_unread_results() {
             return Err(self.fatal("the metadata trafficcop_once of", "cannot be read, so nobody knows what has been done: correct it, or remove it to have everything done anew"));
         }
@@ -53,6 +49,7 @@ impl Blob {
         let Some(task) = &self.task else {
             return Ok(());
         };
+        // Our own clock does not take its place: the machines of a fleet would not agree on the slot.
         if task.lacks_the_time() {
             return Err(transient(
                 "the service's answers lack a Date, so it is not known which slot it is".into(),
@@ -111,6 +108,7 @@ impl Blob {
         };
         let _alone = self.writing.lock().await;
         for _ in 0..ROUNDS {
+            // Read anew in each round: the lease can be lost while we wait for an answer.
             let Some(held) = self.state().held.clone() else {
                 return Err(lost("there is no lease to record it under".to_owned()));
             };
@@ -155,6 +153,7 @@ impl Blob {
             known.unanswered = false;
             let done = task.is_noted(&known.record);
             self.replace_held(known);
+            // A result of ours can only stand there if a write of ours went unanswered.
             if done && unanswered {
                 return Ok(());
             }
@@ -195,6 +194,7 @@ impl Blob {
 impl Held {
     /// Its id, and the ETag of what stands there if nobody but us writes.
     pub(super) fn known(&self) -> (String, Option<String>) {
+        // Of a write that was not answered both ETags are possible: then nothing is concluded from either.
         let etag = self.etag.clone().filter(|_| !self.unanswered);
         (self.id.clone(), etag)
     }
@@ -225,6 +225,8 @@ impl Blob {
 
     /// The blob bears this ETag: was it as we knew it, and is what we know still the same?
     pub(super) fn compare(&self, known: &(String, Option<String>), etag: Option<String>) {
+        // A write of ours may have been answered while this renewal was under way: what was known when it
+        // was sent must still be what is known now.
         let now = self.state().held.as_ref().map(Held::known);
         let is_ours = etag.is_none() || known.1.is_none() || etag == known.1;
         if !is_ours && now.as_ref() == Some(known) {

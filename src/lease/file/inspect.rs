@@ -15,13 +15,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use nix::errno::Errno;
 
-use super::blocking::{Lane, Stalled};
 use super::once_log::{self, Lookup};
 use super::record::Content;
 use super::{lock, open};
 use crate::clock::Instant;
 use crate::core::Failure;
 use crate::core::observed::SHORTEST_LEASE;
+use crate::lease::blocking::{BlockingJobs, Stalled};
 use crate::lease::errors::{errno_of, failure_at, fatal, fatal_at, transient};
 use crate::lease::inspect::{
     Broken, FORGETTING, Inspector, LockState, LockStatus, Manner, REQUEST, ResetResult, Tasks,
@@ -34,13 +34,14 @@ use crate::lease::{mount, shared_file};
 /// The flaw of a lock of the kernel's on a drive that machines share.
 pub const KERNEL_ON_SHARED: &str =
     "a lock of the kernel's on a shared drive, where it keeps nobody out: 'run' refuses it";
-/// How often a file is read again that changed hands while it was read.
+// How often a file is read again that changed hands while it was read. One that does so more often is shown
+// with the record that was read last.
 const READS: usize = 4;
 
 /// A path, to be looked at.
 pub struct FileInspector {
     path: PathBuf,
-    blocking: Lane,
+    jobs: BlockingJobs,
 }
 
 impl FileInspector {
@@ -51,7 +52,7 @@ impl FileInspector {
     pub fn new(path: &Path) -> io::Result<FileInspector> {
         Ok(FileInspector {
             path: std::path::absolute(path)?,
-            blocking: Lane::new(),
+            jobs: BlockingJobs::new(),
         })
     }
 
@@ -61,17 +62,15 @@ impl FileInspector {
         job: impl FnOnce(PathBuf) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         let path = self.path.clone();
-        match self.blocking.run(give_up_at, move || job(path)).await {
-            Ok(done) => done,
-            Err(stalled) => Err(transient(format!(
-                "{}: {}",
-                self.path.display(),
-                match stalled {
-                    Stalled::NoThread => "no thread could be started",
-                    Stalled::Occupied | Stalled::Overtime => "its file system does not answer",
-                }
-            ))),
-        }
+        let done = self.jobs.run(give_up_at, move || job(path)).await;
+        done.unwrap_or_else(|stalled| {
+            // Who looks has asked once: whichever request hangs, to a person it is the file system.
+            let why = match stalled {
+                Stalled::NoThread => stalled.to_string(),
+                Stalled::Occupied | Stalled::Overtime => "its file system does not answer".into(),
+            };
+            Err(transient(format!("{}: {why}", self.lock())))
+        })
     }
 }
 
@@ -82,6 +81,8 @@ impl Inspector for FileInspector {
     }
 
     fn manner(&self) -> Manner {
+        // The kernel's lock is a process's and cannot be taken from it; a chain of versions can be gone on
+        // with, but nobody knows a lease shorter than the shortest.
         let shortest = u8::try_from(SHORTEST_LEASE.as_secs()).ok();
         Manner {
             shortest_break: shortest.filter(|_| open::is_shared(&self.path)),
@@ -208,7 +209,7 @@ fn seen(path: &Path, file: &fs::File) -> Result<Option<LockStatus>, Failure> {
         let shared = mount::of(path).shared;
         shared.then(|| KERNEL_ON_SHARED.to_owned())
     });
-    let once = found.into_ledger();
+    let once = found.into_task_log();
     let record = match (record, once == TaskLog::EMPTY) {
         (record, true) => record,
         (record, false) => Some(Record {
@@ -263,6 +264,7 @@ fn list(path: &Path) -> Result<Vec<LockStatus>, Failure> {
     })?;
     let mut found = Vec::new();
     let mut unread = 0_u32;
+    // What cannot be read is counted and told, and does not hide the others: a directory is often not ours.
     for entry in entries.filter_map(Result::ok) {
         if !entry.file_name().as_encoded_bytes().starts_with(prefix) {
             continue;
@@ -327,6 +329,7 @@ fn forget_alone(
 ) -> Result<ResetResult, Failure> {
     match lock::try_exclusive(file) {
         Ok(true) => {}
+        // The holder writes its own results when its command has ended, and merges them with what stands there.
         Ok(false) if force => {}
         Ok(false) => return Ok(ResetResult::Held),
         Err(errno) => return Err(failure_at(path, "locking it", errno)),
@@ -344,6 +347,7 @@ fn forget_in(
     tasks: &Tasks,
     shown: &TaskLog,
 ) -> Result<ResetResult, Failure> {
+    // Under the lock of a file that is not at the path any more nothing is kept from anybody.
     if open::is_replaced(path, file) {
         return Ok(ResetResult::Changed);
     }
@@ -479,7 +483,7 @@ mod tests {
 
     fn there(path: &Path) -> TaskLog {
         let file = open::open_existing(path).unwrap();
-        once_log::read(&file).unwrap().into_ledger()
+        once_log::read(&file).unwrap().into_task_log()
     }
 
     #[test]
@@ -559,7 +563,10 @@ mod tests {
             Ok(ResetResult::Changed)
         );
         assert_eq!(all(&path), Ok(ResetResult::Done));
-        assert_eq!(once_log::read(&file).unwrap().into_ledger(), TaskLog::EMPTY);
+        assert_eq!(
+            once_log::read(&file).unwrap().into_task_log(),
+            TaskLog::EMPTY
+        );
         assert!(all(dir.path()).is_err(), "a directory");
     }
 }

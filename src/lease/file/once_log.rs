@@ -1,22 +1,31 @@
-//! The results of tasks that are to be done once, as they stand in the lock file behind the record:
-//! two lines of JSON, the same in turn, each in a page of its own.
+//! A task that is to be done once, on a file: its result behind the record, its time from the file system's
+//! clock.
 //!
-//! Called by `store` and `once`, under the lock but for [`read`]. A result that was once confirmed
+//! Results are two lines of JSON, the same in turn, each in a page of its own. Called by `store` while it
+//! competes and when a run has ended, under the lock but for [`read`]; and by `inspect`. A result that was once confirmed
 //! survives whatever is written later, and a crash in the middle of it: a new state of things is
 //! written over the older line only, and counts when its check is right; the record at the
 //! beginning of the file is written into another page. A file that never had results has no such
-//! lines. It must never write over the newer line, nor take a line for good that is not whole.
+//! lines. A result counts when it was written, and the lock and the file at the path were still ours after
+//! that. It must never write over the newer line, nor take a line for good that is not whole.
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::thread;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::record;
-use crate::lease::once::TaskLog;
+use super::store::LockFile;
+use super::{open, record};
+use crate::clock::Instant;
+use crate::core::{Failure, Outcome};
+use crate::lease::errors::{fatal, lost_at, transient};
+use crate::lease::once::{NoRoom, OnceTask, TaskLog};
 
-/// Where the two lines begin, and the length of each with its newline.
+// Where the two lines begin, and the length of each with its newline. A page each, as the record has one: a
+// disk writes pages, and a torn one must not take the older line along.
 const PLACES: [u64; 2] = [4096, 8192];
 const WIDTH: usize = 4096;
 /// The length of a file with results.
@@ -26,7 +35,7 @@ pub(super) const LENGTH: usize = 3 * 4096;
 #[derive(Serialize, Deserialize)]
 struct Row {
     once: TaskLog,
-    /// Grows with every line that is written.
+    // Grows with every line that is written: the greater of two whole lines is the newer.
     edition: u64,
     /// Of the two before it.
     check: String,
@@ -59,7 +68,7 @@ pub(super) enum Lookup {
 
 impl Lookup {
     /// The results, as far as there are any.
-    pub(super) fn into_ledger(self) -> TaskLog {
+    pub(super) fn into_task_log(self) -> TaskLog {
         match self {
             Lookup::Results { task_log, .. } => task_log,
             Lookup::Nothing | Lookup::Damaged => TaskLog::EMPTY,
@@ -98,6 +107,7 @@ pub(super) fn make_room(file: &fs::File, task_log: &TaskLog) -> io::Result<()> {
         *last = b'\n';
     }
     file.write_all_at(&gap, record::WIDTH as u64)?;
+    // Both lines with what there is: until the first result is written a crash finds one of them whole.
     for (place, edition) in PLACES.iter().zip(1..) {
         file.write_all_at(&encode(task_log, edition), *place)?;
     }
@@ -128,12 +138,13 @@ pub(super) fn write(file: &fs::File, task_log: &TaskLog) -> io::Result<()> {
     }
 }
 
-/// Whether a ledger finds room in a line.
+/// Whether results find room in a line.
 pub(super) fn fits(task_log: &TaskLog) -> bool {
     task_log.text().len() <= crate::lease::once::ROOM
 }
 
 fn encode(task_log: &TaskLog, edition: u64) -> Vec<u8> {
+    // To the full width, so that nothing of a longer line before it is left behind.
     let line = Row {
         once: task_log.clone(),
         edition,
@@ -180,6 +191,140 @@ fn check(task_log: &TaskLog, edition: u64) -> String {
     format!("{hash:016x}")
 }
 
+// Whoever has the lock writes its record at once; a standby that looks in between waits for it, because it
+// asks the time by the newline at the record's end.
+const MOMENT: Duration = Duration::from_millis(20);
+const MOMENTS: usize = 10;
+
+impl LockFile {
+    /// What there is to say when another has the lock.
+    pub(super) fn held(&self, file: &fs::File) -> Failure {
+        let held = Failure::Held(open::holder_info(file));
+        let Some(task) = &self.task else {
+            return held;
+        };
+        if task.lacks_the_time() {
+            for _ in 0..MOMENTS {
+                let whole = file.metadata().map_or(0, |found| found.len());
+                if whole >= record::WIDTH as u64 {
+                    break;
+                }
+                thread::sleep(MOMENT);
+            }
+            // Not everybody lets us write where another has a lock; then we learn it under our own.
+            if let Err(error) = self.ask_the_time(task, file) {
+                tracing::debug!(%error, "the file system's clock cannot be asked without the lock");
+            }
+        }
+        let Ok(Lookup::Results { task_log, .. }) = read(file) else {
+            return held;
+        };
+        let verdict = task.verdict(&task_log);
+        verdict.map_or(held, Failure::AlreadyDone)
+    }
+
+    /// Under the lock, before anything is written: the results there are, if the task is still to
+    /// be done, and how often it has failed.
+    pub(super) fn results(&self, file: &fs::File) -> Result<TaskLog, Failure> {
+        let found = read(file).map_err(|error| self.results_failure("reading", &error))?;
+        let Some(task) = &self.task else {
+            return Ok(found.into_task_log());
+        };
+        // Refused and not run: a task that is done twice is what --once is there to prevent.
+        if found == Lookup::Damaged {
+            return Err(fatal(format!(
+                "{}: its results cannot be read, so nobody knows what has been done: empty it to have everything done anew",
+                self.path.display()
+            )));
+        }
+        let task_log = found.into_task_log();
+        let whole = file.metadata().map_or(0, |found| found.len()) >= record::WIDTH as u64;
+        if task.is_periodic() && whole {
+            self.ask_the_time(task, file)
+                .map_err(|error| self.results_failure("asking the time by", &error))?;
+        }
+        match task.verdict(&task_log) {
+            Some(verdict) => Err(Failure::AlreadyDone(verdict)),
+            None => Ok(task_log),
+        }
+    }
+
+    /// Under the lock, when the record was written: there is room for the result, and it is known
+    /// which slot the run belongs to; how often it failed in it before.
+    pub(super) fn begin_task(&self, file: &fs::File, task_log: &TaskLog) -> Result<u32, Failure> {
+        let Some(task) = &self.task else {
+            return Ok(0);
+        };
+        // Before the command runs: of a full disk one wants to hear before the work is done and not after.
+        let failed = |error| self.results_failure("making room for", &error);
+        if read(file).map_err(failed)? == Lookup::Nothing {
+            make_room(file, task_log).map_err(failed)?;
+        }
+        if task.lacks_the_time() {
+            self.ask_the_time(task, file)
+                .map_err(|error| self.results_failure("asking the time by", &error))?;
+        }
+        task.begin(task_log, &self.candidate.identity, fits)
+            .map_err(|NoRoom| self.no_room())
+    }
+
+    /// Writes down what the run came to.
+    pub(super) fn record(&self, outcome: &Outcome) -> Result<(), Failure> {
+        let Some((file, mut record)) = self.waiter.tenure() else {
+            return Err(lost_at(&self.path, "its lock is not ours"));
+        };
+        let Some(task) = &self.task else {
+            return Err(fatal(format!(
+                "{}: there is no task to record",
+                self.path.display()
+            )));
+        };
+        // What stands there counts, and not what was read when the tenure began: somebody may have
+        // had a result forgotten since (`reset --force`).
+        if let Ok(Lookup::Results { task_log, .. }) = read(&file) {
+            record.once = task_log;
+        }
+        task.note(&mut record, outcome, &self.candidate.identity, fits)
+            .map_err(|NoRoom| self.no_room())?;
+        write(&file, &record.once).map_err(|error| {
+            transient(format!(
+                "{}: writing the result: {error}",
+                self.path.display()
+            ))
+        })?;
+        self.waiter.set_record(record);
+        // Nobody finds what was written into a file that is not at the path any more, and a lock
+        // that was lost meanwhile is somebody else's.
+        self.confirm()
+    }
+
+    /// Has the file system tell its time.
+    fn ask_the_time(&self, task: &OnceTask, file: &fs::File) -> io::Result<()> {
+        let found = file.metadata()?;
+        if found.len() < record::WIDTH as u64 {
+            return Err(io::Error::other("it has no record yet"));
+        }
+        // The file system's clock and not this machine's: ten machines have ten clocks, and one file. The newline
+        // is always the same byte, and so harms no record, whoever has the lock.
+        file.write_all_at(b"\n", record::WIDTH as u64 - 1)?;
+        let asked = Instant::now();
+        let said = u64::try_from(file.metadata()?.mtime()).unwrap_or(0);
+        task.hear(said, asked);
+        Ok(())
+    }
+
+    fn no_room(&self) -> Failure {
+        fatal(format!(
+            "{}: the result of --once has no room in it: take a shorter --once-key or --identity",
+            self.path.display()
+        ))
+    }
+
+    fn results_failure(&self, what: &str, error: &io::Error) -> Failure {
+        self.write_failure(&format!("{what} its results"), error)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -211,7 +356,7 @@ mod tests {
     }
 
     fn task_log(file: &fs::File) -> TaskLog {
-        read(file).expect("to be read").into_ledger()
+        read(file).expect("to be read").into_task_log()
     }
 
     #[test]

@@ -5,7 +5,7 @@
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read as _};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -14,19 +14,7 @@ use super::once_log;
 use super::record::{self, Content};
 use crate::core::{Failure, HolderInfo};
 use crate::lease::errors::{is_passing, transient};
-use crate::lease::record::Candidate;
 use crate::lease::{mount, shared_file};
-
-/// How to compete for a file's lock.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// The lock file. A symbolic link is followed.
-    pub path: PathBuf,
-    /// Who competes.
-    pub candidate: Candidate,
-    /// The file is created if it is missing.
-    pub create: bool,
-}
 
 /// Why a file cannot serve as a lock; one line that says what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -99,6 +87,7 @@ impl From<OpenError> for Failure {
 /// Opens the lock file, creating it if that is allowed and needed.
 pub(super) fn open(path: &Path, create: bool) -> Result<fs::File, OpenError> {
     // Looked at before it is opened: opening a device can do things.
+    // O_NONBLOCK helps with a fifo, not with a tape.
     if let Ok(found) = fs::metadata(path) {
         refuse_all_but_files(path, &found)?;
     }
@@ -117,6 +106,7 @@ pub(super) fn open(path: &Path, create: bool) -> Result<fs::File, OpenError> {
         }
         opened => (opened.map_err(failed)?, false),
     };
+    // And once more at what was opened: the path may have changed in between.
     let found = file.metadata().map_err(failed)?;
     refuse_all_but_files(path, &found)?;
     // The command inherits the description: it shall find an ordinary one.
@@ -144,6 +134,7 @@ pub(super) fn open_to_look(path: &Path) -> Result<Option<fs::File>, OpenError> {
         Ok(found) => refuse_all_but_files(path, &found)?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let parent = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+            // A mistyped directory must not pass for a lock that is free.
             return match parent.is_none_or(Path::is_dir) {
                 true => Ok(None),
                 false => Err(failed(error)),
@@ -178,6 +169,7 @@ pub(super) fn shared(path: &Path) -> OpenError {
 /// so itself (on the server's own disk). What lies on a shared drive is not asked.
 #[must_use]
 pub fn is_shared(path: &Path) -> bool {
+    // In this order: a shared drive whose server is gone hangs whoever asks it anything.
     mount::of(path).shared || bears_versions(path)
 }
 
@@ -198,6 +190,7 @@ pub(super) fn has_versions(path: &Path) -> bool {
 
 /// What stands in the file.
 pub(super) fn read(file: &fs::File) -> io::Result<Content> {
+    // One byte more than a file of ours can have: a longer one is somebody's, however it begins.
     let mut bytes = vec![0; once_log::LENGTH + 1];
     let mut filled = 0;
     while filled < bytes.len() {
@@ -222,7 +215,7 @@ pub(super) fn read(file: &fs::File) -> io::Result<Content> {
 }
 
 /// What the file tells of the holder; nothing, where it tells nothing that can be read.
-pub(super) fn sight(file: &fs::File) -> HolderInfo {
+pub(super) fn holder_info(file: &fs::File) -> HolderInfo {
     let some = |text: String| (!text.is_empty()).then_some(text);
     match read(file) {
         Ok(Content::Record(record)) => HolderInfo {
@@ -252,6 +245,7 @@ fn options() -> OpenOptions {
 
 /// Whether both are the same file.
 pub(super) fn is_same(one: &fs::Metadata, other: &fs::Metadata) -> bool {
+    // Both numbers: an inode's alone is the same on another file system.
     (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 
@@ -279,4 +273,18 @@ fn refuse_all_but_files(path: &Path, found: &fs::Metadata) -> Result<(), OpenErr
         "it is not a regular file: name one"
     };
     Err(OpenError::refused(path, why))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_there_is_not_created_for_those_who_only_intervene() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("lock");
+        let refused = open(&path, false).unwrap_err();
+        assert!(refused.why.contains("no such file") && !refused.denied);
+        assert!(!path.exists());
+    }
 }

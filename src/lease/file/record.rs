@@ -13,13 +13,14 @@
 use crate::lease::record::Record;
 use crate::lease::shared_file::FIRST_LINE;
 
-/// The length of every record with its newline, in bytes; less than a page.
+// The length of every record with its newline, in bytes: less than a page, which a disk writes whole.
 pub(super) const WIDTH: usize = 2048;
-/// A file with nothing but a record is not longer; a longer one is ours only if results follow.
+// A file with nothing but a record is not longer; a longer one is ours only if results follow.
 pub(super) const READ_LIMIT: usize = 4096;
-/// How every record begins.
+// How every record begins: the token first, so that it stands in the first sector whatever follows.
 const OPENING: &[u8] = b"{\"token\":";
-/// The digits of the greatest token.
+// The digits of the greatest token. Every token has a field as wide: a torn write shows the old or the new
+// number, and never the beginning of one with the end of the other.
 const DIGITS: usize = 20;
 
 /// What stands in a file.
@@ -63,6 +64,8 @@ pub(super) fn encode(record: &Record) -> Vec<u8> {
             bytes.push(b'\n');
             return bytes;
         }
+        // By a quarter each time: control characters take six bytes in JSON, so the length cannot be told
+        // from the text's.
         let longest = [&mut record.command, &mut record.holder, &mut record.host]
             .into_iter()
             .max_by_key(|text| text.len());
@@ -119,6 +122,7 @@ fn greatest_token(bytes: &[u8]) -> Option<u64> {
             let rest = bytes[at + KEY.len()..].trim_ascii_start();
             let digits = rest.strip_prefix(b":")?.trim_ascii_start();
             let end = digits.iter().take_while(|b| b.is_ascii_digit()).count();
+            // Cut off, 1007 would be 10: a number counts only with what follows a whole one.
             matches!(digits.get(end)?, b',' | b'}' | b' ').then_some(())?;
             std::str::from_utf8(&digits[..end]).ok()?.parse().ok()
         })

@@ -5,32 +5,33 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use nix::errno::Errno;
 
-use super::blocking::{Lane, Stalled};
 use super::inspect::FileInspector;
-use super::open::{self, Config, OpenError};
+use super::open::{self, OpenError};
 use super::record::{self, Content};
 use super::waiter::{LockGuard, Waiter};
 use super::{lock, once_log};
 use crate::clock::Instant;
 use crate::core::{Failure, Grant};
+use crate::lease::OpenError as NamedError;
+use crate::lease::blocking::BlockingJobs;
 use crate::lease::errors::{errno_of, failure_at, fatal, is_errno, lost_at, transient};
 use crate::lease::inspect::Inspector;
-use crate::lease::named::OpenError as NamedError;
-use crate::lease::once::{OnceTask, Task, TaskLog};
+use crate::lease::once::{OnceTask, TaskLog};
 use crate::lease::record::{Candidate, Record};
 use crate::lease::slots::path_of;
 use crate::lease::{Competitor, LeaseStore, NamedLock, OrphanRelease, RecordUpdate, StoreInfo};
 
-/// How often an attempt goes over to a new file before it leaves that to the next attempt.
+// How often an attempt goes over to a new file before it leaves that to the next attempt: a script that
+// replaces it all the time must not keep us here.
 const REPLACEMENTS: usize = 4;
-/// Why a lock that nobody has taken away is lost all the same.
+// Why a lock that nobody has taken away is lost all the same.
 const REPLACED: &str = "the lock file was removed or replaced, so another can lock the new one";
 
 /// A file's lock, as one instance competes for it.
@@ -39,11 +40,11 @@ const REPLACED: &str = "the lock file was removed or replaced, so another can lo
 /// have keep the lock until the last of them is gone.
 pub struct File {
     name: String,
-    blocking: Lane,
-    /// The next attempt runs in the caller's thread, unless there is a task. It saves a thread, which is
-    /// much of what a start costs. For a process that has nothing else to do yet: what is written
-    /// under the lock is seen to the disk. Everything after the first attempt keeps to the lane: no
-    /// disk may hold up the end of a command, and a standby's may run by then.
+    jobs: BlockingJobs,
+    // The next attempt runs in the caller's thread, unless there is a task. It saves a thread, which is
+    // much of what a start costs. For a process that has nothing else to do yet: what is written
+    // under the lock is seen to the disk. Everything after the first attempt has threads of its own: no
+    // disk may hold up the end of a command, and a standby's may run by then.
     in_place: AtomicBool,
     place: LockFile,
 }
@@ -53,20 +54,7 @@ pub struct FileLock(pub PathBuf);
 
 impl NamedLock for FileLock {
     fn open(&self, competitor: &Competitor) -> Result<Arc<dyn LeaseStore>, NamedError> {
-        let mut store = File::open(Config {
-            path: self.0.clone(),
-            candidate: Candidate {
-                // The kernel wakes who waits: there is nobody to ring for.
-                bell: None,
-                ..competitor.candidate.clone()
-            },
-            create: true,
-        })?;
-        store.in_place = AtomicBool::new(competitor.in_place);
-        if let Some(task) = &competitor.task {
-            store = store.with_task(task.clone());
-        }
-        Ok(Arc::new(store))
+        Ok(Arc::new(File::open(&self.0, competitor)?))
     }
 
     fn slot(&self, slot: u32) -> Result<Arc<dyn NamedLock>, NamedError> {
@@ -78,14 +66,12 @@ impl NamedLock for FileLock {
     }
 }
 
-/// What the threads of the lane work on.
+/// What the threads work on.
 #[derive(Clone)]
 pub(super) struct LockFile {
     pub(super) path: PathBuf,
-    create: bool,
     pub(super) candidate: Candidate,
     pub(super) waiter: Arc<Waiter>,
-    /// The task that is to be done once.
     pub(super) task: Option<Arc<OnceTask>>,
 }
 
@@ -93,7 +79,6 @@ pub(super) struct LockFile {
 struct Won {
     guard: LockGuard,
     token: u64,
-    /// How often the task had failed before.
     failed: u32,
 }
 
@@ -104,22 +89,26 @@ impl File {
     /// # Errors
     /// If the file cannot serve as a lock: it cannot be opened for reading and writing, is not a
     /// regular file, or holds something else.
-    pub fn open(config: Config) -> Result<File, OpenError> {
+    pub fn open(path: &Path, competitor: &Competitor) -> Result<File, OpenError> {
         // The command may start elsewhere, and the path is looked at again and again.
-        let path = std::path::absolute(&config.path).map_err(|error| {
-            OpenError::refused(&config.path, &format!("cannot be made absolute: {error}"))
+        let path = std::path::absolute(path).map_err(|error| {
+            OpenError::refused(path, &format!("cannot be made absolute: {error}"))
         })?;
-        let file = open::open(&path, config.create)?;
+        let file = open::open(&path, true)?;
+        let task = competitor.task.clone();
         Ok(File {
             name: path.display().to_string(),
-            blocking: Lane::new(),
-            in_place: AtomicBool::new(false),
+            jobs: BlockingJobs::new(),
+            in_place: AtomicBool::new(competitor.in_place),
             place: LockFile {
                 path,
-                create: config.create,
-                candidate: config.candidate,
+                candidate: Candidate {
+                    // The kernel wakes who waits: there is nobody to ring for.
+                    bell: None,
+                    ..competitor.candidate.clone()
+                },
                 waiter: Arc::new(Waiter::new(file)),
-                task: None,
+                task: task.map(|task| Arc::new(OnceTask::new(task))),
             },
         })
     }
@@ -129,14 +118,7 @@ impl File {
         self.in_place.swap(false, Ordering::Relaxed) && self.place.task.is_none()
     }
 
-    /// Has this store keep the result of `task`, and grant control only while it is to be done.
-    #[must_use]
-    pub fn with_task(mut self, task: Task) -> File {
-        self.place.task = Some(Arc::new(OnceTask::new(task)));
-        self
-    }
-
-    /// Runs a step of `place` in the lane.
+    /// Runs a step of `place` in a thread of its own.
     async fn blocking<T: Send + 'static>(
         &self,
         what: &str,
@@ -144,13 +126,8 @@ impl File {
         step: impl FnOnce(LockFile) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         let place = self.place.clone();
-        let stalled = match self.blocking.run(give_up_at, move || step(place)).await {
-            Ok(result) => return result,
-            Err(Stalled::Occupied) => "the request before it still hangs",
-            Err(Stalled::Overtime) => "no answer in time",
-            Err(Stalled::NoThread) => "no thread could be started",
-        };
-        Err(transient(format!("{}: {what}: {stalled}", self.name)))
+        let step = move || step(place);
+        self.jobs.step(&self.name, what, give_up_at, step).await
     }
 }
 
@@ -179,6 +156,8 @@ impl LeaseStore for File {
             self.blocking("locking it", give_up_at, |place| place.compete())
                 .await?
         };
+        // Only now that somebody is there to have it: a caller who gave up has dropped the guard, and with
+        // that unlocked.
         won.guard.keep();
         Ok(Grant {
             t0,
@@ -228,6 +207,7 @@ impl LockFile {
         let mut guard = self.waiter.begin();
         for _ in 0..REPLACEMENTS {
             let file = self.waiter.file();
+            // Asked for even if the waiter has it: whether it still has is only known to the kernel.
             match lock::try_exclusive(&file) {
                 Ok(true) => guard.take(&file),
                 Ok(false) => return Err(self.held(&file)),
@@ -237,6 +217,8 @@ impl LockFile {
                 }
                 Err(errno) => return Err(self.failure("locking it", errno)),
             }
+            // Locked first, then looked at: the other way round, a file that is replaced in between would
+            // leave us with the lock of one that nobody else opens any more.
             if self.is_at_path(&file)? {
                 let (token, failed) = self.begin_record(&file)?;
                 return Ok(Won {
@@ -260,17 +242,7 @@ impl LockFile {
 
     /// Opens what lies at the path now.
     fn go_over(&self, guard: &mut LockGuard) -> Result<(), Failure> {
-        let file = open::open(&self.path, self.create).map_err(|error| {
-            if error.passing {
-                transient(error.why)
-            } else {
-                Failure::Fatal {
-                    why: error.why,
-                    denied: error.denied,
-                }
-            }
-        })?;
-        guard.go_over_to(file);
+        guard.go_over_to(open::open(&self.path, true)?);
         Ok(())
     }
 
@@ -278,6 +250,8 @@ impl LockFile {
     /// our description finds it locked.
     fn is_at_path(&self, file: &fs::File) -> Result<bool, Failure> {
         let failed = |error: io::Error| self.io_failure("looking at it again", &error);
+        // Through a description of its own, for two questions: whether it is the same file, and whether a
+        // stranger finds it locked. There are file systems that grant every lock to everybody.
         let other = match open::open_existing(&self.path) {
             Ok(other) => other,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -301,6 +275,7 @@ impl LockFile {
     /// Raises the token and writes the record of a tenure that begins. Also how often the task has
     /// failed.
     fn begin_record(&self, file: &fs::File) -> Result<(u64, u32), Failure> {
+        // Read again under the lock: what was opened as a lock may have become a script since.
         let content =
             open::read(file).map_err(|error| self.io_failure("reading its record", &error))?;
         let old = match &content {
@@ -319,6 +294,7 @@ impl LockFile {
             }
             readable => readable.token().unwrap_or(0),
         };
+        // Before anything is written: a task that is done leaves no trace of us.
         let once = self.results(file)?;
         let token = self.waiter.see(old).checked_add(1).ok_or(fatal(format!(
             "{}: its fencing token is the greatest there is: correct the number in it",
@@ -335,6 +311,7 @@ impl LockFile {
             return Err(fatal(open::shared(&self.path).why));
         }
         let failed = self.begin_task(file, &record.once)?;
+        // The last step: what fails before it is undone by the guard, and no tenure was ever there.
         self.waiter.set_record(record);
         Ok((token, failed))
     }
@@ -359,6 +336,7 @@ impl LockFile {
         let ours = file.metadata().map_err(failed)?;
         let other = match open::open_existing(&self.path) {
             Ok(other) => other,
+            // Definitive: the next candidate makes a new file there, and locks that.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(lost_at(&self.path, REPLACED));
             }
@@ -403,6 +381,7 @@ impl LockFile {
             (tenure.as_ref()).is_some_and(|(file, _)| open::is_replaced(&self.path, file));
         let mut guard = self.waiter.begin();
         guard.take(&self.waiter.file());
+        // Before the unlock: after it the next holder's record stands there, and would be written over.
         if let Some((file, mut record)) = tenure.filter(|(_, record)| record.draining) {
             record.draining = false;
             // Best effort: the next holder writes a record of its own.
@@ -430,6 +409,7 @@ impl LockFile {
 /// Writes a record over the one before it, then cuts off what was longer and are no results, and
 /// sees it to the disk. Results that somebody has emptied out meanwhile are put back.
 fn write(file: &fs::File, record: &Record) -> io::Result<()> {
+    // Written over and cut afterwards, never truncated first: a crash in between would take the token.
     file.write_all_at(&record::encode(record), 0)?;
     let length = file.metadata()?.len();
     if length > record::WIDTH as u64 && length <= record::READ_LIMIT as u64 {
@@ -438,6 +418,7 @@ fn write(file: &fs::File, record: &Record) -> io::Result<()> {
     if record.once != TaskLog::EMPTY && length <= record::READ_LIMIT as u64 {
         once_log::make_room(file, &record.once)?;
     }
+    // A token that a crash of the machine takes back would be given out twice.
     file.sync_data()
 }
 

@@ -24,9 +24,11 @@ use super::lock;
 use crate::lease::record::Record;
 use crate::util::lock;
 
-/// For how long a lock that the waiter obtained is kept for an attempt that does not come.
+// For how long a lock that the waiter obtained is kept for an attempt that does not come: longer than the
+// last attempt may still hang, and short enough that an instance that hangs does not shut the others out.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a waiter that failed waits before it makes anybody try again.
+// How long a waiter that failed waits before it makes anybody try again: without it a lock that cannot be
+// waited for (ENOLCK) is asked for as fast as the processor can.
 const BACK_OFF: Duration = Duration::from_secs(1);
 
 /// What we are doing with the lock.
@@ -44,11 +46,13 @@ enum Phase {
 struct State {
     phase: Phase,
     file: Arc<fs::File>,
-    /// The number of the waiter that obtained the lock and has not unlocked it.
+    // The number of the waiter that obtained the lock and has not unlocked it. A number, because a later
+    // waiter's debt is not an earlier one's to unlock.
     debt: Option<u64>,
     /// How many waiters there were.
     waiters: u64,
-    /// The description that a waiter is blocked on.
+    // The description that a waiter is blocked on. There is one thread at most for each: it cannot be
+    // interrupted, so each that is left behind stays until the lock is free.
     waiting_on: Option<Arc<fs::File>>,
     /// How many futures wait to hear that the lock is free.
     listeners: usize,
@@ -56,7 +60,8 @@ struct State {
     failed: bool,
     /// The record of our tenure, as it stands in the file.
     record: Option<Record>,
-    /// The greatest token ever seen, in this file or in one that was replaced.
+    // The greatest token ever seen, in this file or in one that was replaced: whoever removes the file
+    // must not make the count begin anew under those who have seen it.
     seen: u64,
 }
 
@@ -90,7 +95,6 @@ impl Waiter {
         lock(&self.state)
     }
 
-    /// The description in use.
     pub(super) fn file(&self) -> Arc<fs::File> {
         Arc::clone(&self.state().file)
     }
@@ -116,8 +120,9 @@ impl Waiter {
         state.seen
     }
 
-    /// Begins an attempt (or a release); it ends with the grip.
+    /// Begins an attempt (or a release); it ends with the guard.
     pub(super) fn begin(self: &Arc<Waiter>) -> LockGuard {
+        // From here on a waiter unlocks nothing: it would unlock what this attempt has just obtained.
         self.state().phase = Phase::Busy;
         LockGuard {
             waiter: Arc::clone(self),
@@ -131,6 +136,8 @@ impl Waiter {
     pub(super) async fn until_free(self: &Arc<Waiter>) {
         let mut listening = Listening::new(self);
         loop {
+            // Registered before the state is looked at: a waiter that is granted the lock in between would
+            // tell nobody, and we would wait for a lock that we have.
             let changed = self.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
@@ -151,6 +158,7 @@ impl Waiter {
 
     fn start_waiter(self: &Arc<Waiter>, state: &mut State) {
         let file = Arc::clone(&state.file);
+        // Never joined: it ends when the kernel grants the lock, which may be never. The process ends without.
         state.waiters += 1;
         let (waiter, me, on) = (Arc::clone(self), state.waiters, Arc::clone(&file));
         let started = thread::Builder::new()
@@ -180,11 +188,13 @@ impl Waiter {
         if outcome.is_err() {
             state.failed = true;
         } else if !Arc::ptr_eq(file, &state.file) {
+            // The file was replaced meanwhile: nobody of us wants the old one's lock any more.
             unlock_quietly(file);
         } else {
             match state.phase {
                 // The tenure's own lock, granted once more.
                 Phase::Held => {}
+                // Nobody of ours waits, and every moment that we keep it all others are shut out.
                 Phase::Idle if state.listeners == 0 => unlock_quietly(file),
                 Phase::Idle | Phase::Busy => state.debt = Some(me),
             }
@@ -233,6 +243,7 @@ impl LockGuard {
         if let Some(old) = self.locked.take() {
             unlock_quietly(&old);
         }
+        // What a waiter obtained was the old file's lock, and was unlocked with it above.
         let mut state = self.waiter.state();
         state.file = Arc::new(file);
         state.debt = None;
@@ -244,6 +255,7 @@ impl LockGuard {
         self.kept = true;
         let mut state = self.waiter.state();
         state.phase = Phase::Held;
+        // Paid: it is the tenure's lock now, and the waiter must not unlock it when its patience ends.
         state.debt = None;
         self.waiter.settled.notify_all();
     }
@@ -265,6 +277,8 @@ impl Drop for LockGuard {
         if let Some(file) = self.locked.take() {
             unlock_quietly(&file);
         }
+        // In this order: once the phase is idle a waiter may be granted the lock and keep it, and would lose
+        // it to an unlock that comes after.
         let mut state = self.waiter.state();
         state.phase = Phase::Idle;
         state.record = None;
@@ -293,6 +307,7 @@ impl Drop for Listening<'_> {
     fn drop(&mut self) {
         let mut state = self.waiter.state();
         state.listeners -= 1;
+        // Dropped without having been told (a stop, a signal): what was obtained for us goes back at once.
         if !self.received && state.listeners == 0 {
             self.waiter.drop_debt(&mut state);
         }

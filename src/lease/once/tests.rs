@@ -1,4 +1,4 @@
-//! What a ledger says of a task, what it keeps, and which slot a run belongs to.
+//! What a task log says of a task, what it keeps, and which slot a run belongs to.
 
 use super::*;
 use crate::core::Exit;

@@ -1,23 +1,21 @@
 //! [`Chain`]: the steps of taking a lock over, going on with it and giving it back, and what each of
 //! their errors means.
 //!
-//! Called by `store` in the lane, one step at a time; a step whose caller has given up goes on, and
+//! Called by `store` in a thread, one step at a time; a step whose caller has given up goes on, and
 //! what it obtained is known to the next. It must never take anything but the drive's own "made" for
 //! control, nor make anything after a version of which it is not known whether it has one before it.
 
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use nix::errno::Errno;
 
-use super::Config;
-use super::look::{Carried, Look, sight};
+use super::look::{Carried, Look, holder_info};
 use super::record::{State, VersionRecord};
-use super::refusal;
 use super::release;
 use super::share::{Made, Share};
 use super::stamp;
@@ -25,19 +23,20 @@ use super::writer::{Wanted, Writer};
 use crate::clock::Instant;
 use crate::core::observed::{Exists, Next, Version};
 use crate::core::{Failure, Observed, Outcome};
-use crate::lease::SharedMemory;
 use crate::lease::errors::{errno_of, fatal, is_passing, lost_at, transient};
 use crate::lease::once::OnceTask;
 use crate::lease::record::{Candidate, Record};
+use crate::lease::{Competitor, SharedMemory};
 use crate::util::lock;
 
-/// How many versions of our own a renewal steps over whose answers were lost.
+// How many versions of our own a renewal steps over whose answers were lost: each is a renewal that was made
+// and not answered, and a lease has time for no more of them.
 const STEPS: usize = 4;
-/// How far a version of another must be ahead to mean that our whole view is old: what is closer
-/// is met by the next renewal.
+// How far a version of another must be ahead to mean that our whole view is old: what is closer
+// is met by the next renewal.
 const FAR_AHEAD: Version = 32;
 
-/// What the threads of the lane work on.
+/// What the threads work on.
 pub(super) struct Chain {
     pub(super) share: Share,
     pub(super) candidate: Candidate,
@@ -46,7 +45,8 @@ pub(super) struct Chain {
     writer: Writer,
     /// Where the guardian finds what to release.
     pub(super) memory: Option<Arc<dyn SharedMemory>>,
-    /// The path and the directory were seen to be what they should be.
+    // The path and the directory were seen to be what they should be: what is missing later was removed,
+    // and is not made again.
     pub(super) ready: AtomicBool,
     /// Where stamps are left: a directory of this user's, of this boot.
     pub(super) runtime: Option<PathBuf>,
@@ -58,17 +58,20 @@ pub(super) struct Progress {
     pub(super) observed: Observed,
     /// The tenure that was granted.
     pub(super) tenure: Option<Tenure>,
-    /// The version that the hint spoke of when it was found to be none.
+    // The version that the hint spoke of when it was found to be none: asked again, it would lie again.
     pub(super) mistrusted: Option<Version>,
-    /// Nothing is made after it before it is confirmed.
+    // Nothing is made after it before it is confirmed: a chain that goes on from a version that means nothing
+    // would look whole to whoever comes next.
     unconfirmed: Option<Unconfirmed>,
-    /// The version that says that the lock is free, while nobody can read that yet.
+    // The version that says that the lock is free, while nobody can read that yet. Without it a release
+    // that is asked for again finds nothing to release, and is called done: nobody ran for 60 s.
     unwritten: Option<Version>,
-    /// The record that was read last.
+    // The record that was read last: it saves opening it at every look.
     pub(super) last: Option<VersionRecord>,
-    /// A stamp of an earlier process was looked for.
+    // A stamp of an earlier process was looked for: it is worth something for the first version only.
     remembered: bool,
-    /// The file system that the lock was found on.
+    // The file system that the lock was found on. A drive that was unmounted shows an empty directory of
+    // another one, and that is no removed lock.
     device: Option<u64>,
 }
 
@@ -98,19 +101,19 @@ pub(super) struct Won {
 
 impl Chain {
     /// Nothing is asked of the drive.
-    pub(super) fn new(config: Config) -> io::Result<Chain> {
-        let share = Share::new(&std::path::absolute(&config.path)?);
+    pub(super) fn new(path: &Path, competitor: &Competitor) -> io::Result<Chain> {
+        let share = Share::new(&std::path::absolute(path)?);
         Ok(Chain {
             writer: Writer::new(share.clone()),
             share,
-            candidate: config.candidate,
-            lease: config.lease,
-            task: config.task.map(OnceTask::new),
-            memory: config.memory,
-            runtime: config.runtime,
+            candidate: competitor.candidate.clone(),
+            lease: competitor.lease,
+            task: competitor.task.clone().map(OnceTask::new),
+            memory: competitor.memory.and_then(release::prepare),
+            runtime: competitor.runtime.clone(),
             ready: AtomicBool::new(false),
             state: Mutex::new(Progress {
-                observed: Observed::new(fresh_nonce(), config.lease),
+                observed: Observed::new(fresh_nonce(), competitor.lease),
                 tenure: None,
                 mistrusted: None,
                 unconfirmed: None,
@@ -137,11 +140,13 @@ impl Chain {
             let mut state = self.state();
             state.unwritten = None;
             if state.tenure.take().is_some() {
-                // Left to run out. Whatever it was, it is waited for as others wait for it.
+                // Left to run out. Whatever it was, it is waited for as others wait for it; under another nonce,
+                // so that none of its late answers is taken for the next tenure's.
                 state.observed.renounce(fresh_nonce(), Instant::now());
             }
         }
         self.confirm()?;
+        // Looked before anything is made: a standby that made a version to find out would have taken over.
         let look = self.look_for_record()?;
         if let Some(over) = self.is_over(&look)? {
             return Err(Failure::AlreadyDone(over));
@@ -151,6 +156,8 @@ impl Chain {
             let mut state = self.state();
             let claim = look.record.as_ref().map(VersionRecord::claim);
             state.observed.saw(look.version, claim, now);
+            // After it was seen, and for this very version: who saw it earlier on this machine may have
+            // watched it for most of a lease.
             if !std::mem::replace(&mut state.remembered, true)
                 && let Some(stamp) = stamp::find(&self.runtime, self.share.path(), look.version)
             {
@@ -160,7 +167,7 @@ impl Chain {
         };
         match next {
             Next::Make(version) => self.take_over(version, &look),
-            Next::Wait(due) => Err(Failure::Held(sight(look.record.as_ref(), Some(due)))),
+            Next::Wait(due) => Err(Failure::Held(holder_info(look.record.as_ref(), Some(due)))),
             Next::Exhausted => Err(self.fatal(
                 "its version, and with it the fencing token, is the greatest there is: name another file",
             )),
@@ -168,6 +175,7 @@ impl Chain {
     }
 
     fn take_over(&self, version: Version, look: &Look) -> Result<Won, Failure> {
+        // Before the request: whoever sees this version stamps later, and waits from there.
         let t0 = Instant::now();
         match self.share.make(version) {
             Ok(Made::Made) => {
@@ -177,6 +185,8 @@ impl Chain {
                     takes_over: true,
                 });
             }
+            // Another was first, or our view is old; or it was ours and the answer was lost, which nobody can
+            // tell without its record: waited for as if it were another's.
             Ok(Made::Exists) => {
                 let record = self.share.record(version);
                 let claim = record.as_ref().map(VersionRecord::claim);
@@ -187,16 +197,17 @@ impl Chain {
                     Next::Wait(due) => Some(due),
                     Next::Make(_) | Next::Exhausted => None,
                 };
-                return Err(Failure::Held(sight(record.as_ref(), due)));
+                return Err(Failure::Held(holder_info(record.as_ref(), due)));
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound && look.version > 0 => {
-                return Err(refusal::removed(&self.share));
+                return Err(self.share.removed());
             }
             Err(error) => return Err(self.failure("taking it over", &error)),
         }
         let device = self.device();
         self.state().device = device;
         self.confirm()?;
+        // What was seen is still the last before ours: the mkdir would have failed if another had come between.
         let Carried { once, unread } = self.carried(look);
         let failed = self.begin_task(&once, unread)?;
         let tenure = Tenure {
@@ -235,6 +246,8 @@ impl Chain {
 
     /// What we made has nothing before it.
     fn withdraw(&self, version: Version) -> Failure {
+        // Removed, so that the next with an ancient view does not go on from it; where that fails it finds
+        // nothing before it as well.
         let _ = self.share.remove(version);
         let mut state = self.state();
         state.mistrusted = version.checked_sub(1);
@@ -253,9 +266,12 @@ impl Chain {
             let Some(tenure) = &mut state.tenure else {
                 return Err(lost_at(self.share.path(), "it is not ours"));
             };
+            // For good: the renewals that follow say so, too.
             tenure.record.draining |= drains;
             tenure.clone()
         };
+        // The record only behind it: control comes of the version alone, and a server in its grace period
+        // makes versions and opens no file.
         let version = self.step()?;
         self.write(version, false, &tenure);
         Ok(())
@@ -286,7 +302,8 @@ impl Chain {
                     return Ok(version);
                 }
                 Ok(Made::Exists) => {
-                    // Without opening anything where there is nothing to open.
+                    // Without opening anything where there is nothing to open: an open is what hangs for 41 s on a
+                    // server that was just restarted.
                     let record = self
                         .share
                         .has_record(version)
@@ -309,6 +326,8 @@ impl Chain {
                             let who = who.as_deref().unwrap_or("another");
                             return Err(lost_at(self.share.path(), &format!("held by {who}")));
                         }
+                        // Ours or another's: doubt, and asked again with the next renewal. Taken for ours,
+                        // it would be an overlap; taken for another's, a command that is killed for nothing.
                         Exists::Unknown => {
                             return Err(transient(format!(
                                 "{}: version {version} exists, and its record cannot be read",
@@ -361,6 +380,8 @@ impl Chain {
                 }
             },
         };
+        // Either is enough: whoever looks reads one of the two, and the other can hang behind a machine that
+        // is cut off and still has the file open.
         let written = self.writer.outcome(version, give_up_at, Wanted::Either);
         if written.record || written.hint {
             self.state().unwritten = None;
@@ -410,6 +431,7 @@ impl Chain {
             return Err(lost_at(self.share.path(), "it is not ours"));
         };
         self.note(&mut tenure.record, outcome)?;
+        // In a version of its own: a record is written once, so that none is ever half old and half new.
         let version = self.step()?;
         if let Some(ours) = &mut self.state().tenure {
             // Every version from here on bears it.
@@ -418,6 +440,7 @@ impl Chain {
         self.write(version, false, &tenure);
         if self
             .writer
+            // The hint does not count: the next version's is written over it.
             .outcome(version, give_up_at, Wanted::Record)
             .record
         {
@@ -447,6 +470,7 @@ impl Chain {
             record: tenure.record.clone(),
             unread: tenure.unread,
         };
+        // The guardian makes the version after this one: it is told of none that is not ours for certain.
         if let Some(memory) = &self.memory
             && !released
             && own == Some(version)
@@ -458,7 +482,7 @@ impl Chain {
 
     /// What an error means before there is a tenure.
     pub(super) fn failure(&self, what: &str, error: &io::Error) -> Failure {
-        refusal::of(self.share.path(), self.share.versions(), what, error)
+        self.share.refusal(what, error)
     }
 
     pub(super) fn fatal(&self, why: &str) -> Failure {
@@ -481,6 +505,7 @@ impl Chain {
 }
 
 /// Another one for each tenure.
+// 128 bits: two machines that draw the same would each take the other's versions for its own.
 fn fresh_nonce() -> u128 {
     fastrand::u128(..)
 }

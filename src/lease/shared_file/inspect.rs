@@ -1,15 +1,19 @@
 //! Looks at a lock on a shared drive without competing for it, breaks it, and forgets results of
-//! tasks that are to be done once.
+//! tasks that are to be done once. For `doctor` it tries out, in a directory beside the lock, whether makers
+//! of one name exclude each other there, and how long that takes.
 //!
-//! Called by the verbs, in a thread that may hang with the drive. Who looks makes and writes nothing.
+//! Called by the commands, in a thread that may hang with the drive. Who looks makes and writes nothing; what
+//! is tried out never touches the lock's own files.
 
+use std::fs;
 use std::io;
 use std::path::Path;
+use std::sync::Barrier;
 use std::time::Duration;
 
 use super::record::{State, VersionRecord};
-use super::refusal;
 use super::share::{Hint, Made, Share};
+use crate::clock::Instant;
 use crate::core::Failure;
 use crate::core::observed::{LONGEST_LEASE, Version};
 use crate::lease::errors::fatal;
@@ -17,8 +21,8 @@ use crate::lease::inspect::{Broken, LockState, LockStatus, ResetResult, Tasks, U
 use crate::lease::once::TaskLog;
 use crate::lease::record::Record;
 
-/// Whoever makes a version writes its record at once, by one write that waits for the drive: who finds
-/// none there looks again so often and so long, because without it nobody can say whose version it is.
+// Whoever makes a version writes its record at once, by one write that waits for the drive: who finds
+// none there looks again so often and so long, because without it nobody can say whose version it is.
 const MOMENT: Duration = Duration::from_millis(50);
 const MOMENTS: usize = 40;
 
@@ -35,14 +39,14 @@ fn last(share: &Share) -> Result<(Version, Option<VersionRecord>), Failure> {
 }
 
 fn last_now(share: &Share) -> Result<(Version, Option<VersionRecord>), Failure> {
-    let failed = |what: &str, error| refusal::of(share.path(), share.versions(), what, &error);
+    let failed = |what: &str, error| share.refusal(what, &error);
     share
         .examine()
         .map_err(|error| failed("reading it", error))?;
     let hint = match share.hint().map_err(|error| failed("reading it", error))? {
         Hint::Record(record) => Some(*record),
         Hint::Missing | Hint::Empty | Hint::Unread => None,
-        Hint::Stranger => return Err(refusal::stranger(share.path())),
+        Hint::Stranger => return Err(share.stranger()),
     };
     let mut version = match &hint {
         Some(record) => record.version,
@@ -112,6 +116,8 @@ pub(in crate::lease) fn break_lock(
     if held.record.token != seen.token {
         return Ok(Broken::Changed);
     }
+    // The holder's nonce is not in it: its next renewal finds another's record there, and knows that it has
+    // lost. Everybody else waits for the lease that this record speaks of, from when they saw it.
     let after = period.unwrap_or(held.lease);
     let record = VersionRecord {
         version: version.saturating_add(1),
@@ -165,6 +171,7 @@ pub(in crate::lease) fn forget(
         return Ok(ResetResult::Nothing);
     }
     let Some(mut free) = record.filter(|record| record.state == State::Released) else {
+        // A version of ours with other results would end the holder's tenure.
         if force {
             return Err(fatal(format!(
                 "{}: its holder carries the results along, so they cannot be forgotten under it: end it first",
@@ -200,14 +207,7 @@ fn put(share: &Share, record: &VersionRecord) -> Result<bool, Failure> {
 
 fn make(share: &Share, version: Version) -> Result<bool, Failure> {
     let made = share.make(version);
-    let failed = |error| {
-        refusal::of(
-            share.path(),
-            share.versions(),
-            "making its next version",
-            &error,
-        )
-    };
+    let failed = |error| share.refusal("making its next version", &error);
     Ok(made.map_err(failed)? == Made::Made)
 }
 
@@ -216,14 +216,92 @@ fn make(share: &Share, version: Version) -> Result<bool, Failure> {
 fn tell(share: &Share, record: &VersionRecord, written: io::Result<()>) -> Result<(), Failure> {
     let hinted = share.write_hint(record);
     match written {
-        Err(error) if hinted.is_err() => Err(refusal::of(
-            share.path(),
-            share.versions(),
-            "writing its record",
-            &error,
-        )),
+        Err(error) if hinted.is_err() => Err(share.refusal("writing its record", &error)),
         _ => Ok(()),
     }
+}
+
+// How many make the same names at once: enough for a server with a few threads to have two at one name.
+const MAKERS: usize = 8;
+
+/// What a race came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Race {
+    /// How many names were made.
+    pub names: u64,
+    /// Names that more than one was told to have made.
+    pub shared: u64,
+    /// Names that nobody was told to have made.
+    pub unmade: u64,
+}
+
+/// Has eight makers make the same names, at the path with this suffix; what was made is removed.
+///
+/// # Errors
+/// The kernel's.
+pub fn race(path: &Path, names: u64) -> io::Result<Race> {
+    let share = Share::new(path);
+    share.begin()?;
+    let start = Barrier::new(MAKERS);
+    let make = || -> io::Result<Vec<u64>> {
+        let mut won = Vec::new();
+        let mut failed = None;
+        for name in 1..=names {
+            // Whoever fails goes on: the others wait for it here.
+            start.wait();
+            match share.make(name) {
+                Ok(Made::Made) => won.push(name),
+                Ok(Made::Exists) => {}
+                Err(error) => failed = Some(error),
+            }
+        }
+        failed.map_or(Ok(won), Err)
+    };
+    let won: io::Result<Vec<Vec<u64>>> = std::thread::scope(|scope| {
+        let makers: Vec<_> = (0..MAKERS).map(|_| scope.spawn(make)).collect();
+        let ended = makers.into_iter().map(|maker| {
+            let died = |_| Err(io::Error::other("a maker died"));
+            maker.join().unwrap_or_else(died)
+        });
+        ended.collect()
+    });
+    clear(&share);
+    let mut won = won?.concat();
+    let all = won.len() as u64;
+    won.sort_unstable();
+    won.dedup();
+    let different = won.len() as u64;
+    Ok(Race {
+        names,
+        shared: all - different,
+        unmade: names - different,
+    })
+}
+
+/// How long making a name took, so many times.
+///
+/// # Errors
+/// The kernel's.
+pub fn round_trips(path: &Path, times: u64) -> io::Result<Vec<Duration>> {
+    let share = Share::new(path);
+    share.begin()?;
+    let made: io::Result<Vec<Duration>> = (1..=times)
+        .map(|name| {
+            let begun = Instant::now();
+            share.make(name)?;
+            Ok(Instant::now().since(begun))
+        })
+        .collect();
+    clear(&share);
+    made
+}
+
+fn clear(share: &Share) {
+    for name in share.list().unwrap_or_default() {
+        let _ = share.remove(name);
+    }
+    // Where it cannot be removed it is empty enough to be left.
+    let _ = fs::remove_dir(share.versions());
 }
 
 #[cfg(test)]
@@ -363,5 +441,15 @@ mod tests {
         let empty = TaskLog::EMPTY;
         assert_eq!(forget(&path, &a, &empty, false), Ok(ResetResult::Nothing));
         assert_eq!(share.list().unwrap(), [0, 1]);
+    }
+
+    #[test]
+    fn a_race_has_one_winner_a_name_and_leaves_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock.probe");
+        let race = race(&path, 20).unwrap();
+        assert_eq!((race.names, race.shared, race.unmade), (20, 0, 0));
+        assert_eq!(round_trips(&path, 5).unwrap().len(), 5);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }

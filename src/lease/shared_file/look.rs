@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use super::chain::Chain;
 use super::record::{State, VersionRecord, fits};
-use super::refusal;
 use super::share::{Hint, Made};
 use crate::clock::Instant;
 use crate::core::observed::Version;
@@ -19,10 +18,11 @@ use crate::core::{Failure, HolderInfo, Outcome, TaskResult};
 use crate::lease::once::{NoRoom, OnceTask, TaskLog};
 use crate::lease::record::Record;
 
-/// How many versions one look walks forward before it reads the whole directory.
+// How many versions one look walks forward before it reads the whole directory: each step is a round trip,
+// and the directory is one, but of thousands of names.
 const WALK: usize = 16;
-/// Whoever makes the path or a version writes into it at once; who finds nothing there waits so often
-/// and so long.
+// Whoever makes the path or a version writes into it at once; who finds nothing there waits so often
+// and so long.
 const MOMENT: Duration = Duration::from_millis(50);
 const MOMENTS: usize = 10;
 
@@ -65,6 +65,8 @@ impl Chain {
             known => (known, None),
         };
         let mut steps = 0;
+        // Name by name from what is known: a listing is thousands of names, and may leave out one that is made
+        // meanwhile.
         while let Some(next) = version.checked_add(1) {
             let exists = self.share.exists(next);
             if !exists.map_err(|error| self.failure("reading its versions", &error))? {
@@ -113,6 +115,7 @@ impl Chain {
         self.share.examine().map_err(failed)?;
         let mut hint = self.share.hint().map_err(failed)?;
         if !self.ready.load(Ordering::Relaxed) {
+            // Only at the first look: who removes the path later means that, and is not contradicted.
             if hint == Hint::Missing {
                 let made = self.share.make_hint();
                 made.map_err(|error| self.failure("making it", &error))?;
@@ -125,6 +128,7 @@ impl Chain {
                 std::thread::sleep(MOMENT);
                 hint = self.share.hint().map_err(failed)?;
             }
+            // Its maker died between making and writing it, or somebody has touched it.
             if hint == Hint::Empty {
                 let begun = self.share.begin_hint();
                 begun.map_err(|error| self.failure("writing its first line", &error))?;
@@ -132,7 +136,7 @@ impl Chain {
             }
         }
         match hint {
-            Hint::Stranger => Err(refusal::stranger(self.share.path())),
+            Hint::Stranger => Err(self.share.stranger()),
             Hint::Record(record) => {
                 let mistrusted = self.state().mistrusted;
                 Ok(Some(*record).filter(|record| mistrusted != Some(record.version)))
@@ -151,15 +155,16 @@ impl Chain {
         if let Some(greatest) = versions.last() {
             return Ok(*greatest);
         }
+        // Begun anew, the count of the fencing token would begin anew under whoever still has the old one.
         if known {
-            return Err(refusal::removed(&self.share));
+            return Err(self.share.removed());
         }
         let begun = self.share.begin();
         let begun = begun.map_err(|error| failed("making the directory of its versions", error))?;
         // Whoever has this path by a lock of the kernel's looks for our directory, and we, from now on,
         // for its record: one of the two sees the other.
         match self.share.hint() {
-            Ok(Hint::Stranger) => return Err(refusal::stranger(self.share.path())),
+            Ok(Hint::Stranger) => return Err(self.share.stranger()),
             Ok(_) => {}
             Err(error) => return Err(failed("reading it again", error)),
         }
@@ -177,6 +182,8 @@ impl Chain {
 
     /// What is carried along from tenure to tenure, by the last record that can be read.
     pub(super) fn carried(&self, look: &Look) -> Carried {
+        // Back from version to version: a record may never come (its maker died), and then the one before it
+        // is the last that says what is done.
         let mut unread = false;
         let mut next = look.version;
         let mut record = look.record.clone();
@@ -209,6 +216,7 @@ impl Chain {
         let Some(task) = &self.task else {
             return Ok(None);
         };
+        // Once: a standby need not make a directory with every look, its own clock goes on from the answer.
         if task.lacks_the_time() {
             self.ask_the_time(task)?;
         }
@@ -226,6 +234,7 @@ impl Chain {
                 "its results cannot be read, so nobody knows what has been done: 'trafficcop reset --all' has everything done anew",
             ));
         }
+        // Asked anew under control: after hours of standing by two clocks have drifted apart.
         if task.is_periodic() {
             self.ask_the_time(task)?;
         }
@@ -258,7 +267,7 @@ impl Chain {
 }
 
 /// What people, and the pace of those who wait, are told of a version.
-pub(super) fn sight(record: Option<&VersionRecord>, due: Option<Instant>) -> HolderInfo {
+pub(super) fn holder_info(record: Option<&VersionRecord>, due: Option<Instant>) -> HolderInfo {
     let some = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
     let Some(record) = record else {
         return HolderInfo {

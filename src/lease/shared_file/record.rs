@@ -21,7 +21,7 @@ use crate::lease::record::Record;
 /// The first line of a lock's path, and of every record.
 pub(in crate::lease) const FIRST_LINE: &[u8] = b"trafficcop shared lock 1\n";
 
-/// The length of the hint, in bytes. A record is never longer.
+// The length of the hint, in bytes. A record is never longer. Two pages: one more than the results may take.
 pub(super) const WIDTH: usize = 8192;
 
 /// What a version means.
@@ -55,9 +55,11 @@ pub(super) struct VersionRecord {
 struct Json {
     version: Version,
     state: State,
+    // As text: JSON's numbers end at 53 bits for many who read it.
     nonce: String,
     lease_ms: u64,
-    /// The fencing token: the version that began the tenure.
+    // The fencing token: the version that began the tenure. Not called "token", by which a trafficcop that
+    // locks files by the kernel would know it for one of its own records.
     tenure: u64,
     holder: String,
     host: String,
@@ -131,6 +133,7 @@ impl VersionRecord {
 
     /// Reads what [`VersionRecord::encode`] wrote, whatever follows it; `None` if it is not that.
     pub(super) fn decode(bytes: &[u8]) -> Option<VersionRecord> {
+        // The check is over the text as it stands, before any of it is believed: a torn record can be good JSON.
         let mut lines = bytes.strip_prefix(FIRST_LINE)?.split(|byte| *byte == b'\n');
         let (text, said) = (lines.next()?, lines.next()?);
         if check(text).as_bytes() != said {

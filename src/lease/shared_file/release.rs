@@ -14,12 +14,14 @@ use super::record::{State, VersionRecord};
 use super::share::{Made, Share};
 use crate::lease::{MakeMemory, SharedMemory};
 
-/// What the guardian is told to release by: the rest is in the memory.
+// What the guardian is told to release by. It is told once in a tenure; the rest changes with every renewal and
+// is in the memory.
 pub(super) const MARK: &[u8] = b"shared drive";
 
-/// After so many seconds a drive that does not answer is left alone; the lease runs out by itself.
+// After so many seconds a drive that does not answer is left alone; the lease runs out by itself.
 const LIMIT: u32 = 10;
 
+// Of the process and not of a store: the guardian is forked before there is any, and finds it here.
 static MEMORY: OnceLock<Option<Arc<dyn SharedMemory>>> = OnceLock::new();
 
 /// Makes the memory, keeps it for [`execute`], and returns what is kept; the first call counts. Call it

@@ -17,18 +17,20 @@ use nix::fcntl::{AtFlags, OFlag, open, openat};
 use nix::sys::stat::{Mode, fstatat};
 
 use super::record::{self, FIRST_LINE, VersionRecord, WIDTH};
+use crate::core::Failure;
 use crate::core::observed::Version;
+use crate::lease::errors::{errno_of, fatal, is_passing, transient};
 use crate::lease::mount::{self, beside};
 
 /// What the directory of versions is called, after the lock's path.
 pub(in crate::lease) const VERSIONS: &str = ".versions";
 /// What a version's record is called. It lies in `NEXT` of the version before it.
 const RECORD: &str = "record";
-/// What whoever made the version after it makes in it, to see that it is there; that version's record
-/// goes in here. Not into the version itself: a create that the server holds back (its grace period)
-/// keeps the directory locked in our own kernel, and there the next renewal makes its `NEXT`.
+// What whoever made the version after it makes in it, to see that it is there; that version's record
+// goes in here. Not into the version itself: a create that the server holds back (its grace period)
+// keeps the directory locked in our own kernel, and there the next renewal makes its `NEXT`.
 const NEXT: &str = "next";
-/// The digits of a version's name: those of the greatest number.
+// The digits of a version's name: those of the greatest number, so that names sort as numbers do.
 const DIGITS: usize = 20;
 
 /// The drive's answer to the question of two.
@@ -169,6 +171,8 @@ impl Share {
     pub(super) fn begin(&self) -> io::Result<Made> {
         let prepared = beside(&self.versions, format!(".{:016x}", fastrand::u64(..)));
         let make = |path: &Path| fs::DirBuilder::new().mode(0o777).create(path);
+        // With version 0 in it from the first moment: a directory that is not empty is what rename(2) does not
+        // replace.
         make(&prepared)?;
         let begun =
             make(&prepared.join(name(0))).and_then(|()| fs::rename(&prepared, &self.versions));
@@ -177,12 +181,15 @@ impl Share {
         };
         let _ = fs::remove_dir(prepared.join(name(0)));
         let _ = fs::remove_dir(&prepared);
+        // NFS and SMB answer a rename that fails in many ways; what is there now says which it was.
         let there = self.list().is_ok_and(|versions| !versions.is_empty());
         if there { Ok(Made::Exists) } else { Err(error) }
     }
 
     /// Makes a version: the one question that no cache answers.
     pub(super) fn make(&self, version: Version) -> io::Result<Made> {
+        // mkdir is the compare-and-swap: of two who make one directory every server tells one that it exists,
+        // and answers in its grace period, too, where an exclusive create waits for 41 s.
         match fs::DirBuilder::new()
             .mode(0o777)
             .create(self.version(version))
@@ -245,6 +252,7 @@ impl Share {
     /// Writes the record of a version that we made, and sees it to the disk.
     pub(super) fn write_record(&self, record: &VersionRecord) -> io::Result<()> {
         let place = self.record_place(record.version);
+        // Created exclusively: the record of a version that another made is never written over.
         let put = || put(&place.join(RECORD), true, &record.encode());
         match put() {
             // Who only breaks or gives back has not looked whether the version before is there.
@@ -267,6 +275,7 @@ impl Share {
 
     /// Removes a version, with the record of the one after it.
     pub(super) fn remove(&self, version: Version) -> io::Result<()> {
+        // From the inside out, and not as a tree: what somebody else has put there is kept, and said.
         let path = self.version(version);
         let next = path.join(NEXT);
         for removed in [fs::remove_file(next.join(RECORD)), fs::remove_dir(next)] {
@@ -285,6 +294,7 @@ impl Share {
 
     /// The server's time, since 1970: that of a directory made for this, which is removed again.
     pub(super) fn time(&self) -> io::Result<Duration> {
+        // A directory: a file would have to be opened, which a server that was just restarted does not do.
         let path = self
             .versions
             .join(format!("time.{:08x}", fastrand::u32(..)));
@@ -293,6 +303,68 @@ impl Share {
         fs::remove_dir(&path)?;
         time
     }
+}
+
+// What keeps a lock from being used, in words that say what to do.
+impl Share {
+    /// What an error means before there is a tenure.
+    pub(super) fn refusal(&self, what: &str, error: &io::Error) -> Failure {
+        let errno = errno_of(error);
+        let (at, there) = (self.path.display(), self.versions.display());
+        let parent = self.path.parent();
+        let parent = parent.filter(|parent| !parent.as_os_str().is_empty());
+        let why = match errno {
+            _ if error.kind() == ErrorKind::InvalidInput && error.raw_os_error().is_none() => {
+                format!("{at}: {error}")
+            }
+            Errno::EISDIR => format!("{at}: it is a directory: name a file in it"),
+            Errno::ENOENT if parent.is_some_and(|parent| !parent.exists()) => {
+                format!("{at}: its directory does not exist: create the directory")
+            }
+            Errno::ENOTDIR | Errno::ELOOP if is_no_directory(&self.versions) => format!(
+                "{there}: the versions of a shared lock are kept here, and it is no directory: remove it"
+            ),
+            Errno::ENOTDIR => {
+                format!("{at}: a part of this path is not a directory: correct the path")
+            }
+            Errno::EACCES | Errno::EPERM => {
+                format!("{at}: {what}: no permission: give this user its directory and {there}")
+            }
+            Errno::EROFS => {
+                format!("{at}: {what}: the file system is read-only: name a file on a writable one")
+            }
+            Errno::ENOSPC | Errno::EDQUOT => format!("{at}: {what}: {}: make room", errno.desc()),
+            errno if is_passing(errno) => {
+                return transient(format!("{at}: {what}: {}", errno.desc()));
+            }
+            _ => format!("{at}: {what}: {error}"),
+        };
+        Failure::Fatal {
+            why,
+            denied: matches!(errno, Errno::EACCES | Errno::EPERM),
+        }
+    }
+
+    /// Something else stands at the path.
+    pub(super) fn stranger(&self) -> Failure {
+        fatal(format!(
+            "{}: it is no lock of a shared drive: it bears a lock of the kernel's (an earlier trafficcop, or one on the server's own disk), or is another program's: end what holds it and remove it, or name another file",
+            self.path.display()
+        ))
+    }
+
+    /// The versions are gone, and the path says that there were some.
+    pub(super) fn removed(&self) -> Failure {
+        fatal(format!(
+            "{}: its versions have been removed: when nothing holds it, remove {} too, and it begins anew (its fencing token as well)",
+            self.versions.display(),
+            self.path.display()
+        ))
+    }
+}
+
+fn is_no_directory(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|found| !found.is_dir())
 }
 
 fn modified(found: &fs::Metadata) -> Duration {
@@ -320,6 +392,7 @@ fn there(made: io::Result<()>) -> io::Result<bool> {
 }
 
 fn directory(path: &Path) -> nix::Result<OwnedFd> {
+    // No link is followed: somebody who may write here could lead us to the versions of another lock.
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
     open(path, flags, Mode::empty())
 }

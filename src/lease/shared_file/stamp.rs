@@ -24,6 +24,7 @@ pub(super) fn find(runtime: &Option<PathBuf>, path: &Path, version: Version) -> 
 }
 
 fn find_in(directory: &Path, path: &Path, version: Version) -> Option<Instant> {
+    // The owner is asked of what was opened and not of the name, which can be another file by then.
     let mut options = OpenOptions::new();
     options
         .read(true)
@@ -39,6 +40,7 @@ fn find_in(directory: &Path, path: &Path, version: Version) -> Option<Instant> {
         && words.next()?.parse() == Ok(version);
     let stamp = words.next().filter(|_| same)?.parse().ok()?;
     let stamp = Instant::from_nanos(stamp);
+    // From the future it is of another clock, whatever it says, and would have us wait for more than a lease.
     (stamp <= Instant::now()).then_some(stamp)
 }
 
@@ -50,6 +52,7 @@ pub(super) fn leave(
     stamp: Instant,
     within: Duration,
 ) {
+    // In a thread: it is the last thing that a process does that wants to end, and that directory may hang, too.
     let (runtime, path) = (runtime.clone(), path.to_owned());
     let (done, wait) = std::sync::mpsc::channel();
     let started = std::thread::Builder::new()
@@ -72,6 +75,8 @@ fn leave_in(directory: &Path, path: &Path, version: Version, stamp: Instant) -> 
         path.display(),
         stamp.as_nanos()
     );
+    // Written beside it and renamed: whoever reads meanwhile finds the old stamp or the new one. Without
+    // fsync, because it is worth nothing after the next boot.
     let whole = directory.join(name(path));
     let part = directory.join(format!("{}.{:08x}", name(path), fastrand::u32(..)));
     let mut options = OpenOptions::new();
@@ -88,6 +93,7 @@ fn leave_in(directory: &Path, path: &Path, version: Version, stamp: Instant) -> 
 
 /// Which clock stamps are of: this boot's, as processes of our time namespace see it.
 fn clock() -> Option<String> {
+    // CLOCK_BOOTTIME begins anew with every boot, and a time namespace shifts it.
     let boot = procfs::text("/proc/sys/kernel/random/boot_id").ok()?;
     let namespace = fs::read_link("/proc/self/ns/time").unwrap_or_default();
     Some(format!("{} {}", boot.trim(), namespace.display()))
@@ -114,6 +120,7 @@ fn directory(runtime: Option<&Path>) -> Option<PathBuf> {
 }
 
 fn is_private(found: &fs::Metadata) -> bool {
+    // Whoever could write a stamp could say that a lease has been watched to its end, and have us take over.
     found.uid() == nix::unistd::geteuid().as_raw() && found.mode() & 0o022 == 0
 }
 

@@ -5,21 +5,20 @@
 
 use std::io;
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::Config;
 use super::chain::Chain;
 use super::{release, stamp};
 use crate::clock::Instant;
 use crate::core::observed::{LONGEST_LEASE, SHORTEST_LEASE};
 use crate::core::{Failure, Grant};
-use crate::lease::errors::{fatal, transient};
+use crate::lease::blocking::BlockingJobs;
+use crate::lease::errors::fatal;
 use crate::lease::file::FileInspector;
-use crate::lease::file::blocking::{Lane, Stalled};
 use crate::lease::inspect::Inspector;
 use crate::lease::mount;
 use crate::lease::once::OnceTask;
@@ -28,15 +27,16 @@ use crate::lease::{
     Competitor, LeaseStore, NamedLock, OpenError, OrphanRelease, RecordUpdate, StoreInfo,
 };
 
-/// How long a step that hangs is waited for before a release.
+// How long a step that hangs is waited for before a release. A drive that answers at all does so by then;
+// otherwise the lease runs out no later for our waiting.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long a word to those who come after us may keep us.
+// How long a stamp for those who come after us may keep us: without it they wait a lease longer.
 const FAREWELL: Duration = Duration::from_millis(250);
 
 /// A lock on a shared drive, as one instance competes for it.
 pub struct SharedFile {
     name: String,
-    blocking: Lane,
+    jobs: BlockingJobs,
     chain: Arc<Chain>,
 }
 
@@ -53,14 +53,7 @@ impl NamedLock for SharedFileLock {
     }
 
     fn open(&self, competitor: &Competitor) -> Result<Arc<dyn LeaseStore>, OpenError> {
-        Ok(Arc::new(SharedFile::open(Config {
-            path: self.0.clone(),
-            candidate: competitor.candidate.clone(),
-            lease: competitor.lease,
-            task: competitor.task.clone(),
-            memory: competitor.memory.and_then(release::prepare),
-            runtime: competitor.runtime.clone(),
-        })?))
+        Ok(Arc::new(SharedFile::open(&self.0, competitor)?))
     }
 
     fn slot(&self, slot: u32) -> Result<Arc<dyn NamedLock>, OpenError> {
@@ -77,16 +70,16 @@ impl SharedFile {
     ///
     /// # Errors
     /// Where there is no working directory to a relative path.
-    pub fn open(config: Config) -> io::Result<SharedFile> {
-        let chain = Chain::new(config)?;
+    pub fn open(path: &Path, competitor: &Competitor) -> io::Result<SharedFile> {
+        let chain = Chain::new(path, competitor)?;
         Ok(SharedFile {
             name: chain.share.path().display().to_string(),
-            blocking: Lane::new(),
+            jobs: BlockingJobs::new(),
             chain: Arc::new(chain),
         })
     }
 
-    /// Runs a step in the lane. Where nobody waits for it any more it goes on all the same, and what
+    /// Runs a step in a thread. Where nobody waits for it any more it goes on all the same, and what
     /// it obtained is known to the next step.
     async fn blocking<T: Send + 'static>(
         &self,
@@ -95,13 +88,8 @@ impl SharedFile {
         step: impl FnOnce(&Chain) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         let chain = Arc::clone(&self.chain);
-        let stalled = match self.blocking.run(give_up_at, move || step(&chain)).await {
-            Ok(result) => return result,
-            Err(Stalled::Occupied) => "the request before it still hangs",
-            Err(Stalled::Overtime) => "no answer in time",
-            Err(Stalled::NoThread) => "no thread could be started",
-        };
-        Err(transient(format!("{}: {what}: {stalled}", self.name)))
+        let step = move || step(&chain);
+        self.jobs.step(&self.name, what, give_up_at, step).await
     }
 }
 
@@ -120,6 +108,8 @@ impl LeaseStore for SharedFile {
         let won = self
             .blocking("looking at it", give_up_at, |chain| chain.compete())
             .await?;
+        // Only now that somebody is there to have it: what an attempt obtained that nobody waited for is given
+        // back by the next release.
         let token = won.tenure.record.token;
         self.chain.state().tenure = Some(won.tenure);
         Ok(Grant {
@@ -135,12 +125,13 @@ impl LeaseStore for SharedFile {
     }
 
     async fn release(&self, give_up_at: Instant) -> Result<(), Failure> {
-        if self.blocking.is_idle() && self.chain.has_nothing() {
+        // A standby that ends asks nothing of a drive that may hang.
+        if self.jobs.is_idle() && self.chain.has_nothing() {
             return Ok(());
         }
         // Behind a step that hangs nothing is done in time, and a lease runs out by itself.
         let limit = give_up_at.min(Instant::now() + PATIENCE);
-        if !self.blocking.is_idle_by(limit).await {
+        if !self.jobs.is_idle_by(limit).await {
             return Err(self.chain.fatal("the drive does not answer"));
         }
         let released = self.blocking("releasing it", give_up_at, move |chain| {
@@ -148,7 +139,7 @@ impl LeaseStore for SharedFile {
         });
         match released.await {
             // What hangs now would only be waited for.
-            Err(Failure::Transient { why, .. }) if !self.blocking.is_idle() => Err(fatal(why)),
+            Err(Failure::Transient { why, .. }) if !self.jobs.is_idle() => Err(fatal(why)),
             answered => answered,
         }
     }
@@ -167,6 +158,7 @@ impl LeaseStore for SharedFile {
     }
 
     async fn leave(&self, _give_up_at: Instant) {
+        // Not in a tenure: what is ours nobody has watched as a candidate.
         let seen = {
             let state = self.chain.state();
             state.observed.seen().filter(|_| state.tenure.is_none())
@@ -185,6 +177,7 @@ impl LeaseStore for SharedFile {
     fn orphan_release(&self) -> io::Result<OrphanRelease> {
         let tenure = self.chain.state().tenure.is_some();
         let release_info = tenure && self.chain.memory.is_some();
+        // No descriptor: one on a server that is gone keeps whoever has it from ending.
         Ok(OrphanRelease {
             descriptor: None,
             release_info: release_info.then(|| release::MARK.to_vec()),

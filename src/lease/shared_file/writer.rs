@@ -16,13 +16,16 @@ use crate::clock::Instant;
 use crate::core::observed::Version;
 use crate::util::lock;
 
-/// A version may be removed when so much later a newer one was made, by the server's clock.
+// A version may be removed when so much later a newer one was made, by the server's clock: longer than any
+// cache of a client keeps a view of the directory.
 const KEPT_FOR: Duration = Duration::from_secs(3600);
-/// So many of the last versions stay, however old they are.
+// So many of the last versions stay, however old they are: after a night without a holder the last one must
+// still be found, with what is carried along.
 const KEPT: usize = 64;
-/// How many are removed at once.
+// How many are removed at once: more than come in a round, so that a backlog shrinks, and few enough for the
+// writing of records not to wait for long.
 const REMOVED: usize = 128;
-/// From one removal to the next, in versions.
+// From one removal to the next, in versions: a listing of the directory is not to be had with each renewal.
 const PACE: u64 = 32;
 
 /// What became of a record.
@@ -66,7 +69,7 @@ enum Target {
 struct Queue {
     record: Pending,
     hint: Pending,
-    /// A greater version than any of ours was found in the directory.
+    // A greater version than any of ours was found in the directory: the next renewal is told.
     surpassed: Option<Version>,
     /// The version after which old ones are looked for again.
     removal: Version,
@@ -74,7 +77,7 @@ struct Queue {
 
 #[derive(Default)]
 struct Pending {
-    /// What is to be written next.
+    // What is to be written next. One place and no list: of two that wait only the newer is worth writing.
     next: Option<VersionRecord>,
     /// A thread is at it.
     running: bool,
@@ -179,6 +182,7 @@ impl Shared {
             let (record, removal) = {
                 let mut queue = self.queue();
                 let pending = queue.pending(target);
+                // Under the same mutex as `put`: a record that comes now finds the thread running, or begins one.
                 let Some(record) = pending.next.take() else {
                     pending.running = false;
                     self.changed.notify_all();
@@ -237,6 +241,7 @@ impl Shared {
         let Ok(now) = self.share.made_at(ours) else {
             return;
         };
+        // Oldest first: a gap in the chain would pass for its beginning.
         let old = versions.len().saturating_sub(KEPT);
         for version in versions[..old].iter().take(REMOVED) {
             let made = self.share.made_at(*version);

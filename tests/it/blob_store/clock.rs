@@ -6,7 +6,6 @@ use std::time::Duration;
 use trafficcop::Instant;
 use trafficcop::internals::core::Failure;
 use trafficcop::internals::lease::LeaseStore;
-use trafficcop::internals::lease::blob::{Blob, Config};
 
 use super::server::*;
 
@@ -143,9 +142,9 @@ async fn the_repetition_keeps_to_the_time_limit_of_the_first() {
 async fn all_locks_of_an_account_know_what_one_has_learnt() {
     let server = Server::start([a_tenure(), a_tenure()].concat());
     server.keeps_time(HOUR);
-    let config = server.config();
+    let lock = server.lock();
     for _ in 0..2 {
-        let blob = Blob::open(Config { ..config.clone() }).expect("a store");
+        let blob = open(&lock);
         blob.acquire(later()).await.expect("control");
         blob.renew(later()).await.expect("renewed");
         blob.release(later()).await.expect("released");

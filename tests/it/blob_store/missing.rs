@@ -1,7 +1,7 @@
 //! A blob that is not there: created, or the reason why it cannot be.
 
 use trafficcop::internals::lease::LeaseStore;
-use trafficcop::internals::lease::blob::Blob;
+use trafficcop::internals::lease::blob::BlobLock;
 
 use super::server::*;
 
@@ -73,15 +73,11 @@ async fn a_page_blob_is_created_where_one_is_asked_for() {
         ("acquire", acquired()),
         ("metadata", done()),
     ]);
-    let config = trafficcop::internals::lease::blob::Config {
+    let lock = BlobLock {
         page_blob: Some(512),
-        ..server.config()
+        ..server.lock()
     };
-    Blob::open(config)
-        .expect("a store")
-        .acquire(later())
-        .await
-        .expect("control");
+    open(&lock).acquire(later()).await.expect("control");
     server.played();
     let create = &server.of("create")[0];
     assert_eq!(create.header("x-ms-blob-type"), "PageBlob");
@@ -93,15 +89,11 @@ async fn a_page_blob_is_created_where_one_is_asked_for() {
 async fn without_leave_to_create_a_missing_blob_is_fatal_in_words() {
     for code in ["BlobNotFound", "ContainerNotFound"] {
         let server = Server::start(vec![("look", error(404, code))]);
-        let config = trafficcop::internals::lease::blob::Config {
+        let lock = BlobLock {
             create: false,
-            ..server.config()
+            ..server.lock()
         };
-        let said = Blob::open(config)
-            .expect("a store")
-            .acquire(later())
-            .await
-            .expect_err("missing");
+        let said = open(&lock).acquire(later()).await.expect_err("missing");
         let (why, denied) = fatal(&said);
         assert!(
             why.contains("does not exist") && why.contains("locks/job") && !denied,

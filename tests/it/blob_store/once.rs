@@ -30,7 +30,7 @@ async fn in_control(script: Vec<(&'static str, Reply)>) -> (Server, Blob) {
         ("acquire", acquired()),
         ("metadata", done()),
     ]);
-    let blob = server.blob().with_task(task(None));
+    let blob = server.blob_for(task(None));
     blob.acquire(later()).await.expect("control");
     server.then(script);
     (server, blob)
@@ -44,7 +44,7 @@ async fn a_task_that_is_over_is_not_competed_for_whoever_holds_the_lease() {
             view.meta("trafficcop_once", DONE)
                 .meta("trafficcop_token", "4"),
         )]);
-        let blob = server.blob().with_task(task(None));
+        let blob = server.blob_for(task(None));
         match blob.acquire(later()).await {
             Err(Failure::AlreadyDone(verdict)) => {
                 assert_eq!((verdict.status, &*verdict.holder), (0, "box-2"))
@@ -69,7 +69,7 @@ async fn what_was_read_before_the_lease_is_read_again_if_somebody_wrote_meanwhil
         ("look", written),
         ("release", done()),
     ]);
-    let blob = server.blob().with_task(task(None));
+    let blob = server.blob_for(task(None));
     let said = blob.acquire(later()).await;
     assert!(matches!(said, Err(Failure::AlreadyDone(_))), "{said:?}");
     server.played();
@@ -93,7 +93,7 @@ async fn the_slot_is_the_one_of_the_service_s_date() {
                 ("metadata", done()),
             ]);
         }
-        let blob = server.blob().with_task(task(Some(3600)));
+        let blob = server.blob_for(task(Some(3600)));
         let said = blob.acquire(later()).await;
         assert_eq!(
             matches!(said, Err(Failure::AlreadyDone(_))),
@@ -114,7 +114,7 @@ async fn without_a_date_nobody_knows_the_slot_and_nothing_is_run() {
         ("acquire", acquired()),
         ("release", done()),
     ]);
-    let blob = server.blob().with_task(task(Some(3600)));
+    let blob = server.blob_for(task(Some(3600)));
     let said = blob.acquire(later()).await;
     assert!(
         matches!(&said, Err(Failure::Transient { why, .. }) if why.contains("Date")),

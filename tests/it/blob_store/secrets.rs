@@ -4,7 +4,7 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 
 use trafficcop::internals::lease::LeaseStore;
-use trafficcop::internals::lease::blob::{Blob, Config, Target};
+use trafficcop::internals::lease::blob::{Blob, BlobLock, Target};
 use trafficcop::{Account, AuthOptions};
 
 use super::server::*;
@@ -103,11 +103,10 @@ fn bare_process() {
         );
         let get = |name: &str| (name == "AZURE_STORAGE_CONNECTION_STRING").then(|| string.clone());
         let account = Account::find(&get, &AuthOptions::default(), None).expect("an account");
-        let blob = Blob::open(Config {
+        let blob = open(&BlobLock {
             account,
-            ..server.config()
-        })
-        .expect("a store");
+            ..server.lock()
+        });
         let said = blob.acquire(later()).await.expect_err("no certificates");
         assert!(
             matches!(&said, trafficcop::internals::core::Failure::Fatal { .. }),
@@ -162,13 +161,13 @@ fn a_sas_is_neither_logged_nor_told_but_sent() {
         let target = Target::parse(&url).expect("a target");
         let account =
             Account::find(&|_| None, &AuthOptions::default(), target.url()).expect("an account");
-        let config = Config {
+        let lock = BlobLock {
             target,
             account,
-            ..server.config()
+            ..server.lock()
         };
-        assert!(!format!("{config:?}").contains("s3cr3t"), "{config:?}");
-        Blob::open(config).expect("a store")
+        assert!(!format!("{lock:?}").contains("s3cr3t"), "{lock:?}");
+        open(&lock)
     });
     assert!(!told.contains("s3cr3t"), "{told}");
     for request in server.seen() {

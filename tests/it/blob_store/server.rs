@@ -10,7 +10,9 @@ use std::time::Duration;
 use azure_core::time::{OffsetDateTime, parse_rfc7231, to_rfc7231};
 use trafficcop::Instant;
 use trafficcop::internals::core::Failure;
-use trafficcop::internals::lease::blob::{Blob, Config, Target};
+use trafficcop::internals::lease::Competitor;
+use trafficcop::internals::lease::blob::{Blob, BlobLock, Target};
+use trafficcop::internals::lease::once::Task;
 use trafficcop::internals::lease::record::Candidate;
 use trafficcop::{Account, AuthOptions};
 
@@ -274,25 +276,41 @@ impl Server {
 
     /// The store on this server.
     pub(crate) fn blob(&self) -> Blob {
-        Blob::open(self.config()).expect("a store")
+        open(&self.lock())
     }
 
-    pub(crate) fn config(&self) -> Config {
-        Config {
+    /// The same, to do this task once.
+    pub(crate) fn blob_for(&self, task: Task) -> Blob {
+        let competitor = Competitor {
+            task: Some(task),
+            ..competitor()
+        };
+        Blob::open(&self.lock(), &competitor).expect("a store")
+    }
+
+    pub(crate) fn lock(&self) -> BlobLock {
+        BlobLock {
             target: Target::parse("locks/job").expect("a target"),
             account: self.account(),
-            lease: Duration::from_secs(30),
-            candidate: Candidate {
-                identity: "box-1".into(),
-                host: "box".into(),
-                pid: 42,
-                command: "echo höme".into(),
-                bell: None,
-            },
             create: true,
             page_blob: None,
         }
     }
+}
+
+pub(crate) fn open(lock: &BlobLock) -> Blob {
+    Blob::open(lock, &competitor()).expect("a store")
+}
+
+fn competitor() -> Competitor {
+    let candidate = Candidate {
+        identity: "box-1".into(),
+        host: "box".into(),
+        pid: 42,
+        command: "echo höme".into(),
+        bell: None,
+    };
+    Competitor::new(candidate, Duration::from_secs(30))
 }
 
 /// A limit that is not meant to be met.

@@ -3,9 +3,9 @@
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-use trafficcop::internals::lease::LeaseStore;
-use trafficcop::internals::lease::blob::{Blob, Config, Target};
+use trafficcop::internals::lease::blob::{Blob, BlobLock, Target};
 use trafficcop::internals::lease::record::Candidate;
+use trafficcop::internals::lease::{Competitor, LeaseStore};
 use trafficcop::{Account, AuthOptions};
 
 use super::*;
@@ -104,21 +104,21 @@ fn the_libraries_beneath_us_show_none_at_their_highest_level() {
             .build()
             .expect("a runtime");
         runtime.block_on(async {
-            let blob = Blob::open(Config {
+            let lock = BlobLock {
                 target,
                 account,
-                lease: std::time::Duration::from_secs(15),
-                candidate: Candidate {
-                    identity: "one".into(),
-                    host: "here".into(),
-                    pid: 1,
-                    command: "job".into(),
-                    bell: None,
-                },
                 create: true,
                 page_blob: None,
-            })
-            .expect("a store");
+            };
+            let candidate = Candidate {
+                identity: "one".into(),
+                host: "here".into(),
+                pid: 1,
+                command: "job".into(),
+                bell: None,
+            };
+            let competitor = Competitor::new(candidate, std::time::Duration::from_secs(15));
+            let blob = Blob::open(&lock, &competitor).expect("a store");
             let later = || trafficcop::Instant::now() + crate::support::PATIENCE;
             let refusal = format!(r#"{{"error":"x","error_description":"{SECRET}"}}"#);
             stage.desk.set(Manner::Answer(401, refusal));

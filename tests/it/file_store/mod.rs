@@ -15,26 +15,24 @@ use std::time::Duration;
 use tempfile::TempDir;
 use trafficcop::Instant;
 use trafficcop::internals::core::{Failure, Grant, HolderInfo};
-use trafficcop::internals::lease::file::{Config, File};
+use trafficcop::internals::lease::file::{File, OpenError};
 use trafficcop::internals::lease::record::Candidate;
-use trafficcop::internals::lease::{LeaseStore, RecordUpdate};
+use trafficcop::internals::lease::{Competitor, LeaseStore, RecordUpdate};
 
-fn config(path: &Path, identity: &str) -> Config {
-    Config {
-        path: path.to_owned(),
-        candidate: Candidate {
-            identity: identity.to_owned(),
-            host: "here".into(),
-            pid: std::process::id(),
-            command: "./job --all".into(),
-            bell: None,
-        },
-        create: true,
-    }
+fn try_to_open(path: &Path, identity: &str) -> Result<File, OpenError> {
+    let candidate = Candidate {
+        identity: identity.to_owned(),
+        host: "here".into(),
+        pid: std::process::id(),
+        command: "./job --all".into(),
+        bell: None,
+    };
+    // The kernel's locks know no lease.
+    File::open(path, &Competitor::new(candidate, Duration::ZERO))
 }
 
 fn open(path: &Path, identity: &str) -> File {
-    File::open(config(path, identity)).expect("a lock file")
+    try_to_open(path, identity).expect("a lock file")
 }
 
 fn late() -> Instant {

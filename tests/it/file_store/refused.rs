@@ -5,7 +5,6 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use trafficcop::internals::lease::file::OpenError;
 
 use super::*;
 use crate::support::await_for;
@@ -18,7 +17,7 @@ async fn a_file_with_other_content_is_refused_and_left_alone() {
     let (_directory, path) = temporary();
     let early = open(&path, "a");
     fs::write(&path, "#!/bin/sh\n").expect("a script");
-    let error = File::open(config(&path, "b")).err().expect("a refusal");
+    let error = try_to_open(&path, "b").err().expect("a refusal");
     assert!(error.why.contains("not a lock record"), "{error}");
     // And if it came to be between opening and locking:
     let failure = early.acquire(late()).await.expect_err("a refusal");
@@ -26,19 +25,6 @@ async fn a_file_with_other_content_is_refused_and_left_alone() {
     assert_eq!(fs::read(&path).expect("the script"), b"#!/bin/sh\n");
     fs::write(&path, "").expect("to empty it");
     assert_eq!(acquire(&open(&path, "b")).await.token, 1);
-}
-
-#[tokio::test]
-async fn a_file_that_is_gone_is_not_created_against_the_will() {
-    let (_directory, path) = temporary();
-    drop(open(&path, "a"));
-    let mut config = config(&path, "b");
-    config.create = false;
-    let b = File::open(config.clone()).expect("the file is there");
-    fs::remove_file(&path).expect("to remove it");
-    let failure = b.acquire(late()).await.expect_err("no lock on an orphan");
-    assert!(matches!(failure, Failure::Fatal { .. }), "{failure}");
-    assert!(!path.exists());
 }
 
 #[test]
@@ -54,23 +40,19 @@ fn a_link_is_followed_and_links_to_nowhere_are_created_through() {
 #[test]
 fn what_is_no_lock_file_is_refused_before_anything_starts() {
     let (directory, path) = temporary();
-    let refuse = |path: &Path, create: bool, word: &str| {
-        let mut config = config(path, "a");
-        config.create = create;
-        let error = File::open(config).err().expect(word);
+    let refuse = |path: &Path, word: &str| {
+        let error = try_to_open(path, "a").err().expect(word);
         assert!(error.why.contains(word) && !error.denied, "{error}");
         assert!(!error.why.contains('\n'));
     };
-    refuse(directory.path(), true, "is a directory");
-    refuse(&path, false, "no such file");
-    assert!(!path.exists());
-    refuse(&path.join("x"), true, "directory does not exist");
+    refuse(directory.path(), "is a directory");
+    refuse(&path.join("x"), "directory does not exist");
     fs::write(&path, "").expect("a file");
-    refuse(&path.join("x"), true, "not a directory");
-    refuse(Path::new("/dev/null"), true, "not a regular file");
+    refuse(&path.join("x"), "not a directory");
+    refuse(Path::new("/dev/null"), "not a regular file");
     let fifo = directory.path().join("fifo");
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).expect("a fifo");
-    refuse(&fifo, true, "not a regular file");
+    refuse(&fifo, "not a regular file");
 }
 
 /// Mounts a small tmpfs, or says why this test cannot.
@@ -140,10 +122,10 @@ async fn a_read_only_file_system_is_refused() {
     let path = small.0.path().join("lock");
     fs::write(&path, "").expect("a file");
     small.make_read_only();
-    let error = File::open(config(&path, "a")).err().expect("a refusal");
+    let error = try_to_open(&path, "a").err().expect("a refusal");
     assert!(error.why.contains("read-only") && !error.denied, "{error}");
     let new = small.0.path().join("new");
-    let error = File::open(config(&new, "a")).err().expect("a refusal");
+    let error = try_to_open(&new, "a").err().expect("a refusal");
     assert!(error.why.contains("read-only") && !error.denied, "{error}");
 }
 
@@ -153,9 +135,8 @@ const OPEN_THIS: &str = "FILE_STORE_OPEN_THIS";
 #[test]
 fn a_user_without_permission_is_denied() {
     if let Some(path) = std::env::var_os(OPEN_THIS) {
-        let OpenError { denied, why, .. } = File::open(config(Path::new(&path), "x"))
-            .err()
-            .expect("a refusal");
+        let OpenError { denied, why, .. } =
+            try_to_open(Path::new(&path), "x").err().expect("a refusal");
         assert!(denied && why.contains("no permission"), "{why}");
         return;
     }

@@ -10,10 +10,10 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use trafficcop::Instant;
 use trafficcop::internals::core::{Exit, Failure, Outcome};
-use trafficcop::internals::lease::file::{Config, File};
+use trafficcop::internals::lease::file::File;
 use trafficcop::internals::lease::once::Task;
 use trafficcop::internals::lease::record::Candidate;
-use trafficcop::internals::lease::{LeaseStore, RecordUpdate};
+use trafficcop::internals::lease::{Competitor, LeaseStore, RecordUpdate};
 
 use super::{DONE, Stage, assert_was_served, signal};
 use crate::support::azurite::azurite;
@@ -196,22 +196,22 @@ fn after_the_record_and_before_the_release_nobody_runs_it_again_on_a_blob() {
 }
 
 fn store(stage: &Stage) -> File {
-    let config = Config {
-        path: stage.scene.lock(),
-        candidate: Candidate {
-            identity: "ourselves".into(),
-            host: "here".into(),
-            pid: std::process::id(),
-            command: String::new(),
-            bell: None,
-        },
-        create: true,
+    let candidate = Candidate {
+        identity: "ourselves".into(),
+        host: "here".into(),
+        pid: std::process::id(),
+        command: String::new(),
+        bell: None,
     };
     let task = Task {
         key: "once".into(),
         per: None,
     };
-    File::open(config).expect("a lock file").with_task(task)
+    let competitor = Competitor {
+        task: Some(task),
+        ..Competitor::new(candidate, Duration::ZERO)
+    };
+    File::open(&stage.scene.lock(), &competitor).expect("a lock file")
 }
 
 const SUCCESS: Outcome = Outcome {

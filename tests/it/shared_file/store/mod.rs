@@ -17,8 +17,8 @@ use trafficcop::Instant;
 use trafficcop::internals::core::{Failure, Grant, HolderInfo};
 use trafficcop::internals::lease::once::Task;
 use trafficcop::internals::lease::record::Candidate;
-use trafficcop::internals::lease::shared_file::{Config, SharedFile};
-use trafficcop::internals::lease::{LeaseStore, RecordUpdate};
+use trafficcop::internals::lease::shared_file::SharedFile;
+use trafficcop::internals::lease::{Competitor, LeaseStore, RecordUpdate};
 
 use crate::support::await_for;
 
@@ -35,15 +35,11 @@ fn candidate(identity: &str) -> Candidate {
 }
 
 fn open_with(path: &Path, identity: &str, task: Option<Task>) -> SharedFile {
-    SharedFile::open(Config {
-        path: path.to_owned(),
-        candidate: candidate(identity),
-        lease: LEASE,
+    let competitor = Competitor {
         task,
-        memory: None,
-        runtime: None,
-    })
-    .expect("a store")
+        ..Competitor::new(candidate(identity), LEASE)
+    };
+    SharedFile::open(path, &competitor).expect("a store")
 }
 
 fn open(path: &Path, identity: &str) -> SharedFile {

@@ -83,19 +83,15 @@ async fn versions_that_are_no_directory_are_refused() {
 #[tokio::test]
 async fn of_two_protocols_at_one_path_each_refuses_the_other() {
     let (_directory, path) = temporary();
-    let config = || file::Config {
-        path: path.clone(),
-        candidate: candidate("local"),
-        create: true,
-    };
-    let local = file::File::open(config()).expect("a file");
+    let competitor = Competitor::new(candidate("local"), LEASE);
+    let local = file::File::open(&path, &competitor).expect("a file");
     in_time(local.acquire(late())).await.expect("control");
     assert_fatal(&refusal(&open(&path, "a")).await, "lock of the kernel's");
     in_time(local.release(late())).await.expect("to release");
     assert_fatal(&refusal(&open(&path, "a")).await, "lock of the kernel's");
     fs::remove_file(&path).expect("to remove it");
     acquire(&open(&path, "a")).await;
-    let refused = match file::File::open(config()) {
+    let refused = match file::File::open(&path, &competitor) {
         Err(refused) => refused.why,
         Ok(local) => {
             let refused = in_time(local.acquire(late())).await;

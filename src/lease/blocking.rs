@@ -1,7 +1,9 @@
-//! Blocking work on a file, one job at a time, each in a thread of its own and with a time limit.
-//! Called by `store`. A thread that hangs in the kernel (a file server that is gone) is left
-//! behind: it must never keep the runtime from working, nor the process from ending, and that is
-//! why these are not the runtime's own blocking threads, which are waited for at its end.
+//! [`BlockingJobs`]: blocking work on a file, one job at a time, each in a thread of its own and with a
+//! time limit.
+//!
+//! Called by the stores on files, their inspector and `slots`. A thread that hangs in the kernel (a file
+//! server that is gone) is left behind: it must never keep the runtime from working, nor the process from
+//! ending, and that is why these are not the runtime's own blocking threads, which are waited for at its end.
 
 use std::sync::Arc;
 use std::thread;
@@ -9,41 +11,46 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
+use super::errors::transient;
 use crate::clock::Instant;
+use crate::core::Failure;
 
 /// Why a job has no result.
-#[derive(Debug, PartialEq, Eq)]
-pub(in crate::lease) enum Stalled {
-    /// The job before it still hangs.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Stalled {
+    #[error("the request before it still hangs")]
     Occupied,
-    /// It took too long. Its result is dropped when it comes, in its own thread.
+    // Its result is dropped when it comes, in its own thread.
+    #[error("no answer in time")]
     Overtime,
-    /// No thread could be started.
+    #[error("no thread could be started")]
     NoThread,
 }
 
-/// The one lane.
-pub(in crate::lease) struct Lane(Arc<Semaphore>);
+/// The jobs of one lock. One permit: two steps of one lock at once would each undo what the other has
+/// obtained, and a drive that hangs would collect a thread for every poll.
+pub(super) struct BlockingJobs(Arc<Semaphore>);
 
-/// A result on its way. The fields are dropped in this order: a result that nobody takes has
-/// undone itself before the next job begins.
+/// A result on its way.
 struct Answer<T> {
+    // Dropped in this order: a result that nobody takes has undone itself (a lock is unlocked) before the
+    // next job begins, which would otherwise find the lock taken by ourselves.
     result: T,
     _permit: OwnedSemaphorePermit,
 }
 
-impl Lane {
-    pub(in crate::lease) fn new() -> Lane {
-        Lane(Arc::new(Semaphore::new(1)))
+impl BlockingJobs {
+    pub(super) fn new() -> BlockingJobs {
+        BlockingJobs(Arc::new(Semaphore::new(1)))
     }
 
     /// Whether no job is under way.
-    pub(in crate::lease) fn is_idle(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         self.0.available_permits() > 0
     }
 
     /// Whether no job is under way, now or by then.
-    pub(in crate::lease) async fn is_idle_by(&self, limit: Instant) -> bool {
+    pub(super) async fn is_idle_by(&self, limit: Instant) -> bool {
         tokio::select! {
             biased;
             permit = self.0.acquire() => permit.is_ok(),
@@ -51,14 +58,27 @@ impl Lane {
         }
     }
 
+    /// As [`BlockingJobs::run`], for a step of a lock: `of` and `what` say in an error where it stalled.
+    pub(super) async fn step<T: Send + 'static>(
+        &self,
+        of: &str,
+        what: &str,
+        give_up_at: Instant,
+        step: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let done = self.run(give_up_at, step).await;
+        done.unwrap_or_else(|stalled| Err(transient(format!("{of}: {what}: {stalled}"))))
+    }
+
     /// Runs `job` when the job before it has ended. If this future is dropped the job goes on,
     /// and its result is dropped.
-    pub(in crate::lease) async fn run<T: Send + 'static>(
+    pub(super) async fn run<T: Send + 'static>(
         &self,
         give_up_at: Instant,
         job: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Stalled> {
         let permit = tokio::select! {
+            // The result first: a caller whose time is up just as the job is done must not be told of doubt.
             biased;
             permit = Arc::clone(&self.0).acquire_owned() => {
                 permit.map_err(|_closed| Stalled::NoThread)?
@@ -114,7 +134,7 @@ mod tests {
                 self.0.send("undone").expect("the test listens");
             }
         }
-        let blocking = Lane::new();
+        let blocking = BlockingJobs::new();
         let (go_on, hang) = mpsc::channel::<()>();
         let (told, received) = mpsc::channel();
         let undo = Undo(told.clone());

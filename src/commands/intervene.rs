@@ -1,0 +1,301 @@
+//! `trafficcop break` ends another's lease, and `trafficcop reset` forgets that a task is done: both after
+//! saying what that does. Called by main. They must never break or forget what they have not shown, nor
+//! without a yes.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use time::OffsetDateTime;
+
+use super::lock_target::{LockTarget, answer, run};
+use super::lock_view::LockView;
+use crate::args;
+use crate::config::{self, UsageError};
+use crate::exit::{self, ExitAction};
+use crate::lease::inspect::{Broken, LockState, LockStatus, ResetResult, Tasks};
+use crate::lease::once::TaskLog;
+use crate::report;
+
+/// The longest period the service knows, in seconds.
+const LONGEST: u8 = 60;
+
+/// Breaks.
+///
+/// # Errors
+/// A [`UsageError`], or what the service says.
+pub(crate) fn break_lease(typed: &args::Break) -> anyhow::Result<ExitAction> {
+    // Before the store is asked: bad usage is no matter of the network.
+    let period = period(typed.period.as_deref())?;
+    let target = LockTarget::of(&typed.lock)?;
+    let seen = run(target.look_at_one())?;
+    let view = LockView::of(&seen, OffsetDateTime::now_utc());
+    match target.0.manner().shortest_break {
+        Some(shortest) => refuse_short(period, shortest)?,
+        None => return Err(of_file(&view).into()),
+    }
+    if view.held != Some(true) {
+        let nothing = format!("{}: {}: nothing to break\n", view.lock, view.words());
+        return answer(&nothing, ExitAction::Status(exit::NOT_BROKEN));
+    }
+    // Written also with --yes: what was broken, and under whom, belongs in the log of whoever does it. Where
+    // nobody can read it nothing is broken.
+    let what = view.lines() + &consequence_of_break(period, seen.state) + "\n";
+    let written = answer(&what, ExitAction::Status(0))?;
+    if written != ExitAction::Status(0) {
+        return Ok(written);
+    }
+    let here = config::Host::here();
+    // On a shared drive a break is a version with a record, and it says there who broke.
+    let by = format!("{}-{} (break)", here.host, here.pid);
+    let broken = match typed.yes || confirmed("Break it?", "broken")? {
+        true => run(async { Ok(target.0.break_lease(seen, period, &by).await?) })?,
+        false => return answer("nothing was broken\n", ExitAction::Status(exit::NOT_BROKEN)),
+    };
+    let (text, status) = match broken {
+        Broken::Within(Duration::ZERO) => ("broken: others can have control now\n".to_owned(), 0),
+        Broken::Within(rest) => {
+            let seconds = rest.as_secs();
+            (
+                format!("broken: others can have control in {seconds} seconds\n"),
+                0,
+            )
+        }
+        nothing => {
+            let why = match nothing {
+                Broken::Free => "the lease has ended meanwhile: nothing was broken\n",
+                Broken::Overtaken => {
+                    "its holder renewed it each time: nothing was broken; try again\n"
+                }
+                _ => "the lock has changed hands meanwhile: nothing was broken; look again\n",
+            };
+            (why.to_owned(), exit::NOT_BROKEN)
+        }
+    };
+    answer(&text, ExitAction::Status(status))
+}
+
+/// Asks at the terminal; what would otherwise have been `done` was not, where nobody can be asked.
+fn confirmed(question: &str, done: &str) -> anyhow::Result<bool> {
+    // Without a terminal an answer from stdin would be a pipe's, and a script's next line a yes.
+    report::ask(question)?.ok_or_else(|| {
+        UsageError::new(format!(
+            "nothing was {done}: there is no terminal to ask at: say --yes"
+        ))
+        .into()
+    })
+}
+
+fn period(typed: Option<&str>) -> Result<Option<u8>, UsageError> {
+    let Some(text) = typed else {
+        return Ok(None);
+    };
+    let number = text.strip_suffix('s').unwrap_or(text).parse();
+    match number {
+        Ok(seconds) if seconds <= LONGEST => Ok(Some(seconds)),
+        _ => Err(UsageError::new(format!(
+            "--period {text}: take a number of seconds from 0 to {LONGEST}"
+        ))),
+    }
+}
+
+/// Whoever watches a lease on a shared drive knows no shorter one.
+fn refuse_short(period: Option<u8>, shortest: u8) -> Result<(), UsageError> {
+    match period {
+        Some(seconds) if seconds > 0 && seconds < shortest => Err(UsageError::new(format!(
+            "--period {seconds}: on a shared drive take 0, or {shortest} to {LONGEST} seconds"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// What will happen, before it does.
+fn consequence_of_break(period: Option<u8>, state: LockState) -> String {
+    let already = match state {
+        LockState::Breaking => "Its lease is breaking already; that can only be made shorter. ",
+        _ => "",
+    };
+    let what = match period {
+        None => "The lease ends when its time is over, within 60 seconds. Its holder learns of it \
+            with its next renewal and has stopped its command by then; then others can have control."
+            .to_owned(),
+        Some(0) => "Others can have control AT ONCE. Its holder learns of it with its next renewal \
+            (a third of its lease away at most: 5 to 20 seconds) and then kills its command: until \
+            then it can run beside another's."
+            .to_owned(),
+        Some(seconds) => format!(
+            "Others can have control in {seconds} seconds, or when the lease ends before. Its holder \
+             learns of it with its next renewal (a third of its lease away at most: 5 to 20 seconds) \
+             and stops its command in what is left of them; if nothing is left it kills it, and until \
+             then it can run beside another's."
+        ),
+    };
+    format!("{already}{what} It competes again, unless it runs with --if-lost exit.")
+}
+
+fn of_file(view: &LockView) -> UsageError {
+    let lock = &view.lock;
+    // The kernel takes a lock from no process, and to remove the file would let two run.
+    if view.held != Some(true) {
+        return UsageError::new(format!(
+            "{lock}: a lock on a file cannot be broken, and this one is free"
+        ));
+    }
+    let who = match (view.pid, &view.host) {
+        (Some(pid), Some(host)) => format!("end its holder: 'kill {pid}' on {host}"),
+        _ => "end its holder".to_owned(),
+    };
+    UsageError::new(format!(
+        "{lock}: a lock on a local file is the kernel's and cannot be broken: {}, or find out with 'fuser -v' \
+         which processes have the file open; its record names {}",
+        report::plain(&who),
+        view.who().unwrap_or_else(|| "nobody".to_owned())
+    ))
+}
+
+/// Forgets.
+///
+/// # Errors
+/// A [`UsageError`], or what the store says.
+pub(crate) fn reset(typed: &args::Reset) -> anyhow::Result<ExitAction> {
+    if typed.all && typed.once_key.is_some() {
+        return Err(UsageError::new(
+            "--all and --once-key contradict each other: leave one out (is TRAFFICCOP_ONCE_KEY or TRAFFICCOP_ALL set?)",
+        )
+        .into());
+    }
+    // An unset variable in a script must not become "the only task there is".
+    if typed.once_key.as_deref() == Some("") {
+        return Err(
+            UsageError::new("--once-key is empty: name the task (is a variable unset?)").into(),
+        );
+    }
+    let target = LockTarget::of(&typed.lock)?;
+    let seen = run(target.look_at_one())?;
+    let view = LockView::of(&seen, OffsetDateTime::now_utc());
+    let shown = seen.task_log();
+    let nothing = |why: &str| {
+        let text = view.lines() + &report::plain(why) + ": nothing was forgotten\n";
+        answer(&text, ExitAction::Status(exit::NOT_FORGOTTEN))
+    };
+    let tasks = match chosen(typed, &seen, &shown)? {
+        Ok(tasks) => tasks,
+        Err(why) => return nothing(&why),
+    };
+    // Its run may end in the next moment and record just what was forgotten.
+    let held = view.held == Some(true);
+    if held && !typed.force {
+        return nothing(
+            "somebody has the lock, and may be running that very task (wait until it is free, or say --force)",
+        );
+    }
+    let what = view.lines()
+        + &consequence_of_reset(&tasks, target.0.manner().force_breaks, seen.state)
+        + "\n";
+    let written = answer(&what, ExitAction::Status(0))?;
+    if written != ExitAction::Status(0) {
+        return Ok(written);
+    }
+    if !typed.yes && !confirmed("Forget it?", "forgotten")? {
+        return answer(
+            "nothing was forgotten\n",
+            ExitAction::Status(exit::NOT_FORGOTTEN),
+        );
+    }
+    // By force only if it was held when that was shown: a yes to a free lock is none to break a lease.
+    let went = run(async { Ok(target.0.forget(&tasks, seen, held).await?) })?;
+    let no = |why: &str| {
+        answer(
+            &format!("{why}: nothing was forgotten\n"),
+            ExitAction::Status(exit::NOT_FORGOTTEN),
+        )
+    };
+    match went {
+        ResetResult::Done => answer("forgotten\n", ExitAction::Status(0)),
+        ResetResult::Held if held => {
+            no("the lease is broken, and somebody was faster to get the lock than we were")
+        }
+        ResetResult::Held => no("somebody has got the lock meanwhile"),
+        ResetResult::Changed => no("what is known of it has changed meanwhile, look again"),
+        ResetResult::Nothing => no("it has been forgotten already"),
+    }
+}
+
+/// What is to be forgotten, or why there is nothing.
+fn chosen(
+    typed: &args::Reset,
+    seen: &LockStatus,
+    shown: &TaskLog,
+) -> Result<Result<Tasks, String>, UsageError> {
+    // One name for a key that is done once and once in each slot: both are forgotten together.
+    let keys: BTreeSet<&str> = shown.entries().iter().map(|task| &*task.key).collect();
+    let keys: Vec<&str> = keys.into_iter().collect();
+    if typed.all {
+        let nothing = keys.is_empty() && !seen.unread;
+        return Ok(match nothing {
+            true => Err("there is no result".to_owned()),
+            false => Ok(Tasks::All),
+        });
+    }
+    // What cannot be read may be just what the key names.
+    if seen.unread {
+        return Err(UsageError::new(format!(
+            "{}: its results cannot be read: say --all to have all of them forgotten",
+            seen.lock
+        )));
+    }
+    match (&typed.once_key, &keys[..]) {
+        (Some(key), keys) if keys.contains(&&**key) => Ok(Ok(Tasks::Of(key.clone()))),
+        (Some(key), _) => Ok(Err(format!("there is no result of --once-key {key}"))),
+        (None, []) => Ok(Err("there is no result".to_owned())),
+        (None, [key]) => Ok(Ok(Tasks::Of((*key).to_owned()))),
+        // Not all of them: to do a migration again by mistake costs more than to be asked.
+        (None, keys) => Err(UsageError::new(format!(
+            "{}: there are {} tasks: name one with --once-key ({}), or say --all",
+            seen.lock,
+            keys.len(),
+            report::plain(&keys.join(", "))
+        ))),
+    }
+}
+
+/// What will happen, before it does.
+fn consequence_of_reset(tasks: &Tasks, force_breaks: bool, state: LockState) -> String {
+    let what = match tasks {
+        Tasks::Of(key) => format!(
+            "What is known of the task {} is forgotten: the next 'run --once' of it that gets control runs its command again.",
+            report::plain(key)
+        ),
+        Tasks::All => "What is known of ALL tasks of this lock is forgotten: the next 'run --once' of each that gets control runs its command again."
+            .to_owned(),
+    };
+    let force = match (state, force_breaks) {
+        (LockState::Missing | LockState::Free, _) => "",
+        (LockState::Held | LockState::Breaking, true) => {
+            " Somebody has the lock, so its lease is BROKEN first: the holder learns of it with its next \
+             renewal and stops its command before the lease ends, within 60 seconds. What it was running \
+             is not recorded. It competes again, unless it runs with --if-lost exit."
+        }
+        (LockState::Held | LockState::Breaking, false) => {
+            " Somebody has the lock, and goes on undisturbed: if it runs that very task, its result is \
+             recorded all the same; if it records one in this very moment, that can be lost, and the task \
+             is then run again."
+        }
+    };
+    what + force
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_period_is_0_to_60_seconds() {
+        assert_eq!(period(None), Ok(None));
+        for (text, seconds) in [("0", 0), ("60", 60), ("15s", 15)] {
+            assert_eq!(period(Some(text)), Ok(Some(seconds)));
+        }
+        for text in ["", "61", "-1", "1.5", "1m", "now"] {
+            assert!(period(Some(text)).is_err(), "{text}");
+        }
+    }
+}
