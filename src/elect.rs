@@ -1,6 +1,6 @@
 //! `trafficcop elect`: competes, and tells a reader on stdout who is in control.
 //!
-//! Called by main with a validated plan, while the process has one thread. It is `run` with a
+//! Called by main with a validated configuration, while the process has one thread. It is `run` with a
 //! command of its own: the process that tells the reader ([`crate::elect::announce`]), under a guardian as
 //! any command. So `standby` is said at its time though this process is killed or stopped, and a
 //! drain is the reader's grace. What is added here: the lines while we stand by, the reader that hangs up,
@@ -296,7 +296,7 @@ fn link(telling: &Telling, control: Option<&Path>) -> anyhow::Result<Option<Cont
     Ok(Some(made))
 }
 
-/// Holds the election of `plan` to its end.
+/// Holds the election of `config` to its end.
 ///
 /// To be called while the process has one thread: the guardian is forked in here.
 ///
@@ -368,11 +368,11 @@ pub(crate) fn elect(mut plan: Config, telling: &Telling) -> anyhow::Result<ExitA
             observers,
             lines_out,
         };
-        Ok(campaign(&plan, store, reader, signals, told).await)
+        Ok(compete(&plan, store, reader, signals, told).await)
     })?
 }
 
-async fn campaign(
+async fn compete(
     plan: &Config,
     store: Arc<dyn LeaseStore>,
     mut reader: ElectWorkload,

@@ -1,7 +1,7 @@
 //! The event log: every change of state of an instance as one line of JSON, for those who ask
 //! afterwards who held control when.
 //!
-//! [`EventLog`] is an observer that makes records of the core's notices, the guardian's news, and the
+//! [`EventLog`] is an observer that makes records of the core's notices, the guardian's events, and the
 //! deadlines that a command is given; it never decides or fails. [`record`] is what a line says, and
 //! the one list of its fields and words; `writer` puts lines into a file without ever holding anybody
 //! up. [`crate::timeline`] reads what was written.

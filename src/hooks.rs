@@ -230,7 +230,7 @@ impl HookSequencer {
         effects
     }
 
-    /// The campaign is over: what runs without control has to end, too.
+    /// The instance leaves: what runs without control has to end, too.
     pub(crate) fn finish(&mut self, end_of_grace: Instant) -> Vec<Effect> {
         self.standing = false;
         self.due = None;

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! command ── its NOTIFY_SOCKET: Proxy ──▶ ServiceManager ──▶ our NOTIFY_SOCKET: Socket ── service manager
-//!                      notices, news ──────▲
+//!                      notices, events ────▲
 //! ```
 //! Opened by the drivers after the guardians were forked; told by those who tell people. A service
 //! manager that is gone, or does not read, costs one line in the log. It must never wait.

@@ -1,6 +1,6 @@
 //! `trafficcop run`: opens the store, forks the guardians, and drives the driver until it is done.
 //!
-//! Called by main with a validated plan, while the process has one thread; returns the ending that
+//! Called by main with a validated configuration, while the process has one thread; returns the ending that
 //! the exit status is made of. It decides nothing that the core could decide.
 
 mod observers;
@@ -34,7 +34,7 @@ pub(crate) use open::open;
 pub(crate) use workload::CommandWorkload;
 use workload::{HookPrograms, NOBODY, Parts};
 
-/// Runs `plan` to its end.
+/// Runs `config` to its end.
 ///
 /// To be called while the process has one thread: the guardians are forked in here.
 ///
@@ -75,7 +75,7 @@ pub(crate) fn run(plan: Config) -> anyhow::Result<ExitAction> {
     let shared_status = server.as_ref().map(serve::Server::shared_status);
     let log = report::LogObserver::new(plan.looks_once(), plan.slots);
     let observers = Observers::new(&plan, &store, guardian, log, shared_status);
-    runtime::block_on(campaign(&plan, store, guardians, observers, server))?
+    runtime::block_on(compete(&plan, store, guardians, observers, server))?
 }
 
 /// Forks a guardian.
@@ -193,7 +193,7 @@ fn server(
     serve::Server::start(listener, shared_status).context("--listen: cannot start the server")
 }
 
-async fn campaign(
+async fn compete(
     plan: &Config,
     store: Arc<dyn LeaseStore>,
     guardians: Guardians,
@@ -223,7 +223,7 @@ async fn campaign(
     Ok(leave)
 }
 
-/// The workload of the plan; nothing runs yet.
+/// The workload of the configuration; nothing runs yet.
 ///
 /// # Errors
 /// Where a guardian could not get ready.
@@ -254,7 +254,7 @@ pub(crate) fn workload(
     }))
 }
 
-/// The rules of the plan, as far as they have a meaning for this store.
+/// The rules of the configuration, as far as they have a meaning for this store.
 pub(crate) fn rules(plan: &Config, store: &dyn LeaseStore) -> Rules {
     let terms = store.info();
     let mut rules = plan.rules.clone();

@@ -59,7 +59,7 @@ pub enum Request {
     Signal(i32),
     /// Continue a stopped command, in the foreground if it was there.
     Resume,
-    /// A new will, of so many bytes, follows.
+    /// New release info, of so many bytes, follows.
     SetReleaseInfo { release_info: u32 },
     /// Answer with the same number.
     Ping(u64),

@@ -18,7 +18,7 @@ pub(crate) enum Role {
     Command,
 }
 
-/// Who is there to play, besides the command.
+/// Which hooks there are besides the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HookConfig {
     /// There is a standby command.

@@ -35,7 +35,7 @@ pub(crate) struct Observers {
 }
 
 impl Observers {
-    /// Those of this plan, and this `log`. Not before the guardians were forked: threads write the
+    /// Those of this configuration, and this `log`. Not before the guardians were forked: threads write the
     /// files.
     pub(crate) fn new(
         plan: &Config,
@@ -108,7 +108,7 @@ impl Observers {
         self.service_manager.as_ref()?.for_the_command(0)
     }
 
-    /// Begins to follow what the platform announces for this machine, if the plan says so; what was
+    /// Begins to follow what the platform announces for this machine, if the configuration says so; what was
     /// announced already, as far as that is known in a moment. What comes later comes with the
     /// signals.
     pub(crate) async fn follow_events(

@@ -1,6 +1,6 @@
 //! The hook that runs after control has ended, under a guardian of its own.
 //!
-//! Made by `run` and owned by its workload, which lets it work while it waits for news. It is no part
+//! Made by `run` and owned by its workload, which lets it work while it waits for events. It is no part
 //! of the tenure: nothing here may hold up a kill, a release, or the next competition. One runs at
 //! a time, within its limit; one more waits, and gives way to a later one.
 

@@ -1,4 +1,4 @@
-//! Opening the store of a plan, with what the guardian needs to give its lease back after our death.
+//! Opening the store of a configuration, with what the guardian needs to give its lease back after our death.
 //!
 //! Called by `run` and `elect` before the guardian is forked.
 
@@ -34,7 +34,7 @@ pub(super) fn beginning(plan: &Config) -> Level {
     }
 }
 
-/// The store of the plan; what speaks against it before anything is started comes as an ending.
+/// The store of the configuration; what speaks against it before anything is started comes as an ending.
 pub(crate) fn open(plan: &Config) -> anyhow::Result<Result<Arc<dyn LeaseStore>, Ending>> {
     let lock = named_lock(plan)?;
     let leases = lock.leases();

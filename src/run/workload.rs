@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// The number of what is not there: no guardian knows it.
 pub(super) const NOBODY: u8 = u8::MAX;
 
-/// Which of the guardian's programs play the roles.
+/// Which of the guardian's programs are the hooks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HookPrograms {
     pub(super) standby: u8,

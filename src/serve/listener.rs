@@ -224,16 +224,16 @@ mod tests {
         let stranger = UnixListener::bind(&path).expect("a socket");
         listen(&stranger, Backlog::new(0).expect("a backlog")).expect("listens");
         // Until its queue is full.
-        let mut guests = Vec::new();
+        let mut clients = Vec::new();
         loop {
             let flags = SockFlag::SOCK_NONBLOCK;
-            let guest =
+            let client =
                 socket(AddressFamily::Unix, SockType::Stream, flags, None).expect("a socket");
             let address = UnixAddr::new(&path).expect("an address");
-            if connect(guest.as_raw_fd(), &address) == Err(Errno::EAGAIN) {
+            if connect(client.as_raw_fd(), &address) == Err(Errno::EAGAIN) {
                 break;
             }
-            guests.push(guest);
+            clients.push(client);
         }
         let (told, received) = std::sync::mpsc::channel();
         let address = Address::Unix(path.clone());

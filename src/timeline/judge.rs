@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::Log;
 use super::model::{
-    At, Clocks, End, Gap, KnownBy, Lane, Lock, Overlap, Run, Tenure, Timeline, boot, count,
+    At, Clocks, End, Gap, KnownBy, Lock, Overlap, Run, Tenure, Timeline, Track, boot, count,
 };
 use super::tenures::{Placed, tenures};
 use crate::events::{EventKind, Record};
@@ -120,12 +120,12 @@ fn finished(drafts: BTreeMap<String, Draft>, skew: i64) -> Vec<Lock> {
 }
 
 fn lock(name: String, draft: Draft, skew: i64) -> Lock {
-    let mut tracks: Vec<Lane> = draft
+    let mut tracks: Vec<Track> = draft
         .tracks
         .into_iter()
         .map(|((identity, host), mut runs)| {
             runs.sort_by_key(|run| (run.from, run.pid));
-            Lane {
+            Track {
                 identity,
                 host,
                 runs,

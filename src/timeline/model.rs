@@ -31,7 +31,7 @@ pub(super) struct Lock {
     /// Its address.
     pub(super) name: String,
     /// The instances, by when they first appear.
-    pub(super) tracks: Vec<Lane>,
+    pub(super) tracks: Vec<Track>,
     /// The tenures, by when they began.
     pub(super) tenures: Vec<Tenure>,
     /// When nobody was in control between two tenures.
@@ -42,7 +42,7 @@ pub(super) struct Lock {
 
 /// One instance, through all its runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Lane {
+pub(super) struct Track {
     /// Its identity.
     pub(super) identity: String,
     /// Its machine.

@@ -10,13 +10,13 @@ mod canvas;
 use std::fmt::Write as _;
 
 use self::canvas::{Axis, Canvas, escaped, fitting, text_width};
-use super::model::{At, Lane, Lock, Tenure, Timeline, count};
+use super::model::{At, Lock, Tenure, Timeline, Track, count};
 use super::text::{date, ending, name, span};
 use crate::events::record;
 
 const WIDTH: f64 = 1200.0;
 const RIGHT: f64 = 28.0;
-const LANE: f64 = 40.0;
+const TRACK: f64 = 40.0;
 const BAR: f64 = 22.0;
 const STRIP: f64 = 12.0;
 const HEAD: f64 = 92.0;
@@ -100,13 +100,13 @@ fn picture(canvas: &mut Canvas, lock: &Lock, number: usize, top: f64) -> f64 {
     let left = longest.fold(NAMES.0, f64::max).min(NAMES.1) + RIGHT + 16.0;
     let axis = Axis::new(first(lock), last(lock), left, WIDTH - RIGHT - left);
     let tracks = top + HEAD;
-    let bottom = tracks + lock.tracks.len() as f64 * LANE;
+    let bottom = tracks + lock.tracks.len() as f64 * TRACK;
     head(canvas, lock, top);
     for at in (0..lock.tracks.len()).step_by(2) {
-        let y = tracks + at as f64 * LANE;
+        let y = tracks + at as f64 * TRACK;
         canvas.rect(
             (left, y),
-            (WIDTH - RIGHT - left, LANE),
+            (WIDTH - RIGHT - left, TRACK),
             r#"class="band""#,
             "",
         );
@@ -125,12 +125,12 @@ fn picture(canvas: &mut Canvas, lock: &Lock, number: usize, top: f64) -> f64 {
         }
     }
     for (at, track) in lock.tracks.iter().enumerate() {
-        let y = tracks + at as f64 * LANE;
+        let y = tracks + at as f64 * TRACK;
         presence(canvas, track, &axis, y, left);
     }
     hand_overs(canvas, lock, &axis, tracks);
     for tenure in &lock.tenures {
-        let y = tracks + tenure.track as f64 * LANE + (LANE - BAR) / 2.0;
+        let y = tracks + tenure.track as f64 * TRACK + (TRACK - BAR) / 2.0;
         let colour = colour(tenure.track);
         strip(canvas, tenure, &axis, tracks - STRIP - 8.0, colour);
         bar(canvas, tenure, &axis, y, colour, &names[tenure.track]);
@@ -244,8 +244,8 @@ fn scale(canvas: &mut Canvas, axis: &Axis, top: f64, bottom: f64) {
 }
 
 /// The name, and a line for as long as each process was there.
-fn presence(canvas: &mut Canvas, track: &Lane, axis: &Axis, y: f64, left: f64) {
-    let middle = y + LANE / 2.0;
+fn presence(canvas: &mut Canvas, track: &Track, axis: &Axis, y: f64, left: f64) {
+    let middle = y + TRACK / 2.0;
     let room = left - RIGHT - 12.0;
     let bold = r#"class="ink" font-weight="650""#;
     let text = fitting(&track.identity, 14.0, room);
@@ -376,7 +376,7 @@ fn hand_overs(canvas: &mut Canvas, lock: &Lock, axis: &Axis, tracks: f64) {
         if one.track == next.track || one.lived > next.from {
             continue;
         }
-        let y = |tenure: &Tenure| tracks + (tenure.track as f64 + 0.5) * LANE;
+        let y = |tenure: &Tenure| tracks + (tenure.track as f64 + 0.5) * TRACK;
         let (from, to) = (y(one), y(next));
         let towards = if to > from { -1.0 } else { 1.0 };
         let x = axis.x(next.from);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::model::{At, End, KnownBy, Lane, Lock, Tenure, Timeline, count};
+use super::model::{At, End, KnownBy, Lock, Tenure, Timeline, Track, count};
 use crate::events::record;
 use crate::units::show;
 
@@ -96,7 +96,7 @@ fn verdict(timeline: &Timeline) -> String {
 }
 
 /// How a track is called: by its identity, and its machine where that does not tell.
-pub(super) fn name(track: &Lane) -> String {
+pub(super) fn name(track: &Track) -> String {
     if track.identity.contains(&track.host) {
         track.identity.clone()
     } else {

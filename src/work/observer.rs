@@ -38,32 +38,34 @@ struct State {
 
 impl WorkerObserver {
     /// Not before the guardians were forked: threads write the files.
-    pub(super) fn new(plan: &config::Work, queue: &str, guardian: &Guardian) -> WorkerObserver {
+    pub(super) fn new(config: &config::Work, queue: &str, guardian: &Guardian) -> WorkerObserver {
         let status = Status {
             state: "starting".into(),
             lock: queue.to_owned(),
-            identity: plan.identity.clone(),
-            pid: plan.pid,
+            identity: config.identity.clone(),
+            pid: config.pid,
             guardian_pid: Some(guardian.pid()),
             contain: Some(guardian.containment().to_string()),
             ..Status::default()
         };
         let who = Instance {
-            identity: plan.identity.clone(),
-            host: plan.host.clone(),
-            pid: plan.pid,
+            identity: config.identity.clone(),
+            host: config.host.clone(),
+            pid: config.pid,
             lock: queue.to_owned(),
         };
-        let path = plan.event_log.clone();
+        let path = config.event_log.clone();
         WorkerObserver(Arc::new(Mutex::new(State {
             status,
-            file: plan.status_file.clone().map(StatusFile::new),
+            file: config.status_file.clone().map(StatusFile::new),
             event_log: path.map(|path| EventLog::begin(path, who, EventKind::Working)),
             service_manager: ServiceManager::open(
                 &Surroundings::ours(&|name| std::env::var_os(name)),
+                // A worker has no control that it could wait for: it is ready once its queue has
+                // answered.
                 Ready::Standby,
                 "looking at the queue",
-                plan.concurrency,
+                config.concurrency,
             ),
             server: None,
         })))
@@ -112,6 +114,7 @@ impl WorkerObserver {
     /// The worker does this now.
     pub(super) fn enter(&self, name: &str, running: usize) {
         let state = &mut *self.state();
+        // Each time, because the number changes with each message; it sends them at a pace of its own.
         if let Some(service_manager) = &state.service_manager {
             service_manager.works(doing(name, running));
             if name == DRAINING {
@@ -121,6 +124,7 @@ impl WorkerObserver {
         if let Some(server) = &state.server {
             server.shared_status().works_on(running);
         }
+        // The file is written anew as a whole: for each change of state, and not for each message.
         if state.status.state == name {
             return;
         }
@@ -130,6 +134,7 @@ impl WorkerObserver {
 
     /// A message was done with.
     pub(super) fn message(&self, row: &messages::Row) {
+        // The log first: who sees a counter grow finds the line.
         messages::row(row);
         let state = &mut *self.state();
         if let Some(event_log) = &mut state.event_log {
@@ -143,6 +148,7 @@ impl WorkerObserver {
     /// The end.
     pub(super) fn finish(&self, cause: &str, leave: ExitAction) {
         let state = &mut *self.state();
+        // First: nobody is to be told that we work by a server that has not heard of the end.
         drop(state.server.take());
         state.status.cause = Some(cause.to_owned());
         state.status.exit = Some(leave.status());
@@ -156,15 +162,18 @@ impl WorkerObserver {
         if let Some(service_manager) = &mut state.service_manager {
             service_manager.observe(Instant::now(), &done);
         }
+        // Taken out: dropped, it waits a moment until its thread has written the end.
         if let Some(mut event_log) = state.event_log.take() {
             event_log.observe(Instant::now(), &done);
         }
+        // The same for the status file: who waits for our process reads it next.
         drop(state.file.take());
     }
 
     /// Who is told of one message, worked on in this processor.
     pub(super) fn message_observer(&self, id: &str, processor: usize) -> MessageObserver {
         if let Some(service_manager) = &self.state().service_manager {
+            // Before its command can say anything by the socket of this processor.
             service_manager.name(processor, format!("message {id}"));
         }
         MessageObserver {
@@ -212,6 +221,7 @@ impl Observer for MessageObserver {
         let id = &self.id;
         match *observation {
             Observation::Notice { notice, .. } => messages::notice(id, notice, now),
+            // One that failed is told by the core as doubt, once, and not by each attempt.
             Observation::Renewed { reply: Ok(()), .. } => messages::renewed(id),
             Observation::Workload(event) => {
                 if let Some(service_manager) = &self.observer.state().service_manager {

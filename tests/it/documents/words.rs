@@ -41,11 +41,6 @@ const GONE: &[(&str, &str)] = &[
 
 /// What still says one of them in a comment: each is to go.
 const YET_TO_GO: &[(&str, &str)] = &[
-    ("src/azure/account.rs", "vault"),
-    ("src/azure/token_cache.rs", "vault"),
-    ("src/driver.rs", "campaign"),
-    ("src/elect/child.rs", "ledger"),
-    ("src/hooks.rs", "campaign"),
     ("src/lease/file/blocking.rs", "lane"),
     ("src/lease/file/lock.rs", "desk"),
     ("src/lease/file/mod.rs", "desk"),
@@ -61,8 +56,6 @@ const YET_TO_GO: &[(&str, &str)] = &[
     ("src/lease/shared_file/once.rs", "lane"),
     ("src/lease/shared_file/store.rs", "lane"),
     ("src/commands/lock_view.rs", "sighting"),
-    ("src/run/workload.rs", "campaign"),
-    ("src/work/scheduler.rs", "campaign"),
 ];
 
 /// Whether the text has this word, alone or as a plural.
