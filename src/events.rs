@@ -17,7 +17,7 @@ use crate::core::{Cause, Notice};
 use crate::driver::{Observation, Observer};
 use crate::guardian::WorkloadEvent;
 use crate::report;
-use crate::report::messages::Row;
+use crate::report::MessageRow;
 
 use record::VERSION;
 pub use record::{EventKind, Record};
@@ -73,7 +73,7 @@ impl EventLog {
     }
 
     /// A message was done with.
-    pub fn message(&mut self, now: Instant, row: &Row) {
+    pub fn message(&mut self, now: Instant, row: &MessageRow) {
         self.tell(now, EventKind::Message, |record| {
             record.message_id = Some(row.id.clone());
             record.attempt = Some(row.attempt);

@@ -40,12 +40,12 @@ pub enum Ready {
     Command,
 }
 
-/// The longest status of a command's that is shown, in characters.
+// The longest status of a command's that is shown, in characters.
 const STATUS_LIMIT: usize = 200;
-/// So many commands' are shown at most.
+// `systemctl status` cuts a line at the width of the terminal: what comes first is seen.
 const SHOWN: usize = 4;
-/// From one status to the next where it is no change of state: everybody who watches the unit is
-/// woken by each.
+// From one status to the next where it is no change of state: everybody who watches the unit is
+// woken by each.
 const PACE: Duration = Duration::from_secs(1);
 
 /// Speaks to the service manager; a handle, of which there can be many.
@@ -244,6 +244,8 @@ impl ServiceManager {
                 notice,
                 Notice::StandingBy(_) | Notice::InControl { .. } | Notice::Cordoned { .. }
             );
+            // Standing by, or cordoned, is as sound as in control: systemd is not to wait for a
+            // fail-over.
             if arrived && state.ready == Ready::Standby {
                 state.is_ready();
             }
@@ -455,6 +457,7 @@ impl State {
             return;
         };
         let is_full = why.kind() == io::ErrorKind::WouldBlock;
+        // Only what can pass is tried again: a socket that is gone stays so.
         self.owes.again = is_full && self.owes != Owes::default();
         if !is_full && !std::mem::replace(&mut self.told, true) {
             tracing::warn!(

@@ -118,6 +118,7 @@ impl Listener {
 fn refusal(address: &Address, why: io::Error) -> BindError {
     let at = address.clone();
     let advice = match (why.kind(), address) {
+        // The likely case: two instances on one machine with the same unit or crontab line.
         (io::ErrorKind::AddrInUse, _) => return BindError::InUse(at),
         (io::ErrorKind::PermissionDenied, Address::Tcp(_)) => {
             "ports below 1024 are the system's: take a greater one"
@@ -151,6 +152,8 @@ fn bind_path(path: &Path) -> io::Result<UnixListener> {
 
 /// Whether nobody listens on this socket. Nobody is waited for: whoever lets others wait is there.
 fn is_deserted(path: &Path) -> bool {
+    // A stranger's socket whose queue is full would let us wait for ever; one that lets us wait is
+    // in use.
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let knocked = socket(AddressFamily::Unix, SockType::Stream, flags, None)
         .and_then(|knocking| connect(knocking.as_raw_fd(), &UnixAddr::new(path)?));
@@ -168,6 +171,8 @@ impl BoundPath {
     fn of(path: &Path) -> Option<BoundPath> {
         Some(BoundPath {
             path: path.to_owned(),
+            // Device and inode, because by its name alone the next instance's socket would be
+            // removed.
             file: identity(path)?,
         })
     }

@@ -1,7 +1,7 @@
 //! `--listen`: what other programs may ask this instance over HTTP, and what they are told.
 //!
 //! ```text
-//! driver ── notices, events, replies ─▶ SharedStatus ◀── routes ◀── server (a thread and a runtime of its own)
+//! driver ── notices, events, replies ─▶ SharedStatus ◀── server (a thread and a runtime of its own)
 //! guardian ── the control file's word ────▲
 //! ```
 //! The supervisor's loop writes to the [`SharedStatus`] and never waits for anybody who reads it. Whether
@@ -11,7 +11,6 @@
 
 mod listener;
 mod metrics;
-mod routes;
 mod server;
 mod shared_status;
 

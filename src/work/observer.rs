@@ -15,7 +15,7 @@ use crate::events::{EventKind, EventLog, Instance};
 use crate::exit::ExitAction;
 use crate::guardian::{Guardian, HealthCheck, WorkloadEvent};
 use crate::notify::{Ready, ServiceManager, Surroundings};
-use crate::report::{self, messages};
+use crate::report::{self, MessageRow};
 use crate::serve;
 use crate::status::{Status, StatusFile};
 use crate::util::lock;
@@ -133,9 +133,9 @@ impl WorkerObserver {
     }
 
     /// A message was done with.
-    pub(super) fn message(&self, row: &messages::Row) {
+    pub(super) fn message(&self, row: &MessageRow) {
         // The log first: who sees a counter grow finds the line.
-        messages::row(row);
+        report::message_row(row);
         let state = &mut *self.state();
         if let Some(event_log) = &mut state.event_log {
             event_log.message(Instant::now(), row);
@@ -220,15 +220,17 @@ impl Observer for MessageObserver {
     fn observe(&mut self, now: Instant, observation: &Observation<'_>) {
         let id = &self.id;
         match *observation {
-            Observation::Notice { notice, .. } => messages::notice(id, notice, now),
+            Observation::Notice { notice, .. } => report::message_notice(id, notice, now),
             // One that failed is told by the core as doubt, once, and not by each attempt.
-            Observation::Renewed { reply: Ok(()), .. } => messages::renewed(id),
+            Observation::Renewed { reply: Ok(()), .. } => report::message_renewed(id),
             Observation::Workload(event) => {
                 if let Some(service_manager) = &self.observer.state().service_manager {
                     service_manager.workload_event(self.processor, event);
                 }
                 match event {
-                    WorkloadEvent::LeftBehind => messages::notice(id, &Notice::LeftBehind, now),
+                    WorkloadEvent::LeftBehind => {
+                        report::message_notice(id, &Notice::LeftBehind, now)
+                    }
                     WorkloadEvent::Lost => tracing::warn!(
                         "message {}: the guardian died or fell silent; killing the command",
                         report::plain(id)

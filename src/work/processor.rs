@@ -24,7 +24,7 @@ use crate::core::{self, Budget, Cause, Ending, Exit, Failure, HoldPolicy, IfLost
 use crate::driver::drive;
 use crate::guardian::{GuardianHandle, WorkloadEvent};
 use crate::queue::{Message, Settlement};
-use crate::report::messages::Row;
+use crate::report::MessageRow;
 use crate::signals::Signals;
 use crate::units;
 
@@ -241,7 +241,7 @@ impl MessageProcessor {
         let ending = ran.map(|(_, ending)| ending);
         let exit = progress.and_then(|progress| progress.exit);
         let overlap = ending.is_some_and(|ending| ending.overlap);
-        context.observer.message(&Row {
+        context.observer.message(&MessageRow {
             id: crate::report::plain(id),
             attempt,
             outcome: outcome.word(),
