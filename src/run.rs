@@ -47,6 +47,8 @@ pub(crate) fn run(plan: Config) -> anyhow::Result<ExitAction> {
         .as_ref()
         .map(serve::Listener::bind)
         .transpose()?;
+    // Before the fork: the guardian needs what releases the lease, and has what was there when it
+    // forked.
     let store = match open(&plan)? {
         Ok(store) => store,
         Err(ending) => return Ok(report::ending(&ending, plan.conflict_status)),
@@ -58,6 +60,7 @@ pub(crate) fn run(plan: Config) -> anyhow::Result<ExitAction> {
         identity: plan.candidate.identity.clone(),
         command: plan.candidate.command.clone(),
     });
+    // After the lock is known: its line says of which one.
     if let Some(ending) = cannot_work(&plan) {
         return Ok(report::ending(&ending, plan.conflict_status));
     }
@@ -161,6 +164,7 @@ impl Guardians {
         Ok(Guardians {
             first: fork(programs)?,
             hook_programs,
+            // It may run while the next tenure has begun, and one guardian has one tree at a time.
             second: on_lost.map(|script| fork(vec![script])).transpose()?,
         })
     }
@@ -258,7 +262,9 @@ pub(crate) fn workload(
 pub(crate) fn rules(plan: &Config, store: &dyn LeaseStore) -> Rules {
     let terms = store.info();
     let mut rules = plan.rules.clone();
+    // A lock of this machine's own disk has no deadline: a budget would end commands for nothing.
     rules.budget = terms.lease.and(rules.budget);
+    // Where the kernel wakes whoever waits, a poll would only cost wake-ups.
     rules.poll = rules.poll.filter(|_| !terms.wakes);
     rules
 }

@@ -25,7 +25,8 @@ use crate::serve::SharedStatus;
 use crate::signals::Signals;
 use crate::status::{Status, StatusFile};
 
-/// How long we wait for the platform's first word before we compete.
+// A machine that is about to be frozen must not take over first; one without a metadata service
+// must not wait for it either.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
 
 /// Everybody who is told of this instance.
@@ -77,6 +78,8 @@ impl Observers {
             list: Vec::new(),
             service_manager: service_manager.clone(),
         };
+        // First: who asks over HTTP is to be told the latest by the time the others have heard of
+        // it.
         observers.add(shared_status);
         // The log before the status line, which is shown below what is said.
         observers.add(Some(log));
@@ -121,6 +124,7 @@ impl Observers {
         // A stop counts more than an announcement.
                     biased;
                     asked = signals.next() => {
+                        // Kept for the driver, which stops as it does for every signal.
                         signals.keep(asked);
                         None
                     }
@@ -202,6 +206,8 @@ impl StatusObserver {
                 "standby"
             }
             Notice::InControl { token } => {
+                // Of the tenure before nothing may stay: a script would read its cause for this
+                // one's.
                 (status.holder, status.token, status.cause) = (None, Some(*token), None);
                 if self.prepares {
                     "preparing"
@@ -266,6 +272,7 @@ impl Observer for StatusObserver {
                     }
                 }
                 WorkloadEvent::Standby(pid) => self.status.standby_pid = *pid,
+                // Where nobody saw its main process end, too: `/leader` is a yes only beside a pid.
                 WorkloadEvent::TreeEmpty { .. } => self.status.command_pid = None,
                 WorkloadEvent::LeftBehind | WorkloadEvent::Lost => {}
                 _ => return,

@@ -13,7 +13,7 @@ use crate::guardian::{GuardianHandle, SpawnRequest, WorkloadEvent};
 use crate::notify::PRIVATE;
 use crate::report;
 
-/// The least time it gets: a grace of zero is meant for the command.
+// The least time it gets: a grace of zero is meant for the command.
 const LEAST: Duration = Duration::from_secs(1);
 
 /// See the module's text.
@@ -86,9 +86,12 @@ impl OnLostHook {
             return;
         }
         let kill_at = Instant::now() + self.limit;
+        // Before the order: whatever comes of it is answered by an event, also that it was not
+        // started.
         self.runs = true;
         self.handle.start(SpawnRequest {
             program: 0,
+            // By now another may have control: it is told so by its control file.
             in_control: false,
             env,
             unset: PRIVATE.map(OsString::from).into(),

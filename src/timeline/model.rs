@@ -168,8 +168,8 @@ pub(super) struct Overlap {
     pub(super) within_skew: bool,
 }
 
-/// Two records of one boot that disagree by more than this were written before and after somebody
-/// set the clock: the milliseconds of a slow writer are less.
+// Two records of one boot that disagree by more than this were written before and after somebody
+// set the clock: the milliseconds of a slow writer are less.
 const STEP: u64 = 250_000_000;
 
 /// Of one boot: its machine, and each record's moment with its distance to the wall clock.
@@ -208,12 +208,15 @@ impl Clocks {
         let mut clocks = Clocks::default();
         let mut notes = Vec::new();
         for (boot, (host, mut all)) in said {
+            // By the boot's own clock: logs are merged in any order, and a step is one between
+            // neighbours.
             all.sort_unstable();
             let steps: Vec<i64> = all
                 .windows(2)
                 .filter(|pair| pair[1].1.abs_diff(pair[0].1) > STEP)
                 .map(|pair| pair[1].1.saturating_sub(pair[0].1))
                 .collect();
+            // Said, because a reader compares these times with those of other logs.
             if let Some(most) = steps.iter().max_by_key(|step| step.unsigned_abs()) {
                 notes.push(format!(
                     "{host}: its wall clock was set {}, by {}{:+.3} s; its records are ordered by its boot's clock",

@@ -155,6 +155,8 @@ fn table(text: &mut String, lock: &Lock) {
     );
     let mut day = String::new();
     for (at, tenure) in lock.tenures.iter().enumerate() {
+        // The day once, as a line of its own: in each line it would push the times out of a
+        // terminal.
         let today = date(tenure.from);
         if today != day {
             let _ = writeln!(text, "{today} (UTC)");
@@ -178,6 +180,7 @@ fn table(text: &mut String, lock: &Lock) {
                 "OVERLAP?", names[tenure.track]
             );
         }
+        // With the later of the two, so that it is told once, and below both.
         for overlap in lock.overlaps.iter().filter(|overlap| overlap.of.1 == at) {
             let other = &lock.tenures[overlap.of.0];
             let (word, comment) = if overlap.within_skew {
@@ -235,6 +238,8 @@ pub(super) fn ending(tenure: &Tenure) -> String {
                 (KnownBy::Deadline, _, _) => {
                     format!("ended unseen after {last}, at the latest at its deadline; or goes on")
                 }
+                // The deadline is told as well: should the next one have been given control too
+                // early, it says so.
                 (KnownBy::Next, Some(deadline), Some(by)) if deadline > *by => format!(
                     "ended unseen after {last}, before the next had control (its own deadline: {})",
                     clock(deadline)
@@ -267,6 +272,7 @@ pub(super) fn json(timeline: &Timeline) -> Value {
 }
 
 fn seconds(nanos: i64) -> f64 {
+    // In microseconds first: a double has no room for the nanoseconds of many days.
     (nanos / 1000) as f64 / 1e6
 }
 
@@ -352,6 +358,7 @@ fn word(known_by: KnownBy) -> Option<&'static str> {
         KnownBy::Deadline => Some("deadline"),
         KnownBy::Next => Some("next"),
         KnownBy::Itself => Some("itself"),
+        // `null`, and not a word: programs ask whether there is something to go by.
         KnownBy::Nothing => None,
     }
 }
