@@ -1,6 +1,6 @@
 //! `trafficcop elect`: competes, and tells a reader on stdout who is in control.
 //!
-//! Called by main with a validated configuration, while the process has one thread. It is `run` with a
+//! Called by main with a validated config, while the process has one thread. It is `run` with a
 //! command of its own: the process that tells the reader ([`crate::elect::announce`]), under a guardian as
 //! any command. So `standby` is said at its time though this process is killed or stopped, and a
 //! drain is the reader's grace. What is added here: the lines while we stand by, the reader that hangs up,
@@ -52,7 +52,7 @@ impl ProgressPipe {
     fn open() -> io::Result<(ProgressPipe, std::os::fd::OwnedFd)> {
         // Without waiting at both ends: neither of the two may hang on the other.
         let (reader, writer) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
-        // The one descriptor of ours that a command inherits: it is our own child.
+        // Through guardian and exec: what is run in the end is our own program.
         fcntl(&writer, FcntlArg::F_SETFD(FdFlag::empty()))?;
         Ok((ProgressPipe(reader.into()), writer))
     }
@@ -305,7 +305,7 @@ fn link(telling: &Telling, control: Option<&Path>) -> anyhow::Result<Option<Cont
     Ok(Some(made))
 }
 
-/// Holds the election of `config` to its end.
+/// Holds the election to its end, as configured.
 ///
 /// To be called while the process has one thread: the guardian is forked in here.
 ///

@@ -174,7 +174,7 @@ impl ExitAction {
         }
     }
 
-    /// The status of a failure of our own before anything started: what the configuration refused is bad
+    /// The status of a failure of our own before anything started: what the config refused is bad
     /// usage, everything else is the machine's refusal.
     #[must_use]
     pub fn of_error(error: &anyhow::Error) -> ExitAction {

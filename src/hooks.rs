@@ -47,18 +47,20 @@ pub(crate) struct HookConfig {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
     /// Order the guardian to start this.
-    Launch { role: Role, deadlines: Deadlines },
-    /// Move the deadlines of what runs.
+    Launch {
+        role: Role,
+        deadlines: Deadlines,
+    },
     Extend(Deadlines),
-    /// Drain what runs.
-    Drain { signal: i32, end_of_grace: Instant },
-    /// Kill what runs.
+    Drain {
+        signal: i32,
+        end_of_grace: Instant,
+    },
     Kill,
     /// Tell the guardian how to give the lease back, should we die.
     SetReleaseInfo,
     /// Tell the core (and people).
     Tell(WorkloadEvent),
-    /// Tell people.
     Say(HookNotice),
 }
 
@@ -80,7 +82,6 @@ pub(crate) enum HookNotice {
 /// What the guardian has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tree {
-    /// Nothing.
     None,
     Standby {
         since: Instant,
@@ -105,7 +106,6 @@ enum Tree {
     Never,
 }
 
-/// See the module's text.
 #[derive(Clone, Debug)]
 pub(crate) struct HookSequencer {
     config: HookConfig,

@@ -84,7 +84,6 @@ pub(super) struct State {
 /// A command that can say something.
 #[derive(Clone, Debug)]
 struct CommandStatus {
-    /// What it is called.
     name: String,
     /// What it says that it does.
     said: Option<String>,
@@ -368,7 +367,6 @@ impl Inner {
         (state.owes.status == Due::Soon).then(|| (state.told_at + PACE).since(Instant::now()))
     }
 
-    /// Tries again what there was no room for.
     pub(super) fn try_again(&self) {
         self.state().settle();
     }

@@ -1,6 +1,6 @@
 //! `trafficcop run`: opens the store, forks the guardians, and drives the driver until it is done.
 //!
-//! Called by main with a validated configuration, while the process has one thread; returns the ending that
+//! Called by main with a validated config, while the process has one thread; returns the ending that
 //! the exit status is made of. It decides nothing that the core could decide.
 
 mod observers;
@@ -34,7 +34,7 @@ pub(crate) use open::open;
 pub(crate) use workload::CommandWorkload;
 use workload::{HookPrograms, NOBODY, Parts};
 
-/// Runs `config` to its end.
+/// Runs the command and its hooks to their end, as configured.
 ///
 /// To be called while the process has one thread: the guardians are forked in here.
 ///
@@ -227,7 +227,7 @@ async fn compete(
     Ok(leave)
 }
 
-/// The workload of the configuration; nothing runs yet.
+/// The workload of the config; nothing runs yet.
 ///
 /// # Errors
 /// Where a guardian could not get ready.
@@ -258,7 +258,7 @@ pub(crate) fn workload(
     }))
 }
 
-/// The rules of the configuration, as far as they have a meaning for this store.
+/// The rules of the config, as far as they have a meaning for this store.
 pub(crate) fn rules(plan: &Config, store: &dyn LeaseStore) -> Rules {
     let terms = store.info();
     let mut rules = plan.rules.clone();

@@ -34,7 +34,6 @@ const DEFAULT_PATIENCE: Duration = Duration::from_secs(30);
 /// The lock, as far as it can be checked without asking its store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Lock {
-    /// A lease on an Azure blob.
     Blob {
         /// `CONTAINER/NAME` or a URL; Azure's rules for names are the store's to check.
         target: String,
@@ -45,9 +44,7 @@ pub(crate) enum Lock {
         /// Create a page blob of this many bytes (a multiple of 512) instead of a block blob.
         page_blob: Option<u64>,
     },
-    /// A lock on a file.
     File {
-        /// Its path.
         path: PathBuf,
         /// It is kept as on a drive that machines share, whatever it lies on.
         shared: bool,

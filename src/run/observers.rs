@@ -36,16 +36,16 @@ pub(crate) struct Observers {
 }
 
 impl Observers {
-    /// Those of this configuration, and this `log`. Not before the guardians were forked: threads write the
+    /// Those of this config, and this `log`. Not before the guardians were forked: threads write the
     /// files.
     pub(crate) fn new(
-        plan: &Config,
+        config: &Config,
         store: &Arc<dyn LeaseStore>,
         guardian: &Guardian,
         log: impl Observer + 'static,
         shared_status: Option<Arc<SharedStatus>>,
     ) -> Observers {
-        let candidate = &plan.candidate;
+        let candidate = &config.candidate;
         let status = StatusObserver {
             status: Status {
                 state: "starting".into(),
@@ -56,13 +56,13 @@ impl Observers {
                 ..Status::default()
             },
             store: Arc::clone(store),
-            file: plan.status_file.clone().map(StatusFile::new),
+            file: config.status_file.clone().map(StatusFile::new),
             shared_status: shared_status.clone(),
-            prepares: plan.roles.standby.is_some() || plan.roles.on_acquire.is_some(),
+            prepares: config.roles.standby.is_some() || config.roles.on_acquire.is_some(),
         };
         let service_manager = ServiceManager::open(
             &Surroundings::ours(&|name| std::env::var_os(name)),
-            plan.ready,
+            config.ready,
             "competing",
             1,
         );
@@ -72,7 +72,7 @@ impl Observers {
             pid: candidate.pid,
             lock: store.info().name,
         };
-        let path = plan.event_log.clone();
+        let path = config.event_log.clone();
         let event_log = path.map(|path| EventLog::begin(path, who, EventKind::Competing));
         let mut observers = Observers {
             list: Vec::new(),
@@ -111,15 +111,15 @@ impl Observers {
         self.service_manager.as_ref()?.for_the_command(0)
     }
 
-    /// Begins to follow what the platform announces for this machine, if the configuration says so; what was
+    /// Begins to follow what the platform announces for this machine, if the config says so; what was
     /// announced already, as far as that is known in a moment. What comes later comes with the
     /// signals.
     pub(crate) async fn follow_events(
         &mut self,
-        plan: &Config,
+        config: &Config,
         signals: &mut Signals,
     ) -> Option<Cordon> {
-        let mut watch = Watch::begin(plan.scheduled_events.clone()?);
+        let mut watch = Watch::begin(config.scheduled_events.clone()?);
         let cordon = tokio::select! {
         // A stop counts more than an announcement.
                     biased;

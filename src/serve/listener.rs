@@ -44,11 +44,8 @@ pub(crate) enum BindError {
     /// The kernel refused.
     #[error("--listen {at}: {why}: {advice}")]
     System {
-        /// What was asked for.
         at: Address,
-        /// What the kernel said.
         why: io::Error,
-        /// What to do.
         advice: &'static str,
     },
 }

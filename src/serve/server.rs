@@ -240,7 +240,6 @@ impl Page {
     }
 }
 
-/// The answer to one request.
 async fn answer(
     shared_status: &SharedStatus,
     method: &Method,

@@ -150,7 +150,6 @@ impl Observer for Arc<SharedStatus> {
 /// What was seen at one moment.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Snapshot {
-    /// What the status file says.
     pub(super) status: Arc<Status>,
     /// Until when the command may believe in its control.
     pub(super) control: Instant,
@@ -164,7 +163,6 @@ pub(super) struct Snapshot {
     pub(super) stuck: bool,
     /// It is of a worker, which leads nobody.
     pub(super) worker: bool,
-    /// When it was seen.
     pub(super) now: Instant,
 }
 

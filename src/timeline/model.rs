@@ -19,16 +19,13 @@ pub struct Timeline {
     pub(super) from: At,
     /// The last record's moment.
     pub(super) to: At,
-    /// How many records there are.
     pub(super) records: usize,
     /// What a reader of this should know: clocks that were set, lines that are missing.
     pub(super) notes: Vec<String>,
 }
 
-/// One lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Lock {
-    /// Its address.
     pub(super) name: String,
     /// The instances, by when they first appear.
     pub(super) tracks: Vec<Track>,
@@ -43,9 +40,7 @@ pub(super) struct Lock {
 /// One instance, through all its runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Track {
-    /// Its identity.
     pub(super) identity: String,
-    /// Its machine.
     pub(super) host: String,
     /// The stretches in which one of its processes is known to have been there.
     pub(super) runs: Vec<Run>,
@@ -54,7 +49,6 @@ pub(super) struct Track {
 /// One process of an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Run {
-    /// The supervisor's process id.
     pub(super) pid: u32,
     /// Its first record of this lock.
     pub(super) from: At,
@@ -71,20 +65,16 @@ pub(super) struct Run {
 pub(super) struct Tenure {
     /// Whose: the number of the track.
     pub(super) track: usize,
-    /// The supervisor's process id.
     pub(super) pid: u32,
     /// Which boot of which machine its times were taken on.
     pub(super) boot: String,
-    /// The fencing token.
     pub(super) token: Option<u64>,
     /// When it said that it had control.
     pub(super) from: At,
     /// Until when something of it is known to have lived, or may have for all that was said: the
     /// tree's end, or the last word of one that was not seen to end.
     pub(super) lived: At,
-    /// How it ended.
     pub(super) end: End,
-    /// Why.
     pub(super) cause: Option<String>,
     /// The latest deadline it told.
     pub(super) deadline: Option<At>,
@@ -96,7 +86,6 @@ pub(super) struct Tenure {
     pub(super) confessed: bool,
 }
 
-/// How a tenure ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum End {
     /// The lease was given back then.
@@ -147,9 +136,7 @@ impl Tenure {
 pub(super) struct Gap {
     /// After this tenure (by number).
     pub(super) after: usize,
-    /// From when.
     pub(super) from: At,
-    /// Until when.
     pub(super) to: At,
     /// The end before it was not seen: it may have begun earlier than that, but not later.
     pub(super) at_least: bool,
@@ -160,9 +147,7 @@ pub(super) struct Gap {
 pub(super) struct Overlap {
     /// The tenures (by number), the earlier one first.
     pub(super) of: (usize, usize),
-    /// From when.
     pub(super) from: At,
-    /// Until when.
     pub(super) to: At,
     /// On two machines, and not longer than their clocks may differ: it proves nothing.
     pub(super) within_skew: bool,

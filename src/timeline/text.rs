@@ -46,7 +46,6 @@ pub const FIELDS: &[(&str, &str)] = &[
     ),
 ];
 
-/// The table.
 pub(super) fn text(timeline: &Timeline) -> String {
     let mut text = String::new();
     for lock in &timeline.locks {
@@ -120,7 +119,6 @@ fn clock(at: At) -> String {
     text.get(11..23).unwrap_or_default().to_owned()
 }
 
-/// The day.
 pub(super) fn date(at: At) -> String {
     record::spelt(at).get(..10).unwrap_or_default().to_owned()
 }
@@ -258,7 +256,6 @@ pub(super) fn ending(tenure: &Tenure) -> String {
     }
 }
 
-/// The JSON.
 pub(super) fn json(timeline: &Timeline) -> Value {
     json!({
         "v": 1,

@@ -31,7 +31,6 @@ struct State {
     status: Status,
     file: Option<StatusFile>,
     event_log: Option<EventLog>,
-    /// The service manager.
     service_manager: Option<ServiceManager>,
     server: Option<serve::Server>,
 }
@@ -132,7 +131,6 @@ impl WorkerObserver {
         state.write();
     }
 
-    /// A message was done with.
     pub(super) fn message(&self, row: &MessageRow) {
         // The log first: who sees a counter grow finds the line.
         report::message_row(row);
@@ -209,7 +207,6 @@ impl State {
     }
 }
 
-/// The observer of one message.
 pub(super) struct MessageObserver {
     observer: WorkerObserver,
     id: String,

@@ -58,7 +58,6 @@ pub(super) struct MessageProcessor {
 
 /// How a message was done with, as far as the worker has to know.
 pub(super) struct Done {
-    /// The command was started.
     pub(super) ran: bool,
     pub(super) exit: Option<Exit>,
     pub(super) outcome: Outcome,

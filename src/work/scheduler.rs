@@ -27,7 +27,6 @@ const STUCK: u32 = 5;
 // For how long a queue may fail to answer a worker that is to leave when there is no message.
 const OUT_OF_REACH: Duration = Duration::from_secs(30);
 
-/// What the worker goes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SchedulerConfig {
     /// How many messages at once; at least 1.
@@ -121,7 +120,6 @@ pub(super) enum Next {
     Leave(Why),
 }
 
-/// A request to take.
 #[derive(Clone, Copy, Debug)]
 struct TakeRequest {
     most: usize,
@@ -182,7 +180,6 @@ impl Scheduler {
         }
     }
 
-    /// What to do now.
     pub(super) fn next(&mut self, now: Instant) -> Next {
         // What is being taken may bring a message: until then nobody leaves.
         let quiet = self.running == 0 && self.taking.is_none();

@@ -38,7 +38,6 @@ pub(super) enum Outcome {
     Completed,
     /// Failed; it comes again after a delay.
     Retried,
-    /// Put aside.
     DeadLettered,
     /// Given back as it was.
     Released,
@@ -51,7 +50,6 @@ pub(super) enum Outcome {
 }
 
 impl Outcome {
-    /// The word.
     pub(super) fn word(self) -> &'static str {
         match self {
             Outcome::Completed => "completed",
@@ -96,7 +94,6 @@ impl Decision {
         Decision::new(Settlement::Release, Some(reason))
     }
 
-    /// Put aside.
     pub(super) fn dead_letter(reason: &'static str, detail: String) -> Decision {
         let settlement = Settlement::DeadLetter {
             reason: reason.to_owned(),

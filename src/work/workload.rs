@@ -28,7 +28,6 @@ use crate::queue::Settlement;
 /// sleeps.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
-/// The command of one message.
 pub(super) struct MessageWorkload<'a> {
     pub(super) handle: &'a mut GuardianHandle,
     /// Turns true when everything is to end at once.
@@ -60,12 +59,10 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Whether the command was started.
     pub(super) fn ran(&self) -> bool {
         self.began.is_some() && self.errno.is_none()
     }
 
-    /// For how long it ran.
     pub(super) fn duration(&self) -> Option<Duration> {
         self.began
             .filter(|_| self.errno.is_none())

@@ -312,7 +312,6 @@ impl Prefetch {
     pub(super) fn done(&self) {
         lock(&self.state).busy -= 1;
         self.changed.notify_one();
-        // Several can wait: a stop, and the end after it.
         self.quiet.notify_waiters();
     }
 

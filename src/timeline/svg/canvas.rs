@@ -76,7 +76,6 @@ impl Canvas {
         self.close("rect", title);
     }
 
-    /// A line.
     pub(super) fn line(&mut self, from: (f64, f64), to: (f64, f64), more: &str) {
         let _ = writeln!(
             self.body,
@@ -85,7 +84,6 @@ impl Canvas {
         );
     }
 
-    /// A path.
     pub(super) fn path(&mut self, d: &str, more: &str, title: &str) {
         let _ = write!(self.body, r#"<path d="{d}" {more}"#);
         self.close("path", title);
