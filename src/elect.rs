@@ -1,6 +1,6 @@
 //! `trafficcop elect`: competes, and tells a reader on stdout who is in control.
 //!
-//! Called by main with a validated plan, while the process has one thread. It is `run` with a
+//! Called by main with a validated config, while the process has one thread. It is `run` with a
 //! command of its own: the process that tells the reader ([`crate::elect::announce`]), under a guardian as
 //! any command. So `standby` is said at its time though this process is killed or stopped, and a
 //! drain is the reader's grace. What is added here: the lines while we stand by, the reader that hangs up,
@@ -43,7 +43,7 @@ use crate::runtime;
 use crate::signals::Signals;
 use crate::util::lock;
 
-/// What tells the reader: ourselves, whatever has become of the file since.
+// By the link and not by our path: a package may have been upgraded since, and the two must fit.
 const CHILD: &str = "/proc/self/exe";
 
 /// What the child writes about how far it came.
@@ -52,7 +52,9 @@ struct ProgressPipe(std::fs::File);
 impl ProgressPipe {
     /// The pipe, and the descriptor that the child inherits.
     fn open() -> io::Result<(ProgressPipe, std::os::fd::OwnedFd)> {
+        // Without waiting at both ends: neither of the two may hang on the other.
         let (reader, writer) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
+        // Through guardian and exec: what is run in the end is our own program.
         fcntl(&writer, FcntlArg::F_SETFD(FdFlag::empty()))?;
         Ok((ProgressPipe(reader.into()), writer))
     }
@@ -61,6 +63,7 @@ impl ProgressPipe {
     fn believed(&mut self) -> bool {
         let mut last = None;
         let mut bytes = [0; 64];
+        // The last byte counts: what was said before has been taken back by it.
         while let Ok(length @ 1..) = self.0.read(&mut bytes) {
             last = Some(bytes[length - 1]);
         }
@@ -83,6 +86,7 @@ struct ReaderLines {
 impl ReaderLines {
     fn standby(&mut self, holder: Option<&str>, token: Option<u64>) {
         let now = Some((holder.map(str::to_owned), token));
+        // A standby looks every few seconds; the reader is told of changes.
         if self.named == now {
             return;
         }
@@ -130,6 +134,7 @@ struct ElectWorkload {
 impl ElectWorkload {
     /// The child is gone: what the end of the tree means for the reader.
     fn child_gone(&mut self) -> Option<WorkloadEvent> {
+        // Nobody is left who could believe anything: the lock is given back at once.
         let hung_up = self.lines_out.gone().is_some()
             || self.exit == Some(Exit::Signal(libc::SIGPIPE))
             || self.exit == Some(Exit::Code(exit::CANNOT_WRITE));
@@ -138,6 +143,8 @@ impl ElectWorkload {
             self.lines_out
                 .with(|lines_out| lines_out.standby(None, None));
             let now = Instant::now();
+            // The reader's grace, as the child would have given it: while it lasts the lease is not
+            // given back.
             let until = self.kill_at.min(now + self.grace);
             if !self.hurried && now < until {
                 self.held_back = Some(until);
@@ -157,6 +164,7 @@ impl Workload for ElectWorkload {
         // What a child left that could not be started is not about this one.
         let _stale = self.progress.believed();
         self.lines_out.with(|lines_out| {
+            // Stdout has one writer at a time: from here on it is the child.
             lines_out.sender.yield_to_another();
             lines_out.named = None;
         });
@@ -173,6 +181,7 @@ impl Workload for ElectWorkload {
     }
 
     fn kill(&mut self) {
+        // Also for a grace that is being held back: whoever is to end now gets none.
         self.hurried = true;
         self.child.kill();
     }
@@ -298,7 +307,7 @@ fn link(telling: &Telling, control: Option<&Path>) -> anyhow::Result<Option<Cont
     Ok(Some(made))
 }
 
-/// Holds the election of `plan` to its end.
+/// Holds the election to its end, as configured.
 ///
 /// To be called while the process has one thread: the guardian is forked in here.
 ///
@@ -311,6 +320,7 @@ pub(crate) fn elect(mut plan: Config, telling: &Telling) -> anyhow::Result<ExitA
     };
     let lock = store.info().name;
     plan.refuse_our_own(&lock)?;
+    // Now, and not with the first line: two halves of a line are two lines to a reader.
     if !lines::fits(&lock) {
         let why = "the lock's name is too long for lines that go through a pipe as a whole: take a shorter one";
         return Err(UsageError::new(why).into());
@@ -332,6 +342,7 @@ pub(crate) fn elect(mut plan: Config, telling: &Telling) -> anyhow::Result<ExitA
         withheld: Vec::new(),
     })
     .map_err(no_guardian)?;
+    // The guardian has it by now, and the child inherits it from there.
     drop(theirs);
     report::context(report::Context {
         lock: lock.clone(),
@@ -343,6 +354,7 @@ pub(crate) fn elect(mut plan: Config, telling: &Telling) -> anyhow::Result<ExitA
     let _link = link(telling, control.as_deref())?;
     let log = ReaderLog(report::LogObserver::new(plan.looks_once(), plan.slots));
     let observers = Observers::new(&plan, &store, &guardian, log, None);
+    // After the fork: it is a thread.
     let (sender, gone) = LineSender::begin()?;
     let lines_out = Shared(Arc::new(Mutex::new(ReaderLines {
         sender,
@@ -370,11 +382,11 @@ pub(crate) fn elect(mut plan: Config, telling: &Telling) -> anyhow::Result<ExitA
             observers,
             lines_out,
         };
-        Ok(campaign(&plan, store, doorbell, reader, signals, told).await)
+        Ok(compete(&plan, store, doorbell, reader, signals, told).await)
     })?
 }
 
-async fn campaign(
+async fn compete(
     plan: &Config,
     store: Arc<dyn LeaseStore>,
     doorbell: Option<Doorbell>,

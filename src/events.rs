@@ -1,7 +1,7 @@
 //! The event log: every change of state of an instance as one line of JSON, for those who ask
 //! afterwards who held control when.
 //!
-//! [`EventLog`] is an observer that makes records of the core's notices, the guardian's news, and the
+//! [`EventLog`] is an observer that makes records of the core's notices, the guardian's events, and the
 //! deadlines that a command is given; it never decides or fails. [`record`] is what a line says, and
 //! the one list of its fields and words; `writer` puts lines into a file without ever holding anybody
 //! up. [`crate::timeline`] reads what was written.
@@ -17,7 +17,7 @@ use crate::core::{Cause, Notice};
 use crate::driver::{Observation, Observer};
 use crate::guardian::WorkloadEvent;
 use crate::report;
-use crate::report::messages::Row;
+use crate::report::MessageRow;
 
 use record::VERSION;
 pub use record::{EventKind, Record};
@@ -73,7 +73,7 @@ impl EventLog {
     }
 
     /// A message was done with.
-    pub fn message(&mut self, now: Instant, row: &Row) {
+    pub fn message(&mut self, now: Instant, row: &MessageRow) {
         self.tell(now, EventKind::Message, |record| {
             record.message_id = Some(row.id.clone());
             record.attempt = Some(row.attempt);

@@ -132,6 +132,7 @@ impl ExitAction {
             // Whatever else happened: nobody may overlook this one.
             return ExitAction::Status(OVERLAP);
         }
+        // Without a `_`: a new cause of an end has to be given a status here.
         match (&ending.cause, ending.exit) {
             (Cause::CommandEnded | Cause::Stopped(_), Some(Exit::Code(status))) => {
                 ExitAction::Status(status)
@@ -151,6 +152,8 @@ impl ExitAction {
                 | Cause::GuardianLost,
                 _,
             ) => ExitAction::Status(LOST),
+            // What was recorded counts for everybody who waited for it: 0, or the status of the
+            // last run.
             (Cause::AlreadyDone(verdict), _) => ExitAction::Status(verdict.status),
             (
                 Cause::NotStarted {
@@ -158,6 +161,7 @@ impl ExitAction {
                 },
                 _,
             ) => ExitAction::Status(NOT_FOUND),
+            // Not 126: nothing is wrong with the command, and a service manager may try again.
             (Cause::NotStarted { errno }, _) if is_for_want_of_room(*errno) => {
                 ExitAction::Status(UNAVAILABLE)
             }
@@ -170,10 +174,11 @@ impl ExitAction {
         }
     }
 
-    /// The status of a failure of our own before anything started: what the plan refused is bad
+    /// The status of a failure of our own before anything started: what the config refused is bad
     /// usage, everything else is the machine's refusal.
     #[must_use]
     pub fn of_error(error: &anyhow::Error) -> ExitAction {
+        // By type and not by text: whatever was wrapped round it on the way up stays readable.
         if let Some(refusal) = error.downcast_ref::<UsageError>() {
             return ExitAction::Status(refusal.status());
         }
@@ -211,6 +216,7 @@ impl ExitAction {
             // Both are needed: a core pattern that pipes to a program does not ask for the limit.
             let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
             let _ = nix::sys::prctl::set_dumpable(false);
+            // Its handler is ours: the default has to be put back for the signal to end us.
             let _ = signal_hook::low_level::emulate_default_handler(signal);
         }
         std::process::exit(self.status())

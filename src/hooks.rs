@@ -11,22 +11,77 @@
 //! the lease is given back holds for the standby's tree and the hook's as well.
 
 mod transitions;
-mod types;
 
 use std::time::Duration;
 
 use crate::clock::Instant;
 use crate::core::hold_policy::History;
-use crate::core::{Deadlines, Exit, Start, WorkloadEvent};
-pub(crate) use types::{Effect, HookConfig, HookNotice, Role};
+use crate::core::{Deadlines, Exit, Failed, Start, WorkloadEvent};
 
-/// What a drain of what is not the command sends first.
+// --stop-signal is what the command understands; a hook is a shell.
 const TERM: i32 = libc::SIGTERM;
+
+/// What can run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Runs while we wait for control.
+    Standby,
+    /// Has to succeed before the command is started.
+    OnAcquire,
+    /// Runs while we are in control.
+    Command,
+}
+
+/// Which hooks there are besides the command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HookConfig {
+    /// There is a standby command.
+    pub standby: bool,
+    /// There is something that has to succeed before the command is started.
+    pub on_acquire: bool,
+    /// From SIGTERM to SIGKILL for the standby command.
+    pub grace: Duration,
+}
+
+/// What is to be done, in this order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// Order the guardian to start this.
+    Launch {
+        role: Role,
+        deadlines: Deadlines,
+    },
+    Extend(Deadlines),
+    Drain {
+        signal: i32,
+        end_of_grace: Instant,
+    },
+    Kill,
+    /// Tell the guardian how to give the lease back, should we die.
+    SetReleaseInfo,
+    /// Tell the core (and people).
+    Tell(WorkloadEvent),
+    Say(HookNotice),
+}
+
+/// What people are told of a role that the core does not know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HookNotice {
+    /// The standby command did its work, and is not started again before the next time.
+    StandbyDone,
+    /// The standby command failed, and is started again after this time.
+    StandbyFailed(Failed, Duration),
+    /// The standby command's tree is drained, because we are in control.
+    StandbyDrained,
+    /// It left processes behind, which are drained.
+    LeftBehind(Role),
+    /// The standby command's tree cannot be killed, so nothing can be started here any more.
+    StandbyStuck,
+}
 
 /// What the guardian has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tree {
-    /// Nothing.
     None,
     Standby {
         since: Instant,
@@ -51,7 +106,6 @@ enum Tree {
     Never,
 }
 
-/// See the module's text.
 #[derive(Clone, Debug)]
 pub(crate) struct HookSequencer {
     config: HookConfig,
@@ -129,6 +183,8 @@ impl HookSequencer {
             // The core starts nothing beside another: what it has is still there, and not replaced.
             return effects;
         }
+        // Before anything else: a standby command whose tree becomes empty now must not be started
+        // again.
         self.standing = false;
         self.due = None;
         self.stale = term.deadlines.term_at.since(term.fresh_until);
@@ -138,6 +194,8 @@ impl HookSequencer {
             Tree::Standby { asked, .. } => {
                 // From here on the lease is the guardian's to give back, should we die.
                 effects.push(Effect::SetReleaseInfo);
+                // Told before the drain: should we die in between, the guardian ends it in time by
+                // itself.
                 effects.push(standby_extended(term.deadlines.term_at));
                 if !std::mem::replace(asked, true) {
                     effects.push(Effect::Say(HookNotice::StandbyDrained));
@@ -210,6 +268,8 @@ impl HookSequencer {
                 self.tell_empty(asked_by(term, now), &mut effects);
             }
             Tree::OnAcquire { asked_at, .. } => {
+                // The first time counts: the core takes the tree for ended by that, and not by a
+                // later SIGKILL.
                 asked_at.get_or_insert(now);
                 effects.push(effect);
             }
@@ -230,7 +290,7 @@ impl HookSequencer {
         effects
     }
 
-    /// The campaign is over: what runs without control has to end, too.
+    /// The instance leaves: what runs without control has to end, too.
     pub(crate) fn finish(&mut self, end_of_grace: Instant) -> Vec<Effect> {
         self.standing = false;
         self.due = None;

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! command ── its NOTIFY_SOCKET: Proxy ──▶ ServiceManager ──▶ our NOTIFY_SOCKET: Socket ── service manager
-//!                      notices, news ──────▲
+//!                      notices, events ────▲
 //! ```
 //! Opened by the drivers after the guardians were forked; told by those who tell people. A service
 //! manager that is gone, or does not read, costs one line in the log. It must never wait.
@@ -41,12 +41,12 @@ pub enum Ready {
     Command,
 }
 
-/// The longest status of a command's that is shown, in characters.
+// The longest status of a command's that is shown, in characters.
 const STATUS_LIMIT: usize = 200;
-/// So many commands' are shown at most.
+// `systemctl status` cuts a line at the width of the terminal: what comes first is seen.
 const SHOWN: usize = 4;
-/// From one status to the next where it is no change of state: everybody who watches the unit is
-/// woken by each.
+// From one status to the next where it is no change of state: everybody who watches the unit is
+// woken by each.
 const PACE: Duration = Duration::from_secs(1);
 
 /// Speaks to the service manager; a handle, of which there can be many.
@@ -87,7 +87,6 @@ pub(super) struct State {
 /// A command that can say something.
 #[derive(Clone, Debug)]
 struct CommandStatus {
-    /// What it is called.
     name: String,
     /// What it says that it does.
     said: Option<String>,
@@ -255,6 +254,8 @@ impl ServiceManager {
                 notice,
                 Notice::StandingBy(_) | Notice::InControl { .. } | Notice::Cordoned { .. }
             );
+            // Standing by, or cordoned, is as sound as in control: systemd is not to wait for a
+            // fail-over.
             if arrived && state.ready == Ready::Standby {
                 state.is_ready();
             }
@@ -377,7 +378,6 @@ impl Inner {
         (state.owes.status == Due::Soon).then(|| (state.told_at + PACE).since(Instant::now()))
     }
 
-    /// Tries again what there was no room for.
     pub(super) fn try_again(&self) {
         self.state().settle();
     }
@@ -471,6 +471,7 @@ impl State {
             return;
         };
         let is_full = why.kind() == io::ErrorKind::WouldBlock;
+        // Only what can pass is tried again: a socket that is gone stays so.
         self.owes.again = is_full && self.owes != Owes::default();
         if !is_full && !std::mem::replace(&mut self.told, true) {
             tracing::warn!(

@@ -31,7 +31,6 @@ pub(crate) use emit;
 
 mod line;
 mod log;
-pub mod messages;
 mod status_line;
 pub mod stderr;
 pub mod stdout;
@@ -43,7 +42,8 @@ use crate::exit::ExitAction;
 pub(crate) use line::now_utc;
 pub use line::plain;
 use line::{LogReader, OneLine};
-pub(crate) use log::LogObserver;
+pub use log::MessageRow;
+pub(crate) use log::{LogObserver, message_notice, message_renewed, message_row};
 pub(crate) use status_line::StatusLine;
 use stderr::Stderr;
 pub use stderr::last_words;
@@ -186,6 +186,7 @@ pub(crate) fn text(notice: &Notice, now: Instant) -> String {
 pub fn ending(ending: &Ending, conflict_status: u8) -> ExitAction {
     // The line that is kept up to date would stay on the terminal for good.
     status_line::end();
+    // One map for the line and for the status: what is said and how we end cannot differ.
     let leave = ExitAction::of(ending, conflict_status);
     if let Some((level, text)) = text::of_ending(ending, leave, command()) {
         last(level, text, leave.status());
@@ -254,6 +255,7 @@ impl Line {
     fn say(self) {
         let (event, token, exit, text) = (self.event, self.token, self.exit, self.text);
         let left_ms = self.left.map(millis);
+        // Fields that are `None` are left out of the line by `tracing` itself.
         emit!(self.level, event, token, left_ms, exit, "{text}");
     }
 }

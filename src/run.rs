@@ -1,6 +1,6 @@
 //! `trafficcop run`: opens the store, forks the guardians, and drives the driver until it is done.
 //!
-//! Called by main with a validated plan, while the process has one thread; returns the ending that
+//! Called by main with a validated config, while the process has one thread; returns the ending that
 //! the exit status is made of. It decides nothing that the core could decide.
 
 mod observers;
@@ -35,7 +35,7 @@ pub(crate) use open::{Opened, open};
 pub(crate) use workload::CommandWorkload;
 use workload::{HookPrograms, NOBODY, Parts};
 
-/// Runs `plan` to its end.
+/// Runs the command and its hooks to their end, as configured.
 ///
 /// To be called while the process has one thread: the guardians are forked in here.
 ///
@@ -48,6 +48,8 @@ pub(crate) fn run(plan: Config) -> anyhow::Result<ExitAction> {
         .as_ref()
         .map(serve::Listener::bind)
         .transpose()?;
+    // Before the fork: the guardian needs what releases the lease, and has what was there when it
+    // forked.
     let Opened { store, doorbell } = match open(&plan)? {
         Ok(opened) => opened,
         Err(ending) => return Ok(report::ending(&ending, plan.conflict_status)),
@@ -59,6 +61,7 @@ pub(crate) fn run(plan: Config) -> anyhow::Result<ExitAction> {
         identity: plan.candidate.identity.clone(),
         command: plan.candidate.command.clone(),
     });
+    // After the lock is known: its line says of which one.
     if let Some(ending) = cannot_work(&plan) {
         return Ok(report::ending(&ending, plan.conflict_status));
     }
@@ -76,7 +79,7 @@ pub(crate) fn run(plan: Config) -> anyhow::Result<ExitAction> {
     let shared_status = server.as_ref().map(serve::Server::shared_status);
     let log = report::LogObserver::new(plan.looks_once(), plan.slots);
     let observers = Observers::new(&plan, &store, guardian, log, shared_status);
-    runtime::block_on(campaign(
+    runtime::block_on(compete(
         &plan, store, doorbell, guardians, observers, server,
     ))?
 }
@@ -164,6 +167,7 @@ impl Guardians {
         Ok(Guardians {
             first: fork(programs)?,
             hook_programs,
+            // It may run while the next tenure has begun, and one guardian has one tree at a time.
             second: on_lost.map(|script| fork(vec![script])).transpose()?,
         })
     }
@@ -196,7 +200,7 @@ fn server(
     serve::Server::start(listener, shared_status).context("--listen: cannot start the server")
 }
 
-async fn campaign(
+async fn compete(
     plan: &Config,
     store: Arc<dyn LeaseStore>,
     doorbell: Option<Doorbell>,
@@ -236,7 +240,7 @@ async fn campaign(
     Ok(leave)
 }
 
-/// The workload of the plan; nothing runs yet.
+/// The workload of the config; nothing runs yet.
 ///
 /// # Errors
 /// Where a guardian could not get ready.
@@ -267,11 +271,13 @@ pub(crate) fn workload(
     }))
 }
 
-/// The rules of the plan, as far as they have a meaning for this store.
+/// The rules of the config, as far as they have a meaning for this store.
 pub(crate) fn rules(plan: &Config, store: &dyn LeaseStore) -> Rules {
     let terms = store.info();
     let mut rules = plan.rules.clone();
+    // A lock of this machine's own disk has no deadline: a budget would end commands for nothing.
     rules.budget = terms.lease.and(rules.budget);
+    // Where the kernel wakes whoever waits, a poll would only cost wake-ups.
     rules.poll = rules.poll.filter(|_| !terms.wakes);
     rules
 }

@@ -40,6 +40,7 @@ pub fn timeline(typed: &args::Timeline) -> anyhow::Result<ExitAction> {
     if typed.files.is_empty() {
         return Err(UsageError::new("no event log: name the files, or - for stdin").into());
     }
+    // Before any file is read: a log can be large, and a flag that is wrong is found in no time.
     let skew = typed.skew.clone()?;
     let mut texts = Vec::new();
     for path in &typed.files {
@@ -56,6 +57,7 @@ pub fn timeline(typed: &args::Timeline) -> anyhow::Result<ExitAction> {
     }
     let skew = i64::try_from(skew.as_nanos()).unwrap_or(i64::MAX);
     let timeline = merge(&log, skew);
+    // The picture first: where it cannot be written nothing was answered yet.
     if let Some(path) = &typed.svg {
         std::fs::write(path, svg(&timeline))
             .with_context(|| format!("cannot write the picture {}", path.display()))?;

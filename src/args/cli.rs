@@ -160,6 +160,7 @@ thread_local! {
 }
 
 pub(super) fn with_examples(examples: Rows<'_>, lists: &[(&str, Rows<'_>)]) -> String {
+    // Laid out, the columns of the examples cost a tenth of the instructions of a start (measured).
     if BRIEF.get() {
         return String::new();
     }
@@ -214,6 +215,7 @@ fn with_its_variable(arg: clap::Arg) -> clap::Arg {
 /// What clap has to say: also the text of `--help` and `--version` (see
 /// [`clap::Error::use_stderr`]).
 pub fn parse(line: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
+    // Kept: it may have to be parsed a second time.
     let line: Vec<OsString> = line.into_iter().collect();
     if let Some(run) = sound_run(&line) {
         let verb = Verb::Run(Box::new(run));
@@ -245,6 +247,7 @@ pub fn unknown(variables: impl IntoIterator<Item = OsString>) -> Vec<String> {
     let told: Vec<&str> = told.flat_map(|(names, _)| names.split(", ")).collect();
     let mut unknown: Vec<String> = variables
         .into_iter()
+        // None of ours is anything but ASCII: what is no text is not ours.
         .filter_map(|name| name.into_string().ok())
         .filter(|name| name.starts_with(PREFIX) && !told.contains(&&**name))
         .collect();
@@ -278,6 +281,7 @@ fn run_alone() -> clap::Command {
 /// whole definition to say.
 fn sound_run(line: &[OsString]) -> Option<Run> {
     let words = line.get(1..)?;
+    // `run` alone: it is what starts again and again, from crontabs and units.
     if words.first()? != "run" {
         return None;
     }

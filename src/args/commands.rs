@@ -141,6 +141,7 @@ pub struct FindLocked {
     pub path: PathBuf,
 }
 
+// Said once: the rows of several man pages have to agree.
 const UNAVAILABLE: &str =
     "the store is out of reach or refuses to work, or the answer cannot be written";
 const DENIED: &str = "not authorised, or no permission";

@@ -72,6 +72,7 @@ pub struct Announce {
 
 /// What `run` says of a command, said of a reader: the ids of flags and their help, whose first
 /// paragraph is the short one.
+// The same flags as those of `run`, which speak of a command: a reader is told, and not run.
 const IN_ITS_WORDS: Rows<'_> = rows! {
     "slots" => "Let at most N instances have control at the same time [default: 1]\n\n\
         The slots are locks of their own: NAME.0 to NAME.N-1, or PATH.0 and so on. All instances \
@@ -102,6 +103,7 @@ const IN_ITS_WORDS: Rows<'_> = rows! {
 
 pub(super) fn in_its_words(elect: clap::Command) -> clap::Command {
     let reword = |elect: clap::Command, (id, help): &(&'static str, &'static str)| {
+        // clap shows the first paragraph for -h, and all of it for --help.
         let short = help.split("\n\n").next().unwrap_or_default();
         elect.mut_arg(id, |arg| arg.help(short).long_help(*help))
     };

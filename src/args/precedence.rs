@@ -47,6 +47,7 @@ pub(super) fn beaten(command: &Command, matches: &ArgMatches) -> Vec<&'static st
         let (id, wanted) = split(setting);
         // clap panics when it is asked for what the verb does not have.
         let is_there = command.get_arguments().any(|arg| arg.get_id() == id);
+        // Of a flag given twice the last counts, here as well.
         let last = || matches.get_raw(id)?.next_back();
         is_there
             && matches.value_source(id) == Some(source)
@@ -60,6 +61,7 @@ pub(super) fn beaten(command: &Command, matches: &ArgMatches) -> Vec<&'static st
             beaten.extend(other.split(' ').filter(set).map(|setting| split(setting).0));
         }
     };
+    // Both ways: whichever of the two was typed, the other one's variable is as if it were not set.
     for (one, other) in RIVALS {
         judge(one, other);
         judge(other, one);

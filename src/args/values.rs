@@ -17,19 +17,20 @@ use crate::exit::UsageError;
 use crate::host::unfit_identity;
 use crate::units::{self, show};
 
-/// What a standby may sleep between two looks: less is a flood, more is a forgotten standby.
+// What a standby may sleep between two looks: less is a flood, more is a forgotten standby.
 const POLL: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
-/// What `--doorbell` means without an address.
+// What `--doorbell` means without an address.
 pub(super) const AUTO: &str = "auto";
-/// The most slots: a standby that looks at four with each poll must get round.
+// The most slots: a standby that looks at four with each poll must get round.
 const SLOTS: u32 = 1000;
-/// The longest key, in bytes: it travels in the metadata of a blob.
+// The longest key, in bytes: it travels in the metadata of a blob.
 const KEY_LIMIT: usize = 128;
-/// The most commands at once: each has a guardian.
+// The most commands at once: each has a guardian.
 const CONCURRENCY: RangeInclusive<usize> = 1..=128;
-/// The longest a message can stay away: what a storage queue can hide it for.
+// The longest a message can stay away: what a storage queue can hide it for.
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
-/// The longest body that can be asked for, in bytes.
+// The longest body that can be asked for: it is in our memory, and once more in what the command
+// gets, for each message that is worked on at once.
 const BODY: RangeInclusive<u64> = 1..=1 << 30;
 
 /// The value of a flag, or why it has none. The refusal waits here until the configuration asks for
@@ -88,6 +89,7 @@ pub(super) fn duration(flag: &str, text: &str) -> Checked<Duration> {
 
 pub(super) fn lease(flag: &str, text: &str) -> Checked<Duration> {
     // What the service itself calls so is -1.
+    // Told apart from a mistyped duration: people know such leases from the service, and mean them.
     let endless = ["infinite", "infinity", "inf", "forever", "-1"];
     if endless.contains(&text.to_lowercase().as_str()) {
         return refuse(
@@ -189,6 +191,7 @@ pub(super) fn page_blob(flag: &str, text: &str) -> Checked<u64> {
 pub(super) fn body_size(flag: &str, text: &str) -> Checked<u64> {
     let typed = text.trim();
     let (digits, unit) = match typed.char_indices().next_back() {
+        // Powers of two, as the service measures its own limits.
         Some((at, 'K' | 'k')) => (&typed[..at], 1 << 10),
         Some((at, 'M' | 'm')) => (&typed[..at], 1 << 20),
         _ => (typed, 1),
@@ -314,6 +317,8 @@ pub(super) fn once_key(flag: &str, text: &str) -> Checked<String> {
 
 #[cfg(feature = "service-bus")]
 pub(super) fn variable_name(flag: &str, text: &str) -> Checked<String> {
+    // Who puts the string itself here has put a key into `ps` and the shell's history: it is not
+    // let pass.
     match text.is_empty() || text.contains(['=', ';', ' ', '\0']) {
         false => Ok(text.to_owned()),
         // Not repeated: it may be the string itself.

@@ -31,6 +31,8 @@ pub(crate) fn of_blobs_alone(typed: &args::Access) -> [(&'static str, bool); 2] 
 /// The variables that are kept from what we run: those that can hold what we prove ourselves by, and
 /// the one that was named to hold it.
 pub(super) fn withheld(named: Option<&str>) -> Vec<OsString> {
+    // All that any of our credentials is read from, and not only what was used: a command that
+    // finds another key can use that.
     let known = CREDENTIALS.iter().copied();
     known.chain(named).map(OsString::from).collect()
 }
@@ -39,6 +41,7 @@ pub(super) fn scheduled_events(
     typed: &args::ScheduledEvents,
     host: &Host,
 ) -> Result<Option<Config>, UsageError> {
+    // A flag that does nothing is a misunderstanding, and the machine would be frozen unannounced.
     if !typed.scheduled_events {
         let details = [
             ("--ack-events", typed.ack_events),

@@ -9,7 +9,7 @@ use super::run::Basis;
 use super::{Config, Host, UsageError, quoted};
 use crate::args;
 
-/// A reader is told, and not killed: it is expected to be quick, or to say how long it takes.
+// A reader is told, and not killed: it is expected to be quick, or to say how long it takes.
 const DEFAULT_GRACE: Duration = Duration::from_secs(5);
 
 /// What the lock's record shows as the command.
@@ -52,6 +52,7 @@ impl Config {
         let rules = basis.rules(common, grace, Ok(libc::SIGTERM), &turns, host)?;
         let outputs = Outputs::new(&common.operations, &basis.files)?;
         if let Some(path) = &typed.control_file {
+            // Before anything is started: the link is made while the lock is competed for already.
             control_file(path, outputs.status_file.as_deref(), &basis.files)?;
         }
         let telling = Telling {

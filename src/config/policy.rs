@@ -12,10 +12,10 @@ use crate::units::show;
 const DEFAULT_LIMIT: u32 = 5;
 const DEFAULT_WINDOW: Duration = Duration::from_secs(300);
 
-/// A file's lock is handed over by the kernel at once; less than this is a mistyped unit.
+// A file's lock is handed over by the kernel at once; less than this is a mistyped unit.
 const LEAST_HOLD_OF_A_FILE: Duration = Duration::from_secs(1);
 
-/// The task of a lock on which no other was named.
+// The task of a lock on which no other was named.
 const DEFAULT_KEY: &str = "once";
 
 fn refuse<T>(line: impl Into<String>) -> Result<T, UsageError> {
@@ -37,6 +37,7 @@ pub(super) fn hold_policy(
                 "--min-hold and --restart always contradict each other: a command that is always started again never leaves a lock to be kept",
             );
         }
+        // Neither is so clearly meant that the other could give way.
         if let Some(most) = max_hold.filter(|most| *most < least) {
             return refuse(format!(
                 "--min-hold {} is longer than --max-hold {}: no tenure can be both",
@@ -75,6 +76,7 @@ fn restart(typed: &args::HoldPolicy) -> Result<Option<Restart>, UsageError> {
         limit: typed.restart_limit.clone().unwrap_or(Ok(DEFAULT_LIMIT))?,
         window: typed.restart_window.clone().unwrap_or(Ok(DEFAULT_WINDOW))?,
     };
+    // Control would never be handed over, and whoever set the limit believes that it is.
     if !rule.limit_is_within_reach() {
         return refuse(format!(
             "--restart-limit {} can never be hit: the back-off before so many restarts takes {}, which is not within --restart-window {}: lower the one or raise the other",
@@ -86,8 +88,8 @@ fn restart(typed: &args::HoldPolicy) -> Result<Option<Restart>, UsageError> {
     Ok(Some(rule))
 }
 
-/// A tenure shorter than a lease would be more fail-over than work: on a blob every hand-over costs
-/// a drain and a poll, and nothing of the lease's time would ever be used.
+// A tenure shorter than a lease would be more fail-over than work: on a blob every hand-over costs
+// a drain and a poll, and nothing of the lease's time would ever be used.
 fn max_hold(
     typed: &args::HoldPolicy,
     lock: &Lock,
@@ -119,6 +121,7 @@ fn cooldown(
     let Some(span) = typed.cooldown.clone().transpose()? else {
         return Ok(None);
     };
+    // Without either the instance ends with its command, and there is no one to cool down.
     if typed.max_hold.is_none() && !restarts(typed) {
         return refuse(
             "--cooldown has no meaning where control is never handed over: add --max-hold or --restart, or leave it out",
@@ -127,6 +130,7 @@ fn cooldown(
     // Standbys look every --poll ±20 %; a file's waiters are woken.
     let least = match lock {
         Lock::Blob { .. } => poll + poll / 5,
+        // A waiter that the kernel wakes has to be scheduled, on a machine that may be busy.
         Lock::File { .. } => Duration::from_millis(100),
     };
     if span < least {
@@ -171,6 +175,7 @@ pub(super) fn once(typed: &args::Run, slots: u32) -> Result<Option<(Once, Task)>
     };
     if let Some(most) = once.attempts
         && most > 1
+        // The first failure would be the last whatever the number says.
         && once.on_failure == OnFailure::Stop
     {
         return refuse(format!(

@@ -20,19 +20,21 @@ use crate::lease::record::{COMMAND_LIMIT, Candidate};
 use crate::notify::Ready;
 use crate::units::show;
 
-/// What a blob's lease can be: the service's limits.
+// The service's limits. -1, without an end, is refused where it is typed: a machine that died would
+// never give it back.
 pub(crate) const BLOB_LEASE: std::ops::RangeInclusive<Duration> =
     Duration::from_secs(15)..=Duration::from_secs(60);
 
 pub(crate) const DEFAULT_LEASE: Duration = Duration::from_secs(60);
 pub(crate) const DEFAULT_POLL: Duration = Duration::from_secs(2);
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);
+// A store may come up later than we do, where both are started together; one that is silent for
+// longer has another address.
 const DEFAULT_PATIENCE: Duration = Duration::from_secs(30);
 
 /// The lock, as far as it can be checked without asking its store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Lock {
-    /// A lease on an Azure blob.
     Blob {
         /// `CONTAINER/NAME` or a URL; Azure's rules for names are the store's to check.
         target: String,
@@ -43,9 +45,7 @@ pub(crate) enum Lock {
         /// Create a page blob of this many bytes (a multiple of 512) instead of a block blob.
         page_blob: Option<u64>,
     },
-    /// A lock on a file.
     File {
-        /// Its path.
         path: PathBuf,
         /// It is kept as on a drive that machines share, whatever it lies on.
         shared: bool,
@@ -128,6 +128,7 @@ impl Config {
         let Some(outer) = self.outer.as_deref().filter(|_| self.slots == 1) else {
             return Ok(());
         };
+        // A path has many spellings; a blob's address has one, because it is we who write it.
         let is_it = match &self.lock {
             Lock::Blob { .. } => outer == name,
             Lock::File { path, .. } => same_file(Path::new(outer), path),
@@ -150,6 +151,8 @@ impl Config {
             "no command: name what is to run after --, as in 'trafficcop run --file PATH -- ./job'",
         )?;
         let common = &typed.common;
+        // The lock first: all other settings are measured by it, and of two mistakes it is the one
+        // to be told.
         let basis = Basis::new(common)?;
         let (once, task) = once(&typed, basis.slots)?.unzip();
         let grace = typed.grace.unwrap_or(Ok(DEFAULT_GRACE));
@@ -161,6 +164,7 @@ impl Config {
         let outputs = Outputs::new(&common.operations, &basis.files)?;
         let listen =
             super::outputs::listen(&typed.listen, outputs.status_file.as_deref(), &basis.files)?;
+        // It goes into a blob's metadata, which may measure 8 KiB in all.
         let shown = cut(&quoted(&typed.command), COMMAND_LIMIT).to_owned();
         let config = basis.config(common, rules, outputs, shown, host)?;
         // Of a lock on a file we prove nothing to anybody: what is there is the command's own.
@@ -209,6 +213,7 @@ fn roles(typed: Roles) -> Result<Roles, UsageError> {
         ("--on-acquire", &typed.on_acquire),
         ("--on-lost", &typed.on_lost),
     ] {
+        // `sh -c ''` succeeds: a hook that is empty because a variable is unset would pass unseen.
         let script = script.as_ref().map(|text| text.as_encoded_bytes());
         if script.is_some_and(|text| text.trim_ascii().is_empty()) {
             return Err(UsageError::new(format!(
@@ -309,6 +314,7 @@ fn lock(typed: &args::Common) -> Result<Lock, UsageError> {
     let foreign = |flag: &str, with: &str| {
         format!("{flag} has no meaning for a lock {with}: leave it out (or unset its variable)")
     };
+    // Told, not ignored: who set it relied on something that is now so by itself.
     if typed.heartbeat.is_some() {
         return Err(UsageError::new(
             "--heartbeat is gone: a lock on a shared drive is a lease now, renewed in any case, and one on a local disk needs no proof: leave it out (or unset TRAFFICCOP_HEARTBEAT)",
@@ -381,6 +387,8 @@ fn budget(typed: &args::Common, lock: &Lock) -> Result<Budget, UsageError> {
             )));
         }
     }
+    // Grace and margin grow with the lease where they were not typed; what was typed is checked
+    // with the rest.
     let mut budget = Budget::for_lease(lease);
     if let Some(grace) = typed.grace_on_loss.clone() {
         budget.grace_on_loss = grace?;

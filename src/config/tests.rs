@@ -1,4 +1,4 @@
-//! What the plan makes of what was typed. The environment is not read: clap's part in it is tested
+//! What the config makes of what was typed. The environment is not read: clap's part in it is tested
 //! with the binary.
 
 use super::*;

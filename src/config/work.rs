@@ -22,7 +22,7 @@ use crate::guardian::Contain;
 use crate::queue::storage::Encoding;
 use crate::units::show;
 
-/// What a storage queue can lock a message for, as far as there is time to renew it.
+// What a storage queue can lock a message for, as far as there is time to renew it.
 const LOCK_TIME: RangeInclusive<Duration> =
     Duration::from_secs(2)..=Duration::from_secs(7 * 24 * 3600);
 
@@ -102,12 +102,14 @@ impl Work {
             &typed.command,
             "no command: name what is to be run for each message after --, as in 'trafficcop work --queue NAME -- ./handle'",
         )?;
+        // The queue first, as `run` has the lock: of two mistakes it is the one to be told.
         let source = Source::new(&typed)?;
         // No file is the lock: the queue is.
         let outputs = Outputs::new(&typed.operations, &[])?;
         let concurrency = typed.concurrency.unwrap_or(Ok(1))?;
         let max_messages = typed.max_messages.transpose()?;
         if typed.once {
+            // `--max-messages 1` beside it says the same, and is let pass.
             if let Some(most) = max_messages.filter(|most| *most != 1) {
                 return Err(UsageError::new(format!(
                     "--once and --max-messages {most} contradict each other: choose one"
@@ -179,6 +181,7 @@ fn lock_time(typed: &args::Work) -> Result<Duration, UsageError> {
         )));
     }
     let share = typed.renew_at.clone().unwrap_or(Ok(DEFAULT_RENEW_AT))?;
+    // Two attempts to renew have to fit in: with fewer a single lost answer costs the message.
     let sound = Budget::for_lock(lock_time, share).validate();
     sound.map_err(|why| {
         UsageError::new(format!(
@@ -287,6 +290,8 @@ impl Source {
     /// How often a message is tried where nothing was said; `None`: that is for the queue to say.
     fn attempts(&self) -> Option<u32> {
         match self {
+            // The service counts, and does nothing with the number: without a limit a bad message
+            // comes for ever.
             Source::Storage(_) => Some(DEFAULT_ATTEMPTS),
             // It has a number of its own, which its owner has chosen and which cannot be switched off.
             #[cfg(feature = "service-bus")]

@@ -48,6 +48,7 @@ pub(crate) fn announce(typed: &args::Announce) -> anyhow::Result<ExitAction> {
     // As `ps` and `top` show it; else it would be "exe".
     let _ = nix::sys::prctl::set_name(c"trafficcop-tell");
     let variable = |name: &str| host::variable(name).unwrap_or_default();
+    // Blocked, and read as a descriptor: waited for together with the pipe, and lost at no moment.
     let stop = SigSet::from_iter([Signal::SIGTERM]);
     stop.thread_block()?;
     let asked = SignalFd::with_flags(&stop, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;

@@ -13,10 +13,10 @@ use crate::report::{LogObserver, last, now_utc, plain, text as wording};
 /// Who holds a lock where nobody knows.
 const UNKNOWN: &str = "unknown";
 
-/// The longest name of a holder in a line, in characters: a line must fit into a pipe as a whole.
+// The longest name of a holder in a line, in characters: a line must fit into a pipe as a whole.
 const NAME_LIMIT: usize = 256;
 
-/// The longest name of a lock that leaves room for the rest of a line.
+// The longest name of a lock that leaves room for the rest of a line.
 const LOCK_LIMIT: usize = 2000;
 
 /// A line to be: the fields of `--json` (`cli::FIELDS`), in this order.

@@ -26,7 +26,7 @@ use crate::clock::Instant;
 
 /// The name of the variable by which the command finds the file.
 pub(super) const VARIABLE: &str = "TRAFFICCOP_CONTROL";
-/// How the files' names begin.
+// How the files' names begin.
 const PREFIX: &str = "trafficcop-control.";
 const LENGTH: u64 = size_of::<u64>() as u64;
 
@@ -65,6 +65,7 @@ impl ControlFile {
     /// Makes one in the first directory that will do. It says "not in control".
     pub(super) fn create() -> ControlFile {
         let variable = |name| std::env::var_os(name).filter(|value: &OsString| !value.is_empty());
+        // In memory first: a page of a disk that hangs would stop whoever writes the deadline.
         let places = [
             Some("/run".into()),
             Some("/dev/shm".into()),
@@ -104,12 +105,15 @@ impl ControlFile {
     /// The command may believe in its control until then; zero is never.
     pub(super) fn set(&self, until: Instant) {
         if let Some(place) = &self.0 {
+            // One store of eight bytes: a reader in another process sees the old deadline or the
+            // new one, never half of each.
             place.word.store(until.as_nanos(), Ordering::Release);
         }
     }
 
     /// Says "not in control" for ever, and removes the file.
     pub(super) fn retire(&mut self) {
+        // Before it is removed: whoever has it mapped goes on reading it.
         self.set(Instant::ZERO);
         if let Some(place) = self.0.take() {
             // The other side may have done so before.
@@ -133,6 +137,7 @@ fn create_in(directory: &Path) -> io::Result<Location> {
     let mut file = OpenOptions::new()
         .read(true)
         .write(true)
+        // Never through a link that somebody has put there: /tmp is everybody's.
         .create_new(true)
         .mode(0o600)
         .open(&fresh)?;
@@ -237,8 +242,10 @@ impl View {
     pub fn open(path: &Path) -> io::Result<View> {
         let file = OpenOptions::new()
             .read(true)
+            // A FIFO of that name would let a script's `check` wait for ever.
             .custom_flags(libc::O_NONBLOCK)
             .open(path)?;
+        // Of the descriptor, and not of the path, which may be another file by now.
         let found = file.metadata()?;
         if !found.is_file() || found.len() != LENGTH {
             return Err(io::Error::other("it is not a file of eight bytes"));

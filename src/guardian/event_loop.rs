@@ -2,7 +2,7 @@
 //! [`GuardianState`] says.
 //!
 //! Entered by [`super::fork`] in the forked child. While a command runs it does not allocate
-//! (but for a will larger than the one before), and it never waits for anything but `poll`.
+//! (but for release info larger than the one before), and it never waits for anything but `poll`.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -30,7 +30,7 @@ use ipc::PollFds;
 
 /// How many frames wait for a supervisor that does not read. A command's life makes ten.
 const UNSENT: usize = 64;
-/// Room for what arrives, and for a will, that is there from the beginning.
+/// Room for what arrives, and for release info, that is there from the beginning.
 const ROOM: usize = 16 << 10;
 /// How many children outside the main process's group are remembered as told to end.
 const TOLD: usize = 256;

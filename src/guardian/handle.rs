@@ -1,4 +1,4 @@
-//! The supervisor's side of a guardian: orders out, news in, and the guardian's work when it can
+//! The supervisor's side of a guardian: requests out, events in, and the guardian's work when it can
 //! no longer do it itself.
 //!
 //! Made by [`Guardian::attend`](super::Guardian::attend), used by the driver's workloads. Its methods never block:
@@ -231,7 +231,7 @@ impl GuardianHandle {
         );
     }
 
-    /// Waits for the next piece of news. Dropping the future loses nothing. It has to be polled
+    /// Waits for the next event. Dropping the future loses nothing. It has to be polled
     /// while a command runs: it is here that the guardian's silence is noticed, and that its work is
     /// done when it is dead.
     pub async fn next_event(&mut self) -> WorkloadEvent {

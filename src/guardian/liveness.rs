@@ -16,24 +16,26 @@ use tokio::sync::Notify;
 
 use crate::clock::Instant;
 
-/// From one ping to the next. Rare, because each wakes two processes of a machine that may have
-/// nothing else to do: a guardian that is stopped is asked at once, on the kernel's word, and at the
-/// deadline all are. What is left for this is one that runs and is stuck.
+// From one ping to the next. Rare, because each wakes two processes of a machine that may have
+// nothing else to do: a guardian that is stopped is asked at once, on the kernel's word, and at the
+// deadline all are. What is left for this is one that runs and is stuck.
 const EVERY: Duration = Duration::from_secs(4);
-/// How long the guardian may be silent.
+// Nothing in its loop waits, so on a sound machine it answers at once: a second is what a starved
+// one needs.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long it may be silent while it starts a command: a fork, a namespace and an exec are the
-/// kernel's work, and on a starved machine that takes seconds. What it must do in time is not put
-/// off by that: see the next.
+// How long it may be silent while it starts a command: a fork, a namespace and an exec are the
+// kernel's work, and on a starved machine that takes seconds. What it must do in time is not put
+// off by that: see the next.
 const PATIENCE_AT_THE_START: Duration = Duration::from_secs(10);
-/// How long it may be silent once the tree's deadline is reached: less than the margin of the
-/// shortest lease (500 ms), so that what it does not do is still done in time.
+// How long it may be silent once the tree's deadline is reached: less than the margin of the
+// shortest lease (500 ms), so that what it does not do is still done in time.
 const PATIENCE_AT_THE_END: Duration = Duration::from_millis(100);
-/// How often to look then.
+// Several times within the patience above, so that it is over by a look and not by a late one.
 const LOOK_AT_THE_END: Duration = Duration::from_millis(20);
 /// How often to look while an answer is missing.
 const LOOK: Duration = Duration::from_millis(150);
-/// A longer time between two looks was a pause of ours.
+// More than twice the time that we sleep while we wait: we were stopped, suspended or starved, and
+// the guardian may have answered long ago.
 const PAUSE: Duration = Duration::from_millis(400);
 
 /// What a look leads to.
@@ -137,9 +139,13 @@ impl LivenessTimer {
                 Beat::Quiet
             };
         }
+        // Asked anew: the answer to the last ping may be older than the pause, and say nothing of
+        // now.
         if gap > PAUSE {
             return self.ask(now);
         }
+        // Summed up from looks, and not by the clock from the ping on: only while we looked could
+        // it be heard.
         self.listened += gap;
         let patience = if self.urgent {
             PATIENCE_AT_THE_END
@@ -201,6 +207,7 @@ impl HealthCheck {
     /// turned and the guardian has spoken. It may never resolve.
     pub async fn round_trip(&self) {
         let number = self.wanted.fetch_add(1, Ordering::AcqRel) + 1;
+        // It leaves a permit where nobody waits yet: the loop may just be doing something else.
         self.asked.notify_one();
         loop {
             let mut told = pin!(self.told.notified());
@@ -225,6 +232,7 @@ impl HealthCheck {
 
     /// The questions up to this one were answered.
     pub(super) fn answer(&self, number: u64) {
+        // The greatest: two answers may come in another order than their questions.
         self.answered.fetch_max(number, Ordering::AcqRel);
         self.told.notify_waiters();
     }

@@ -11,7 +11,7 @@ use super::raw;
 
 /// The first descriptor that a service manager passes.
 const FIRST: i32 = 3;
-/// More than that is nobody's socket activation.
+// More than that is nobody's socket activation.
 const MOST: i32 = 4096;
 /// Whose they are, how many, and what they are called.
 const WHOSE: &str = "LISTEN_PID";
@@ -36,6 +36,8 @@ impl Sockets {
     fn of(pid: u32, whose: OsString, count: &OsStr) -> Option<Sockets> {
         let whose: u32 = whose.to_str()?.parse().ok()?;
         let count: i32 = count.to_str()?.parse().ok()?;
+        // sd_listen_fds(3): a number for another process was inherited by mistake, and its
+        // descriptors are not ours.
         (whose == pid && (1..=MOST).contains(&count)).then_some(Sockets { count })
     }
 
@@ -50,6 +52,7 @@ impl Sockets {
     /// number it has.
     pub(super) fn close(self) {
         for fd in FIRST..FIRST + self.count {
+            // Numbers in this range that were free have been used for our own since.
             if raw::closes_on_exec(fd) == Some(false) {
                 raw::close(fd);
             }
@@ -79,6 +82,7 @@ impl Address {
     pub(super) fn fill(&mut self, pid: u32) {
         let begin = self.0.len() - DIGITS - 1;
         let room = &mut self.0[begin..];
+        // The entry has been filled before, for a command with a longer id.
         room.fill(0);
         let mut digits = [0; DIGITS];
         let (mut rest, mut first) = (pid, DIGITS);

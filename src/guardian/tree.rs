@@ -56,12 +56,15 @@ pub(super) fn resume_stopped(mut concerns: impl FnMut(i32) -> bool) -> bool {
         if able && concerns(pid) && is_stopped(pid) {
             able = match raw::pidfd_open(pid) {
                 Ok(process) => {
+                    // Once more, now that the descriptor holds it: the id may have become another's
+                    // before that.
                     if concerns(pid) && is_stopped(pid) {
                         // It may have ended meanwhile.
                         let _ = raw::pidfd_signal(process.as_fd(), libc::SIGCONT);
                     }
                     true
                 }
+                // It has ended, which is no reason to give up; a kernel without pidfds is one.
                 Err(why) => why.raw_os_error() == Some(libc::ESRCH),
             };
         }
@@ -114,6 +117,7 @@ pub(super) fn each_process(mut visit: impl FnMut(i32)) -> bool {
     let Ok(directory) = File::open("/proc") else {
         return false;
     };
+    // On the stack, and not by `read_dir`: that allocates for each entry.
     let mut entries = [0_u8; 4096];
     let mut any = false;
     loop {

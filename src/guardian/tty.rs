@@ -33,6 +33,8 @@ impl Terminal {
             return None;
         }
         let ours = getpgrp();
+        // Of any terminal but our controlling one this is an error (ENOTTY): so it is the right one
+        // as well.
         let foreground = |fd: &OwnedFd| tcgetpgrp(fd) == Ok(ours);
         let standard = [
             stdin().as_fd().try_clone_to_owned(),
@@ -47,6 +49,8 @@ impl Terminal {
             .into_iter()
             .filter_map(Result::ok)
             .find(foreground)
+            // Standard descriptors first: with all three redirected we may still have a terminal
+            // that Ctrl-C comes from.
             .or_else(|| tty().filter(foreground))
             .map(|fd| Terminal { fd, ours })
     }
@@ -148,6 +152,7 @@ impl Foreground {
         if let Some(terminal) = &self.terminal
             && terminal.is_ours()
         {
+            // Only what was given is taken back: the group may have ended while we were stopped.
             self.lent = terminal.give(group).is_ok();
         }
     }
@@ -166,6 +171,7 @@ fn is_pipe(fd: BorrowedFd<'_>) -> bool {
 
 /// tcsetpgrp from the background stops the caller with SIGTTOU, unless it is blocked.
 fn set_foreground(fd: BorrowedFd<'_>, group: Pid) -> io::Result<()> {
+    // In this thread alone: the kernel looks at the mask of whoever calls.
     let old =
         SigSet::from(Signal::SIGTTOU).thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK)?;
     let done = tcsetpgrp(fd, group);
@@ -189,6 +195,7 @@ impl StopAsked {
     /// has its foreground.
     #[must_use]
     pub fn of_a_signal() -> StopAsked {
+        // A terminal whose line is down would let an open wait for its carrier.
         let flags = OFlag::O_RDONLY | OFlag::O_NOCTTY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
         let terminal = open("/dev/tty", flags, Mode::empty());
         if terminal.is_ok_and(|terminal| tcgetpgrp(terminal) == Ok(getpgrp())) {
@@ -219,6 +226,8 @@ pub fn stop_ourselves(asked: StopAsked) -> io::Result<()> {
 
 /// Does something while SIGTSTP does what it does to a program that knows nothing of it.
 fn by_default(stop: impl FnOnce() -> nix::Result<()>) -> io::Result<()> {
+    // The kernel stops us only by its own default action; our handler would only be called once
+    // more.
     let handler = raw::take_default(Signal::SIGTSTP)?;
     let open = SigSet::from(Signal::SIGTSTP);
     let mask = open.thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_UNBLOCK)?;

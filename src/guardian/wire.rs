@@ -19,7 +19,8 @@ use crate::core::{Deadlines, Exit, WorkloadEvent};
 /// The length of a frame, in bytes.
 pub const FRAME: usize = 32;
 const VERSION: u8 = 1;
-/// The most a payload may measure: more than any environment the kernel accepts.
+// More than any environment that the kernel accepts. A longer one is a sender out of its mind, for
+// whom no memory is asked for.
 pub const PAYLOAD_MAX: usize = 4 << 20;
 
 /// One frame as it travels.
@@ -59,7 +60,7 @@ pub enum Request {
     Signal(i32),
     /// Continue a stopped command, in the foreground if it was there.
     Resume,
-    /// A new will, of so many bytes, follows.
+    /// New release info, of so many bytes, follows.
     SetReleaseInfo { release_info: u32 },
     /// Answer with the same number.
     Ping(u64),
@@ -105,6 +106,7 @@ impl Fields {
     }
 
     fn unpack(frame: &Frame) -> Result<Fields, Malformed> {
+        // Both sides are one program: who speaks another version is out of its mind.
         if frame[0] != VERSION {
             return Err(Malformed);
         }
@@ -244,6 +246,8 @@ impl Request {
             9 => Request::Dismiss,
             _ => return Err(Malformed),
         };
+        // Before a byte of it is waited for: the guardian would read payload for ever, and no
+        // order.
         if request.payload() > PAYLOAD_MAX {
             return Err(Malformed);
         }
@@ -275,6 +279,7 @@ impl Event {
                 WorkloadEvent::Started { pid } => numbered(66, pid),
                 WorkloadEvent::NotStarted { errno } => numbered(67, errno),
                 WorkloadEvent::Stopped => plain(68),
+                // A kind for each of the two: a status and a signal are told apart by no number.
                 WorkloadEvent::Exited(Exit::Code(code)) => numbered(69, i32::from(code)),
                 WorkloadEvent::Exited(Exit::Signal(signal)) => numbered(70, signal),
                 WorkloadEvent::LeftBehind => plain(71),
@@ -323,6 +328,7 @@ pub(super) type Change = (OsString, Option<OsString>);
 pub(super) fn variables(bytes: &[u8]) -> Vec<Change> {
     bytes
         .split(|byte| *byte == 0)
+        // A NUL ends each: behind the last one there is nothing.
         .filter(|entry| !entry.is_empty())
         .map(|entry| {
             let middle = entry.iter().position(|byte| *byte == b'=');

@@ -9,8 +9,8 @@ use super::{Effect, HookNotice, HookSequencer, Role, Tree, asked_by};
 use crate::clock::Instant;
 use crate::core::{After, Exit, Failed, Restart, WorkloadEvent};
 
-/// A standby command that failed is started again as a command of `--restart on-failure` is, but
-/// for ever.
+// A standby command that failed is started again as a command of `--restart on-failure` is, but
+// for ever.
 const AGAIN: Restart = Restart {
     after: After::Failure,
     limit: u32::MAX,
@@ -21,6 +21,7 @@ impl HookSequencer {
     /// The guardian told this.
     pub(crate) fn on_event(&mut self, now: Instant, event: WorkloadEvent) -> Vec<Effect> {
         let mut effects = Vec::new();
+        // About the machine and not about a tree: whatever runs, the core looks at its deadlines.
         if event == WorkloadEvent::ClockJumped {
             effects.push(Effect::Tell(event));
             return effects;
@@ -68,6 +69,7 @@ impl HookSequencer {
             WorkloadEvent::NotStarted { errno } => {
                 let (since, asked) = (*since, *asked);
                 let failed = Failed::NotStarted(*errno);
+                // Asked to end it has not failed, whatever it came to: no back-off, no line.
                 self.standby_gone(now, since, (!asked).then_some(failed), effects);
             }
             WorkloadEvent::TreeEmpty { .. } => {
@@ -110,6 +112,7 @@ impl HookSequencer {
         match by_itself {
             // It ended because of a tenure that is over already.
             None => self.launch_standby(now, effects),
+            // Done until the next time that we stand by: started again it would be a loop.
             Some(Failed::Exited(Exit::Code(0))) => {
                 effects.push(Effect::Say(HookNotice::StandbyDone))
             }
@@ -141,6 +144,8 @@ impl HookSequencer {
             WorkloadEvent::LeftBehind => {
                 effects.push(Effect::Say(HookNotice::LeftBehind(Role::OnAcquire)))
             }
+            // The deadline had passed when it was to be started: for the core that is doubt, as
+            // without a hook.
             WorkloadEvent::NotStarted { errno: libc::ETIME } => {
                 self.tree = Tree::None;
                 self.tell_empty(term.deadlines.term_at, effects);
@@ -162,6 +167,8 @@ impl HookSequencer {
                 match (ended_by, exit) {
                     (Some(earliest), _) => self.tell_empty(at.max(earliest), effects),
                     (None, Some(Exit::Code(0))) => {
+                        // By the token: a restart of the command within this tenure does not run
+                        // the hook again.
                         self.prepared = Some(term.token);
                         self.proceed(now, effects);
                     }
@@ -222,6 +229,8 @@ impl HookSequencer {
 
     /// The guardian is dead, and what it had is being killed: `awaited` where that is the lease's.
     fn orphan(&mut self, now: Instant, awaited: bool, effects: &mut Vec<Effect>) {
+        // Nothing can be started any more, but the core may not give the lease back before the tree
+        // is gone.
         self.tree = Tree::Orphaned { awaited };
         effects.push(Effect::Tell(WorkloadEvent::Lost));
         if let Some(term) = self.term.filter(|_| !awaited) {

@@ -74,6 +74,7 @@ impl Socket {
     /// A way to the socket of this name: a path, or an abstract name after '@'.
     pub(super) fn open(name: &OsStr) -> io::Result<Socket> {
         let bytes = name.as_bytes();
+        // As sd_notify(3) has it; a relative path would depend on where we were started.
         let address = match bytes.first() {
             Some(b'@') => SocketAddr::from_abstract_name(&bytes[1..])?,
             Some(b'/') => SocketAddr::from_pathname(Path::new(name))?,

@@ -38,6 +38,8 @@ impl Closed {
     /// The same for whoever asks for a settlement: one that was done may be asked for again.
     pub(super) fn settled_as(&self, settlement: &Settlement) -> Result<(), Failure> {
         match self {
+            // By its kind alone: whichever delay or text the first one bore, it is done and cannot
+            // be done anew.
             Closed::Settled(how) if discriminant(how) == discriminant(settlement) => Ok(()),
             _ => Err(self.failure()),
         }
@@ -53,6 +55,8 @@ pub(super) async fn turn<State>(
     state: &Mutex<State>,
     give_up_at: Instant,
 ) -> Result<MutexGuard<'_, State>, Failure> {
+    // A renewal that overtakes a settlement is refused, and would be taken for a lost lock; of two
+    // updates of a storage queue the first makes the second's receipt stale.
     let turn = before(give_up_at, state.lock()).await;
     turn.ok_or_else(|| Failure::Transient {
         why: "the request before this one is still under way".to_owned(),

@@ -58,6 +58,7 @@ pub trait Queue: Send + Sync {
     /// No more messages are wanted, and no `take` is pending: what has arrived and was not taken is
     /// given back, as it was. Called once, when the worker begins to leave; what it has taken goes on.
     async fn stop(&self, give_up_at: Instant) {
+        // A queue that is asked and answers has handed out whatever it has locked.
         let _nothing_is_on_its_way = give_up_at;
     }
 

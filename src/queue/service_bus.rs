@@ -7,12 +7,13 @@
 //! driver wants, and puts what comes into [`shared`], from where `take` hands it out; [`lock`] renews
 //! and settles, and says how long a lock is. AMQP is spoken by [`amqp`] with its [`request_link`],
 //! [`wire`] and [`error`] (the only ones that know the library), over [`stream`], which [`frame_scanner`]
-//! reads along. [`tokens`] prove who we are.
+//! reads along. [`CbsTokens`] prove who we are: shared access signatures here, Entra's tokens by whoever
+//! opens the queue.
 //!
 //! What must never happen here: an answer counts for a request that it does not name; a message counts
 //! as settled that the service has not said to be; more messages are locked than there are free slots
 //! for; a deadline is taken from a wall clock; a message is handed out whose lock may have begun long
-//! ago.
+//! ago; a key, a signature or a token is shown.
 
 mod amqp;
 mod connection;
@@ -22,17 +23,18 @@ mod lock;
 mod request_link;
 mod shared;
 mod stream;
-mod tokens;
 mod wire;
-
-pub use tokens::{CbsToken, CbsTokens, JWT, SAS, SasTokens};
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use azure_core::credentials::Secret;
+use azure_core::hmac::hmac_sha256;
 use rustls::ClientConfig;
+use time::OffsetDateTime;
 use tokio::sync::{mpsc, oneshot};
+use url::form_urlencoded::byte_serialize;
 
 use self::amqp::Connector;
 use self::connection::{ConnectionTask, Instruction};
@@ -87,7 +89,7 @@ pub struct ServiceBusQueue {
     shared: Arc<SharedConnection>,
     prefetch: Arc<Prefetch>,
     orders: mpsc::Sender<Instruction>,
-    /// Begins with the first call that needs a connection: only then is there a runtime.
+    // Begins with the first call that needs a connection: only then is there a runtime.
     connection_task: Mutex<Option<ConnectionTask>>,
 }
 
@@ -97,6 +99,7 @@ impl ServiceBusQueue {
     pub fn open(config: Config) -> ServiceBusQueue {
         let shared = Arc::new(SharedConnection::new(config.lock_time, config.link_settle));
         let prefetch = Arc::new(Prefetch::default());
+        // More than can ever wait: a stop and a close.
         let (orders, ordered) = mpsc::channel(4);
         let connection_task = ConnectionTask {
             audience: config.target.audience(),
@@ -156,10 +159,12 @@ impl Queue for ServiceBusQueue {
         self.shared.lock_duration.at_first()
     }
 
+    // Credit is a request that waits: the service sends a message as soon as there is one.
     fn waits(&self) -> bool {
         true
     }
 
+    // The service abandons at once or not at all: its lock is what keeps a message away.
     fn delays(&self) -> bool {
         false
     }
@@ -170,6 +175,7 @@ impl Queue for ServiceBusQueue {
         self.begin();
         tokio::select! {
             biased;
+            // A connection counts before a failure: the attempt before it may just have failed.
             up = shared.connection(None, give_up_at) => match up {
                 Ok(_) => Ok(()),
                 Err(fault) => Err(self.unreachable(&fault).into()),
@@ -184,6 +190,7 @@ impl Queue for ServiceBusQueue {
         let (prefetch, shared) = (&self.prefetch, &self.shared);
         // Only what fails from now on is the answer to this call.
         let failures = shared.failures();
+        // At once: where there are more free slots than before, credit is added while we wait.
         prefetch.want(most);
         loop {
             let filled = prefetch.filled.notified();
@@ -202,6 +209,8 @@ impl Queue for ServiceBusQueue {
             match before(give_up_at, woken).await {
                 Some(Ok(())) => {}
                 Some(Err(fault)) => return Err(self.unreachable(&fault)),
+                // An empty queue and one out of reach are equally silent: only the connection tells
+                // them apart.
                 None => {
                     return match shared.trouble() {
                         Some(fault) => Err(self.unreachable(&fault)),
@@ -220,5 +229,166 @@ impl Queue for ServiceBusQueue {
     async fn close(&self, give_up_at: Instant) {
         self.order(give_up_at, |done| Instruction::Close(give_up_at, done))
             .await;
+    }
+}
+
+// A new one is sent after 80 % of it: the service may be away for ten minutes meanwhile.
+const LIFE: Duration = Duration::from_secs(3600);
+
+/// What `$cbs` calls a shared access signature.
+pub const SAS: &str = "servicebus.windows.net:sastoken";
+/// What `$cbs` calls a token of Entra ID.
+pub const JWT: &str = "jwt";
+
+/// A token as `$cbs` takes it.
+#[derive(Clone, Debug)]
+pub struct CbsToken {
+    /// [`SAS`] or [`JWT`].
+    pub kind: &'static str,
+    /// The token itself: a secret.
+    pub token: Secret,
+    /// Until when it is good, as far as its maker knows.
+    pub good_until: Instant,
+}
+
+/// Who makes tokens.
+#[async_trait]
+pub trait CbsTokens: Send + Sync {
+    /// A token for this audience (`sb://HOST/ENTITY`), under a time limit of its own.
+    ///
+    /// # Errors
+    /// Why there is none; `Fatal` if there will never be one.
+    async fn token(&self, audience: &str) -> Result<CbsToken, Failure>;
+}
+
+/// Shared access signatures.
+#[derive(Clone, Debug)]
+pub enum SasTokens {
+    /// Made from a key.
+    Key {
+        /// The key's name (`SharedAccessKeyName`).
+        name: String,
+        /// The key (`SharedAccessKey`), as it is written: its text is the key, not what base64
+        /// would make of it.
+        key: Secret,
+    },
+    /// Ready-made (`SharedAccessSignature`): good for as long as its maker meant.
+    Signature(Secret),
+}
+
+#[async_trait]
+impl CbsTokens for SasTokens {
+    async fn token(&self, audience: &str) -> Result<CbsToken, Failure> {
+        let (now, date) = (Instant::now(), OffsetDateTime::now_utc().unix_timestamp());
+        let (token, left) = match self {
+            SasTokens::Key { name, key } => {
+                let expiry = date.saturating_add(LIFE.as_secs() as i64);
+                (sign(audience, expiry, name, key)?, LIFE)
+            }
+            SasTokens::Signature(text) => {
+                // One that does not say when it ends is for the service to judge.
+                let expiry = expiry(text.secret()).unwrap_or(i64::MAX);
+                let left = expiry.saturating_sub(date).clamp(0, i64::from(u32::MAX));
+                (text.clone(), Duration::from_secs(left as u64))
+            }
+        };
+        Ok(CbsToken {
+            kind: SAS,
+            token,
+            good_until: now + left,
+        })
+    }
+}
+
+/// The signature for `audience` that ends at `expiry`, in seconds since 1970.
+fn sign(audience: &str, expiry: i64, name: &str, key: &Secret) -> Result<Secret, Failure> {
+    let resource: String = byte_serialize(audience.as_bytes()).collect();
+    // The library takes its keys in base64, and this one is meant as it is written.
+    let key = Secret::new(azure_core::base64::encode(key.secret()));
+    let signature =
+        hmac_sha256(&format!("{resource}\n{expiry}"), &key).map_err(|why| Failure::Fatal {
+            why: format!("the shared access key cannot sign: {why}"),
+            denied: false,
+        })?;
+    let signature: String = byte_serialize(signature.as_bytes()).collect();
+    let name: String = byte_serialize(name.as_bytes()).collect();
+    Ok(Secret::new(format!(
+        "SharedAccessSignature sr={resource}&sig={signature}&se={expiry}&skn={name}"
+    )))
+}
+
+/// When a ready-made signature ends, in seconds since 1970.
+fn expiry(text: &str) -> Option<i64> {
+    let fields = text.split_once(' ').map_or(text, |(_, fields)| fields);
+    fields
+        .split('&')
+        .find_map(|field| field.strip_prefix("se="))?
+        .parse()
+        .ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signature_is_what_another_implementation_computes() {
+        // printf 'sb%%3A%%2F%%2Flocalhost%%2Fjobs\n1900000000' |
+        //     openssl dgst -sha256 -hmac c3RhbmQtaW4ga2V5IG9mIG5vIHdvcnRo -binary | base64
+        let key = Secret::new("c3RhbmQtaW4ga2V5IG9mIG5vIHdvcnRo");
+        let token = sign("sb://localhost/jobs", 1_900_000_000, "a key", &key).expect("signed");
+        assert_eq!(
+            token.secret(),
+            "SharedAccessSignature sr=sb%3A%2F%2Flocalhost%2Fjobs&\
+             sig=RaW79Mr2%2BpFtem0iPsv6pLtMw78HCspgoAHaJO19Zi8%3D&se=1900000000&\
+             skn=a+key"
+        );
+    }
+
+    #[tokio::test]
+    async fn tokens_last_as_long_as_they_say() {
+        let now = Instant::now();
+        let ours = SasTokens::Key {
+            name: "n".into(),
+            key: Secret::new("k"),
+        };
+        let token = ours.token("sb://h/q").await.expect("a token");
+        assert_eq!(token.kind, SAS);
+        assert!(token.good_until >= now + LIFE);
+        let soon = OffsetDateTime::now_utc().unix_timestamp() + 100;
+        for (text, least, most) in [
+            (
+                format!("SharedAccessSignature sr=x&sig=y&se={soon}&skn=z"),
+                90,
+                101,
+            ),
+            ("SharedAccessSignature sr=x&sig=y&se=1&skn=z".into(), 0, 1),
+            (
+                "SharedAccessSignature sr=x&sig=y&skn=z".into(),
+                1 << 31,
+                u64::MAX,
+            ),
+        ] {
+            let ready = SasTokens::Signature(Secret::new(text.clone()));
+            let token = ready.token("sb://h/q").await.expect("a token");
+            let left = token.good_until.since(now).as_secs();
+            assert!((least..=most).contains(&left), "{text}: {left}");
+            assert_eq!(token.token.secret(), text);
+        }
+    }
+
+    #[test]
+    fn nothing_shows_a_secret() {
+        let key = SasTokens::Key {
+            name: "name".into(),
+            key: Secret::new("s3cret"),
+        };
+        let ready = SasTokens::Signature(Secret::new("s3cret"));
+        let token = CbsToken {
+            kind: SAS,
+            token: Secret::new("s3cret"),
+            good_until: Instant::now(),
+        };
+        assert!(!format!("{key:?} {ready:?} {token:?}").contains("s3cret"));
     }
 }

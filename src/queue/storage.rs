@@ -15,11 +15,10 @@
 //! it is held as long as it was, and vanishes or comes again at its sender's wish.
 
 mod client;
-mod encoding;
 mod lock;
 mod target;
 
-pub use encoding::Encoding;
+pub use client::Encoding;
 pub use target::{Target, TargetError};
 
 use std::sync::Arc;
@@ -35,16 +34,16 @@ use crate::azure::{Account, Operation, ServiceError};
 use crate::clock::Instant;
 use crate::core::Failure;
 
-/// The longest that the service hides a message.
+// The longest that the service hides a message.
 const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
-/// The shortest lock: less leaves no time to renew it.
+// The shortest lock: less leaves no time to renew it.
 const SHORTEST: Duration = Duration::from_secs(2);
-/// What may be shaved off by whole seconds.
+// What may be shaved off by whole seconds.
 const GRAIN: Duration = Duration::from_secs(1);
-/// No more messages come with one answer.
+// The service's limit for one answer: a greater number is an error to it (400).
 const MOST: usize = 32;
 
-/// A message that is never there: to ask whether messages may be updated.
+// A message that is never there: to ask whether messages may be updated.
 const NOBODY: &str = "00000000-0000-0000-0000-000000000000";
 
 /// What a storage queue is made of.
@@ -101,6 +100,8 @@ impl StorageQueue {
         if !(SHORTEST..=LONGEST).contains(&asked) || asked.subsec_nanos() != 0 {
             return Err(OpenError::LockTime(asked));
         }
+        // At the service's own limit there is no second to add: there it is taken off what is
+        // counted on.
         let hidden = (asked + GRAIN).min(LONGEST);
         let poison = config.target.poison(config.poison.as_deref())?;
         let options = config.account.client_options();
@@ -112,6 +113,8 @@ impl StorageQueue {
                 .map_err(|trouble| OpenError::Address(trouble.why()))
         };
         let (name, client) = connect(config.target.queue())?;
+        // A client is for one address. A SAS that is for the one queue alone is found out when the
+        // first message is to be put aside.
         let (poison_name, poison) = connect(&poison)?;
         Ok(StorageQueue {
             service: Arc::new(Service {
@@ -140,6 +143,8 @@ impl StorageQueue {
             attempt: told.attempt,
             t0,
             lock_time: self.service.lock_time,
+            // We said ourselves for how long it is locked: no clock of another machine has to be
+            // believed.
             first_renewal: None,
             body: self.encoding.read(&told.text, self.max_body),
             about: told.about,
@@ -148,6 +153,8 @@ impl StorageQueue {
                 told.id.clone(),
                 told.receipt,
                 told.text,
+                // The same end that the core counts with: nobody else has it before, if nothing is
+                // confirmed later.
                 t0 + self.service.lock_time,
             )),
             id: told.id,
@@ -173,6 +180,8 @@ impl Queue for StorageQueue {
         match client.look(give_up_at).await {
             Ok(()) => {}
             Err(trouble) if trouble.code() == Some("QueueNotFound") => {
+                // Only where that was asked for: a mistyped name would be a queue that is empty for
+                // ever.
                 if !self.create {
                     return Err(Missing::NoQueue(format!(
                         "no such queue {}: make it, or say --create",
@@ -194,6 +203,8 @@ impl Queue for StorageQueue {
                     status: 401 | 403, ..
                 },
             ) => Err(told(trouble, Operation::Update)),
+            // 404 is the good answer: there is no such message, and we may. Silence is no refusal
+            // either.
             _ => Ok(()),
         }
     }
@@ -202,6 +213,7 @@ impl Queue for StorageQueue {
         let Service {
             client, seconds, ..
         } = &*self.service;
+        // Before the request: the service cannot have begun to count earlier.
         let t0 = Instant::now();
         let told = client.take(most.min(MOST), *seconds, give_up_at).await;
         let told = told.map_err(|trouble| {

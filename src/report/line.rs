@@ -31,6 +31,7 @@ impl LogReader {
     pub(super) fn of(stderr: impl AsFd, stream: Option<OsString>) -> LogReader {
         let named = stream.and_then(|stream| stream.into_string().ok());
         match (named, fstat(stderr)) {
+            // By device and inode: of a stderr that was redirected the variable still speaks.
             (Some(named), Ok(stat)) if named == format!("{}:{}", stat.st_dev, stat.st_ino) => {
                 LogReader::Journal
             }
@@ -53,6 +54,7 @@ impl LogReader {
 /// A line for people. Who speaks, and when, is said as soon as there is an instance: several may
 /// write into one log. Before that it is an answer to what was typed.
 fn text(reader: LogReader, level: Level, message: &str, ts: &str, who: Option<&str>) -> String {
+    // Changes of state are the rule and bear no word; what is left of a long log is seen at once.
     let word = match level {
         Level::ERROR => "error: ",
         Level::WARN => "warning: ",
@@ -106,6 +108,8 @@ where
         let context = CONTEXT.get();
         if self.json {
             let line = json(level, said, &now_utc(), context);
+            // The priority before the object: the journal takes it off, and a program behind it
+            // sees JSON alone.
             writeln!(to, "{}{line}", self.reader.priority(level))
         } else {
             let who = context.map(|context| &*context.identity);
@@ -132,6 +136,7 @@ impl Visit for Said {
     fn record_bool(&mut self, field: &Field, value: bool) {
         self.fields.insert(field.name().into(), value.into());
     }
+    // By the same way as everything else: what came from a server is made plain in one place.
     fn record_str(&mut self, field: &Field, value: &str) {
         self.record_debug(field, &format_args!("{value}"));
     }
@@ -145,7 +150,7 @@ impl Visit for Said {
     }
 }
 
-/// The longest text of a message or a field; a server's answer can be a whole page of HTML.
+// The longest text of a message or a field; a server's answer can be a whole page of HTML.
 const TEXT_LIMIT: usize = 1000;
 
 /// A text from outside, fit for a terminal: one line, no control characters, not too long. What came
@@ -166,6 +171,7 @@ pub fn plain(text: &str) -> String {
 /// The wall clock, for people.
 pub(crate) fn now_utc() -> String {
     time::OffsetDateTime::now_utc()
+        // Whole seconds: nobody orders by the wall clock, and a line is to be read.
         .replace_nanosecond(0)
         .ok()
         .and_then(|now| {

@@ -16,9 +16,9 @@ use crate::core::{HolderInfo, Notice};
 use crate::driver::{Observation, Observer};
 use crate::util::lock;
 
-/// To the beginning of the line, and all of it gone.
+// To the beginning of the line, and all of it gone.
 pub(super) const ERASE: &[u8] = b"\r\x1b[K";
-/// From one look at the clock to the next.
+// The wait is shown in seconds; in between the line would say the same.
 const TICK: Duration = Duration::from_secs(1);
 
 struct State {
@@ -96,6 +96,7 @@ fn stand_by(sight: &HolderInfo, now: Instant) {
         next_look,
     });
     drop(state);
+    // Only now: whoever never waits on a terminal has no thread for it.
     THREAD.call_once(|| {
         // Without it there is no line; everything else is said all the same.
         let _ = std::thread::Builder::new()
@@ -155,6 +156,8 @@ fn keep() {
             let mut line = taking_back(before, columns()).to_vec();
             let text = cut(&words(&standing, Instant::now(), &super::now_utc()), width);
             line.extend(text.bytes());
+            // Only what went in is taken back later: erasing another's line would be worse than no
+            // line.
             if Stderr::draw(&line) {
                 now_state.shown = Some(text.chars().map(columns_of).sum());
             }

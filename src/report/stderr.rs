@@ -50,6 +50,8 @@ impl Way {
                 MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL,
             ),
             Way::AskFirst => {
+                // Another process may fill it between the two calls. A file never is full in this
+                // sense, and a pipe or terminal comes here only where it could not be opened anew.
                 let mut asked = [PollFd::new(fd, PollFlags::POLLOUT)];
                 match poll(&mut asked, PollTimeout::ZERO) {
                     Ok(1..) => write(fd, text),
@@ -74,6 +76,7 @@ impl<F: AsFd> Sink<F> {
     /// Writes a line, or drops it; never waits.
     pub(super) fn put(&self, line: &[u8]) {
         let dropped = self.dropped.load(Ordering::Relaxed);
+        // In one write: two processes may share this pipe, and their lines must not mix.
         let mut text = Vec::new();
         if self.torn.load(Ordering::Relaxed) {
             text.push(b'\n');
@@ -89,6 +92,7 @@ impl<F: AsFd> Sink<F> {
         match self.write(&text) {
             Ok(written) => {
                 self.torn.store(written < text.len(), Ordering::Relaxed);
+                // Subtracted, not set: another thread may have dropped one meanwhile.
                 self.dropped.fetch_sub(dropped, Ordering::Relaxed);
             }
             Err(_) => {
@@ -111,6 +115,7 @@ pub(super) fn way(fd: BorrowedFd<'_>) -> Way {
     if kind == SFlag::S_IFSOCK {
         return Way::Socket;
     }
+    // By /proc: the same pipe, but a description of its own, so that O_NONBLOCK is nobody else's.
     if kind == SFlag::S_IFIFO || isatty(fd).unwrap_or(false) {
         let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd));
         let flags = OFlag::O_WRONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
@@ -147,6 +152,7 @@ impl io::Write for Stderr {
                 sink().put(&[erase, line].concat());
             }
         });
+        // A line that was dropped was written as far as `tracing` goes: else it would try again.
         Ok(line.len())
     }
     fn flush(&mut self) -> io::Result<()> {

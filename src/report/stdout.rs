@@ -122,6 +122,7 @@ fn waits(errno: Errno) -> Option<Said> {
 }
 
 fn wait(fd: BorrowedFd<'_>, waits: bool, other: BorrowedFd<'_>) -> Result<bool, Errno> {
+    // Room is asked for only where something waits: a pipe with room would wake us without end.
     let interest = if waits {
         PollFlags::POLLOUT
     } else {
@@ -175,6 +176,7 @@ impl LineSender {
     /// # Errors
     /// Where neither a pipe nor a thread can be had.
     pub fn begin() -> io::Result<(LineSender, oneshot::Receiver<()>)> {
+        // A pipe, because the thread waits with `poll` for it and for stdout at the same time.
         let (woken, wake) = io::pipe()?;
         let shared = Arc::new(Shared {
             out: Mutex::new(LineWriter::of_stdout()),
@@ -184,6 +186,7 @@ impl LineSender {
         let theirs = Arc::clone(&shared);
         std::thread::Builder::new()
             .name("stdout".into())
+            // It writes lines that others have made.
             .stack_size(128 * 1024)
             .spawn(move || {
                 let errno = serve(&theirs, woken);

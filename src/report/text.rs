@@ -13,6 +13,7 @@ use crate::units::{show, signal_name};
 /// One line for a notice.
 pub(super) fn of_notice(notice: &Notice, now: Instant) -> (Level, String) {
     let span = |until: &Instant| left(until.since(now));
+    // Without a `_`: a new notice has to be given words here.
     let text = match notice {
         Notice::StandingBy(sight) => format!("standing by{}", behind(sight)),
         Notice::InControl { token } => format!("in control, token {token}"),
@@ -165,6 +166,7 @@ pub(super) fn of_ending(
 ) -> Option<(Level, String)> {
     let mut reason = reason(&ending.cause, command);
     if let Cause::Cordoned { .. } = ending.cause {
+        // The cause alone reads as if control had been had and given up.
         reason.insert_str(0, "control not obtained: ");
     }
     // Before everything else, whatever the cause: this is what somebody has to look into.
@@ -243,6 +245,7 @@ fn not_started(errno: i32, command: &str) -> String {
         libc::ENOENT => "check the name and PATH, and the interpreter if it is a script",
         libc::EACCES => "make it executable, or check whether the file system forbids it",
         libc::ENOEXEC => "a script needs a first line like #!/bin/sh",
+        // What the guardian and the hooks say where a tree is still there that should be gone.
         libc::EBUSY => {
             "nothing was run: perhaps something that a dead instance left here cannot be killed (ps shows state D)"
         }
@@ -281,6 +284,7 @@ pub(crate) fn left(span: Duration) -> String {
 
 /// What is added to a drain: when it is over at the latest.
 pub(super) fn until_the_kill(span: Duration) -> String {
+    // "In 0s" would read like a moment that is still to come.
     if span.is_zero() {
         return "; SIGKILL now".into();
     }

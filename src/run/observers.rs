@@ -25,7 +25,8 @@ use crate::serve::SharedStatus;
 use crate::signals::Signals;
 use crate::status::{Status, StatusFile};
 
-/// How long we wait for the platform's first word before we compete.
+// A machine that is about to be frozen must not take over first; one without a metadata service
+// must not wait for it either.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
 
 /// Everybody who is told of this instance.
@@ -35,16 +36,16 @@ pub(crate) struct Observers {
 }
 
 impl Observers {
-    /// Those of this plan, and this `log`. Not before the guardians were forked: threads write the
+    /// Those of this config, and this `log`. Not before the guardians were forked: threads write the
     /// files.
     pub(crate) fn new(
-        plan: &Config,
+        config: &Config,
         store: &Arc<dyn LeaseStore>,
         guardian: &Guardian,
         log: impl Observer + 'static,
         shared_status: Option<Arc<SharedStatus>>,
     ) -> Observers {
-        let candidate = &plan.candidate;
+        let candidate = &config.candidate;
         let status = StatusObserver {
             status: Status {
                 state: "starting".into(),
@@ -55,13 +56,13 @@ impl Observers {
                 ..Status::default()
             },
             store: Arc::clone(store),
-            file: plan.status_file.clone().map(StatusFile::new),
+            file: config.status_file.clone().map(StatusFile::new),
             shared_status: shared_status.clone(),
-            prepares: plan.roles.standby.is_some() || plan.roles.on_acquire.is_some(),
+            prepares: config.roles.standby.is_some() || config.roles.on_acquire.is_some(),
         };
         let service_manager = ServiceManager::open(
             &Surroundings::ours(&|name| std::env::var_os(name)),
-            plan.ready,
+            config.ready,
             "competing",
             1,
         );
@@ -71,12 +72,14 @@ impl Observers {
             pid: candidate.pid,
             lock: store.info().name,
         };
-        let path = plan.event_log.clone();
+        let path = config.event_log.clone();
         let event_log = path.map(|path| EventLog::begin(path, who, EventKind::Competing));
         let mut observers = Observers {
             list: Vec::new(),
             service_manager: service_manager.clone(),
         };
+        // First: who asks over HTTP is to be told the latest by the time the others have heard of
+        // it.
         observers.add(shared_status);
         // The log before the status line, which is shown below what is said.
         observers.add(Some(log));
@@ -115,19 +118,20 @@ impl Observers {
         }
     }
 
-    /// Begins to follow what the platform announces for this machine, if the plan says so; what was
+    /// Begins to follow what the platform announces for this machine, if the config says so; what was
     /// announced already, as far as that is known in a moment. What comes later comes with the
     /// signals.
     pub(crate) async fn follow_events(
         &mut self,
-        plan: &Config,
+        config: &Config,
         signals: &mut Signals,
     ) -> Option<Cordon> {
-        let mut watch = Watch::begin(plan.scheduled_events.clone()?);
+        let mut watch = Watch::begin(config.scheduled_events.clone()?);
         let cordon = tokio::select! {
         // A stop counts more than an announcement.
                     biased;
                     asked = signals.next() => {
+                        // Kept for the driver, which stops as it does for every signal.
                         signals.keep(asked);
                         None
                     }
@@ -209,6 +213,8 @@ impl StatusObserver {
                 "standby"
             }
             Notice::InControl { token } => {
+                // Of the tenure before nothing may stay: a script would read its cause for this
+                // one's.
                 status.doorbell = None;
                 (status.holder, status.token, status.cause) = (None, Some(*token), None);
                 if self.prepares {
@@ -282,6 +288,7 @@ impl Observer for StatusObserver {
                     }
                 }
                 WorkloadEvent::Standby(pid) => self.status.standby_pid = *pid,
+                // Where nobody saw its main process end, too: `/leader` is a yes only beside a pid.
                 WorkloadEvent::TreeEmpty { .. } => self.status.command_pid = None,
                 WorkloadEvent::LeftBehind | WorkloadEvent::Lost => {}
                 _ => return,

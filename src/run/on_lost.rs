@@ -1,6 +1,6 @@
 //! The hook that runs after control has ended, under a guardian of its own.
 //!
-//! Made by `run` and owned by its workload, which lets it work while it waits for news. It is no part
+//! Made by `run` and owned by its workload, which lets it work while it waits for events. It is no part
 //! of the tenure: nothing here may hold up a kill, a release, or the next competition. One runs at
 //! a time, within its limit; one more waits, and gives way to a later one.
 
@@ -13,7 +13,7 @@ use crate::guardian::{GuardianHandle, SpawnRequest, WorkloadEvent};
 use crate::notify::PRIVATE;
 use crate::report;
 
-/// The least time it gets: a grace of zero is meant for the command.
+// The least time it gets: a grace of zero is meant for the command.
 const LEAST: Duration = Duration::from_secs(1);
 
 /// See the module's text.
@@ -86,9 +86,12 @@ impl OnLostHook {
             return;
         }
         let kill_at = Instant::now() + self.limit;
+        // Before the order: whatever comes of it is answered by an event, also that it was not
+        // started.
         self.runs = true;
         self.handle.start(SpawnRequest {
             program: 0,
+            // By now another may have control: it is told so by its control file.
             in_control: false,
             env,
             unset: PRIVATE.map(OsString::from).into(),

@@ -1,4 +1,4 @@
-//! Opening the store of a plan, with what the guardian needs to give its lease back after our death.
+//! Opening the store of a config, with what the guardian needs to give its lease back after our death.
 //!
 //! Called by `run` and `elect` before the guardian is forked.
 
@@ -19,8 +19,8 @@ use crate::report;
 use crate::units::show;
 
 /// Whoever looks once (`-n`) looks at all slots.
-fn looking(slots: Slots, plan: &Config) -> Slots {
-    if plan.looks_once() {
+fn looking(slots: Slots, config: &Config) -> Slots {
+    if config.looks_once() {
         slots.looking_at_all()
     } else {
         slots
@@ -28,39 +28,39 @@ fn looking(slots: Slots, plan: &Config) -> Slots {
 }
 
 /// How loud it is said that we begin: whoever looks once and finds the lock held says one line.
-pub(super) fn beginning(plan: &Config) -> Level {
-    if plan.looks_once() {
+pub(super) fn beginning(config: &Config) -> Level {
+    if config.looks_once() {
         Level::DEBUG
     } else {
         Level::INFO
     }
 }
 
-/// The store of the plan, and its doorbell.
+/// The store of the config, and its doorbell.
 pub(crate) struct Opened {
     pub(crate) store: Arc<dyn LeaseStore>,
     pub(crate) doorbell: Option<Doorbell>,
 }
 
-/// Opens the store of the plan; what speaks against it before anything is started comes as an ending.
-pub(crate) fn open(plan: &Config) -> anyhow::Result<Result<Opened, Ending>> {
-    let lock = named_lock(plan)?;
+/// Opens the store of the config; what speaks against it before anything is started comes as an ending.
+pub(crate) fn open(config: &Config) -> anyhow::Result<Result<Opened, Ending>> {
+    let lock = named_lock(config)?;
     // Before anything is asked of the store: its address stands in the record that we write there.
     let host = lock.host();
-    let doorbell = plan
+    let doorbell = config
         .doorbell
         .map(|wanted| Doorbell::bind(wanted, host.as_deref()))
         .transpose()
         .map_err(UsageError::of_the_machine)?;
     let leases = lock.leases();
-    if !leases.contains(&plan.lease) {
+    if !leases.contains(&config.lease) {
         let (shortest, longest) = leases.into_inner();
         return Err(UsageError::new(format!(
             "--lease {}: on a shared drive a lease lasts {}s to {}s: take {}",
-            show(plan.lease),
+            show(config.lease),
             shortest.as_secs(),
             longest.as_secs(),
-            show(plan.lease.clamp(shortest, longest)),
+            show(config.lease.clamp(shortest, longest)),
         ))
         .into());
     }
@@ -69,18 +69,18 @@ pub(crate) fn open(plan: &Config) -> anyhow::Result<Result<Opened, Ending>> {
     let competitor = Competitor {
         candidate: Candidate {
             bell: doorbell.as_ref().map(Doorbell::bell),
-            ..plan.candidate.clone()
+            ..config.candidate.clone()
         },
-        lease: plan.lease,
-        task: plan.task.clone(),
+        lease: config.lease,
+        task: config.task.clone(),
         memory: Some(release_memory),
         runtime: host::runtime_directory(),
-        in_place: plan.slots == 1,
+        in_place: config.slots == 1,
     };
-    let opened = match plan.slots {
+    let opened = match config.slots {
         1 => lock.open(&competitor),
         count => Slots::open(lock, count, competitor)
-            .map(|slots| -> Arc<dyn LeaseStore> { Arc::new(looking(slots, plan)) }),
+            .map(|slots| -> Arc<dyn LeaseStore> { Arc::new(looking(slots, config)) }),
     };
     match opened {
         Ok(store) => {
@@ -90,22 +90,22 @@ pub(crate) fn open(plan: &Config) -> anyhow::Result<Result<Opened, Ending>> {
         }
         // Only a local file is touched by its opening, so its refusal is about the store and not the settings.
         Err(OpenError::File(error)) => Ok(Err(Ending::of_store(error.why, error.denied))),
-        Err(OpenError::Blob(error)) if plan.slots > 1 => {
+        Err(OpenError::Blob(error)) if config.slots > 1 => {
             Err(UsageError::new(error.to_string()).into())
         }
         Err(error) => Err(error.into()),
     }
 }
 
-fn named_lock(plan: &Config) -> anyhow::Result<Arc<dyn NamedLock>> {
-    let (target, options, create, page_blob) = match &plan.lock {
+fn named_lock(config: &Config) -> anyhow::Result<Arc<dyn NamedLock>> {
+    let (target, options, create, page_blob) = match &config.lock {
         Lock::Blob {
             target,
             options,
             create,
             page_blob,
         } => (target, options, *create, *page_blob),
-        Lock::File { path, shared } => return Ok(lease::at_path(path, *shared, plan.slots)),
+        Lock::File { path, shared } => return Ok(lease::at_path(path, *shared, config.slots)),
     };
     let target = blob::Target::parse(target).map_err(|why| UsageError::new(why.to_string()))?;
     let account = Account::find(&host::variable, options, target.url())
@@ -114,7 +114,7 @@ fn named_lock(plan: &Config) -> anyhow::Result<Arc<dyn NamedLock>> {
     let account = handed_on(account);
     // Now, because the guardian that may need it is forked from us as we are.
     blob::prepare_orphan_release(account.clone());
-    report::emit!(beginning(plan), "credential: {}", account.kind());
+    report::emit!(beginning(config), "credential: {}", account.kind());
     Ok(Arc::new(blob::BlobLock {
         target,
         account,

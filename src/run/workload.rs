@@ -24,14 +24,14 @@ use crate::report;
 use crate::signals::{SignalEvent, Signals};
 use crate::units;
 
-/// How long the command has to stop after Ctrl-Z or `kill -TSTP` before we stop ourselves
-/// (research on supervision, section 8).
+// How long the command has to stop after Ctrl-Z or `kill -TSTP` before we stop ourselves
+// (research on supervision, section 8).
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The number of what is not there: no guardian knows it.
 pub(super) const NOBODY: u8 = u8::MAX;
 
-/// Which of the guardian's programs play the roles.
+/// Which of the guardian's programs are the hooks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HookPrograms {
     pub(super) standby: u8,
@@ -98,6 +98,7 @@ impl CommandWorkload {
         let began = Instant::now();
         let mut stop = StopRequests::default();
         if let Cause::Stopped(signal) = cause {
+            // The signal that ended the tenure was the first: one more ends the hooks at once.
             stop.asked(began, *signal);
         }
         let effects = self.hooks.finish(began + self.parts.config.grace);
@@ -151,6 +152,8 @@ impl CommandWorkload {
                     end_of_grace,
                 } => self.parts.handle.drain(signal, end_of_grace),
                 Effect::Kill => self.parts.handle.kill(),
+                // At this moment: what releases the lease is of this tenure, and another one's
+                // would release nothing.
                 Effect::SetReleaseInfo => {
                     let orphan_release = self.parts.store.orphan_release().unwrap_or_default();
                     let release_info = orphan_release.release_info.unwrap_or_default();
@@ -173,6 +176,8 @@ impl CommandWorkload {
         let mut order = match role {
             Role::Standby => SpawnRequest {
                 program: parts.hook_programs.standby,
+                // The control file says no: a standby command that asks must not take itself for
+                // the holder.
                 in_control: false,
                 env: pairs(&[
                     ("TRAFFICCOP_LOCK", &parts.store.info().name),
@@ -209,6 +214,7 @@ impl CommandWorkload {
                     },
                     in_control: true,
                     env,
+                    // An outer trafficcop's hook may have started us.
                     unset: vec![CAUSE.into()],
                     deadlines,
                     stop_signal: if is_command {
@@ -222,6 +228,8 @@ impl CommandWorkload {
                 }
             }
         };
+        // The service manager's own socket: with it anything could say MAINPID or STOPPING in our
+        // name.
         order.unset.extend(PRIVATE.map(OsString::from));
         if let (Role::Command, Some(socket)) = (role, &self.notify_socket) {
             order.unset.retain(|name| name != VARIABLE);
@@ -237,6 +245,7 @@ impl CommandWorkload {
             tracing::warn!("cannot stop: {why}");
         }
         if self.hooks.on().is_some() {
+            // We were continued, and it was stopped with us: nobody else would continue it.
             self.parts.handle.resume();
         }
     }
@@ -270,6 +279,8 @@ impl CommandWorkload {
 
     fn on_event(&mut self, event: WorkloadEvent) {
         let is_command = self.hooks.on() == Some(Role::Command);
+        // Only the command is in the foreground: what stops a hook is not the person at the
+        // terminal.
         let typed = (self.parts.on_terminal && is_command).then_some(StopAsked::OfTheCommand);
         let asked = self.pausing.map(|(asked, _)| asked).or(typed);
         if event == WorkloadEvent::Stopped

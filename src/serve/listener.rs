@@ -44,11 +44,8 @@ pub(crate) enum BindError {
     /// The kernel refused.
     #[error("--listen {at}: {why}: {advice}")]
     System {
-        /// What was asked for.
         at: Address,
-        /// What the kernel said.
         why: io::Error,
-        /// What to do.
         advice: &'static str,
     },
 }
@@ -118,6 +115,7 @@ impl Listener {
 fn refusal(address: &Address, why: io::Error) -> BindError {
     let at = address.clone();
     let advice = match (why.kind(), address) {
+        // The likely case: two instances on one machine with the same unit or crontab line.
         (io::ErrorKind::AddrInUse, _) => return BindError::InUse(at),
         (io::ErrorKind::PermissionDenied, Address::Tcp(_)) => {
             "ports below 1024 are the system's: take a greater one"
@@ -151,6 +149,8 @@ fn bind_path(path: &Path) -> io::Result<UnixListener> {
 
 /// Whether nobody listens on this socket. Nobody is waited for: whoever lets others wait is there.
 fn is_deserted(path: &Path) -> bool {
+    // A stranger's socket whose queue is full would let us wait for ever; one that lets us wait is
+    // in use.
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let knocked = socket(AddressFamily::Unix, SockType::Stream, flags, None)
         .and_then(|knocking| connect(knocking.as_raw_fd(), &UnixAddr::new(path)?));
@@ -168,6 +168,8 @@ impl BoundPath {
     fn of(path: &Path) -> Option<BoundPath> {
         Some(BoundPath {
             path: path.to_owned(),
+            // Device and inode, because by its name alone the next instance's socket would be
+            // removed.
             file: identity(path)?,
         })
     }
@@ -224,16 +226,16 @@ mod tests {
         let stranger = UnixListener::bind(&path).expect("a socket");
         listen(&stranger, Backlog::new(0).expect("a backlog")).expect("listens");
         // Until its queue is full.
-        let mut guests = Vec::new();
+        let mut clients = Vec::new();
         loop {
             let flags = SockFlag::SOCK_NONBLOCK;
-            let guest =
+            let client =
                 socket(AddressFamily::Unix, SockType::Stream, flags, None).expect("a socket");
             let address = UnixAddr::new(&path).expect("an address");
-            if connect(guest.as_raw_fd(), &address) == Err(Errno::EAGAIN) {
+            if connect(client.as_raw_fd(), &address) == Err(Errno::EAGAIN) {
                 break;
             }
-            guests.push(guest);
+            clients.push(client);
         }
         let (told, received) = std::sync::mpsc::channel();
         let address = Address::Unix(path.clone());

@@ -42,6 +42,7 @@ pub(super) fn plain(text: &str) -> String {
     for line in text.lines() {
         let words: Vec<&str> = line.splitn(4, ' ').collect();
         let line = match words[..] {
+            // The older format knows neither.
             ["#", "EOF"] | ["#", "UNIT", ..] => continue,
             ["#", what, name, rest] if counters.contains(&name) => {
                 format!("# {what} {name}_total {rest}")
@@ -123,6 +124,7 @@ macro_rules! metrics {
         impl Metrics {
             /// The numbers of an instance that competes for this lock, or of a worker on this queue.
             pub(super) fn new(lock: &str, worker: bool) -> Metrics {
+                // On every number: several instances of one machine are scraped by one job.
                 let label = [("lock".into(), lock.to_owned().into())];
                 let mut all = Registry::with_prefix_and_labels("trafficcop", label.into_iter());
                 let version = [("version", env!("CARGO_PKG_VERSION"))];
@@ -222,6 +224,8 @@ impl Metrics {
                 let result = match reply {
                     Ok(_) => "acquired",
                     Err(Failure::Held(_)) => "held",
+                    // Not among the labels that are there from the start: it is of --once, and
+                    // there the last attempt.
                     Err(Failure::AlreadyDone(_)) => "over",
                     Err(_) => "failure",
                 };
@@ -255,6 +259,8 @@ impl Metrics {
                 let cause = label(cause);
                 *lock(&self.draining) = Some(cause);
                 count(&self.drains, "cause", cause);
+                // A drain for want of control is a loss as well: people alert on the one, and count
+                // the others.
                 if LOSS.contains(&cause) {
                     count(&self.losses, "cause", cause);
                 }

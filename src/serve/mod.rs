@@ -1,8 +1,8 @@
 //! `--listen`: what other programs may ask this instance over HTTP, and what they are told.
 //!
 //! ```text
-//! hold ── notices, news, replies ─▶ SharedStatus ◀── pages ◀── server (a thread and a runtime of its own)
-//! guardian ── the control file's word ─▲
+//! driver ── notices, events, replies ─▶ SharedStatus ◀── server (a thread and a runtime of its own)
+//! guardian ── the control file's word ────▲
 //! ```
 //! The supervisor's loop writes to the [`SharedStatus`] and never waits for anybody who reads it. Whether
 //! we lead is no part of the shared status: it is worked out of the deadline and the clock at the moment
@@ -11,7 +11,6 @@
 
 mod listener;
 mod metrics;
-mod routes;
 mod server;
 mod shared_status;
 

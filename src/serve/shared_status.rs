@@ -16,11 +16,12 @@ use crate::guardian::{HealthCheck, View, WorkloadEvent, all_answer};
 use crate::status::Status;
 use crate::util::lock;
 
-/// How long after its deadline a tree may be seen alive before that is a fault of ours.
+// How long after its deadline a tree may be seen alive before that is a fault of ours: the guardian
+// kills at the deadline, and how long a great tree takes to die is the kernel's affair.
 const OVERDUE: Duration = Duration::from_secs(5);
-/// How long a sign of life counts: however often we are asked, nobody is bothered more often.
+// How long a sign of life counts: however often we are asked, nobody is bothered more often.
 const FRESH: Duration = Duration::from_secs(1);
-/// How long supervisor and guardian may take for one, on a machine that has better things to do.
+// How long supervisor and guardian may take for one, on a machine that has better things to do.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What is known of this instance.
@@ -149,7 +150,6 @@ impl Observer for Arc<SharedStatus> {
 /// What was seen at one moment.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Snapshot {
-    /// What the status file says.
     pub(super) status: Arc<Status>,
     /// Until when the command may believe in its control.
     pub(super) control: Instant,
@@ -163,7 +163,6 @@ pub(super) struct Snapshot {
     pub(super) stuck: bool,
     /// It is of a worker, which leads nobody.
     pub(super) worker: bool,
-    /// When it was seen.
     pub(super) now: Instant,
 }
 

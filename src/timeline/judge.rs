@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::Log;
 use super::model::{
-    At, Clocks, End, Gap, KnownBy, Lane, Lock, Overlap, Run, Tenure, Timeline, boot, count,
+    At, Clocks, End, Gap, KnownBy, Lock, Overlap, Run, Tenure, Timeline, Track, boot, count,
 };
 use super::tenures::{Placed, tenures};
 use crate::events::{EventKind, Record};
@@ -18,11 +18,14 @@ pub fn merge(log: &Log, skew: i64) -> Timeline {
     let mut runs: BTreeMap<_, Vec<Placed<'_>>> = BTreeMap::new();
     for record in &log.records {
         let boot = boot(record);
+        // On its own boot's clock, which nobody sets: only whole boots are moved against each
+        // other.
         let placed = Placed {
             at: clocks.at(&boot, record.boottime_ns),
             deadline: record.deadline_ns.map(|ns| clocks.at(&boot, ns)),
             record,
         };
+        // By the run as well: a container's supervisor is process 1 each time, on the same boot.
         let key = (record.run, boot, &record.host, &record.identity, record.pid);
         runs.entry(key).or_default().push(placed);
     }
@@ -78,6 +81,7 @@ fn gather(locks: &mut BTreeMap<String, Draft>, records: &[Placed<'_>], boot: &st
         return;
     };
     let name = |record: &Record| (record.identity.clone(), record.host.clone());
+    // At most one: whatever follows it in the log is another run.
     let end = records
         .iter()
         .find(|placed| placed.record.event == EventKind::Done);
@@ -120,18 +124,19 @@ fn finished(drafts: BTreeMap<String, Draft>, skew: i64) -> Vec<Lock> {
 }
 
 fn lock(name: String, draft: Draft, skew: i64) -> Lock {
-    let mut tracks: Vec<Lane> = draft
+    let mut tracks: Vec<Track> = draft
         .tracks
         .into_iter()
         .map(|((identity, host), mut runs)| {
             runs.sort_by_key(|run| (run.from, run.pid));
-            Lane {
+            Track {
                 identity,
                 host,
                 runs,
             }
         })
         .collect();
+    // By when they first appear: who was there first stands above, in text and picture alike.
     tracks.sort_by_key(|track| track.runs.first().map(|run| run.from));
     let mut tenures: Vec<Tenure> = draft
         .tenures
@@ -162,11 +167,14 @@ fn lock(name: String, draft: Draft, skew: i64) -> Lock {
 fn conclude(tenures: &mut [Tenure]) {
     for at in 0..tenures.len() {
         let lived = tenures[at].lived;
+        // Not the very next one: it may have begun while this one is still known to have lived,
+        // which is an overlap and no end.
         let next = tenures[at + 1..]
             .iter()
             .map(|next| next.from)
             .find(|from| *from >= lived);
         if let (End::Unseen { by, known_by }, Some(next)) = (&mut tenures[at].end, next)
+            // The deadline stays where it is the earlier: it is the guardian's, and no guess.
             && by.is_none_or(|by| next < by)
         {
             (*by, *known_by) = (Some(next), KnownBy::Next);
@@ -212,6 +220,7 @@ fn overlaps(tenures: &[Tenure], skew: i64) -> Vec<Overlap> {
                 of: (other, at),
                 from: tenure.from,
                 to: earlier.lived.min(tenure.lived),
+                // On one boot there is one clock: an overlap of a nanosecond is one.
                 within_skew: earlier.boot != tenure.boot && off <= skew,
             });
         }

@@ -19,19 +19,16 @@ pub struct Timeline {
     pub(super) from: At,
     /// The last record's moment.
     pub(super) to: At,
-    /// How many records there are.
     pub(super) records: usize,
     /// What a reader of this should know: clocks that were set, lines that are missing.
     pub(super) notes: Vec<String>,
 }
 
-/// One lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Lock {
-    /// Its address.
     pub(super) name: String,
     /// The instances, by when they first appear.
-    pub(super) tracks: Vec<Lane>,
+    pub(super) tracks: Vec<Track>,
     /// The tenures, by when they began.
     pub(super) tenures: Vec<Tenure>,
     /// When nobody was in control between two tenures.
@@ -42,10 +39,8 @@ pub(super) struct Lock {
 
 /// One instance, through all its runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Lane {
-    /// Its identity.
+pub(super) struct Track {
     pub(super) identity: String,
-    /// Its machine.
     pub(super) host: String,
     /// The stretches in which one of its processes is known to have been there.
     pub(super) runs: Vec<Run>,
@@ -54,7 +49,6 @@ pub(super) struct Lane {
 /// One process of an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Run {
-    /// The supervisor's process id.
     pub(super) pid: u32,
     /// Its first record of this lock.
     pub(super) from: At,
@@ -71,20 +65,16 @@ pub(super) struct Run {
 pub(super) struct Tenure {
     /// Whose: the number of the track.
     pub(super) track: usize,
-    /// The supervisor's process id.
     pub(super) pid: u32,
     /// Which boot of which machine its times were taken on.
     pub(super) boot: String,
-    /// The fencing token.
     pub(super) token: Option<u64>,
     /// When it said that it had control.
     pub(super) from: At,
     /// Until when something of it is known to have lived, or may have for all that was said: the
     /// tree's end, or the last word of one that was not seen to end.
     pub(super) lived: At,
-    /// How it ended.
     pub(super) end: End,
-    /// Why.
     pub(super) cause: Option<String>,
     /// The latest deadline it told.
     pub(super) deadline: Option<At>,
@@ -96,7 +86,6 @@ pub(super) struct Tenure {
     pub(super) confessed: bool,
 }
 
-/// How a tenure ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum End {
     /// The lease was given back then.
@@ -147,9 +136,7 @@ impl Tenure {
 pub(super) struct Gap {
     /// After this tenure (by number).
     pub(super) after: usize,
-    /// From when.
     pub(super) from: At,
-    /// Until when.
     pub(super) to: At,
     /// The end before it was not seen: it may have begun earlier than that, but not later.
     pub(super) at_least: bool,
@@ -160,16 +147,14 @@ pub(super) struct Gap {
 pub(super) struct Overlap {
     /// The tenures (by number), the earlier one first.
     pub(super) of: (usize, usize),
-    /// From when.
     pub(super) from: At,
-    /// Until when.
     pub(super) to: At,
     /// On two machines, and not longer than their clocks may differ: it proves nothing.
     pub(super) within_skew: bool,
 }
 
-/// Two records of one boot that disagree by more than this were written before and after somebody
-/// set the clock: the milliseconds of a slow writer are less.
+// Two records of one boot that disagree by more than this were written before and after somebody
+// set the clock: the milliseconds of a slow writer are less.
 const STEP: u64 = 250_000_000;
 
 /// Of one boot: its machine, and each record's moment with its distance to the wall clock.
@@ -208,12 +193,15 @@ impl Clocks {
         let mut clocks = Clocks::default();
         let mut notes = Vec::new();
         for (boot, (host, mut all)) in said {
+            // By the boot's own clock: logs are merged in any order, and a step is one between
+            // neighbours.
             all.sort_unstable();
             let steps: Vec<i64> = all
                 .windows(2)
                 .filter(|pair| pair[1].1.abs_diff(pair[0].1) > STEP)
                 .map(|pair| pair[1].1.saturating_sub(pair[0].1))
                 .collect();
+            // Said, because a reader compares these times with those of other logs.
             if let Some(most) = steps.iter().max_by_key(|step| step.unsigned_abs()) {
                 notes.push(format!(
                     "{host}: its wall clock was set {}, by {}{:+.3} s; its records are ordered by its boot's clock",

@@ -10,27 +10,29 @@ mod canvas;
 use std::fmt::Write as _;
 
 use self::canvas::{Axis, Canvas, escaped, fitting, text_width};
-use super::model::{At, Lane, Lock, Tenure, Timeline, count};
+use super::model::{At, Lock, Tenure, Timeline, Track, count};
 use super::text::{date, ending, name, span};
 use crate::events::record;
 
 const WIDTH: f64 = 1200.0;
 const RIGHT: f64 = 28.0;
-const LANE: f64 = 40.0;
+const TRACK: f64 = 40.0;
 const BAR: f64 = 22.0;
 const STRIP: f64 = 12.0;
 const HEAD: f64 = 92.0;
-/// The least that can be seen.
+// The least that can be seen.
 const THIN: f64 = 2.0;
-/// A name's part of the width.
+// A name's part of the width.
 const NAMES: (f64, f64) = (90.0, 260.0);
 
-/// Of the tracks, in turn: told apart by whoever does not tell red from green, on light and on dark.
-/// Red is kept for overlaps, amber for doubt.
+// Of the tracks, in turn: told apart by whoever does not tell red from green, on light and on dark.
+// Red is kept for overlaps, amber for doubt.
 const COLOURS: &[&str] = &[
     "#3b75af", "#4a9a62", "#8c6bb1", "#2f9c9c", "#9a7350", "#cc6a94", "#66788f", "#7f8c2c",
 ];
 
+// In the file itself, for light and for dark: it is opened from a ticket or a wiki, which bring no
+// style.
 const STYLE: &str = "\
 text{font-family:system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif}\
 .paper{fill:#ffffff}.ink{fill:#1c2733}.dim{fill:#5d6b7a}.on{fill:#ffffff}\
@@ -100,13 +102,14 @@ fn picture(canvas: &mut Canvas, lock: &Lock, number: usize, top: f64) -> f64 {
     let left = longest.fold(NAMES.0, f64::max).min(NAMES.1) + RIGHT + 16.0;
     let axis = Axis::new(first(lock), last(lock), left, WIDTH - RIGHT - left);
     let tracks = top + HEAD;
-    let bottom = tracks + lock.tracks.len() as f64 * LANE;
+    let bottom = tracks + lock.tracks.len() as f64 * TRACK;
+    // What is behind goes first: SVG has no layers but the order of its elements.
     head(canvas, lock, top);
     for at in (0..lock.tracks.len()).step_by(2) {
-        let y = tracks + at as f64 * LANE;
+        let y = tracks + at as f64 * TRACK;
         canvas.rect(
             (left, y),
-            (WIDTH - RIGHT - left, LANE),
+            (WIDTH - RIGHT - left, TRACK),
             r#"class="band""#,
             "",
         );
@@ -125,12 +128,13 @@ fn picture(canvas: &mut Canvas, lock: &Lock, number: usize, top: f64) -> f64 {
         }
     }
     for (at, track) in lock.tracks.iter().enumerate() {
-        let y = tracks + at as f64 * LANE;
+        let y = tracks + at as f64 * TRACK;
         presence(canvas, track, &axis, y, left);
     }
     hand_overs(canvas, lock, &axis, tracks);
     for tenure in &lock.tenures {
-        let y = tracks + tenure.track as f64 * LANE + (LANE - BAR) / 2.0;
+        let y = tracks + tenure.track as f64 * TRACK + (TRACK - BAR) / 2.0;
+        // One colour for an instance: who took over from whom is seen without reading.
         let colour = colour(tenure.track);
         strip(canvas, tenure, &axis, tracks - STRIP - 8.0, colour);
         bar(canvas, tenure, &axis, y, colour, &names[tenure.track]);
@@ -162,6 +166,7 @@ fn picture(canvas: &mut Canvas, lock: &Lock, number: usize, top: f64) -> f64 {
         if !overlap.within_skew {
             let text = format!("overlap {length}");
             let half = text_width(&text, 12.0) / 2.0;
+            // An overlap at the edge is the last to be cut off by the paper.
             let middle = (x + wide / 2.0).clamp(left + half, WIDTH - RIGHT - half);
             let more = r#"class="bad" font-weight="700" text-anchor="middle""#;
             canvas.text((middle, tracks - STRIP - 13.0), 12.0, more, &text);
@@ -244,8 +249,8 @@ fn scale(canvas: &mut Canvas, axis: &Axis, top: f64, bottom: f64) {
 }
 
 /// The name, and a line for as long as each process was there.
-fn presence(canvas: &mut Canvas, track: &Lane, axis: &Axis, y: f64, left: f64) {
-    let middle = y + LANE / 2.0;
+fn presence(canvas: &mut Canvas, track: &Track, axis: &Axis, y: f64, left: f64) {
+    let middle = y + TRACK / 2.0;
     let room = left - RIGHT - 12.0;
     let bold = r#"class="ink" font-weight="650""#;
     let text = fitting(&track.identity, 14.0, room);
@@ -286,6 +291,7 @@ fn strip(canvas: &mut Canvas, tenure: &Tenure, axis: &Axis, y: f64, colour: &str
         let more = format!(r#"fill="{colour}" fill-opacity=".3""#);
         canvas.rect((x, y), (wide, STRIP), &more, "");
     }
+    // Solid as far as it is known to have lived; what comes after that is pale.
     let solid = if tenure.is_unseen() { seen } else { wide };
     canvas.rect((x, y), (solid, STRIP), &format!(r#"fill="{colour}""#), "");
 }
@@ -317,6 +323,7 @@ fn bar(canvas: &mut Canvas, tenure: &Tenure, axis: &Axis, y: f64, colour: &str, 
     }
     let more = format!(r#"fill="{colour}" rx="{round:.1}""#);
     canvas.rect((x, y), (wide, BAR), &more, &title);
+    // On top of the bar: a drain is a part of the tenure, in which the lease is still held.
     for (from, to) in &tenure.drains {
         let (x, wide) = stretch(axis, *from, *to);
         canvas.rect(
@@ -331,6 +338,7 @@ fn bar(canvas: &mut Canvas, tenure: &Tenure, axis: &Axis, y: f64, colour: &str, 
         let title = format!("the store did not answer for {}", span(to - from));
         canvas.rect((x, y + BAR - 5.0), (wide, 5.0), r#"class="doubt""#, &title);
     }
+    // The cross of an unseen end stands at the end of the bar: the token leaves it room.
     let cross = if unseen { 12.0 } else { 0.0 };
     let label = fitting(&token, 12.0, wide - 6.0 - cross);
     let low = y + BAR / 2.0 + 4.3;
@@ -373,10 +381,11 @@ fn bar(canvas: &mut Canvas, tenure: &Tenure, axis: &Axis, y: f64, colour: &str, 
 fn hand_overs(canvas: &mut Canvas, lock: &Lock, axis: &Axis, tracks: f64) {
     for pair in lock.tenures.windows(2) {
         let [one, next] = pair else { continue };
+        // To itself control does not go over, and over an overlap a line would look like order.
         if one.track == next.track || one.lived > next.from {
             continue;
         }
-        let y = |tenure: &Tenure| tracks + (tenure.track as f64 + 0.5) * LANE;
+        let y = |tenure: &Tenure| tracks + (tenure.track as f64 + 0.5) * TRACK;
         let (from, to) = (y(one), y(next));
         let towards = if to > from { -1.0 } else { 1.0 };
         let x = axis.x(next.from);
@@ -396,6 +405,7 @@ fn legend(canvas: &mut Canvas, timeline: &Timeline, top: f64) -> f64 {
     let overlap = r#"class="overlap" fill-opacity=".42""#;
     // How far down each rectangle begins; all of them end at the same height.
     type Item<'a> = (bool, &'a [(f64, &'a str)], &'a str);
+    // What does not occur is not explained: most pictures need three of them.
     let items: [Item<'_>; 7] = [
         (true, &[(0.0, solid)], "in control, with its token"),
         (

@@ -22,6 +22,8 @@ pub(super) fn tenures(records: &[Placed<'_>], boot: &str) -> Vec<Found> {
     for placed in records {
         match placed.record.event {
             EventKind::Holding => {
+                // Control twice without an end between: the lines that say how the first one ended
+                // are missing.
                 found.extend(open.take().map(|open| open.close(Some(placed.at))));
                 open = Some(Open::begin(placed, boot));
             }
@@ -39,6 +41,7 @@ pub(super) fn tenures(records: &[Placed<'_>], boot: &str) -> Vec<Found> {
                 } else if placed.record.overlap == Some(true)
                     && let Some((_, tenure)) = found.last_mut()
                 {
+                    // Said at its end, when its tenure was closed already: it is about the last one.
                     tenure.confessed = true;
                 }
             }
@@ -114,6 +117,7 @@ impl Open {
     fn takes(&mut self, placed: &Placed<'_>) {
         let at = placed.at;
         self.last = self.last.max(at);
+        // Kept where a record bears none: the last deadline that was told still binds the guardian.
         self.tenure.deadline = placed.deadline.or(self.tenure.deadline);
         match placed.record.event {
             // A restart: something of it lives again.
@@ -160,6 +164,7 @@ impl Open {
     }
 
     fn end(mut self, end: End, lived: At) -> Found {
+        // A drain or a doubt that was not seen to end lasted no longer than the tenure.
         self.drained(lived);
         self.settled(lived);
         self.tenure.end = end;
@@ -171,6 +176,7 @@ impl Open {
     /// control says.
     fn close(self, later: Option<At>) -> Found {
         match (self.gone, later) {
+            // Nothing of it lived from then on, whatever became of its lease.
             (Some(gone), _) => self.end(End::Over(gone), gone),
             (None, Some(later)) => {
                 let lived = self.last.min(later);
@@ -183,6 +189,7 @@ impl Open {
             (None, None) => {
                 let last = self.last;
                 let unseen = End::Unseen {
+                    // It spoke after its deadline: then that has not ended it.
                     by: self.tenure.deadline.map(|at| at.max(last)),
                     known_by: if self.tenure.deadline.is_some() {
                         KnownBy::Deadline

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::model::{At, End, KnownBy, Lane, Lock, Tenure, Timeline, count};
+use super::model::{At, End, KnownBy, Lock, Tenure, Timeline, Track, count};
 use crate::events::record;
 use crate::units::show;
 
@@ -46,7 +46,6 @@ pub const FIELDS: &[(&str, &str)] = &[
     ),
 ];
 
-/// The table.
 pub(super) fn text(timeline: &Timeline) -> String {
     let mut text = String::new();
     for lock in &timeline.locks {
@@ -96,7 +95,7 @@ fn verdict(timeline: &Timeline) -> String {
 }
 
 /// How a track is called: by its identity, and its machine where that does not tell.
-pub(super) fn name(track: &Lane) -> String {
+pub(super) fn name(track: &Track) -> String {
     if track.identity.contains(&track.host) {
         track.identity.clone()
     } else {
@@ -120,7 +119,6 @@ fn clock(at: At) -> String {
     text.get(11..23).unwrap_or_default().to_owned()
 }
 
-/// The day.
 pub(super) fn date(at: At) -> String {
     record::spelt(at).get(..10).unwrap_or_default().to_owned()
 }
@@ -155,6 +153,8 @@ fn table(text: &mut String, lock: &Lock) {
     );
     let mut day = String::new();
     for (at, tenure) in lock.tenures.iter().enumerate() {
+        // The day once, as a line of its own: in each line it would push the times out of a
+        // terminal.
         let today = date(tenure.from);
         if today != day {
             let _ = writeln!(text, "{today} (UTC)");
@@ -178,6 +178,7 @@ fn table(text: &mut String, lock: &Lock) {
                 "OVERLAP?", names[tenure.track]
             );
         }
+        // With the later of the two, so that it is told once, and below both.
         for overlap in lock.overlaps.iter().filter(|overlap| overlap.of.1 == at) {
             let other = &lock.tenures[overlap.of.0];
             let (word, comment) = if overlap.within_skew {
@@ -235,6 +236,8 @@ pub(super) fn ending(tenure: &Tenure) -> String {
                 (KnownBy::Deadline, _, _) => {
                     format!("ended unseen after {last}, at the latest at its deadline; or goes on")
                 }
+                // The deadline is told as well: should the next one have been given control too
+                // early, it says so.
                 (KnownBy::Next, Some(deadline), Some(by)) if deadline > *by => format!(
                     "ended unseen after {last}, before the next had control (its own deadline: {})",
                     clock(deadline)
@@ -253,7 +256,6 @@ pub(super) fn ending(tenure: &Tenure) -> String {
     }
 }
 
-/// The JSON.
 pub(super) fn json(timeline: &Timeline) -> Value {
     json!({
         "v": 1,
@@ -267,6 +269,7 @@ pub(super) fn json(timeline: &Timeline) -> Value {
 }
 
 fn seconds(nanos: i64) -> f64 {
+    // In microseconds first: a double has no room for the nanoseconds of many days.
     (nanos / 1000) as f64 / 1e6
 }
 
@@ -352,6 +355,7 @@ fn word(known_by: KnownBy) -> Option<&'static str> {
         KnownBy::Deadline => Some("deadline"),
         KnownBy::Next => Some("next"),
         KnownBy::Itself => Some("itself"),
+        // `null`, and not a word: programs ask whether there is something to go by.
         KnownBy::Nothing => None,
     }
 }

@@ -18,13 +18,13 @@ use crate::lease::{LeaseStore, StoreInfo};
 use crate::queue::{Lock, Message, Settlement};
 use crate::util::lock;
 
-/// How long a queue is asked to settle a message, as long as its lock lasts: work that was done
-/// is not done again because of a network that is away for some seconds.
+// How long a queue is asked to settle a message, as long as its lock lasts: work that was done
+// is not done again because of a network that is away for some seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The same for a message that is only given back: its lock runs out by itself.
+// The same for a message that is only given back: its lock runs out by itself.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(10);
-/// The longest sleep between two looks at the clock: the runtime's stands still while the machine
-/// sleeps.
+// The longest sleep between two looks at the clock: the runtime's stands still while the machine
+// sleeps.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 /// From the end of one attempt to settle to the next, at first and at most.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -207,6 +207,7 @@ impl LeaseStore for MessageLease {
     /// It was taken already; and once given back it is over.
     async fn acquire(&self, _give_up_at: Instant) -> Result<Grant, Failure> {
         if self.granted.swap(true, Ordering::AcqRel) {
+            // The core competes again after each tenure: this is the answer that ends it.
             return Err(Failure::AlreadyDone(TaskResult {
                 status: 0,
                 holder: String::new(),
@@ -229,6 +230,7 @@ impl LeaseStore for MessageLease {
         let (confirmed, renewals) = (Arc::clone(&self.confirmed), Arc::clone(&self.renewals));
         let renewal = tokio::spawn(async move {
             lock.renew(give_up_at).await?;
+            // Here, where nobody can drop it: a renewal that was answered late still counts.
             confirmed.store(t0.as_nanos(), Ordering::Release);
             renewals.fetch_add(1, Ordering::AcqRel);
             Ok(())
@@ -246,6 +248,7 @@ impl LeaseStore for MessageLease {
         if self.result().is_some() {
             return Ok(());
         }
+        // Released, as far as the core goes: there is nothing left that anybody could do.
         let Some(settlement) = lock(&self.decision).clone() else {
             return Ok(());
         };

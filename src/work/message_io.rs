@@ -20,9 +20,10 @@ use serde::Serialize;
 
 use crate::queue::{About, Message};
 
-/// How the directories' names begin.
+// How the directories' names begin.
 const PREFIX: &str = "trafficcop-message.";
-/// The most that properties may measure in the environment.
+// The kernel takes 128 KiB for one variable (MAX_ARG_STRLEN), and all of them share what the stack
+// has: a sender could else keep the command from being started (E2BIG).
 const PROPERTIES_LIMIT: usize = 32 << 10;
 /// What a process list shows of the file in memory.
 const MEMORY: &CStr = c"trafficcop-message";
@@ -96,6 +97,7 @@ impl MessageIo {
             (FILE.into(), folder.path.join("body").into()),
         ];
         Ok(MessageIo {
+            // A duplicate shares the lock, which lasts until the last of the tree has closed it.
             lock: Some(folder.lock.try_clone()?.into()),
             env,
             folder: Some(folder),
@@ -116,13 +118,18 @@ impl MessageIo {
 
 /// A sealed file in memory with these bytes, open for reading from its beginning.
 fn in_memory(body: &[u8]) -> io::Result<OwnedFd> {
+    // Neither a pipe, which holds up whoever writes for a reader that does not read, nor a file,
+    // which would have to be removed.
     let memory = memfd_create(MEMORY, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
     let mut memory = File::from(memory);
     memory.write_all(body)?;
+    // It is handed to a program that is not ours: a child that it leaves could else change what its
+    // parent reads.
     let seals = SealFlag::F_SEAL_WRITE
         | SealFlag::F_SEAL_GROW
         | SealFlag::F_SEAL_SHRINK
         | SealFlag::F_SEAL_SEAL;
+    // After the last byte was written, and the seals themselves sealed.
     fcntl(&memory, FcntlArg::F_ADD_SEALS(seals))?;
     // A description that cannot even be written to; where there is no /proc the seals have to do.
     match File::open(format!("/proc/self/fd/{}", memory.as_raw_fd())) {
@@ -138,6 +145,7 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut options = OpenOptions::new();
     let mut file = options
         .write(true)
+        // Nothing is written through what somebody has put there meanwhile.
         .create_new(true)
         .mode(0o600)
         .open(path)?;
@@ -158,6 +166,7 @@ impl Folder {
         let name = format!("{}.{:016x}", std::process::id(), fastrand::u64(..));
         // Under another name until it is locked, so that nobody takes it for a leftover.
         let fresh = base.join(format!(".{PREFIX}{name}"));
+        // By the mode it is made with: between making and chmod others could go in and stay.
         DirBuilder::new().mode(0o700).create(&fresh)?;
         let path = base.join(format!("{PREFIX}{name}"));
         let made = File::open(&fresh).and_then(|file| {
@@ -182,6 +191,7 @@ fn lock(file: File) -> io::Result<File> {
     let locked = Flock::lock(file, FlockArg::LockExclusiveNonblock);
     let locked = locked.map_err(|(_, errno)| io::Error::from(errno))?;
     let number = locked.as_raw_fd();
+    // Closed by its number, and not dropped: that would unlock the copy as well.
     std::mem::forget(locked);
     nix::unistd::close(number)?;
     Ok(copy)
@@ -239,6 +249,7 @@ pub(super) fn base(tmpdir: Option<OsString>) -> Result<PathBuf, String> {
     if !found.is_dir() || (found.uid() != 0 && found.uid() != ours) || others_write {
         return refuse("is no directory that others cannot tamper with");
     }
+    // Tried now: the first message would be taken for nothing.
     match Folder::create(&base) {
         Ok(_) => Ok(base),
         Err(why) => refuse(&format!("cannot be written to ({why})")),
@@ -250,6 +261,7 @@ pub(super) fn sweep(base: &Path) {
     let Ok(entries) = fs::read_dir(base) else {
         return;
     };
+    // /tmp is everybody's: what another user has called so is not ours to go into or remove.
     let ours = nix::unistd::geteuid().as_raw();
     for entry in entries.flatten() {
         if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
@@ -260,6 +272,7 @@ pub(super) fn sweep(base: &Path) {
             .is_ok_and(|found| found.is_dir() && found.uid() == ours);
         if is_ours
             && let Ok(file) = File::open(entry.path())
+            // Locked while it is removed: another worker sweeps here, too.
             && let Ok(_unused) = Flock::lock(file, FlockArg::LockExclusiveNonblock)
         {
             remove(&entry.path());
@@ -276,6 +289,7 @@ pub(super) fn environment(
     let about = &message.about;
     let properties = (!about.properties.is_empty())
         .then(|| serde_json::to_string(&about.properties).unwrap_or_default())
+        // Left out, not cut: half an object is none, and message.json has it whole.
         .filter(|text| text.len() <= PROPERTIES_LIMIT);
     let known = [
         (QUEUE, Some(queue.to_owned())),

@@ -15,7 +15,7 @@ use crate::events::{EventKind, EventLog, Instance};
 use crate::exit::ExitAction;
 use crate::guardian::{Guardian, HealthCheck, WorkloadEvent};
 use crate::notify::{Ready, ServiceManager, Surroundings};
-use crate::report::{self, messages};
+use crate::report::{self, MessageRow};
 use crate::serve;
 use crate::status::{Status, StatusFile};
 use crate::util::lock;
@@ -31,39 +31,40 @@ struct State {
     status: Status,
     file: Option<StatusFile>,
     event_log: Option<EventLog>,
-    /// The service manager.
     service_manager: Option<ServiceManager>,
     server: Option<serve::Server>,
 }
 
 impl WorkerObserver {
     /// Not before the guardians were forked: threads write the files.
-    pub(super) fn new(plan: &config::Work, queue: &str, guardian: &Guardian) -> WorkerObserver {
+    pub(super) fn new(config: &config::Work, queue: &str, guardian: &Guardian) -> WorkerObserver {
         let status = Status {
             state: "starting".into(),
             lock: queue.to_owned(),
-            identity: plan.identity.clone(),
-            pid: plan.pid,
+            identity: config.identity.clone(),
+            pid: config.pid,
             guardian_pid: Some(guardian.pid()),
             contain: Some(guardian.containment().to_string()),
             ..Status::default()
         };
         let who = Instance {
-            identity: plan.identity.clone(),
-            host: plan.host.clone(),
-            pid: plan.pid,
+            identity: config.identity.clone(),
+            host: config.host.clone(),
+            pid: config.pid,
             lock: queue.to_owned(),
         };
-        let path = plan.event_log.clone();
+        let path = config.event_log.clone();
         WorkerObserver(Arc::new(Mutex::new(State {
             status,
-            file: plan.status_file.clone().map(StatusFile::new),
+            file: config.status_file.clone().map(StatusFile::new),
             event_log: path.map(|path| EventLog::begin(path, who, EventKind::Working)),
             service_manager: ServiceManager::open(
                 &Surroundings::ours(&|name| std::env::var_os(name)),
+                // A worker has no control that it could wait for: it is ready once its queue has
+                // answered.
                 Ready::Standby,
                 "looking at the queue",
-                plan.concurrency,
+                config.concurrency,
             ),
             server: None,
         })))
@@ -112,6 +113,7 @@ impl WorkerObserver {
     /// The worker does this now.
     pub(super) fn enter(&self, name: &str, running: usize) {
         let state = &mut *self.state();
+        // Each time, because the number changes with each message; it sends them at a pace of its own.
         if let Some(service_manager) = &state.service_manager {
             service_manager.works(doing(name, running));
             if name == DRAINING {
@@ -121,6 +123,7 @@ impl WorkerObserver {
         if let Some(server) = &state.server {
             server.shared_status().works_on(running);
         }
+        // The file is written anew as a whole: for each change of state, and not for each message.
         if state.status.state == name {
             return;
         }
@@ -128,9 +131,9 @@ impl WorkerObserver {
         state.write();
     }
 
-    /// A message was done with.
-    pub(super) fn message(&self, row: &messages::Row) {
-        messages::row(row);
+    pub(super) fn message(&self, row: &MessageRow) {
+        // The log first: who sees a counter grow finds the line.
+        report::message_row(row);
         let state = &mut *self.state();
         if let Some(event_log) = &mut state.event_log {
             event_log.message(Instant::now(), row);
@@ -143,6 +146,7 @@ impl WorkerObserver {
     /// The end.
     pub(super) fn finish(&self, cause: &str, leave: ExitAction) {
         let state = &mut *self.state();
+        // First: nobody is to be told that we work by a server that has not heard of the end.
         drop(state.server.take());
         state.status.cause = Some(cause.to_owned());
         state.status.exit = Some(leave.status());
@@ -156,15 +160,18 @@ impl WorkerObserver {
         if let Some(service_manager) = &mut state.service_manager {
             service_manager.observe(Instant::now(), &done);
         }
+        // Taken out: dropped, it waits a moment until its thread has written the end.
         if let Some(mut event_log) = state.event_log.take() {
             event_log.observe(Instant::now(), &done);
         }
+        // The same for the status file: who waits for our process reads it next.
         drop(state.file.take());
     }
 
     /// Who is told of one message, worked on in this processor.
     pub(super) fn message_observer(&self, id: &str, processor: usize) -> MessageObserver {
         if let Some(service_manager) = &self.state().service_manager {
+            // Before its command can say anything by the socket of this processor.
             service_manager.name(processor, format!("message {id}"));
         }
         MessageObserver {
@@ -200,7 +207,6 @@ impl State {
     }
 }
 
-/// The observer of one message.
 pub(super) struct MessageObserver {
     observer: WorkerObserver,
     id: String,
@@ -211,14 +217,17 @@ impl Observer for MessageObserver {
     fn observe(&mut self, now: Instant, observation: &Observation<'_>) {
         let id = &self.id;
         match *observation {
-            Observation::Notice { notice, .. } => messages::notice(id, notice, now),
-            Observation::Renewed { reply: Ok(()), .. } => messages::renewed(id),
+            Observation::Notice { notice, .. } => report::message_notice(id, notice, now),
+            // One that failed is told by the core as doubt, once, and not by each attempt.
+            Observation::Renewed { reply: Ok(()), .. } => report::message_renewed(id),
             Observation::Workload(event) => {
                 if let Some(service_manager) = &self.observer.state().service_manager {
                     service_manager.workload_event(self.processor, event);
                 }
                 match event {
-                    WorkloadEvent::LeftBehind => messages::notice(id, &Notice::LeftBehind, now),
+                    WorkloadEvent::LeftBehind => {
+                        report::message_notice(id, &Notice::LeftBehind, now)
+                    }
                     WorkloadEvent::Lost => tracing::warn!(
                         "message {}: the guardian died or fell silent; killing the command",
                         report::plain(id)

@@ -1,4 +1,4 @@
-//! Opens the queue of the plan, and looks at it before anything is taken from it. The only place here
+//! Opens the queue of the config, and looks at it before anything is taken from it. The only place here
 //! that knows which kinds of queues there are: brings together the address and the credential that were
 //! found and the client that uses them.
 //!
@@ -11,7 +11,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::observer::WorkerObserver;
-use super::processor::{MessageProcessor, news_of};
+use super::processor::{MessageProcessor, idle_event};
 use crate::azure::Account;
 #[cfg(feature = "service-bus")]
 use crate::azure::Credential;
@@ -30,19 +30,19 @@ use crate::queue::storage::{Config, StorageQueue, Target};
 use crate::queue::{Missing, Queue};
 use crate::signals::{SignalEvent, Signals};
 
-/// How long a queue may stay silent before the first answer.
+// As long as `run` waits for its store at first (--connect-timeout).
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long a connection waits for a token of Entra ID; it is asked for again with the next one.
+// Less than the connection task waits for it, so that what is said is Entra's reason and not ours.
 #[cfg(all(feature = "service-bus", feature = "entra"))]
 const WAIT: Duration = Duration::from_secs(4);
 
-/// The queue of the plan; nothing is sent.
+/// The queue of the config; nothing is sent.
 ///
 /// # Errors
 /// What speaks against its name, its address or our credentials.
-pub(super) fn open(plan: &config::Work) -> Result<Arc<dyn Queue>, UsageError> {
-    let max_body = usize::try_from(plan.max_body).unwrap_or(usize::MAX);
-    match &plan.source {
+pub(super) fn open(config: &config::Work) -> Result<Arc<dyn Queue>, UsageError> {
+    let max_body = usize::try_from(config.max_body).unwrap_or(usize::MAX);
+    match &config.source {
         Source::Storage(source) => open_storage(source, max_body),
         #[cfg(feature = "service-bus")]
         Source::ServiceBus(source) => open_service_bus(source, max_body),
@@ -78,6 +78,7 @@ fn open_service_bus(
     let bus = crate::azure::ServiceBus::find(&variable, &source.options, &source.asked)
         .map_err(refuse)?;
     tracing::info!("credential: {}", bus.kind());
+    // Only the emulator's connection string leads here: everything else is refused before.
     if bus.is_open_to_others() {
         tracing::warn!(
             "{} is spoken to without TLS, as an emulator is: whoever is on the way can read the \
@@ -129,6 +130,7 @@ pub(super) async fn prepare(
     idle: &mut [MessageProcessor],
     observer: &WorkerObserver,
 ) -> Result<Option<i32>, Missing> {
+    // Nothing was taken yet: a stop needs no drain, and all other signals are for commands.
     let stopped = async {
         loop {
             if let SignalEvent::Stop(signal) = signals.next().await {
@@ -139,7 +141,7 @@ pub(super) async fn prepare(
     // Meanwhile somebody has to answer whether the guardians are well; nothing can be made of it yet.
     let answering = async {
         loop {
-            let _ = news_of(idle).await;
+            let _ = idle_event(idle).await;
         }
     };
     tokio::select! {
@@ -155,6 +157,8 @@ async fn look(queue: &dyn Queue, observer: &WorkerObserver) -> Result<(), Missin
     let give_up_at = Instant::now() + PATIENCE;
     let mut told = false;
     loop {
+        // From the start of one attempt to that of the next: one that takes its whole time is
+        // followed at once.
         let sent = Instant::now();
         match queue.prepare(give_up_at.min(sent + ATTEMPT)).await {
             Ok(()) => {
@@ -169,6 +173,7 @@ async fn look(queue: &dyn Queue, observer: &WorkerObserver) -> Result<(), Missin
                     observer.doubts(Some(format!("cannot reach the queue: {why}")));
                 }
             }
+            // A name or a right that is wrong does not become right by waiting.
             Err(missing) => return Err(missing),
         }
         tokio::time::sleep((sent + RETRY).since(Instant::now())).await;

@@ -24,7 +24,7 @@ use crate::core::{self, Budget, Cause, Ending, Exit, Failure, HoldPolicy, IfLost
 use crate::driver::drive;
 use crate::guardian::{GuardianHandle, WorkloadEvent};
 use crate::queue::{Message, Settlement};
-use crate::report::messages::Row;
+use crate::report::MessageRow;
 use crate::signals::Signals;
 use crate::units;
 
@@ -58,7 +58,6 @@ pub(super) struct MessageProcessor {
 
 /// How a message was done with, as far as the worker has to know.
 pub(super) struct Done {
-    /// The command was started.
     pub(super) ran: bool,
     pub(super) exit: Option<Exit>,
     pub(super) outcome: Outcome,
@@ -84,6 +83,7 @@ impl MessageProcessor {
         let held = MessageLease::new(&message, &context.queue);
         let held = Arc::new(held.hurried_by(context.hurry.clone()));
         let not_run = match &message.body {
+            // It was on its way when the stop came: begun now, it would cost its whole grace.
             _ if leaving => Some(Decision::release("WorkerStopped")),
             Err(why) => {
                 let detail = why.detail.clone();
@@ -127,6 +127,7 @@ impl MessageProcessor {
         let (id, attempt) = (message.id.clone(), message.attempt);
         let budget = context.budget(&message);
         let env = message_io::environment(&context.queue, &message, context.rules.max_attempts);
+        // The guardian has to be answered meanwhile: a disk can take longer than its patience.
         let message_io = match self.meanwhile(hand_over(message, context)).await {
             Ok(message_io) => message_io,
             Err(why) => {
@@ -139,6 +140,7 @@ impl MessageProcessor {
                 };
             }
         };
+        // Its time began with the request that took it: what the disk has used is not added.
         let tenure = Tenure::new(context.tenure(budget), Instant::now());
         let mut message_observer = context.observer.message_observer(&id, self.number);
         let mut workload = MessageWorkload {
@@ -239,7 +241,7 @@ impl MessageProcessor {
         let ending = ran.map(|(_, ending)| ending);
         let exit = progress.and_then(|progress| progress.exit);
         let overlap = ending.is_some_and(|ending| ending.overlap);
-        context.observer.message(&Row {
+        context.observer.message(&MessageRow {
             id: crate::report::plain(id),
             attempt,
             outcome: outcome.word(),
@@ -264,6 +266,7 @@ impl MessageProcessor {
             outcome,
             errno: progress.and_then(|progress| progress.errno),
             no_handover: None,
+            // One that cannot be killed keeps its guardian: no message may come to it any more.
             lost: self.lost
                 || matches!(cause, Some(Cause::GuardianLost))
                 || progress.is_some_and(|progress| progress.stuck),
@@ -307,12 +310,13 @@ impl ProcessorContext {
 }
 
 /// What happens to the guardians of idle slots: somebody has to answer whether they are well.
-pub(super) async fn news_of(idle: &mut [MessageProcessor]) -> WorkloadEvent {
+pub(super) async fn idle_event(idle: &mut [MessageProcessor]) -> WorkloadEvent {
     let event = idle.iter_mut().map(|processor| async {
         let event = processor.handle.next_event().await;
         processor.lost |= event == WorkloadEvent::Lost;
         event
     });
+    // With none idle it must wait for ever, and not end: an end would be an event.
     let mut event: FuturesUnordered<_> = event.collect();
     match event.next().await {
         Some(event) => event,

@@ -11,21 +11,22 @@ use crate::core::retry::Jitter;
 use crate::core::stop::{Stop, StopRequests};
 use crate::units;
 
-/// From one look at an empty queue to the next, at first and at most (with ±20 %).
+// Each look at a storage queue is paid for, and a message is not late for half a minute where none
+// came for minutes: so the pause doubles from the least to the most (with ±20 %).
 const LEAST: Duration = Duration::from_millis(100);
 const MOST: Duration = Duration::from_secs(30);
-/// A queue that waits for messages is listened to for so long before it counts as empty, and at once
-/// for so long at most.
+// A queue that waits for messages has to be silent for a while before that counts as empty: the
+// first one is under way for a round trip and more.
 const LOOK: Duration = Duration::from_secs(2);
 const LISTEN: Duration = Duration::from_secs(60);
-/// How many messages a queue gives at once.
+// How many messages a queue gives at once.
 const BATCH: usize = 32;
-/// How often in a row messages may refuse to be put aside before we leave.
+// One refusal can be a moment's; five, with growing pauses between them, are a right that is
+// missing.
 const STUCK: u32 = 5;
-/// For how long a queue may fail to answer a worker that is to leave when there is no message.
+// For how long a queue may fail to answer a worker that is to leave when there is no message.
 const OUT_OF_REACH: Duration = Duration::from_secs(30);
 
-/// What the worker goes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SchedulerConfig {
     /// How many messages at once; at least 1.
@@ -119,7 +120,6 @@ pub(super) enum Next {
     Leave(Why),
 }
 
-/// A request to take.
 #[derive(Clone, Copy, Debug)]
 struct TakeRequest {
     most: usize,
@@ -180,8 +180,8 @@ impl Scheduler {
         }
     }
 
-    /// What to do now.
     pub(super) fn next(&mut self, now: Instant) -> Next {
+        // What is being taken may bring a message: until then nobody leaves.
         let quiet = self.running == 0 && self.taking.is_none();
         if let Some((why, since)) = &self.leaving {
             if quiet {
@@ -214,6 +214,8 @@ impl Scheduler {
                 _ => idle_at = Instant::FOREVER,
             }
         }
+        // Never more than there are processors: what is taken and not begun has a lock that runs
+        // out.
         let free = self.terms.concurrency - self.running;
         let wanted = free
             .min(BATCH)
@@ -269,6 +271,7 @@ impl Scheduler {
     /// It came back with so many messages, which are being worked on from now.
     pub(super) fn took(&mut self, now: Instant, count: usize) {
         let asked = self.taking.take();
+        // Their processors are taken: the next request asks for so many less.
         self.running += count;
         // It has waited for us: there is no need to wait before it is asked again.
         let waited = asked.is_some_and(|asked| self.terms.waits && now.since(asked.at) >= LOOK / 2);

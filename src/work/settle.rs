@@ -38,7 +38,6 @@ pub(super) enum Outcome {
     Completed,
     /// Failed; it comes again after a delay.
     Retried,
-    /// Put aside.
     DeadLettered,
     /// Given back as it was.
     Released,
@@ -51,7 +50,6 @@ pub(super) enum Outcome {
 }
 
 impl Outcome {
-    /// The word.
     pub(super) fn word(self) -> &'static str {
         match self {
             Outcome::Completed => "completed",
@@ -96,7 +94,6 @@ impl Decision {
         Decision::new(Settlement::Release, Some(reason))
     }
 
-    /// Put aside.
     pub(super) fn dead_letter(reason: &'static str, detail: String) -> Decision {
         let settlement = Settlement::DeadLetter {
             reason: reason.to_owned(),
@@ -129,22 +126,23 @@ pub(super) struct Run<'a> {
 }
 
 impl Rules {
-    /// Those of the plan.
-    pub(super) fn of(plan: &config::Work) -> Rules {
+    /// Those of the config.
+    pub(super) fn of(config: &config::Work) -> Rules {
         Rules {
-            max_attempts: plan.max_attempts,
-            puts_aside: plan.source.puts_aside(),
-            retry_delay: plan.retry_delay.0,
-            retry_delay_max: plan.retry_delay.1,
-            dead_letter_exit: plan.dead_letter_exit.clone(),
-            retry_exit: plan.retry_exit.clone(),
-            timeout: plan.timeout,
+            max_attempts: config.max_attempts,
+            puts_aside: config.source.puts_aside(),
+            retry_delay: config.retry_delay.0,
+            retry_delay_max: config.retry_delay.1,
+            dead_letter_exit: config.dead_letter_exit.clone(),
+            retry_exit: config.retry_exit.clone(),
+            timeout: config.timeout,
         }
     }
 
     /// What speaks against running a message at all, by its attempt: a worker that is killed with
     /// its command never reports.
     pub(super) fn before_running(&self, attempt: u32) -> Option<Decision> {
+        // Greater, not equal: the last attempt is still to be made.
         let most = self.max_attempts.filter(|most| attempt > *most)?;
         let detail = format!(
             "it was taken {attempt} times, --max-attempts is {most}: the workers that had it did not live to report"
@@ -155,6 +153,8 @@ impl Rules {
     /// What becomes of a message that is not to be tried again.
     pub(super) fn put_aside(&self, attempt: u32, reason: &'static str, detail: String) -> Decision {
         if self.puts_aside {
+            // From the dead letters nothing can be dead-lettered: it stays there, and comes again
+            // after a while.
             return Decision::dead_letter(reason, detail);
         }
         Decision::new(Settlement::Retry(self.delay(attempt)), Some(reason))
@@ -178,8 +178,11 @@ impl Rules {
                 )
             }
             Some(Cause::CommandEnded) => self.ended(run.attempt, run.exit),
+            // Even with status 0: it was told to end, and nobody can say that the work was done.
             Some(Cause::Stopped(_)) => Decision::release("WorkerStopped"),
             Some(Cause::NotStarted { .. }) => Decision::release("NotStarted"),
+            // Our failure and not the message's: it is not held against it, where the queue can
+            // tell.
             Some(Cause::GuardianLost) => Decision::release("GuardianLost"),
             // The lock was granted too late for anything to be started under it.
             None => Decision::release("NotStarted"),
@@ -230,6 +233,7 @@ impl Rules {
 
     /// How long a message stays away after this attempt has failed.
     pub(super) fn delay(&self, attempt: u32) -> Duration {
+        // An attempt number is the service's, and can be any: a shift by 32 is a panic.
         let doublings = attempt.saturating_sub(1).min(31);
         let delay = self.retry_delay.saturating_mul(1 << doublings);
         delay.min(self.retry_delay_max)

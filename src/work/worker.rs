@@ -1,7 +1,7 @@
 //! `trafficcop work`: opens the queue, forks a guardian for each processor, and takes messages until it
 //! is done.
 //!
-//! Called by main with a validated plan, while the process has one thread. What to do next is
+//! Called by main with a validated config, while the process has one thread. What to do next is
 //! decided by [`Scheduler`], what becomes of a message by [`super::settle`].
 
 use std::future::Future;
@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, watch};
 use super::message_io;
 use super::observer::{DRAINING, WorkerObserver};
 use super::open::{open, prepare};
-use super::processor::{Done, MessageProcessor, ProcessorContext, news_of};
+use super::processor::{Done, MessageProcessor, ProcessorContext, idle_event};
 use super::scheduler::{Next, Scheduler, SchedulerConfig, Why};
 use super::settle::{Outcome, Rules};
 use crate::clock::Instant;
@@ -40,39 +40,40 @@ const CLOSING: Duration = Duration::from_secs(2);
 /// sleeps.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
-/// Works on the messages of `plan`'s queue.
+/// Works on the messages of `config`'s queue.
 ///
 /// To be called while the process has one thread: the guardians are forked in here.
 ///
 /// # Errors
 /// What kept us from starting at all: a [`UsageError`], what the queue said, or the machine.
-pub fn work(plan: config::Work) -> anyhow::Result<ExitAction> {
-    if let Some(errno) = not_runnable(&plan.command) {
+pub fn work(config: config::Work) -> anyhow::Result<ExitAction> {
+    if let Some(errno) = not_runnable(&config.command) {
         // Better now than with the first message, which would be taken for nothing.
         let why = Why::NotStarted {
             errno: errno as i32,
         };
-        return Ok(said(&why, &plan, None));
+        return Ok(said(&why, &config, None));
     }
-    let listener = plan
+    // First: a worker that nobody could ask must not begin to take messages.
+    let listener = config
         .listen
         .as_ref()
         .map(serve::Listener::bind)
         .transpose()?;
     // Nothing is sent yet: a thread that a connection begins must not be there when we fork.
-    let queue = open(&plan)?;
-    let base = if plan.in_directories {
+    let queue = open(&config)?;
+    let base = if config.in_directories {
         let base = message_io::base(std::env::var_os("TMPDIR")).map_err(UsageError::new)?;
         message_io::sweep(&base);
         Some(base)
     } else {
         None
     };
-    let guardians = fork_all(&plan)?;
+    let guardians = fork_all(&config)?;
     report::context(report::Context {
         lock: queue.name().to_owned(),
-        identity: plan.identity.clone(),
-        command: config::quoted(&plan.command),
+        identity: config.identity.clone(),
+        command: config::quoted(&config.command),
     });
     let Some(first) = guardians.first() else {
         return Err(UsageError::new("-j 0: nothing could ever be done: take 1 or more").into());
@@ -81,42 +82,43 @@ pub fn work(plan: config::Work) -> anyhow::Result<ExitAction> {
     tracing::info!(
         contain,
         "{} takes messages from {}, {} at once, containment {contain}",
-        plan.identity,
+        config.identity,
         queue.name(),
-        plan.concurrency
+        config.concurrency
     );
-    let observer = WorkerObserver::new(&plan, queue.name(), first);
+    let observer = WorkerObserver::new(&config, queue.name(), first);
     if let Some(listener) = listener {
         observer.serve(server(listener, &*queue, &guardians)?);
     }
+    // Two flags, because they come one after another: no more is taken, and then nothing goes on.
     let (leaving, hurry) = (watch::Sender::new(false), watch::Sender::new(false));
     let context = ProcessorContext {
         queue: queue.name().to_owned(),
-        rules: Rules::of(&plan),
-        renew_at: plan.renew_at,
-        stop_signal: plan.stop_signal,
-        kill_after: plan.kill_after,
+        rules: Rules::of(&config),
+        renew_at: config.renew_at,
+        stop_signal: config.stop_signal,
+        kill_after: config.kill_after,
         base,
         observer,
         delays: queue.delays(),
         leaving: leaving.subscribe(),
         hurry: hurry.subscribe(),
     };
-    runtime::block_on(begin(&plan, queue, context, guardians, leaving, hurry))?
+    runtime::block_on(begin(&config, queue, context, guardians, leaving, hurry))?
 }
 
-fn fork_all(plan: &config::Work) -> anyhow::Result<Vec<Guardian>> {
+fn fork_all(config: &config::Work) -> anyhow::Result<Vec<Guardian>> {
     let fork = |_| {
         fork(Setup {
-            programs: vec![Program::handler(plan.command.clone())],
-            contain: plan.contain,
-            grace: plan.kill_after,
+            programs: vec![Program::handler(config.command.clone())],
+            contain: config.contain,
+            grace: config.kill_after,
             // A message's lock runs out by itself, and soon.
             on_orphaned: |_| {},
-            withheld: plan.withheld.clone(),
+            withheld: config.withheld.clone(),
         })
     };
-    (0..plan.concurrency).map(fork).collect()
+    (0..config.concurrency).map(fork).collect()
 }
 
 /// Begins to answer over HTTP.
@@ -135,7 +137,7 @@ fn server(
 }
 
 async fn begin(
-    plan: &config::Work,
+    config: &config::Work,
     queue: Arc<dyn Queue>,
     context: ProcessorContext,
     guardians: Vec<Guardian>,
@@ -152,6 +154,7 @@ async fn begin(
         posts.push(post);
         idle.push(MessageProcessor {
             number,
+            // Inside the runtime: its socket is waited for by it.
             handle: guardian.attend().map_err(no_guardian)?,
             signals: Signals::relayed(relay),
             lost: false,
@@ -159,15 +162,15 @@ async fn begin(
     }
     let prepared = prepare(&*queue, &mut signals, &mut idle, &observer).await;
     let terms = SchedulerConfig {
-        concurrency: plan.concurrency,
-        max_messages: plan.max_messages,
-        idle_exit: plan.idle_exit,
-        grace: plan.grace,
+        concurrency: config.concurrency,
+        max_messages: config.max_messages,
+        idle_exit: config.idle_exit,
+        grace: config.grace,
         waits: queue.waits(),
     };
     let mut worker = Worker {
         // Not before the queue was looked at: from here on it counts how long there was no message.
-        scheduler: Scheduler::new(terms, plan.seed, Instant::now()),
+        scheduler: Scheduler::new(terms, config.seed, Instant::now()),
         queue: Arc::clone(&queue),
         context: Arc::new(context),
         idle,
@@ -187,9 +190,10 @@ async fn begin(
     observer.stops();
     queue.close(Instant::now() + CLOSING).await;
     let idle = worker.idle.into_iter();
+    // All that are left are idle: the loop above ends only when every message is done with.
     join_all(idle.map(|processor| processor.handle.dismiss())).await;
     let (leave, cause) = match ended {
-        Ok(why) => (said(&why, plan, worker.last.as_ref()), why.to_string()),
+        Ok(why) => (said(&why, config, worker.last.as_ref()), why.to_string()),
         Err(missing) => {
             let cause = missing.to_string();
             let error = anyhow::Error::from(missing);
@@ -202,8 +206,9 @@ async fn begin(
 }
 
 /// How we leave, said to people.
-fn said(why: &Why, plan: &config::Work, last: Option<&Done>) -> ExitAction {
-    let last = last.filter(|_| plan.once && *why == Why::Enough);
+fn said(why: &Why, config: &config::Work, last: Option<&Done>) -> ExitAction {
+    // Only where we were started for one message is its end ours as well.
+    let last = last.filter(|_| config.once && *why == Why::Enough);
     // Nobody competes for a queue: no status stands for that.
     let leave = ExitAction::of(&ending(why, last), 0);
     let exit = leave.status();
@@ -211,7 +216,7 @@ fn said(why: &Why, plan: &config::Work, last: Option<&Done>) -> ExitAction {
     match why {
         Why::Stopped(_) | Why::Idle | Why::Enough => tracing::info!(event, exit, "{why}"),
         Why::NotStarted { .. } => {
-            let command = config::quoted(&plan.command);
+            let command = config::quoted(&config.command);
             tracing::error!(event, exit, "{why}: {command}");
         }
         Why::GuardianLost { .. }
@@ -355,7 +360,7 @@ impl Worker {
                         self.scheduler.withdrawn();
                     }
                 }
-                event = news_of(&mut self.idle) => self.on_event(&event),
+                event = idle_event(&mut self.idle) => self.on_event(&event),
                 () = tokio::time::sleep(until.since(now).min(LONGEST_SLEEP)) => {}
             }
         }

@@ -28,7 +28,6 @@ use crate::queue::Settlement;
 /// sleeps.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
-/// The command of one message.
 pub(super) struct MessageWorkload<'a> {
     pub(super) handle: &'a mut GuardianHandle,
     /// Turns true when everything is to end at once.
@@ -60,12 +59,10 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Whether the command was started.
     pub(super) fn ran(&self) -> bool {
         self.began.is_some() && self.errno.is_none()
     }
 
-    /// For how long it ran.
     pub(super) fn duration(&self) -> Option<Duration> {
         self.began
             .filter(|_| self.errno.is_none())
@@ -77,6 +74,8 @@ impl MessageWorkload<'_> {
     /// When the command has run for too long.
     fn times_out_at(&self) -> Instant {
         let progress = &self.progress;
+        // What it left behind is its guardian's to drain: that is no command that runs for too
+        // long.
         if progress.timed_out || progress.ended.is_some() {
             return Instant::FOREVER;
         }
@@ -95,6 +94,7 @@ impl MessageWorkload<'_> {
             }
             WorkloadEvent::NotStarted { errno } => self.progress.errno = Some(*errno),
             WorkloadEvent::TreeStuck => self.progress.stuck = true,
+            // Where nobody saw how it ended: else its duration would go on until it is told of.
             WorkloadEvent::TreeEmpty { at } => drop(self.progress.ended.get_or_insert(*at)),
             _ => {}
         }
@@ -104,6 +104,7 @@ impl MessageWorkload<'_> {
 #[async_trait]
 impl Workload for MessageWorkload<'_> {
     fn start(&mut self, start: Start) {
+        // Before the order: --timeout is for all of it, the exec included.
         self.progress.began = Some(Instant::now());
         let mut env = std::mem::take(&mut self.env);
         env.append(&mut self.message_io.env);
@@ -122,6 +123,8 @@ impl Workload for MessageWorkload<'_> {
             stop_signal: self.context.stop_signal,
             lock: self.message_io.lock.take(),
             input: self.message_io.input.take(),
+            // Nothing that a guardian could say to a queue: should we die, the lock runs out by
+            // itself.
             release_info: Vec::new(),
         });
     }
@@ -131,6 +134,7 @@ impl Workload for MessageWorkload<'_> {
     }
 
     fn drain(&mut self, signal: i32, end_of_grace: Instant) {
+        // The second signal may have come before this message's command ran.
         if self.progress.hurried || *self.hurry.borrow() {
             self.handle.kill();
         } else {
@@ -164,6 +168,7 @@ impl Workload for MessageWorkload<'_> {
             let delay = self.context.keeps_away(Some(settlement));
             delay.is_none_or(|delay| delay.is_zero())
         };
+        // Before the core gives the lease back: until now that means "as it was".
         self.held.decide(verdict.settlement.clone().filter(at_once));
         self.progress.verdict = Some(verdict);
     }
@@ -180,12 +185,15 @@ impl Workload for MessageWorkload<'_> {
                 continue;
             }
             let hurried = async {
+                // Once: the flag stays true, and this loop would order one SIGKILL after another.
                 if self.progress.hurried || self.hurry.wait_for(|hurry| *hurry).await.is_err() {
                     pending::<()>().await;
                 }
             };
             tokio::select! {
                 biased;
+                // Events first: a command that has just ended by itself is not killed, nor too
+                // late.
                 event = self.handle.next_event() => {
                     self.on_event(&event);
                     return event;

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn plan(line: &str) -> Result<Work, UsageError> {
+fn config(line: &str) -> Result<Work, UsageError> {
     let words = ["trafficcop", "work"]
         .into_iter()
         .chain(line.split_whitespace());
@@ -20,7 +20,7 @@ fn plan(line: &str) -> Result<Work, UsageError> {
 }
 
 fn refused(line: &str) -> String {
-    plan(line).unwrap_err().to_string()
+    config(line).unwrap_err().to_string()
 }
 
 fn secs(n: u64) -> Duration {
@@ -29,48 +29,48 @@ fn secs(n: u64) -> Duration {
 
 #[test]
 fn what_is_not_said_is_as_documented() {
-    let plan = plan("--queue orders -- job").unwrap();
-    let Source::Storage(storage) = &plan.source else {
-        panic!("{:?}", plan.source);
+    let config = config("--queue orders -- job").unwrap();
+    let Source::Storage(storage) = &config.source else {
+        panic!("{:?}", config.source);
     };
-    assert_eq!((storage.lock_time, plan.renew_at), (secs(60), 70));
+    assert_eq!((storage.lock_time, config.renew_at), (secs(60), 70));
     assert_eq!(storage.encoding, Encoding::Auto);
-    assert_eq!((plan.concurrency, plan.max_attempts), (1, Some(5)));
-    assert_eq!(plan.retry_delay, (secs(10), secs(300)));
-    assert_eq!(plan.dead_letter_exit, [65..=65]);
-    assert_eq!(plan.retry_exit, [75..=75]);
-    assert_eq!((plan.grace, plan.kill_after), (secs(30), secs(10)));
+    assert_eq!((config.concurrency, config.max_attempts), (1, Some(5)));
+    assert_eq!(config.retry_delay, (secs(10), secs(300)));
+    assert_eq!(config.dead_letter_exit, [65..=65]);
+    assert_eq!(config.retry_exit, [75..=75]);
+    assert_eq!((config.grace, config.kill_after), (secs(30), secs(10)));
     assert_eq!(
-        (plan.timeout, plan.idle_exit, plan.max_messages),
+        (config.timeout, config.idle_exit, config.max_messages),
         (None, None, None)
     );
-    assert_eq!((plan.max_body, plan.in_directories), (100 << 20, false));
-    assert_eq!(plan.identity, "web1-42");
-    assert_eq!(plan.command, ["job"]);
+    assert_eq!((config.max_body, config.in_directories), (100 << 20, false));
+    assert_eq!(config.identity, "web1-42");
+    assert_eq!(config.command, ["job"]);
 }
 
 #[test]
 fn what_is_said_is_understood() {
-    let plan = plan(
+    let config = config(
         "--queue q -j 8 --lock-time 2s --renew-at 50 --retry-delay 0s --max-body 64K \
          --dead-letter-exit 1-60,65 --retry-exit none --message file --encoding text -- job -j 9",
     )
     .unwrap();
-    assert_eq!((plan.concurrency, plan.max_body), (8, 64 << 10));
-    let Source::Storage(storage) = &plan.source else {
-        panic!("{:?}", plan.source);
+    assert_eq!((config.concurrency, config.max_body), (8, 64 << 10));
+    let Source::Storage(storage) = &config.source else {
+        panic!("{:?}", config.source);
     };
-    assert_eq!((storage.lock_time, plan.renew_at), (secs(2), 50));
-    assert_eq!(plan.retry_delay, (Duration::ZERO, Duration::ZERO));
-    assert_eq!(plan.dead_letter_exit, [1..=60, 65..=65]);
-    assert!(plan.retry_exit.is_empty() && plan.in_directories);
-    assert_eq!(plan.command, ["job", "-j", "9"]);
+    assert_eq!((storage.lock_time, config.renew_at), (secs(2), 50));
+    assert_eq!(config.retry_delay, (Duration::ZERO, Duration::ZERO));
+    assert_eq!(config.dead_letter_exit, [1..=60, 65..=65]);
+    assert!(config.retry_exit.is_empty() && config.in_directories);
+    assert_eq!(config.command, ["job", "-j", "9"]);
 }
 
 #[test]
 fn one_message_is_one() {
     assert_eq!(
-        plan("--queue q --once -- job").unwrap().max_messages,
+        config("--queue q --once -- job").unwrap().max_messages,
         Some(1)
     );
     assert!(refused("--queue q --once -j 2 -- job").contains("one slot"));
@@ -118,7 +118,7 @@ fn what_cannot_be_is_refused_in_one_line() {
 #[cfg(feature = "service-bus")]
 #[test]
 fn a_queue_on_service_bus_has_what_it_has_and_nothing_else() {
-    let bus = |line: &str| match plan(line).unwrap().source {
+    let bus = |line: &str| match config(line).unwrap().source {
         Source::ServiceBus(bus) => bus,
         storage => panic!("{storage:?}"),
     };
@@ -127,13 +127,13 @@ fn a_queue_on_service_bus_has_what_it_has_and_nothing_else() {
     assert_eq!(orders.asked.entity, "ns/orders");
     assert_eq!(orders.lock_time, Some(Duration::from_millis(7500)));
     assert_eq!(orders.options.auth, crate::azure::Auth::Managed);
-    let plain = plan("--service-bus orders -- job").unwrap();
+    let plain = config("--service-bus orders -- job").unwrap();
     assert_eq!(plain.max_attempts, None, "the queue's own");
     assert!(plain.source.puts_aside());
-    let few = plan("--service-bus orders --max-attempts 3 -- job").unwrap();
+    let few = config("--service-bus orders --max-attempts 3 -- job").unwrap();
     assert_eq!(few.max_attempts, Some(3));
     let dead = "--service-bus orders --dead-letter-queue --connection-string-env BUS -- job";
-    let dead = plan(dead).unwrap();
+    let dead = config(dead).unwrap();
     assert!(!dead.source.puts_aside());
     for (line, word) in [
         ("--queue q --service-bus q -- job", "contradict"),

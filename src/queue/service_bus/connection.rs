@@ -13,27 +13,28 @@ use super::amqp::{Connection, Connector, Intake};
 use super::error::{BUSY, BusError};
 use super::lock::{Held, wall};
 use super::shared::{Prefetch, SharedConnection, Taken};
-use super::tokens::{CbsToken, CbsTokens};
 use super::wire::Delivery;
+use super::{CbsToken, CbsTokens};
 use crate::azure::before;
 use crate::clock::Instant;
 use crate::core::Failure;
 use crate::queue::{Lock as _, Message, Settlement};
 
-/// How long one attempt to connect may take.
+// For TCP, TLS, SASL, the token and five links: on a slow line a dozen round trips.
 const CONNECT: Duration = Duration::from_secs(15);
-/// How long a request of our own may take.
+// A request of our own that takes longer is as good as lost: a lock can be as short as this.
 const REQUEST: Duration = Duration::from_secs(5);
-/// The pauses between attempts to connect, at first and at most.
+// Between attempts to connect, at first and at most; what waits for a connection shortens it.
 const PAUSE: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
-/// A connection that lasted for so long was a good one.
+// A connection that lasted for so long was a good one.
 const GOOD: Duration = Duration::from_secs(10);
-/// From one attempt to give a message back to the next, at first.
+// From one attempt to give a message back to the next, at first.
 const REPEAT: Duration = Duration::from_millis(250);
-/// The first renewal of a lock whose length was told by another machine's clock.
+// Of a lock whose length was told by another machine's clock: half a minute, as most queues have
+// it, is caught even where that clock is off by ten seconds.
 const FIRST_RENEWAL: Duration = Duration::from_secs(20);
-/// tokio's timers stand still while the machine sleeps, so the clock is looked at this often.
+// tokio's timers stand still while the machine sleeps, so the clock is looked at this often.
 const LOOK: Duration = Duration::from_secs(10);
 
 /// What the queue asks for.
@@ -61,6 +62,8 @@ impl ConnectionTask {
         loop {
             let began = Instant::now();
             let connected = tokio::select! {
+                // A stop does not wait for a connection that may never come. The attempt that it
+                // drops is made anew.
                 biased;
                 order = self.orders.recv() => {
                     if self.without_connection(order) {
@@ -89,6 +92,8 @@ impl ConnectionTask {
                 Err(fault) => {
                     tracing::debug!("cannot connect: {}", fault.why());
                     self.shared.failed(fault.clone());
+                    // Only after a failure: one that broke is made anew at once, because locks run
+                    // out meanwhile.
                     pause = pause.max(PAUSE);
                     fault
                 }
@@ -107,6 +112,8 @@ impl ConnectionTask {
         let began = Instant::now();
         let (mut soonest, mut until) = (began + jitter(pause.min(PAUSE)), began + jitter(pause));
         if busy {
+            // A service that says that it is busy is not hurried by locks either: it would say so
+            // again.
             soonest = soonest.max(began + BUSY);
             until = until.max(soonest);
         }
@@ -130,6 +137,8 @@ impl ConnectionTask {
     /// Does what can be done while there is no connection. Whether it is all over.
     fn without_connection(&self, order: Option<Instruction>) -> bool {
         match order {
+            // What came by the last connection may still be here: it goes back by the next, if
+            // there is one in time.
             Some(Instruction::Stop(by, done)) => {
                 self.stop(by, done);
                 false
@@ -154,6 +163,8 @@ impl ConnectionTask {
         let mut until = token.good_until;
         let mut authorising = None;
         loop {
+            // Here, and not in an arm below: whatever woke us may have freed a slot or made a lock
+            // old.
             if let Some((count, total)) = self.prefetch.missing() {
                 // Before it is given: a lock can begin as soon as the service has it.
                 let at = Instant::now();
@@ -204,6 +215,8 @@ impl ConnectionTask {
                 Some(authorised) = authorised => {
                     authorising = None;
                     match authorised {
+                        // The old one is good until the service has taken the new one: nothing is
+                        // cut in between.
                         Ok(token) => {
                             renew_at = renewal(&token);
                             until = token.good_until;
@@ -227,6 +240,7 @@ impl ConnectionTask {
             fault.why(),
             left.as_secs()
         );
+        // Several attempts fit into what is left, and the last of them is no hot loop.
         let pause = (left / 4).clamp(PAUSE, PAUSE_MAX);
         now + if fault.is_busy() {
             pause.max(BUSY)
@@ -274,6 +288,7 @@ impl ConnectionTask {
         let prefetch = Arc::clone(&self.prefetch);
         tokio::spawn(async move {
             let t0 = Instant::now();
+            // An answer after half of it would leave the lock as old as before.
             let give_up_at = t0 + REQUEST.min(taken.message.lock_time / 2);
             match taken.held.relock(give_up_at).await {
                 Ok(lock_time) => {
@@ -291,6 +306,8 @@ impl ConnectionTask {
                         taken.message.id
                     );
                 }
+                // Nothing is begun under a doubtful lock: it goes back while that may still be
+                // ours.
                 Err(_) => release(&taken, Instant::now() + REQUEST).await,
             }
             prefetch.done();
@@ -299,6 +316,8 @@ impl ConnectionTask {
 
     fn give_back(&self, taken: Taken, give_up_at: Instant) {
         let prefetch = Arc::clone(&self.prefetch);
+        // Before the task begins: a stop that looks in between would find nobody busy, and not
+        // wait.
         prefetch.begin();
         tokio::spawn(async move {
             release(&taken, give_up_at).await;
@@ -323,6 +342,7 @@ impl ConnectionTask {
         for taken in self.prefetch.close() {
             self.give_back(taken, until);
         }
+        // In a task of its own: what is given back goes out by the loop that called us.
         let prefetch = Arc::clone(&self.prefetch);
         tokio::spawn(async move {
             prefetch.settled().await;
@@ -381,6 +401,7 @@ fn untokened(failure: &Failure) -> BusError {
     let why = failure.to_string();
     match failure {
         Failure::Fatal { denied: true, .. } => {
+            // As the service itself would say it: one rule makes of both the exit status 77.
             BusError::refused("amqp:unauthorized-access", Some(&why))
         }
         Failure::Fatal { denied: false, .. } => BusError::Unusable(why),

@@ -18,7 +18,7 @@ use super::stream::stranger;
 use crate::core::Failure;
 use crate::queue::Missing;
 
-/// Microsoft's clients wait as long.
+// Microsoft's clients wait as long.
 pub(super) const BUSY: Duration = Duration::from_secs(4);
 
 /// What went wrong.
@@ -72,12 +72,15 @@ impl BusError {
             BusError::Refused { status, .. } => status.is_some_and(|status| {
                 status == 408 || (500..=599).contains(&status) && !self.is_busy()
             }),
+            // What never left us has changed nothing: it can be asked for again without a doubt.
             BusError::Unsent(_) | BusError::Unusable(_) => false,
         }
     }
 
     /// The lock of a message is definitely not ours any more.
     pub(super) fn is_lost(&self) -> bool {
+        // The one refusal that settles it: everything else, "not authorised" included, can pass
+        // while the lock lasts.
         self.status() == Some(410)
             || matches!(
                 self.condition(),
@@ -86,6 +89,7 @@ impl BusError {
     }
 
     pub(super) fn is_busy(&self) -> bool {
+        // `$management` answers with a status, links with a condition.
         self.condition() == "com.microsoft:server-busy" || self.status() == Some(429)
     }
 
@@ -109,6 +113,8 @@ impl BusError {
 
     /// What it means in the middle of everything: doubt, whatever it is.
     pub(super) fn doubt(&self, what: &str) -> Failure {
+        // A right that is taken away and given back costs nothing so; a command that was killed for
+        // it is dead.
         Failure::Transient {
             why: format!("{what}: {}", self.why()),
             retry_after: self.is_busy().then_some(BUSY),
@@ -120,6 +126,7 @@ impl BusError {
         let fatal = |why: String, denied| Failure::Fatal { why, denied }.into();
         match self {
             BusError::Unusable(why) => fatal(format!("{name}: {why}"), false),
+            // At the beginning nothing is lost by giving up, and a person is there to read why.
             _ if self.is_denied() => fatal(
                 format!(
                     "not authorised for {name}: {}: a key or identity with the right to listen \
@@ -175,6 +182,7 @@ impl BusError {
 /// What the service says, as part of one line.
 pub(super) fn one_line(text: &str) -> String {
     const MOST: usize = 400;
+    // The service's texts have line ends and tracking ids, and go into one line of the log.
     let words = text.split(|c: char| c.is_whitespace() || c.is_control());
     let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
     words.join(" ").chars().take(MOST).collect()

@@ -5,9 +5,9 @@
 //! delivered until then, and with what words a disposition was answered. Nothing here changes a byte,
 //! and what is not understood is passed over: the library judges it.
 
-/// So much of a frame is looked at; what is looked for stands at its beginning.
+// So much of a frame is looked at; what is looked for stands at its beginning.
 const KEEP: usize = 2048;
-/// Shorter than its own header no frame is.
+// Shorter than its own header no frame is.
 const HEADER: usize = 8;
 /// It begins with the frame's size.
 const SIZE: usize = 4;
@@ -66,6 +66,7 @@ impl FrameScanner {
             let rest = bytes.get(at..).unwrap_or_default();
             let wanted = self.size().unwrap_or(SIZE);
             let part = rest.len().min(wanted.saturating_sub(self.seen));
+            // A transfer can be 100 MB long: the rest of it is counted, and not kept.
             let kept = KEEP.saturating_sub(self.head.len()).min(part);
             self.head.extend(rest.iter().take(kept));
             self.seen += part;
@@ -102,14 +103,19 @@ fn read(frame: &[u8]) -> Option<FrameEvent> {
     let [_, _, _, _, offset, kind, channel @ ..] = frame.get(..HEADER)? else {
         return None;
     };
+    // SASL has frames of its own with the same codes.
     if *kind != 0 || frame.starts_with(b"AMQP") {
         return None;
     }
     let channel = u16::from_be_bytes(channel.try_into().ok()?);
+    // The header may be longer than it has to be: its second field counts it in words of four
+    // bytes.
     let mut rest = ByteReader(frame.get(usize::from(*offset) * 4..)?);
     let (code, mut fields) = rest.described_list()?;
     match code {
         0x12 => {
+            // The handle is the service's own number: only by the name it is known which of our
+            // links it is.
             let name = fields.text()?;
             let handle = fields.uint()??;
             let link = LinkState { channel, handle };
@@ -117,6 +123,7 @@ fn read(frame: &[u8]) -> Option<FrameEvent> {
         }
         0x13 => {
             fields.skip(4)?;
+            // A flow that is about the session has no handle, and says nothing of any link.
             let handle = fields.uint()??;
             fields.skip(1)?;
             let credit = fields.uint()??;
@@ -127,12 +134,15 @@ fn read(frame: &[u8]) -> Option<FrameEvent> {
         0x14 => {
             let handle = fields.uint()??;
             fields.skip(4)?;
+            // A message of several transfers has come with its last one; the library drops those
+            // that are aborted.
             let more = fields.truth().unwrap_or(false);
             fields.skip(3)?;
             let aborted = fields.truth().unwrap_or(false);
             (!more && !aborted).then_some(FrameEvent::Delivered(LinkState { channel, handle }))
         }
         0x15 => {
+            // Ours go the other way, and one that is not settled is no answer yet.
             let by_receiver = fields.truth()?;
             let first = fields.uint()??;
             let last = fields.uint()?.unwrap_or(first);
@@ -213,6 +223,7 @@ impl<'a> ByteReader<'a> {
             self.value()?;
             return self.value();
         }
+        // Its upper half tells the width: so types that we do not know are passed over, too.
         let width = match code >> 4 {
             0x4 => 0,
             0x5 => 1,

@@ -66,6 +66,8 @@ impl RequestLink {
             .attach(session)
             .await?;
         let waiting = Arc::new(Waiting::new());
+        // One reader for all who wait: whoever gives up waiting must not take another's answer
+        // along.
         let reading = tokio::spawn(read(receiver, Arc::clone(&waiting), Arc::clone(&state)));
         Ok(RequestLink {
             name,
@@ -87,6 +89,7 @@ impl RequestLink {
         let sent = Instant::now();
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let id = format!("{}:{number}", self.name);
+        // Before it is sent: the answer may be quicker than we are.
         let mut expected = self.waiting.expect(id.clone());
         let mut properties = Properties::new();
         properties.message_id = Some(MessageId::String(id));
@@ -137,6 +140,7 @@ impl RequestLink {
 
 impl Drop for RequestLink {
     fn drop(&mut self) {
+        // It holds the link, and with it the connection: nobody else ends it.
         self.reading.abort();
     }
 }
@@ -148,10 +152,13 @@ async fn read(mut receiver: Receiver, waiting: Arc<Waiting<Answer>>, state: Arc<
             Ok(delivery) => {
                 let known = wire::answer(delivery.into_message())
                     .is_some_and(|(id, answer)| waiting.answered(&id, answer));
+                // Late, or twice. Taken for the next one it would make a refused renewal a success.
                 if !known {
                     tracing::debug!("an answer that nobody waits for: passed over");
                 }
             }
+            // One answer is lost, whose request ends by its time; the link is sound, and others
+            // wait on it.
             Err(RecvError::MessageDecode(error)) => {
                 tracing::debug!(
                     "an answer that cannot be read ({}): passed over",
@@ -214,6 +221,8 @@ impl<A> Expected<'_, A> {
 
 impl<A> Drop for Expected<'_, A> {
     fn drop(&mut self) {
+        // Whoever gave up is not answered any more, and a connection of months does not fill with
+        // them.
         lock(&self.waiting.open).remove(&self.id);
     }
 }

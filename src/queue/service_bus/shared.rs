@@ -16,7 +16,8 @@ use crate::clock::Instant;
 use crate::queue::Message;
 use crate::util::lock;
 
-/// A lock that may be older than this, or than an eighth of it, is renewed before it counts.
+// Credit can lie for hours on an idle queue, and the lock counts from its giving: what may be older
+// than this, or than an eighth of its time, is renewed before it is handed out.
 const OLD: Duration = Duration::from_secs(1);
 
 /// What the connection task and all locks of a queue share: the connection that there is at the moment,
@@ -69,6 +70,7 @@ impl SharedConnection {
     pub(super) fn failed(&self, why: BusError) {
         self.state.send_modify(|state| {
             state.trouble = Some(why);
+            // Counted, not flagged: whoever waits wants to hear of those that fail from now on.
             state.failures += 1;
         });
     }
@@ -102,6 +104,8 @@ impl SharedConnection {
             // The task may be resting after a failure; a lock cannot wait for the end of that.
             self.hurry.notify_one();
         }
+        // Until another one is there: the one that ended is known as the connection for a moment
+        // longer.
         let up = state.wait_for(|state| good(state).is_some());
         let up = before(give_up_at, up).await;
         let connection = up.and_then(|state| good(&*state.ok()?));
@@ -205,6 +209,7 @@ impl Prefetch {
             && let Some(taken) = state.ready.pop_front()
         {
             if taken.is_old(now) {
+                // It has become old while it lay here: a slot was free, and nobody asked.
                 state.old.push(taken);
                 self.changed.notify_one();
             } else {
@@ -226,6 +231,8 @@ impl Prefetch {
         let out = state.credit.len();
         let missing = state.wanted.saturating_sub(state.here() + out);
         let small = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        // The library is told how much is out in all: less than it was told before is an error to
+        // it.
         (missing > 0).then(|| (small(missing), small(out + missing)))
     }
 
@@ -254,6 +261,7 @@ impl Prefetch {
     #[must_use]
     pub(super) fn put(&self, taken: Taken, now: Instant) -> Option<Taken> {
         let mut state = lock(&self.state);
+        // A smaller `take` may have replaced the one that it was let come for.
         if state.closed || state.here() >= state.wanted {
             return Some(taken);
         }
@@ -275,6 +283,8 @@ impl Prefetch {
     pub(super) fn old(&self) -> Vec<Taken> {
         let mut state = lock(&self.state);
         let old = std::mem::take(&mut state.old);
+        // Under the same lock: between the two it would be nowhere, and credit would be given for
+        // it.
         state.busy += old.len();
         old
     }
@@ -324,6 +334,7 @@ impl Prefetch {
         state.closed = true;
         state.wanted = 0;
         let mut here: Vec<Taken> = state.ready.drain(..).collect();
+        // What is old goes as well: from now on nobody renews it.
         here.append(&mut state.old);
         here
     }

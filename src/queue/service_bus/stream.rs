@@ -28,8 +28,8 @@ use crate::azure::addresses;
 use crate::clock::Instant;
 use crate::util::lock;
 
-/// A connection on which nothing at all was received for so long, while an answer was waited for, is
-/// taken for dead: a lock cannot wait for heartbeats to be missed.
+// A connection on which nothing at all was received for so long, while an answer was waited for, is
+// taken for dead: a lock cannot wait for heartbeats to be missed.
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// A stream of bytes, whatever is under it.
@@ -44,7 +44,10 @@ pub(super) async fn connect(
     tls: Option<&Arc<ClientConfig>>,
 ) -> Result<Box<dyn Stream>, BusError> {
     let unsent = |why: io::Error| BusError::Unsent(format!("{host}:{port}: {why}"));
+    // A URL has an IPv6 address in brackets; neither resolver nor certificate knows them.
     let bare = host.trim_start_matches('[').trim_end_matches(']');
+    // Not tokio's own look-up: it panics where the machine has no thread to spare, and the command
+    // of a lock that lasts would end with us.
     let addresses = addresses(bare, port).await.map_err(unsent)?;
     let stream = TcpStream::connect(&*addresses).await.map_err(unsent)?;
     // Requests are short and waited for: each would be held back for the answer to the one before.
@@ -162,10 +165,14 @@ impl ConnectionState {
         let mut receiving = lock(&self.receiving);
         match event {
             FrameEvent::Attach { link, name } if name == receiving.name => {
+                // Of the five links that are attached here, the one that messages come by: the
+                // others' are no messages.
                 receiving.link = Some(link);
             }
             FrameEvent::Delivered(link) if receiving.link == Some(link) => receiving.delivered += 1,
             FrameEvent::Drained(link) if receiving.link == Some(link) => {
+                // The library is behind: it may still have to hand out some of those that were
+                // counted here.
                 receiving.drained = Some(receiving.delivered);
                 self.changed.notify_waiters();
             }
@@ -228,6 +235,7 @@ impl ConnectionState {
 
 /// The stream, read along.
 pub(super) fn observed(stream: Box<dyn Stream>, state: Arc<ConnectionState>) -> impl Stream {
+    // Only what comes in is read along: what goes out is ours, and the library knows it.
     let (stream, write) = tokio::io::split(stream);
     let observer = FrameObserver {
         stream,
@@ -267,6 +275,7 @@ impl AsyncRead for FrameObserver {
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
+        // For good: behind such a frame nobody can say where the next one begins.
         if this.malformed {
             return Poll::Ready(Err(malformed()));
         }

@@ -6,16 +6,21 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use azure_core::time::to_rfc3339;
+use fe2o3_amqp::link::receiver::TerminalDeliveryState;
+use fe2o3_amqp::types::definitions::{Error, ErrorCondition, Fields};
 use fe2o3_amqp::types::messaging::{
-    Annotations, ApplicationProperties, Body, Header, Message, MessageId, Properties,
+    Accepted, Annotations, ApplicationProperties, Body, Header, Message, MessageId, Modified,
+    Properties, Rejected, Released,
 };
-use fe2o3_amqp::types::primitives::{Array, OrderedMap, SimpleValue, Timestamp, Uuid, Value};
+use fe2o3_amqp::types::primitives::{
+    Array, OrderedMap, SimpleValue, Symbol, Timestamp, Uuid, Value,
+};
 use time::OffsetDateTime;
 
 use super::error::{BusError, one_line};
 use crate::queue::{About, Settlement, Unreadable};
 
-/// The longest reason and description that the service keeps.
+// Microsoft's clients refuse a longer one: too long for the service, it would cost the settlement.
 const LONGEST_TEXT: usize = 4096;
 
 /// A delivery on the link of one connection.
@@ -98,6 +103,7 @@ pub(super) fn delivery(
 ) -> Delivery {
     let notes = message.message_annotations.map(|notes| notes.0);
     let note = |key: &str| annotation(notes.as_ref(), key);
+    // The tag goes first: it is what every service sends, and what Microsoft's clients read.
     let lock = LockToken::from_tag(tag).or_else(|| {
         let notes = message.delivery_annotations.as_ref().map(|notes| &notes.0);
         match annotation(notes, "x-opt-lock-token")? {
@@ -112,6 +118,7 @@ pub(super) fn delivery(
     let locked_until = note("x-opt-locked-until").and_then(millis);
     let id = known.message_id.as_ref().map(identifier);
     let id = id.filter(|id| !id.is_empty());
+    // Senders need not give one; by the number a person finds it, too.
     let id = id.or_else(|| sequence.map(|number| number.to_string()));
     let about = About {
         enqueued: enqueued.and_then(moment),
@@ -129,6 +136,7 @@ pub(super) fn delivery(
         ticket,
         lock,
         id: id.unwrap_or_default(),
+        // The header counts the deliveries before this one.
         attempt: header.delivery_count.saturating_add(1),
         body: bytes(message.body, max_body),
         about,
@@ -143,6 +151,7 @@ pub(super) fn unreadable(ticket: Ticket, tag: &[u8], why: &str) -> Delivery {
         ticket,
         lock,
         id: lock.map(|lock| lock.to_string()).unwrap_or_default(),
+        // Its header is a part of what cannot be read, and it is put aside whichever attempt it is.
         attempt: 1,
         body: Err(Unreadable {
             reason: "UnsupportedBody",
@@ -326,6 +335,7 @@ pub(super) fn settlement(lock: LockToken, how: &Settlement) -> Option<(&'static 
     let status = match how {
         Settlement::Complete => "completed",
         Settlement::Retry(_) => "abandoned",
+        // The service's own word for what is dead-lettered.
         Settlement::DeadLetter { .. } => "suspended",
         Settlement::Release => return None,
     };
@@ -340,6 +350,34 @@ pub(super) fn settlement(lock: LockToken, how: &Settlement) -> Option<(&'static 
     Some(("com.microsoft:update-disposition", map(entries)))
 }
 
+/// What a disposition on the link says for it.
+pub(super) fn outcome(how: &Settlement) -> TerminalDeliveryState {
+    match how {
+        Settlement::Complete => Accepted {}.into(),
+        // Counts the attempt. With `undeliverable_here` it would be deferred: nobody would ever get
+        // it again who does not know its number.
+        Settlement::Retry(_) => Modified {
+            delivery_failed: Some(true),
+            undeliverable_here: None,
+            message_annotations: None,
+        }
+        .into(),
+        Settlement::Release => Released {}.into(),
+        Settlement::DeadLetter { reason, detail } => {
+            let entry = |key: &str, text: &str| (Symbol::from(key), Value::String(cut(text)));
+            let info: Fields = [
+                entry("DeadLetterReason", reason),
+                entry("DeadLetterErrorDescription", detail),
+            ]
+            .into_iter()
+            .collect();
+            let condition = ErrorCondition::Custom(Symbol::from("com.microsoft:dead-letter"));
+            let error = Error::new(condition, None, info);
+            Rejected { error: Some(error) }.into()
+        }
+    }
+}
+
 fn tokens(lock: LockToken) -> Value {
     Value::Array(Array(vec![Value::Uuid(Uuid::from(lock.as_uuid()))]))
 }
@@ -351,8 +389,9 @@ fn map(entries: impl IntoIterator<Item = (&'static str, Value)>) -> Value {
 }
 
 /// As much of a text as the service keeps.
-pub(super) fn cut(text: &str) -> String {
+fn cut(text: &str) -> String {
     let mut end = text.len().min(LONGEST_TEXT);
+    // Half a character would be no string of AMQP's, and the request no frame.
     while !text.is_char_boundary(end) {
         end -= 1;
     }
@@ -370,6 +409,7 @@ pub(super) struct Answer {
 
 /// An answer, and to which request.
 pub(super) fn answer(message: Message<Body<Value>>) -> Option<(String, Answer)> {
+    // Without one it answers nobody: by order alone a late answer would shift all that follow.
     let id = message.properties?.correlation_id?;
     let marks = message.application_properties?.0;
     // `$cbs` and `$management` write the same words in two ways.

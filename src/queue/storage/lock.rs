@@ -91,6 +91,8 @@ impl State {
             ),
             false => trouble.why(),
         };
+        // With an end, within which nobody else can have it, the command is drained; without one it
+        // is killed at once.
         let until = unheard.then_some(self.until);
         let closed = Closed::Failed(Failure::Lost { until, why });
         let failure = closed.failure();
@@ -107,6 +109,8 @@ impl State {
         trouble: &ServiceError,
         sent: Instant,
     ) -> Result<(), Failure> {
+        // Refused at the first try: no doubt of ours explains that, so somebody else has it, or has
+        // deleted it.
         let Some(earlier) = earlier else {
             return Err(self.lose(trouble));
         };
@@ -114,6 +118,7 @@ impl State {
             settlement,
             Settlement::Complete | Settlement::DeadLetter { .. }
         );
+        // Of two kinds nobody can say which of them the service has carried out.
         let same = discriminant(earlier) == discriminant(settlement);
         let there = trouble.code() == Some("PopReceiptMismatch");
         if same && !self.renewing {
@@ -121,6 +126,8 @@ impl State {
                 // It was not deleted: it is there, under the receipt of another.
                 return Err(self.lose(trouble));
             }
+            // Nobody else could be given it yet: what made our receipt stale was our own first
+            // request.
             if sent < self.until {
                 return Ok(());
             }
@@ -183,6 +190,7 @@ impl Held {
             .await
         {
             Ok(receipt) => {
+                // The new receipt counts from here: the old one names nothing any more.
                 state.receipt = receipt;
                 state.until = t0 + *lock_time;
                 // What bears an older receipt will never be carried out.
@@ -191,6 +199,7 @@ impl Held {
                 Ok(())
             }
             Err(trouble) => {
+                // A clear refusal of this one says nothing of an earlier one whose answer was lost.
                 if !trouble.is_unclear() {
                     state.renewing = doubt;
                 }
@@ -221,6 +230,8 @@ impl Held {
             ),
             Last::Show(seconds) => {
                 let update = client.update(id, &state.receipt, seconds, give_up_at);
+                // Its new receipt is forgotten: whoever gave a message back has no business with it
+                // any more.
                 (update.await.map(drop), Operation::Update)
             }
         };
@@ -261,6 +272,8 @@ impl Held {
             put = poison.put(&self.text, give_up_at).await;
         }
         put.map_err(|trouble| trouble.failure(Operation::Put, poison_name, false))?;
+        // Kept beyond this call: where the deletion fails it is repeated alone, and no second copy
+        // is put.
         state.put = true;
         Ok(())
     }
@@ -283,6 +296,8 @@ impl Lock for Held {
         }
         let last = match settlement {
             Settlement::Complete => Last::Delete,
+            // The service knows no release: the attempt was counted when the message was taken, and
+            // stays so.
             Settlement::Release => Last::Show(0),
             Settlement::Retry(after) => Last::Show(seconds(*after)),
             Settlement::DeadLetter { .. } => {
@@ -300,6 +315,8 @@ impl Lock for Held {
 fn is_gone(trouble: &ServiceError) -> bool {
     matches!(
         trouble.code(),
+        // A deleted queue takes its messages along: there is no lock left to keep, and nothing to
+        // settle.
         Some("PopReceiptMismatch" | "MessageNotFound" | "QueueNotFound" | "QueueBeingDeleted")
     )
 }
@@ -307,6 +324,7 @@ fn is_gone(trouble: &ServiceError) -> bool {
 /// In the service's whole seconds, never sooner than asked and never longer than it hides one.
 fn seconds(after: Duration) -> i32 {
     let whole = after.min(LONGEST);
+    // The service cuts fractions: a delay of half a second would be none, and the retry a hot loop.
     let whole = whole.as_secs() + u64::from(whole.subsec_nanos() > 0);
     i32::try_from(whole).unwrap_or(i32::MAX)
 }

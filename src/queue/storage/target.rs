@@ -8,7 +8,7 @@ use url::Url;
 
 use crate::azure::{AccountError, split_url};
 
-/// What a poison queue is called unless it is named: as Azure Functions calls it.
+// What a poison queue is called unless it is named: as Azure Functions calls it.
 const POISON: &str = "-poison";
 
 /// The queue that is worked on. `Debug` shows no secret.
@@ -67,13 +67,16 @@ impl Target {
             });
         }
         let url = Url::parse(text).map_err(|error| TargetError::Url(error.to_string()))?;
+        // No service takes one here, so it is a mistake, and it may hold a password.
         if !url.username().is_empty() || url.password().is_some() {
             return Err(TargetError::Url("it has a user name in it".to_owned()));
         }
         let split = split_url(&url)?;
+        // Left there it would be part of every request of ours, and change what that asks for.
         if url.query().is_some() && split.sas.is_none() {
             return Err(TargetError::Query);
         }
+        // The portal shows the endpoints side by side: another one's URL is the likely mistake.
         let elsewhere = [".blob.", ".file.", ".table.", ".dfs."];
         let host = url.host_str().unwrap_or_default();
         let queue = split.path.strip_suffix('/').unwrap_or(&split.path);
@@ -106,6 +109,7 @@ impl Target {
     /// If that can be none.
     pub fn poison(&self, named: Option<&str>) -> Result<String, TargetError> {
         let Some(name) = named else {
+            // Said with the flag that helps: nobody typed the name that is too long.
             let name = format!("{}{POISON}", self.queue);
             return match check(&name) {
                 Ok(()) => Ok(name),
@@ -129,6 +133,7 @@ impl fmt::Debug for Target {
 /// The address of a queue under `endpoint`.
 pub(super) fn address(endpoint: &Url, queue: &str) -> Url {
     let mut url = endpoint.clone();
+    // Azurite has the account's name in the path, in front of the queue's.
     let base = url.path().trim_end_matches('/').to_owned();
     url.set_path(&format!("{base}/{queue}"));
     url
@@ -137,6 +142,7 @@ pub(super) fn address(endpoint: &Url, queue: &str) -> Url {
 fn check(name: &str) -> Result<(), TargetError> {
     let alnum = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let bytes = name.as_bytes();
+    // The service would say 400 to the first request, and not which rule was broken.
     let fits = (3..=63).contains(&bytes.len())
         && bytes.iter().all(|b| alnum(*b) || *b == b'-')
         && alnum(bytes[0])
@@ -145,6 +151,7 @@ fn check(name: &str) -> Result<(), TargetError> {
     if fits {
         return Ok(());
     }
+    // It goes into one line of the log, whatever was typed.
     let shown = name.chars().filter(|c| !c.is_control()).take(80).collect();
     Err(TargetError::Name(shown))
 }

@@ -15,6 +15,8 @@ pub(super) struct Canvas {
 /// How wide a text of this size is, roughly; more often too wide than not.
 pub(super) fn text_width(text: &str, size: f64) -> f64 {
     text.chars()
+        // No font is known here: measured by what is wide in any, so that nothing runs over its
+        // neighbour.
         .map(|c| if c.is_ascii() { 0.56 } else { 1.05 })
         .sum::<f64>()
         * size
@@ -33,6 +35,7 @@ pub(super) fn fitting(text: &str, size: f64, width: f64) -> String {
         }
         cut.push(c);
     }
+    // Two letters and an ellipsis tell nobody apart.
     if cut.chars().count() < 3 {
         return String::new();
     }
@@ -65,13 +68,14 @@ impl Canvas {
             r#"<rect x="{:.1}" y="{:.1}" width="{:.1}" height="{:.1}" {more}"#,
             at.0,
             at.1,
+            // A negative width is an error, for which a browser shows nothing at all of the
+            // element.
             size.0.max(0.0),
             size.1
         );
         self.close("rect", title);
     }
 
-    /// A line.
     pub(super) fn line(&mut self, from: (f64, f64), to: (f64, f64), more: &str) {
         let _ = writeln!(
             self.body,
@@ -80,7 +84,6 @@ impl Canvas {
         );
     }
 
-    /// A path.
     pub(super) fn path(&mut self, d: &str, more: &str, title: &str) {
         let _ = write!(self.body, r#"<path d="{d}" {more}"#);
         self.close("path", title);
@@ -123,7 +126,7 @@ impl Canvas {
 }
 
 const SECOND: i64 = 1_000_000_000;
-/// Distances between marks that read well, in milliseconds.
+// Distances between marks that read well, in milliseconds.
 const STEPS: &[i64] = &[
     1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 15_000, 30_000, 60_000, 120_000,
     300_000, 600_000, 900_000, 1_800_000, 3_600_000, 7_200_000, 10_800_000, 21_600_000, 43_200_000,
@@ -142,6 +145,7 @@ pub(super) struct Axis {
 impl Axis {
     /// Everything from `from` to `to`, with some air, between `left` and `left + width`.
     pub(super) fn new(from: At, to: At, left: f64, width: f64) -> Axis {
+        // A single moment has no width: the axis would divide by nothing.
         let air = ((to - from) / 50).max(SECOND / 100);
         Axis {
             from: from.saturating_sub(air),
@@ -161,6 +165,7 @@ impl Axis {
     /// The marks: moments, and how they are called.
     pub(super) fn marks(&self) -> Vec<(At, String)> {
         let span = self.to - self.from;
+        // A label with milliseconds is about so wide.
         let most = (self.width / 105.0).max(2.0) as i64;
         let mut steps = STEPS.iter().map(|millis| millis * (SECOND / 1000));
         let step = steps.find(|step| span / step <= most);

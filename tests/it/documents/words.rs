@@ -39,17 +39,6 @@ const GONE: &[(&str, &str)] = &[
     ("vitals", "health check"),
 ];
 
-/// What still says one of them in a comment: each is to go.
-const YET_TO_GO: &[(&str, &str)] = &[
-    ("src/azure/account.rs", "vault"),
-    ("src/azure/token_cache.rs", "vault"),
-    ("src/driver.rs", "campaign"),
-    ("src/elect/child.rs", "ledger"),
-    ("src/hooks.rs", "campaign"),
-    ("src/run/workload.rs", "campaign"),
-    ("src/work/scheduler.rs", "campaign"),
-];
-
 /// Whether the text has this word, alone or as a plural.
 fn has(text: &str, word: &str) -> bool {
     let text = text.to_lowercase();
@@ -157,8 +146,7 @@ fn comments_and_messages_speak_the_field_s_words() {
     for (path, text) in &read {
         for (line, text) in said(text) {
             for (word, instead) in GONE {
-                let allowed = YET_TO_GO.contains(&(path.as_str(), *word));
-                if !allowed && has(&text, word) {
+                if has(&text, word) {
                     flaws.push(format!("{path}:{line} says {word}: say {instead}"));
                 }
             }
