@@ -12,8 +12,6 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use nix::errno::Errno;
-
 use super::look::{Carried, Look, holder_info};
 use super::record::{State, VersionRecord};
 use super::release;
@@ -23,7 +21,7 @@ use super::writer::{Wanted, Writer};
 use crate::clock::Instant;
 use crate::core::observed::{Exists, Next, Version};
 use crate::core::{Failure, Observed, Outcome};
-use crate::lease::errors::{errno_of, fatal, is_passing, lost_at, transient};
+use crate::lease::errors::{fatal, lost_at, transient};
 use crate::lease::once::OnceTask;
 use crate::lease::record::{Candidate, Record};
 use crate::lease::{Competitor, SharedMemory};
@@ -233,8 +231,7 @@ impl Chain {
         // means nothing.
         let span = if made.takes_over { 2 } else { 1 };
         for before in version.saturating_sub(span)..version {
-            let there = self.share.is_there(before);
-            if !there.map_err(|error| self.doubt("confirming it", &error))? {
+            if !self.is_there(before)? {
                 return Err(self.withdraw(version));
             }
         }
@@ -242,6 +239,11 @@ impl Chain {
         state.unconfirmed = None;
         state.observed.made(version, made.t0);
         Ok(())
+    }
+
+    fn is_there(&self, version: Version) -> Result<bool, Failure> {
+        let there = self.share.is_there(version);
+        there.map_err(|error| self.share.doubt("confirming it", &error))
     }
 
     /// What we made has nothing before it.
@@ -304,19 +306,15 @@ impl Chain {
                 Ok(Made::Exists) => {
                     // Without opening anything where there is nothing to open: an open is what hangs for 41 s on a
                     // server that was just restarted.
-                    let record = self
-                        .share
-                        .has_record(version)
-                        .then(|| self.share.record(version))
-                        .flatten();
+                    let bears = self.share.has_record(version);
+                    let record = bears.then(|| self.share.record(version)).flatten();
                     let claim = record.as_ref().map(VersionRecord::claim);
                     let meaning = self.state().observed.exists(version, claim, Instant::now());
                     match meaning {
                         // Its lease counts from an attempt of which we received nothing: the next one's
                         // counts from now.
                         Exists::Ours => {
-                            let there = self.share.is_there(version - 1);
-                            if !there.map_err(|error| self.doubt("confirming it", &error))? {
+                            if !self.is_there(version - 1)? {
                                 return Err(self.withdraw(version));
                             }
                         }
@@ -340,7 +338,7 @@ impl Chain {
                     self.state().observed.is_ancient();
                     return Err(lost_at(self.share.path(), "its versions have been removed"));
                 }
-                Err(error) => return Err(self.doubt("making its next version", &error)),
+                Err(error) => return Err(self.share.doubt("making its next version", &error)),
             }
         }
         Err(transient(format!(
@@ -438,12 +436,9 @@ impl Chain {
             ours.record.once = tenure.record.once.clone();
         }
         self.write(version, false, &tenure);
-        if self
-            .writer
-            // The hint does not count: the next version's is written over it.
-            .outcome(version, give_up_at, Wanted::Record)
-            .record
-        {
+        // The hint does not count: the next version's is written over it.
+        let written = self.writer.outcome(version, give_up_at, Wanted::Record);
+        if written.record {
             return Ok(());
         }
         Err(transient(format!(
@@ -487,20 +482,6 @@ impl Chain {
 
     pub(super) fn fatal(&self, why: &str) -> Failure {
         fatal(format!("{}: {why}", self.share.path().display()))
-    }
-
-    /// What an error means in a tenure: whatever it is, the lease runs.
-    fn doubt(&self, what: &str, error: &io::Error) -> Failure {
-        let errno = errno_of(error);
-        let advice = match errno {
-            Errno::ENOSPC | Errno::EDQUOT => ": make room",
-            _ if is_passing(errno) => "",
-            _ => ": see what has changed there",
-        };
-        transient(format!(
-            "{}: {what}: {error}{advice}",
-            self.share.path().display()
-        ))
     }
 }
 

@@ -345,6 +345,17 @@ impl Share {
         }
     }
 
+    /// What an error means in a tenure: whatever it is, the lease runs.
+    pub(super) fn doubt(&self, what: &str, error: &io::Error) -> Failure {
+        let errno = errno_of(error);
+        let advice = match errno {
+            Errno::ENOSPC | Errno::EDQUOT => ": make room",
+            _ if is_passing(errno) => "",
+            _ => ": see what has changed there",
+        };
+        transient(format!("{}: {what}: {error}{advice}", self.path.display()))
+    }
+
     /// Something else stands at the path.
     pub(super) fn stranger(&self) -> Failure {
         fatal(format!(
