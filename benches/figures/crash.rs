@@ -43,7 +43,7 @@ pub(crate) fn figures(
     }
     let what = "supervisor SIGKILLed to a deaf tree of three gone";
     let mut figures =
-        vec![Figure::new(format!("{what}: file with heartbeat"), "ms", on_file).at_most(50.0)];
+        vec![Figure::new(format!("{what}: file with a lease"), "ms", on_file).at_most(50.0)];
     if connection.is_some() {
         figures.push(Figure::new(format!("{what}: blob"), "ms", on_blob).at_most(50.0));
     }
@@ -56,7 +56,7 @@ fn crash(lock: Lock<'_>, scene: &Path, probe: &Path) -> Result<f64, String> {
     let mut command = trafficcop(lock);
     if let Lock::File(_) = lock {
         // Where a lock knows no deadline the guardian's grace is its own, of ten seconds.
-        command.args(["--heartbeat", "on"]);
+        command.arg("--shared");
     }
     command
         .args(["--grace-on-loss", "0", "--"])

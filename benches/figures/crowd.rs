@@ -37,15 +37,22 @@ const LONG_DRAINS: usize = 5;
 
 /// Simulates and prints.
 pub(crate) fn print() {
-    let plans = [(1, 2), (50, 2), (80, 2), (500, 2), (500, 12)];
-    let columns = plans.map(|(standbys, poll)| {
+    let plans = [
+        (1, 2, false),
+        (50, 2, false),
+        (80, 2, false),
+        (500, 2, false),
+        (500, 12, false),
+        (500, 2, true),
+    ];
+    let columns = plans.map(|(standbys, poll, doorbell)| {
         column(Plan {
             standbys,
             poll: Duration::from_secs(poll),
             drain: Duration::from_secs(2),
             started_within: Duration::from_secs(1),
             throttles: None,
-            doorbell: false,
+            doorbell,
             seed: 1,
         })
     });

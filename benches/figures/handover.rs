@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 
-use crate::instance::{Instance, Lock, await_for, flock, trafficcop, trafficcop_with};
+use crate::instance::{Instance, Lock, await_for, flock, now, trafficcop, trafficcop_with};
 use crate::numbers::Samples;
 use crate::table::Figure;
 
@@ -39,6 +39,7 @@ pub(crate) fn on_file(scene: &Path, probe: &Path, peer: bool) -> Result<Vec<Figu
                 &scene.join("log"),
                 &scene.join("log"),
                 waits,
+                End::Exit,
             )?);
         }
     }
@@ -54,30 +55,71 @@ pub(crate) fn on_file(scene: &Path, probe: &Path, peer: bool) -> Result<Vec<Figu
     ])
 }
 
-/// A standby on the same blob, with the default poll.
+/// A standby on the same blob, with the default poll, and with the doorbell.
 ///
 /// # Errors
 /// What failed to run.
 pub(crate) fn on_blob(scene: &Path, probe: &Path, connection: &str) -> Result<Vec<Figure>, String> {
-    let mut samples = Samples::default();
-    for round in 0..BLOB_RUNS {
-        let name = format!("figures/hand-over-{round}");
-        let log = scene.join(format!("standby-{round}"));
-        let tool = || {
-            let mut command = trafficcop(Lock::Blob(&name, connection));
-            command.args(["--poll", "2s", "--"]).arg(probe).arg("hold");
-            command
-        };
-        let waits = || {
-            await_for("a standby", || {
-                let said = std::fs::read_to_string(&log).unwrap_or_default();
-                said.contains("standing by").then_some(())
-            })
-        };
-        samples.push(hand_over(&tool, &scene.join("log"), &log, waits)?);
-    }
-    let what = "blob: end of the command to start of the standby's (poll 2 s)";
-    Ok(vec![Figure::new(what, "ms", samples).at_most(POLL)])
+    let measure = |options: &'static [&'static str], heard: &'static str, end: End| {
+        let mut samples = Samples::default();
+        for round in 0..BLOB_RUNS {
+            let name = format!("figures/hand-over-{end:?}-{}-{round}", options.len());
+            let name = name.to_lowercase();
+            let log = scene.join(format!("standby-{round}"));
+            let tool = || {
+                let mut command = trafficcop(Lock::Blob(&name, connection));
+                command.args(["--poll", "2s"]).args(options);
+                command.arg("--").arg(probe).arg("hold");
+                command
+            };
+            let waits = || {
+                await_for("a standby", || {
+                    let said = std::fs::read_to_string(&log).unwrap_or_default();
+                    said.contains(heard).then_some(())
+                })
+            };
+            samples.push(hand_over(&tool, &scene.join("log"), &log, waits, end)?);
+        }
+        Ok::<Samples, String>(samples)
+    };
+    const BELL: &[&str] = &["--doorbell", "-v"];
+    let (polls, hears) = ("standing by", "hears the holder's doorbell");
+    let what = "to start of the standby's";
+    Ok(vec![
+        Figure::new(
+            format!("blob: end of the command {what} (poll 2 s)"),
+            "ms",
+            measure(&[], polls, End::Exit)?,
+        )
+        .at_most(POLL),
+        Figure::new(
+            format!("blob, doorbell: end of the command {what}"),
+            "ms",
+            measure(BELL, hears, End::Exit)?,
+        )
+        .at_most(25.0),
+        Figure::new(
+            format!("blob: SIGKILL of the supervisor {what} (poll 2 s)"),
+            "ms",
+            measure(&[], polls, End::Kill)?,
+        )
+        .at_most(POLL),
+        Figure::new(
+            format!("blob, doorbell: SIGKILL of the supervisor {what}"),
+            "ms",
+            measure(BELL, hears, End::Kill)?,
+        )
+        .at_most(200.0),
+    ])
+}
+
+/// How the first one ends.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    /// Its command ends by itself.
+    Exit,
+    /// Its supervisor is killed, and its tree by the guardian.
+    Kill,
 }
 
 fn hand_over(
@@ -85,17 +127,29 @@ fn hand_over(
     log: &Path,
     standby_log: &Path,
     waits: impl FnOnce() -> Result<(), String>,
+    end: End,
 ) -> Result<f64, String> {
     let mut first = Instance::start(&mut tool(), log);
     first.told()?;
     let mut second = Instance::start(&mut tool(), standby_log);
     waits()?;
-    first.let_go();
-    let ended = first.told()?;
+    let ended = match end {
+        End::Exit => {
+            first.let_go();
+            first.told()?
+        }
+        End::Kill => {
+            let killed = now();
+            first.kill();
+            killed
+        }
+    };
     let began = second.told()?;
     second.let_go();
     second.told()?;
-    first.succeed()?;
+    if matches!(end, End::Exit) {
+        first.succeed()?;
+    }
     second.succeed()?;
     Ok(began - ended)
 }

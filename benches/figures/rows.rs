@@ -32,7 +32,7 @@ pub(crate) const ROWS: [&str; 17] = [
 ];
 
 /// The crowds that are simulated, in the order of the columns.
-pub(crate) const CROWDS: [&str; 5] = ["1", "50", "80", "500", "500, 12s"];
+pub(crate) const CROWDS: [&str; 6] = ["1", "50", "80", "500", "500, 12s", "500, doorbell"];
 
 /// What is said of each, in the order of the rows.
 pub(crate) const CROWD_ROWS: [&str; 13] = [
