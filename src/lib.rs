@@ -28,7 +28,7 @@
 //!
 //! # The way from the command line to the command
 //! ```text
-//! argv ─ args ─▶ config ─▶ run ─▶ drive(store, workload) ─▶ Ending ─▶ exit
+//! argv ─▶ cli ─▶ args ─▶ config ─▶ run ─▶ drive(store, workload) ─▶ Ending ─▶ exit
 //!
 //! signals ────────┐                         ┌─▶ lease (blob | file | shared file) ── reply ─▶ event
 //! lease replies ──┼─▶ driver ─ core.step ─▶ │
@@ -39,11 +39,12 @@
 //! |---|---|
 //! | `core` | decides; pure: time comes in as a value, what is to be done comes out |
 //! | `driver` | the one place where a lease and a process meet; it owns no policy |
+//! | `doorbell` | the holder tells its standbys of a change; it moves their looks and decides nothing |
 //! | `lease` | the stores: one trait, one folder for each; `azure` is what two of them share |
 //! | `guardian` | processes: the guardian, the command's tree, its containment, the terminal |
 //! | `run`, `elect`, `work` | the drivers' workloads: a command, a reader of control, a command for each message of a `queue` |
 //! | `hooks` | what one guardian runs after another: standby command, `--on-acquire`, command |
-//! | `args`, `config` | what was typed, and what it comes to once it is checked |
+//! | `cli`, `args`, `config` | what was typed, and what it comes to once it is checked |
 //! | `commands`, `check`, `timeline` | what looks at locks, at control, at event logs |
 //! | `report`, `status`, `events`, `notify`, `serve` | who is told: people, files, systemd, HTTP |
 //! | `embed`, `deadline` | the library's face, and the deadline as a command sees it |
@@ -124,13 +125,13 @@ mod util;
 mod work;
 
 pub use crate::core::{
-    Budget, BudgetError, Cause, Ending, Exit, Failure, Grant, HolderInfo, Outcome,
+    Bell, Budget, BudgetError, Cause, Ending, Exit, Failure, Grant, HolderInfo, Outcome,
 };
 pub use azure::{Account, AccountError, AuthOptions};
 pub use clock::Instant;
 pub use deadline::{Deadline, DeadlineError};
 pub use embed::{Builder, Control, Error, Guard, Lost, MessageLock, TrafficCop};
-pub use lease::{LeaseStore, StoreInfo};
+pub use lease::{LeaseStore, OrphanRelease, RecordUpdate, StoreInfo};
 
 /// What the program `trafficcop` and the tests of this repository use. It changes with any version.
 #[doc(hidden)]
