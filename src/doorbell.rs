@@ -99,10 +99,8 @@ pub(crate) struct Doorbell {
     drains: bool,
     serving: Option<(Arc<Mutex<Ranks>>, JoinHandle<()>)>,
     listening: Option<(Bell, JoinHandle<()>)>,
-    rings: (
-        UnboundedSender<(Bell, Ring)>,
-        UnboundedReceiver<(Bell, Ring)>,
-    ),
+    heard: UnboundedSender<(Bell, Ring)>,
+    rings: UnboundedReceiver<(Bell, Ring)>,
 }
 
 impl Drop for Doorbell {
@@ -136,13 +134,15 @@ impl Doorbell {
         let place = bound(address)?;
         let address = place.local_addr()?;
         let nonce = azure_core::Uuid::new_v4().as_u128();
+        let (heard, rings) = mpsc::unbounded_channel();
         Ok(Doorbell {
             own: Bell { address, nonce },
             place: Some(place),
             drains: false,
             serving: None,
             listening: None,
-            rings: mpsc::unbounded_channel(),
+            heard,
+            rings,
         })
     }
 
@@ -211,7 +211,7 @@ impl Doorbell {
             task.abort();
         }
         self.listening = bell.map(|bell| {
-            let heard = self.rings.0.clone();
+            let heard = self.heard.clone();
             (bell, tokio::spawn(listen_to(bell, heard)))
         });
     }
@@ -219,7 +219,7 @@ impl Doorbell {
     /// What is heard of the bell that is attended. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Ring {
         loop {
-            match self.rings.1.recv().await {
+            match self.rings.recv().await {
                 Some((bell, ring)) if self.listening.as_ref().is_some_and(|l| l.0 == bell) => {
                     return ring;
                 }

@@ -152,7 +152,7 @@ impl Doorbell {
 
     /// A look found this holder's bell.
     pub(super) fn finds(&mut self, now: Instant, holder: &HolderInfo) -> Attend {
-        let bell = holder.bell.filter(Bell::is_near);
+        let bell = holder.bell.as_deref().copied().filter(Bell::is_near);
         self.one_of_many = holder.is_one_of_many;
         if bell != self.bell {
             // Another holder: what was said by the last one is no longer true.
@@ -274,7 +274,7 @@ mod tests {
 
     fn holder(bell: Bell) -> HolderInfo {
         HolderInfo {
-            bell: Some(bell),
+            bell: Some(Box::new(bell)),
             ..HolderInfo::default()
         }
     }

@@ -45,7 +45,7 @@ pub struct HolderInfo {
     /// knows that by our own clock: the next look comes no later.
     pub expires: Option<Instant>,
     /// Where the holder rings when control changes, if its record tells it.
-    pub bell: Option<Bell>,
+    pub bell: Option<Box<Bell>>,
     /// Others hold what we could have as well, and need not ring where this one does.
     pub is_one_of_many: bool,
 }

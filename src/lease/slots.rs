@@ -245,9 +245,9 @@ impl Slots {
         }
     }
 
-    fn attended(&self, sights: &BTreeMap<u32, HolderInfo>) -> Option<Bell> {
+    fn attended(&self, sights: &BTreeMap<u32, HolderInfo>) -> Option<Box<Bell>> {
         let from_first = sights.range(self.first..).chain(sights.range(..self.first));
-        from_first.filter_map(|(_, one)| one.bell).next()
+        from_first.filter_map(|(_, one)| one.bell.clone()).next()
     }
 
     fn held(&self) -> Option<Arc<dyn LeaseStore>> {

@@ -571,7 +571,7 @@ fn sight(record: Record, doorbell: bool) -> HolderInfo {
         nonce: u128::from(record.series),
     };
     HolderInfo {
-        bell: doorbell.then_some(bell),
+        bell: doorbell.then_some(Box::new(bell)),
         holder: Some(record.holder.to_string()),
         token: Some(record.token),
         draining: record.draining,

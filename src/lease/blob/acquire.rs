@@ -346,7 +346,7 @@ fn holder_info(metadata: &Metadata) -> HolderInfo {
         holder: Some(record.holder.clone()).filter(|holder| !holder.is_empty()),
         token: Some(record.token).filter(|token| *token > 0),
         draining: record.draining,
-        bell: record.bell.parse().ok(),
+        bell: record.bell.parse().ok().map(Box::new),
         since: Some(record.since.clone()).filter(|since| !since.is_empty()),
         ..HolderInfo::default()
     }

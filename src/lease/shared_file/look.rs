@@ -281,7 +281,7 @@ pub(super) fn holder_info(record: Option<&VersionRecord>, due: Option<Instant>) 
         draining: record.state == State::Draining,
         since: some(&record.record.since),
         expires: due,
-        bell: record.record.bell.parse().ok(),
+        bell: record.record.bell.parse().ok().map(Box::new),
         is_one_of_many: false,
     }
 }

@@ -44,7 +44,7 @@ fn failure() -> impl Strategy<Value = Failure> {
     prop_oneof![
         1 => Just(held()),
         1 => (0..3_u16).prop_map(|port| Failure::Held(HolderInfo {
-            bell: Some(Bell { address: ([10, 0, 0, 1], port).into(), nonce: 1 }),
+            bell: Some(Box::new(Bell { address: ([10, 0, 0, 1], port).into(), nonce: 1 })),
             ..HolderInfo::default()
         })),
         1 => Just(lost()),
