@@ -251,11 +251,11 @@ impl Observer for StdoutObserver {
     fn observe(&mut self, now: Instant, observation: &Observation<'_>) {
         match observation {
             Observation::Notice {
-                notice: Notice::StandingBy(sight),
+                notice: Notice::StandingBy(info),
                 ..
             } => self
                 .lines_out
-                .with(|lines_out| lines_out.standby(sight.holder.as_deref(), sight.token)),
+                .with(|lines_out| lines_out.standby(info.holder.as_deref(), info.token)),
             // How the child ended is not the status file's business either.
             Observation::Notice { notice, .. } if lines::is_of_the_child(notice) => return,
             Observation::Workload(WorkloadEvent::Lost) => {

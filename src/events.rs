@@ -104,9 +104,9 @@ impl EventLog {
 
     fn because(&mut self, now: Instant, word: EventKind, notice: &Notice) {
         self.tell(now, word, |record| match notice {
-            Notice::StandingBy(sight) => {
-                record.holder.clone_from(&sight.holder);
-                record.token = sight.token;
+            Notice::StandingBy(info) => {
+                record.holder.clone_from(&info.holder);
+                record.token = info.token;
             }
             Notice::CommandEnded(exit) => record.command_exit = Some(exit.as_status()),
             Notice::Overlapped => record.overlap = Some(true),

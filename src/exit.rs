@@ -154,7 +154,7 @@ impl ExitAction {
             ) => ExitAction::Status(LOST),
             // What was recorded counts for everybody who waited for it: 0, or the status of the
             // last run.
-            (Cause::AlreadyDone(verdict), _) => ExitAction::Status(verdict.status),
+            (Cause::AlreadyDone(result), _) => ExitAction::Status(result.status),
             (
                 Cause::NotStarted {
                     errno: libc::ENOENT,

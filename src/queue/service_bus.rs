@@ -88,7 +88,7 @@ pub struct ServiceBusQueue {
     name: String,
     shared: Arc<SharedConnection>,
     prefetch: Arc<Prefetch>,
-    orders: mpsc::Sender<Instruction>,
+    instructions: mpsc::Sender<Instruction>,
     // Begins with the first call that needs a connection: only then is there a runtime.
     connection_task: Mutex<Option<ConnectionTask>>,
 }
@@ -100,20 +100,20 @@ impl ServiceBusQueue {
         let shared = Arc::new(SharedConnection::new(config.lock_time, config.link_settle));
         let prefetch = Arc::new(Prefetch::default());
         // More than can ever wait: a stop and a close.
-        let (orders, ordered) = mpsc::channel(4);
+        let (instructions, to_follow) = mpsc::channel(4);
         let connection_task = ConnectionTask {
             audience: config.target.audience(),
             connector: Connector::new(config.target, config.max_body),
             tokens: config.tokens,
             shared: Arc::clone(&shared),
             prefetch: Arc::clone(&prefetch),
-            orders: ordered,
+            instructions: to_follow,
         };
         ServiceBusQueue {
             name: config.name,
             shared,
             prefetch,
-            orders,
+            instructions,
             connection_task: Mutex::new(Some(connection_task)),
         }
     }
@@ -125,23 +125,23 @@ impl ServiceBusQueue {
     }
 
     /// Has the connection task do something, and waits until it is done.
-    async fn order(
+    async fn instruct(
         &self,
         give_up_at: Instant,
-        order: impl FnOnce(oneshot::Sender<()>) -> Instruction,
+        instruction: impl FnOnce(oneshot::Sender<()>) -> Instruction,
     ) {
         if lock(&self.connection_task).is_some() {
             // It has not begun: there is nothing to stop.
             return;
         }
         let (done, waiting) = oneshot::channel();
-        let ordered = async {
-            if self.orders.send(order(done)).await.is_ok() {
+        let followed = async {
+            if self.instructions.send(instruction(done)).await.is_ok() {
                 // A connection task that has ended has nothing left to do.
                 let _ = waiting.await;
             }
         };
-        before(give_up_at, ordered).await;
+        before(give_up_at, followed).await;
     }
 
     fn unreachable(&self, fault: &BusError) -> Failure {
@@ -222,12 +222,12 @@ impl Queue for ServiceBusQueue {
     }
 
     async fn stop(&self, give_up_at: Instant) {
-        self.order(give_up_at, |done| Instruction::Stop(give_up_at, done))
+        self.instruct(give_up_at, |done| Instruction::Stop(give_up_at, done))
             .await;
     }
 
     async fn close(&self, give_up_at: Instant) {
-        self.order(give_up_at, |done| Instruction::Close(give_up_at, done))
+        self.instruct(give_up_at, |done| Instruction::Close(give_up_at, done))
             .await;
     }
 }

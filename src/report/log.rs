@@ -95,10 +95,10 @@ impl LogObserver {
                 self.pending = Some(line);
                 return;
             }
-            Notice::StandingBy(sight) => {
+            Notice::StandingBy(info) => {
                 self.tenure = Tenure::default();
                 // The holder's: whoever reads the log wants to know whom we wait for.
-                (line.token, line.left) = (sight.token, None);
+                (line.token, line.left) = (info.token, None);
                 // Whoever looks once says at its end what it saw.
                 if self.looks_once {
                     line.level = Level::DEBUG;

@@ -32,7 +32,7 @@ struct State {
 /// What is said of the wait.
 #[derive(Clone)]
 struct Standing {
-    sight: HolderInfo,
+    info: HolderInfo,
     since: Instant,
     next_look: Instant,
 }
@@ -63,7 +63,7 @@ impl Observer for StatusLine {
     fn observe(&mut self, now: Instant, observation: &Observation<'_>) {
         match *observation {
             Observation::Notice { notice, .. } => match notice {
-                Notice::StandingBy(sight) => stand_by(sight, now),
+                Notice::StandingBy(info) => stand_by(info, now),
                 Notice::InControl { .. } | Notice::Cordoned { .. } => end(),
                 _ => {}
             },
@@ -80,7 +80,7 @@ impl Observer for StatusLine {
 }
 
 /// Shows the line from now on, behind this holder.
-fn stand_by(sight: &HolderInfo, now: Instant) {
+fn stand_by(info: &HolderInfo, now: Instant) {
     static THREAD: Once = Once::new();
     let mut state = state();
     if !state.wanted {
@@ -91,7 +91,7 @@ fn stand_by(sight: &HolderInfo, now: Instant) {
         None => (now, Instant::FOREVER),
     };
     state.standing = Some(Standing {
-        sight: sight.clone(),
+        info: info.clone(),
         since,
         next_look,
     });
@@ -182,25 +182,22 @@ fn words(standing: &Standing, now: Instant, today: &str) -> String {
     use super::text::behind;
     use crate::units::show;
     let whole = |span: Duration| show(Duration::from_secs(span.as_secs()));
-    let sight = &standing.sight;
+    let info = &standing.info;
     let mut text = format!(
         "trafficcop: standing by for {}",
         whole(now.since(standing.since))
     );
     match (
-        &sight.holder,
-        sight
-            .since
-            .as_deref()
-            .and_then(|since| moment(since, today)),
+        &info.holder,
+        info.since.as_deref().and_then(|since| moment(since, today)),
     ) {
         (Some(holder), Some(since)) => {
             text.push_str(&format!(": {holder} holds it since {since}"));
-            if sight.draining {
+            if info.draining {
                 text.push_str(" and is stopping");
             }
         }
-        _ => text.push_str(&behind(sight)),
+        _ => text.push_str(&behind(info)),
     }
     if standing.next_look == Instant::FOREVER {
         text.push_str(", we are woken when it is free");
@@ -249,9 +246,9 @@ fn cut(text: &str, width: usize) -> String {
 mod tests {
     use super::*;
 
-    fn standing(sight: HolderInfo, next_look: Instant) -> Standing {
+    fn standing(info: HolderInfo, next_look: Instant) -> Standing {
         Standing {
-            sight,
+            info,
             since: Instant::ZERO,
             next_look,
         }
@@ -260,20 +257,20 @@ mod tests {
     #[test]
     fn the_line_says_who_since_when_and_what_comes() {
         let now = Instant::from_nanos(12_400_000_000);
-        let sight = HolderInfo {
+        let info = HolderInfo {
             holder: Some("web1".into()),
             token: Some(7),
             since: Some("2026-01-02T10:03:12.123456789Z".into()),
             ..HolderInfo::default()
         };
         let next = now + Duration::from_millis(1500);
-        let said = words(&standing(sight.clone(), next), now, "2026-01-02T11:00:00Z");
+        let said = words(&standing(info.clone(), next), now, "2026-01-02T11:00:00Z");
         assert_eq!(
             said,
             "trafficcop: standing by for 12s: web1 holds it since 10:03:12 UTC, next look in 2s"
         );
         let said = words(
-            &standing(sight, Instant::FOREVER),
+            &standing(info, Instant::FOREVER),
             now,
             "2026-01-03T11:00:00Z",
         );
@@ -288,13 +285,13 @@ mod tests {
 
     #[test]
     fn a_record_that_somebody_forged_does_not_talk_to_the_terminal() {
-        let sight = HolderInfo {
+        let info = HolderInfo {
             holder: Some("\x1b[2Jgotcha".into()),
             since: Some("2026-01-02T\x1b]0;x\x07Z".into()),
             ..HolderInfo::default()
         };
         let said = words(
-            &standing(sight, Instant::FOREVER),
+            &standing(info, Instant::FOREVER),
             Instant::ZERO,
             "2026-01-02",
         );

@@ -15,7 +15,7 @@ pub(super) fn of_notice(notice: &Notice, now: Instant) -> (Level, String) {
     let span = |until: &Instant| left(until.since(now));
     // Without a `_`: a new notice has to be given words here.
     let text = match notice {
-        Notice::StandingBy(sight) => format!("standing by{}", behind(sight)),
+        Notice::StandingBy(info) => format!("standing by{}", behind(info)),
         Notice::InControl { token } => format!("in control, token {token}"),
         Notice::Doubt {
             why,
@@ -209,14 +209,14 @@ pub(crate) fn reason(cause: &Cause, command: &str) -> String {
         Cause::NotRecorded { why } => format!(
             "the command ended, but what it came to could not be recorded: {why}; the task can run again"
         ),
-        Cause::AlreadyDone(verdict) => {
-            let (holder, at, token) = (&verdict.holder, &verdict.at, verdict.token);
-            match verdict.status {
+        Cause::AlreadyDone(result) => {
+            let (holder, at, token) = (&result.holder, &result.at, result.token);
+            match result.status {
                 0 => format!("already done by {holder} at {at}, token {token}"),
                 _ => format!("already failed for good, run by {holder} at {at}, token {token}"),
             }
         }
-        Cause::NotObtained(sight) => format!("control not obtained{}", behind(sight)),
+        Cause::NotObtained(info) => format!("control not obtained{}", behind(info)),
         Cause::Store { why, .. } => why.clone(),
     }
 }
@@ -258,16 +258,16 @@ fn not_started(errno: i32, command: &str) -> String {
     format!("cannot run {command}: {error}: {advice}")
 }
 
-pub(super) fn behind(sight: &HolderInfo) -> String {
-    let draining = if sight.draining {
+pub(super) fn behind(info: &HolderInfo) -> String {
+    let draining = if info.draining {
         ", which is stopping"
     } else {
         ""
     };
-    match (&sight.holder, sight.token) {
+    match (&info.holder, info.token) {
         (Some(holder), Some(token)) => format!(": {holder} is in control, token {token}{draining}"),
         (Some(holder), None) => format!(": {holder} is in control{draining}"),
-        (None, _) if sight.draining => ": the holder is stopping".into(),
+        (None, _) if info.draining => ": the holder is stopping".into(),
         (None, _) => ": another is in control".into(),
     }
 }
@@ -321,13 +321,13 @@ mod tests {
 
     #[test]
     fn a_standby_names_the_holder_if_it_can() {
-        let sight = HolderInfo {
+        let info = HolderInfo {
             holder: Some("web2-9".into()),
             token: Some(7),
             draining: true,
             ..HolderInfo::default()
         };
-        let (_, text) = of_notice(&Notice::StandingBy(sight), Instant::ZERO);
+        let (_, text) = of_notice(&Notice::StandingBy(info), Instant::ZERO);
         assert_eq!(
             text,
             "standing by: web2-9 is in control, token 7, which is stopping"

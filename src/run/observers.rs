@@ -208,8 +208,8 @@ impl StatusObserver {
             _ => {}
         }
         Some(match notice {
-            Notice::StandingBy(sight) => {
-                status.holder.clone_from(&sight.holder);
+            Notice::StandingBy(info) => {
+                status.holder.clone_from(&info.holder);
                 "standby"
             }
             Notice::InControl { token } => {

@@ -160,7 +160,7 @@ impl CommandWorkload {
                     self.parts.handle.set_release_info(&release_info);
                 }
                 Effect::Tell(event) => self.inbox.push_back(event),
-                Effect::Say(remark) => say(remark),
+                Effect::Say(notice) => say(notice),
             }
         }
     }
@@ -173,7 +173,7 @@ impl CommandWorkload {
                 .map(|(name, value)| (name.into(), value.into()))
                 .collect()
         };
-        let mut order = match role {
+        let mut request = match role {
             Role::Standby => SpawnRequest {
                 program: parts.hook_programs.standby,
                 // The control file says no: a standby command that asks must not take itself for
@@ -230,12 +230,12 @@ impl CommandWorkload {
         };
         // The service manager's own socket: with it anything could say MAINPID or STOPPING in our
         // name.
-        order.unset.extend(PRIVATE.map(OsString::from));
+        request.unset.extend(PRIVATE.map(OsString::from));
         if let (Role::Command, Some(socket)) = (role, &self.notify_socket) {
-            order.unset.retain(|name| name != VARIABLE);
-            order.env.push((VARIABLE.into(), socket.clone()));
+            request.unset.retain(|name| name != VARIABLE);
+            request.env.push((VARIABLE.into(), socket.clone()));
         }
-        parts.handle.start(order);
+        parts.handle.start(request);
     }
 
     /// Stops this process until it is continued; the guardian and the time go on.
@@ -302,8 +302,8 @@ const CAUSE: &str = "TRAFFICCOP_CAUSE";
 const TASK: &str = "TRAFFICCOP_TASK";
 const PERIOD: &str = "TRAFFICCOP_PERIOD";
 
-fn say(remark: HookNotice) {
-    match remark {
+fn say(notice: HookNotice) {
+    match notice {
         HookNotice::StandbyDone => {
             tracing::info!(
                 "the standby command ended; it is not started again before control was had"

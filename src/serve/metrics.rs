@@ -277,17 +277,17 @@ impl Metrics {
         self.requests.get_or_create(&labels).inc();
     }
 
-    /// All of it as text, the gauges as they are at `sight`.
-    pub(super) fn text(&self, sight: &Snapshot) -> String {
-        self.leader.set(i64::from(sight.leads()));
-        self.lease_held.set(i64::from(sight.holds()));
-        let runs = sight.status.command_pid.is_some();
+    /// All of it as text, the gauges as they are at `snapshot`.
+    pub(super) fn text(&self, snapshot: &Snapshot) -> String {
+        self.leader.set(i64::from(snapshot.leads()));
+        self.lease_held.set(i64::from(snapshot.holds()));
+        let runs = snapshot.status.command_pid.is_some();
         self.command_running.set(i64::from(runs));
-        let token = sight.status.token.unwrap_or(0);
+        let token = snapshot.status.token.unwrap_or(0);
         self.token.set(i64::try_from(token).unwrap_or(i64::MAX));
-        set(&self.control_left, sight.control_left());
-        set(&self.lease_left, sight.lease_left());
-        let now = &*sight.status.state;
+        set(&self.control_left, snapshot.control_left());
+        set(&self.lease_left, snapshot.lease_left());
+        let now = &*snapshot.status.state;
         // A state that came in when it was seen goes again.
         self.state.clear();
         for state in STATES.iter().copied().chain([now]) {

@@ -315,30 +315,30 @@ async fn healthz(shared_status: &SharedStatus) -> Page {
     }
 }
 
-fn readyz(sight: &Snapshot) -> Page {
+fn readyz(snapshot: &Snapshot) -> Page {
     // A standby is as ready as the holder: else a rolling update would wait for a fail-over.
-    if sight.competes {
-        Page::verdict(true, &*sight.status.state)
+    if snapshot.competes {
+        Page::verdict(true, &*snapshot.status.state)
     } else {
         Page::verdict(false, "the store has not answered yet")
     }
 }
 
-fn leader(sight: &Snapshot) -> Page {
+fn leader(snapshot: &Snapshot) -> Page {
     // Never a yes: a balancer would follow whichever worker it asked first.
-    if sight.worker {
+    if snapshot.worker {
         return Page::verdict(false, "a worker leads nobody: ask /readyz");
     }
-    let token = sight.status.token.unwrap_or(0);
-    let line = match (sight.leads(), sight.control_left()) {
+    let token = snapshot.status.token.unwrap_or(0);
+    let line = match (snapshot.leads(), snapshot.control_left()) {
         (true, Some(left)) => format!("token {token}, for {:.3} s at least", left.as_secs_f64()),
         (true, None) => format!("token {token}"),
-        (false, _) => match sight.status.holder_for_people() {
-            Some(holder) => format!("{}: {holder} has control", sight.status.state),
-            None => sight.status.state.clone(),
+        (false, _) => match snapshot.status.holder_for_people() {
+            Some(holder) => format!("{}: {holder} has control", snapshot.status.state),
+            None => snapshot.status.state.clone(),
         },
     };
-    Page::verdict(sight.leads(), line)
+    Page::verdict(snapshot.leads(), line)
 }
 
 /// What the status file says, and what is true at this moment only.
@@ -354,13 +354,13 @@ struct Document<'a> {
     renewed_seconds_ago: Option<f64>,
 }
 
-fn status(sight: &Snapshot) -> Page {
+fn status(snapshot: &Snapshot) -> Page {
     let seconds = |span: Option<Duration>| span.map(|span| span.as_secs_f64());
     let document = Document {
-        status: &sight.status,
-        leader: sight.leads(),
-        control_remaining_seconds: seconds(sight.control_left()),
-        renewed_seconds_ago: seconds(sight.confirmed_ago()),
+        status: &snapshot.status,
+        leader: snapshot.leads(),
+        control_remaining_seconds: seconds(snapshot.control_left()),
+        renewed_seconds_ago: seconds(snapshot.confirmed_ago()),
     };
     match serde_json::to_string(&document) {
         Ok(mut body) => {

@@ -242,8 +242,8 @@ mod tests {
             (at(0), at(1), None, false),
             (at(0), Instant::FOREVER, None, false),
         ] {
-            let sight = snapshot(now, control, pid);
-            assert_eq!(sight.leads(), leads, "{sight:?}");
+            let snapshot = snapshot(now, control, pid);
+            assert_eq!(snapshot.leads(), leads, "{snapshot:?}");
         }
     }
 

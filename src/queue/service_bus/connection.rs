@@ -52,7 +52,7 @@ pub(super) struct ConnectionTask {
     pub(super) audience: String,
     pub(super) shared: Arc<SharedConnection>,
     pub(super) prefetch: Arc<Prefetch>,
-    pub(super) orders: mpsc::Receiver<Instruction>,
+    pub(super) instructions: mpsc::Receiver<Instruction>,
 }
 
 impl ConnectionTask {
@@ -65,8 +65,8 @@ impl ConnectionTask {
                 // A stop does not wait for a connection that may never come. The attempt that it
                 // drops is made anew.
                 biased;
-                order = self.orders.recv() => {
-                    if self.without_connection(order) {
+                instruction = self.instructions.recv() => {
+                    if self.without_connection(instruction) {
                         return;
                     }
                     continue;
@@ -124,7 +124,7 @@ impl ConnectionTask {
             }
             tokio::select! {
                 biased;
-                order = self.orders.recv() => if self.without_connection(order) {
+                instruction = self.instructions.recv() => if self.without_connection(instruction) {
                     return true;
                 },
                 // A lock cannot wait for long.
@@ -135,8 +135,8 @@ impl ConnectionTask {
     }
 
     /// Does what can be done while there is no connection. Whether it is all over.
-    fn without_connection(&self, order: Option<Instruction>) -> bool {
-        match order {
+    fn without_connection(&self, instruction: Option<Instruction>) -> bool {
+        match instruction {
             // What came by the last connection may still be here: it goes back by the next, if
             // there is one in time.
             Some(Instruction::Stop(by, done)) => {
@@ -191,7 +191,7 @@ impl ConnectionTask {
             let authorised = async { Some(authorising.as_mut()?.await) };
             tokio::select! {
                 biased;
-                order = self.orders.recv() => match order {
+                instruction = self.instructions.recv() => match instruction {
                     Some(Instruction::Stop(by, done)) => {
                         // First what is here: nothing else is sure.
                         let here = self.prefetch.close();
