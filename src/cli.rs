@@ -51,7 +51,7 @@ fn perform(words: Vec<OsString>) -> ExitAction {
             .and_then(run::run),
         args::Verb::Elect(typed) => config::Config::of_elect(*typed, &config::Host::here())
             .map_err(anyhow::Error::from)
-            .and_then(|(plan, telling)| elect::elect(plan, &telling)),
+            .and_then(|(config, telling)| elect::elect(config, &telling)),
         args::Verb::Work(typed) => config::Work::new(*typed, &config::Host::here())
             .map_err(anyhow::Error::from)
             .and_then(work::work),

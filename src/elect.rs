@@ -313,31 +313,33 @@ fn link(telling: &Telling, control: Option<&Path>) -> anyhow::Result<Option<Cont
 ///
 /// # Errors
 /// What kept us from starting at all: a [`UsageError`], or what the machine refused.
-pub(crate) fn elect(mut plan: Config, telling: &Telling) -> anyhow::Result<ExitAction> {
-    let Opened { store, doorbell } = match open(&plan)? {
+pub(crate) fn elect(mut config: Config, telling: &Telling) -> anyhow::Result<ExitAction> {
+    let Opened { store, doorbell } = match open(&config)? {
         Ok(opened) => opened,
-        Err(ending) => return Ok(report::ending(&ending, plan.conflict_status)),
+        Err(ending) => return Ok(report::ending(&ending, config.conflict_status)),
     };
     let lock = store.info().name;
-    plan.refuse_our_own(&lock)?;
+    config.refuse_our_own(&lock)?;
     // Now, and not with the first line: two halves of a line are two lines to a reader.
     if !lines::fits(&lock) {
         let why = "the lock's name is too long for lines that go through a pipe as a whole: take a shorter one";
         return Err(UsageError::new(why).into());
     }
     let (progress, theirs) = ProgressPipe::open()?;
-    plan.command = vec![CHILD.into(), "announce".into()];
-    plan.command
+    config.command = vec![CHILD.into(), "announce".into()];
+    config
+        .command
         .extend(["--progress".into(), theirs.as_raw_fd().to_string().into()]);
-    plan.command
+    config
+        .command
         .extend(telling.json.then(|| "--json".to_owned().into()));
     let guardian = guardian::fork_for_elect(Setup {
         programs: vec![Program {
-            words: plan.command.clone(),
+            words: config.command.clone(),
             in_front: false,
         }],
-        contain: plan.contain,
-        grace: plan.rules.grace,
+        contain: config.contain,
+        grace: config.rules.grace,
         on_orphaned: lease::release_orphaned,
         withheld: Vec::new(),
     })
@@ -346,33 +348,33 @@ pub(crate) fn elect(mut plan: Config, telling: &Telling) -> anyhow::Result<ExitA
     drop(theirs);
     report::context(report::Context {
         lock: lock.clone(),
-        identity: plan.candidate.identity.clone(),
+        identity: config.candidate.identity.clone(),
         command: CHILD.into(),
     });
     tracing::info!("competes for {lock}");
     let control = guardian.control_file().map(Path::to_owned);
     let _link = link(telling, control.as_deref())?;
-    let log = ReaderLog(report::LogObserver::new(plan.looks_once(), plan.slots));
-    let observers = Observers::new(&plan, &store, &guardian, log, None);
+    let log = ReaderLog(report::LogObserver::new(config.looks_once(), config.slots));
+    let observers = Observers::new(&config, &store, &guardian, log, None);
     // After the fork: it is a thread.
     let (sender, gone) = LineSender::begin()?;
     let lines_out = Shared(Arc::new(Mutex::new(ReaderLines {
         sender,
         json: telling.json,
         store: Arc::clone(&store),
-        identity: plan.candidate.identity.clone(),
+        identity: config.candidate.identity.clone(),
         control: control.map(|path| path.to_string_lossy().into_owned()),
         named: None,
     })));
     runtime::block_on(async {
         let signals = Signals::listen()?.and_hang_up(gone);
         observers.begin(guardian.health_check());
-        let child = workload(&plan, &store, Guardians::of_one(guardian))?;
+        let child = workload(&config, &store, Guardians::of_one(guardian))?;
         let reader = ElectWorkload {
             child,
             progress,
             lines_out: lines_out.clone(),
-            grace: plan.rules.grace,
+            grace: config.rules.grace,
             kill_at: Instant::FOREVER,
             exit: None,
             hurried: false,
@@ -382,12 +384,12 @@ pub(crate) fn elect(mut plan: Config, telling: &Telling) -> anyhow::Result<ExitA
             observers,
             lines_out,
         };
-        Ok(compete(&plan, store, doorbell, reader, signals, told).await)
+        Ok(compete(&config, store, doorbell, reader, signals, told).await)
     })?
 }
 
 async fn compete(
-    plan: &Config,
+    config: &Config,
     store: Arc<dyn LeaseStore>,
     doorbell: Option<Doorbell>,
     mut reader: ElectWorkload,
@@ -395,11 +397,11 @@ async fn compete(
     mut told: StdoutObserver,
 ) -> ExitAction {
     told.observers.tell(Observation::Begins);
-    let mut rules = rules(plan, &*store);
+    let mut rules = rules(config, &*store);
     // Where the kernel wakes us, it does so only when the lock is free: whoever is to name the
     // holder has to look.
-    rules.poll = plan.rules.poll;
-    let cordon = told.observers.follow_events(plan, &mut signals).await;
+    rules.poll = config.rules.poll;
+    let cordon = told.observers.follow_events(config, &mut signals).await;
     let tenure = Tenure::new(rules, Instant::now()).cordoned_by(cordon);
     let lock = store.info().name;
     let mut ending = drive(
@@ -414,7 +416,7 @@ async fn compete(
     told.observers.tell(Observation::Stops);
     name_the_lock(&mut ending, &lock);
     reader.child.dismiss().await;
-    let leave = leave(&ending, told.lines_out.gone(), plan.conflict_status);
+    let leave = leave(&ending, told.lines_out.gone(), config.conflict_status);
     told.observers.finish(&ending, leave);
     leave
 }

@@ -41,46 +41,46 @@ use workload::{HookPrograms, NOBODY, Parts};
 ///
 /// # Errors
 /// What kept us from starting at all: a [`crate::config::UsageError`], or what the machine refused.
-pub(crate) fn run(plan: Config) -> anyhow::Result<ExitAction> {
+pub(crate) fn run(config: Config) -> anyhow::Result<ExitAction> {
     // First: an instance that nobody could ask must not begin to compete.
-    let listener = plan
+    let listener = config
         .listen
         .as_ref()
         .map(serve::Listener::bind)
         .transpose()?;
     // Before the fork: the guardian needs what releases the lease, and has what was there when it
     // forked.
-    let Opened { store, doorbell } = match open(&plan)? {
+    let Opened { store, doorbell } = match open(&config)? {
         Ok(opened) => opened,
-        Err(ending) => return Ok(report::ending(&ending, plan.conflict_status)),
+        Err(ending) => return Ok(report::ending(&ending, config.conflict_status)),
     };
     let lock = store.info().name;
-    plan.refuse_our_own(&lock)?;
+    config.refuse_our_own(&lock)?;
     report::context(report::Context {
         lock: lock.clone(),
-        identity: plan.candidate.identity.clone(),
-        command: plan.candidate.command.clone(),
+        identity: config.candidate.identity.clone(),
+        command: config.candidate.command.clone(),
     });
     // After the lock is known: its line says of which one.
-    if let Some(ending) = cannot_work(&plan) {
-        return Ok(report::ending(&ending, plan.conflict_status));
+    if let Some(ending) = cannot_work(&config) {
+        return Ok(report::ending(&ending, config.conflict_status));
     }
     // Before the first thread: of a process with threads a fork inherits locks that nobody gives back.
-    let guardians = Guardians::fork(&plan, &rules(&plan, &*store))?;
+    let guardians = Guardians::fork(&config, &rules(&config, &*store))?;
     let guardian = &guardians.first;
     let contain = guardian.containment().to_string();
     report::emit!(
-        beginning(&plan),
+        beginning(&config),
         contain,
         "competes for {lock}, containment {contain}"
     );
     let server = listener.map(|listener| server(listener, &*store, guardian));
     let server = server.transpose()?;
     let shared_status = server.as_ref().map(serve::Server::shared_status);
-    let log = report::LogObserver::new(plan.looks_once(), plan.slots);
-    let observers = Observers::new(&plan, &store, guardian, log, shared_status);
+    let log = report::LogObserver::new(config.looks_once(), config.slots);
+    let observers = Observers::new(&config, &store, guardian, log, shared_status);
     runtime::block_on(compete(
-        &plan, store, doorbell, guardians, observers, server,
+        &config, store, doorbell, guardians, observers, server,
     ))?
 }
 
@@ -100,13 +100,13 @@ pub(crate) fn not_runnable(command: &[OsString]) -> Option<Errno> {
 
 /// A standby that can never work is better found out now than by the fail-over. What a hook brings
 /// about (a mount, a download) need not be there yet.
-fn cannot_work(plan: &Config) -> Option<Ending> {
-    let errno = not_runnable(&plan.command)?;
-    if plan.roles.on_acquire.is_some() {
+fn cannot_work(config: &Config) -> Option<Ending> {
+    let errno = not_runnable(&config.command)?;
+    if config.roles.on_acquire.is_some() {
         let why = errno.desc();
         tracing::warn!(
             "cannot run {}: {why}: --on-acquire has to see to it",
-            plan.candidate.command
+            config.candidate.command
         );
         return None;
     }
@@ -139,8 +139,8 @@ impl Guardians {
         }
     }
 
-    fn fork(plan: &Config, rules: &Rules) -> anyhow::Result<Guardians> {
-        let mut programs = vec![Program::command(plan.command.clone())];
+    fn fork(config: &Config, rules: &Rules) -> anyhow::Result<Guardians> {
+        let mut programs = vec![Program::command(config.command.clone())];
         let mut add = |script: Option<&OsStr>| {
             script.map_or(NOBODY, |script| {
                 programs.push(Program::script(script));
@@ -148,22 +148,22 @@ impl Guardians {
             })
         };
         let hook_programs = HookPrograms {
-            standby: add(plan.roles.standby.as_deref()),
-            on_acquire: add(plan.roles.on_acquire.as_deref()),
+            standby: add(config.roles.standby.as_deref()),
+            on_acquire: add(config.roles.on_acquire.as_deref()),
         };
         let fork = |programs| {
             fork(Setup {
                 programs,
-                contain: plan.contain,
+                contain: config.contain,
                 // Of a lock that has no deadline the supervisor's death ends nothing: it is a stop.
                 grace: rules
                     .budget
                     .map_or(rules.grace, |budget| budget.grace_on_loss),
                 on_orphaned: lease::release_orphaned,
-                withheld: plan.withheld.clone(),
+                withheld: config.withheld.clone(),
             })
         };
-        let on_lost = plan.roles.on_lost.as_deref().map(Program::script);
+        let on_lost = config.roles.on_lost.as_deref().map(Program::script);
         Ok(Guardians {
             first: fork(programs)?,
             hook_programs,
@@ -201,7 +201,7 @@ fn server(
 }
 
 async fn compete(
-    plan: &Config,
+    config: &Config,
     store: Arc<dyn LeaseStore>,
     doorbell: Option<Doorbell>,
     guardians: Guardians,
@@ -212,11 +212,11 @@ async fn compete(
     let mut signals = Signals::listen()?;
     observers.begin(guardians.first.health_check());
     observers.pass_on_stopping(&mut signals);
-    let mut workload = workload(plan, &store, guardians)?;
+    let mut workload = workload(config, &store, guardians)?;
     workload.notify_socket = observers.notify_socket();
     observers.tell(Observation::Begins);
-    let cordon = observers.follow_events(plan, &mut signals).await;
-    let tenure = Tenure::new(rules(plan, &*store), Instant::now()).cordoned_by(cordon);
+    let cordon = observers.follow_events(config, &mut signals).await;
+    let tenure = Tenure::new(rules(config, &*store), Instant::now()).cordoned_by(cordon);
     let lock = store.info().name;
     let mut ending = drive(
         tenure,
@@ -235,7 +235,7 @@ async fn compete(
     workload
         .finish(&ending.cause, &mut signals, &mut observers)
         .await;
-    let leave = report::ending(&ending, plan.conflict_status);
+    let leave = report::ending(&ending, config.conflict_status);
     observers.finish(&ending, leave);
     Ok(leave)
 }
@@ -245,7 +245,7 @@ async fn compete(
 /// # Errors
 /// Where a guardian could not get ready.
 pub(crate) fn workload(
-    plan: &Config,
+    config: &Config,
     store: &Arc<dyn LeaseStore>,
     guardians: Guardians,
 ) -> anyhow::Result<CommandWorkload> {
@@ -253,28 +253,28 @@ pub(crate) fn workload(
     let guardian = guardians.first;
     let on_lost = guardians
         .second
-        .map(|guardian| anyhow::Ok(OnLostHook::new(attend(guardian)?, plan.rules.grace)));
+        .map(|guardian| anyhow::Ok(OnLostHook::new(attend(guardian)?, config.rules.grace)));
     Ok(CommandWorkload::new(Parts {
         on_terminal: guardian.has_terminal(),
         handle: attend(guardian)?,
         on_lost: on_lost.transpose()?,
         store: Arc::clone(store),
-        identity: plan.candidate.identity.clone(),
-        stop_signal: plan.rules.stop_signal,
+        identity: config.candidate.identity.clone(),
+        stop_signal: config.rules.stop_signal,
         hook_programs: guardians.hook_programs,
-        task: plan.task.as_ref().map(|task| task.key.clone()),
+        task: config.task.as_ref().map(|task| task.key.clone()),
         config: HookConfig {
-            standby: plan.roles.standby.is_some(),
-            on_acquire: plan.roles.on_acquire.is_some(),
-            grace: plan.rules.grace,
+            standby: config.roles.standby.is_some(),
+            on_acquire: config.roles.on_acquire.is_some(),
+            grace: config.rules.grace,
         },
     }))
 }
 
 /// The rules of the config, as far as they have a meaning for this store.
-pub(crate) fn rules(plan: &Config, store: &dyn LeaseStore) -> Rules {
+pub(crate) fn rules(config: &Config, store: &dyn LeaseStore) -> Rules {
     let terms = store.info();
-    let mut rules = plan.rules.clone();
+    let mut rules = config.rules.clone();
     // A lock of this machine's own disk has no deadline: a budget would end commands for nothing.
     rules.budget = terms.lease.and(rules.budget);
     // Where the kernel wakes whoever waits, a poll would only cost wake-ups.

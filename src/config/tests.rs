@@ -34,16 +34,16 @@ fn typed(words: &[&str]) -> args::Run {
     }
 }
 
-fn plan(line: &str) -> Result<Config, UsageError> {
+fn config(line: &str) -> Result<Config, UsageError> {
     let words: Vec<&str> = line.split_whitespace().collect();
     Config::new(typed(&words), &place())
 }
 
 #[test]
 fn the_defaults_are_those_of_the_design() {
-    let plan = plan("--blob locks/a -- job --now").unwrap();
+    let config = config("--blob locks/a -- job --now").unwrap();
     assert_eq!(
-        plan.lock,
+        config.lock,
         Lock::Blob {
             target: "locks/a".into(),
             options: crate::azure::AuthOptions::default(),
@@ -52,34 +52,34 @@ fn the_defaults_are_those_of_the_design() {
         }
     );
     let seconds = Duration::from_secs;
-    assert_eq!(plan.lease, seconds(60));
-    let budget = plan.rules.budget.unwrap();
+    assert_eq!(config.lease, seconds(60));
+    let budget = config.rules.budget.unwrap();
     assert_eq!(budget.renew_every, seconds(20));
     assert_eq!(budget.grace_on_loss, seconds(10));
     assert_eq!(budget.margin, seconds(2));
-    assert_eq!(plan.rules.poll, Some(Duration::from_secs(2)));
-    assert_eq!(plan.rules.wait, None);
-    assert_eq!(plan.rules.grace, seconds(30));
-    assert_eq!(plan.rules.stop_signal, libc::SIGTERM);
-    assert_eq!(plan.rules.if_lost, IfLost::Compete);
-    assert_eq!(plan.rules.seed, 7);
-    assert_eq!(plan.conflict_status, 75);
-    assert_eq!(plan.candidate.identity, "web1-42");
-    assert_eq!(plan.candidate.command, "job --now");
-    assert_eq!(plan.contain, Contain::Auto);
-    assert!(plan.status_file.is_none());
+    assert_eq!(config.rules.poll, Some(Duration::from_secs(2)));
+    assert_eq!(config.rules.wait, None);
+    assert_eq!(config.rules.grace, seconds(30));
+    assert_eq!(config.rules.stop_signal, libc::SIGTERM);
+    assert_eq!(config.rules.if_lost, IfLost::Compete);
+    assert_eq!(config.rules.seed, 7);
+    assert_eq!(config.conflict_status, 75);
+    assert_eq!(config.candidate.identity, "web1-42");
+    assert_eq!(config.candidate.command, "job --now");
+    assert_eq!(config.contain, Contain::Auto);
+    assert!(config.status_file.is_none());
 }
 
 #[test]
 fn the_budget_scales_with_the_lease_until_it_is_told_otherwise() {
     for (lease, grace, margin) in [(60, 10, 2), (30, 5, 1), (15, 3, 1)] {
-        let plan = plan(&format!("--blob c/a --lease {lease}s job")).unwrap();
-        let budget = plan.rules.budget.unwrap();
+        let config = config(&format!("--blob c/a --lease {lease}s job")).unwrap();
+        let budget = config.rules.budget.unwrap();
         assert_eq!(budget.grace_on_loss.as_secs(), grace, "{lease}");
         assert_eq!(budget.margin.as_secs(), margin, "{lease}");
     }
-    let plan = plan("--blob c/a --grace-on-loss 4s --margin 1500ms job").unwrap();
-    let budget = plan.rules.budget.unwrap();
+    let config = config("--blob c/a --grace-on-loss 4s --margin 1500ms job").unwrap();
+    let budget = config.rules.budget.unwrap();
     assert_eq!(budget.grace_on_loss, Duration::from_secs(4));
     assert_eq!(budget.margin, Duration::from_millis(1500));
 }
@@ -87,7 +87,7 @@ fn the_budget_scales_with_the_lease_until_it_is_told_otherwise() {
 #[test]
 fn a_grace_longer_than_the_lease_is_fine_when_a_stop_is_asked_for() {
     assert_eq!(
-        plan("--blob c/a --lease 15 --grace 5m job")
+        config("--blob c/a --lease 15 --grace 5m job")
             .unwrap()
             .rules
             .grace,
@@ -97,24 +97,24 @@ fn a_grace_longer_than_the_lease_is_fine_when_a_stop_is_asked_for() {
 
 #[test]
 fn a_file_is_not_leased_by_anybody_s_limits() {
-    let plan = plan("--file /tmp/x --lease 80s job").unwrap();
-    assert_eq!(plan.rules.poll, Some(Duration::from_secs(2)));
-    assert_eq!(plan.lease, Duration::from_secs(80));
+    let config = config("--file /tmp/x --lease 80s job").unwrap();
+    assert_eq!(config.rules.poll, Some(Duration::from_secs(2)));
+    assert_eq!(config.lease, Duration::from_secs(80));
 }
 
 #[test]
 fn waiting_is_for_ever_for_a_while_or_not_at_all() {
-    let wait = |line: &str| plan(line).unwrap().rules.wait;
+    let wait = |line: &str| config(line).unwrap().rules.wait;
     assert_eq!(wait("--file x job"), None);
     assert_eq!(wait("-n --file x job"), Some(Duration::ZERO));
     assert_eq!(wait("-w 1m --file x job"), Some(Duration::from_secs(60)));
-    assert_eq!(plan("-nE0 --file x job").unwrap().conflict_status, 0);
-    assert_eq!(plan("-E 255 --file x job").unwrap().conflict_status, 255);
+    assert_eq!(config("-nE0 --file x job").unwrap().conflict_status, 0);
+    assert_eq!(config("-E 255 --file x job").unwrap().conflict_status, 255);
 }
 
 #[test]
 fn habits_are_off_until_asked_for() {
-    let hold_policy = |line: &str| plan(line).unwrap().rules.hold_policy;
+    let hold_policy = |line: &str| config(line).unwrap().rules.hold_policy;
     assert_eq!(hold_policy("--file x job"), HoldPolicy::default());
     assert_eq!(
         hold_policy("--file x --restart never job"),
@@ -139,7 +139,7 @@ fn habits_are_off_until_asked_for() {
         cooldown: Some(Duration::from_secs(10)),
     };
     assert_eq!(hold_policy(line), wanted);
-    assert!(plan("--blob c/a --lease 15 --max-hold 15s job").is_ok());
+    assert!(config("--blob c/a --lease 15 --max-hold 15s job").is_ok());
 }
 
 #[test]
@@ -276,7 +276,7 @@ fn what_cannot_be_is_refused_in_one_line_that_helps() {
         ("--blob c/a --grace-on-loss 50s job", &[]),
         ("--blob c/a --lease 15 --margin 9s job", &[]),
     ] {
-        let refusal = plan(line).map(|_| ()).expect_err(line);
+        let refusal = config(line).map(|_| ()).expect_err(line);
         assert_eq!(refusal.status(), 64);
         let text = refusal.to_string();
         assert!(!text.contains('\n') && !text.is_empty(), "{line}: {text}");
@@ -352,16 +352,16 @@ fn a_command_is_shown_as_it_could_be_typed() {
 #[test]
 fn a_long_command_is_cut_between_characters() {
     let word = "é".repeat(200);
-    let plan = Config::new(typed(&["--file", "x", "job", &word]), &place()).unwrap();
-    let shown = plan.candidate.command;
+    let config = Config::new(typed(&["--file", "x", "job", &word]), &place()).unwrap();
+    let shown = config.candidate.command;
     assert!(shown.len() <= COMMAND_LIMIT && shown.len() > COMMAND_LIMIT - 2);
     assert!(shown.starts_with("job 'é") && shown.ends_with('é'));
-    assert_eq!(plan.command[1], *word);
+    assert_eq!(config.command[1], *word);
 }
 
 #[test]
 fn slots_are_counted_from_one_to_a_thousand() {
-    let slots = |line: &str| plan(&format!("--file a {line} -- job")).map(|plan| plan.slots);
+    let slots = |line: &str| config(&format!("--file a {line} -- job")).map(|config| config.slots);
     assert_eq!(slots(""), Ok(1));
     assert_eq!(slots("--slots 1000"), Ok(1000));
     for (line, words) in [
@@ -377,7 +377,7 @@ fn slots_are_counted_from_one_to_a_thousand() {
 
 #[test]
 fn the_status_file_is_none_of_the_slots() {
-    let status = |line: &str| plan(&format!("--file a {line} -- job"));
+    let status = |line: &str| config(&format!("--file a {line} -- job"));
     assert!(status("--status-file a.1 --slots 2").is_err());
     assert!(status("--status-file a.2 --slots 2").is_ok());
     assert!(status("--status-file a --slots 2").is_ok());
@@ -388,8 +388,8 @@ fn the_status_file_is_none_of_the_slots() {
 fn a_key_or_a_slot_is_a_task_that_is_done_once() {
     use crate::core::{OnFailure, Once};
     let task = |line: &str| {
-        let plan = plan(&format!("--file a {line} -- job"))?;
-        Ok::<_, UsageError>(plan.rules.once.zip(plan.task))
+        let config = config(&format!("--file a {line} -- job"))?;
+        Ok::<_, UsageError>(config.rules.once.zip(config.task))
     };
     assert_eq!(task(""), Ok(None));
     let (once, task_of) = task("--once").unwrap().expect("a task");
@@ -439,7 +439,7 @@ fn what_contradicts_a_task_is_refused_with_the_reason() {
             "choose one",
         ),
     ] {
-        let why = plan(&format!("--file a {line} -- job"))
+        let why = config(&format!("--file a {line} -- job"))
             .unwrap_err()
             .to_string();
         assert!(why.contains(words), "{line}: {why}");
