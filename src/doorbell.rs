@@ -95,8 +95,6 @@ pub(crate) struct Doorbell {
     /// Where standbys find us; no one listens there until [`Doorbell::open`].
     own: Bell,
     place: Option<Bound>,
-    /// Who listens was told that we drain.
-    drains: bool,
     serving: Option<(Arc<Mutex<Ranks>>, JoinHandle<()>)>,
     listening: Option<(Bell, JoinHandle<()>)>,
     heard: UnboundedSender<(Bell, Ring)>,
@@ -138,7 +136,6 @@ impl Doorbell {
         Ok(Doorbell {
             own: Bell { address, nonce },
             place: Some(place),
-            drains: false,
             serving: None,
             listening: None,
             heard,
@@ -158,7 +155,6 @@ impl Doorbell {
     pub(crate) fn open(&mut self) -> io::Result<()> {
         self.attend(None);
         self.close();
-        self.drains = false;
         let place = match self.place.take() {
             Some(place) => place,
             None => bound(self.own.address)?,
@@ -173,11 +169,8 @@ impl Doorbell {
     }
 
     /// The command is being drained.
-    pub(crate) fn draining(&mut self) {
-        // Once: each ring is a look of every standby.
-        if !std::mem::replace(&mut self.drains, true) {
-            self.ring(DRAINING);
-        }
+    pub(crate) fn draining(&self) {
+        self.ring(DRAINING);
     }
 
     /// The store has said that the lease is free.

@@ -304,12 +304,6 @@ impl Driver<'_> {
         self.act(now, actions);
     }
 
-    fn ring_the_drain(&mut self) {
-        if let Some(doorbell) = &mut self.doorbell {
-            doorbell.draining();
-        }
-    }
-
     /// Begins to ring, as standbys find it in our record.
     fn open_doorbell(&mut self) {
         if let Some(doorbell) = &mut self.doorbell
@@ -386,7 +380,6 @@ impl Driver<'_> {
                     end_of_grace: kill_at,
                 } => {
                     self.workload.drain(signal, kill_at);
-                    self.ring_the_drain();
                     self.observe(Observation::Drains { kill_at });
                 }
                 Action::Kill => {
@@ -395,7 +388,10 @@ impl Driver<'_> {
                     self.observe(Observation::Drains { kill_at });
                 }
                 Action::Announce => {
-                    self.ring_the_drain();
+                    // Not with the drain itself: most end at once, and the release is what counts.
+                    if let Some(doorbell) = &self.doorbell {
+                        doorbell.draining();
+                    }
                     let store = Arc::clone(&self.store);
                     let give_up_at = now + ANNOUNCE;
                     self.calls.push(Box::pin(async move {

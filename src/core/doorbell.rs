@@ -219,7 +219,11 @@ impl Doorbell {
             };
             self.hurry = pace.map(|pace| (now + grace, pace));
         }
-        let earliest = self.looked.map_or(now, |looked| now.max(looked + GAP));
+        let earliest = match (ring, self.looked) {
+            // It is free, and each holder says so once.
+            (Ring::Released, _) | (_, None) => now,
+            (_, Some(looked)) => now.max(looked + GAP),
+        };
         self.want(earliest + APART * rank);
         Attend::Same
     }
@@ -359,8 +363,11 @@ mod tests {
         doorbell.looks(at(5000));
         doorbell.rang(at(5001), Ring::Draining, GRACE, POLL);
         assert_eq!(doorbell.look_at(), at(5100));
-        doorbell.rang(at(5050), Ring::Released, GRACE, POLL);
+        doorbell.rang(at(5040), Ring::Draining, GRACE, POLL);
         assert_eq!(doorbell.look_at(), at(5100));
+        // It waits for nothing when it is free.
+        doorbell.rang(at(5050), Ring::Released, GRACE, POLL);
+        assert_eq!(doorbell.look_at(), at(5050));
     }
 
     #[test]

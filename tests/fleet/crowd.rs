@@ -382,13 +382,11 @@ impl Crowd {
                         Due::Tell(Event::Workload(WorkloadEvent::Started { pid: 1 })),
                     );
                 }
-                Action::Drain { .. } => {
-                    self.ring(who, Ring::Draining, 0);
-                    self.ends(who, self.plan.drain);
-                }
+                Action::Drain { .. } => self.ends(who, self.plan.drain),
                 Action::Attend { bell } => self.attend(who, bell),
                 Action::Kill => self.ends(who, Duration::ZERO),
                 Action::Announce => {
+                    self.ring(who, Ring::Draining, 0);
                     let record = self.members[who].record.expect("who drains had control");
                     let (etag, draining) = (None, true);
                     let record = Record { draining, ..record };
