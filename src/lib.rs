@@ -89,7 +89,15 @@ mod commands;
 mod config;
 mod core;
 mod deadline;
+#[cfg_attr(
+    not(feature = "cli"),
+    expect(unreachable_pub, reason = "it is the flag's value that the tests see")
+)]
 mod doorbell;
+#[cfg_attr(
+    not(feature = "cli"),
+    expect(dead_code, reason = "a program is told less than people are")
+)]
 mod driver;
 #[cfg(feature = "cli")]
 mod elect;
@@ -101,6 +109,10 @@ mod exit;
 mod guardian;
 #[cfg(feature = "cli")]
 mod hooks;
+#[cfg_attr(
+    not(feature = "cli"),
+    expect(dead_code, unreachable_pub, reason = "a program is asked for less")
+)]
 mod host;
 mod lease;
 #[cfg(feature = "cli")]
@@ -114,6 +126,10 @@ mod run;
 mod runtime;
 #[cfg(feature = "cli")]
 mod serve;
+#[cfg_attr(
+    not(feature = "cli"),
+    expect(dead_code, reason = "a program keeps its signals to itself")
+)]
 mod signals;
 #[cfg(feature = "cli")]
 mod status;
