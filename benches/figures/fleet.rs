@@ -36,18 +36,29 @@ const LANE_RUNS: usize = 10;
 /// # Errors
 /// What failed to run.
 pub(crate) fn figures(scene: &Path, probe: &Path) -> Result<Vec<Figure>, String> {
-    let mut figures = crowd(scene, probe)?;
+    let mut figures = crowd(scene, probe, false)?;
+    figures.extend(crowd(scene, probe, true)?);
     figures.extend(fast_lane(scene, probe)?);
     Ok(figures)
 }
 
-fn crowd(scene: &Path, probe: &Path) -> Result<Vec<Figure>, String> {
+fn crowd(scene: &Path, probe: &Path, doorbell: bool) -> Result<Vec<Figure>, String> {
+    let (name, options, hears, fleet): (_, &[&str], _, _) = match doorbell {
+        true => (
+            "figures/fleet-bell",
+            &["--doorbell", "-v"],
+            "hears the holder's doorbell",
+            "blob, 50 standbys with a doorbell",
+        ),
+        false => ("figures/fleet", &[], "standing by", "blob, 50 standbys"),
+    };
     let proxy = Proxy::before(azurite::azurite().port);
     let connection = azurite::connection_string(proxy.port);
-    let log = scene.join("fleet.log");
+    let log = scene.join(format!("fleet-{doorbell}.log"));
     let start = || {
-        let mut command = trafficcop(Lock::Blob("figures/fleet", &connection));
-        command.args(["--log", "text", "--"]).arg(probe).arg("hold");
+        let mut command = trafficcop(Lock::Blob(name, &connection));
+        command.args(["--log", "text"]).args(options);
+        command.arg("--").arg(probe).arg("hold");
         Instance::start(&mut command, &log)
     };
     let mut holder = start();
@@ -55,7 +66,7 @@ fn crowd(scene: &Path, probe: &Path) -> Result<Vec<Figure>, String> {
     let mut standbys: Vec<Instance> = (0..STANDBYS).map(|_| start()).collect();
     await_for("fifty standbys", || {
         let said = std::fs::read_to_string(&log).unwrap_or_default();
-        (said.matches("standing by").count() >= STANDBYS).then_some(())
+        (said.matches(hears).count() >= STANDBYS).then_some(())
     })?;
     // What comes of all of them starting at once is over.
     std::thread::sleep(Duration::from_secs(5));
@@ -96,25 +107,25 @@ fn crowd(scene: &Path, probe: &Path) -> Result<Vec<Figure>, String> {
     let each = (rate - 3.0 / 60.0) / STANDBYS as f64;
     Ok(vec![
         Figure::new(
-            "blob, 50 standbys: end of a command to start of the next",
+            format!("{fleet}: end of a command to start of the next"),
             "ms",
             gaps,
         )
         .at_most(POLL + TO_START),
         Figure::new(
-            "blob: requests of one of 50 standbys in an hour",
+            format!("{fleet}: requests of one in an hour"),
             "",
             one(each * 3600.0),
         ),
         Figure::new(
-            "blob, 50 standbys: the busiest 100 ms of 30 s, requests",
+            format!("{fleet}: the busiest 100 ms of 30 s, requests"),
             "",
             one(busiest),
         )
         // Fifty that look every 2 s are two or three in 100 ms; fifteen at once would be a burst.
         .at_most(15.0),
         Figure::new(
-            "blob, 50 standbys: share of a blob's target",
+            format!("{fleet}: share of a blob's target"),
             "%",
             one(100.0 * rate / TARGET),
         )

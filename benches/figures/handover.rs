@@ -65,7 +65,8 @@ pub(crate) fn on_blob(scene: &Path, probe: &Path, connection: &str) -> Result<Ve
         for round in 0..BLOB_RUNS {
             let name = format!("figures/hand-over-{end:?}-{}-{round}", options.len());
             let name = name.to_lowercase();
-            let log = scene.join(format!("standby-{round}"));
+            // One for each, or what another standby said would be taken for this one's word.
+            let log = scene.join(name.replace('/', "-"));
             let tool = || {
                 let mut command = trafficcop(Lock::Blob(&name, connection));
                 command.args(["--poll", "2s"]).args(options);
