@@ -13,6 +13,7 @@ use std::os::fd::AsRawFd as _;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::socket::sockopt::{ReuseAddr, TcpUserTimeout};
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, SockaddrStorage, bind, listen, setsockopt, socket,
@@ -268,8 +269,19 @@ fn bound(address: SocketAddr) -> io::Result<Bound> {
     Ok(Bound::from(place))
 }
 
+/// How many standbys are rung for, and how many strangers are waited for, where a process may have so
+/// many descriptors: whoever connects must leave the store's connections and the log theirs.
+fn room(descriptors: u64) -> (usize, usize) {
+    let share =
+        |part: u64, most: usize| usize::try_from(descriptors / part).map_or(most, |n| n.min(most));
+    (share(4, MOST), share(16, MOST_STRANGERS).max(1))
+}
+
 /// Serves until it is aborted.
 async fn serve(listener: TcpListener, nonce: u128, ranks: Arc<Mutex<Ranks>>) {
+    // The soft limit at this moment; without one that is known, as if it were small.
+    let descriptors = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft);
+    let (most, most_strangers) = room(descriptors);
     let mut strangers = JoinSet::new();
     let mut order: VecDeque<AbortHandle> = VecDeque::new();
     let (known, mut guests) = mpsc::channel(MOST_STRANGERS);
@@ -279,7 +291,10 @@ async fn serve(listener: TcpListener, nonce: u128, ranks: Arc<Mutex<Ranks>>) {
         // Without anybody to hear it there is no beat, and nothing to wake up for.
         let heard = lock(&ranks).iter().any(Option::is_some);
         tokio::select! {
-            Some(guest) = guests.recv() => welcome(&mut lock(&ranks), guest, nonce),
+            // The beat first: neither a flood of strangers nor a want of descriptors may silence it.
+            biased;
+            _ = beat.tick(), if heard => tell(&mut lock(&ranks), ALIVE),
+            Some(guest) = guests.recv() => welcome(&mut lock(&ranks), guest, nonce, most),
             accepted = listener.accept() => {
                 let Ok((stranger, _)) = accepted else {
                     // No descriptor is left, say: who waits in the kernel's queue waits longer.
@@ -288,14 +303,13 @@ async fn serve(listener: TcpListener, nonce: u128, ranks: Arc<Mutex<Ranks>>) {
                 };
                 while strangers.try_join_next().is_some() {}
                 order.retain(|task| !task.is_finished());
-                if order.len() >= MOST_STRANGERS
+                if order.len() >= most_strangers
                     && let Some(oldest) = order.pop_front()
                 {
                     oldest.abort();
                 }
                 order.push_back(strangers.spawn(identify(stranger, nonce, known.clone())));
             }
-            _ = beat.tick(), if heard => tell(&mut lock(&ranks), ALIVE),
         }
     }
 }
@@ -311,10 +325,10 @@ async fn identify(mut stranger: TcpStream, nonce: u128, known: mpsc::Sender<TcpS
 }
 
 /// Gives a standby the first rank that is free.
-fn welcome(ranks: &mut Ranks, guest: TcpStream, nonce: u128) {
+fn welcome(ranks: &mut Ranks, guest: TcpStream, nonce: u128, most: usize) {
     let free = ranks.iter().position(Option::is_none);
     let rank = free.unwrap_or(ranks.len());
-    if rank >= MOST {
+    if rank >= most {
         return;
     }
     let Ok(number) = u32::try_from(rank) else {
@@ -538,6 +552,14 @@ mod tests {
         standby.attend(Some(liar(b"").await));
         assert_eq!(standby.next().await, Ring::Greeted { rank: 0 });
         assert_eq!(standby.next().await, Ring::Silent);
+    }
+
+    #[test]
+    fn connections_leave_most_descriptors_to_others() {
+        assert_eq!(room(20_000), (MOST, MOST_STRANGERS));
+        assert_eq!(room(1024), (256, 64));
+        assert_eq!(room(32), (8, 2));
+        assert_eq!(room(0), (0, 1));
     }
 
     #[test]
