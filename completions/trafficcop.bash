@@ -34,6 +34,9 @@ _trafficcop() {
             trafficcop,list)
                 cmd="trafficcop__subcmd__list"
                 ;;
+            trafficcop,man)
+                cmd="trafficcop__subcmd__man"
+                ;;
             trafficcop,reset)
                 cmd="trafficcop__subcmd__reset"
                 ;;
@@ -59,7 +62,7 @@ _trafficcop() {
 
     case "${cmd}" in
         trafficcop)
-            opts="-h -V --help --version run work check status list watch break reset doctor timeline completions elect"
+            opts="-h -V --help --version run work check status list watch break reset doctor timeline completions man elect"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -321,6 +324,20 @@ _trafficcop() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        trafficcop__subcmd__man)
+            opts="-h --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
                 *)
                     COMPREPLY=()
                     ;;

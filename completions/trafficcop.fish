@@ -37,6 +37,7 @@ complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "reset" -d 'Fo
 complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "doctor" -d 'Try whether everything works that run needs'
 complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "timeline" -d 'Show who held control when, from event logs'
 complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "completions" -d 'Write a script that completes command lines in a shell'
+complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "man" -d 'Write the manual pages'
 complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "elect" -d 'Tell a program on stdout who is in control, instead of running a command'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l blob -d 'The lock: a lease on this Azure blob (CONTAINER/NAME or its URL)' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l file -d 'The lock: an exclusive lock on this file, on a local disk or a shared drive' -r -F
@@ -249,6 +250,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand timeline" -l skew 
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand timeline" -l json -d 'Print JSON instead of a table'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand timeline" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand completions" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand man" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l blob -d 'The lock: a lease on this Azure blob (CONTAINER/NAME or its URL)' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l file -d 'The lock: an exclusive lock on this file, on a local disk or a shared drive' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -s w -l wait -d 'Give up (exit 75) if control was not obtained within this time [default: wait for ever]' -r

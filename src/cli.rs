@@ -63,6 +63,7 @@ fn perform(words: Vec<OsString>) -> ExitAction {
         args::Verb::Break(typed) => commands::break_lease(&typed),
         args::Verb::Reset(typed) => commands::reset(&typed),
         args::Verb::Completions(typed) => commands::completions(&typed),
+        args::Verb::Man(typed) => commands::man(&typed),
         args::Verb::Doctor(typed) => commands::doctor(&typed),
         args::Verb::FindLocked(typed) => commands::find_locked(&typed),
         args::Verb::Timeline(typed) => timeline::timeline(&typed),

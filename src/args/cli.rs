@@ -8,7 +8,7 @@ use clap::{Args as _, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use super::{
     Announce, Break, Check, Completions, Doctor, Elect, FOR_THE_COMMAND, FOR_THE_MESSAGE,
-    FindLocked, List, Reset, Run, Status, Timeline, Watch, Work, elect, precedence,
+    FindLocked, List, Man, Reset, Run, Status, Timeline, Watch, Work, elect, precedence,
 };
 
 /// How wide help may be.
@@ -137,6 +137,13 @@ pub enum Verb {
     ///
     /// Packages install it; it is for those who have built trafficcop themselves.
     Completions(Completions),
+
+    /// Write the manual pages
+    ///
+    /// Packages install them; it is for those who have only the binary. 'man trafficcop-run' and the others
+    /// are found then where the directory is one that man looks into (manpath says which), and by
+    /// 'man -M DIR trafficcop-run' elsewhere.
+    Man(Man),
 }
 
 impl Verb {
@@ -323,7 +330,8 @@ mod tests {
         let verbs = definition.get_subcommands();
         let verbs = verbs.filter(|verb| {
             // Those ask for nothing that a unit or a crontab would set.
-            !["check", "timeline", "completions"].contains(&verb.get_name()) && !verb.is_hide_set()
+            !["check", "timeline", "completions", "man"].contains(&verb.get_name())
+                && !verb.is_hide_set()
         });
         for arg in verbs.flat_map(clap::Command::get_arguments) {
             let Some(long) = arg.get_long().filter(|long| *long != "help") else {

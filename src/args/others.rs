@@ -172,3 +172,27 @@ pub const COMPLETIONS_EXAMPLES: Rows<'_> = rows! {
         "trafficcop completions zsh > /usr/local/share/zsh/site-functions/_trafficcop",
     "For fish:" => "trafficcop completions fish > ~/.config/fish/completions/trafficcop.fish",
 };
+
+/// Where to?
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = with_examples(MAN_EXAMPLES, &[("Exit status", MAN_STATUS)]))]
+pub struct Man {
+    /// A directory of manual pages; it gets man1, man5 and man7
+    ///
+    /// Without it, the one of this user: $XDG_DATA_HOME/man, or ~/.local/share/man.
+    #[arg(value_name = "DIR", value_parser = path())]
+    pub dir: Option<PathBuf>,
+}
+
+/// Every exit status of `trafficcop man`.
+pub const MAN_STATUS: Rows<'_> = rows! {
+    "0" => "written",
+    "64" => "bad usage, or no DIR where this user has no home directory",
+    "69" => "a page cannot be written",
+};
+
+/// Commands to copy for `trafficcop man`.
+pub const MAN_EXAMPLES: Rows<'_> = rows! {
+    "For everybody on this machine:" => "trafficcop man /usr/local/share/man",
+    "For this user, and what there is to read:" => "trafficcop man",
+};

@@ -9,6 +9,7 @@
 //! | `look` | `status`, `list`, `watch` and `completions` |
 //! | `intervene` | `break` and `reset` |
 //! | `doctor` | `doctor`, with what it asks of a blob and of a file |
+//! | `man` | `man`, which asks nothing |
 //! | `lock_target` | from what was typed to something that can be looked at |
 //! | `lock_view` | what was seen, for people and as JSON |
 
@@ -17,7 +18,9 @@ mod intervene;
 mod lock_target;
 mod lock_view;
 mod look;
+mod man;
 
 pub(crate) use doctor::{doctor, find_locked};
 pub(crate) use intervene::{break_lease, reset};
 pub(crate) use look::{completions, list, status, watch};
+pub(crate) use man::man;

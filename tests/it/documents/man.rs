@@ -1,14 +1,25 @@
 //! The man pages and the help are what the definitions say.
 
+use std::process::Command;
+
 use trafficcop::internals::{args, exit, timeline};
 
 use crate::documents::pages::{page_of_elect, page_of_run, page_of_trafficcop, page_of_work};
 use crate::documents::promises::page_of_guarantees;
 use crate::documents::readme::run_help;
 use crate::documents::verbs::{
-    VERBS, page_of_check, page_of_completions, page_of_formats, page_of_timeline, page_of_verb,
+    VERBS, page_of_check, page_of_completions, page_of_formats, page_of_man, page_of_timeline,
+    page_of_verb,
 };
 use crate::documents::{definition, fresh, root, text};
+
+/// What packages bring for systemd.
+const UNITS: [&str; 4] = [
+    "examples/trafficcop@.service",
+    "examples/work/trafficcop-work@.service",
+    "examples/timer/trafficcop-daily@.service",
+    "examples/timer/trafficcop-daily@.timer",
+];
 
 #[test]
 fn the_man_pages_are_fresh() {
@@ -21,6 +32,7 @@ fn the_man_pages_are_fresh() {
         fresh(&format!("man/trafficcop-{}.1", verb.0), &page_of_verb(verb));
     }
     fresh("man/trafficcop-guarantees.7", &page_of_guarantees());
+    fresh("man/trafficcop-man.1", &page_of_man());
     fresh("man/trafficcop-timeline.1", &page_of_timeline());
     fresh("man/trafficcop-formats.5", &page_of_formats());
     fresh("man/trafficcop-completions.1", &page_of_completions());
@@ -41,8 +53,13 @@ fn every_verb_has_its_page_and_every_page_is_packaged() {
             "trafficcop.1 does not name {page}"
         );
     }
-    for (folder, pattern) in [("man", "man/*.1"), ("examples", "examples/*.service")] {
-        assert!(package.contains(&format!("[\"{pattern}\",")), "{folder}");
+    for path in ["man/*.1", "man/*.5", "man/*.7"].into_iter().chain(UNITS) {
+        let debian = format!("[\"{path}\", ");
+        let rpm = format!("source = \"{path}\", ");
+        assert!(
+            package.contains(&debian) && package.contains(&rpm),
+            "{path}"
+        );
     }
     // What the package names is there.
     for line in package.lines().filter(|line| line.starts_with("    [\"")) {
@@ -51,6 +68,47 @@ fn every_verb_has_its_page_and_every_page_is_packaged() {
         let there = path.contains('*') || root().join(path).exists();
         assert!(built || there, "the Debian package wants {path}");
     }
+}
+
+#[test]
+fn the_binary_writes_every_page() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let man = dir.path().join("share/man");
+    let output = Command::new(env!("CARGO_BIN_EXE_trafficcop"))
+        .arg("man")
+        .arg(&man)
+        .output()
+        .expect("the binary runs");
+    assert!(output.status.success(), "{output:?}");
+    let pages = std::fs::read_dir(root().join("man")).expect("the pages");
+    let mut count = 0;
+    for page in pages.map(|page| page.expect("a page").path()) {
+        let name = page.file_name().and_then(|name| name.to_str());
+        let (name, section) = name
+            .and_then(|n| Some((n, n.rsplit_once('.')?.1)))
+            .expect("NAME.N");
+        let written = std::fs::read(man.join(format!("man{section}")).join(name));
+        let written = written.unwrap_or_else(|why| panic!("{name}: {why}"));
+        assert!(written == std::fs::read(&page).expect("the page"), "{name}");
+        count += 1;
+    }
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        said.starts_with(&format!("{count} pages written to ")),
+        "{said}"
+    );
+    // What is in the way is named.
+    std::fs::write(dir.path().join("file"), "").expect("a file");
+    let output = Command::new(env!("CARGO_BIN_EXE_trafficcop"))
+        .args([
+            std::ffi::OsStr::new("man"),
+            dir.path().join("file").as_os_str(),
+        ])
+        .output()
+        .expect("the binary runs");
+    assert_eq!(output.status.code(), Some(69), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("file/man1/trafficcop.1"), "{said}");
 }
 
 #[test]

@@ -19,6 +19,7 @@ pub(crate) fn page_of_trafficcop() -> Vec<u8> {
     let after = [
         ("trafficcop-timeline", "1"),
         ("trafficcop-completions", "1"),
+        ("trafficcop-man", "1"),
         ("trafficcop-formats", "5"),
         ("trafficcop-guarantees", "7"),
         ("flock", "1"),

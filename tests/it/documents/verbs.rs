@@ -90,6 +90,14 @@ pub(crate) fn page_of_completions() -> Vec<u8> {
     page(definition_of("completions"), None, &rest)
 }
 
+pub(crate) fn page_of_man() -> Vec<u8> {
+    let mut rest = Roff::new();
+    section(&mut rest, "EXIT STATUS", args::MAN_STATUS);
+    examples(&mut rest, args::MAN_EXAMPLES);
+    see_also(&mut rest, &[("trafficcop", "1"), ("manpath", "1")]);
+    page(definition_of("man"), None, &rest)
+}
+
 pub(crate) fn page_of_timeline() -> Vec<u8> {
     let mut rest = Roff::new();
     rest.control("SH", ["WHAT IS SAID"]);

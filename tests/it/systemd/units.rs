@@ -12,8 +12,14 @@ const UNITS: &[(&str, &str)] = &[
         "examples/trafficcop@.service",
         "trafficcop@importer.service",
     ),
-    ("examples/timer/nightly.service", "nightly.service"),
-    ("examples/timer/nightly.timer", "nightly.timer"),
+    (
+        "examples/timer/trafficcop-daily@.service",
+        "trafficcop-daily@nightly.service",
+    ),
+    (
+        "examples/timer/trafficcop-daily@.timer",
+        "trafficcop-daily@nightly.timer",
+    ),
     (
         "examples/work/trafficcop-work@.service",
         "trafficcop-work@orders.service",

@@ -1,0 +1,107 @@
+//! `trafficcop man`: the manual pages, for those who have only the binary. Called by main. It reads
+//! nothing and asks nobody.
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+
+use super::lock_target::answer;
+use crate::args;
+use crate::config::UsageError;
+use crate::exit::ExitAction;
+
+macro_rules! pages {
+    ($($name:literal)*) => {
+        [$(($name, include_str!(concat!("../../man/", $name)))),*]
+    };
+}
+
+/// Every page by its file's name, as packages have it; a test compares them with `man/`.
+static PAGES: [(&str, &str); 16] = pages! {
+    "trafficcop.1"
+    "trafficcop-break.1"
+    "trafficcop-check.1"
+    "trafficcop-completions.1"
+    "trafficcop-doctor.1"
+    "trafficcop-elect.1"
+    "trafficcop-formats.5"
+    "trafficcop-guarantees.7"
+    "trafficcop-list.1"
+    "trafficcop-man.1"
+    "trafficcop-reset.1"
+    "trafficcop-run.1"
+    "trafficcop-status.1"
+    "trafficcop-timeline.1"
+    "trafficcop-watch.1"
+    "trafficcop-work.1"
+};
+
+/// Writes the pages, and says where they are read.
+///
+/// # Errors
+/// A [`UsageError`] where there is no directory to take, or what kept us from writing one.
+pub(crate) fn man(typed: &args::Man) -> anyhow::Result<ExitAction> {
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let dir = match &typed.dir {
+        Some(dir) => dir.clone(),
+        None => of_this_user(variable("XDG_DATA_HOME"), variable("HOME")).ok_or_else(|| {
+            UsageError::new("no directory for the pages, and HOME is not set: name one, as in 'trafficcop man /usr/local/share/man'")
+        })?,
+    };
+    for (name, text) in &PAGES {
+        write(&dir, name, text)?;
+    }
+    let mut said = String::new();
+    let _ = writeln!(
+        said,
+        "{} pages written to {}; read them with: man -M {} trafficcop-run",
+        PAGES.len(),
+        dir.display(),
+        dir.display()
+    );
+    answer(&said, ExitAction::Status(0))
+}
+
+/// Where `man` looks for the pages of one user (the XDG base directories).
+fn of_this_user(data: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
+    // A relative path in it is to be ignored, says the specification.
+    let data = data.map(PathBuf::from).filter(|data| data.is_absolute());
+    let data = data.or_else(|| Some(PathBuf::from(home?).join(".local/share")))?;
+    Some(data.join("man"))
+}
+
+fn write(dir: &Path, name: &str, text: &str) -> anyhow::Result<()> {
+    let (_, section) = name.rsplit_once('.').unwrap_or_default();
+    let dir = dir.join(format!("man{section}"));
+    let page = dir.join(name);
+    fs::create_dir_all(&dir)
+        .and_then(|()| fs::write(&page, text))
+        .with_context(|| {
+            format!(
+                "cannot write {}: take another directory, or the rights to this one",
+                page.display()
+            )
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_s_pages_are_where_man_looks_for_them() {
+        let text = |text: &str| Some(OsString::from(text));
+        let dir = |data, home| of_this_user(data, home);
+        assert_eq!(
+            dir(text("/data"), text("/home/me")),
+            Some("/data/man".into())
+        );
+        let usual = Some(PathBuf::from("/home/me/.local/share/man"));
+        assert_eq!(dir(None, text("/home/me")), usual);
+        assert_eq!(dir(text("data"), text("/home/me")), usual);
+        assert_eq!(dir(None, None), None);
+    }
+}
