@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::clock::Instant;
+use crate::core::doorbell::Ring;
 use crate::core::{Cause, Notice};
 use crate::driver::{Observation, Observer};
 use crate::guardian::WorkloadEvent;
@@ -212,6 +213,17 @@ impl Observer for EventLog {
                 self.deadline(now, EventKind::Starting, kill_at);
             }
             Observation::Extended { kill_at } => self.deadline(now, EventKind::Renewed, kill_at),
+            // What hands control over; that a bell is heard at all, or no more, is for the log.
+            Observation::Rang(ring @ (Ring::Draining | Ring::Released)) => {
+                self.tell(now, EventKind::Rang, |record| {
+                    let cause = if ring == Ring::Released {
+                        "it has released"
+                    } else {
+                        "it drains"
+                    };
+                    record.cause = Some(cause.to_owned());
+                });
+            }
             Observation::Done {
                 cause,
                 overlap,

@@ -83,6 +83,7 @@ words! {
     Competing "competing" "the instance has begun to compete for the lock, or does so again",
     Standby "standby" "another is in control, or the lock cannot be had yet: holder and token, where they are known",
     Holding "holding" "the instance has got control: token",
+    Rang "rang" "the holder's doorbell was heard, and the lock is looked at: cause",
     Starting "starting" "the command is being started: token, deadline",
     CommandStarted "command-started" "the command runs: command_pid",
     NotStarted "not-started" "the command could not be started, and nothing of it runs: cause",

@@ -72,7 +72,8 @@ fn missing(records: &[Placed<'_>], identity: &str, pid: u32) -> Option<String> {
 /// A lock before all of it is known.
 #[derive(Default)]
 struct Draft {
-    tracks: BTreeMap<(String, String), Vec<Run>>,
+    // With the moments at which each heard a doorbell.
+    tracks: BTreeMap<(String, String), (Vec<Run>, Vec<At>)>,
     tenures: Vec<((String, String), Tenure)>,
 }
 
@@ -98,8 +99,12 @@ fn gather(locks: &mut BTreeMap<String, Draft>, records: &[Placed<'_>], boot: &st
     }
     for (lock, (from, to)) in spans {
         let draft = locks.entry(lock.to_owned()).or_default();
-        let track = draft.tracks.entry(name(first.record)).or_default();
-        track.push(Run {
+        let (runs, rings) = draft.tracks.entry(name(first.record)).or_default();
+        let rang = |placed: &&Placed<'_>| {
+            placed.record.event == EventKind::Rang && placed.record.lock == lock
+        };
+        rings.extend(records.iter().filter(rang).map(|placed| placed.at));
+        runs.push(Run {
             pid: first.record.pid,
             from,
             to,
@@ -127,12 +132,14 @@ fn lock(name: String, draft: Draft, skew: i64) -> Lock {
     let mut tracks: Vec<Track> = draft
         .tracks
         .into_iter()
-        .map(|((identity, host), mut runs)| {
+        .map(|((identity, host), (mut runs, mut rings))| {
             runs.sort_by_key(|run| (run.from, run.pid));
+            rings.sort_unstable();
             Track {
                 identity,
                 host,
                 runs,
+                rings,
             }
         })
         .collect();

@@ -44,6 +44,8 @@ pub(super) struct Track {
     pub(super) host: String,
     /// The stretches in which one of its processes is known to have been there.
     pub(super) runs: Vec<Run>,
+    /// When it heard the holder's doorbell.
+    pub(super) rings: Vec<At>,
 }
 
 /// One process of an instance.

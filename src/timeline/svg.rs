@@ -19,17 +19,21 @@ const RIGHT: f64 = 28.0;
 const TRACK: f64 = 40.0;
 const BAR: f64 = 22.0;
 const STRIP: f64 = 12.0;
-const HEAD: f64 = 92.0;
+const HEAD: f64 = 104.0;
 // The least that can be seen.
 const THIN: f64 = 2.0;
 // A name's part of the width.
 const NAMES: (f64, f64) = (90.0, 260.0);
 
-// Of the tracks, in turn: told apart by whoever does not tell red from green, on light and on dark.
-// Red is kept for overlaps, amber for doubt.
+// Of the tracks, in turn. The first six differ by 11 or more in CIELAB for those who see all colours and
+// for those who lack one kind of cone (simulated after Machado, Oliveira and Fernandes, 2009), and white
+// is read on each. Red is kept for overlaps, amber for doubt.
 const COLOURS: &[&str] = &[
-    "#3b75af", "#4a9a62", "#8c6bb1", "#2f9c9c", "#9a7350", "#cc6a94", "#66788f", "#7f8c2c",
+    "#1769aa", "#9a6a1e", "#b0568f", "#0f8a6a", "#4a5563", "#5b4bb5", "#7a8a1f", "#2f8fb8",
 ];
+
+// How a hand-over is drawn.
+const NEXT: &str = r#"class="next" stroke-width="1.3" stroke-dasharray="2 2.5""#;
 
 // In the file itself, for light and for dark: it is opened from a ticket or a wiki, which bring no
 // style.
@@ -40,11 +44,12 @@ text{font-family:system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif}\
 .nobody{fill:#8b97a5;fill-opacity:.16}.nobody-edge{stroke:#8b97a5}\
 .overlap{fill:#d62f3a}.bad{fill:#c2212d}.bad-line{stroke:#c2212d}\
 .doubt{fill:#e89a1c}.hatch{stroke:#ffffff}.next{stroke:#7b8896}\
+.bell{fill:#ffffff;stroke:#5d6b7a}\
 @media (prefers-color-scheme:dark){\
 .paper{fill:#12181f}.ink{fill:#e8edf2}.dim{fill:#9aa8b6}\
 .grid{stroke:#25303b}.rule{stroke:#3b4856}.band{fill:#18212a}.life{stroke:#5f6e7d}\
 .nobody{fill:#aab6c3;fill-opacity:.13}.nobody-edge{stroke:#71808f}\
-.bad{fill:#ff7a82}.bad-line{stroke:#ff5f69}.next{stroke:#8492a1}}";
+.bad{fill:#ff7a82}.bad-line{stroke:#ff5f69}.next{stroke:#8492a1}.bell{fill:#12181f;stroke:#9aa8b6}}";
 
 /// Draws it.
 #[must_use]
@@ -281,6 +286,9 @@ fn presence(canvas: &mut Canvas, track: &Track, axis: &Axis, y: f64, left: f64) 
             );
         }
     }
+    for ring in &track.rings {
+        bell(canvas, (axis.x(*ring), middle));
+    }
 }
 
 /// The same for the lock as a whole, above the tracks.
@@ -298,6 +306,8 @@ fn strip(canvas: &mut Canvas, tenure: &Tenure, axis: &Axis, y: f64, colour: &str
 
 fn bar(canvas: &mut Canvas, tenure: &Tenure, axis: &Axis, y: f64, colour: &str, name: &str) {
     let token = tenure.token.map_or("?".into(), |token| token.to_string());
+    // A name has one line, whatever a log says.
+    let name = name.replace(char::is_control, "\u{fffd}");
     let title = format!(
         "{name} (process {}), token {token}\n{} to {}\n{}",
         tenure.pid,
@@ -339,12 +349,12 @@ fn bar(canvas: &mut Canvas, tenure: &Tenure, axis: &Axis, y: f64, colour: &str, 
         canvas.rect((x, y + BAR - 5.0), (wide, 5.0), r#"class="doubt""#, &title);
     }
     // The cross of an unseen end stands at the end of the bar: the token leaves it room.
-    let cross = if unseen { 12.0 } else { 0.0 };
-    let label = fitting(&token, 12.0, wide - 6.0 - cross);
+    let taken = if unseen { 12.0 } else { 0.0 };
+    let label = fitting(&token, 12.0, wide - 6.0 - taken);
     let low = y + BAR / 2.0 + 4.3;
     if !label.is_empty() && !label.contains('…') {
         let more = r#"class="on" font-weight="650" text-anchor="middle""#;
-        canvas.text((x + (wide - cross) / 2.0, low), 12.0, more, &label);
+        canvas.text((x + (wide - taken) / 2.0, low), 12.0, more, &label);
     } else if unseen {
         let (_, whole) = stretch(axis, tenure.from, tenure.to());
         let label = fitting(&token, 12.0, whole - wide - 16.0);
@@ -354,17 +364,11 @@ fn bar(canvas: &mut Canvas, tenure: &Tenure, axis: &Axis, y: f64, colour: &str, 
         }
     }
     if unseen {
-        let end = x + wide;
-        let (top, low) = (y + BAR / 2.0 - 4.5, y + BAR / 2.0 + 4.5);
-        let d = format!(
-            "M{:.1} {top:.1}L{:.1} {low:.1}M{:.1} {low:.1}L{:.1} {top:.1}",
-            end - 4.5,
-            end + 4.5,
-            end - 4.5,
-            end + 4.5
+        cross(
+            canvas,
+            (x + wide, y + BAR / 2.0),
+            "last heard of: its end was not seen",
         );
-        let more = r#"class="bad-line" stroke-width="2.4" stroke-linecap="round""#;
-        canvas.path(&d, more, "its end was not seen");
     }
     if tenure.confessed {
         let more = r#"fill="none" class="bad-line" stroke-width="2" rx="4""#;
@@ -375,6 +379,33 @@ fn bar(canvas: &mut Canvas, tenure: &Tenure, axis: &Axis, y: f64, colour: &str, 
             "it says itself that it may have run beside another",
         );
     }
+}
+
+/// Where something was heard of for the last time.
+fn cross(canvas: &mut Canvas, middle: (f64, f64), title: &str) {
+    let (left, right) = (middle.0 - 4.5, middle.0 + 4.5);
+    let (top, low) = (middle.1 - 4.5, middle.1 + 4.5);
+    let d =
+        format!("M{left:.1} {top:.1}L{right:.1} {low:.1}M{left:.1} {low:.1}L{right:.1} {top:.1}");
+    let more = r#"class="bad-line" stroke-width="2.4" stroke-linecap="round""#;
+    canvas.path(&d, more, title);
+}
+
+/// A bell: the holder's was heard.
+fn bell(canvas: &mut Canvas, middle: (f64, f64)) {
+    let (x, y) = middle;
+    let d = format!(
+        "M{:.1} {:.1}Q{x:.1} {:.1} {:.1} {:.1}ZM{:.1} {:.1}h3",
+        x - 5.0,
+        y + 3.0,
+        y - 14.0,
+        x + 5.0,
+        y + 3.0,
+        x - 1.5,
+        y + 5.0
+    );
+    let more = r#"class="bell" stroke-width="1.4" stroke-linejoin="round""#;
+    canvas.path(&d, more, "heard the holder's doorbell");
 }
 
 /// From the end of one tenure to the beginning of the next.
@@ -390,8 +421,7 @@ fn hand_overs(canvas: &mut Canvas, lock: &Lock, axis: &Axis, tracks: f64) {
         let towards = if to > from { -1.0 } else { 1.0 };
         let x = axis.x(next.from);
         let (from, to) = (from - towards * BAR / 2.0, to + towards * BAR / 2.0);
-        let more = r#"class="next" stroke-width="1.3" stroke-dasharray="2 2.5""#;
-        canvas.line((x, from), (x, to), more);
+        canvas.line((x, from), (x, to), NEXT);
     }
 }
 
@@ -403,53 +433,93 @@ fn legend(canvas: &mut Canvas, timeline: &Timeline, top: f64) -> f64 {
         colour(0)
     );
     let overlap = r#"class="overlap" fill-opacity=".42""#;
-    // How far down each rectangle begins; all of them end at the same height.
-    type Item<'a> = (bool, &'a [(f64, &'a str)], &'a str);
-    // What does not occur is not explained: most pictures need three of them.
-    let items: [Item<'_>; 7] = [
-        (true, &[(0.0, solid)], "in control, with its token"),
+    let band = |more| Sample::Bands(vec![(0.0, more)]);
+    let tracks = || timeline.locks.iter().flat_map(|lock| &lock.tracks);
+    // What does not occur is not explained: most pictures need six of them.
+    let items = [
+        (true, band(solid), "in control, with its token"),
+        (true, Sample::Life, "standing by"),
+        (
+            timeline.locks.iter().any(|lock| lock.tenures.len() > 1),
+            Sample::HandOver,
+            "control goes over",
+        ),
         (
             tenures().any(|tenure| !tenure.drains.is_empty()),
-            &[(0.0, solid), (0.0, r#"fill="url(#drain)""#)],
+            Sample::Bands(vec![(0.0, solid), (0.0, r#"fill="url(#drain)""#)]),
             "being stopped",
         ),
         (
             tenures().any(|tenure| !tenure.doubts.is_empty()),
-            &[(0.0, solid), (8.0, r#"class="doubt""#)],
+            Sample::Bands(vec![(0.0, solid), (8.0, r#"class="doubt""#)]),
             "the store does not answer",
         ),
         (
             tenures().any(Tenure::is_unseen),
-            &[(0.0, unseen)],
-            "end not seen (×): over by then",
+            Sample::Unseen(unseen),
+            "last heard of; over by then",
+        ),
+        (
+            tracks().any(|track| !track.rings.is_empty()),
+            Sample::Bell,
+            "heard the holder's doorbell",
         ),
         (
             timeline.locks.iter().any(|lock| !lock.gaps.is_empty()),
-            &[(0.0, r#"class="nobody""#)],
+            band(r#"class="nobody""#),
             "nobody in control",
         ),
         (
             timeline.locks.iter().any(|lock| !lock.overlaps.is_empty()),
-            &[(0.0, overlap)],
+            band(overlap),
             "two in control",
         ),
-        (true, &[], "standing by"),
     ];
-    let (mut x, mut y) = (RIGHT, top + 2.0);
-    for (_, shapes, text) in items.iter().filter(|(there, ..)| *there) {
-        let wide = 32.0 + text_width(text, 12.0);
-        if x + wide > WIDTH - RIGHT {
-            (x, y) = (RIGHT, y + 20.0);
+    let items = || items.iter().filter(|(there, ..)| *there);
+    // In columns: the widths of words are only guessed here, and guesses leave uneven gaps.
+    let widest = items().map(|(.., text)| text_width(text, 12.0));
+    let column = widest.fold(0.0, f64::max) + 32.0 + 10.0;
+    let columns = ((WIDTH - 2.0 * RIGHT) / column).floor().max(1.0) as usize;
+    let mut y = top + 2.0;
+    for (at, (_, sample, text)) in items().enumerate() {
+        if at > 0 && at % columns == 0 {
+            y += 22.0;
         }
-        for (down, more) in *shapes {
-            canvas.rect((x, y + down), (26.0, 12.0 - down), more, "");
-        }
-        if shapes.is_empty() {
-            let more = r#"class="life" stroke-width="2""#;
-            canvas.line((x, y + 6.0), (x + 26.0, y + 6.0), more);
-        }
+        let x = RIGHT + (at % columns) as f64 * column;
+        sample.draw(canvas, (x, y));
         canvas.text((x + 32.0, y + 10.0), 12.0, r#"class="dim""#, text);
-        x += wide + 8.0;
     }
     y + 34.0
+}
+
+/// What the legend explains, 26 by 12.
+enum Sample<'a> {
+    /// Rectangles upon each other: how far down each begins; all of them end at the same height.
+    Bands(Vec<(f64, &'a str)>),
+    Unseen(&'a str),
+    Life,
+    HandOver,
+    Bell,
+}
+
+impl Sample<'_> {
+    fn draw(&self, canvas: &mut Canvas, (x, y): (f64, f64)) {
+        match self {
+            Sample::Bands(bands) => {
+                for (down, more) in bands {
+                    canvas.rect((x, y + down), (26.0, 12.0 - down), more, "");
+                }
+            }
+            Sample::Unseen(more) => {
+                canvas.rect((x, y), (26.0, 12.0), more, "");
+                cross(canvas, (x + 5.0, y + 6.0), "");
+            }
+            Sample::Life => {
+                let more = r#"class="life" stroke-width="2""#;
+                canvas.line((x, y + 6.0), (x + 26.0, y + 6.0), more);
+            }
+            Sample::HandOver => canvas.line((x + 13.0, y - 2.0), (x + 13.0, y + 14.0), NEXT),
+            Sample::Bell => bell(canvas, (x + 13.0, y + 6.0)),
+        }
+    }
 }

@@ -61,7 +61,7 @@ pub(super) fn escaped(text: &str) -> String {
 }
 
 impl Canvas {
-    /// A rectangle; `more` are attributes, `title` is shown where the mouse rests.
+    /// A rectangle; `more` are attributes, `title` is shown where the mouse rests, line by line.
     pub(super) fn rect(&mut self, at: (f64, f64), size: (f64, f64), more: &str, title: &str) {
         let _ = write!(
             self.body,
@@ -120,7 +120,13 @@ impl Canvas {
         if title.is_empty() {
             self.body.push_str("/>\n");
         } else {
-            let _ = writeln!(self.body, "><title>{}</title></{element}>", escaped(title));
+            let lines: Vec<String> = title.lines().map(escaped).collect();
+            let _ = writeln!(
+                self.body,
+                "><title>{}</title></{element}>",
+                // As a reference: a bare end of a line is a space to some.
+                lines.join("&#10;")
+            );
         }
     }
 }

@@ -104,6 +104,30 @@ fn the_picture_shows_what_is_worth_a_question() {
 }
 
 #[test]
+fn a_doorbell_is_a_mark_on_the_track_of_who_heard_it() {
+    let (mut one, mut two) = pair();
+    one.tenure(10, 50, 1);
+    two.word(20, EventKind::Competing);
+    let silent = svg(&told(&[&one, &two]));
+    assert!(!silent.contains("doorbell"));
+    two.word(51, EventKind::Rang);
+    let heard = told(&[&one, &two]);
+    let rings: Vec<usize> = only(&heard).tracks.iter().map(|t| t.rings.len()).collect();
+    assert_eq!(rings, [0, 1]);
+    // On the track, and in the legend.
+    assert_eq!(svg(&heard).matches("class=\"bell\"").count(), 2);
+}
+
+#[test]
+fn a_tooltip_has_lines_and_a_name_only_one() {
+    let mut one = Pen::new("web\n1", "a");
+    one.tenure(10, 50, 1);
+    let picture = svg(&told(&[&one]));
+    assert!(picture.contains("web\u{fffd}1@host-of-a (process "), "{picture}");
+    assert!(picture.contains(", token 1&#10;"), "{picture}");
+}
+
+#[test]
 fn nonsense_of_any_size_breaks_nothing() {
     let mut one = Pen::new("web1", "a");
     one.tenure(10, 50, 1);
