@@ -15,6 +15,7 @@ mod bad_input;
 mod blob_store;
 mod check;
 mod contain;
+mod demo;
 // The pages are those of the whole program.
 #[cfg(all(feature = "entra", feature = "service-bus"))]
 mod documents;

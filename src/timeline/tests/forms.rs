@@ -123,7 +123,10 @@ fn a_tooltip_has_lines_and_a_name_only_one() {
     let mut one = Pen::new("web\n1", "a");
     one.tenure(10, 50, 1);
     let picture = svg(&told(&[&one]));
-    assert!(picture.contains("web\u{fffd}1@host-of-a (process "), "{picture}");
+    assert!(
+        picture.contains("web\u{fffd}1@host-of-a (process "),
+        "{picture}"
+    );
     assert!(picture.contains(", token 1&#10;"), "{picture}");
 }
 

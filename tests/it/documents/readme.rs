@@ -165,6 +165,7 @@ fn what_the_examples_start_can_be_run() {
         "examples/check/worker.py",
         "examples/migrate-once.sh",
         "examples/cron-on-ten-machines/try.sh",
+        "examples/demo/demo.py",
         "examples/elect/by-role.sh",
         "examples/work/handle.sh",
         "examples/work/handle.py",
@@ -174,6 +175,7 @@ fn what_the_examples_start_can_be_run() {
         "examples/roles/on-acquire.sh",
         "examples/roles/on-lost.sh",
         ".ci/run",
+        ".ci/package",
     ] {
         use std::os::unix::fs::PermissionsExt;
         let mode = std::fs::metadata(root().join(path))
