@@ -293,8 +293,7 @@ fn clock(asked: OffsetDateTime, theirs: OffsetDateTime, whose: &str) -> Check {
         _ => Check::warn(
             NAME,
             found,
-            "no harm to leases, nor to requests, which are dated by the service's; but to whoever \
-             reads logs and records: set it",
+            "no harm to the lock, but to whoever reads logs and records: synchronise them",
         ),
     }
 }
