@@ -46,9 +46,10 @@ pub(crate) fn ours_in(
 ) -> impl Iterator<Item = PathBuf> {
     let ours = nix::unistd::geteuid().as_raw();
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    entries.filter_map(move |entry| {
-        let is_named = entry.file_name().to_string_lossy().starts_with(prefix);
-        let found = entry.metadata().ok().filter(|_| is_named)?;
+    let named =
+        entries.filter(move |entry| entry.file_name().to_string_lossy().starts_with(prefix));
+    named.filter_map(move |entry| {
+        let found = entry.metadata().ok()?;
         (is_kind(&found) && found.uid() == ours).then(|| entry.path())
     })
 }
