@@ -38,7 +38,7 @@ impl Backoff {
     }
 
     /// The pause before the next attempt.
-    pub fn next(&mut self) -> Duration {
+    pub fn next_pause(&mut self) -> Duration {
         let pause = self.after(0);
         self.next = self.after(1);
         pause
@@ -134,9 +134,9 @@ mod tests {
             .collect();
         assert_eq!(counted, [1, 2, 4, 8, 16, 30, 30, 30]);
         assert_eq!(pauses.after(u32::MAX), secs(30));
-        let in_turn: Vec<_> = (0..8).map(|_| pauses.next().as_secs()).collect();
+        let in_turn: Vec<_> = (0..8).map(|_| pauses.next_pause().as_secs()).collect();
         assert_eq!(in_turn, counted);
-        assert_eq!(Backoff::new(secs(9), secs(5)).next(), secs(5));
+        assert_eq!(Backoff::new(secs(9), secs(5)).next_pause(), secs(5));
     }
 
     #[test]

@@ -254,7 +254,7 @@ impl GuardianHandle {
                         self.state = State::Stuck(*rescue);
                         self.inbox.push_back(WorkloadEvent::TreeStuck);
                     } else {
-                        sleep(rescue.pauses.next()).await;
+                        sleep(rescue.pauses.next_pause()).await;
                     }
                 }
                 State::Stuck(_) | State::Finished => pending().await,
@@ -293,7 +293,7 @@ impl GuardianHandle {
                     "without a guardian it is for us to keep the lock: waiting for the last process of the command to end"
                 );
                 while !rescue.is_done(self.pid, &self.containment) {
-                    sleep(rescue.pauses.next()).await;
+                    sleep(rescue.pauses.next_pause()).await;
                 }
                 return self.control.retire();
             }

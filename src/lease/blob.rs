@@ -299,7 +299,7 @@ impl Blob {
                 ServiceError::Answer { retry_after, .. } => retry_after.unwrap_or_default(),
                 _ => Duration::ZERO,
             };
-            let pause = pauses.next().max(wish);
+            let pause = pauses.next_pause().max(wish);
             if give_up_at.since(Instant::now()) <= pause {
                 return Err(trouble);
             }

@@ -169,7 +169,7 @@ impl MessageLease {
             let Err(Failure::Transient { retry_after, .. }) = &result else {
                 break result;
             };
-            let wait = pauses.next().max(retry_after.unwrap_or_default());
+            let wait = pauses.next_pause().max(retry_after.unwrap_or_default());
             if hurried || Instant::now() + wait >= until {
                 break result;
             }

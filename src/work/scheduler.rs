@@ -305,7 +305,7 @@ impl Scheduler {
     }
 
     fn look_later(&mut self, now: Instant) {
-        self.look_at = now + self.jitter.spread(self.waits.next());
+        self.look_at = now + self.jitter.spread(self.waits.next_pause());
     }
 
     /// A message was done with; `ran` if its command was started.
