@@ -1,4 +1,4 @@
-//! Work that is put aside for a thread of its own, because it can hang: what is written to a disk.
+//! Work that waits for a thread of its own, because it can hang: what is written to a disk.
 //!
 //! Called by the status file and the event log, after the guardian was forked. Whoever puts
 //! something there never waits for it, and never hears how it went: the worker tells people. It
@@ -44,7 +44,7 @@ pub(crate) fn apart<T: Send + 'static, J: FnOnce() -> T + Send + 'static>(
     take(&place).map_or(Ok(told), |job| Err((why, job)))
 }
 
-/// How long whoever ends waits at most for what was put aside.
+/// How long whoever ends waits at most for what was put there.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 struct Pending<T> {
@@ -65,13 +65,13 @@ impl<T> Shared<T> {
     }
 }
 
-/// What is put aside, and the thread that works it off. Dropped, it waits a while for that.
+/// What waits, and the thread that works it off. Dropped, it waits a while for that.
 pub(crate) struct BackgroundWriter<T> {
     shared: Arc<Shared<T>>,
 }
 
 impl<T: Send + 'static> BackgroundWriter<T> {
-    /// Starts the thread. Without one, and one warning, whatever is put aside is lost.
+    /// Starts the thread. Without one, and one warning, whatever is put there is lost.
     #[must_use]
     pub(crate) fn new(
         name: &'static str,

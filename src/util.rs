@@ -1,6 +1,12 @@
 //! What every room needs and no room owns.
 
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use nix::fcntl::{FcntlArg, fcntl};
 
 /// Memory that this process shares with those that are forked from it. What it bears stands there
 /// whole, whenever its writer dies.
@@ -15,6 +21,70 @@ pub trait SharedMemory: Send + Sync {
 /// statements.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether both are of one file.
+pub(crate) fn is_same_file(one: &Metadata, other: &Metadata) -> bool {
+    // Both numbers: an inode's alone is the same on another file system.
+    (one.dev(), one.ino()) == (other.dev(), other.ino())
+}
+
+/// Whether nobody but this user and root can rename or replace what stands in this directory of theirs.
+pub(crate) fn is_safe_from_others(directory: &Metadata) -> bool {
+    let others_write = directory.mode() & 0o022 != 0 && directory.mode() & 0o1000 == 0;
+    let owner = directory.uid();
+    let is_trusted = owner == 0 || owner == nix::unistd::geteuid().as_raw();
+    directory.is_dir() && is_trusted && !others_write
+}
+
+/// What in a directory has a name that begins so, is of this kind and this user's: where a directory is
+/// everybody's, another user's is not ours to judge, to go into, or to remove.
+pub(crate) fn ours_in(
+    directory: &Path,
+    prefix: &str,
+    is_kind: fn(&Metadata) -> bool,
+) -> impl Iterator<Item = PathBuf> {
+    let ours = nix::unistd::geteuid().as_raw();
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let named =
+        entries.filter(move |entry| entry.file_name().to_string_lossy().starts_with(prefix));
+    named.filter_map(move |entry| {
+        let found = entry.metadata().ok()?;
+        (is_kind(&found) && found.uid() == ours).then(|| entry.path())
+    })
+}
+
+/// A request for a lock on the whole file, however long it grows.
+pub(crate) fn whole_file(kind: libc::c_int) -> libc::flock {
+    libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 0,
+        l_len: 0,
+        // The kernel demands a zero here for locks of an open file description.
+        l_pid: 0,
+    }
+}
+
+/// Whether a description other than `file`'s keeps it from locking. Locks nothing.
+pub(crate) fn is_locked_by_another(file: &File) -> nix::Result<bool> {
+    let mut request = whole_file(libc::F_WRLCK);
+    fcntl(file, FcntlArg::F_OFD_GETLK(&mut request))?;
+    Ok(libc::c_int::from(request.l_type) != libc::F_UNLCK)
+}
+
+/// Reads from `offset` on until the buffer is full or the file is over; how much that was.
+pub(crate) fn read_up_to(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match file.read_at(&mut buffer[filled..], offset + filled as u64) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
 }
 
 /// A struct whose fields are documented for users: makes the struct and `FIELDS`, what each field is

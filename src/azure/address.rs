@@ -56,6 +56,17 @@ pub(crate) struct SplitUrl {
     pub(crate) sas: Option<String>,
 }
 
+/// Whether a container or a queue can have this name.
+pub(crate) fn is_label(name: &str) -> bool {
+    let alnum = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let bytes = name.as_bytes();
+    (3..=63).contains(&bytes.len())
+        && bytes.iter().all(|b| alnum(b) || *b == b'-')
+        && bytes.first().is_some_and(alnum)
+        && bytes.last().is_some_and(alnum)
+        && !name.contains("--")
+}
+
 /// Takes a URL of a service apart: the account is the host's first label, or on this machine and
 /// on bare addresses the first part of the path.
 pub(crate) fn split_url(url: &Url) -> Result<SplitUrl, AccountError> {

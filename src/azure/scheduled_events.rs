@@ -3,7 +3,7 @@
 //!
 //! Begun by the drivers inside the runtime, as a task of its own: the core hears through
 //! [`Signals`](crate::signals::Signals) that the machine is cordoned, and tells by
-//! [`Watch::aside`] that nothing of ours runs here any more. An endpoint that is missing, hangs or
+//! [`Watch::idle`] that nothing of ours runs here any more. An endpoint that is missing, hangs or
 //! talks nonsense changes nothing but how often it is asked. It must never hold up or judge a lease,
 //! never need TLS, and never retry by itself.
 
@@ -23,6 +23,7 @@ use self::document::{Announced, Document};
 use super::transport;
 use crate::clock::Instant;
 use crate::core::Cordon;
+use crate::core::retry::Backoff;
 
 // From one look to the next, ±20 %: Azure asks for no more than one in a second, and the shortest
 // notice (of a preemption) is 30 seconds, of which a drain needs most.
@@ -64,7 +65,7 @@ pub struct Watch {
     /// more. Nothing is said before there is something to say.
     pub words: mpsc::UnboundedReceiver<Option<Cordon>>,
     /// Whether nothing of ours runs here and nothing is held, because of what was said last.
-    pub aside: watch::Sender<bool>,
+    pub idle: watch::Sender<bool>,
     first: watch::Receiver<bool>,
 }
 
@@ -76,13 +77,13 @@ impl Watch {
     #[must_use]
     pub fn begin(config: Config) -> Watch {
         let (say, words) = mpsc::unbounded_channel();
-        let (aside, is_aside) = watch::channel(false);
+        let (idle, is_idle) = watch::channel(false);
         let (looked, first) = watch::channel(false);
         let follower = Follower {
             config,
             http: OnceLock::new(),
             say,
-            aside: is_aside,
+            idle: is_idle,
             looked,
             name: None,
             said: None,
@@ -92,11 +93,7 @@ impl Watch {
             ever: false,
         };
         tokio::spawn(follower.follow());
-        Watch {
-            words,
-            aside,
-            first,
-        }
+        Watch { words, idle, first }
     }
 
     /// Waits for the first look, but not for longer than `limit`: what was announced before we came
@@ -119,7 +116,7 @@ struct Follower {
     config: Config,
     http: OnceLock<Result<reqwest::Client, String>>,
     say: mpsc::UnboundedSender<Option<Cordon>>,
-    aside: watch::Receiver<bool>,
+    idle: watch::Receiver<bool>,
     looked: watch::Sender<bool>,
     // What the metadata service calls this machine, once it has told: it keeps its name.
     name: Option<String>,
@@ -171,15 +168,15 @@ impl Follower {
 
     async fn pause(&mut self) {
         let most = if self.ever { SHORT_PAUSE } else { LONG_PAUSE };
-        let pace = PACE.saturating_mul(1_u32.checked_shl(self.failures).unwrap_or(u32::MAX));
-        let span = pace.min(most).mul_f64(0.8 + 0.4 * fastrand::f64());
+        let pace = Backoff::new(PACE, most).after(self.failures);
+        let span = pace.mul_f64(0.8 + 0.4 * fastrand::f64());
         // Whoever waits for our approval need not wait for our pace.
         let wants_approval = self.config.ack && self.failures == 0;
         let (least, span) = (span.min(LEAST), span.saturating_sub(LEAST));
         tokio::time::sleep(least).await;
         tokio::select! {
             () = tokio::time::sleep(span) => {}
-            Ok(()) = self.aside.changed(), if wants_approval => {}
+            Ok(()) = self.idle.changed(), if wants_approval => {}
         }
     }
 
@@ -230,7 +227,7 @@ impl Follower {
     /// Approves what waits for that, once nothing of ours is in the way: Azure then does it at once,
     /// and not at the end of its notice.
     async fn approve(&mut self) -> Result<(), String> {
-        if !self.config.ack || !*self.aside.borrow_and_update() {
+        if !self.config.ack || !*self.idle.borrow_and_update() {
             return Ok(());
         }
         let waiting = self.said.iter().flat_map(|announced| &announced.waiting);

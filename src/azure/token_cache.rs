@@ -19,6 +19,7 @@ use tokio::task::AbortHandle;
 use super::transport::{Client, before, header};
 use crate::clock::Instant;
 use crate::core::Failure;
+use crate::core::retry::Backoff;
 use crate::util::{SharedMemory, lock};
 
 // How long a request waits for the first token: less than it may take itself (5 s), so that what
@@ -282,7 +283,6 @@ impl Shared {
                 state.token = Some(token);
             }
             Err(trouble) => {
-                let pause = PAUSE * 2_u32.saturating_pow(state.failures.min(6));
                 let left = state.good(now).map(|token| token.until.since(now));
                 let longest = left.map_or(LONGEST_IN_NEED, |_| LONGEST);
                 // Said once, and not at each attempt.
@@ -296,8 +296,8 @@ impl Shared {
                     );
                 }
                 state.trouble = Some(trouble);
+                state.next = now + Backoff::new(PAUSE, longest).after(state.failures);
                 state.failures += 1;
-                state.next = now + pause.min(longest);
             }
         }
         // Whoever is woken looks at it at once.

@@ -7,12 +7,14 @@ mod blob;
 mod doorbell;
 mod file;
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use serde::Serialize;
+use time::OffsetDateTime;
 
 use super::lock_target::{self, LockTarget, Named, answer};
-use crate::args::{self, Checked};
+use crate::args;
 use crate::clock::Instant;
 use crate::config::{self, UsageError};
 use crate::core::Budget;
@@ -52,7 +54,7 @@ impl Check {
     }
 
     fn warn(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Check {
-        Check::fail(check, found, advice).only_a_warning()
+        Check::fail(check, found, advice).at_most_a_warning()
     }
 
     fn fail(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Check {
@@ -63,43 +65,55 @@ impl Check {
         }
     }
 
-    fn only_a_warning(self) -> Check {
-        Check {
-            verdict: CheckResult::Warn,
-            ..self
+    /// What went well, or why it did not and what to do about that.
+    fn of<T: Into<String>, E: Display>(
+        check: &'static str,
+        went: Result<T, E>,
+        advice: &str,
+    ) -> Check {
+        match went {
+            Ok(found) => Check::ok(check, found),
+            Err(why) => Check::fail(check, format!("{why:#}"), advice),
         }
     }
 
+    fn at_most_a_warning(mut self) -> Check {
+        self.verdict = self.verdict.min(CheckResult::Warn);
+        self
+    }
+
     fn line(&self) -> String {
-        let verdict = match self.verdict {
-            CheckResult::Ok => "ok",
-            CheckResult::Warn => "warn",
-            CheckResult::Fail => "fail",
-        };
+        let verdict = ["ok", "warn", "fail"][self.verdict as usize];
         let advice = self.advice.as_ref().map(|text| format!(": {text}"));
         let text = report::plain(&(self.found.clone() + &advice.unwrap_or_default()));
         format!("{verdict:<4}  {:<13}  {text}\n", self.check)
     }
 }
 
-/// All of them, printed as they come.
+/// All of them, printed as they come, or as JSON once they are known.
+#[derive(Serialize)]
 struct Findings {
     lock: String,
-    json: bool,
+    verdict: CheckResult,
     checks: Vec<Check>,
+    #[serde(skip)]
+    json: bool,
     /// Nobody reads us any more, or nothing can be written: how to leave.
+    #[serde(skip)]
     cut_short: Option<anyhow::Result<ExitAction>>,
 }
 
-/// The whole, as JSON.
-#[derive(Serialize)]
-struct Whole<'a> {
-    lock: &'a str,
-    verdict: CheckResult,
-    checks: &'a [Check],
-}
-
 impl Findings {
+    fn new(lock: String, json: bool) -> Findings {
+        Findings {
+            lock,
+            verdict: CheckResult::Ok,
+            checks: Vec::new(),
+            json,
+            cut_short: None,
+        }
+    }
+
     fn add(&mut self, check: Check) {
         // At once: of a check that hangs one sees which it is by what came before it.
         if !self.json && self.cut_short.is_none() {
@@ -108,28 +122,22 @@ impl Findings {
                 otherwise => self.cut_short = Some(otherwise),
             }
         }
+        self.verdict = self.verdict.max(check.verdict);
         self.checks.push(check);
     }
 
-    fn finish(self) -> anyhow::Result<ExitAction> {
-        if let Some(cut_short) = self.cut_short {
+    fn finish(mut self) -> anyhow::Result<ExitAction> {
+        if let Some(cut_short) = self.cut_short.take() {
             return cut_short;
         }
-        let worst = self.checks.iter().map(|check| check.verdict).max();
-        let verdict = worst.unwrap_or(CheckResult::Ok);
-        let leave = match verdict {
-            CheckResult::Ok | CheckResult::Warn => ExitAction::Status(0),
-            CheckResult::Fail => ExitAction::Status(exit::UNFIT),
-        };
-        if !self.json {
-            return Ok(leave);
+        let leave = ExitAction::Status(match self.verdict {
+            CheckResult::Ok | CheckResult::Warn => 0,
+            CheckResult::Fail => exit::UNFIT,
+        });
+        match self.json {
+            true => answer(&(serde_json::to_string(&self)? + "\n"), leave),
+            false => Ok(leave),
         }
-        let whole = Whole {
-            lock: &self.lock,
-            verdict,
-            checks: &self.checks,
-        };
-        answer(&(serde_json::to_string(&whole)? + "\n"), leave)
     }
 }
 
@@ -139,48 +147,47 @@ impl Findings {
 /// A [`UsageError`], or where the answer cannot be written.
 pub(crate) fn doctor(typed: &args::Doctor) -> anyhow::Result<ExitAction> {
     let named = lock_target::named(typed.lock.blob.as_deref(), typed.lock.file.as_deref())?;
-    let budget = budget(typed.lease.clone(), matches!(named, Named::Blob(_)))?;
+    let on_blob = matches!(named, Named::Blob(_));
+    let budget = config::budget(&typed.lease, on_blob, &None, &None)?;
     let wanted = typed.doorbell.clone().transpose()?;
-    let findings = |lock: String| Findings {
-        lock,
-        json: typed.json,
-        checks: Vec::new(),
-        cut_short: None,
-    };
-    match named {
+    let mut host = None;
+    let mut findings = match named {
         Named::Blob(text) => {
             let target =
                 lease::blob::Target::parse(text).map_err(|why| UsageError::new(why.to_string()))?;
-            let name = format!("{}/{}", target.container(), target.name());
-            let mut findings = findings(name);
+            let lock = format!("{}/{}", target.container(), target.name());
+            let mut findings = Findings::new(lock, typed.json);
             examine_machine(&mut findings);
             match lock_target::account(&target, typed.lock.emulator, &typed.lock.access) {
-                Ok(account) => lock_target::run(async {
-                    blob::examine(&mut findings, &target, &account, &budget).await;
-                    if let Some(wanted) = wanted {
-                        let host = account.endpoint().host_str();
-                        let target = LockTarget::of(&typed.lock)?;
-                        doorbell::examine(&mut findings, wanted, host, &target).await?;
-                    }
-                    Ok(())
-                })?,
-                Err(why) => findings.add(Check::fail("credential", why.to_string(), "")),
+                Ok(account) => {
+                    host = account.endpoint().host_str().map(str::to_owned);
+                    lock_target::run(async {
+                        blob::examine(&mut findings, &target, &account, &budget).await;
+                        Ok(())
+                    })?;
+                }
+                Err(why) => {
+                    findings.add(Check::fail("credential", why.to_string(), ""));
+                    return findings.finish();
+                }
             }
-            findings.finish()
+            findings
         }
         Named::File(path) => {
             lock_target::refuse_access(typed.lock.emulator, &typed.lock.access)?;
             let path = std::path::absolute(path)?;
-            let mut findings = findings(path.display().to_string());
+            let mut findings = Findings::new(path.display().to_string(), typed.json);
             examine_machine(&mut findings);
             file::examine(&mut findings, &path, &budget);
-            if let Some(wanted) = wanted {
-                let target = LockTarget::of(&typed.lock)?;
-                lock_target::run(doorbell::examine(&mut findings, wanted, None, &target))?;
-            }
-            findings.finish()
+            findings
         }
+    };
+    if let Some(wanted) = wanted {
+        let target = LockTarget::of(&typed.lock)?;
+        let host = host.as_deref();
+        lock_target::run(doorbell::examine(&mut findings, wanted, host, &target))?;
     }
+    findings.finish()
 }
 
 /// The second process: whether it finds the file locked.
@@ -200,25 +207,20 @@ fn examine_machine(findings: &mut Findings) {
     // Before the guardian: attending to it takes a runtime, and what forks must have no thread beside it.
     let cgroup = Cgroup::available();
     let pidns = Pidns::available();
-    findings.add(guardian());
-    findings.add(match &cgroup {
-        Ok(()) => Check::ok("cgroup", "can be had: --contain auto uses one"),
-        Err(why) => Check::warn(
-            "cgroup",
-            why,
-            "without it --contain auto kills process by process",
-        ),
-    });
-    findings.add(match pidns {
-        Ok(_) => Check::ok("pidns", "can be had with --contain pidns"),
-        Err(why) => Check::warn("pidns", why, "needed only for --contain pidns"),
-    });
+    let took = guardian().map(|took| format!("forked and answered in {}", brief(took)));
+    findings.add(Check::of("guardian", took, ""));
+    let cgroup = cgroup.map(|()| "can be had: --contain auto uses one");
+    let without = "without it --contain auto kills process by process";
+    findings.add(Check::of("cgroup", cgroup, without).at_most_a_warning());
+    let pidns = pidns.map(|_| "can be had with --contain pidns");
+    let needed = "needed only for --contain pidns";
+    findings.add(Check::of("pidns", pidns, needed).at_most_a_warning());
 }
 
-fn guardian() -> Check {
-    const NAME: &str = "guardian";
+/// How long it takes to have one, which is dismissed again.
+fn guardian() -> anyhow::Result<Duration> {
     let begun = Instant::now();
-    let forked = guardian::fork(Setup {
+    let guardian = guardian::fork(Setup {
         // Never started: what is tried is the guardian, its socket and its end.
         programs: vec![Program {
             words: vec!["true".into()],
@@ -228,36 +230,13 @@ fn guardian() -> Check {
         grace: Duration::ZERO,
         on_orphaned: |_| (),
         withheld: Vec::new(),
-    });
-    let guardian = match forked {
-        Ok(guardian) => guardian,
-        Err(why) => return Check::fail(NAME, why.to_string(), ""),
-    };
-    let dismissed = lock_target::run(async {
+    })?;
+    lock_target::run(async {
         let handle = guardian.attend()?;
         let took = Instant::now().since(begun);
         handle.dismiss().await;
         Ok(took)
-    });
-    match dismissed {
-        Ok(took) => Check::ok(NAME, format!("forked and answered in {}", brief(took))),
-        Err(why) => Check::fail(NAME, format!("{why:#}"), ""),
-    }
-}
-
-fn budget(typed: Option<Checked<Duration>>, on_blob: bool) -> Result<Budget, UsageError> {
-    let lease = typed.unwrap_or(Ok(config::DEFAULT_LEASE))?;
-    if on_blob && !config::BLOB_LEASE.contains(&lease) {
-        return Err(UsageError::new(format!(
-            "--lease {}: a blob can be leased for 15s to 60s only",
-            show(lease)
-        )));
-    }
-    let budget = Budget::for_lease(lease);
-    budget
-        .validate()
-        .map_err(|why| UsageError::new(why.to_string()))?;
-    Ok(budget)
+    })
 }
 
 /// The time that one attempt to renew can take if there is to be a second.
@@ -268,30 +247,54 @@ fn attempt_limit(budget: &Budget) -> Duration {
     crate::core::budget::ATTEMPT.min(term_after.saturating_sub(budget.renew_every) / 2)
 }
 
-/// How long requests took that are like those of a renewal.
-struct Pace {
-    p50: Duration,
-    p99: Duration,
-    /// What one attempt to renew may take.
-    limit: Duration,
-    /// Whether a renewal of two such requests is done in time, and has room to spare.
-    verdict: CheckResult,
+/// Judges how long requests took that are like those of a renewal.
+fn pace(
+    check: &'static str,
+    samples: &[Duration],
+    what: &str,
+    budget: &Budget,
+    [slow, too_slow]: [&str; 2],
+) -> Check {
+    let (p50, p99) = (percentile(samples, 50), percentile(samples, 99));
+    let limit = attempt_limit(budget);
+    let found = format!(
+        "p50 {}, p99 {} of {} {what}; an attempt to renew may take {} with --lease {}",
+        brief(p50),
+        brief(p99),
+        samples.len(),
+        brief(limit),
+        show(budget.lease)
+    );
+    // Twice the usual time: a renewal on a shared drive is two such requests.
+    match () {
+        () if samples.is_empty() || p50 * 2 >= limit => Check::fail(check, found, too_slow),
+        () if p99 * 4 >= limit => Check::warn(check, found, slow),
+        () => Check::ok(check, found),
+    }
 }
 
-fn pace(samples: &[Duration], budget: &Budget) -> Pace {
-    let (p50, p99) = percentiles(samples);
-    let limit = attempt_limit(budget);
-    // Twice the usual time: a renewal on a shared drive is two such requests.
-    let verdict = match () {
-        () if samples.is_empty() || p50 * 2 >= limit => CheckResult::Fail,
-        () if p99 * 4 >= limit => CheckResult::Warn,
-        () => CheckResult::Ok,
+/// The clock of whatever keeps the lock, which was `asked` then and answers now, against ours.
+fn clock(asked: OffsetDateTime, theirs: OffsetDateTime, whose: &str) -> Check {
+    const NAME: &str = "clock";
+    let now = OffsetDateTime::now_utc();
+    // To the second, and at some moment between asking and hearing.
+    let skew = if theirs + time::Duration::SECOND < asked {
+        asked - theirs
+    } else if theirs > now {
+        theirs - now
+    } else {
+        time::Duration::ZERO
     };
-    Pace {
-        p50,
-        p99,
-        limit,
-        verdict,
+    let secs = Duration::from_secs(skew.whole_seconds().unsigned_abs());
+    let found = format!("differs from {whose} by {}", show(secs));
+    match secs.as_secs() {
+        0..=2 => Check::ok(NAME, format!("agrees with {whose}")),
+        3..=60 => Check::ok(NAME, found),
+        _ => Check::warn(
+            NAME,
+            found,
+            "no harm to the lock, but to whoever reads logs and records: synchronise them",
+        ),
     }
 }
 
@@ -300,16 +303,13 @@ fn suffix() -> String {
     format!(".trafficcop-doctor-{:08x}", fastrand::u32(..))
 }
 
-/// The middle and the end of these, at one in a hundred.
-fn percentiles(samples: &[Duration]) -> (Duration, Duration) {
+/// How long one in so many of a hundred took at most.
+fn percentile(samples: &[Duration], part: usize) -> Duration {
     let mut sorted = samples.to_vec();
     sorted.sort();
     // Nearest rank: of ten samples the 99th percentile is the slowest, and no number that was never measured.
-    let rank = |part: usize| {
-        let at = (sorted.len() * part).div_ceil(100).max(1) - 1;
-        sorted.get(at).copied().unwrap_or_default()
-    };
-    (rank(50), rank(99))
+    let at = (sorted.len() * part).div_ceil(100).max(1) - 1;
+    sorted.get(at).copied().unwrap_or_default()
 }
 
 /// A time as short as these are.
@@ -337,9 +337,10 @@ mod tests {
     fn percentiles_are_those_of_the_samples() {
         let millis = |n: u64| Duration::from_millis(n);
         let samples: Vec<_> = (1..=20).rev().map(millis).collect();
-        assert_eq!(percentiles(&samples), (millis(10), millis(20)));
-        assert_eq!(percentiles(&samples[..1]), (millis(20), millis(20)));
-        assert_eq!(percentiles(&[]), (millis(0), millis(0)));
+        for (samples, p50, p99) in [(&samples[..], 10, 20), (&samples[..1], 20, 20), (&[], 0, 0)] {
+            assert_eq!(percentile(samples, 50), millis(p50));
+            assert_eq!(percentile(samples, 99), millis(p99));
+        }
         assert_eq!(brief(Duration::from_micros(1_234)), "1.2 ms");
         assert_eq!(brief(millis(45)), "45 ms");
         assert_eq!(brief(millis(1_650)), "1.6 s");
@@ -347,18 +348,35 @@ mod tests {
 
     #[test]
     fn the_worst_check_is_the_verdict() {
-        let whole = |checks: Vec<Check>| Findings {
-            lock: String::new(),
-            json: false,
-            checks,
-            cut_short: None,
-        };
         let ok = Check::ok("a", "x");
         let warn = Check::warn("b", "x", "do");
         let fail = Check::fail("c", "x", "do");
-        let leave = |checks| whole(checks).finish().unwrap();
-        assert_eq!(leave(vec![ok.clone(), warn.clone()]), ExitAction::Status(0));
-        assert_eq!(leave(vec![fail.clone(), ok, warn]), ExitAction::Status(1));
+        let leave = |checks: [&Check; 2]| {
+            let mut findings = Findings::new(String::new(), false);
+            for check in checks {
+                findings.add(check.clone());
+            }
+            findings.finish().unwrap()
+        };
+        assert_eq!(leave([&ok, &warn]), ExitAction::Status(0));
+        assert_eq!(leave([&fail, &ok]), ExitAction::Status(1));
         assert!(fail.line().starts_with("fail  c ") && fail.line().ends_with("x: do\n"));
+    }
+
+    #[test]
+    fn a_clock_that_is_off_is_told_and_no_more() {
+        let now = OffsetDateTime::now_utc();
+        for (secs, verdict) in [
+            (0, CheckResult::Ok),
+            (59, CheckResult::Ok),
+            (120, CheckResult::Warn),
+            (1200, CheckResult::Warn),
+        ] {
+            let off = time::Duration::seconds(secs);
+            assert_eq!(clock(now, now - off, "a").verdict, verdict, "{secs} behind");
+            // It is not asked after it has answered.
+            let off = off + time::Duration::SECOND;
+            assert_eq!(clock(now, now + off, "a").verdict, verdict, "{secs} ahead");
+        }
     }
 }

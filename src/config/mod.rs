@@ -29,7 +29,7 @@ pub(crate) use crate::host::Host;
 pub(crate) use azure::{of_blobs_alone, options};
 pub(crate) use elect::Telling;
 pub(crate) use quote::quoted;
-pub(crate) use run::{BLOB_LEASE, DEFAULT_LEASE, DEFAULT_POLL};
+pub(crate) use run::{BLOB_LEASE, DEFAULT_POLL, budget};
 pub(crate) use run::{Config, Lock};
 #[cfg(feature = "service-bus")]
 pub(crate) use work::ServiceBus;

@@ -1,13 +1,13 @@
 //! The files and sockets that were named besides the lock's own: they need a place to be, and may
 //! not be one another. It only looks.
 
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::UsageError;
 use super::quote::quoted_word;
 use crate::args;
 use crate::report::{self, Volume};
+use crate::util::is_same_file;
 
 impl From<&args::Common> for Volume {
     fn from(typed: &args::Common) -> Volume {
@@ -143,7 +143,7 @@ fn is_one_of(path: &Path, files: &[PathBuf]) -> bool {
 pub(super) fn same_file(one: &Path, other: &Path) -> bool {
     // By what they are: a hard link, or a way through another directory, has another name.
     if let (Ok(one), Ok(other)) = (one.metadata(), other.metadata()) {
-        return (one.dev(), one.ino()) == (other.dev(), other.ino());
+        return is_same_file(&one, &other);
     }
     // What does not exist yet is where its directory says it will be.
     let place = |path: &Path| {

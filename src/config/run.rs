@@ -25,7 +25,7 @@ use crate::units::show;
 pub(crate) const BLOB_LEASE: std::ops::RangeInclusive<Duration> =
     Duration::from_secs(15)..=Duration::from_secs(60);
 
-pub(crate) const DEFAULT_LEASE: Duration = Duration::from_secs(60);
+const DEFAULT_LEASE: Duration = Duration::from_secs(60);
 pub(crate) const DEFAULT_POLL: Duration = Duration::from_secs(2);
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 // A store may come up later than we do, where both are started together; one that is silent for
@@ -240,7 +240,12 @@ impl Basis {
         let slots = typed.slots.clone().unwrap_or(Ok(1))?;
         Ok(Basis {
             files: lock.files(slots),
-            budget: budget(typed, &lock)?,
+            budget: budget(
+                &typed.lease,
+                matches!(lock, Lock::Blob { .. }),
+                &typed.grace_on_loss,
+                &typed.margin,
+            )?,
             poll: typed.poll.clone().unwrap_or(Ok(DEFAULT_POLL))?,
             lock,
             slots,
@@ -368,9 +373,15 @@ fn lock(typed: &args::Common) -> Result<Lock, UsageError> {
     }
 }
 
-fn budget(typed: &args::Common, lock: &Lock) -> Result<Budget, UsageError> {
-    let lease = typed.lease.clone().unwrap_or(Ok(DEFAULT_LEASE))?;
-    if let Lock::Blob { .. } = lock {
+/// How a lease's time is divided, if that can be.
+pub(crate) fn budget(
+    lease: &Option<Checked<Duration>>,
+    on_blob: bool,
+    grace_on_loss: &Option<Checked<Duration>>,
+    margin: &Option<Checked<Duration>>,
+) -> Result<Budget, UsageError> {
+    let lease = lease.clone().unwrap_or(Ok(DEFAULT_LEASE))?;
+    if on_blob {
         if !BLOB_LEASE.contains(&lease) {
             return Err(UsageError::new(format!(
                 "--lease {}: a blob can be leased for 15s to 60s only: take {}",
@@ -390,10 +401,10 @@ fn budget(typed: &args::Common, lock: &Lock) -> Result<Budget, UsageError> {
     // Grace and margin grow with the lease where they were not typed; what was typed is checked
     // with the rest.
     let mut budget = Budget::for_lease(lease);
-    if let Some(grace) = typed.grace_on_loss.clone() {
+    if let Some(grace) = grace_on_loss.clone() {
         budget.grace_on_loss = grace?;
     }
-    if let Some(margin) = typed.margin.clone() {
+    if let Some(margin) = margin.clone() {
         budget.margin = margin?;
     }
     budget

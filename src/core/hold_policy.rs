@@ -7,15 +7,16 @@
 use std::time::Duration;
 
 use super::Exit;
+use super::retry::Backoff;
 use crate::clock::Instant;
-
-// From the end of a command to its first restart; it doubles with every further one. Not at once:
-// what ended because a port was still taken, or a peer was starting, would spend its limit in vain.
-const BACK_OFF: Duration = Duration::from_secs(1);
 
 // Seldom enough that a command which cannot start does not fill the log, often enough that one which
 // can again is not waited for.
-const BACK_OFF_CAP: Duration = Duration::from_secs(30);
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// From the end of a command to its next start. The first is not at once: what ended because a port was
+/// still taken, or a peer was starting, would spend its limit in vain.
+pub(super) const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), LONGEST);
 
 // A command that ran this long was well: what it died of now is not what it died of before.
 const WELL_AFTER: Duration = Duration::from_secs(60);
@@ -70,8 +71,8 @@ impl Restart {
     pub fn time_to_limit(&self) -> Duration {
         // The first eight are summed; by then the back-off has reached its cap, and a limit of four
         // thousand million needs no loop.
-        let growing = (0..self.limit.min(8)).map(back_off).sum::<Duration>();
-        growing.saturating_add(BACK_OFF_CAP.saturating_mul(self.limit.saturating_sub(8)))
+        let growing: Duration = (0..self.limit.min(8)).map(|n| BACKOFF.after(n)).sum();
+        growing.saturating_add(LONGEST.saturating_mul(self.limit.saturating_sub(8)))
     }
 
     /// Whether the limit can be hit at all: the back-offs alone may take longer than the window.
@@ -104,16 +105,10 @@ impl History {
         if ran >= WELL_AFTER {
             self.in_a_row = 0;
         }
-        let wait = back_off(self.in_a_row);
+        let wait = BACKOFF.after(self.in_a_row);
         self.in_a_row = self.in_a_row.saturating_add(1);
         Some((wait, done + 1))
     }
-}
-
-pub(super) fn back_off(in_a_row: u32) -> Duration {
-    BACK_OFF
-        .saturating_mul(1_u32.checked_shl(in_a_row).unwrap_or(u32::MAX))
-        .min(BACK_OFF_CAP)
 }
 
 #[cfg(test)]

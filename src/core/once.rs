@@ -4,10 +4,7 @@
 //! the records. Pure, and knows no key and no clock: which task it is, and in which slot of time,
 //! is between `config` and the store.
 
-use std::time::Duration;
-
 use super::Exit;
-use super::hold_policy::back_off;
 
 /// The rule of a task that is to be done once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,12 +41,6 @@ impl Once {
             exit,
             over: last || exit == Exit::Code(0),
         }
-    }
-
-    /// How long nobody tries after a run that failed, with `failed` runs that failed before it.
-    #[must_use]
-    pub fn back_off(failed: u32) -> Duration {
-        back_off(failed)
     }
 }
 
@@ -103,11 +94,5 @@ mod tests {
                 assert_eq!(outcome.exit, exit);
             }
         }
-    }
-
-    #[test]
-    fn the_back_off_grows_with_the_failures_of_all() {
-        let waits: Vec<u64> = (0..7).map(|n| Once::back_off(n).as_secs()).collect();
-        assert_eq!(waits, [1, 2, 4, 8, 16, 30, 30]);
     }
 }

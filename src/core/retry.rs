@@ -1,7 +1,7 @@
-//! When to try again: a spread that keeps many standbys from asking in step, and the service's own
-//! wish (`Retry-After`) as far as the lease allows it.
+//! When to try again: pauses that grow, a spread that keeps many standbys from asking in step, and the
+//! service's own wish (`Retry-After`) as far as the lease allows it.
 //!
-//! Called by the tenure only. Pure: the spread comes from a seed, so that a run can be repeated.
+//! Pure: the spread comes from a seed, so that a run can be repeated.
 
 use std::time::Duration;
 
@@ -11,6 +11,39 @@ use crate::clock::Instant;
 // However long a service asks us to wait, it is not waited longer than this (and a spread): nobody
 // would know that it has answered again, and a proxy's `Retry-After` may be an hour.
 const RETRY_AFTER_CAP: Duration = Duration::from_secs(30);
+
+/// Pauses between attempts: each twice the one before, up to a longest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backoff {
+    next: Duration,
+    longest: Duration,
+}
+
+impl Backoff {
+    /// From the `first` to the `longest`.
+    #[must_use]
+    pub const fn new(first: Duration, longest: Duration) -> Backoff {
+        Backoff {
+            next: first,
+            longest,
+        }
+    }
+
+    /// The pause that so many others would go before.
+    #[must_use]
+    pub fn after(self, others: u32) -> Duration {
+        // A number of attempts may be a service's own, and any: a shift by 32 is a panic.
+        let times = 1_u32.checked_shl(others).unwrap_or(u32::MAX);
+        self.next.saturating_mul(times).min(self.longest)
+    }
+
+    /// The pause before the next attempt.
+    pub fn next_pause(&mut self) -> Duration {
+        let pause = self.after(0);
+        self.next = self.after(1);
+        pause
+    }
+}
 
 /// A small source of chance (splitmix64). Good enough to spread polls, and for nothing else.
 #[derive(Clone, Debug)]
@@ -91,6 +124,19 @@ mod tests {
 
     fn secs(n: u64) -> Duration {
         Duration::from_secs(n)
+    }
+
+    #[test]
+    fn pauses_double_up_to_the_longest() {
+        let mut pauses = Backoff::new(secs(1), secs(30));
+        let counted: Vec<_> = (0..8)
+            .map(|others| pauses.after(others).as_secs())
+            .collect();
+        assert_eq!(counted, [1, 2, 4, 8, 16, 30, 30, 30]);
+        assert_eq!(pauses.after(u32::MAX), secs(30));
+        let in_turn: Vec<_> = (0..8).map(|_| pauses.next_pause().as_secs()).collect();
+        assert_eq!(in_turn, counted);
+        assert_eq!(Backoff::new(secs(9), secs(5)).next_pause(), secs(5));
     }
 
     #[test]

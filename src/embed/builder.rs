@@ -9,26 +9,23 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
 use super::error::Error;
 use super::guard::Guards;
-use super::program::{Control, Program, Shared, Task, Watchers};
+use super::program::{Control, Program, Shared, rules, spawn};
 use super::traffic_cop::TrafficCop;
 use crate::azure::{Account, AuthOptions};
 use crate::clock::Instant;
-use crate::core::{Bell, Budget, HoldPolicy, IfLost, Rules, Tenure};
+use crate::core::{Bell, Budget, IfLost};
 use crate::doorbell::{Doorbell, DoorbellAddress};
-use crate::driver::drive;
 use crate::host::{self, Host};
 use crate::lease::record::Candidate;
 use crate::lease::{self, Competitor, LeaseStore, NamedLock, OpenError, StoreInfo, blob, file};
-use crate::signals::Signals;
 
 // The command line's defaults: one lock can have candidates of both kinds.
 const LEASE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_secs(2);
-const PATIENCE: Duration = Duration::from_secs(30);
 
 enum LockPlace {
     Named(Arc<dyn NamedLock>),
@@ -181,20 +178,7 @@ impl Builder {
             name, lease, wakes, ..
         } = store.info();
         let budget = budget(lease, given)?;
-        let rules = Rules {
-            budget,
-            poll: (!wakes).then_some(poll),
-            // Whoever does not want to wait any more drops the future.
-            wait: None,
-            patience: PATIENCE,
-            // There is no stop but by the program itself, which knows when its work has ended.
-            grace: budget.map_or(Duration::ZERO, |budget| budget.grace_on_loss),
-            stop_signal: libc::SIGTERM,
-            if_lost: IfLost::Compete,
-            hold_policy: HoldPolicy::default(),
-            once: None,
-            seed: fastrand::u64(..),
-        };
+        let rules = rules(budget, (!wakes).then_some(poll), IfLost::Compete);
         let (cordon, cordons) = mpsc::unbounded_channel();
         let shared = Shared::new(
             &name,
@@ -202,29 +186,18 @@ impl Builder {
             Instant::ZERO,
             Guards::told_by(cordon),
         );
-        let (stop, asked) = oneshot::channel();
-        let mut signals = Signals::of_program(asked);
+        let workload = Program::new(&shared);
         // A guard that ended is to the core a machine that must not have control.
-        signals.add_cordons(cordons);
-        let mut workload = Program::new(&shared);
-        let mut observer = Watchers(Arc::clone(&shared));
-        let tenure = Tenure::new(rules, Instant::now());
-        // Moved into the task, so that its end is seen however it ends: by a panic, or with the runtime.
-        let competing = Task(Arc::clone(&shared));
-        let task = runtime.spawn(async move {
-            let ending = drive(
-                tenure,
-                store,
-                &mut workload,
-                &mut signals,
-                &mut observer,
-                doorbell,
-            )
-            .await;
-            competing.0.over(Some(&ending));
-            ending
-        });
-        Ok(TrafficCop::new(shared, stop, task))
+        let spawned = spawn(
+            &runtime,
+            &shared,
+            rules,
+            store,
+            workload,
+            Some(cordons),
+            doorbell,
+        );
+        Ok(TrafficCop::new(shared, spawned))
     }
 
     /// The doorbell that was asked for.

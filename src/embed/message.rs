@@ -1,7 +1,7 @@
 //! The library's face for messages: a lock that renews itself while a program processes its message.
 //!
 //! Used by programs that take messages from a [`Queue`](crate::queue::Queue) themselves;
-//! `trafficcop work` does not need it. It drives the same [`drive`] and the same core as the command
+//! `trafficcop work` does not need it. It goes by the same driver and the same core as the command
 //! line does. Nothing here can stop the program's own code: [`MessageLock::run`] it, or ask
 //! [`MessageLock::has_control`] before every step that must not run twice.
 
@@ -16,15 +16,12 @@ use tokio::task::JoinHandle;
 
 use super::error::{Error, Lost};
 use super::guard::{Guards, run_while};
-use super::program::{Control, Program, Shared, Task, Watchers};
+use super::program::{Control, Program, Shared, rules, spawn};
 use crate::clock::Instant;
-use crate::core::{
-    Budget, Cause, Deadlines, Ending, Exit, Failure, HoldPolicy, IfLost, Rules, Tenure,
-};
-use crate::driver::{Start, Workload, drive};
+use crate::core::{Budget, Cause, Deadlines, Ending, Exit, Failure, IfLost};
+use crate::driver::{Start, Workload};
 use crate::guardian::WorkloadEvent;
 use crate::queue::{About, Message, Settlement};
-use crate::signals::Signals;
 use crate::work::lease::MessageLease;
 
 // After how much of its time a lock is renewed, in per cent; as `trafficcop work` does it.
@@ -67,20 +64,10 @@ impl MessageLock {
         let budget =
             Budget::for_lock(message.lock_time, RENEW_AT).renewing_within(message.first_renewal);
         budget.validate()?;
-        let rules = Rules {
-            budget: Some(budget),
-            // Not waited for: the first look obtains what was taken already.
-            poll: Some(Duration::from_millis(1)),
-            wait: None,
-            patience: Duration::from_secs(30),
-            grace: budget.grace_on_loss,
-            stop_signal: libc::SIGTERM,
-            // Whoever gets it next is the queue's to say.
-            if_lost: IfLost::Exit,
-            hold_policy: HoldPolicy::default(),
-            once: None,
-            seed: fastrand::u64(..),
-        };
+        // Not waited for: the first look obtains what was taken already. Whoever gets it next is the
+        // queue's to say.
+        let poll = Some(Duration::from_millis(1));
+        let rules = rules(Some(budget), poll, IfLost::Exit);
         let held = Arc::new(MessageLease::new(&message, "message"));
         // What was taken is ours before the task has begun, from the moment before the take was sent.
         let shared = Shared::new(
@@ -91,29 +78,12 @@ impl MessageLock {
             budget.term_at(message.t0),
             Guards::default(),
         );
-        let (stop, asked) = oneshot::channel();
-        let mut workload = Processing {
+        let workload = Processing {
             program: Program::new(&shared),
             held: Arc::clone(&held),
         };
-        let mut observer = Watchers(Arc::clone(&shared));
-        let mut signals = Signals::of_program(asked);
-        let tenure = Tenure::new(rules, Instant::now());
         let store = Arc::clone(&held) as _;
-        let holding = Task(Arc::clone(&shared));
-        let task = runtime.spawn(async move {
-            let ending = drive(
-                tenure,
-                store,
-                &mut workload,
-                &mut signals,
-                &mut observer,
-                None,
-            )
-            .await;
-            holding.0.over(Some(&ending));
-            ending
-        });
+        let (stop, task) = spawn(&runtime, &shared, rules, store, workload, None, None);
         Ok(MessageLock {
             id: message.id,
             attempt: message.attempt,

@@ -5,15 +5,24 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
 
 use super::guard::Guards;
 use crate::clock::Instant;
-use crate::core::{Deadlines, Ending, Notice};
-use crate::driver::{Observation, Observer, Start, Workload};
+use crate::core::{Budget, Cordon, Deadlines, Ending, HoldPolicy, IfLost, Notice, Rules, Tenure};
+use crate::doorbell::Doorbell;
+use crate::driver::{Observation, Observer, Start, Workload, drive};
 use crate::guardian::WorkloadEvent;
+use crate::lease::LeaseStore;
+use crate::signals::Signals;
+
+// For how long a store that has never answered is asked; as the command line does it.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Where this instance stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,12 +131,67 @@ impl Shared {
 }
 
 /// Sees to it that nobody waits for a task that is gone, however it went.
-pub(super) struct Task(pub(super) Arc<Shared>);
+struct Task(Arc<Shared>);
 
 impl Drop for Task {
     fn drop(&mut self) {
         self.0.over(None);
     }
+}
+
+/// How a program competes: there is no stop but by itself, and it knows when its work has ended.
+pub(super) fn rules(budget: Option<Budget>, poll: Option<Duration>, if_lost: IfLost) -> Rules {
+    Rules {
+        budget,
+        poll,
+        // Whoever does not want to wait any more drops the future.
+        wait: None,
+        patience: PATIENCE,
+        grace: budget.map_or(Duration::ZERO, |budget| budget.grace_on_loss),
+        stop_signal: libc::SIGTERM,
+        if_lost,
+        hold_policy: HoldPolicy::default(),
+        once: None,
+        seed: fastrand::u64(..),
+    }
+}
+
+/// What stops a competition, and the task that competes.
+pub(super) type Spawned = (oneshot::Sender<()>, JoinHandle<Ending>);
+
+/// Begins to compete, on a task of this runtime.
+pub(super) fn spawn(
+    runtime: &Handle,
+    shared: &Arc<Shared>,
+    rules: Rules,
+    store: Arc<dyn LeaseStore>,
+    mut workload: impl Workload + 'static,
+    cordons: Option<mpsc::UnboundedReceiver<Option<Cordon>>>,
+    doorbell: Option<Doorbell>,
+) -> Spawned {
+    let (stop, asked) = oneshot::channel();
+    let mut signals = Signals::of_program(asked);
+    if let Some(cordons) = cordons {
+        signals.add_cordons(cordons);
+    }
+    let mut observer = Watchers(Arc::clone(shared));
+    let tenure = Tenure::new(rules, Instant::now());
+    // Moved into the task, so that its end is seen however it ends: by a panic, or with the runtime.
+    let competing = Task(Arc::clone(shared));
+    let task = runtime.spawn(async move {
+        let ending = drive(
+            tenure,
+            store,
+            &mut workload,
+            &mut signals,
+            &mut observer,
+            doorbell,
+        )
+        .await;
+        competing.0.over(Some(&ending));
+        ending
+    });
+    (stop, task)
 }
 
 /// The program as a workload.
@@ -246,7 +310,7 @@ impl Workload for Program {
 }
 
 /// The observer that tells those who watch [`Control`].
-pub(super) struct Watchers(pub(super) Arc<Shared>);
+struct Watchers(Arc<Shared>);
 
 impl Observer for Watchers {
     fn observe(&mut self, _now: Instant, observation: &Observation<'_>) {

@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use super::builder::Builder;
 use super::error::Error;
 use super::guard::Guard;
-use super::program::{Control, Shared};
+use super::program::{Control, Shared, Spawned};
 use crate::core::Ending;
 use crate::lease::LeaseStore;
 
@@ -58,11 +58,7 @@ impl fmt::Debug for TrafficCop {
 }
 
 impl TrafficCop {
-    pub(super) fn new(
-        shared: Arc<Shared>,
-        stop: oneshot::Sender<()>,
-        task: JoinHandle<Ending>,
-    ) -> TrafficCop {
+    pub(super) fn new(shared: Arc<Shared>, (stop, task): Spawned) -> TrafficCop {
         TrafficCop { shared, stop, task }
     }
 

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nix::fcntl::readlinkat;
 
 use crate::background_writer::BackgroundWriter;
+use crate::util::is_same_file;
 
 /// So many links one behind another are followed, which is what the kernel grants.
 const LINKS: usize = 40;
@@ -130,7 +131,7 @@ impl Appended {
 
 fn moved(file: &File, path: &Path) -> bool {
     match (file.metadata(), path.metadata()) {
-        (Ok(ours), Ok(there)) => (ours.dev(), ours.ino()) != (there.dev(), there.ino()),
+        (Ok(ours), Ok(there)) => !is_same_file(&ours, &there),
         // Any other error is a file system in trouble, and no rotation: what is open is kept.
         (_, Err(why)) => why.kind() == io::ErrorKind::NotFound,
         (Err(_), Ok(_)) => false,

@@ -11,10 +11,10 @@
 //! left over from owners that were killed: it says nothing any more, and is swept by the next.
 
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,6 +23,7 @@ use nix::sys::mman::ProtFlags;
 
 use super::shared_memory::Mapping;
 use crate::clock::Instant;
+use crate::util::{is_locked_by_another, is_safe_from_others, ours_in, whole_file};
 
 /// The name of the variable by which the command finds the file.
 pub(super) const VARIABLE: &str = "TRAFFICCOP_CONTROL";
@@ -88,7 +89,7 @@ impl ControlFile {
     /// Removes what owners that were killed have left beside it: nothing that a start waits for.
     pub(super) fn sweep_beside(&self) {
         if let Some(directory) = self.path().and_then(Path::parent) {
-            sweep(directory, nix::unistd::geteuid().as_raw());
+            sweep(directory);
         }
     }
 
@@ -123,11 +124,8 @@ impl ControlFile {
 }
 
 fn create_in(directory: &Path) -> io::Result<Location> {
-    let found = fs::metadata(directory)?;
-    let ours = nix::unistd::geteuid().as_raw();
     // Whoever can rename our file could tell our command lies.
-    let others_write = found.mode() & 0o022 != 0 && found.mode() & 0o1000 == 0;
-    if !found.is_dir() || (found.uid() != 0 && found.uid() != ours) || others_write {
+    if !is_safe_from_others(&fs::metadata(directory)?) {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     let name = format!("{}.{:08x}", std::process::id(), fastrand::u32(..));
@@ -145,7 +143,7 @@ fn create_in(directory: &Path) -> io::Result<Location> {
         // Written, not only made long: there is room for it, and the mapping cannot fault.
         file.write_all(&0_u64.to_ne_bytes())?;
         file.set_permissions(fs::Permissions::from_mode(0o444))?;
-        fcntl(&file, FcntlArg::F_OFD_SETLK(&whole()))?;
+        fcntl(&file, FcntlArg::F_OFD_SETLK(&whole_file(libc::F_WRLCK)))?;
         let word = SharedWord::of(&file, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE)?;
         fs::rename(&fresh, &path)?;
         Ok(word)
@@ -165,28 +163,19 @@ fn create_in(directory: &Path) -> io::Result<Location> {
 }
 
 /// Removes what owners that were killed have left.
-fn sweep(directory: &Path, ours: u32) {
-    let Ok(entries) = fs::read_dir(directory) else {
-        return;
-    };
-    for entry in entries.flatten() {
-        if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
-            continue;
-        }
-        let is_ours = entry
-            .metadata()
-            .is_ok_and(|found| found.is_file() && found.uid() == ours);
+fn sweep(directory: &Path) {
+    for path in ours_in(directory, PREFIX, Metadata::is_file) {
         let mut options = OpenOptions::new();
         options
             .read(true)
             .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
-        if is_ours
-            && let Ok(file) = options.open(entry.path())
-            && is_unused(&file)
+        if options
+            .open(&path)
+            .is_ok_and(|file| is_locked_by_another(&file) == Ok(false))
         {
             // For whoever has it open, or mapped.
-            let _ = unsay(&entry.path());
-            let _ = fs::remove_file(entry.path());
+            let _ = unsay(&path);
+            let _ = fs::remove_file(&path);
         }
     }
 }
@@ -199,31 +188,6 @@ fn unsay(path: &Path) -> io::Result<()> {
         .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
         .open(path)?;
     file.write_all_at(&0_u64.to_ne_bytes(), 0)
-}
-
-fn is_unused(file: &File) -> bool {
-    holder(file) == Some(false)
-}
-
-fn is_in_use(file: &File) -> bool {
-    holder(file) == Some(true)
-}
-
-/// Whether somebody else has it locked, if that can be told.
-fn holder(file: &File) -> Option<bool> {
-    let mut request = whole();
-    fcntl(file, FcntlArg::F_OFD_GETLK(&mut request)).ok()?;
-    Some(libc::c_int::from(request.l_type) != libc::F_UNLCK)
-}
-
-fn whole() -> libc::flock {
-    libc::flock {
-        l_type: libc::F_WRLCK as libc::c_short,
-        l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: 0,
-        l_len: 0,
-        l_pid: 0,
-    }
 }
 
 /// A control file as its readers have it. It stays readable when the file is removed.
@@ -259,7 +223,7 @@ impl View {
     #[must_use]
     pub fn until(&self) -> Instant {
         let until = Instant::from_nanos(self.word.load(Ordering::Acquire));
-        if until == Instant::ZERO || !is_in_use(&self.file) {
+        if until == Instant::ZERO || is_locked_by_another(&self.file) != Ok(true) {
             return Instant::ZERO;
         }
         until
@@ -269,6 +233,7 @@ impl View {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::MetadataExt as _;
 
     #[test]
     fn what_is_written_is_read_until_the_end_and_after() {

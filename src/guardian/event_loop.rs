@@ -66,7 +66,7 @@ pub(super) struct EventLoop {
     control: ControlFile,
     fds: PollFds,
     list: Children,
-    watch: GuardianState,
+    state: GuardianState,
     main: Option<Main>,
     /// It is in control until its deadline.
     in_control: bool,
@@ -112,7 +112,7 @@ impl EventLoop {
             }
         };
         let mut event_loop = EventLoop {
-            watch: GuardianState::with_grace(setup.grace),
+            state: GuardianState::with_grace(setup.grace),
             setup,
             context,
             containment,
@@ -170,13 +170,13 @@ impl EventLoop {
     }
 
     fn happened(&mut self, event: Input) {
-        let steps = self.watch.step(Instant::now(), event);
+        let steps = self.state.step(Instant::now(), event);
         // Before anything is done about it: whoever is signalled finds the truth there.
-        let yielded = self.control.yields() && self.watch.is_draining();
+        let yielded = self.control.yields() && self.state.is_draining();
         self.show_control(if yielded {
             Instant::ZERO
         } else {
-            self.watch.control()
+            self.state.control()
         });
         self.perform(&steps);
     }
@@ -205,7 +205,7 @@ impl EventLoop {
     /// Waits for something to happen.
     fn wait(&mut self) -> Ready {
         let reaped = self.main.as_ref().is_some_and(|main| main.reaped);
-        let timeout = if self.watch.is_killing() || reaped {
+        let timeout = if self.state.is_killing() || reaped {
             // Orphans can arrive without a signal: look again, less and less often.
             self.patience = self.patience.saturating_mul(2).min(LONGEST_LOOK);
             PollTimeout::from(self.patience)
@@ -258,7 +258,7 @@ impl EventLoop {
     }
 
     fn arm_deadline(&mut self) {
-        let next = self.watch.next();
+        let next = self.state.next();
         if next != self.armed {
             self.armed = next;
             self.fds.arm(next);
@@ -294,7 +294,7 @@ impl EventLoop {
             }
             Request::Ping(seq) => self.tell(Event::Pong(seq)),
             // Never away from a tree.
-            Request::Dismiss => self.over = self.watch.is_idle(),
+            Request::Dismiss => self.over = self.state.is_idle(),
         }
     }
 
@@ -312,7 +312,7 @@ impl EventLoop {
         else {
             return;
         };
-        if !self.watch.is_idle() {
+        if !self.state.is_idle() {
             // The handle knows better than to ask.
             return;
         }

@@ -23,6 +23,7 @@ use super::wire::{PAYLOAD_MAX, Request};
 use super::{SpawnRequest, WorkloadEvent, fork, state, tree};
 use crate::clock::Instant;
 use crate::core::Deadlines;
+use crate::core::retry::Backoff;
 
 mod ipc;
 
@@ -253,7 +254,7 @@ impl GuardianHandle {
                         self.state = State::Stuck(*rescue);
                         self.inbox.push_back(WorkloadEvent::TreeStuck);
                     } else {
-                        rescue.nap().await;
+                        sleep(rescue.pauses.next_pause()).await;
                     }
                 }
                 State::Stuck(_) | State::Finished => pending().await,
@@ -292,7 +293,7 @@ impl GuardianHandle {
                     "without a guardian it is for us to keep the lock: waiting for the last process of the command to end"
                 );
                 while !rescue.is_done(self.pid, &self.containment) {
-                    rescue.nap().await;
+                    sleep(rescue.pauses.next_pause()).await;
                 }
                 return self.control.retire();
             }
@@ -392,7 +393,7 @@ struct Rescue {
     looked: Instant,
     /// How long it has been tried, pauses of ours left out.
     tried: Duration,
-    wait: Duration,
+    pauses: Backoff,
 }
 
 impl Rescue {
@@ -400,7 +401,7 @@ impl Rescue {
         Rescue {
             looked: Instant::now(),
             tried: Duration::ZERO,
-            wait: Duration::from_millis(1),
+            pauses: Backoff::new(Duration::from_millis(1), GAP / 2),
         }
     }
 
@@ -427,13 +428,6 @@ impl Rescue {
         let me = i32::try_from(std::process::id()).unwrap_or(0);
         unrelated_children.extend(containment.lock_holders(&tree::children_of(me)));
         tree::sweep(&unrelated_children) && containment.is_empty()
-    }
-
-    /// Waits for the next round: longer and longer.
-    async fn nap(&mut self) {
-        let wait = self.wait;
-        self.wait = (wait * 2).min(GAP / 2);
-        sleep(wait).await;
     }
 }
 

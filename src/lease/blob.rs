@@ -45,6 +45,7 @@ use super::store::OpenError as NamedError;
 use super::{Competitor, LeaseStore, NamedLock, OrphanRelease, RecordUpdate, StoreInfo};
 use crate::azure::{Account, Operation, ServiceClock, ServiceError};
 use crate::clock::Instant;
+use crate::core::retry::Backoff;
 use crate::core::{Failure, Grant};
 use crate::lease::errors::lost;
 use crate::util::lock;
@@ -277,7 +278,7 @@ impl Blob {
         give_up_at: Instant,
     ) -> Result<Returned, ServiceError> {
         // Quickly at first: as long as this is not answered, a standby waits for the whole lease to run out.
-        let mut pause = Duration::from_millis(250);
+        let mut pauses = Backoff::new(Duration::from_millis(250), Duration::from_secs(2));
         loop {
             // Written down before it is asked for: this call can be dropped at any await.
             let unclear = spent.unclear.swap(true, Ordering::Relaxed);
@@ -294,18 +295,15 @@ impl Blob {
             if !trouble.is_unclear() {
                 spent.unclear.store(unclear, Ordering::Relaxed);
             }
-            let pause_now = match &trouble {
-                ServiceError::Answer {
-                    retry_after: Some(wished),
-                    ..
-                } => pause.max(*wished),
-                _ => pause,
+            let wish = match &trouble {
+                ServiceError::Answer { retry_after, .. } => retry_after.unwrap_or_default(),
+                _ => Duration::ZERO,
             };
-            if give_up_at.since(Instant::now()) <= pause_now {
+            let pause = pauses.next_pause().max(wish);
+            if give_up_at.since(Instant::now()) <= pause {
                 return Err(trouble);
             }
-            tokio::time::sleep(pause_now).await;
-            pause = (pause * 2).min(Duration::from_secs(2));
+            tokio::time::sleep(pause).await;
         }
     }
 }

@@ -148,7 +148,7 @@ impl TaskLog {
 
     /// How the task ended for a candidate that came in the slot `came`, now that it is `now`.
     #[must_use]
-    pub fn verdict(&self, task: &Task, came: u64, now: u64) -> Option<TaskResult> {
+    pub fn result(&self, task: &Task, came: u64, now: u64) -> Option<TaskResult> {
         let over = self.get(task)?.over.as_ref()?;
         // By today's division of time, whatever it was when this was recorded.
         let slot = task.slot(over.slot);
@@ -326,12 +326,12 @@ impl OnceTask {
 
     /// How the task ended, as far as it concerns us. Nothing can be said of slots before the
     /// store's clock was received.
-    pub(super) fn verdict(&self, task_log: &TaskLog) -> Option<TaskResult> {
+    pub(super) fn result(&self, task_log: &TaskLog) -> Option<TaskResult> {
         if self.lacks_the_time() {
             return None;
         }
         let clock = self.clock();
-        task_log.verdict(&self.task, clock.came.unwrap_or(0), clock.now())
+        task_log.result(&self.task, clock.came.unwrap_or(0), clock.now())
     }
 
     /// Decides, under the lease, which slot the run belongs to; how often it failed in it before.

@@ -4,14 +4,16 @@
 //! Made after the guardians were forked, so that no guardian has them.
 
 use std::ffi::{OsStr, OsString};
-use std::fs;
+use std::fs::{self, Metadata};
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use crate::util::ours_in;
 
 /// Where the service manager listens.
 pub(crate) const VARIABLE: &str = "NOTIFY_SOCKET";
@@ -217,21 +219,11 @@ fn remove(directory: &Path) {
 
 /// Removes what instances that were killed have left: sockets that nobody has open.
 fn sweep(place: &Path) {
-    let ours = nix::unistd::geteuid().as_raw();
-    for entry in fs::read_dir(place).into_iter().flatten().flatten() {
-        if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
-            continue;
-        }
-        // Another user's is not ours to judge, and not ours to remove.
-        let is_ours = entry
-            .metadata()
-            .is_ok_and(|found| found.is_dir() && found.uid() == ours);
-        let is_dead = || {
-            let probe = UnixDatagram::unbound()?;
-            probe.connect(entry.path().join(NAME))
-        };
-        if is_ours && is_dead().is_err_and(|why| why.kind() == io::ErrorKind::ConnectionRefused) {
-            remove(&entry.path());
+    for directory in ours_in(place, PREFIX, Metadata::is_dir) {
+        let connected =
+            UnixDatagram::unbound().and_then(|probe| probe.connect(directory.join(NAME)));
+        if connected.is_err_and(|why| why.kind() == io::ErrorKind::ConnectionRefused) {
+            remove(&directory);
         }
     }
 }
@@ -268,6 +260,7 @@ impl Said {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::MetadataExt as _;
 
     fn surroundings<'a>(pairs: &'a [(&'a str, &'a str)]) -> impl Fn(&str) -> Option<OsString> + 'a {
         move |name| {

@@ -144,8 +144,8 @@ impl ServiceBusQueue {
         before(give_up_at, followed).await;
     }
 
-    fn unreachable(&self, fault: &BusError) -> Failure {
-        fault.doubt(&format!("cannot reach {}", self.name))
+    fn unreachable(&self, error: &BusError) -> Failure {
+        error.doubt(&format!("cannot reach {}", self.name))
     }
 }
 
@@ -178,10 +178,10 @@ impl Queue for ServiceBusQueue {
             // A connection counts before a failure: the attempt before it may just have failed.
             up = shared.connection(None, give_up_at) => match up {
                 Ok(_) => Ok(()),
-                Err(fault) => Err(self.unreachable(&fault).into()),
+                Err(error) => Err(self.unreachable(&error).into()),
             },
             // A failed attempt says more than our patience does.
-            fault = shared.failing(failures) => Err(fault.at_first(&self.name)),
+            error = shared.failing(failures) => Err(error.at_first(&self.name)),
         }
     }
 
@@ -203,17 +203,17 @@ impl Queue for ServiceBusQueue {
                 tokio::select! {
                     biased;
                     () = filled => Ok(()),
-                    fault = shared.failing(failures) => Err(fault),
+                    error = shared.failing(failures) => Err(error),
                 }
             };
             match before(give_up_at, woken).await {
                 Some(Ok(())) => {}
-                Some(Err(fault)) => return Err(self.unreachable(&fault)),
+                Some(Err(error)) => return Err(self.unreachable(&error)),
                 // An empty queue and one out of reach are equally silent: only the connection tells
                 // them apart.
                 None => {
                     return match shared.trouble() {
-                        Some(fault) => Err(self.unreachable(&fault)),
+                        Some(error) => Err(self.unreachable(&error)),
                         None => Ok(Vec::new()),
                     };
                 }

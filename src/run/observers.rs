@@ -138,7 +138,7 @@ impl Observers {
                     cordon = watch.first(FIRST_LOOK) => cordon,
                 };
         signals.add_cordons(watch.words);
-        self.add(Some(CordonObserver(watch.aside)));
+        self.add(Some(CordonObserver(watch.idle)));
         cordon
     }
 

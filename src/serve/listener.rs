@@ -5,10 +5,10 @@
 //! nor command has it. A socket that somebody answers on is never taken away from them.
 
 use std::fmt;
+use std::fs::Metadata;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
@@ -16,6 +16,8 @@ use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, UnixAddr, connect, listen, socket,
 };
+
+use crate::util::is_same_file;
 
 /// Where questions are answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -161,7 +163,7 @@ fn is_deserted(path: &Path) -> bool {
 #[derive(Debug)]
 pub(super) struct BoundPath {
     path: PathBuf,
-    file: (u64, u64),
+    file: Metadata,
 }
 
 impl BoundPath {
@@ -170,22 +172,18 @@ impl BoundPath {
             path: path.to_owned(),
             // Device and inode, because by its name alone the next instance's socket would be
             // removed.
-            file: identity(path)?,
+            file: path.symlink_metadata().ok()?,
         })
     }
 
     /// Removes it, unless something else has come there.
     pub(super) fn remove(&self) {
-        if identity(&self.path) == Some(self.file) {
+        let there = self.path.symlink_metadata();
+        if there.is_ok_and(|there| is_same_file(&there, &self.file)) {
             // Somebody may have been faster, or it cannot be: the next one replaces it.
             let _ = std::fs::remove_file(&self.path);
         }
     }
-}
-
-fn identity(path: &Path) -> Option<(u64, u64)> {
-    let found = path.symlink_metadata().ok()?;
-    Some((found.dev(), found.ino()))
 }
 
 #[cfg(test)]

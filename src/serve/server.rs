@@ -230,7 +230,7 @@ impl Page {
     }
 
     /// Yes, or no, and why.
-    fn verdict(yes: bool, line: impl Into<String>) -> Page {
+    fn yes_or_no(yes: bool, line: impl Into<String>) -> Page {
         let code = if yes {
             StatusCode::OK
         } else {
@@ -260,7 +260,7 @@ async fn answer(
     };
     // By the page's name, never by the path as it came: strangers would make labels without end.
     shared_status.metrics.requested(name, page.code.as_u16());
-    // A load balancer may ask by OPTIONS: it gets the same verdict, and no text.
+    // A load balancer may ask by OPTIONS: it gets the same answer, and no text.
     let body = if *method == Method::OPTIONS {
         Bytes::new()
     } else {
@@ -307,27 +307,27 @@ fn index() -> String {
 
 async fn healthz(shared_status: &SharedStatus) -> Page {
     if !shared_status.is_alive().await {
-        return Page::verdict(false, "supervisor or guardian do not answer");
+        return Page::yes_or_no(false, "supervisor or guardian do not answer");
     }
     match shared_status.snapshot().fault() {
-        Some(fault) => Page::verdict(false, fault),
-        None => Page::verdict(true, "supervisor and guardian answer"),
+        Some(fault) => Page::yes_or_no(false, fault),
+        None => Page::yes_or_no(true, "supervisor and guardian answer"),
     }
 }
 
 fn readyz(snapshot: &Snapshot) -> Page {
     // A standby is as ready as the holder: else a rolling update would wait for a fail-over.
     if snapshot.competes {
-        Page::verdict(true, &*snapshot.status.state)
+        Page::yes_or_no(true, &*snapshot.status.state)
     } else {
-        Page::verdict(false, "the store has not answered yet")
+        Page::yes_or_no(false, "the store has not answered yet")
     }
 }
 
 fn leader(snapshot: &Snapshot) -> Page {
     // Never a yes: a balancer would follow whichever worker it asked first.
     if snapshot.worker {
-        return Page::verdict(false, "a worker leads nobody: ask /readyz");
+        return Page::yes_or_no(false, "a worker leads nobody: ask /readyz");
     }
     let token = snapshot.status.token.unwrap_or(0);
     let line = match (snapshot.leads(), snapshot.control_left()) {
@@ -338,7 +338,7 @@ fn leader(snapshot: &Snapshot) -> Page {
             None => snapshot.status.state.clone(),
         },
     };
-    Page::verdict(snapshot.leads(), line)
+    Page::yes_or_no(snapshot.leads(), line)
 }
 
 /// What the status file says, and what is true at this moment only.

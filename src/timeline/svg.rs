@@ -232,7 +232,7 @@ fn head(canvas: &mut Canvas, lock: &Lock, top: f64) {
         facts.push(format!("{} not seen", count(unseen, "end")));
     }
     let facts = format!("{} UTC · {} · ", date(first(lock)), facts.join(" · "));
-    let (verdict, class) = match (overlaps, confessed) {
+    let (conclusion, class) = match (overlaps, confessed) {
         (0, false) => ("no overlap".to_owned(), r#"class="ink" font-weight="650""#),
         (0, true) => (
             "an overlap is not excluded".to_owned(),
@@ -240,7 +240,7 @@ fn head(canvas: &mut Canvas, lock: &Lock, top: f64) {
         ),
         (some, _) => (count(some, "overlap"), r#"class="bad" font-weight="700""#),
     };
-    let both = [(r#"class="dim""#, &*facts), (class, &*verdict)];
+    let both = [(r#"class="dim""#, &*facts), (class, &*conclusion)];
     canvas.spans((RIGHT, top + 53.0), 13.0, &both);
 }
 

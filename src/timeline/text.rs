@@ -55,12 +55,12 @@ pub(super) fn text(timeline: &Timeline) -> String {
     for note in &timeline.notes {
         let _ = writeln!(text, "note: {note}");
     }
-    let _ = writeln!(text, "{}", verdict(timeline));
+    let _ = writeln!(text, "{}", conclusion(timeline));
     text
 }
 
 /// The last line: what it comes to.
-fn verdict(timeline: &Timeline) -> String {
+fn conclusion(timeline: &Timeline) -> String {
     let all = || timeline.locks.iter();
     let overlaps = all().flat_map(|lock| &lock.overlaps);
     let (doubtful, certain): (Vec<_>, Vec<_>) = overlaps.partition(|overlap| overlap.within_skew);

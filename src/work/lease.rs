@@ -13,6 +13,7 @@ use tokio::sync::watch;
 
 use crate::clock::Instant;
 use crate::core::budget::ATTEMPT;
+use crate::core::retry::Backoff;
 use crate::core::{Budget, Failure, Grant, TaskResult};
 use crate::lease::{LeaseStore, StoreInfo};
 use crate::queue::{Lock, Message, Settlement};
@@ -27,8 +28,7 @@ const RELEASE_PATIENCE: Duration = Duration::from_secs(10);
 // sleeps.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 /// From the end of one attempt to settle to the next, at first and at most.
-const PAUSE: Duration = Duration::from_millis(250);
-const PAUSE_MAX: Duration = Duration::from_secs(4);
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(4));
 
 /// The lease that is a message's lock.
 pub struct MessageLease {
@@ -159,7 +159,7 @@ impl MessageLease {
         let until = (confirmed + self.lock_time)
             .min(begin + patience)
             .max(begin + ATTEMPT.min(self.lock_time));
-        let mut pause = PAUSE;
+        let mut pauses = PAUSES;
         let mut hurry = self.hurry.clone();
         let result = loop {
             // Asked before the attempt: whoever is in a hurry gets one more, and not two.
@@ -169,7 +169,7 @@ impl MessageLease {
             let Err(Failure::Transient { retry_after, .. }) = &result else {
                 break result;
             };
-            let wait = pause.max(retry_after.unwrap_or_default());
+            let wait = pauses.next_pause().max(retry_after.unwrap_or_default());
             if hurried || Instant::now() + wait >= until {
                 break result;
             }
@@ -177,7 +177,6 @@ impl MessageLease {
                 () = tokio::time::sleep(wait) => {}
                 () = turns_true(&mut hurry) => {}
             }
-            pause = (pause * 2).min(PAUSE_MAX);
         };
         *lock(&self.result) = Some(result.clone());
         result

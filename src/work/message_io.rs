@@ -6,12 +6,10 @@
 //! closes it early holds up nothing, and one that wants to may read it twice.
 
 use std::ffi::{CStr, OsString};
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, Seek as _, Write as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::os::unix::fs::{
-    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
-};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{FcntlArg, Flock, FlockArg, SealFlag, fcntl};
@@ -19,6 +17,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use serde::Serialize;
 
 use crate::queue::{About, Message};
+use crate::util::{is_safe_from_others, ours_in};
 
 // How the directories' names begin.
 const PREFIX: &str = "trafficcop-message.";
@@ -243,10 +242,8 @@ pub(super) fn base(tmpdir: Option<OsString>) -> Result<PathBuf, String> {
     let Ok(found) = fs::metadata(&base) else {
         return refuse("cannot be looked at");
     };
-    let ours = nix::unistd::geteuid().as_raw();
     // Whoever can rename our directory could hand the command another message.
-    let others_write = found.mode() & 0o022 != 0 && found.mode() & 0o1000 == 0;
-    if !found.is_dir() || (found.uid() != 0 && found.uid() != ours) || others_write {
+    if !is_safe_from_others(&found) {
         return refuse("is no directory that others cannot tamper with");
     }
     // Tried now: the first message would be taken for nothing.
@@ -258,24 +255,12 @@ pub(super) fn base(tmpdir: Option<OsString>) -> Result<PathBuf, String> {
 
 /// Removes what workers that were killed have left.
 pub(super) fn sweep(base: &Path) {
-    let Ok(entries) = fs::read_dir(base) else {
-        return;
-    };
-    // /tmp is everybody's: what another user has called so is not ours to go into or remove.
-    let ours = nix::unistd::geteuid().as_raw();
-    for entry in entries.flatten() {
-        if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
-            continue;
-        }
-        let is_ours = entry
-            .metadata()
-            .is_ok_and(|found| found.is_dir() && found.uid() == ours);
-        if is_ours
-            && let Ok(file) = File::open(entry.path())
+    for path in ours_in(base, PREFIX, Metadata::is_dir) {
+        if let Ok(file) = File::open(&path)
             // Locked while it is removed: another worker sweeps here, too.
             && let Ok(_unused) = Flock::lock(file, FlockArg::LockExclusiveNonblock)
         {
-            remove(&entry.path());
+            remove(&path);
         }
     }
 }
@@ -364,6 +349,7 @@ mod tests {
     use super::*;
     use crate::work::scripted;
     use std::io::Read as _;
+    use std::os::unix::fs::MetadataExt as _;
 
     #[test]
     fn what_is_on_stdin_is_every_byte_and_cannot_be_changed() {

@@ -92,7 +92,7 @@ impl MessageProcessor {
             Ok(_) => context.rules.before_running(message.attempt),
         };
         let done = match not_run {
-            Some(verdict) => self.settle(&message, &held, verdict, &context).await,
+            Some(decision) => self.settle(&message, &held, decision, &context).await,
             None => self.run(message, held, &context).await,
         };
         (self, done)
@@ -103,19 +103,19 @@ impl MessageProcessor {
         &mut self,
         message: &Message,
         held: &MessageLease,
-        verdict: Decision,
+        decision: Decision,
         context: &ProcessorContext,
     ) -> Done {
-        if let Some(delay) = context.keeps_away(verdict.settlement.as_ref()) {
+        if let Some(delay) = context.keeps_away(decision.settlement.as_ref()) {
             let budget = context.budget(message);
             let leaving = context.leaving.clone();
             self.meanwhile(held.retry_after(delay, &budget, leaving))
                 .await;
-        } else if let Some(settlement) = &verdict.settlement {
+        } else if let Some(settlement) = &decision.settlement {
             // Its result is kept.
             let _ = self.meanwhile(held.settle(settlement)).await;
         }
-        self.done(&message.id, message.attempt, held, verdict, None, context)
+        self.done(&message.id, message.attempt, held, decision, None, context)
     }
 
     async fn run(
@@ -132,11 +132,11 @@ impl MessageProcessor {
             Ok(message_io) => message_io,
             Err(why) => {
                 tracing::error!("message {id}: cannot be handed over: {why}; giving it back");
-                let verdict = Decision::release("NoHandover");
+                let decision = Decision::release("NoHandover");
                 let _ = self.meanwhile(held.settle(&Settlement::Release)).await;
                 return Done {
                     no_handover: Some(why.to_string()),
-                    ..self.done(&id, attempt, &held, verdict, None, context)
+                    ..self.done(&id, attempt, &held, decision, None, context)
                 };
             }
         };
@@ -173,18 +173,18 @@ impl MessageProcessor {
             self.meanwhile(removed(message_io)).await;
         }
         // Nothing was given back: that is said by the ending.
-        let verdict = progress.verdict.clone().unwrap_or_else(|| {
+        let decision = progress.decision.clone().unwrap_or_else(|| {
             if progress.stuck {
                 return Decision::nothing("CannotBeKilled");
             }
-            context.rules.verdict(&super::settle::Run {
+            context.rules.decide(&super::settle::Run {
                 attempt,
                 cause: Some(&ending.cause),
                 exit: ending.exit,
                 timed_out: false,
             })
         });
-        if let Some(delay) = context.keeps_away(verdict.settlement.as_ref())
+        if let Some(delay) = context.keeps_away(decision.settlement.as_ref())
             && held.result().is_none()
         {
             if !delay.is_zero() && !*context.leaving.borrow() {
@@ -200,7 +200,7 @@ impl MessageProcessor {
             &id,
             attempt,
             &held,
-            verdict,
+            decision,
             Some((&progress, &ending)),
             context,
         )
@@ -224,15 +224,15 @@ impl MessageProcessor {
         id: &str,
         attempt: u32,
         held: &MessageLease,
-        verdict: Decision,
+        decision: Decision,
         ran: Option<(&Progress, &Ending)>,
         context: &ProcessorContext,
     ) -> Done {
         let result = held.result();
-        let asked = verdict.settlement.is_some();
+        let asked = decision.settlement.is_some();
         // What was decided is a wish; what the queue said of it is what became of the message.
-        let outcome = outcome(verdict.outcome, asked, result.as_ref());
-        let detail = match (&result, &verdict.settlement) {
+        let outcome = outcome(decision.outcome, asked, result.as_ref());
+        let detail = match (&result, &decision.settlement) {
             (Some(Err(why)), _) => Some(why.to_string()),
             (_, Some(Settlement::DeadLetter { detail, .. })) => Some(detail.clone()),
             _ => None,
@@ -245,14 +245,14 @@ impl MessageProcessor {
             id: crate::report::plain(id),
             attempt,
             outcome: outcome.word(),
-            reason: verdict.reason.map(str::to_owned),
+            reason: decision.reason.map(str::to_owned),
             detail: detail.as_deref().map(crate::report::plain),
             exit: exit.map(Exit::as_status),
             duration: progress.and_then(Progress::duration),
             renewals: held.renewals(),
             overlap,
         });
-        let aside = matches!(verdict.settlement, Some(Settlement::DeadLetter { .. }));
+        let aside = matches!(decision.settlement, Some(Settlement::DeadLetter { .. }));
         let put_aside = match &result {
             // Another worker has it, and will see to it.
             Some(Ok(()) | Err(Failure::Lost { .. })) if aside => Some(Ok(())),

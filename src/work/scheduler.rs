@@ -7,14 +7,13 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::clock::Instant;
-use crate::core::retry::Jitter;
+use crate::core::retry::{Backoff, Jitter};
 use crate::core::stop::{Stop, StopRequests};
 use crate::units;
 
 // Each look at a storage queue is paid for, and a message is not late for half a minute where none
 // came for minutes: so the pause doubles from the least to the most (with ±20 %).
-const LEAST: Duration = Duration::from_millis(100);
-const MOST: Duration = Duration::from_secs(30);
+const WAITS: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(30));
 // A queue that waits for messages has to be silent for a while before that counts as empty: the
 // first one is under way for a round trip and more.
 const LOOK: Duration = Duration::from_secs(2);
@@ -139,8 +138,8 @@ pub(super) struct Scheduler {
     counted: u64,
     /// When the queue is looked at next.
     look_at: Instant,
-    /// The wait before the look after that.
-    wait: Duration,
+    /// The waits before the looks after that.
+    waits: Backoff,
     /// When the last message came, or was done with.
     busy_at: Instant,
     /// Since then the queue was looked at, and said that it was empty.
@@ -168,7 +167,7 @@ impl Scheduler {
             taking: None,
             counted: 0,
             look_at: now,
-            wait: LEAST,
+            waits: WAITS,
             busy_at: now,
             empty: false,
             failing: None,
@@ -282,7 +281,7 @@ impl Scheduler {
             self.busy_at = now;
         }
         if count > 0 || waited {
-            self.wait = LEAST;
+            self.waits = WAITS;
             self.look_at = now;
         } else {
             self.look_later(now);
@@ -306,8 +305,7 @@ impl Scheduler {
     }
 
     fn look_later(&mut self, now: Instant) {
-        self.look_at = now + self.jitter.spread(self.wait);
-        self.wait = (self.wait * 2).min(MOST);
+        self.look_at = now + self.jitter.spread(self.waits.next_pause());
     }
 
     /// A message was done with; `ran` if its command was started.

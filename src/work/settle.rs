@@ -7,6 +7,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::config;
+use crate::core::retry::Backoff;
 use crate::core::{Cause, Exit};
 use crate::queue::Settlement;
 use crate::units;
@@ -19,10 +20,8 @@ pub(super) struct Rules {
     pub(super) max_attempts: Option<u32>,
     /// Whether messages can be put aside: where they have been already they cannot.
     pub(super) puts_aside: bool,
-    /// How long a message that failed for the first time stays away; doubles with each attempt.
-    pub(super) retry_delay: Duration,
-    /// The longest it stays away.
-    pub(super) retry_delay_max: Duration,
+    /// How long a message stays away that failed.
+    pub(super) retry_delay: Backoff,
     /// Exit statuses that put a message aside at once.
     pub(super) dead_letter_exit: Vec<RangeInclusive<u8>>,
     /// Exit statuses that are none of those, though they be within a range of theirs.
@@ -131,8 +130,7 @@ impl Rules {
         Rules {
             max_attempts: config.max_attempts,
             puts_aside: config.source.puts_aside(),
-            retry_delay: config.retry_delay.0,
-            retry_delay_max: config.retry_delay.1,
+            retry_delay: Backoff::new(config.retry_delay.0, config.retry_delay.1),
             dead_letter_exit: config.dead_letter_exit.clone(),
             retry_exit: config.retry_exit.clone(),
             timeout: config.timeout,
@@ -161,7 +159,7 @@ impl Rules {
     }
 
     /// The table.
-    pub(super) fn verdict(&self, run: &Run<'_>) -> Decision {
+    pub(super) fn decide(&self, run: &Run<'_>) -> Decision {
         match run.cause {
             // Another may have it.
             Some(Cause::Doubt { .. }) => Decision::nothing("LockInDoubt"),
@@ -233,10 +231,7 @@ impl Rules {
 
     /// How long a message stays away after this attempt has failed.
     pub(super) fn delay(&self, attempt: u32) -> Duration {
-        // An attempt number is the service's, and can be any: a shift by 32 is a panic.
-        let doublings = attempt.saturating_sub(1).min(31);
-        let delay = self.retry_delay.saturating_mul(1 << doublings);
-        delay.min(self.retry_delay_max)
+        self.retry_delay.after(attempt.saturating_sub(1))
     }
 }
 
@@ -252,8 +247,7 @@ mod tests {
         Rules {
             max_attempts: Some(5),
             puts_aside: true,
-            retry_delay: secs(10),
-            retry_delay_max: secs(300),
+            retry_delay: Backoff::new(secs(10), secs(300)),
             dead_letter_exit: vec![65..=65],
             retry_exit: vec![75..=75],
             timeout: Some(secs(60)),
@@ -310,13 +304,13 @@ mod tests {
             (&guardian, None, released, released),
         ] {
             for (attempt, outcome) in [(1, first), (4, first), (5, last), (6, last)] {
-                let verdict = rules().verdict(&run(attempt, cause, exit));
+                let decision = rules().decide(&run(attempt, cause, exit));
                 assert_eq!(
-                    verdict.outcome, outcome,
+                    decision.outcome, outcome,
                     "{cause:?} {exit:?}, attempt {attempt}"
                 );
-                assert_eq!(verdict.settlement.is_none(), outcome == Outcome::Lost);
-                assert_eq!(verdict.reason.is_none(), outcome == Outcome::Completed);
+                assert_eq!(decision.settlement.is_none(), outcome == Outcome::Lost);
+                assert_eq!(decision.reason.is_none(), outcome == Outcome::Completed);
             }
         }
         let nothing_began = Run {
@@ -325,7 +319,7 @@ mod tests {
             exit: None,
             timed_out: false,
         };
-        assert_eq!(rules().verdict(&nothing_began).outcome, Outcome::Released);
+        assert_eq!(rules().decide(&nothing_began).outcome, Outcome::Released);
     }
 
     #[test]
@@ -339,9 +333,9 @@ mod tests {
                 for (attempt, outcome) in [(1, Outcome::Retried), (5, Outcome::DeadLettered)] {
                     let mut run = run(attempt, &cause, exit);
                     run.timed_out = true;
-                    let verdict = rules().verdict(&run);
-                    assert_eq!(verdict.outcome, outcome, "{cause:?} {exit:?}");
-                    assert_eq!(verdict.reason, Some("CommandTimedOut"));
+                    let decision = rules().decide(&run);
+                    assert_eq!(decision.outcome, outcome, "{cause:?} {exit:?}");
+                    assert_eq!(decision.reason, Some("CommandTimedOut"));
                 }
             }
         }
@@ -349,14 +343,14 @@ mod tests {
         let doubt = Cause::Doubt { why: String::new() };
         let mut run = run(1, &doubt, None);
         run.timed_out = true;
-        assert_eq!(rules().verdict(&run).settlement, None);
+        assert_eq!(rules().decide(&run).settlement, None);
     }
 
     #[test]
     fn the_reason_is_the_real_one() {
         let of = |attempt, exit| {
-            let verdict = rules().verdict(&run(attempt, &Cause::CommandEnded, Some(exit)));
-            match verdict.settlement {
+            let decision = rules().decide(&run(attempt, &Cause::CommandEnded, Some(exit)));
+            match decision.settlement {
                 Some(Settlement::DeadLetter { reason, detail }) => (reason, detail),
                 other => panic!("{other:?}"),
             }
@@ -392,8 +386,8 @@ mod tests {
             (112, Outcome::Retried),
             (113, Outcome::DeadLettered),
         ] {
-            let verdict = rules.verdict(&run(1, &Cause::CommandEnded, Some(Exit::Code(status))));
-            assert_eq!(verdict.outcome, outcome, "{status}");
+            let decision = rules.decide(&run(1, &Cause::CommandEnded, Some(Exit::Code(status))));
+            assert_eq!(decision.outcome, outcome, "{status}");
         }
     }
 
@@ -401,9 +395,9 @@ mod tests {
     fn nothing_is_run_more_often_than_it_may() {
         assert_eq!(rules().before_running(1), None);
         assert_eq!(rules().before_running(5), None);
-        let verdict = rules().before_running(6).unwrap();
-        assert_eq!(verdict.outcome, Outcome::DeadLettered);
-        assert_eq!(verdict.reason, Some("TooManyAttempts"));
+        let decision = rules().before_running(6).unwrap();
+        assert_eq!(decision.outcome, Outcome::DeadLettered);
+        assert_eq!(decision.reason, Some("TooManyAttempts"));
     }
 
     #[test]
@@ -415,7 +409,7 @@ mod tests {
         assert_eq!(rules.before_running(u32::MAX), None);
         let of = |status| {
             let exit = Some(Exit::Code(status));
-            rules.verdict(&run(u32::MAX, &Cause::CommandEnded, exit))
+            rules.decide(&run(u32::MAX, &Cause::CommandEnded, exit))
         };
         assert_eq!(of(1).outcome, Outcome::Retried);
         assert_eq!(of(65).outcome, Outcome::DeadLettered);
@@ -427,15 +421,15 @@ mod tests {
             puts_aside: false,
             ..rules()
         };
-        for verdict in [
+        for decision in [
             rules.before_running(6).unwrap(),
-            rules.verdict(&run(1, &Cause::CommandEnded, Some(Exit::Code(65)))),
-            rules.verdict(&run(5, &Cause::CommandEnded, Some(Exit::Code(1)))),
+            rules.decide(&run(1, &Cause::CommandEnded, Some(Exit::Code(65)))),
+            rules.decide(&run(5, &Cause::CommandEnded, Some(Exit::Code(1)))),
             rules.put_aside(1, "TooLarge", "too large".into()),
         ] {
-            assert_eq!(verdict.outcome, Outcome::Retried, "{verdict:?}");
+            assert_eq!(decision.outcome, Outcome::Retried, "{decision:?}");
             assert!(
-                matches!(verdict.settlement, Some(Settlement::Retry(after)) if !after.is_zero())
+                matches!(decision.settlement, Some(Settlement::Retry(after)) if !after.is_zero())
             );
         }
     }
@@ -446,7 +440,7 @@ mod tests {
         assert_eq!(delays, [10, 20, 40, 80, 160, 300, 300, 300]);
         assert_eq!(rules().delay(u32::MAX), secs(300));
         let none = Rules {
-            retry_delay: Duration::ZERO,
+            retry_delay: Backoff::new(Duration::ZERO, secs(300)),
             ..rules()
         };
         assert_eq!(none.delay(9), Duration::ZERO);

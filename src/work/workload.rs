@@ -55,7 +55,7 @@ pub(super) struct Progress {
     pub(super) stuck: bool,
     /// It could not be started, for this error number.
     pub(super) errno: Option<i32>,
-    pub(super) verdict: Option<Decision>,
+    pub(super) decision: Option<Decision>,
 }
 
 impl Progress {
@@ -157,7 +157,7 @@ impl Workload for MessageWorkload<'_> {
     fn forget_release_info(&mut self) {}
 
     fn gives_back(&mut self, cause: Option<&Cause>, exit: Option<Exit>) {
-        let verdict = self.context.rules.verdict(&Run {
+        let decision = self.context.rules.decide(&Run {
             attempt: self.attempt,
             cause,
             exit,
@@ -169,8 +169,9 @@ impl Workload for MessageWorkload<'_> {
             delay.is_none_or(|delay| delay.is_zero())
         };
         // Before the core gives the lease back: until now that means "as it was".
-        self.held.decide(verdict.settlement.clone().filter(at_once));
-        self.progress.verdict = Some(verdict);
+        self.held
+            .decide(decision.settlement.clone().filter(at_once));
+        self.progress.decision = Some(decision);
     }
 
     async fn next_event(&mut self) -> WorkloadEvent {

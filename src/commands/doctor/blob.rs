@@ -18,7 +18,6 @@ use crate::lease::blob::{
     Around, BlobApi, BlobInspector, LeaseState, Target, connect, fresh_lease_id,
 };
 use crate::lease::inspect::Inspector as _;
-use crate::units::show;
 
 // How many requests are timed, and for how long at most: who waits longer gives up before the verdict.
 const SAMPLES: usize = 20;
@@ -62,14 +61,12 @@ pub(super) async fn examine(
     let made = BlobInspector::open(target.clone(), account).and_then(|lock| {
         let (name, client) = connect(&target.with_suffix(&suffix())?, account)?;
         let lease = fresh_lease_id();
-        Ok((
-            lock,
-            Probe {
-                name,
-                client,
-                lease,
-            },
-        ))
+        let probe = Probe {
+            name,
+            client,
+            lease,
+        };
+        Ok((lock, probe))
     });
     let (lock, probe) = match made {
         Ok(made) => made,
@@ -91,7 +88,9 @@ pub(super) async fn examine(
     } else {
         permissions(findings, &probe, budget, &mut around).await;
     }
-    surroundings(findings, around, account).await;
+    if let Some(around) = around {
+        surroundings(findings, around, account);
+    }
 }
 
 /// Whether the service answers; what it says of the container, if it may be asked for that.
@@ -213,7 +212,7 @@ async fn permissions(
         Ok(()) => Check::ok("delete", "the blob beside the lock (run never deletes)"),
         Err(trouble) => {
             let advice = format!("run does not need it, but {name} is left behind: delete it");
-            failed("delete", &trouble, Operation::Delete, &advice).only_a_warning()
+            failed("delete", &trouble, Operation::Delete, &advice).at_most_a_warning()
         }
     });
 }
@@ -259,7 +258,7 @@ async fn lease(findings: &mut Findings, probe: &Probe, budget: &Budget) {
             let _best_effort = client.release(lease, limit()).await;
             let advice =
                 "only 'trafficcop break' needs it, and a holder whose lease somebody breaks";
-            failed("break", &trouble, Operation::BreakLease, advice).only_a_warning()
+            failed("break", &trouble, Operation::BreakLease, advice).at_most_a_warning()
         }
     });
 }
@@ -284,107 +283,58 @@ async fn round_trips(probe: &Probe, budget: &Budget) -> Check {
 
 fn judge(samples: &[Duration], failed: Option<&str>, budget: &Budget) -> Check {
     const NAME: &str = "round-trip";
-    let pace = pace(samples, budget);
-    let found = format!(
-        "p50 {}, p99 {} of {} renewals; an attempt may take {} with --lease {}",
-        brief(pace.p50),
-        brief(pace.p99),
-        samples.len(),
-        brief(pace.limit),
-        show(budget.lease)
-    );
     let longer = match budget.lease < *crate::config::BLOB_LEASE.end() {
         true => " or take a longer --lease",
         false => "",
     };
-    match (pace.verdict, failed) {
-        (CheckResult::Fail, failed) => {
-            let why = failed.map(|why| format!(" ({why})")).unwrap_or_default();
-            let advice = format!("renewals would fail: use an account in this region{longer}");
-            Check::fail(NAME, found + &why, advice)
-        }
-        (_, Some(why)) => {
+    let advice = [
+        format!("slow: use an account nearer{longer}"),
+        format!("renewals would fail: use an account in this region{longer}"),
+    ];
+    let [slow, too_slow] = &advice;
+    let mut check = pace(NAME, samples, "renewals", budget, [slow, too_slow]);
+    match failed {
+        Some(why) if check.verdict == CheckResult::Fail => check.found += &format!(" ({why})"),
+        Some(why) => {
+            let found = format!("{}; one failed: {why}", check.found);
             let advice = "run retries that, but not for ever: see whether it happens often";
-            Check::warn(NAME, format!("{found}; one failed: {why}"), advice)
+            return Check::warn(NAME, found, advice);
         }
-        (CheckResult::Warn, None) => {
-            Check::warn(NAME, found, format!("slow: use an account nearer{longer}"))
-        }
-        (CheckResult::Ok, None) => Check::ok(NAME, found),
+        None => {}
     }
+    check
 }
 
 /// The service's clock against ours.
 fn clock(findings: &mut Findings, around: &Around, asked: OffsetDateTime) {
-    let Some(theirs) = around.date else {
-        return;
-    };
-    let now = OffsetDateTime::now_utc();
-    // To the second, and at some moment between asking and hearing.
-    let skew = if theirs + time::Duration::SECOND < asked {
-        asked - theirs
-    } else if theirs > now {
-        theirs - now
-    } else {
-        time::Duration::ZERO
-    };
-    findings.add(of_skew(skew.unsigned_abs()));
-}
-
-fn of_skew(skew: Duration) -> Check {
-    const NAME: &str = "clock";
-    let secs = Duration::from_secs(skew.as_secs());
-    let found = format!("differs from the service's by {}", show(secs));
-    match secs.as_secs() {
-        0..=2 => Check::ok(NAME, "agrees with the service's"),
-        3..=60 => Check::ok(NAME, found),
-        _ => Check::warn(
-            NAME,
-            found,
-            "no harm to leases, nor to requests, which are dated by the service's; but to whoever \
-             reads logs and records: set it",
-        ),
+    if let Some(theirs) = around.date {
+        findings.add(super::clock(asked, theirs, "the service's"));
     }
 }
 
 /// What the account and the container do with their blobs.
-async fn surroundings(findings: &mut Findings, around: Option<Around>, account: &Account) {
-    if let Some(around) = around {
-        let server = around.server.unwrap_or_default();
-        if server.contains("Azurite") || account.kind() == "emulator key" {
-            findings.add(Check::warn(
-                "emulator",
-                format!("this is the emulator ({server})"),
-                "it forgets leases when it is restarted: for trying only",
-            ));
-        }
-        findings.add(match around.immutable {
-            Some(what) => Check::fail(
-                "immutability",
-                format!("the container has {what}"),
-                "the record cannot be written: use a container without",
-            ),
-            None => Check::ok(
-                "immutability",
-                "the container has no policy and no legal hold",
-            ),
-        });
-        if around.versioned {
-            findings.add(Check::warn(
-                "versioning",
-                "is on: each tenure leaves one or two versions of the blob behind",
-                "they are empty, but many: let a lifecycle rule delete them, or use an account without",
-            ));
-        }
+fn surroundings(findings: &mut Findings, around: Around, account: &Account) {
+    let server = around.server.unwrap_or_default();
+    if server.contains("Azurite") || account.kind() == "emulator key" {
+        findings.add(Check::warn(
+            "emulator",
+            format!("this is the emulator ({server})"),
+            "it forgets leases when it is restarted: for trying only",
+        ));
     }
-    // Who has no more than a container cannot know.
-    if let Ok(days) = BlobApi::soft_delete(account, limit()).await {
-        let kept = |days| {
-            format!("is on, {days} days: run never deletes, but the blob of this check is kept")
-        };
-        findings.add(Check::ok(
-            "soft-delete",
-            days.map_or("is off".to_owned(), kept),
+    findings.add(Check::of(
+        "immutability",
+        match around.immutable {
+            None => Ok("the container has no policy and no legal hold"),
+            Some(what) => Err(format!("the container has {what}")),
+        },
+        "the record cannot be written: use a container without",
+    ));
+    if around.versioned {
+        findings.add(Check::warn(
+            "versioning",
+            "is on: each tenure leaves one or two versions of the blob behind",
+            "they are empty, but many: let a lifecycle rule delete them, or use an account without",
         ));
     }
 }
@@ -411,6 +361,7 @@ fn failed(
     let known = trouble.advice(operation).map(|known| format!("{known}; "));
     Check::fail(check, trouble.why(), known.unwrap_or_default() + advice)
 }
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -439,14 +390,5 @@ mod tests {
             verdict(&[], Some("no answer in time"), 60),
             CheckResult::Fail
         );
-    }
-
-    #[test]
-    fn a_clock_that_is_off_is_told_and_no_more() {
-        let verdict = |secs| of_skew(Duration::from_secs(secs)).verdict;
-        assert_eq!(verdict(0), CheckResult::Ok);
-        assert_eq!(verdict(59), CheckResult::Ok);
-        assert_eq!(verdict(120), CheckResult::Warn);
-        assert_eq!(verdict(1200), CheckResult::Warn);
     }
 }

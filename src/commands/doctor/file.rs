@@ -14,7 +14,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use time::OffsetDateTime;
 
-use super::{Check, CheckResult, Findings, brief, pace, suffix};
+use super::{Check, Findings, attempt_limit, brief, clock, pace, percentile, suffix};
 use crate::clock::Instant;
 use crate::commands::lock_target;
 use crate::commands::lock_view::LockView;
@@ -99,43 +99,37 @@ fn on_own_disk(path: &Path, budget: &Budget, say: &dyn Fn(Check)) {
         Ok(probe) => probe,
         Err(why) => {
             let found = format!("no file beside the lock can be made: {}", words(&why));
-            let advice = match exists {
-                true => {
+            return say(match exists {
+                true => Check::warn(
+                    "directory",
+                    found,
                     "run does not need it while the lock's file exists, but exclusion and writes \
-                     could not be tried"
-                }
-                false => {
+                     could not be tried",
+                ),
+                false => Check::fail(
+                    "directory",
+                    found,
                     "run cannot make the lock's file: make it for this user, or give the directory \
-                     to this user"
-                }
-            };
-            let check = Check::fail("directory", found, advice);
-            return say(if exists {
-                check.only_a_warning()
-            } else {
-                check
+                     to this user",
+                ),
             });
         }
     };
     say(Check::ok("directory", "a file beside the lock can be made"));
-    let elsewhere = "use a file on another mount";
     say(match probe.excludes() {
         Ok(excludes) => exclusion("descriptors", excludes, "two of this process"),
         Err(why) => {
             let found = format!("cannot be locked: {}", words(&why));
-            Check::fail("descriptors", found, elsewhere)
+            Check::fail("descriptors", found, "use a file on another mount")
         }
     });
     say(processes(&probe));
     say(match probe.writes(SAMPLES) {
         Ok(samples) => {
-            let pace = pace(&samples, budget);
-            let found = format!(
-                "a record reaches the disk in p50 {}, p99 {} of {SAMPLES}",
-                brief(pace.p50),
-                brief(pace.p99)
-            );
-            match pace.p99 * 4 < pace.limit {
+            let (p50, p99) = (percentile(&samples, 50), percentile(&samples, 99));
+            let (mid, end) = (brief(p50), brief(p99));
+            let found = format!("a record reaches the disk in p50 {mid}, p99 {end} of {SAMPLES}");
+            match p99 * 4 < attempt_limit(budget) {
                 true => Check::ok("sync", found),
                 false => Check::warn("sync", found, "slow: each tenure begins with one"),
             }
@@ -145,15 +139,23 @@ fn on_own_disk(path: &Path, budget: &Budget, say: &dyn Fn(Check)) {
             Check::fail("sync", found, "run needs it")
         }
     });
-    say(clock(&mut probe));
+    let asked = OffsetDateTime::now_utc();
+    say(match probe.written_at() {
+        Ok(theirs) => clock(asked, theirs, "the file system's"),
+        Err(why) => {
+            let found = format!("cannot be known: {}", words(&why));
+            Check::warn("clock", found, "")
+        }
+    });
 }
 
 fn exclusion(check: &'static str, excludes: bool, two: &str) -> Check {
+    let went = match excludes {
+        true => Ok(format!("{two} exclude each other")),
+        false => Err(format!("{two} do not exclude each other")),
+    };
     let useless = "locks here do nothing: use a file on another mount";
-    match excludes {
-        true => Check::ok(check, format!("{two} exclude each other")),
-        false => Check::fail(check, format!("{two} do not exclude each other"), useless),
-    }
+    Check::of(check, went, useless)
 }
 
 /// The kernel's words, without its number.
@@ -208,27 +210,6 @@ fn processes(probe: &Probe) -> Check {
     Check::warn(NAME, unable, "")
 }
 
-fn clock(probe: &mut Probe) -> Check {
-    const NAME: &str = "clock";
-    let skew = match probe.clock() {
-        Ok(skew) => skew,
-        Err(why) => return Check::warn(NAME, format!("cannot be known: {}", words(&why)), ""),
-    };
-    let off = Duration::from_secs(skew.unsigned_abs().as_secs());
-    if off < Duration::from_secs(3) {
-        return Check::ok(NAME, "that of the file system agrees with this machine's");
-    }
-    let side = match skew.is_positive() {
-        true => "ahead of",
-        false => "behind",
-    };
-    let found = format!(
-        "that of the file system is {} {side} this machine's",
-        show(off)
-    );
-    Check::warn(NAME, found, "no harm to the lock, but set one of them")
-}
-
 /// What the mount of a lock on a shared drive says of itself.
 fn of_shared_mount(mount: &Mount) -> Check {
     const NAME: &str = "mount";
@@ -271,20 +252,9 @@ fn on_shared_drive(path: &Path, budget: &Budget, say: &dyn Fn(Check)) {
             return say(Check::fail("directory", found, advice));
         }
     };
-    let pace = pace(&samples, budget);
-    let found = format!(
-        "a version is made in p50 {}, p99 {} of {SAMPLES}; a renewal is two of them and may take {} of --lease {}",
-        brief(pace.p50),
-        brief(pace.p99),
-        brief(pace.limit),
-        show(budget.lease)
-    );
+    let what = "versions that were made, of which a renewal makes two";
     let slow = "slow: take a longer --lease, or another drive";
-    say(match pace.verdict {
-        CheckResult::Ok => Check::ok("round trip", found),
-        CheckResult::Warn => Check::warn("round trip", found, slow),
-        CheckResult::Fail => Check::fail("round trip", found, slow),
-    });
+    say(pace("round trip", &samples, what, budget, [slow; 2]));
     say(match race(&beside, NAMES) {
         Ok(race) if race.shared == 0 && race.unmade == 0 => {
             let found = format!("eight who make one of {NAMES} names exclude each other");

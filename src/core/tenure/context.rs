@@ -107,7 +107,7 @@ pub(super) struct Context {
     // This machine must not have control. Kept apart from the state: it lasts through all of them.
     cordon: Option<Cordon>,
     // Nothing of ours runs because of it, and people know.
-    aside: bool,
+    told_cordoned: bool,
     pub(super) guardian_lost: bool,
 }
 
@@ -129,7 +129,7 @@ impl Context {
             told_doubt: now,
             stop: StopRequests::default(),
             cordon: None,
-            aside: false,
+            told_cordoned: false,
             guardian_lost: false,
         }
     }
@@ -318,7 +318,7 @@ impl Context {
         }
         if *event == Event::Uncordoned {
             self.cordon = None;
-            if std::mem::take(&mut self.aside) {
+            if std::mem::take(&mut self.told_cordoned) {
                 step.report(Notice::Uncordoned);
             }
         }
@@ -353,11 +353,11 @@ impl Context {
     }
 
     /// We do not compete while this machine is cordoned; said once for each cordon.
-    pub(super) fn stands_aside(&mut self, step: &mut Step) -> bool {
+    pub(super) fn keeps_out(&mut self, step: &mut Step) -> bool {
         let Some(cordon) = &self.cordon else {
             return false;
         };
-        if !std::mem::replace(&mut self.aside, true) {
+        if !std::mem::replace(&mut self.told_cordoned, true) {
             let why = cordon.why.clone();
             step.report(Notice::Cordoned { why });
             // Whoever is in control by then is news.

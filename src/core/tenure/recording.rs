@@ -13,6 +13,7 @@ use super::holding::CommandRun;
 use super::{Phase, Releasing};
 use crate::clock::Instant;
 use crate::core::budget::{ATTEMPT, RETRY};
+use crate::core::hold_policy::BACKOFF;
 use crate::core::stop::Stop;
 use crate::core::{Action, Cause, Event, Failure, Notice, Once, Outcome, WorkloadEvent};
 
@@ -227,7 +228,7 @@ impl Recording {
             return self.leave(context, step, Cause::Stopped(signal));
         }
         // Under the lease: nobody else would know of a pause that only we keep.
-        let until = step.now + Once::back_off(failed);
+        let until = step.now + BACKOFF.after(failed);
         step.report(Notice::Pausing { until });
         self.progress = Progress::BackOff { until };
         self.go_on(context, step)

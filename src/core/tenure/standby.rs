@@ -88,7 +88,7 @@ impl Standby {
             let cause = context.not_obtained();
             return context.leave(step, cause);
         }
-        if context.stands_aside(step) {
+        if context.keeps_out(step) {
             context.stands_by(step);
             return Phase::Standby(self);
         }

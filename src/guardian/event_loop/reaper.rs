@@ -30,7 +30,7 @@ impl EventLoop {
         }
         match signal {
             // Whoever was asked to end is to hear of that first, and systemd sends one after it.
-            libc::SIGCONT if self.watch.is_draining() => resume_group(main.pid),
+            libc::SIGCONT if self.state.is_draining() => resume_group(main.pid),
             // A job is stopped and continued as a whole.
             libc::SIGTSTP | libc::SIGSTOP | libc::SIGCONT => tree::signal_group(main.pid, signal),
             _ => tree::signal(main.pid, signal),
@@ -87,7 +87,7 @@ impl EventLoop {
     /// Takes in what has become of the children, and everything that follows from it.
     pub(super) fn look_after_children(&mut self) {
         let mut reaped = false;
-        if self.watch.is_killing() {
+        if self.state.is_killing() {
             self.kill_and_reap();
         } else {
             self.reap(&mut reaped);
@@ -124,7 +124,7 @@ impl EventLoop {
             match change {
                 None => {}
                 // Before it could hear that it is to end, perhaps: it has no time for that now.
-                Some(Change::Stopped) if self.watch.is_draining() => resume_group(pid),
+                Some(Change::Stopped) if self.state.is_draining() => resume_group(pid),
                 Some(Change::Stopped) => {
                     self.context.foreground.take_back();
                     self.tell(Event::Workload(WorkloadEvent::Stopped));

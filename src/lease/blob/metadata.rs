@@ -5,6 +5,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+
 use super::target::decode;
 use crate::lease::once::{ROOM, TaskLog};
 use crate::lease::record::Record;
@@ -153,15 +155,11 @@ pub(super) fn write(others: &BTreeMap<String, String>, record: &Record) -> HashM
 /// Percent-encodes what a header cannot carry unharmed: all but printable ASCII, `%`, and spaces
 /// at the ends, which are trimmed on the way.
 fn encode(value: &str) -> String {
-    let last = value.len().saturating_sub(1);
-    let mut text = String::with_capacity(value.len());
-    for (at, byte) in value.bytes().enumerate() {
-        let plain =
-            byte.is_ascii_graphic() && byte != b'%' || byte == b' ' && at != 0 && at != last;
-        if plain {
-            text.push(char::from(byte));
-        } else {
-            text.push_str(&format!("%{byte:02X}"));
+    const HARMED: AsciiSet = CONTROLS.add(b'%');
+    let mut text = utf8_percent_encode(value, &HARMED).to_string();
+    for at in [text.len().saturating_sub(1), 0] {
+        if text[at..].starts_with(' ') {
+            text.replace_range(at..=at, "%20");
         }
     }
     text

@@ -3,10 +3,9 @@
 
 use azure_core::http::headers::Headers;
 use azure_core::time::{OffsetDateTime, parse_rfc7231};
-use azure_storage_blob::{BlobServiceClient, BlobServiceClientOptions};
 
 use super::client::{BlobApi, header, of_the_service, view};
-use crate::azure::{Account, ServiceError, limited};
+use crate::azure::{ServiceError, limited};
 use crate::clock::Instant;
 
 /// What the service says of itself and of the container along the way.
@@ -38,24 +37,6 @@ impl BlobApi {
         let answer = limited(give_up_at, self.container.get_properties(None)).await?;
         of_the_service(answer.headers())?;
         Ok(around(answer.headers()))
-    }
-
-    /// For how many days the account keeps what is deleted; `None`: it does not.
-    pub(crate) async fn soft_delete(
-        account: &Account,
-        give_up_at: Instant,
-    ) -> Result<Option<i32>, ServiceError> {
-        let told = |error| ServiceError::of(&error);
-        let options = BlobServiceClientOptions {
-            client_options: account.client_options(),
-            ..BlobServiceClientOptions::default()
-        };
-        let url = account.authorised(account.endpoint());
-        let service = BlobServiceClient::new(url, None, Some(options)).map_err(told)?;
-        let answer = limited(give_up_at, service.get_properties(None)).await?;
-        let policy = answer.into_model().map_err(told)?.delete_retention_policy;
-        let policy = policy.filter(|policy| policy.enabled == Some(true));
-        Ok(policy.map(|policy| policy.days.unwrap_or(0)))
     }
 
     /// Deletes the blob, whose lease nobody has.

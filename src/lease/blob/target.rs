@@ -4,9 +4,10 @@
 
 use std::fmt;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use url::Url;
 
-use crate::azure::{AccountError, split_url};
+use crate::azure::{AccountError, is_label, split_url};
 
 /// The blob that is the lock. `Debug` shows no secret.
 #[derive(Clone, PartialEq, Eq)]
@@ -173,15 +174,7 @@ impl fmt::Debug for Target {
 }
 
 fn check_container(name: &str) -> Result<(), TargetError> {
-    let alnum = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
-    let bytes = name.as_bytes();
-    let fits = name == "$root"
-        || (3..=63).contains(&bytes.len())
-            && bytes.iter().all(|b| alnum(*b) || *b == b'-')
-            && alnum(bytes[0])
-            && alnum(bytes[bytes.len() - 1])
-            && !name.contains("--");
-    if fits {
+    if name == "$root" || is_label(name) {
         Ok(())
     } else {
         Err(TargetError::Container(name.chars().take(80).collect()))
@@ -217,41 +210,19 @@ fn check_name(container: &str, name: &str) -> Result<(), TargetError> {
 
 /// Percent-encodes everything but unreserved characters and `/`.
 fn encode(name: &str) -> String {
-    let mut text = String::with_capacity(name.len());
-    for byte in name.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
-                text.push(char::from(byte));
-            }
-            _ => text.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    text
+    const RESERVED: AsciiSet = NON_ALPHANUMERIC
+        .remove(b'-')
+        .remove(b'.')
+        .remove(b'_')
+        .remove(b'~')
+        .remove(b'/');
+    utf8_percent_encode(name, &RESERVED).to_string()
 }
 
 /// Undoes percent-encoding; `None` if what comes out is not UTF-8.
 pub(super) fn decode(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((first, tail)) = rest.split_first() {
-        let hex = (*first == b'%')
-            .then(|| tail.get(..2))
-            .flatten()
-            .and_then(|pair| std::str::from_utf8(pair).ok())
-            .filter(|pair| pair.bytes().all(|b| b.is_ascii_hexdigit()))
-            .and_then(|pair| u8::from_str_radix(pair, 16).ok());
-        match hex {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &tail[2..];
-            }
-            None => {
-                bytes.push(*first);
-                rest = tail;
-            }
-        }
-    }
-    String::from_utf8(bytes).ok()
+    let decoded = percent_decode_str(text).decode_utf8().ok()?;
+    Some(decoded.into_owned())
 }
 
 #[cfg(test)]

@@ -40,8 +40,8 @@ impl Blob {
         if metadata.has_unread_results() {
             return Err(self.fatal("the metadata trafficcop_once of", "cannot be read, so nobody knows what has been done: correct it, or remove it to have everything done anew"));
         }
-        let verdict = task.verdict(metadata.task_log());
-        verdict.map_or(Ok(()), |verdict| Err(Failure::AlreadyDone(verdict)))
+        let result = task.result(metadata.task_log());
+        result.map_or(Ok(()), |result| Err(Failure::AlreadyDone(result)))
     }
 
     /// Before a run, under the lease: which slot it belongs to, and whether its result will find room.

@@ -19,24 +19,14 @@ use super::open;
 use super::record::{self, Content};
 use crate::clock::Instant;
 use crate::lease::mount::beside;
-
-/// A request for the whole file, however long it grows.
-fn whole(kind: libc::c_int) -> libc::flock {
-    libc::flock {
-        l_type: kind as libc::c_short,
-        l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: 0,
-        l_len: 0,
-        // The kernel demands a zero here for this family of locks.
-        l_pid: 0,
-    }
-}
+pub(super) use crate::util::is_locked_by_another;
+use crate::util::whole_file;
 
 /// Locks the file if nobody else has it locked: `false` means "held by another". Locking again
 /// what this description has locked already succeeds and changes nothing.
 pub(super) fn try_exclusive(file: &fs::File) -> Result<bool, Errno> {
     loop {
-        match fcntl(file, FcntlArg::F_OFD_SETLK(&whole(libc::F_WRLCK))) {
+        match fcntl(file, FcntlArg::F_OFD_SETLK(&whole_file(libc::F_WRLCK))) {
             Ok(_) => return Ok(true),
             // POSIX lets the kernel answer either. Nothing else means that it is held: ENOLCK taken for it
             // would have a standby wait for a holder who is not there.
@@ -50,7 +40,7 @@ pub(super) fn try_exclusive(file: &fs::File) -> Result<bool, Errno> {
 /// Locks the file, however long that takes.
 pub(super) fn wait_exclusive(file: &fs::File) -> Result<(), Errno> {
     loop {
-        match fcntl(file, FcntlArg::F_OFD_SETLKW(&whole(libc::F_WRLCK))) {
+        match fcntl(file, FcntlArg::F_OFD_SETLKW(&whole_file(libc::F_WRLCK))) {
             Ok(_) => return Ok(()),
             Err(Errno::EINTR) => {}
             Err(errno) => return Err(errno),
@@ -62,19 +52,12 @@ pub(super) fn wait_exclusive(file: &fs::File) -> Result<(), Errno> {
 pub(super) fn unlock(file: &fs::File) -> Result<(), Errno> {
     // Said and not left to close(2): the description lives on in the guardian and in the command.
     loop {
-        match fcntl(file, FcntlArg::F_OFD_SETLK(&whole(libc::F_UNLCK))) {
+        match fcntl(file, FcntlArg::F_OFD_SETLK(&whole_file(libc::F_UNLCK))) {
             Ok(_) => return Ok(()),
             Err(Errno::EINTR) => {}
             Err(errno) => return Err(errno),
         }
     }
-}
-
-/// Whether a description other than `file`'s keeps it from locking. Locks nothing.
-pub(super) fn is_locked_by_another(file: &fs::File) -> Result<bool, Errno> {
-    let mut request = whole(libc::F_WRLCK);
-    fcntl(file, FcntlArg::F_OFD_GETLK(&mut request))?;
-    Ok(libc::c_int::from(request.l_type) != libc::F_UNLCK)
 }
 
 /// Opens the lock's file for reading and writing, as an instance would, and says in words what stands in it,
@@ -165,24 +148,14 @@ impl Probe {
         (0..times).map(once).collect()
     }
 
-    /// By how much the file system's clock is ahead of ours (negative: behind).
+    /// Writes, and tells when that was by the file system's clock.
     ///
     /// # Errors
     /// The kernel's.
-    pub fn clock(&mut self) -> io::Result<time::Duration> {
-        // Between two readings of ours: what lies within them is as right as can be known.
-        let before = OffsetDateTime::now_utc();
+    pub fn written_at(&mut self) -> io::Result<OffsetDateTime> {
         self.file.write_all(b"\n")?;
         self.file.sync_all()?;
-        let after = OffsetDateTime::now_utc();
-        let theirs = OffsetDateTime::from(self.file.metadata()?.modified()?);
-        Ok(if theirs < before {
-            theirs - before
-        } else if theirs > after {
-            theirs - after
-        } else {
-            time::Duration::ZERO
-        })
+        Ok(self.file.metadata()?.modified()?.into())
     }
 }
 
@@ -220,7 +193,8 @@ mod tests {
         assert!(!Probe::is_excluded(probe.path()).unwrap(), "nobody has it");
         assert!(probe.excludes().unwrap());
         assert_eq!(probe.writes(3).unwrap().len(), 3);
-        assert!(probe.clock().unwrap().abs() < time::Duration::minutes(1));
+        let skew = OffsetDateTime::now_utc() - probe.written_at().unwrap();
+        assert!(skew.abs() < time::Duration::minutes(1));
         drop(probe);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }

@@ -23,6 +23,7 @@ use crate::clock::Instant;
 use crate::core::{Failure, Outcome};
 use crate::lease::errors::{fatal, lost_at, transient};
 use crate::lease::once::{NoRoom, OnceTask, TaskLog};
+use crate::util::read_up_to;
 
 // Where the two lines begin, and the length of each with its newline. A page each, as the record has one: a
 // disk writes pages, and a torn one must not take the older line along.
@@ -158,15 +159,7 @@ fn encode(task_log: &TaskLog, edition: u64) -> Vec<u8> {
 
 fn place(file: &fs::File, index: usize) -> io::Result<Position> {
     let mut bytes = [0; WIDTH];
-    let mut filled = 0;
-    while filled < WIDTH {
-        match file.read_at(&mut bytes[filled..], PLACES[index] + filled as u64) {
-            Ok(0) => break,
-            Ok(count) => filled += count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
+    let filled = read_up_to(file, &mut bytes, PLACES[index])?;
     let bytes = &bytes[..filled];
     if bytes
         .iter()
@@ -219,8 +212,8 @@ impl LockFile {
         let Ok(Lookup::Results { task_log, .. }) = read(file) else {
             return held;
         };
-        let verdict = task.verdict(&task_log);
-        verdict.map_or(held, Failure::AlreadyDone)
+        let result = task.result(&task_log);
+        result.map_or(held, Failure::AlreadyDone)
     }
 
     /// Under the lock, before anything is written: the results there are, if the task is still to
@@ -243,8 +236,8 @@ impl LockFile {
             self.ask_the_time(task, file)
                 .map_err(|error| self.results_failure("asking the time by", &error))?;
         }
-        match task.verdict(&task_log) {
-            Some(verdict) => Err(Failure::AlreadyDone(verdict)),
+        match task.result(&task_log) {
+            Some(result) => Err(Failure::AlreadyDone(result)),
             None => Ok(task_log),
         }
     }

@@ -4,7 +4,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read as _};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use nix::errno::Errno;
@@ -15,6 +15,8 @@ use super::record::{self, Content};
 use crate::core::{Failure, HolderInfo};
 use crate::lease::errors::{is_passing, transient};
 use crate::lease::{mount, shared_file};
+pub(super) use crate::util::is_same_file as is_same;
+use crate::util::read_up_to;
 
 /// Why a file cannot serve as a lock; one line that says what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -192,15 +194,7 @@ pub(super) fn has_versions(path: &Path) -> bool {
 pub(super) fn read(file: &fs::File) -> io::Result<Content> {
     // One byte more than a file of ours can have: a longer one is somebody's, however it begins.
     let mut bytes = vec![0; once_log::LENGTH + 1];
-    let mut filled = 0;
-    while filled < bytes.len() {
-        match file.read_at(&mut bytes[filled..], filled as u64) {
-            Ok(0) => break,
-            Ok(count) => filled += count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
+    let filled = read_up_to(file, &mut bytes, 0)?;
     if filled <= record::READ_LIMIT {
         return Ok(record::decode(&bytes[..filled]));
     }
@@ -241,12 +235,6 @@ fn options() -> OpenOptions {
         .write(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
     options
-}
-
-/// Whether both are the same file.
-pub(super) fn is_same(one: &fs::Metadata, other: &fs::Metadata) -> bool {
-    // Both numbers: an inode's alone is the same on another file system.
-    (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 
 /// Whether `path` has come to name another file than `ours`, or none. Where that cannot be seen, it

@@ -59,11 +59,11 @@ fn what_is_written_down_comes_back_from_the_text() {
 #[test]
 fn each_key_is_a_task_of_its_own_and_so_is_one_with_slots() {
     let task_log = with(&task("v7"), 0, 7);
-    let verdict = task_log.verdict(&task("v7"), 0, 0).expect("it is done");
-    assert_eq!((verdict.status, verdict.token), (0, 7));
-    assert_eq!((&*verdict.holder, &*verdict.at), ("web1-7", "then"));
-    assert_eq!(task_log.verdict(&task("v8"), 0, 0), None);
-    assert_eq!(task_log.verdict(&hourly("v7"), 0, NOW), None);
+    let result = task_log.result(&task("v7"), 0, 0).expect("it is done");
+    assert_eq!((result.status, result.token), (0, 7));
+    assert_eq!((&*result.holder, &*result.at), ("web1-7", "then"));
+    assert_eq!(task_log.result(&task("v8"), 0, 0), None);
+    assert_eq!(task_log.result(&hourly("v7"), 0, NOW), None);
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn a_signal_is_kept_as_128_and_its_number() {
         over: true,
     };
     task_log.note(&task("a"), 0, &killed, 1, "b", "then");
-    assert_eq!(task_log.verdict(&task("a"), 0, 0).unwrap().status, 137);
+    assert_eq!(task_log.result(&task("a"), 0, 0).unwrap().status, 137);
 }
 
 #[test]
@@ -85,12 +85,12 @@ fn failures_are_counted_in_their_slot_and_end_with_a_result() {
         task_log.note(&task, HOUR, &outcome(3, false), token, "b", "then");
         assert_eq!(task_log.failed(&task, HOUR), failed);
         assert!(task_log.bears(&task, token) && !task_log.bears(&task, token + 1));
-        assert_eq!(task_log.verdict(&task, 0, NOW), None);
+        assert_eq!(task_log.result(&task, 0, NOW), None);
     }
     assert_eq!(task_log.failed(&task, 2 * HOUR), 0, "another slot");
     task_log.note(&task, HOUR, &outcome(3, true), 4, "b", "then");
     assert_eq!(task_log.failed(&task, HOUR), 0);
-    assert_eq!(task_log.verdict(&task, HOUR, HOUR).unwrap().status, 3);
+    assert_eq!(task_log.result(&task, HOUR, HOUR).unwrap().status, 3);
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn a_candidate_is_served_by_the_slot_it_came_in_or_a_later_one() {
     let task = hourly("a");
     let (before, this, next) = (NOW - 600 - HOUR, NOW - 600, NOW - 600 + HOUR);
     assert_eq!(task.slot(NOW), this);
-    let came_now = |task_log: &TaskLog, now| task_log.verdict(&task, this, now).is_some();
+    let came_now = |task_log: &TaskLog, now| task_log.result(&task, this, now).is_some();
     assert!(!came_now(&with(&task, before, 1), NOW));
     assert!(came_now(&with(&task, this, 1), NOW));
     // The run began in our slot and ended in the next: its result is ours.
@@ -120,9 +120,9 @@ fn another_division_of_time_reads_the_same_results() {
     let today = daily.slot(NOW);
     assert_eq!(today % (24 * HOUR), 0);
     let task_log = with(&hourly("a"), this_hour, 1);
-    assert!(task_log.verdict(&daily, today, NOW).is_some());
+    assert!(task_log.result(&daily, today, NOW).is_some());
     let task_log = with(&daily, today, 1);
-    assert!(task_log.verdict(&hourly("a"), this_hour, NOW).is_none());
+    assert!(task_log.result(&hourly("a"), this_hour, NOW).is_none());
 }
 
 #[test]
@@ -153,8 +153,8 @@ fn what_is_forgotten_can_be_run_again() {
     task_log.note(&hourly("a"), NOW, &outcome(0, true), 2, "b", "then");
     task_log.note(&task("b"), 0, &outcome(0, true), 3, "b", "then");
     assert!(task_log.forget("a") && !task_log.forget("a"));
-    assert_eq!(task_log.verdict(&task("a"), 0, 0), None);
-    assert!(task_log.verdict(&task("b"), 0, 0).is_some());
+    assert_eq!(task_log.result(&task("a"), 0, 0), None);
+    assert!(task_log.result(&task("b"), 0, 0).is_some());
 }
 
 #[test]
@@ -185,17 +185,17 @@ fn the_slot_of_a_run_is_decided_at_its_start_and_never_before_we_came() {
             .expect("room")
     };
     assert_eq!(
-        ours.verdict(&with(&task, NOW, 1)),
+        ours.result(&with(&task, NOW, 1)),
         None,
         "no clock was heard"
     );
     ours.hear(NOW, at);
-    assert!(ours.verdict(&with(&task, NOW - 600, 1)).is_some());
+    assert!(ours.result(&with(&task, NOW - 600, 1)).is_some());
     begin();
     assert_eq!(ours.clock().slot, NOW - 600);
     ours.hear(NOW + HOUR, at);
     assert!(
-        ours.verdict(&with(&task, NOW - 600, 1)).is_some(),
+        ours.result(&with(&task, NOW - 600, 1)).is_some(),
         "it is ours still"
     );
     begin();

@@ -220,7 +220,7 @@ impl Chain {
         if task.lacks_the_time() {
             self.ask_the_time(task)?;
         }
-        Ok(task.verdict(&self.carried(look).once))
+        Ok(task.result(&self.carried(look).once))
     }
 
     /// Control is ours, and nothing runs yet: there is room for the result, and it is known which

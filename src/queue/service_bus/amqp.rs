@@ -425,9 +425,9 @@ impl Intake {
                     Ok(wire::unreadable(ticket, &tag, &error.source.to_string()))
                 }
                 Err(error) => {
-                    let fault = BusError::from(error);
-                    self.connection.state.close(fault.clone());
-                    Err(fault)
+                    let error = BusError::from(error);
+                    self.connection.state.close(error.clone());
+                    Err(error)
                 }
             };
         }

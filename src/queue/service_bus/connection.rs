@@ -73,32 +73,32 @@ impl ConnectionTask {
                 }
                 connected = connect(&self.connector, &*self.tokens, &self.audience) => connected,
             };
-            let fault = match connected {
+            let error = match connected {
                 Ok((connection, intake, token)) => {
                     // A new link has none.
                     self.prefetch.forget_credit();
                     self.shared.up(Arc::clone(&connection));
-                    let Some(fault) = self.serve(connection, intake, token).await else {
+                    let Some(error) = self.serve(connection, intake, token).await else {
                         return;
                     };
-                    tracing::debug!("the connection has ended: {}", fault.why());
-                    self.shared.down(fault.clone());
+                    tracing::debug!("the connection has ended: {}", error.why());
+                    self.shared.down(error.clone());
                     // One that breaks at once again and again is no better than none.
                     if Instant::now().since(began) >= GOOD {
                         pause = Duration::ZERO;
                     }
-                    fault
+                    error
                 }
-                Err(fault) => {
-                    tracing::debug!("cannot connect: {}", fault.why());
-                    self.shared.failed(fault.clone());
+                Err(error) => {
+                    tracing::debug!("cannot connect: {}", error.why());
+                    self.shared.failed(error.clone());
                     // Only after a failure: one that broke is made anew at once, because locks run
                     // out meanwhile.
                     pause = pause.max(PAUSE);
-                    fault
+                    error
                 }
             };
-            if self.rest(pause, fault.is_busy()).await {
+            if self.rest(pause, error.is_busy()).await {
                 return;
             }
             pause = (pause * 2).clamp(PAUSE, PAUSE_MAX);
@@ -168,8 +168,8 @@ impl ConnectionTask {
             if let Some((count, total)) = self.prefetch.missing() {
                 // Before it is given: a lock can begin as soon as the service has it.
                 let at = Instant::now();
-                if let Err(fault) = intake.let_come(total).await {
-                    return Some(fault);
+                if let Err(error) = intake.let_come(total).await {
+                    return Some(error);
                 }
                 self.prefetch.gave(count, at);
             }
@@ -207,10 +207,10 @@ impl ConnectionTask {
                     }
                     None => return None,
                 },
-                fault = connection.ended() => return Some(fault),
+                error = connection.ended() => return Some(error),
                 came = intake.next() => match came {
                     Ok(delivery) => self.came(delivery, &connection),
-                    Err(fault) => return Some(fault),
+                    Err(error) => return Some(error),
                 },
                 Some(authorised) = authorised => {
                     authorising = None;
@@ -221,7 +221,7 @@ impl ConnectionTask {
                             renew_at = renewal(&token);
                             until = token.good_until;
                         }
-                        Err(fault) => renew_at = self.unrenewed(&fault, until),
+                        Err(error) => renew_at = self.unrenewed(&error, until),
                     }
                 }
                 () = self.prefetch.changed.notified() => {}
@@ -231,18 +231,18 @@ impl ConnectionTask {
     }
 
     /// The token was not renewed, and is good `until` then: when that is tried again.
-    fn unrenewed(&self, fault: &BusError, until: Instant) -> Instant {
+    fn unrenewed(&self, error: &BusError, until: Instant) -> Instant {
         let now = Instant::now();
         let left = until.since(now);
         tracing::warn!(
             "the token for {} is not renewed: {}; it is good for {} s, trying again",
             self.audience,
-            fault.why(),
+            error.why(),
             left.as_secs()
         );
         // Several attempts fit into what is left, and the last of them is no hot loop.
         let pause = (left / 4).clamp(PAUSE, PAUSE_MAX);
-        now + if fault.is_busy() {
+        now + if error.is_busy() {
             pause.max(BUSY)
         } else {
             pause
@@ -332,8 +332,8 @@ impl ConnectionTask {
         let give_up_at = now + until.since(now) / 2;
         let left = self.prefetch.credit();
         let came = |delivery| self.came(delivery, connection);
-        if let Err(fault) = intake.drain(left, give_up_at, came).await {
-            tracing::debug!("not drained: {}", fault.why());
+        if let Err(error) = intake.drain(left, give_up_at, came).await {
+            tracing::debug!("not drained: {}", error.why());
         }
     }
 

@@ -335,7 +335,7 @@ mod tests {
     #[test]
     fn every_refusal_has_its_meaning() {
         let coded = |status, condition| refused(Some(status), condition);
-        for (fault, meaning) in [
+        for (error, meaning) in [
             (coded(410, ""), "lost"),
             (coded(410, "com.microsoft:message-lock-lost"), "lost"),
             (refused(None, "com.microsoft:message-lock-lost"), "lost"),
@@ -348,9 +348,9 @@ mod tests {
             (BusError::Unanswered("x".into()), "unclear"),
             (BusError::Unsent("x".into()), ""),
         ] {
-            assert_eq!(fault.is_lost(), meaning == "lost", "{fault:?}");
-            assert_eq!(fault.is_unclear(), meaning == "unclear", "{fault:?}");
-            assert_eq!(fault.is_busy(), meaning == "busy", "{fault:?}");
+            assert_eq!(error.is_lost(), meaning == "lost", "{error:?}");
+            assert_eq!(error.is_unclear(), meaning == "unclear", "{error:?}");
+            assert_eq!(error.is_busy(), meaning == "busy", "{error:?}");
         }
     }
 
@@ -382,8 +382,8 @@ mod tests {
 
     #[test]
     fn what_is_told_is_one_line() {
-        let fault = BusError::refused("amqp:not-found", Some("one\r\n two\0\x1b[31m"));
-        assert_eq!(fault.why(), "amqp:not-found one two [31m");
+        let error = BusError::refused("amqp:not-found", Some("one\r\n two\0\x1b[31m"));
+        assert_eq!(error.why(), "amqp:not-found one two [31m");
         assert_eq!(refused(Some(410), "c").why(), "410 c text");
     }
 }

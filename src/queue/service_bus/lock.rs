@@ -86,24 +86,24 @@ impl Held {
         give_up_at: Instant,
     ) -> Result<Arc<Connection>, Failure> {
         let connection = self.shared.connection(None, give_up_at).await;
-        connection.map_err(|fault| fault.doubt(what))
+        connection.map_err(|error| error.doubt(what))
     }
 
-    /// The connection after this one, if the fault is that it has ended; else, or if none comes in time,
-    /// the fault.
+    /// The connection after this one, if the error is that it has ended; else, or if none comes in time,
+    /// the error.
     async fn after(
         &self,
         connection: &Arc<Connection>,
-        fault: BusError,
+        error: BusError,
         give_up_at: Instant,
     ) -> Result<Arc<Connection>, BusError> {
         // A living connection that answered badly would answer the same once more: that is for the
         // caller.
         if !connection.has_ended() {
-            return Err(fault);
+            return Err(error);
         }
         let next = self.shared.connection(Some(connection), give_up_at);
-        next.await.map_err(|_| fault)
+        next.await.map_err(|_| error)
     }
 
     /// Locks it anew; for how long. Where the connection ends meanwhile it is asked for on the next one:
@@ -128,17 +128,17 @@ impl Held {
                     }
                     return Ok(state.length);
                 }
-                Err(fault) if fault.is_lost() => {
+                Err(error) if error.is_lost() => {
                     // Else our own settlement may have ended it: that says nothing of its length.
                     if state.settling.is_none() {
                         let after = Instant::now().since(state.t0);
                         self.shared.lock_duration.ended_early(after, state.length);
                     }
-                    return Err(lose(&mut state, &fault));
+                    return Err(lose(&mut state, &error));
                 }
-                Err(fault) => {
-                    let next = self.after(&connection, fault, give_up_at).await;
-                    connection = next.map_err(|fault| fault.doubt(WHAT))?;
+                Err(error) => {
+                    let next = self.after(&connection, error, give_up_at).await;
+                    connection = next.map_err(|error| error.doubt(WHAT))?;
                 }
             }
         }
@@ -171,20 +171,20 @@ impl Held {
 
 /// The service says that there is no such lock. Nothing is said on the link any more either, not even
 /// to empty the library's map: it could still mean something to a service that was wrong.
-fn lose(state: &mut State, fault: &BusError) -> Failure {
+fn lose(state: &mut State, error: &BusError) -> Failure {
     let failure = if state.settling.is_some() {
         Failure::Transient {
             why: format!(
                 "{}: the settlement before was not answered, and whether it was carried out cannot be \
                  said",
-                fault.why()
+                error.why()
             ),
             retry_after: Some(NEVER),
         }
     } else {
         Failure::Lost {
             until: None,
-            why: fault.why(),
+            why: error.why(),
         }
     };
     // Nothing is asked for any more: the next answer would be about nothing we know.
@@ -214,26 +214,26 @@ impl Lock for Held {
         loop {
             // Written down before it is asked for: this call can be dropped at any await.
             let earlier = state.settling.replace(settlement.clone());
-            let fault = match self.ask(&connection, settlement, give_up_at).await {
+            let error = match self.ask(&connection, settlement, give_up_at).await {
                 Ok(()) => {
                     state.closed = Some(Closed::Settled(settlement.clone()));
                     return Ok(());
                 }
-                Err(fault) => fault,
+                Err(error) => error,
             };
-            if !fault.is_unclear() {
+            if !error.is_unclear() {
                 state.settling = earlier;
             }
-            if fault.is_lost() {
-                return Err(lose(&mut state, &fault));
+            if error.is_lost() {
+                return Err(lose(&mut state, &error));
             }
             // What was not even sent is asked for on the next connection.
             // What may have been done is not: the caller decides, by the time its lock has left.
-            let next = match &fault {
-                BusError::Unsent(_) => self.after(&connection, fault, give_up_at).await,
-                _ => Err(fault),
+            let next = match &error {
+                BusError::Unsent(_) => self.after(&connection, error, give_up_at).await,
+                _ => Err(error),
             };
-            connection = next.map_err(|fault| fault.doubt(WHAT))?;
+            connection = next.map_err(|error| error.doubt(WHAT))?;
         }
     }
 }

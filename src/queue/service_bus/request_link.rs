@@ -109,10 +109,10 @@ impl RequestLink {
         match before(give_up_at, sending).await {
             Some(Ok(_)) => {}
             Some(Err(error)) => {
-                let fault = BusError::from(error);
-                self.state.close(fault.clone());
+                let error = BusError::from(error);
+                self.state.close(error.clone());
                 // It was never handed to the connection: it can be asked for on the next one.
-                return Err(BusError::Unsent(fault.why()));
+                return Err(BusError::Unsent(error.why()));
             }
             None => {
                 self.state.suspect(sent);

@@ -6,7 +6,7 @@ use std::fmt;
 
 use url::Url;
 
-use crate::azure::{AccountError, split_url};
+use crate::azure::{AccountError, is_label, split_url};
 
 // What a poison queue is called unless it is named: as Azure Functions calls it.
 const POISON: &str = "-poison";
@@ -140,15 +140,8 @@ pub(super) fn address(endpoint: &Url, queue: &str) -> Url {
 }
 
 fn check(name: &str) -> Result<(), TargetError> {
-    let alnum = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
-    let bytes = name.as_bytes();
     // The service would say 400 to the first request, and not which rule was broken.
-    let fits = (3..=63).contains(&bytes.len())
-        && bytes.iter().all(|b| alnum(*b) || *b == b'-')
-        && alnum(bytes[0])
-        && alnum(bytes[bytes.len() - 1])
-        && !name.contains("--");
-    if fits {
+    if is_label(name) {
         return Ok(());
     }
     // It goes into one line of the log, whatever was typed.

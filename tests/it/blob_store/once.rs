@@ -46,8 +46,8 @@ async fn a_task_that_is_over_is_not_competed_for_whoever_holds_the_lease() {
         )]);
         let blob = server.blob_for(task(None));
         match blob.acquire(later()).await {
-            Err(Failure::AlreadyDone(verdict)) => {
-                assert_eq!((verdict.status, &*verdict.holder), (0, "box-2"))
+            Err(Failure::AlreadyDone(result)) => {
+                assert_eq!((result.status, &*result.holder), (0, "box-2"))
             }
             other => panic!("{other:?}"),
         }

@@ -172,7 +172,7 @@ fn head_and_options_say_the_same_without_the_text_and_nothing_else_is_done() {
     let scene = Scene::new();
     let (_one, at) = instance(&scene, "one", &["--min-hold", "1h"], "exit 0");
     await_state(at, "resting");
-    // A verdict of no has to be one by every method: a load balancer may ask by OPTIONS.
+    // An answer of no has to be one by every method: a load balancer may ask by OPTIONS.
     for (page, code) in [("/leader", 503), ("/readyz", 200), ("/status", 200)] {
         let whole = get(at, page);
         let (head, options) = (ask(at, "HEAD", page), ask(at, "OPTIONS", page));

@@ -271,7 +271,7 @@ async fn a_result_survives_every_later_record_and_a_crash_while_it_is_written() 
         let torn = [&head, &whole[2048..]].concat();
         fs::write(stage.scene.lock(), &torn).expect("written");
         match store(&stage).acquire(late).await {
-            Err(Failure::AlreadyDone(verdict)) => assert_eq!(verdict.holder, "ourselves"),
+            Err(Failure::AlreadyDone(result)) => assert_eq!(result.holder, "ourselves"),
             other => panic!("cut at {cut}: {other:?}"),
         }
     }

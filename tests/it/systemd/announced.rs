@@ -92,7 +92,7 @@ fn a_notice_hands_control_over_before_it_is_approved_and_stays_out_until_it_is_g
 }
 
 #[test]
-fn a_standby_stands_aside_too_and_then_stands_by_again() {
+fn a_standby_is_cordoned_too_and_then_stands_by_again() {
     let scene = Scene::new();
     let metadata = Metadata::of("web-2");
     let mut holder = scene

@@ -58,13 +58,7 @@ fn a_blob_that_will_do_and_is_not_touched() {
     for check in PERMISSIONS {
         assert_eq!(of(&told, check).0, "ok", "{check} in {told:#}");
     }
-    for check in [
-        "guardian",
-        "clock",
-        "round-trip",
-        "immutability",
-        "soft-delete",
-    ] {
+    for check in ["guardian", "clock", "round-trip", "immutability"] {
         assert_eq!(of(&told, check).0, "ok", "{check} in {told:#}");
     }
     assert_eq!(of(&told, "emulator").0, "warn");

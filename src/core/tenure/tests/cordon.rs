@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn aside() -> Action {
+fn tell_cordoned() -> Action {
     Action::Notify(Notice::Cordoned {
         why: "a reboot".into(),
     })
@@ -30,7 +30,13 @@ fn a_holder_drains_gives_the_lease_back_and_stays_out_until_it_is_over() {
     assert!(has(&actions, &Action::Notify(Notice::Draining(cause()))));
     let actions = given_away(&mut tenure, 6);
     assert!(has(&actions, &Action::TenureOver { cause: cause() }));
-    assert_eq!(actions.iter().filter(|said| **said == aside()).count(), 1);
+    assert_eq!(
+        actions
+            .iter()
+            .filter(|said| **said == tell_cordoned())
+            .count(),
+        1
+    );
     assert!(has(&actions, &Action::StandBy));
     // Neither time nor a lock that is free, nor being told again, makes it compete.
     assert_eq!(tenure.wake_at(), Instant::FOREVER);
@@ -52,7 +58,7 @@ fn a_holder_drains_gives_the_lease_back_and_stays_out_until_it_is_over() {
 fn a_standby_does_not_ask_meanwhile_and_says_whom_it_stands_behind_afterwards() {
     let mut tenure = acquiring(rules());
     tenure.step(BEGIN, refused(held()));
-    assert_eq!(tenure.step(at(1), cordoned()), [aside()]);
+    assert_eq!(tenure.step(at(1), cordoned()), [tell_cordoned()]);
     assert_eq!(tenure.wake_at(), Instant::FOREVER);
     assert!(acquires(&tenure.step(at(100), Event::Uncordoned)));
     let actions = tenure.step(at(100), refused(held()));
@@ -82,7 +88,7 @@ fn what_an_attempt_obtains_that_was_in_flight_is_given_back() {
     let actions = tenure.step(at(2), grant(BEGIN));
     assert!(releases(&actions) && start(&actions).is_none());
     let actions = tenure.step(at(2), Event::Released(Ok(())));
-    assert!(has(&actions, &aside()), "{actions:?}");
+    assert!(has(&actions, &tell_cordoned()), "{actions:?}");
     // The same where the lease wanted to be confirmed first.
     let mut tenure = acquiring(rules());
     tenure.step(BEGIN, grant(BEGIN - secs(31)));
@@ -129,7 +135,7 @@ fn a_machine_that_is_cordoned_from_the_beginning_never_asks() {
     let mut tenure = Tenure::new(rules(), BEGIN).cordoned_by(Some(cordon));
     assert_eq!(
         tenure.step(BEGIN, Event::Ticked),
-        [aside(), Action::StandBy]
+        [tell_cordoned(), Action::StandBy]
     );
     assert!(acquires(&tenure.step(at(9), Event::Uncordoned)));
 }
@@ -217,6 +223,6 @@ fn an_announcement_that_is_withdrawn_during_the_drain_leads_to_a_new_competition
     tenure.step(at(6), Event::Uncordoned);
     assert_eq!(*tenure.state(), State::Draining);
     let actions = given_away(&mut tenure, 7);
-    assert!(!has(&actions, &aside()));
+    assert!(!has(&actions, &tell_cordoned()));
     assert!(acquires(&tenure.step(tenure.wake_at(), Event::Ticked)));
 }

@@ -17,7 +17,7 @@ fn standby() -> Tenure {
     tenure
 }
 
-fn aside() -> Tenure {
+fn cordoned_standby() -> Tenure {
     let mut tenure = standby();
     tenure.step(BEGIN, cordoned());
     tenure
@@ -80,7 +80,7 @@ fn done() -> Tenure {
 fn columns() -> [(&'static str, Enter); 13] {
     [
         ("Standby", standby),
-        ("Standby (cordoned)", aside),
+        ("Standby (cordoned)", cordoned_standby),
         ("Acquiring", || acquiring(rules())),
         ("Confirming", confirming),
         ("Holding", starting),

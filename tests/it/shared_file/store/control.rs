@@ -160,7 +160,7 @@ async fn the_result_of_a_task_goes_through_tenures_without_one_and_versions_with
     renew(&b).await;
     release(&b).await;
     let over = |failure: Failure| match failure {
-        Failure::AlreadyDone(verdict) => (verdict.holder, verdict.token, verdict.status),
+        Failure::AlreadyDone(result) => (result.holder, result.token, result.status),
         other => panic!("not over: {other:?}"),
     };
     let c = open_with(&path, "c", task());
