@@ -278,8 +278,9 @@ impl GuardianState {
                     self.kill(now, steps);
                 } else if now >= self.deadlines.term_at {
                     self.act(steps);
-                    // Until kill_at, and not longer.
-                    self.drain(self.stop_signal, Instant::FOREVER, steps);
+                    // Until kill_at as it is now: a renewal that was still in the socket moves kill_at on,
+                    // and who was asked to end would otherwise never have to.
+                    self.drain(self.stop_signal, self.deadlines.kill_at, steps);
                 }
             }
             Phase::Draining { end } => {

@@ -291,6 +291,8 @@ impl Holding {
             Event::Workload(WorkloadEvent::TreeStuck) => {
                 Releasing::never(step, self.run.exit, Cause::GuardianLost)
             }
+            // By deadlines that had passed when it read the later ones.
+            Event::Workload(WorkloadEvent::Acting) => self.guardian_acts(step),
             Event::StopAsked(signal) => {
                 // A stop that was asked for while nothing ran would have ended us there: this is
                 // the first.
@@ -329,7 +331,6 @@ impl Holding {
                 | WorkloadEvent::TreeEmpty { .. }
                 | WorkloadEvent::Stopped
                 | WorkloadEvent::LeftBehind
-                | WorkloadEvent::Acting
                 | WorkloadEvent::Standby(_),
             ) => self.go_on(step),
         }
@@ -356,6 +357,19 @@ impl Holding {
         Draining::begin(self.run, cause, term_at, kill_at)
             .since(step.now)
             .step(context, step, event)
+    }
+
+    /// The guardian drains the command already: whatever ends from now on ended because of that.
+    // Not asked again, it would be signalled twice. Known late, so it counts from the start: an end that
+    // was not doubt would make a stopped command's status ours, and keep us from competing.
+    fn guardian_acts(self, step: &mut Step) -> Phase {
+        let why = "the guardian heard of a renewal too late".to_owned();
+        let cause = Cause::Doubt { why };
+        step.report(Notice::Draining(cause.clone()));
+        let (since, kill_at) = (self.run.since, self.run.held_lease.kill_at());
+        Draining::begin(self.run, cause, since, kill_at)
+            .since(step.now)
+            .go_on(step)
     }
 
     /// The tenure has been long enough; what happened is judged by the state that follows from that.

@@ -120,6 +120,17 @@ fn a_renewal_moves_the_kill_of_a_drain_but_not_its_grace() {
     assert_eq!(steps(&mut watch, 500, Input::Ticked), [Step::Kill]);
 }
 
+/// A renewal that lay in the socket when the deadline passed (found by the search): who was asked to end
+/// would never have to.
+#[test]
+fn what_is_asked_to_end_at_its_deadline_ends_at_the_kill_at_of_that_moment() {
+    let mut watch = running();
+    let drain = [ACTING, Step::SignalGroup(libc::SIGINT)];
+    assert_eq!(steps(&mut watch, 100, extended(5000, 5300)), drain);
+    assert_eq!(watch.next(), at(200));
+    assert_eq!(steps(&mut watch, 200, Input::Ticked), [Step::Kill]);
+}
+
 #[test]
 fn a_dead_supervisor_leaves_the_grace_of_its_deadlines() {
     let mut watch = running();

@@ -161,6 +161,25 @@ fn after_a_doubt_that_stopped_the_command_we_compete_again() {
     assert!(start(&tenure.step(wake, grant(wake))).is_some());
 }
 
+/// The guardian reads of a renewal after its timer, once both have passed (found by the search): it
+/// drains what we think is safe.
+#[test]
+fn what_the_guardian_stopped_has_not_ended_by_itself() {
+    let mut tenure = holding(rules());
+    tenure.step(at(47), Event::Ticked);
+    tenure.step(at(47), renewed(at(47)));
+    let said = tenure.step(at(48), Event::Workload(WorkloadEvent::Acting));
+    // It drains already.
+    assert!(
+        matches!(said[..], [Action::Notify(Notice::Draining(_))]),
+        "{said:?}"
+    );
+    tenure.step(at(48), exited(Exit::Signal(TERM)));
+    assert!(releases(&tenure.step(at(48), empty(48))));
+    tenure.step(at(48), Event::Released(Ok(())));
+    assert_eq!(*tenure.state(), State::Standby);
+}
+
 #[test]
 fn a_command_that_ended_before_the_doubt_is_not_run_twice() {
     let mut tenure = holding(rules());

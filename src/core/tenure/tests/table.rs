@@ -158,6 +158,7 @@ fn rows() -> Vec<(&'static str, Event)> {
             "tree empty",
             Event::Workload(WorkloadEvent::TreeEmpty { at: NOW }),
         ),
+        ("guardian acts", Event::Workload(WorkloadEvent::Acting)),
         ("guardian lost", Event::Workload(WorkloadEvent::Lost)),
         ("tree stuck", Event::Workload(WorkloadEvent::TreeStuck)),
         ("command stopping", Event::CommandStopping),
@@ -232,7 +233,6 @@ fn what_is_told_to_people_is_a_tick() {
         for event in [
             WorkloadEvent::Stopped,
             WorkloadEvent::LeftBehind,
-            WorkloadEvent::Acting,
             WorkloadEvent::Standby(Some(7)),
         ] {
             let told = cell(state, enter, Event::Workload(event));
