@@ -162,7 +162,8 @@ pub enum Event {
     /// Nothing but time has passed. Also the answer to a wake-up: the first thing done after a
     /// pause is to look at the clock.
     Ticked,
-    /// The store's own waiter says that the lock can be had now (a kernel lock woke us).
+    /// The store says that the lock can be had now: an attempt would succeed, or tell why not. It is
+    /// no grant, because what remains to be done (the token, the record) needs a time limit and can fail.
     Freed,
     /// The attempt to acquire ended. `t0` in the grant is the moment before it was sent.
     Acquired(Result<Grant, Failure>),

@@ -60,7 +60,10 @@ impl Standby {
                 self.look(context, step)
             }
             Event::Freed => {
-                self.next_at = after_freed(context, step.now);
+                // Followed at once, unless the wake-up before was in vain a moment ago.
+                let woken = context.woken.map(|woken| woken + FREED_GAP);
+                self.next_at = woken.map_or(step.now, |next| next.max(step.now));
+                context.woken = Some(self.next_at);
                 self.look(context, step)
             }
             Event::StopAsked(signal) => {
@@ -101,10 +104,7 @@ impl Standby {
         step.act(Action::Acquire {
             give_up_at: context.attempt_ends(step.now),
         });
-        Phase::Acquiring(Acquiring {
-            sent: step.now,
-            until_free: false,
-        })
+        Phase::Acquiring(Acquiring { sent: step.now })
     }
 }
 
@@ -112,12 +112,10 @@ impl Standby {
 #[derive(Debug)]
 pub(super) struct Acquiring {
     sent: Instant,
-    // The store woke us meanwhile: the answer on its way may be older than that.
-    until_free: bool,
 }
 
 impl Acquiring {
-    pub(super) fn step(mut self, context: &mut Context, step: &mut Step, event: Event) -> Phase {
+    pub(super) fn step(self, context: &mut Context, step: &mut Step, event: Event) -> Phase {
         match event {
             Event::Acquired(Ok(grant)) => granted(context, step, grant),
             Event::Acquired(Err(Failure::Held(holder))) => self.held(context, step, holder),
@@ -140,10 +138,6 @@ impl Acquiring {
                 }
                 context.leave(step, Cause::Store { why, denied })
             }
-            Event::Freed => {
-                self.until_free = true;
-                Phase::Acquiring(self)
-            }
             Event::StopAsked(signal) => {
                 context.stop.asked(step.now, signal);
                 Releasing::of_an_attempt(step, Cause::Stopped(signal))
@@ -153,8 +147,10 @@ impl Acquiring {
                 Releasing::of_an_attempt(step, Cause::GuardianLost)
             }
             // The attempt keeps its own time limit; the rest are late echoes of an earlier round.
-            // What a cordoned machine obtains it gives back.
+            // What a cordoned machine obtains it gives back. Nobody listens to the store meanwhile: what
+            // it has for us it tells when we listen again.
             Event::Ticked
+            | Event::Freed
             | Event::Cordoned(_)
             | Event::Uncordoned
             | Event::CommandStopping
@@ -168,7 +164,6 @@ impl Acquiring {
     fn held(self, context: &mut Context, step: &mut Step, holder: HolderInfo) -> Phase {
         context.answered(step);
         let next_at = match context.rules.poll {
-            _ if self.until_free => after_freed(context, step.now),
             Some(poll) => {
                 step.attend(context.doorbell.finds(step.now, &holder));
                 let kept = context.keeps_the_interval(&holder);
@@ -225,15 +220,6 @@ fn last_look(context: &Context, now: Instant, next_at: Instant) -> Instant {
     if end != Instant::FOREVER && next_at >= end && last > now {
         return last;
     }
-    next_at
-}
-
-/// A wake-up is followed at once, unless the one before was in vain a moment ago.
-fn after_freed(context: &mut Context, now: Instant) -> Instant {
-    let next_at = context
-        .woken
-        .map_or(now, |woken| now.max(woken + FREED_GAP));
-    context.woken = Some(next_at);
     next_at
 }
 

@@ -1,7 +1,7 @@
 //! The system calls of an open-file-description lock on a whole file, and [`Probe`]: whether they exclude
 //! anybody on this mount, tried on a file beside the lock.
 //!
-//! Called by `store`, `waiter` and `inspect`; the probe by `doctor`, in a thread that may hang with the file
+//! [`LockedFile`] is a file that one of our descriptions has locked. Called by `store`, `waiter` and `inspect`; the probe by `doctor`, in a thread that may hang with the file
 //! system. Must never tell "held by another" from anything but EAGAIN and EACCES, and the probe must never
 //! lock or write the lock's own file.
 
@@ -9,6 +9,7 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -37,17 +38,6 @@ pub(super) fn try_exclusive(file: &fs::File) -> Result<bool, Errno> {
     }
 }
 
-/// Locks the file, however long that takes.
-pub(super) fn wait_exclusive(file: &fs::File) -> Result<(), Errno> {
-    loop {
-        match fcntl(file, FcntlArg::F_OFD_SETLKW(&whole_file(libc::F_WRLCK))) {
-            Ok(_) => return Ok(()),
-            Err(Errno::EINTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-}
-
 /// Unlocks the file for every process that shares the description.
 pub(super) fn unlock(file: &fs::File) -> Result<(), Errno> {
     // Said and not left to close(2): the description lives on in the guardian and in the command.
@@ -56,6 +46,55 @@ pub(super) fn unlock(file: &fs::File) -> Result<(), Errno> {
             Ok(_) => return Ok(()),
             Err(Errno::EINTR) => {}
             Err(errno) => return Err(errno),
+        }
+    }
+}
+
+/// A file that one of our descriptions has locked; dropped, it is unlocked.
+pub(super) struct LockedFile {
+    file: Arc<fs::File>,
+    kept: bool,
+}
+
+impl LockedFile {
+    /// Locks the file if nobody else has it locked: `None` means "held by another".
+    pub(super) fn of(file: &Arc<fs::File>) -> Result<Option<LockedFile>, Errno> {
+        Ok(try_exclusive(file)?.then(|| LockedFile::new(Arc::clone(file))))
+    }
+
+    /// Locks the file, however long that takes.
+    pub(super) fn wait(file: fs::File) -> Result<LockedFile, Errno> {
+        loop {
+            match fcntl(&file, FcntlArg::F_OFD_SETLKW(&whole_file(libc::F_WRLCK))) {
+                Ok(_) => return Ok(LockedFile::new(Arc::new(file))),
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+
+    fn new(file: Arc<fs::File>) -> LockedFile {
+        LockedFile { file, kept: false }
+    }
+
+    pub(super) fn file(&self) -> &fs::File {
+        &self.file
+    }
+
+    /// It stays locked until it is unlocked, or the last copy of its descriptor is closed.
+    pub(super) fn keep(mut self) -> Arc<fs::File> {
+        self.kept = true;
+        Arc::clone(&self.file)
+    }
+}
+
+impl Drop for LockedFile {
+    fn drop(&mut self) {
+        // It can fail only where there is nothing to unlock any more.
+        if !self.kept
+            && let Err(errno) = unlock(&self.file)
+        {
+            tracing::warn!(%errno, "the file's lock could not be given back");
         }
     }
 }
@@ -184,6 +223,21 @@ mod tests {
         unlock(&duplicate).expect("to unlock");
         assert_eq!(is_locked_by_another(&second), Ok(false));
         assert_eq!(try_exclusive(&second), Ok(true));
+    }
+
+    #[test]
+    fn what_is_locked_is_free_when_it_is_dropped_and_not_kept() {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        let [first, second] = [0; 2].map(|_| Arc::new(file.reopen().expect("a description")));
+        let locked = LockedFile::of(&first).expect("asked").expect("free");
+        assert!(LockedFile::of(&second).expect("asked").is_none());
+        // Unlocked, and not only closed: a process that is just being started has a copy.
+        drop(locked);
+        let locked = LockedFile::of(&second).expect("asked").expect("free again");
+        let kept = locked.keep();
+        assert_eq!(is_locked_by_another(&first), Ok(true));
+        unlock(&kept).expect("to unlock");
+        assert_eq!(is_locked_by_another(&first), Ok(false));
     }
 
     #[test]

@@ -12,7 +12,7 @@
 //! | `record` | the record as bytes in the file, and what to make of damaged ones |
 //! | `once_log` | a task that is to be done once: its result behind the record, the file system's time |
 //! | `lock` | the four system calls, and trying out whether they exclude anybody here |
-//! | `waiter` | who has a claim on the description's lock just now; the thread that waits for the kernel to grant it |
+//! | `waiter` | the thread that waits for the kernel to grant the lock, on a description of its own |
 //! | `inspect` | looking at a lock without competing for it, listing a directory, forgetting results |
 //!
 //! The file is never truncated before it is written, never renamed and never unlinked. If somebody

@@ -263,7 +263,7 @@ impl LockFile {
 
     /// Writes down what the run came to.
     pub(super) fn record(&self, outcome: &Outcome) -> Result<(), Failure> {
-        let Some((file, mut record)) = self.waiter.tenure() else {
+        let Some((file, mut record)) = self.tenure() else {
             return Err(lost_at(&self.path, "its lock is not ours"));
         };
         let Some(task) = &self.task else {
@@ -285,7 +285,7 @@ impl LockFile {
                 self.path.display()
             ))
         })?;
-        self.waiter.set_record(record);
+        self.set_record(record);
         // Nobody finds what was written into a file that is not at the path any more, and a lock
         // that was lost meanwhile is somebody else's.
         self.confirm()

@@ -4,6 +4,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read as _};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -226,6 +227,13 @@ pub(super) fn holder_info(file: &fs::File) -> HolderInfo {
 /// Opens what is there, for reading and writing, without ever waiting for the other end of a fifo.
 pub(super) fn open_existing(path: &Path) -> io::Result<fs::File> {
     options().open(path)
+}
+
+/// Opens the very file that `file` is, wherever its path leads by now: a description of its own.
+pub(super) fn reopen(file: &fs::File) -> io::Result<fs::File> {
+    // An ordinary one, without O_NONBLOCK: it is a file for certain, and the command may inherit it.
+    let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+    OpenOptions::new().read(true).write(true).open(link)
 }
 
 fn options() -> OpenOptions {

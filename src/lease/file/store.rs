@@ -6,17 +6,18 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use async_trait::async_trait;
 use nix::errno::Errno;
 
 use super::inspect::FileInspector;
+use super::lock::{self, LockedFile};
+use super::once_log;
 use super::open::{self, OpenError};
 use super::record::{self, Content};
-use super::waiter::{LockGuard, Waiter};
-use super::{lock, once_log};
+use super::waiter::Waiter;
 use crate::clock::Instant;
 use crate::core::{Failure, Grant};
 use crate::lease::OpenError as NamedError;
@@ -27,6 +28,7 @@ use crate::lease::once::{OnceTask, TaskLog};
 use crate::lease::record::{Candidate, Record};
 use crate::lease::slots::path_of;
 use crate::lease::{Competitor, LeaseStore, NamedLock, OrphanRelease, RecordUpdate, StoreInfo};
+use crate::util;
 
 // How often an attempt goes over to a new file before it leaves that to the next attempt: a script that
 // replaces it all the time must not keep us here.
@@ -46,6 +48,7 @@ pub struct File {
     // under the lock is seen to the disk. Everything after the first attempt has threads of its own: no
     // disk may hold up the end of a command, and a standby's may run by then.
     in_place: AtomicBool,
+    waiter: Arc<Waiter>,
     place: LockFile,
 }
 
@@ -71,14 +74,26 @@ impl NamedLock for FileLock {
 pub(super) struct LockFile {
     pub(super) path: PathBuf,
     pub(super) candidate: Candidate,
-    pub(super) waiter: Arc<Waiter>,
+    state: Arc<Mutex<State>>,
     pub(super) task: Option<Arc<OnceTask>>,
+}
+
+/// What is known from one step to the next.
+struct State {
+    // The description that attempts are made on, and a tenure stands on. Kept open in between: so we stay
+    // behind whoever has this file locked when another lies at its path.
+    file: Arc<fs::File>,
+    /// The record of our tenure, as it stands in the file.
+    record: Option<Record>,
+    // The greatest token ever seen, in this file or in one that was replaced: whoever removes the file
+    // must not make the count begin anew under those who have seen it.
+    seen: u64,
 }
 
 /// An attempt that succeeded; dropped, it is undone.
 struct Won {
-    guard: LockGuard,
-    token: u64,
+    locked: LockedFile,
+    record: Record,
     failed: u32,
 }
 
@@ -100,6 +115,7 @@ impl File {
             name: path.display().to_string(),
             jobs: BlockingJobs::new(),
             in_place: AtomicBool::new(competitor.in_place),
+            waiter: Arc::default(),
             place: LockFile {
                 path,
                 candidate: Candidate {
@@ -107,7 +123,11 @@ impl File {
                     bell: None,
                     ..competitor.candidate.clone()
                 },
-                waiter: Arc::new(Waiter::new(file)),
+                state: Arc::new(Mutex::new(State {
+                    file: Arc::new(file),
+                    record: None,
+                    seen: 0,
+                })),
                 task: task.map(|task| Arc::new(OnceTask::new(task))),
             },
         })
@@ -133,7 +153,8 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        self.place.waiter.close();
+        // Nobody will come for it any more. A tenure's lock stays: it belongs to the tree too.
+        drop(self.waiter.take());
     }
 }
 
@@ -150,20 +171,18 @@ impl LeaseStore for File {
 
     async fn acquire(&self, give_up_at: Instant) -> Result<Grant, Failure> {
         let t0 = Instant::now();
+        let granted = self.waiter.take();
         let won = if self.begins_in_place() {
-            self.place.compete()?
+            self.place.compete(granted)?
         } else {
-            self.blocking("locking it", give_up_at, |place| place.compete())
+            self.blocking("locking it", give_up_at, |place| place.compete(granted))
                 .await?
         };
-        // Only now that somebody is there to have it: a caller who gave up has dropped the guard, and with
-        // that unlocked.
-        won.guard.keep();
-        Ok(Grant {
-            t0,
-            token: won.token,
-            failed: won.failed,
-        })
+        let (token, failed) = (won.record.token, won.failed);
+        // Only now that somebody is there to have it: a caller who gave up has dropped it, and with that
+        // unlocked.
+        self.place.begin_tenure(won);
+        Ok(Grant { t0, token, failed })
     }
 
     async fn renew(&self, give_up_at: Instant) -> Result<(), Failure> {
@@ -172,6 +191,7 @@ impl LeaseStore for File {
     }
 
     async fn release(&self, give_up_at: Instant) -> Result<(), Failure> {
+        drop(self.waiter.take());
         self.blocking("unlocking it", give_up_at, |place| place.give_back())
             .await
     }
@@ -190,49 +210,87 @@ impl LeaseStore for File {
     }
 
     async fn until_free(&self) {
-        self.place.waiter.until_free().await;
+        self.waiter.until_free(&self.place.file()).await;
     }
 
     fn orphan_release(&self) -> io::Result<OrphanRelease> {
         Ok(OrphanRelease {
-            descriptor: Some(self.place.waiter.file().try_clone()?.into()),
+            descriptor: Some(self.place.file().try_clone()?.into()),
             release_info: None,
         })
     }
 }
 
 impl LockFile {
-    /// Locks the file at the path, raises the token and writes the record.
-    fn compete(&self) -> Result<Won, Failure> {
-        let mut guard = self.waiter.begin();
+    fn state(&self) -> MutexGuard<'_, State> {
+        util::lock(&self.state)
+    }
+
+    fn file(&self) -> Arc<fs::File> {
+        Arc::clone(&self.state().file)
+    }
+
+    /// The file of the tenure and its record, if there is a tenure.
+    pub(super) fn tenure(&self) -> Option<(Arc<fs::File>, Record)> {
+        let state = self.state();
+        Some((Arc::clone(&state.file), state.record.clone()?))
+    }
+
+    /// Remembers what now stands in the tenure's file.
+    pub(super) fn set_record(&self, record: Record) {
+        self.state().record = Some(record);
+    }
+
+    /// The greatest token seen, `token` included.
+    fn see(&self, token: u64) -> u64 {
+        let mut state = self.state();
+        state.seen = state.seen.max(token);
+        state.seen
+    }
+
+    fn begin_tenure(&self, won: Won) {
+        self.see(won.record.token);
+        let mut state = self.state();
+        state.file = won.locked.keep();
+        state.record = Some(won.record);
+    }
+
+    /// Locks the file at the path, or goes on with what the waiter was granted; raises the token and
+    /// writes the record.
+    fn compete(&self, mut granted: Option<LockedFile>) -> Result<Won, Failure> {
+        // What a release that failed has left is this attempt's now, and undone with it.
+        self.state().record = None;
         for _ in 0..REPLACEMENTS {
-            let file = self.waiter.file();
-            // Asked for even if the waiter has it: whether it still has is only known to the kernel.
-            match lock::try_exclusive(&file) {
-                Ok(true) => guard.take(&file),
-                Ok(false) => return Err(self.held(&file)),
+            let file = self.file();
+            let locked = match granted.take() {
+                Some(locked) => Ok(Some(locked)),
+                None => LockedFile::of(&file),
+            };
+            let locked = match locked {
+                Ok(Some(locked)) => locked,
+                Ok(None) => return Err(self.held(&file)),
                 Err(Errno::ESTALE) => {
-                    self.go_over(&mut guard)?;
+                    self.go_over()?;
                     continue;
                 }
                 Err(errno) => return Err(self.failure("locking it", errno)),
-            }
+            };
             // Locked first, then looked at: the other way round, a file that is replaced in between would
             // leave us with the lock of one that nobody else opens any more.
-            if self.is_at_path(&file)? {
-                let (token, failed) = self.begin_record(&file)?;
+            if self.is_at_path(locked.file())? {
+                let (record, failed) = self.begin_record(locked.file())?;
                 return Ok(Won {
-                    guard,
-                    token,
+                    locked,
+                    record,
                     failed,
                 });
             }
             // Whoever had the old file has ended. Its token must not be undercut in the new one.
-            if let Ok(content) = open::read(&file) {
-                self.waiter.see(content.token().unwrap_or(0));
+            if let Ok(content) = open::read(locked.file()) {
+                self.see(content.token().unwrap_or(0));
             }
             tracing::warn!(path = %self.path.display(), "the lock file was replaced; competing for the new one");
-            self.go_over(&mut guard)?;
+            self.go_over()?;
         }
         Err(transient(format!(
             "{}: it is being replaced again and again: find out by whom",
@@ -241,8 +299,9 @@ impl LockFile {
     }
 
     /// Opens what lies at the path now.
-    fn go_over(&self, guard: &mut LockGuard) -> Result<(), Failure> {
-        guard.go_over_to(open::open(&self.path, true)?);
+    fn go_over(&self) -> Result<(), Failure> {
+        let file = Arc::new(open::open(&self.path, true)?);
+        self.state().file = file;
         Ok(())
     }
 
@@ -274,7 +333,7 @@ impl LockFile {
 
     /// Raises the token and writes the record of a tenure that begins. Also how often the task has
     /// failed.
-    fn begin_record(&self, file: &fs::File) -> Result<(u64, u32), Failure> {
+    fn begin_record(&self, file: &fs::File) -> Result<(Record, u32), Failure> {
         // Read again under the lock: what was opened as a lock may have become a script since.
         let content =
             open::read(file).map_err(|error| self.io_failure("reading its record", &error))?;
@@ -296,7 +355,7 @@ impl LockFile {
         };
         // Before anything is written: a task that is done leaves no trace of us.
         let once = self.results(file)?;
-        let token = self.waiter.see(old).checked_add(1).ok_or(fatal(format!(
+        let token = self.see(old).checked_add(1).ok_or(fatal(format!(
             "{}: its fencing token is the greatest there is: correct the number in it",
             self.path.display()
         )))?;
@@ -311,9 +370,7 @@ impl LockFile {
             return Err(fatal(open::shared(&self.path).why));
         }
         let failed = self.begin_task(file, &record.once)?;
-        // The last step: what fails before it is undone by the guard, and no tenure was ever there.
-        self.waiter.set_record(record);
-        Ok((token, failed))
+        Ok((record, failed))
     }
 
     /// What an error means before there is a tenure.
@@ -329,7 +386,7 @@ impl LockFile {
 
     /// Confirms that what we have locked is the file at the path.
     pub(super) fn confirm(&self) -> Result<(), Failure> {
-        let Some((file, _)) = self.waiter.tenure() else {
+        let Some((file, _)) = self.tenure() else {
             return Err(lost_at(&self.path, "its lock is not ours"));
         };
         let failed = |error: io::Error| self.io_failure("looking at it again", &error);
@@ -362,34 +419,35 @@ impl LockFile {
 
     /// Writes that the holder drains.
     fn announce(&self) -> Result<(), Failure> {
-        let Some((file, mut record)) = self.waiter.tenure() else {
+        let Some((file, mut record)) = self.tenure() else {
             return Err(lost_at(&self.path, "its lock is not ours"));
         };
         record.draining = true;
         write(&file, &record)
             .map_err(|error| transient(format!("{}: {error}", self.path.display())))?;
-        self.waiter.set_record(record);
+        self.set_record(record);
         Ok(())
     }
 
-    /// Unlocks, whoever of us has locked it and for whatever reason. After a tenure it tells of a
-    /// file that was replaced meanwhile, which nobody looks for before.
+    /// Unlocks what the tenure has locked, and tells of a file that was replaced meanwhile, which
+    /// nobody looks for before.
     fn give_back(&self) -> Result<(), Failure> {
-        let tenure = self.waiter.tenure();
+        // An attempt that nobody waits for any more has undone itself.
+        let Some((file, mut record)) = self.tenure() else {
+            return Ok(());
+        };
         // Before it is unlocked: what becomes of it later is another's concern.
-        let replaced =
-            (tenure.as_ref()).is_some_and(|(file, _)| open::is_replaced(&self.path, file));
-        let mut guard = self.waiter.begin();
-        guard.take(&self.waiter.file());
+        let replaced = open::is_replaced(&self.path, &file);
         // Before the unlock: after it the next holder's record stands there, and would be written over.
-        if let Some((file, mut record)) = tenure.filter(|(_, record)| record.draining) {
+        if record.draining {
             record.draining = false;
             // Best effort: the next holder writes a record of its own.
             drop(file.write_all_at(&record::encode(&record), 0));
         }
-        guard.let_go().map_err(|errno| {
+        lock::unlock(&file).map_err(|errno| {
             transient(format!("{}: unlocking it: {errno}", self.path.display()))
         })?;
+        self.state().record = None;
         if replaced {
             tracing::warn!(path = %self.path.display(), "{REPLACED}: never do that while anybody runs");
             return Err(lost_at(&self.path, REPLACED));

@@ -52,6 +52,27 @@ async fn a_lock_the_waiter_got_is_given_up_by_release_and_by_drop() {
 }
 
 #[tokio::test]
+async fn what_the_waiter_got_is_what_the_attempt_has_and_the_tree_keeps() {
+    let (_directory, path) = temporary();
+    let (a, b) = (open(&path, "a"), open(&path, "b"));
+    for token in 1..4 {
+        in_time(b.until_free()).await;
+        held(&a).await;
+        assert_eq!(acquire(&b).await.token, token);
+        in_time(b.renew(late())).await.expect("ours");
+        // Another listener of ours stays behind this tenure, and must not unlock it.
+        poll_once(b.until_free()).await;
+        release(&b).await;
+    }
+    stand_by(&b).await;
+    let child = heir(&b);
+    drop(b);
+    held(&a).await;
+    bury(child);
+    stand_by(&a).await;
+}
+
+#[tokio::test]
 async fn an_acquire_that_was_dropped_leaves_no_lock() {
     let (_directory, path) = temporary();
     let (a, b) = (open(&path, "a"), open(&path, "b"));

@@ -36,16 +36,6 @@ fn a_store_that_wakes_us_is_not_polled() {
 }
 
 #[test]
-fn a_wake_up_during_an_attempt_is_not_forgotten() {
-    let mut tenure = acquiring(Rules {
-        poll: None,
-        ..rules()
-    });
-    tenure.step(BEGIN, Event::Freed);
-    assert!(acquires(&tenure.step(BEGIN + ms(10), refused(held()))));
-}
-
-#[test]
 fn a_store_that_wakes_us_in_vain_is_not_asked_for_ever() {
     let mut tenure = acquiring(Rules {
         poll: None,

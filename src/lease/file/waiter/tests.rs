@@ -1,0 +1,71 @@
+//! What becomes of a lock that the waiter was granted.
+
+use tempfile::NamedTempFile;
+use tokio::sync::oneshot;
+
+use super::*;
+
+/// A file, one description that has it locked, and the one that attempts are made on.
+fn held() -> (NamedTempFile, LockedFile, Arc<fs::File>) {
+    let file = NamedTempFile::new().expect("a file");
+    let [holder, ours] = [0; 2].map(|_| Arc::new(file.reopen().expect("a description")));
+    let held = LockedFile::of(&holder).expect("asked").expect("free");
+    (file, held, ours)
+}
+
+/// Resolves when another description than the waiter's has the lock.
+async fn is_given_back(file: &Arc<fs::File>) {
+    let other = open::reopen(file).expect("a description");
+    let (sender, locked) = oneshot::channel();
+    // Not the runtime's: a lock that nobody gives back is to fail the test, and not to keep it.
+    thread::spawn(move || sender.send(LockedFile::wait(other).is_ok()));
+    let locked = tokio::time::timeout(PATIENCE * 12, locked).await;
+    assert_eq!(locked.expect("in time"), Ok(true));
+}
+
+#[tokio::test]
+async fn what_is_granted_is_handed_over_locked_though_the_file_is_unlinked() {
+    let (file, held, ours) = held();
+    file.close().expect("unlinked");
+    let waiter = Arc::new(Waiter::default());
+    tokio::join!(waiter.until_free(&ours), async { drop(held) });
+    let granted = waiter.take().expect("granted");
+    assert!(LockedFile::of(&ours).expect("asked").is_none());
+    assert!(waiter.take().is_none(), "once");
+    drop(granted);
+    assert!(LockedFile::of(&ours).expect("asked").is_some());
+}
+
+#[tokio::test]
+async fn what_nobody_comes_for_is_given_back() {
+    let (_file, held, ours) = held();
+    let waiter = Arc::new(Waiter::default());
+    tokio::join!(waiter.until_free(&ours), async { drop(held) });
+    is_given_back(&ours).await;
+    assert!(waiter.take().is_none());
+}
+
+#[tokio::test]
+async fn what_is_granted_for_a_file_that_was_replaced_is_given_back() {
+    let (_old, held_old, old) = held();
+    let (_new, held_new, new) = held();
+    let waiter = Arc::new(Waiter::default());
+    tokio::select! {
+        biased;
+        () = waiter.until_free(&old) => panic!("it is held"),
+        () = std::future::ready(()) => {}
+    }
+    let listens = waiter.until_free(&new);
+    tokio::pin!(listens);
+    tokio::select! {
+        biased;
+        () = &mut listens => panic!("it is held"),
+        () = std::future::ready(()) => {}
+    }
+    drop(held_old);
+    is_given_back(&old).await;
+    assert!(waiter.take().is_none(), "nothing for the new one");
+    drop(held_new);
+    listens.await;
+    assert!(waiter.take().is_some());
+}
