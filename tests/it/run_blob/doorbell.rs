@@ -214,11 +214,13 @@ fn a_bell_that_the_network_drops_leaves_polls_as_ever_until_it_is_heard_again() 
         })
         .collect();
     let metadata: Vec<(&str, &str)> = metadata.iter().map(|(n, v)| (*n, &**v)).collect();
-    let ids = on_the_way
+    let mut ids = on_the_way
         .log()
         .into_iter()
         .filter_map(|seen| seen.lease_id);
-    stage.blob.write(&ids.last().expect("a lease"), &metadata);
+    stage
+        .blob
+        .write(&ids.next_back().expect("a lease"), &metadata);
 
     let store = Proxy::before(port);
     let file = stage.scene.path("status.json");
