@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::fcntl::{FcntlArg, fcntl};
 use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::time::{ClockId, clock_gettime};
@@ -100,6 +101,8 @@ impl Instance {
             .spawn()
             .expect("the tool can be started");
         let stdout = child.stdout.take().expect("its stdout is a pipe");
+        // Room for two minutes of `probe beat`, which must not wait for us; where it is refused, for eight seconds.
+        let _ = fcntl(&stdout, FcntlArg::F_SETPIPE_SZ(1 << 20));
         Instance { child, stdout }
     }
 
@@ -121,7 +124,16 @@ impl Instance {
         Ok(i64::from_le_bytes(nanos) as f64 / 1e6)
     }
 
-    /// Lets a `probe hold` end.
+    /// The last time that the probe tells, when it has ended and all that was started with it.
+    pub(crate) fn told_last(&mut self) -> Result<f64, String> {
+        let mut last = self.told()?;
+        while let Ok(later) = self.told() {
+            last = later;
+        }
+        Ok(last)
+    }
+
+    /// Lets a `probe hold` or `probe beat` end.
     pub(crate) fn let_go(&mut self) {
         drop(self.child.stdin.take());
     }
@@ -142,10 +154,15 @@ impl Instance {
         self.child.try_wait().ok().flatten()
     }
 
-    /// SIGTERM, and waits for its end.
-    pub(crate) fn terminate(mut self) {
+    /// SIGTERM.
+    pub(crate) fn ask_to_end(&self) {
         // It may have ended; then there is nothing to end (and it is not reaped yet).
         let _ = kill(Pid::from_raw(self.pid()), Signal::SIGTERM);
+    }
+
+    /// SIGTERM, and waits for its end.
+    pub(crate) fn terminate(mut self) {
+        self.ask_to_end();
         let _ = self.child.wait();
     }
 

@@ -5,6 +5,7 @@
 //!
 //! - `probe` tells the time and ends.
 //! - `probe hold` tells it, waits for the end of its stdin, tells it again and ends.
+//! - `probe beat` is the same, but tells it every millisecond: also who is killed has said until when it lived.
 //! - `probe until FIFO` tells it, waits until somebody has opened FIFO for writing and closed it, tells
 //!   it again and ends: for tools that give their command no stdin.
 //! - `probe linger FIFO` is the same, deaf to SIGTERM.
@@ -13,7 +14,7 @@
 //!   ignore SIGTERM, keep FIFO open for writing, and each write one byte there when they are ready.
 #![no_main]
 
-use std::ffi::{CStr, c_char, c_int, c_long, c_void};
+use std::ffi::{CStr, c_char, c_int, c_long, c_short, c_ulong, c_void};
 
 #[repr(C)]
 struct TimeSpec {
@@ -21,16 +22,25 @@ struct TimeSpec {
     nanos: c_long,
 }
 
+#[repr(C)]
+struct Poll {
+    fd: c_int,
+    events: c_short,
+    happened: c_short,
+}
+
 const MONOTONIC: c_int = 1;
 const READ_ONLY: c_int = 0;
 const WRITE_ONLY: c_int = 1;
 const TERM: c_int = 15;
 const IGNORE: usize = 1;
+const READABLE: c_short = 1;
 
 unsafe extern "C" {
     fn clock_gettime(clock: c_int, time: *mut TimeSpec) -> c_int;
     fn write(fd: c_int, from: *const c_void, length: usize) -> isize;
     fn read(fd: c_int, to: *mut c_void, length: usize) -> isize;
+    fn poll(fds: *mut Poll, count: c_ulong, millis: c_int) -> c_int;
     fn open(path: *const c_char, flags: c_int, ...) -> c_int;
     fn fork() -> c_int;
     fn setsid() -> c_int;
@@ -55,6 +65,16 @@ fn hold() {
     let mut byte = 0_u8;
     // SAFETY: a buffer of one byte.
     while unsafe { read(0, (&raw mut byte).cast(), 1) } > 0 {}
+    tell();
+}
+
+fn beat() {
+    tell();
+    let mut stdin = Poll { fd: 0, events: READABLE, happened: 0 };
+    // SAFETY: one value of our own.
+    while unsafe { poll(&raw mut stdin, 1, 1) } == 0 {
+        tell();
+    }
     tell();
 }
 
@@ -102,6 +122,7 @@ pub extern "C" fn main(count: c_int, words: *const *const c_char) -> c_int {
     match word(1).map(CStr::to_bytes) {
         None => tell(),
         Some(b"hold") => hold(),
+        Some(b"beat") => beat(),
         Some(mode) => match (mode, word(2).map(CStr::as_ptr)) {
             (b"tree", Some(fifo)) => tree(fifo),
             (b"mark", Some(fifo)) => mark(fifo),

@@ -2,12 +2,13 @@
 //! and by the test that holds that chapter to what the command prints; measures and decides nothing.
 
 /// What is compared, in the order of the columns.
-pub(crate) const TOOLS: [&str; 5] = [
+pub(crate) const TOOLS: [&str; 6] = [
     "flock",
     "etcdctl lock",
     "Python script",
     "trafficcop --file",
     "trafficcop --blob",
+    "the same, --doorbell",
 ];
 
 /// What is measured, in the order of the rows.

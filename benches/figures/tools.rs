@@ -37,7 +37,7 @@ enum Kind {
     Etcd(Etcd),
     Python { python: PathBuf, connection: String },
     File,
-    Blob { connection: String },
+    Blob { connection: String, doorbell: bool },
 }
 
 /// All that are to be had here, in the order of the columns, and why others are not.
@@ -74,13 +74,17 @@ pub(crate) fn all(world: &World<'_>) -> (Vec<Tool>, Vec<String>) {
         }),
     );
     add("trafficcop --file", Ok((ours.clone(), Kind::File)));
-    add(
-        "trafficcop --blob",
-        emulator().map(|connection| {
+    for (name, doorbell) in [("trafficcop --blob", false), ("the same, --doorbell", true)] {
+        let blob = |connection: &str| {
             let connection = connection.to_owned();
-            (ours, Kind::Blob { connection })
-        }),
-    );
+            let kind = Kind::Blob {
+                connection,
+                doorbell,
+            };
+            (ours.clone(), kind)
+        };
+        add(name, emulator().map(blob));
+    }
     (found, missing)
 }
 
@@ -122,11 +126,20 @@ impl Tool {
                 command.arg("--").args(words);
                 command
             }
-            Kind::Blob { connection } => {
+            Kind::Blob {
+                connection,
+                doorbell,
+            } => {
                 let connection = via(connection, by);
-                let lock = format!("beside/{lock}");
+                let lock = format!("beside-{doorbell}/{lock}");
                 let mut command = instance::trafficcop(Lock::Blob(&lock, &connection));
-                command.args(short).arg("--").args(words);
+                // -v says when a standby hears it.
+                let bell: &[&str] = if *doorbell {
+                    &["--doorbell", "-v"]
+                } else {
+                    &[]
+                };
+                command.args(short).args(bell).arg("--").args(words);
                 command
             }
         }
@@ -137,7 +150,7 @@ impl Tool {
         match &self.kind {
             Kind::Flock | Kind::File => None,
             Kind::Etcd(etcd) => Some(etcd.port),
-            Kind::Python { connection, .. } | Kind::Blob { connection } => port_of(connection),
+            Kind::Python { connection, .. } | Kind::Blob { connection, .. } => port_of(connection),
         }
     }
 
@@ -185,7 +198,10 @@ impl Tool {
                 await_for("a waiter", || is_waited_for(&path).then_some(()))
             }
             Kind::Python { .. } => says("waiting"),
-            Kind::Blob { .. } => says("standing by"),
+            Kind::Blob {
+                doorbell: false, ..
+            } => says("standing by"),
+            Kind::Blob { doorbell: true, .. } => says("hears the holder's doorbell"),
             // It says nothing: twice what it needs on a slow machine.
             Kind::Etcd(_) => {
                 std::thread::sleep(Duration::from_secs(1));

@@ -210,8 +210,11 @@ impl Doorbell {
             self.falls_silent(now, poll);
             return Attend::To(None);
         }
-        if ring == Ring::Closed {
+        // Its connection ends with either. Who took the lease back may take it again, with the same bell.
+        if ring != Ring::Draining {
             self.rank = None;
+        }
+        if ring == Ring::Closed {
             let pace = match rank {
                 FIRST => Some(GAP),
                 1..=NEXT => Some(NEXT_PACE),
@@ -355,6 +358,22 @@ mod tests {
             doorbell.looks(at(5000));
             assert_eq!(doorbell.look_at(), Instant::FOREVER);
         }
+    }
+
+    #[test]
+    fn after_a_release_polls_are_as_ever_until_a_bell_is_heard_again_be_it_the_same() {
+        let mut jitter = Jitter::new(1);
+        let mut doorbell = greeted(0);
+        doorbell.rang(at(5000), Ring::Released, GRACE, POLL);
+        doorbell.looks(at(5000));
+        // Still its record, or again.
+        assert_eq!(
+            doorbell.finds(at(5001), &holder(bell(1))),
+            Attend::To(Some(bell(1)))
+        );
+        assert_eq!(doorbell.interval(at(5001), POLL, &mut jitter), None);
+        doorbell.rang(at(5002), Ring::Greeted { rank: 0 }, GRACE, POLL);
+        assert!(doorbell.interval(at(5002), POLL, &mut jitter) >= Some(SELDOM * 4 / 5));
     }
 
     #[test]

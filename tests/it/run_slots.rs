@@ -272,6 +272,38 @@ fn who_finds_all_slots_taken_is_told_by_whom() {
 }
 
 #[test]
+fn the_doorbell_of_a_slot_s_holder_is_heard_whoever_has_the_others() {
+    let scene = Scene::new();
+    let start = |name, options: &[&str]| {
+        let run = on_blob(&scene, name, "rung/pool").args(options);
+        run.shell(&script(&scene, name)).start()
+    };
+    const BELL: [&str; 4] = ["--doorbell=127.0.0.1", "--poll", "1h", "-v"];
+    let starts = |name: &str| {
+        let main = format!(".{name}.");
+        scene
+            .journal
+            .await_line("a beat", |line| line.tag.contains(&main))
+    };
+    let mut deaf = start("deaf", &[]);
+    starts("deaf");
+    let mut rings = start("rings", &BELL);
+    starts("rings");
+    let mut waits = start("waits", &BELL);
+    waits.await_log("hears the holder's doorbell, 0 before us");
+    let_end(&scene, "rings");
+    assert_eq!(rings.wait(), Ended::Code(0), "{}", rings.stderr());
+    // By its poll it would have come within an hour.
+    starts("waits");
+    for (name, instance) in [("deaf", &mut deaf), ("waits", &mut waits)] {
+        let_end(&scene, name);
+        assert_eq!(instance.wait(), Ended::Code(0), "{}", instance.stderr());
+    }
+    judge(&scene, 2);
+    scene.await_nobody();
+}
+
+#[test]
 fn a_number_of_slots_that_cannot_be_is_refused() {
     for (number, words) in [("0", "nobody"), ("1001", "1 to 1000"), ("x", "1 to 1000")] {
         let scene = Scene::new();

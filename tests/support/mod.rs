@@ -6,6 +6,7 @@
 //! process table, the journal of the command, and the store.
 
 pub(crate) mod azurite;
+pub(crate) mod bell;
 pub(crate) mod blob;
 pub(crate) mod exclusive;
 pub(crate) mod instance;

@@ -88,4 +88,30 @@ mod tests {
             assert!(most > ms(interval) && most <= ms(interval) * 6 / 5);
         }
     }
+
+    #[test]
+    fn a_change_at_any_moment_is_seen_after_half_a_poll_in_the_median() {
+        let poll = ms(2000);
+        let mut jitter = Jitter::new(7);
+        let mut looks = vec![Duration::ZERO];
+        for kept in std::iter::once(false).chain(std::iter::repeat_n(true, 10_000)) {
+            let last = looks[looks.len() - 1];
+            looks.push(last + poll_interval(poll, false, kept, &mut jitter));
+        }
+        let end = looks[looks.len() - 1];
+        // Two moments in each interval, at no distance that it could be in step with.
+        let moments = (0..20_000).map(|n| end * n / 20_000);
+        let mut waits: Vec<Duration> = moments
+            .map(|at| looks[looks.partition_point(|look| *look < at)] - at)
+            .collect();
+        waits.sort_unstable();
+        let median = waits[waits.len() / 2];
+        assert!(median <= poll * 51 / 100, "{median:?}");
+        // And what a hand-over just after the first look waits for, as `cargo bench` measures it.
+        let mut first: Vec<Duration> = (0..10_000)
+            .map(|_| poll_interval(poll, false, false, &mut jitter))
+            .collect();
+        first.sort_unstable();
+        assert!(first[5000] <= poll * 51 / 100, "{:?}", first[5000]);
+    }
 }

@@ -1,20 +1,19 @@
-//! The doorbell: standbys that would look at the lock once an hour are there at once, and whoever rings
-//! without being the holder costs a few requests.
+//! The doorbell: standbys that would look at the lock once an hour are there at once, and where it cannot
+//! be heard they poll as ever.
 
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::time::Duration;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex};
 
 use nix::sys::signal::Signal;
 
-use super::{KILL, STRANGER, Stage, TERM};
+use super::{BELL, KILL, Stage, TERM, advertised, await_polls_as_ever};
+use crate::support::await_for;
 use crate::support::azurite::{azurite, connection_string};
 use crate::support::instance::Ended;
 use crate::support::journal::What;
-use crate::support::proxy::{Call, Proxy};
-
-/// Nobody looks by itself while a test lasts.
-const BELL: [&str; 4] = ["--doorbell=127.0.0.1", "--poll", "1h", "-v"];
+use crate::support::proxy::Proxy;
 
 #[test]
 fn control_changes_at_once_whether_its_command_its_instance_or_its_supervisor_ends() {
@@ -65,32 +64,6 @@ fn who_rings_and_who_does_not_hand_over_to_each_other() {
     stage.let_end("without-again");
     assert_eq!(holder.wait(), Ended::Code(0), "{}", holder.stderr());
     assert_eq!(journal.judge(), ["without", "with", "without-again"]);
-}
-
-#[test]
-fn a_thousand_connections_that_say_nothing_keep_nobody_from_hearing() {
-    let stage = Stage::new("idle-bells");
-    let journal = &stage.scene.journal;
-    let port = azurite().port;
-    let mut first = stage.instance(port, "first", &BELL, &[]);
-    journal.await_tag(What::Beat, "first");
-    let bell = stage.blob.metadata("trafficcop_doorbell").expect("a bell");
-    let (address, _) = bell
-        .split_once("%20")
-        .or(bell.split_once(' '))
-        .expect("two words");
-    let address: SocketAddr = address.parse().expect("an address");
-    let idle: Vec<TcpStream> = (0..1000)
-        .map(|_| TcpStream::connect(address).expect("in"))
-        .collect();
-    let mut second = stage.instance(port, "second", &BELL, &[]);
-    second.await_log("hears the holder's doorbell, 0 before us");
-    stage.let_end("first");
-    assert_eq!(first.wait(), Ended::Code(0), "{}", first.stderr());
-    journal.await_tag(What::Beat, "second");
-    drop(idle);
-    stage.let_end("second");
-    assert_eq!(second.wait(), Ended::Code(0), "{}", second.stderr());
 }
 
 #[test]
@@ -154,92 +127,145 @@ fn doctor_tries_our_doorbell_and_the_holder_s() {
     assert_eq!(holder.wait(), KILL);
 }
 
-/// A holder that is none of ours, with a bell that greets and then does what `act` does.
-fn stranger(stage: &Stage, act: impl Fn(TcpStream) + Send + Sync + 'static) {
-    let bell = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = bell.local_addr().expect("an address");
-    std::thread::spawn(move || {
-        for guest in bell.incoming() {
-            let Ok(mut guest) = guest else { return };
-            let mut said = [0; 8];
-            let mut greeting = 9_u64.to_be_bytes().to_vec();
-            greeting.extend_from_slice(&[0; 4]);
-            if guest.read_exact(&mut said).is_ok()
-                && said == 7_u64.to_be_bytes()
-                && guest.write_all(&greeting).is_ok()
-            {
-                act(guest);
+/// What becomes of what passes a [`Relay`].
+const OPEN: u8 = 0;
+/// It is swallowed, and nothing is closed: a firewall that drops.
+const SILENT: u8 = 1;
+/// Connections end, present and new.
+const SHUT: u8 = 2;
+
+/// The network between a bell and those who listen to it.
+struct Relay {
+    address: SocketAddr,
+    way: Arc<AtomicU8>,
+    guests: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+impl Relay {
+    /// Its threads end with the process.
+    fn before(bell: SocketAddr) -> Relay {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let relay = Relay {
+            address: listener.local_addr().expect("an address"),
+            way: Arc::new(AtomicU8::new(OPEN)),
+            guests: Arc::default(),
+        };
+        let (way, guests) = (Arc::clone(&relay.way), Arc::clone(&relay.guests));
+        std::thread::spawn(move || {
+            for guest in listener.incoming().flatten() {
+                if way.load(Ordering::SeqCst) == SHUT {
+                    continue;
+                }
+                let Ok(holder) = TcpStream::connect(bell) else {
+                    continue;
+                };
+                let copy = |stream: &TcpStream| stream.try_clone().expect("a descriptor");
+                let ways = [(copy(&guest), copy(&holder)), (copy(&holder), copy(&guest))];
+                for (from, to) in ways {
+                    let way = Arc::clone(&way);
+                    std::thread::spawn(move || pass(from, to, &way));
+                }
+                // Both, so that silence closes neither.
+                guests.lock().expect("whole").extend([guest, holder]);
+            }
+        });
+        relay
+    }
+
+    fn set(&self, way: u8) {
+        self.way.store(way, Ordering::SeqCst);
+        if way == SHUT {
+            for stream in self.guests.lock().expect("whole").drain(..) {
+                let _ = stream.shutdown(Shutdown::Both);
             }
         }
-    });
-    stage.blob.create(&[]);
-    stage.blob.acquire(STRANGER, 60);
-    let nonce = format!("{:016x}{:016x}", 7, 9);
-    let bell = format!("{address} {nonce}");
-    let record = [
-        ("trafficcop_token", "5"),
-        ("trafficcop_holder", "stranger"),
-        ("trafficcop_doorbell", &bell),
-    ];
-    stage.blob.write(STRANGER, &record);
-}
-
-/// How often the lock was looked at.
-fn looks(proxy: &Proxy) -> usize {
-    let log = proxy.log();
-    log.iter().filter(|seen| seen.call == Call::Look).count()
-}
-
-#[test]
-fn a_liar_that_rings_without_end_costs_ten_looks() {
-    let stage = Stage::new("false-bell");
-    let (over, rung) = std::sync::mpsc::channel();
-    let over = std::sync::Mutex::new(over);
-    stranger(&stage, move |mut guest| {
-        // Slow enough for each to be followed by a look, until nobody listens any more.
-        let mut rings = 0;
-        while guest.write_all(b"d").is_ok() {
-            rings += 1;
-            std::thread::sleep(Duration::from_millis(150));
-        }
-        let _ = over.lock().expect("whole").send(rings);
-    });
-    let proxy = Proxy::before(azurite().port);
-    let standby = stage.instance(proxy.port, "standby", &BELL, &[]);
-    standby.await_log("hears the holder's doorbell, 0 before us");
-    let rings: usize = rung.recv().expect("a number");
-    assert!(rings > 10, "{rings}");
-    // The first one, and those that were rung for.
-    let looks = looks(&proxy);
-    assert!((2..=11).contains(&looks), "{looks} looks for {rings} rings");
-    standby.signal(Signal::SIGTERM);
-    assert_eq!(standby.finish().ended, TERM);
-}
-
-#[test]
-fn a_bell_that_falls_silent_leaves_polls_as_ever() {
-    let stage = Stage::new("silent-bell");
-    stranger(&stage, |mut guest| {
-        for _ in 0..3 {
-            let _ = guest.write_all(b".");
-            std::thread::sleep(Duration::from_secs(1));
-        }
-        // As if a firewall had dropped what comes after.
-        std::mem::forget(guest);
-    });
-    let proxy = Proxy::before(azurite().port);
-    let standby = stage.instance(
-        proxy.port,
-        "standby",
-        &["--doorbell=127.0.0.1", "--poll", "500ms", "-v"],
-        &[],
-    );
-    standby.await_log("hears the holder's doorbell, 0 before us");
-    standby.await_log("the holder's doorbell is silent: polls as ever");
-    // With the pace of one who hears, there would be one in 12 seconds.
-    for _ in 0..5 {
-        proxy.await_next(Call::Look);
     }
-    standby.signal(Signal::SIGTERM);
-    assert_eq!(standby.finish().ended, TERM);
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream, way: &AtomicU8) {
+    let mut bytes = [0; 64];
+    while let Ok(count @ 1..) = from.read(&mut bytes) {
+        if way.load(Ordering::SeqCst) == OPEN && to.write_all(&bytes[..count]).is_err() {
+            break;
+        }
+    }
+    if way.load(Ordering::SeqCst) != SILENT {
+        let _ = to.shutdown(Shutdown::Both);
+    }
+}
+
+#[test]
+fn a_bell_that_the_network_drops_leaves_polls_as_ever_until_it_is_heard_again() {
+    let stage = Stage::new("dropped-bell");
+    let journal = &stage.scene.journal;
+    let port = azurite().port;
+    let on_the_way = Proxy::before(port);
+    let mut first = stage.instance(on_the_way.port, "first", &BELL, &[]);
+    journal.await_tag(What::Beat, "first");
+    let bell = advertised(&stage).address;
+    let relay = Relay::before(bell);
+    // Its record says where the relay is, as if the holder were behind it.
+    let metadata = stage.blob.look().expect("a blob");
+    let metadata: Vec<(&str, String)> = metadata
+        .iter()
+        .filter_map(|(name, value)| {
+            let value = value.replace(&bell.to_string(), &relay.address.to_string());
+            Some((name.strip_prefix("x-ms-meta-")?, value))
+        })
+        .collect();
+    let metadata: Vec<(&str, &str)> = metadata.iter().map(|(n, v)| (*n, &**v)).collect();
+    let mut ids = on_the_way
+        .log()
+        .into_iter()
+        .filter_map(|seen| seen.lease_id);
+    stage
+        .blob
+        .write(&ids.next_back().expect("a lease"), &metadata);
+
+    let store = Proxy::before(port);
+    let file = stage.scene.path("status.json");
+    let file = file.to_str().expect("text");
+    let options = [BELL[0], "-v", "--status-file", file];
+    let mut second = stage.instance(store.port, "second", &options, &[]);
+    let says = |wanted: &str| {
+        let read = || -> Option<serde_json::Value> {
+            serde_json::from_str(&std::fs::read_to_string(file).ok()?).ok()
+        };
+        await_for(
+            &format!("the status to say that the doorbell is {wanted}"),
+            || read().filter(|status| status["doorbell"] == wanted),
+            || format!("{:?}", read()),
+        );
+    };
+    let hears = "hears the holder's doorbell,";
+    let silent = "the holder's doorbell is silent: polls as ever";
+    second.await_log(hears);
+    says("heard");
+
+    relay.set(SILENT);
+    second.await_log(silent);
+    says("silent");
+    await_polls_as_ever(&store);
+    // It has been tried again meanwhile, which is nobody's news.
+    assert_eq!(second.stderr().matches(silent).count(), 1);
+    relay.set(OPEN);
+    second.await_log_times(hears, 2);
+    says("heard");
+
+    relay.set(SHUT);
+    second.await_log("the holder's doorbell has gone");
+    says("silent");
+    relay.set(OPEN);
+    second.await_log_times(hears, 3);
+    says("heard");
+
+    relay.set(SILENT);
+    says("silent");
+    stage.let_end("first");
+    assert_eq!(first.wait(), Ended::Code(0), "{}", first.stderr());
+    journal.await_tag(What::Beat, "second");
+    assert!(!second.stderr().contains("it has released"), "it heard");
+    stage.let_end("second");
+    assert_eq!(second.wait(), Ended::Code(0), "{}", second.stderr());
+    assert_eq!(journal.judge(), ["first", "second"]);
 }

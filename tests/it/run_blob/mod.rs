@@ -9,6 +9,7 @@ mod blob;
 mod clock;
 mod contact;
 mod doorbell;
+mod doorbell_forged;
 mod hand_over;
 mod lost_reply;
 mod others;
@@ -21,6 +22,7 @@ use std::fs::File;
 use nix::sys::signal::Signal;
 
 use crate::support::azurite::{KEY, connection_string};
+use crate::support::bell::Bell;
 use crate::support::blob::Blob;
 use crate::support::instance::{Ended, Instance, Run};
 use crate::support::journal::What;
@@ -34,6 +36,9 @@ const LEASE: u64 = 15_000_000_000;
 const SECOND: u64 = 1_000_000_000;
 /// Somebody who is none of our instances.
 const STRANGER: &str = "11111111-2222-3333-4444-555555555555";
+
+/// With a doorbell; nobody looks by itself while a test lasts.
+const BELL: [&str; 4] = ["--doorbell=127.0.0.1", "--poll", "1h", "-v"];
 
 /// A scene round one blob.
 struct Stage {
@@ -108,6 +113,20 @@ fn last_grant(proxy: &Proxy) -> Seen {
             && seen.status.is_some_and(|status| status < 300)
     });
     log.pop().expect("a grant")
+}
+
+/// The holder's doorbell, as its record says.
+fn advertised(stage: &Stage) -> Bell {
+    Bell::parse(&stage.blob.metadata("trafficcop_doorbell").expect("a bell"))
+}
+
+/// A standby behind this proxy looks again and again, as one does that polls every 500 ms.
+fn await_polls_as_ever(proxy: &Proxy) {
+    let first = proxy.await_next(Call::Look);
+    let last = (0..4).fold(first.at, |_, _| proxy.await_next(Call::Look).at);
+    // Who hears a doorbell would have been there once, or twice.
+    let took = last - first.at;
+    assert!(took < 2 * 9 * SECOND, "four looks more in {took} ns");
 }
 
 fn assert_no_secret(text: &str) {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use trafficcop::TrafficCop;
 
+use crate::support::bell::Bell;
 use crate::support::instance::Ended;
 use crate::support::journal::What;
 use crate::support::scene::Scene;
@@ -48,8 +49,16 @@ async fn a_program_hears_it_and_rings_too() {
         .doorbell(Some(([127, 0, 0, 1], 0).into()))
         .start();
     let cop = cop.await.expect("competes");
-    // Until it has looked, which is when it learns where to listen.
-    cop.watch().changed().await.expect("told of the holder");
+    let record = std::fs::read_to_string(scene.lock()).expect("a record");
+    let record = record
+        .lines()
+        .nth(1)
+        .expect("what follows the protocol's name");
+    let record: serde_json::Value = serde_json::from_str(record).expect("JSON");
+    let bell = Bell::parse(record["doorbell"].as_str().expect("a bell"));
+    // It listens on this runtime, which must not be blocked meanwhile.
+    let listens = tokio::task::spawn_blocking(move || bell.await_listener());
+    listens.await.expect("not cancelled");
     drop(std::fs::File::create(&done));
     let guard = cop.acquired().await.expect("control");
     assert_eq!(holder.wait(), Ended::Code(0), "{}", holder.stderr());

@@ -1,0 +1,303 @@
+//! The doorbell and those who forge: whoever rings without being the holder costs its standbys a few
+//! requests, and whoever rings at a holder costs it nothing.
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use nix::sys::resource::Resource;
+use nix::sys::signal::Signal;
+
+use super::{BELL, LEASE, STRANGER, Stage, TERM, advertised, await_polls_as_ever};
+use crate::support::azurite::azurite;
+use crate::support::instance::{Ended, Instance};
+use crate::support::journal::What;
+use crate::support::proxy::{Call, Mode, Proxy};
+
+/// What a holder that is rung at may need more, in bytes.
+const MORE: u64 = 2 << 20;
+/// So many looks are worth the rings of one holder.
+const RINGS: usize = 10;
+/// A standby that wanted to look or listen again because it rang would have done so.
+const QUIET: Duration = Duration::from_secs(3);
+
+/// Its memory that is no file's, in bytes.
+fn memory(of: &Instance) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", of.pid())).expect("it runs");
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("RssAnon:"));
+    let kib = line.and_then(|rest| rest.trim().strip_suffix(" kB"));
+    1024 * kib.expect("its memory").parse::<u64>().expect("a number")
+}
+
+#[test]
+fn a_holder_that_is_rung_at_goes_on_as_if_nobody_had() {
+    let stage = Stage::new("rung-at");
+    let journal = &stage.scene.journal;
+    let stores = [Proxy::before(azurite().port), Proxy::before(azurite().port)];
+    let mut first = stage.instance(stores[0].port, "first", &BELL, &[]);
+    journal.await_tag(What::Beat, "first");
+    let bell = advertised(&stage);
+    let mut second = stage.instance(stores[1].port, "second", &BELL, &[]);
+    second.await_log("hears the holder's doorbell, 0 before us");
+    let asked = || stores.each_ref().map(|store| store.log().len());
+    let (before, needed) = (asked(), memory(&first));
+
+    let idle: Vec<TcpStream> = (0..1000)
+        .map(|_| TcpStream::connect(bell.address).expect("in"))
+        .collect();
+    let forged = [b'r'; 100];
+    for _ in 0..1000 {
+        // It may be let go before it has said all.
+        let _ = TcpStream::connect(bell.address)
+            .expect("in")
+            .write_all(&forged);
+    }
+    // And one who has read the record.
+    let (mut knows, _) = bell.visit();
+    knows.set_nonblocking(true).expect("a socket");
+    let _ = knows.write(&[b'r'; 100_000]);
+    drop(bell.visit());
+
+    let needs = memory(&first);
+    println!("memory of the holder: {needed} bytes before, {needs} after");
+    assert!(needs < needed + MORE, "{needed} bytes became {needs}");
+    for (store, before) in stores.iter().zip(before) {
+        let mut log = store.log().split_off(before);
+        log.retain(|seen| seen.call != Call::Renew);
+        assert!(log.len() <= RINGS, "{log:#?}");
+    }
+    stores[0].await_next(Call::Renew);
+    let heard = second.stderr();
+    for lost in ["has gone", "is silent", "rings"] {
+        assert!(!heard.contains(lost), "{heard}");
+    }
+    stage.assert_undisturbed();
+    // Nobody would have looked for an hour.
+    stage.let_end("first");
+    assert_eq!(first.wait(), Ended::Code(0), "{}", first.stderr());
+    journal.await_tag(What::Beat, "second");
+    drop((idle, knows));
+    stage.let_end("second");
+    assert_eq!(second.wait(), Ended::Code(0), "{}", second.stderr());
+    assert_eq!(journal.judge(), ["first", "second"]);
+}
+
+#[test]
+fn a_holder_with_few_descriptors_renews_whoever_rings() {
+    let stage = Stage::new("few-descriptors");
+    let journal = &stage.scene.journal;
+    let store = Proxy::before(azurite().port);
+    let done = stage.scene.path("first.done");
+    let run = stage.run(store.port).args(BELL);
+    let mut first = run
+        .limited(Resource::RLIMIT_NOFILE, 64)
+        .journalist("first", &["--until", done.to_str().expect("text")])
+        .start();
+    let began = journal.await_tag(What::Beat, "first").at;
+    let bell = advertised(&stage);
+    let idle: Vec<TcpStream> = (0..200)
+        .map(|_| TcpStream::connect(bell.address).expect("in"))
+        .collect();
+    let knowing: Vec<TcpStream> = (0..200)
+        .map(|_| bell.knock().expect("taken by the kernel"))
+        .collect();
+    // Its connections to the store are gone: it needs descriptors for new ones.
+    store.set(Mode::Cut);
+    store.set(Mode::Pass);
+    store.await_seen("a renewal after what was there had run out", |seen| {
+        seen.call == Call::Renew && seen.delivered && seen.at > began + LEASE
+    });
+    journal.await_sign_of_life("first");
+    stage.assert_undisturbed();
+    drop((idle, knowing));
+    stage.let_end("first");
+    assert_eq!(first.wait(), Ended::Code(0), "{}", first.stderr());
+}
+
+/// A holder that is none of ours, with its bell at `address`.
+fn stranger_at(stage: &Stage, address: &str) {
+    stage.blob.create(&[]);
+    stage.blob.acquire(STRANGER, 60);
+    let bell = format!("{address} {:016x}{:016x}", 7, 9);
+    let record = [
+        ("trafficcop_token", "5"),
+        ("trafficcop_holder", "stranger"),
+        ("trafficcop_doorbell", &bell),
+    ];
+    stage.blob.write(STRANGER, &record);
+}
+
+/// The same, with a bell that does what `act` does to those who have read the record; it tells how often
+/// somebody came.
+fn stranger(stage: &Stage, act: impl Fn(TcpStream) + Send + 'static) -> Receiver<()> {
+    let bell = TcpListener::bind("127.0.0.1:0").expect("a port");
+    stranger_at(stage, &bell.local_addr().expect("an address").to_string());
+    let (came, contacts) = channel();
+    std::thread::spawn(move || {
+        for mut guest in bell.incoming().flatten() {
+            let mut said = [0; 8];
+            if guest.read_exact(&mut said).is_ok() && said == 7_u64.to_be_bytes() {
+                let _ = came.send(());
+                act(guest);
+            }
+        }
+    });
+    contacts
+}
+
+/// As a holder greets whom it rings for first.
+fn greets(guest: &mut TcpStream) -> bool {
+    let mut greeting = 9_u64.to_be_bytes().to_vec();
+    greeting.extend_from_slice(&[0; 4]);
+    guest.write_all(&greeting).is_ok()
+}
+
+/// How often the lock was looked at.
+fn looks(proxy: &Proxy) -> usize {
+    let log = proxy.log();
+    log.iter().filter(|seen| seen.call == Call::Look).count()
+}
+
+#[test]
+fn a_liar_that_rings_without_end_costs_ten_looks() {
+    let stage = Stage::new("false-bell");
+    let (over, rung) = channel();
+    let over = Mutex::new(over);
+    stranger(&stage, move |mut guest| {
+        greets(&mut guest);
+        // Slow enough for each to be followed by a look, until nobody listens any more.
+        let mut rings = 0;
+        while guest.write_all(b"d").is_ok() {
+            rings += 1;
+            std::thread::sleep(Duration::from_millis(150));
+        }
+        let _ = over.lock().expect("whole").send(rings);
+    });
+    let proxy = Proxy::before(azurite().port);
+    let standby = stage.instance(proxy.port, "standby", &BELL, &[]);
+    standby.await_log("hears the holder's doorbell, 0 before us");
+    let rings: usize = rung.recv().expect("a number");
+    assert!(rings > RINGS, "{rings}");
+    // The first one, and those that were rung for.
+    let looks = looks(&proxy);
+    assert!(
+        (2..=1 + RINGS).contains(&looks),
+        "{looks} looks for {rings} rings"
+    );
+    standby.signal(Signal::SIGTERM);
+    assert_eq!(standby.finish().ended, TERM);
+}
+
+/// A standby that would look once an hour, before a bell that does this: how often it comes to the bell,
+/// and looks at the lock, until it does so no more; and what it says.
+fn costs(name: &str, act: impl Fn(TcpStream) + Send + 'static) -> (usize, usize, String) {
+    let stage = Stage::new(name);
+    let contacts = stranger(&stage, act);
+    let proxy = Proxy::before(azurite().port);
+    let standby = stage.instance(proxy.port, "standby", &BELL, &[]);
+    standby.await_log("standing by: stranger is in control");
+    contacts.recv().expect("it comes once");
+    let more = std::iter::from_fn(|| contacts.recv_timeout(QUIET).ok());
+    let contacts = 1 + more.take(3 * RINGS).count();
+    standby.signal(Signal::SIGTERM);
+    let finished = standby.finish();
+    assert_eq!(finished.ended, TERM, "{}", finished.stderr);
+    (contacts, looks(&proxy), finished.stderr)
+}
+
+#[test]
+fn who_releases_again_and_again_costs_ten_looks() {
+    let (contacts, looks, _) = costs("released-again", |mut guest| {
+        greets(&mut guest);
+        let _ = guest.write_all(b"r");
+    });
+    assert!((2..=1 + RINGS).contains(&contacts), "{contacts} contacts");
+    assert!((2..=1 + RINGS).contains(&looks), "{looks} looks");
+}
+
+#[test]
+fn who_hangs_up_again_and_again_costs_ten_looks() {
+    let (contacts, looks, _) = costs("hung-up-again", |mut guest| {
+        greets(&mut guest);
+    });
+    assert!((2..=1 + RINGS).contains(&contacts), "{contacts} contacts");
+    // Each is followed by one, and the first that was greeted looks often until it is greeted again.
+    assert!((2..=2 + 2 * RINGS).contains(&looks), "{looks} looks");
+}
+
+/// More than a standby takes; until it has hung up.
+fn floods(mut guest: TcpStream, word: u8) {
+    let words = [word; 4096];
+    while guest.write_all(&words).is_ok() {}
+}
+
+#[test]
+fn who_is_no_holder_is_not_listened_to_and_costs_no_look() {
+    const HEARS: &str = "hears the holder's doorbell";
+    let megabyte = |mut guest: TcpStream| drop(guest.write_all(&vec![0; 1 << 20]));
+    let other_half = |mut guest: TcpStream| {
+        let _ = guest.write_all(&[8; 12]);
+        floods(guest, b'd');
+    };
+    for (contacts, looks, said) in [
+        costs("long-greeting", megabyte),
+        costs("other-half", other_half),
+    ] {
+        assert_eq!((contacts, looks), (1, 1), "{said}");
+        assert!(!said.contains(HEARS), "{said}");
+    }
+    for (name, word) in [("endless-life", b'.'), ("endless-zeros", 0)] {
+        let endless = move |mut guest: TcpStream| {
+            greets(&mut guest);
+            floods(guest, word);
+        };
+        let (contacts, looks, said) = costs(name, endless);
+        assert_eq!((contacts, looks), (1, 1), "{name}: {said}");
+        let (_, after) = said.split_once(HEARS).expect("it was greeted");
+        assert!(after.contains("is silent"), "{name}: {said}");
+    }
+}
+
+#[test]
+fn a_bell_at_a_public_address_is_not_rung_at() {
+    let stage = Stage::new("public-bell");
+    // Of the ranges for documentation: nobody is there.
+    stranger_at(&stage, "192.0.2.7:7");
+    let proxy = Proxy::before(azurite().port);
+    let options = ["--doorbell=127.0.0.1", "-v"];
+    let standby = stage.instance(proxy.port, "standby", &options, &[]);
+    standby.await_log("standing by: stranger is in control");
+    // Twice, which is longer than an attempt to reach it would have taken.
+    await_polls_as_ever(&proxy);
+    await_polls_as_ever(&proxy);
+    standby.signal(Signal::SIGTERM);
+    let finished = standby.finish();
+    assert_eq!(finished.ended, TERM, "{}", finished.stderr);
+    assert!(!finished.stderr.contains("doorbell"), "{}", finished.stderr);
+}
+
+#[test]
+fn a_bell_that_falls_silent_leaves_polls_as_ever() {
+    let stage = Stage::new("silent-bell");
+    stranger(&stage, |mut guest| {
+        greets(&mut guest);
+        for _ in 0..3 {
+            let _ = guest.write_all(b".");
+            std::thread::sleep(Duration::from_secs(1));
+        }
+        // As if a firewall had dropped what comes after.
+        std::mem::forget(guest);
+    });
+    let proxy = Proxy::before(azurite().port);
+    let options = ["--doorbell=127.0.0.1", "-v"];
+    let standby = stage.instance(proxy.port, "standby", &options, &[]);
+    standby.await_log("hears the holder's doorbell, 0 before us");
+    standby.await_log("the holder's doorbell is silent: polls as ever");
+    await_polls_as_ever(&proxy);
+    standby.signal(Signal::SIGTERM);
+    assert_eq!(standby.finish().ended, TERM);
+}
