@@ -11,6 +11,8 @@
 
 #[path = "fleet/clock.rs"]
 mod clock;
+#[path = "search/explore.rs"]
+mod explore;
 #[path = "observed/guardian.rs"]
 mod guardian;
 #[path = "observed/instance.rs"]

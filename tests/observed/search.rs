@@ -6,13 +6,12 @@
 //!
 //! A command lives to the very end of its lease: all of the margin is used up by its dying.
 
-use std::collections::HashSet;
-
 use trafficcop::internals::core::observed::Exists;
 
+use super::explore::{Space, explore};
 use super::memories::{LEASES, MARGIN, Memories, Told, ticks_of};
 use super::protocol::Mutation;
-use super::states::{Call, Kind, Made, Process, Quickly, Record, Run, Stage, State, claim, make};
+use super::states::{Call, Kind, Made, Process, Record, Run, Stage, State, claim, make};
 
 /// How often one process can begin anew: each time by another number.
 const LAST_NUMBER: u8 = 3;
@@ -59,50 +58,33 @@ pub(crate) fn search(bound: Bound, mutation: Option<Mutation>) -> Found {
         made: [Made::default(); 6],
         processes: [fresh(&mut search, 0), fresh(&mut search, 1)],
     };
-    let mut seen: HashSet<[u64; 3], Quickly> = HashSet::default();
-    let mut all = vec![(first, usize::MAX)];
-    seen.insert(first.key());
-    let (mut from, mut depth) = (0, 0);
-    while from < all.len() {
-        let level = all.len();
-        for at in from..level {
-            let state = all[at].0;
-            if state
-                .processes
-                .iter()
-                .all(|process| process.run != Run::Idle)
-            {
-                return Found {
-                    states: all.len(),
-                    depth,
-                    overlap: Some(way(&all, at)),
-                };
-            }
-            search.successors(state);
-            for next in search.reached.drain(..).map(State::tidied) {
-                if seen.insert(next.key()) {
-                    all.push((next, at));
-                }
-            }
-        }
-        from = level;
-        depth += 1;
-    }
+    let found = explore(&mut search, first);
+    let as_text = |way: Vec<State>| way.iter().map(|state| format!("{state:?}")).collect();
     Found {
-        states: all.len(),
-        depth,
-        overlap: None,
+        states: found.states,
+        depth: found.depth,
+        overlap: found.way.map(as_text),
     }
 }
 
-fn way(all: &[(State, usize)], mut at: usize) -> Vec<String> {
-    let mut way = Vec::new();
-    while at != usize::MAX {
-        way.push(format!("{:?}", all[at].0));
-        at = all[at].1;
+impl Space for Search {
+    type State = State;
+    type Key = [u64; 3];
+
+    fn key(&self, state: &State) -> [u64; 3] {
+        state.key()
     }
-    way.reverse();
-    way
+
+    /// Two commands live at once.
+    fn is_bad(&self, state: &State) -> bool {
+        let lives = |process: &Process| process.run != Run::Idle;
+        state.processes.iter().all(lives)
+    }
+
+    fn successors(&mut self, state: State, reached: &mut Vec<State>) {
+        self.goes_on(state);
+        reached.extend(self.reached.drain(..).map(State::tidied));
+    }
 }
 
 impl Search {
@@ -118,7 +100,7 @@ impl Search {
         answer
     }
 
-    fn successors(&mut self, state: State) {
+    fn goes_on(&mut self, state: State) {
         for p in 0..2 {
             self.looks(state, p);
             self.begins(state, p);

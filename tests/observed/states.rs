@@ -1,8 +1,6 @@
 //! The states of the search: two processes and what is on the share, small enough to be compared in
 //! a few words.
 
-use std::hash::{BuildHasherDefault, Hasher};
-
 /// How a version's record stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Record {
@@ -130,28 +128,6 @@ impl State {
         [share, of(&self.processes[0]), of(&self.processes[1])]
     }
 }
-
-#[derive(Default)]
-pub(crate) struct Quick(u64);
-
-impl Hasher for Quick {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        for chunk in bytes.chunks(8) {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            self.write_u64(u64::from_le_bytes(word));
-        }
-    }
-    fn write_u64(&mut self, word: u64) {
-        self.0 = (self.0.rotate_left(26) ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    }
-    fn write_usize(&mut self, _: usize) {}
-}
-
-pub(crate) type Quickly = BuildHasherDefault<Quick>;
 
 /// Makes a version, for a process under its present number.
 pub(crate) fn make(state: &mut State, p: usize, version: u8) -> Stage {

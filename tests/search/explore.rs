@@ -1,0 +1,104 @@
+//! Breadth first through every state that can be reached, each visited once. Used by the searches of
+//! the blob's lease and of the shared drive; knows neither.
+
+use std::collections::HashSet;
+use std::hash::{BuildHasherDefault, Hash, Hasher};
+
+/// What a search came to.
+#[derive(Debug)]
+pub(crate) struct Found<S> {
+    pub(crate) states: usize,
+    pub(crate) depth: usize,
+    /// The way to the first state that is bad, if there is one.
+    pub(crate) way: Option<Vec<S>>,
+}
+
+/// The states of one search, which it knows how to compare and to go on from.
+pub(crate) trait Space {
+    type State: Copy;
+    /// A state in a few words, which are quick to compare.
+    type Key: Hash + Eq;
+
+    fn key(&self, state: &Self::State) -> Self::Key;
+    fn is_bad(&self, state: &Self::State) -> bool;
+    /// Whatever can come next, with repetitions.
+    fn successors(&mut self, state: Self::State, reached: &mut Vec<Self::State>);
+}
+
+/// Searches to the end, or to the first state that is bad.
+pub(crate) fn explore<S: Space>(space: &mut S, first: S::State) -> Found<S::State> {
+    let mut seen: HashSet<S::Key, Quickly> = HashSet::default();
+    let mut all = vec![(first, usize::MAX)];
+    seen.insert(space.key(&first));
+    let mut reached = Vec::new();
+    let (mut from, mut depth) = (0, 0);
+    while from < all.len() {
+        let level = all.len();
+        for at in from..level {
+            let state = all[at].0;
+            if space.is_bad(&state) {
+                return Found {
+                    states: all.len(),
+                    depth,
+                    way: Some(way(&all, at)),
+                };
+            }
+            space.successors(state, &mut reached);
+            for next in reached.drain(..) {
+                if seen.insert(space.key(&next)) {
+                    all.push((next, at));
+                }
+            }
+        }
+        from = level;
+        depth += 1;
+    }
+    Found {
+        states: all.len(),
+        depth,
+        way: None,
+    }
+}
+
+fn way<S: Copy>(all: &[(S, usize)], mut at: usize) -> Vec<S> {
+    let mut way = Vec::new();
+    while at != usize::MAX {
+        way.push(all[at].0);
+        at = all[at].1;
+    }
+    way.reverse();
+    way
+}
+
+pub(crate) type Quickly = BuildHasherDefault<Quick>;
+
+/// The hash of a few words.
+#[derive(Default)]
+pub(crate) struct Quick(u64);
+
+impl Hasher for Quick {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.write_u64(u64::from_le_bytes(word));
+        }
+    }
+    fn write_u64(&mut self, word: u64) {
+        self.0 = (self.0.rotate_left(26) ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
+    fn write_u32(&mut self, word: u32) {
+        self.write_u64(u64::from(word));
+    }
+    fn write_u8(&mut self, byte: u8) {
+        self.write_u64(u64::from(byte));
+    }
+    // The lengths of keys, which are all the same, and the kinds of what they are made of.
+    fn write_usize(&mut self, _: usize) {}
+    fn write_isize(&mut self, kind: isize) {
+        self.write_u64(kind.unsigned_abs() as u64);
+    }
+}

@@ -1,0 +1,446 @@
+//! A turn of a supervisor and a turn of a guardian: what `src/driver.rs`, `src/guardian/handle.rs` and
+//! `src/guardian/event_loop.rs` do round the two that decide, in the same order, until nothing is left
+//! to be done at this tick. The store is `src/lease/blob` with one request for each call.
+
+use super::Search;
+use super::minds::{Act, Deed, Fed, NEVER, News, Reply, Told};
+use super::mistakes::Mistake;
+use super::world::{
+    Attendance, Broken, Call, Id, Kind, Life, Process, Request, Stage, Stray, Tree, World,
+};
+
+/// What a supervisor does next.
+enum Work {
+    End,
+    Hear(News),
+    Lose,
+    FindEmpty,
+    Answer(Call, Reply),
+    Undo,
+    Tick,
+}
+
+/// More than this at one moment is a loop without a pause.
+const STEPS: usize = 100;
+
+/// What the store has for a release whose answer is not waited for (`UNDO` of the driver), in ticks.
+const UNDO: u8 = 1;
+
+impl Search {
+    fn next_work(&self, world: &World, p: usize) -> Option<Work> {
+        let process = &world.processes[p];
+        if process.supervisor != Life::Runs {
+            return None;
+        }
+        if self.minds.has_ended(process.core) {
+            return Some(Work::End);
+        }
+        // The order of the driver's looks: the tree, the store, the clock.
+        if let Some(news) = process.inbox.first() {
+            return Some(Work::Hear(*news));
+        }
+        match process.attendance {
+            Attendance::Well if process.guardian == Life::Dead => return Some(Work::Lose),
+            Attendance::Lost if process.tree.is_none() => return Some(Work::FindEmpty),
+            Attendance::Well | Attendance::Lost | Attendance::Over => {}
+        }
+        if let Some(call) = process.call {
+            if let Stage::Answered(reply) = call.stage {
+                return Some(Work::Answer(call, reply));
+            }
+            if world.tick >= call.give_up && !self.is(Mistake::NeverTimesOut) {
+                return Some(Work::Answer(call, Reply::Silence));
+            }
+        }
+        if world.tick >= process.withdrawn {
+            return Some(Work::Undo);
+        }
+        (world.tick >= self.minds.wake(process.core)).then_some(Work::Tick)
+    }
+
+    pub(crate) fn is_due(&self, world: &World, p: usize) -> bool {
+        self.next_work(world, p).is_some()
+    }
+
+    /// The supervisor runs until nothing is left to be done.
+    pub(crate) fn supervise(&mut self, world: &mut World, p: usize) {
+        for _ in 0..STEPS {
+            let Some(work) = self.next_work(world, p) else {
+                return;
+            };
+            match work {
+                Work::End => return ends(world, p),
+                Work::Hear(news) => {
+                    let process = &mut world.processes[p];
+                    process.inbox.remove(0);
+                    process.busy &= !matches!(news, News::TreeEmpty(_) | News::NotStarted);
+                    self.tell(world, p, Told::Workload(news));
+                }
+                Work::Lose => lose(world, p),
+                Work::FindEmpty => {
+                    let empty = News::TreeEmpty(world.tick);
+                    world.processes[p].attendance = Attendance::Over;
+                    self.tell(world, p, Told::Workload(empty));
+                }
+                Work::Answer(call, reply) => self.answered(world, p, call, reply),
+                Work::Undo => {
+                    let process = &mut world.processes[p];
+                    process.withdrawn = NEVER;
+                    process.drop_call();
+                    let give_up = world.tick + UNDO;
+                    self.release(world, p, give_up);
+                    self.tell(world, p, Told::Ticked);
+                }
+                Work::Tick => self.tell(world, p, Told::Ticked),
+            }
+        }
+        world.breaks(Broken::Loops);
+    }
+
+    fn tell(&mut self, world: &mut World, p: usize, told: Told) {
+        // What time it is goes before what happened.
+        if told != Told::Ticked {
+            self.step(world, p, Told::Ticked);
+        }
+        self.step(world, p, told);
+    }
+
+    fn step(&mut self, world: &mut World, p: usize, told: Told) {
+        let core = world.processes[p].core;
+        let (next, deeds) = self.minds.step(core, world.tick, told);
+        world.processes[p].core = next;
+        for deed in deeds {
+            self.does(world, p, deed);
+        }
+    }
+
+    /// A stop was asked for.
+    pub(crate) fn is_asked_to_stop(&mut self, world: &mut World, p: usize) {
+        self.tell(world, p, Told::StopAsked);
+    }
+
+    fn does(&mut self, world: &mut World, p: usize, deed: Deed) {
+        match deed {
+            Deed::Acquire { give_up } => {
+                let fresh = world.fresh_id();
+                let process = &mut world.processes[p];
+                if std::mem::take(&mut process.held) != 0 {
+                    process.proposed = 0;
+                }
+                process.spent = 0;
+                if process.proposed == 0 {
+                    process.proposed = fresh;
+                }
+                let id = process.proposed;
+                self.call(world, p, Kind::Acquire, id, give_up);
+            }
+            Deed::Withdraw { give_up } => world.processes[p].withdrawn = give_up,
+            Deed::Renew { give_up } => {
+                let id = world.processes[p].held;
+                self.call(world, p, Kind::Renew, id, give_up);
+            }
+            Deed::Release { give_up } => {
+                let process = &mut world.processes[p];
+                process.drop_call();
+                if process.tree.is_some() {
+                    world.breaks(Broken::ReleasedEarly);
+                }
+                self.demand(world, p, Request::ForgetRelease);
+                self.release(world, p, give_up);
+            }
+            Deed::Abandon => {
+                world.processes[p].drop_call();
+                self.demand(world, p, Request::ForgetRelease);
+            }
+            Deed::Start { term, kill, token } => {
+                let process = &mut world.processes[p];
+                if process.attendance != Attendance::Well {
+                    return process.inbox.push(News::NotStarted);
+                }
+                if process.busy {
+                    return world.breaks(Broken::StartsBeside);
+                }
+                process.busy = true;
+                process.is_judged = false;
+                let id = process.held;
+                let start = Request::Start {
+                    term,
+                    kill,
+                    id,
+                    token,
+                };
+                self.demand(world, p, start);
+            }
+            Deed::Extend { term, kill } => self.demand(world, p, Request::Extend { term, kill }),
+            Deed::Drain { end } => {
+                world.judge_need(p);
+                self.demand(world, p, Request::Drain { end });
+            }
+            Deed::Kill => {
+                world.judge_need(p);
+                self.demand(world, p, Request::Kill);
+            }
+        }
+    }
+
+    fn demand(&mut self, world: &mut World, p: usize, request: Request) {
+        let process = &mut world.processes[p];
+        if process.attendance == Attendance::Well && process.guardian != Life::Dead {
+            process.requests.push(request);
+        }
+    }
+
+    // --- the store ---
+
+    fn call(&mut self, world: &mut World, p: usize, kind: Kind, id: Id, give_up: u8) {
+        // What is not ours, or nothing, is not asked for.
+        let stage = match (kind, id) {
+            (Kind::Renew, 0) => Stage::Answered(Reply::Lost),
+            (Kind::Release, 0) => Stage::Answered(Reply::Done(0)),
+            _ => Stage::Sent,
+        };
+        world.processes[p].call = Some(Call {
+            kind,
+            id,
+            stage,
+            sent: world.tick,
+            give_up,
+            is_slow: false,
+        });
+    }
+
+    fn release(&mut self, world: &mut World, p: usize, give_up: u8) {
+        let process = &mut world.processes[p];
+        let ours = [process.held, process.proposed, process.spent];
+        let id = ours.into_iter().find(|id| *id != 0).unwrap_or(0);
+        (process.held, process.proposed, process.spent) = (0, 0, id);
+        self.call(world, p, Kind::Release, id, give_up);
+    }
+
+    fn answered(&mut self, world: &mut World, p: usize, call: Call, reply: Reply) {
+        let tick = world.tick;
+        let process = &mut world.processes[p];
+        if reply == Reply::Silence {
+            process.drop_call();
+        }
+        process.call = None;
+        let blip = reply == Reply::Silence && self.is(Mistake::FirstBlipIsLoss);
+        let reply = if blip { Reply::Lost } else { reply };
+        let t0 = if self.is(Mistake::T0OfTheAnswer) {
+            tick
+        } else {
+            call.sent
+        };
+        match call.kind {
+            Kind::Acquire => {
+                if matches!(reply, Reply::Done(_)) {
+                    (process.held, process.proposed) = (call.id, 0);
+                }
+                if std::mem::replace(&mut process.withdrawn, NEVER) != NEVER {
+                    return self.release(world, p, tick + UNDO);
+                }
+                self.tell(world, p, Told::Acquired(t0, reply));
+            }
+            Kind::Renew => {
+                if reply == Reply::Lost {
+                    process.held = 0;
+                }
+                let is_read = process.requests.is_empty();
+                self.tell(world, p, Told::Renewed(t0, reply));
+                // Not before: what came too late is still due to what was in its way, as is what
+                // the guardian has not read for as long.
+                if matches!(reply, Reply::Done(_)) {
+                    let process = &mut world.processes[p];
+                    process.slow = 0;
+                    process.is_excused &= !(is_read && process.is_whole());
+                }
+            }
+            Kind::Release => {
+                if reply != Reply::Silence {
+                    process.spent = 0;
+                }
+                // Not ours: so the request before this one was carried out.
+                let reply = match reply {
+                    Reply::Lost => Reply::Done(0),
+                    reply => reply,
+                };
+                self.tell(world, p, Told::Released(reply));
+            }
+        }
+    }
+
+    // --- the guardian ---
+
+    pub(crate) fn is_guardian_due(&self, world: &World, p: usize) -> bool {
+        let process = &world.processes[p];
+        let children = process
+            .tree
+            .is_some_and(|tree| !tree.main && (!tree.told_exit || !tree.daemon));
+        process.guardian == Life::Runs
+            && (world.tick >= self.minds.timer(process.mind)
+                || children
+                || !process.requests.is_empty()
+                || process.supervisor == Life::Dead && !process.is_orphaned)
+    }
+
+    /// The guardian runs until nothing is left to be done.
+    pub(crate) fn guard(&mut self, world: &mut World, p: usize) {
+        // The timer goes before everything, and children before the socket.
+        self.feed(world, p, Fed::Ticked);
+        if let Some(tree) = &mut world.processes[p].tree
+            && !tree.main
+        {
+            let daemon = tree.daemon && !self.is(Mistake::EmptyListIsBelieved);
+            if !std::mem::replace(&mut tree.told_exit, true) {
+                self.feed(world, p, Fed::MainExited);
+            }
+            if daemon {
+                self.feed(world, p, Fed::OthersLive);
+            } else {
+                if world.processes[p].tree.is_some_and(|tree| !tree.daemon) {
+                    world.processes[p].tree = None;
+                }
+                self.feed(world, p, Fed::Emptied);
+            }
+        }
+        while world.processes[p].guardian == Life::Runs && !world.processes[p].requests.is_empty() {
+            let request = world.processes[p].requests.remove(0);
+            self.obeys(world, p, request);
+        }
+        let process = &mut world.processes[p];
+        if process.supervisor == Life::Dead
+            && process.guardian == Life::Runs
+            && !std::mem::replace(&mut process.is_orphaned, true)
+        {
+            self.feed(world, p, Fed::Orphaned);
+        }
+    }
+
+    fn obeys(&mut self, world: &mut World, p: usize, request: Request) {
+        let tick = world.tick;
+        match request {
+            Request::Start {
+                term,
+                kill,
+                id,
+                token,
+            } => {
+                let process = &mut world.processes[p];
+                process.release = id;
+                if tick >= term.min(kill) {
+                    return process.inbox.push(News::NotStarted);
+                }
+                if process.tree.is_some() {
+                    return world.breaks(Broken::StartsBeside);
+                }
+                process.tree = Some(Tree {
+                    lease: id,
+                    main: true,
+                    daemon: true,
+                    asked: false,
+                    daemon_asked: false,
+                    dies: false,
+                    told_exit: false,
+                });
+                if token <= world.started {
+                    world.breaks(Broken::TokenGoesBack);
+                }
+                world.started = token;
+                self.feed(world, p, Fed::Forked { term, kill });
+                self.feed(world, p, Fed::Executed);
+            }
+            Request::Extend { term, kill } => {
+                // As if the rest of the lease had been told, and not its end.
+                let later = if self.is(Mistake::RelativeDeadline) {
+                    let t0 = kill - super::KILLED_AFTER;
+                    tick - t0
+                } else {
+                    0
+                };
+                self.feed(
+                    world,
+                    p,
+                    Fed::Extended {
+                        term: term + later,
+                        kill: kill + later,
+                    },
+                );
+            }
+            Request::Drain { end } => self.feed(world, p, Fed::DrainAsked { end }),
+            Request::Kill => self.feed(world, p, Fed::KillAsked),
+            Request::ForgetRelease => world.processes[p].release = 0,
+        }
+    }
+
+    fn feed(&mut self, world: &mut World, p: usize, fed: Fed) {
+        let (next, acts) = self.minds.turn(world.processes[p].mind, world.tick, fed);
+        world.processes[p].mind = next;
+        for act in acts {
+            match act {
+                Act::Tell(news) => {
+                    let process = &mut world.processes[p];
+                    if process.supervisor != Life::Dead {
+                        process.inbox.push(news);
+                    }
+                }
+                Act::SignalGroup => {
+                    world.judge_need(p);
+                    if let Some(tree) = &mut world.processes[p].tree {
+                        tree.asked = true;
+                    }
+                }
+                Act::TermRest => {
+                    if let Some(tree) = &mut world.processes[p].tree {
+                        tree.daemon_asked = true;
+                    }
+                }
+                Act::Kill => {
+                    world.judge_need(p);
+                    kill(&mut world.processes[p]);
+                }
+                Act::Depart => {
+                    let tick = world.tick;
+                    let process = &mut world.processes[p];
+                    process.guardian = Life::Dead;
+                    if process.release != 0 {
+                        process.strays.push(Stray {
+                            kind: Kind::Release,
+                            id: std::mem::take(&mut process.release),
+                            sent: tick,
+                        });
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn kill(process: &mut Process) {
+    if let Some(tree) = &mut process.tree {
+        tree.dies = true;
+    }
+}
+
+/// The guardian is dead, or as good as dead; its death kills the main process, and the rest is ours.
+pub(crate) fn lose(world: &mut World, p: usize) {
+    let process = &mut world.processes[p];
+    process.guardian = Life::Dead;
+    process.requests.clear();
+    process.attendance = Attendance::Lost;
+    process.busy = false;
+    process.inbox.push(News::Lost);
+    kill(process);
+}
+
+/// The instance is done: its guardian is dismissed.
+fn ends(world: &mut World, p: usize) {
+    let process = &mut world.processes[p];
+    process.supervisor = Life::Dead;
+    process.drop_call();
+    process.guardian = Life::Dead;
+    process.requests.clear();
+    process.inbox.clear();
+    if process.tree.is_some() {
+        world.breaks(Broken::EndsEarly);
+    }
+}

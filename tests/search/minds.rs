@@ -1,0 +1,453 @@
+//! What the processes of the search know: the real [`Tenure`] and the real [`GuardianState`], each that
+//! there can be once. Neither can be compared, and a tenure cannot be copied: what it was told is kept
+//! instead, and told to a new one.
+//!
+//! Everything happens on the grid of [`TICK`]s, so two of them are the same if they differ in nothing
+//! but moments between the same two ticks. That makes them independent of their source of chance: a
+//! poll and a retry of 2 s, a fifth more or less, are always due at the next tick.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::explore::Quickly;
+use trafficcop::Instant;
+use trafficcop::internals::core::{
+    Action, Budget, Deadlines, Event, Exit, Failure, Grant, HoldPolicy, HolderInfo, IfLost, Rules,
+    Tenure, WorkloadEvent,
+};
+use trafficcop::internals::guardian::state::{GuardianState, Input, Step};
+
+/// One step of time.
+pub(crate) const TICK: Duration = Duration::from_secs(3);
+/// The lease, in ticks. It is renewed after 2, the command is asked to end after 4, and killed after 5.
+pub(crate) const LEASE: u8 = 6;
+/// Between SIGKILL and the end of the lease, in ticks.
+pub(crate) const MARGIN: u8 = 1;
+/// A tick that does not come.
+pub(crate) const NEVER: u8 = u8::MAX;
+
+const STOP: i32 = 15;
+/// ETIME and ESRCH are no different to who hears of them.
+const NOT_STARTED: i32 = 62;
+
+fn rules(seed: u64) -> Rules {
+    let budget = Budget {
+        lease: TICK * u32::from(LEASE),
+        renew_every: TICK * 2,
+        grace_on_loss: TICK,
+        margin: TICK * u32::from(MARGIN),
+        attempt: TICK,
+    };
+    budget.validate().expect("a division that is not refused");
+    Rules {
+        budget: Some(budget),
+        poll: Some(Duration::from_secs(2)),
+        wait: None,
+        patience: Duration::from_secs(3600),
+        grace: TICK,
+        stop_signal: STOP,
+        if_lost: IfLost::Compete,
+        hold_policy: HoldPolicy::default(),
+        once: None,
+        seed,
+    }
+}
+
+pub(crate) fn at(tick: u8) -> Instant {
+    match tick {
+        NEVER => Instant::FOREVER,
+        tick => Instant::ZERO + TICK * (1000 + u32::from(tick)),
+    }
+}
+
+/// The first tick that is not before this.
+pub(crate) fn tick_of(instant: Instant) -> u8 {
+    if instant == Instant::FOREVER {
+        return NEVER;
+    }
+    let ticks = instant.as_nanos().div_ceil(nanos_of_a_tick());
+    u8::try_from(ticks.saturating_sub(1000)).unwrap_or(NEVER)
+}
+
+fn nanos_of_a_tick() -> u64 {
+    u64::try_from(TICK.as_nanos()).expect("a short tick")
+}
+
+/// An event of the guardian's, as it lies in the supervisor's socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum News {
+    Started,
+    NotStarted,
+    Exited,
+    LeftBehind,
+    TreeEmpty(u8),
+    Acting,
+    Lost,
+    Stuck,
+}
+
+impl News {
+    fn event(self) -> WorkloadEvent {
+        match self {
+            News::Started => WorkloadEvent::Started { pid: 1 },
+            News::NotStarted => WorkloadEvent::NotStarted { errno: NOT_STARTED },
+            News::Exited => WorkloadEvent::Exited(Exit::Signal(STOP)),
+            News::LeftBehind => WorkloadEvent::LeftBehind,
+            News::TreeEmpty(tick) => WorkloadEvent::TreeEmpty { at: at(tick) },
+            News::Acting => WorkloadEvent::Acting,
+            News::Lost => WorkloadEvent::Lost,
+            News::Stuck => WorkloadEvent::TreeStuck,
+        }
+    }
+
+    fn of(event: WorkloadEvent) -> News {
+        match event {
+            WorkloadEvent::Started { .. } => News::Started,
+            WorkloadEvent::NotStarted { .. } => News::NotStarted,
+            WorkloadEvent::Exited(_) => News::Exited,
+            WorkloadEvent::LeftBehind => News::LeftBehind,
+            WorkloadEvent::TreeEmpty { at } => News::TreeEmpty(tick_of(at)),
+            WorkloadEvent::Acting => News::Acting,
+            WorkloadEvent::TreeStuck => News::Stuck,
+            other => unreachable!("no guardian of the search says {other:?}"),
+        }
+    }
+}
+
+/// What the service, or its silence, says to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Reply {
+    /// Done; an acquire with this token.
+    Done(u8),
+    Held,
+    Lost,
+    Silence,
+}
+
+impl Reply {
+    fn result(self) -> Result<(), Failure> {
+        match self {
+            Reply::Done(_) => Ok(()),
+            Reply::Held => Err(Failure::Held(HolderInfo::default())),
+            Reply::Lost => Err(Failure::Lost {
+                until: None,
+                why: String::new(),
+            }),
+            Reply::Silence => Err(Failure::Transient {
+                why: String::new(),
+                retry_after: None,
+            }),
+        }
+    }
+}
+
+/// What a supervisor's core is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Told {
+    New,
+    Ticked,
+    Acquired(u8, Reply),
+    Renewed(u8, Reply),
+    Released(Reply),
+    Workload(News),
+    StopAsked,
+}
+
+impl Told {
+    fn event(self) -> Event {
+        match self {
+            Told::New | Told::Ticked => Event::Ticked,
+            Told::Acquired(t0, reply) => Event::Acquired(reply.result().map(|()| {
+                let Reply::Done(token) = reply else {
+                    unreachable!("it was granted")
+                };
+                Grant {
+                    t0: at(t0),
+                    token: u64::from(token),
+                    failed: 0,
+                }
+            })),
+            Told::Renewed(t0, reply) => Event::Renewed {
+                t0: at(t0),
+                reply: reply.result(),
+            },
+            Told::Released(reply) => Event::Released(reply.result()),
+            Told::Workload(news) => Event::Workload(news.event()),
+            Told::StopAsked => Event::StopAsked(STOP),
+        }
+    }
+}
+
+/// What it wants done, as far as it matters here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Deed {
+    Acquire { give_up: u8 },
+    Withdraw { give_up: u8 },
+    Renew { give_up: u8 },
+    Release { give_up: u8 },
+    Abandon,
+    Start { term: u8, kill: u8, token: u8 },
+    Extend { term: u8, kill: u8 },
+    Drain { end: u8 },
+    Kill,
+}
+
+fn deed(action: &Action) -> Option<Deed> {
+    let ticks = |deadlines: &Deadlines| (tick_of(deadlines.term_at), tick_of(deadlines.kill_at));
+    Some(match action {
+        Action::Acquire { give_up_at } => Deed::Acquire {
+            give_up: tick_of(*give_up_at),
+        },
+        Action::Withdraw { give_up_at } => Deed::Withdraw {
+            give_up: tick_of(*give_up_at),
+        },
+        Action::Renew { give_up_at } => Deed::Renew {
+            give_up: tick_of(*give_up_at),
+        },
+        Action::Release { give_up_at } => Deed::Release {
+            give_up: tick_of(*give_up_at),
+        },
+        Action::Abandon => Deed::Abandon,
+        Action::Start(start) => {
+            let (term, kill) = ticks(&start.deadlines);
+            Deed::Start {
+                term,
+                kill,
+                token: u8::try_from(start.token).expect("few tenures"),
+            }
+        }
+        Action::Extend(deadlines) => {
+            let (term, kill) = ticks(deadlines);
+            Deed::Extend { term, kill }
+        }
+        Action::Drain { end_of_grace, .. } => Deed::Drain {
+            end: tick_of(*end_of_grace),
+        },
+        Action::Kill => Deed::Kill,
+        // For people, for standbys that would look sooner, and for what runs without control.
+        Action::Announce
+        | Action::Attend { .. }
+        | Action::StandBy
+        | Action::TenureOver { .. }
+        | Action::Notify(_) => return None,
+        Action::Record { .. } => unreachable!("no task here"),
+    })
+}
+
+/// What a guardian is fed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Fed {
+    Ticked,
+    Forked { term: u8, kill: u8 },
+    Executed,
+    Extended { term: u8, kill: u8 },
+    DrainAsked { end: u8 },
+    KillAsked,
+    Orphaned,
+    MainExited,
+    OthersLive,
+    Emptied,
+}
+
+impl Fed {
+    fn input(self) -> Input {
+        let deadlines = |term, kill| Deadlines {
+            term_at: at(term),
+            kill_at: at(kill),
+        };
+        match self {
+            Fed::Ticked => Input::Ticked,
+            Fed::Forked { term, kill } => Input::Forked {
+                deadlines: deadlines(term, kill),
+                stop_signal: STOP,
+                pid: 1,
+            },
+            Fed::Executed => Input::Executed,
+            Fed::Extended { term, kill } => Input::Extended(deadlines(term, kill)),
+            Fed::DrainAsked { end } => Input::DrainAsked {
+                signal: STOP,
+                end_of_grace: at(end),
+            },
+            Fed::KillAsked => Input::KillAsked,
+            Fed::Orphaned => Input::Orphaned,
+            Fed::MainExited => Input::MainExited(Exit::Signal(STOP)),
+            Fed::OthersLive => Input::OthersLive,
+            Fed::Emptied => Input::Emptied,
+        }
+    }
+}
+
+/// What a guardian does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Act {
+    Tell(News),
+    SignalGroup,
+    TermRest,
+    Kill,
+    Depart,
+}
+
+/// A core, as what it was told and when.
+struct Core {
+    before: u32,
+    tick: u8,
+    told: Told,
+    wake: u8,
+    ended: bool,
+}
+
+/// All minds there are.
+pub(crate) struct Minds {
+    seed: u64,
+    cores: Vec<Core>,
+    cores_by_text: HashMap<String, u32>,
+    steps: HashMap<(u32, u8, Told), (u32, Vec<Deed>), Quickly>,
+    guardians: Vec<GuardianState>,
+    guardians_by_text: HashMap<String, u16>,
+    turns: HashMap<(u16, u8, Fed), (u16, Vec<Act>), Quickly>,
+}
+
+impl Minds {
+    /// None yet but that of a new guardian, which is the first.
+    pub(crate) fn new(seed: u64) -> Minds {
+        let guardian = GuardianState::with_grace(TICK);
+        Minds {
+            seed,
+            cores: Vec::new(),
+            cores_by_text: HashMap::new(),
+            steps: HashMap::default(),
+            guardians: vec![guardian],
+            guardians_by_text: HashMap::from([(format!("{guardian:?}"), 0)]),
+            turns: HashMap::default(),
+        }
+    }
+
+    /// The core of an instance that begins now.
+    pub(crate) fn begin(&mut self, tick: u8) -> u32 {
+        let core = Tenure::new(rules(self.seed), at(tick));
+        self.keep(&core, u32::MAX, tick, Told::New)
+    }
+
+    /// What a core becomes, and wants done.
+    pub(crate) fn step(&mut self, core: u32, tick: u8, told: Told) -> (u32, Vec<Deed>) {
+        if let Some(known) = self.steps.get(&(core, tick, told)) {
+            return known.clone();
+        }
+        let mut real = self.rebuild(core);
+        let actions = real.step(at(tick), told.event());
+        let deeds: Vec<Deed> = actions.iter().filter_map(deed).collect();
+        let next = self.keep(&real, core, tick, told);
+        self.steps.insert((core, tick, told), (next, deeds.clone()));
+        (next, deeds)
+    }
+
+    /// When it wants to be told that time has passed.
+    pub(crate) fn wake(&self, core: u32) -> u8 {
+        self.cores[core as usize].wake
+    }
+
+    pub(crate) fn has_ended(&self, core: u32) -> bool {
+        self.cores[core as usize].ended
+    }
+
+    fn keep(&mut self, real: &Tenure, before: u32, tick: u8, told: Told) -> u32 {
+        let next = u32::try_from(self.cores.len()).expect("fewer cores");
+        let id = *self.cores_by_text.entry(text(real)).or_insert(next);
+        if id == next {
+            self.cores.push(Core {
+                before,
+                tick,
+                told,
+                wake: tick_of(real.wake_at()),
+                ended: real.ending().is_some(),
+            });
+        }
+        id
+    }
+
+    fn rebuild(&self, core: u32) -> Tenure {
+        let mut way = Vec::new();
+        let mut at_core = core;
+        loop {
+            let core = &self.cores[at_core as usize];
+            if core.told == Told::New {
+                let mut real = Tenure::new(rules(self.seed), at(core.tick));
+                for (tick, told) in way.into_iter().rev() {
+                    real.step(at(tick), Told::event(told));
+                }
+                return real;
+            }
+            way.push((core.tick, core.told));
+            at_core = core.before;
+        }
+    }
+
+    /// What a guardian becomes, and does.
+    pub(crate) fn turn(&mut self, guardian: u16, tick: u8, fed: Fed) -> (u16, Vec<Act>) {
+        if let Some(known) = self.turns.get(&(guardian, tick, fed)) {
+            return known.clone();
+        }
+        let mut real = self.guardians[usize::from(guardian)];
+        let steps = real.step(at(tick), fed.input());
+        let acts: Vec<Act> = steps
+            .iter()
+            .map(|step| match step {
+                Step::Tell(event) => Act::Tell(News::of(event)),
+                Step::SignalGroup(_) => Act::SignalGroup,
+                Step::TermRest => Act::TermRest,
+                Step::Kill => Act::Kill,
+                Step::Depart => Act::Depart,
+            })
+            .collect();
+        let next = u16::try_from(self.guardians.len()).expect("fewer guardians");
+        let id = *self
+            .guardians_by_text
+            .entry(format!("{real:?}"))
+            .or_insert(next);
+        if id == next {
+            self.guardians.push(real);
+        }
+        self.turns.insert((guardian, tick, fed), (id, acts.clone()));
+        (id, acts)
+    }
+
+    /// When its timer fires.
+    pub(crate) fn timer(&self, guardian: u16) -> u8 {
+        tick_of(self.guardians[usize::from(guardian)].next())
+    }
+
+    /// How many cores and guardians there are.
+    pub(crate) fn count(&self) -> (usize, usize) {
+        (self.cores.len(), self.guardians.len())
+    }
+}
+
+/// A core as text: without its source of chance, and with every moment moved to its tick.
+fn text(core: &Tenure) -> String {
+    let whole = format!("{core:?}");
+    let mut text = String::with_capacity(whole.len());
+    let mut rest = whole.as_str();
+    while let Some(from) = rest.find(|c: char| c.is_ascii_digit()) {
+        text.push_str(&rest[..from]);
+        let tail = &rest[from..];
+        let length = tail
+            .find(|c: char| !c.is_ascii_digit() && c != '.')
+            .unwrap_or(tail.len());
+        let number = &tail[..length];
+        rest = &tail[length..];
+        if text.ends_with("Jitter(") {
+            continue;
+        }
+        match number.split_once('.') {
+            Some((seconds, nanos)) if nanos.len() == 9 && rest.starts_with('s') => {
+                let seconds: u64 = seconds.parse().expect("digits");
+                let nanos: u64 = nanos.parse().expect("digits");
+                let instant = Instant::from_nanos(seconds * 1_000_000_000 + nanos);
+                text.push_str(&tick_of(instant).to_string());
+            }
+            _ => text.push_str(number),
+        }
+    }
+    text.push_str(rest);
+    text
+}

@@ -1,0 +1,288 @@
+//! Everything that can happen next: a turn of a process, a step of a request, the end of a command, a
+//! fault, the passing of time.
+
+use super::Search;
+use super::instance::lose;
+use super::minds::{LEASE, Reply};
+use super::mistakes::Mistake;
+use super::world::{Broken, Id, Kind, Life, Process, Stage, Stray, Tree, World};
+
+/// After so many ticks a request that nobody waits for is on its way no more.
+const LATE: u8 = 2;
+
+impl Search {
+    pub(crate) fn steps(&mut self, world: &World) {
+        for p in 0..2 {
+            self.turns(world, p);
+            self.travels(world, p);
+            self.dies(world, p);
+            self.is_disturbed(world, p);
+        }
+        self.time_passes(world);
+    }
+
+    fn turns(&mut self, world: &World, p: usize) {
+        if self.is_due(world, p) {
+            let mut next = world.clone();
+            self.supervise(&mut next, p);
+            self.reach(next);
+        }
+        if self.is_guardian_due(world, p) {
+            let mut next = world.clone();
+            self.guard(&mut next, p);
+            self.reach(next);
+        }
+        let process = &world.processes[p];
+        if is_silent(process) {
+            let mut next = world.clone();
+            lose(&mut next, p);
+            self.reach(next);
+        }
+    }
+
+    /// A request arrives, an answer comes back.
+    fn travels(&mut self, world: &World, p: usize) {
+        let process = &world.processes[p];
+        for at in 0..process.strays.len() {
+            let mut next = world.clone();
+            let Stray { kind, id, .. } = next.processes[p].strays.remove(at);
+            self.serves(&mut next, p, kind, id);
+            self.reach(next);
+        }
+        let Some(call) = process.call else { return };
+        let mut next = world.clone();
+        let stage = match call.stage {
+            Stage::Sent => Stage::Done(self.serves(&mut next, p, call.kind, call.id)),
+            Stage::Done(reply) => Stage::Answered(reply),
+            Stage::Answered(_) => return,
+        };
+        if let Some(call) = &mut next.processes[p].call {
+            call.stage = stage;
+        }
+        self.reach(next);
+    }
+
+    /// What the service does: a leased blob, by the table of the reference.
+    fn serves(&self, world: &mut World, p: usize, kind: Kind, id: Id) -> Reply {
+        let tick = world.tick;
+        let clock = if self.is(Mistake::WallClocks) {
+            tick + world.processes[p].ahead
+        } else {
+            tick
+        };
+        match kind {
+            Kind::Acquire => {
+                if world.lease != id && world.lease != 0 && world.until > clock {
+                    return Reply::Held;
+                }
+                world.token += 1;
+                (world.lease, world.until) = (id, tick + LEASE);
+                Reply::Done(world.token)
+            }
+            // What has run out under this id can be renewed as long as nobody has taken it.
+            Kind::Renew if world.lease == id => {
+                world.until = tick + LEASE;
+                Reply::Done(0)
+            }
+            Kind::Release if world.lease == id => {
+                (world.lease, world.until) = (0, 0);
+                if self.is(Mistake::TokenBeginsAnew) {
+                    world.token = 0;
+                }
+                Reply::Done(0)
+            }
+            Kind::Renew | Kind::Release => Reply::Lost,
+        }
+    }
+
+    /// What was asked to end ends, or does not yet.
+    fn dies(&mut self, world: &World, p: usize) {
+        let Some(tree) = world.processes[p].tree else {
+            return;
+        };
+        let mut ended = Vec::new();
+        if tree.main && tree.asked {
+            ended.push((false, tree.daemon));
+        }
+        if tree.daemon && tree.daemon_asked && !tree.main {
+            ended.push((false, false));
+        }
+        if tree.dies {
+            ended.push((false, false));
+        }
+        for (main, daemon) in ended {
+            let mut next = world.clone();
+            let process = &mut next.processes[p];
+            process.tree = Some(Tree {
+                main,
+                daemon,
+                ..tree
+            });
+            // Without a guardian it is the supervisor, or nobody, that sees it.
+            if process.guardian == Life::Dead && !main && !daemon {
+                process.tree = None;
+            }
+            self.reach(next);
+        }
+    }
+
+    // --- faults ---
+
+    fn is_disturbed(&mut self, world: &World, p: usize) {
+        let process = &world.processes[p];
+        if process.supervisor == Life::Stopped {
+            let mut next = world.clone();
+            next.processes[p].supervisor = Life::Runs;
+            next.quiet = next.tick;
+            self.reach(next);
+        }
+        if process.guardian == Life::Stopped {
+            let mut next = world.clone();
+            next.processes[p].guardian = Life::Runs;
+            next.quiet = next.tick;
+            self.reach(next);
+        }
+        let Some(world) = self.one_more_fault(world) else {
+            return;
+        };
+        let process = &world.processes[p];
+        let hurt = |change: fn(&mut Process)| {
+            let mut next = world.clone();
+            let process = &mut next.processes[p];
+            process.is_excused = true;
+            change(process);
+            next
+        };
+        let has_supervisor = process.supervisor == Life::Runs;
+        let has_guardian = process.guardian == Life::Runs;
+        if has_supervisor {
+            self.reach(hurt(|process| process.supervisor = Life::Stopped));
+            self.reach(hurt(|process| {
+                process.supervisor = Life::Dead;
+                process.drop_call();
+                process.inbox.clear();
+            }));
+            let mut asked = hurt(|_| {});
+            self.is_asked_to_stop(&mut asked, p);
+            self.reach(asked);
+        }
+        if has_guardian {
+            self.reach(hurt(|process| process.guardian = Life::Stopped));
+            self.reach(hurt(guardian_dies));
+        }
+        if has_supervisor && has_guardian {
+            // The whole machine.
+            self.reach(hurt(|process| {
+                process.supervisor = Life::Stopped;
+                process.guardian = Life::Stopped;
+            }));
+        }
+        if process
+            .tree
+            .is_some_and(|tree| tree.main && !tree.asked && !tree.dies)
+        {
+            // It ends by itself, and leaves something behind.
+            self.reach(hurt(|process| {
+                if let Some(tree) = &mut process.tree {
+                    tree.main = false;
+                }
+            }));
+        }
+    }
+
+    fn one_more_fault(&self, world: &World) -> Option<World> {
+        if world.faults >= self.bound.faults || world.tick > self.bound.last_fault {
+            return None;
+        }
+        Some(World {
+            faults: world.faults + 1,
+            quiet: world.tick,
+            ..world.clone()
+        })
+    }
+
+    // --- time ---
+
+    /// A tick passes once everybody who runs has done what was due.
+    fn time_passes(&mut self, world: &World) {
+        if world.tick == self.bound.ticks || world.is_beyond_us() {
+            return;
+        }
+        let mut next = world.clone();
+        for p in 0..2 {
+            let process = &next.processes[p];
+            let kills = process
+                .tree
+                .is_some_and(|tree| tree.dies || tree.main && process.guardian == Life::Dead);
+            if kills
+                || is_silent(process)
+                || self.is_due(&next, p)
+                || self.is_guardian_due(&next, p)
+            {
+                return;
+            }
+            let waits = process
+                .call
+                .is_some_and(|call| !call.is_slow && !matches!(call.stage, Stage::Answered(_)));
+            if waits {
+                let Some(slower) = self.one_more_fault(&next) else {
+                    return;
+                };
+                next = slower;
+                let process = &mut next.processes[p];
+                process.slow += 1;
+                if let Some(call) = &mut process.call {
+                    call.is_slow = true;
+                }
+            }
+        }
+        next.tick += 1;
+        let tick = next.tick;
+        if next.until <= tick {
+            next.until = 0;
+        }
+        for p in 0..2 {
+            let process = &mut next.processes[p];
+            process.strays.retain(|stray| stray.sent + LATE >= tick);
+            // Somebody starts it anew.
+            let is_gone = process.supervisor == Life::Dead && process.guardian == Life::Dead;
+            if is_gone && process.tree.is_none() {
+                let core = self.minds.begin(tick);
+                let process = &mut next.processes[p];
+                *process = Process {
+                    strays: std::mem::take(&mut process.strays),
+                    ..Process::new(core, process.ahead)
+                };
+            }
+        }
+        self.judge_rest(&mut next);
+        self.reach(next);
+    }
+
+    /// Somebody runs again a while after the last fault, if there is anybody.
+    fn judge_rest(&mut self, world: &mut World) {
+        let anybody = world.processes.iter().any(Process::is_whole);
+        if !anybody || world.processes.iter().any(Process::works) {
+            return;
+        }
+        let idle = world.tick - world.quiet;
+        self.longest_rest = self.longest_rest.max(idle);
+        if idle >= self.bound.rest {
+            world.breaks(Broken::NobodyRuns);
+        }
+    }
+}
+
+/// A guardian that has something to guard answers within a second.
+fn is_silent(process: &Process) -> bool {
+    process.guardian == Life::Stopped && process.supervisor == Life::Runs && process.busy
+}
+
+fn guardian_dies(process: &mut Process) {
+    process.guardian = Life::Dead;
+    process.requests.clear();
+    process.release = 0;
+    if let Some(tree) = &mut process.tree {
+        tree.asked = true;
+    }
+}
