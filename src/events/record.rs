@@ -15,7 +15,9 @@ pub const VERSION: u32 = 1;
 
 documented! {
     /// One line. What does not apply is left out.
-    #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[derive(
+        Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+    )]
     struct Record {
         v: u32 = "the version of the format: 1",
         time: String = "when it happened by the wall clock (RFC 3339, UTC, milliseconds): for people",
@@ -53,7 +55,9 @@ documented! {
 macro_rules! words {
     ($($variant:ident $word:literal $meaning:literal,)*) => {
         /// What happened.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[derive(
+            Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+        )]
         pub enum EventKind {
             $(#[doc = $meaning] #[serde(rename = $word)] $variant,)*
             /// What a later version says and this one does not know.

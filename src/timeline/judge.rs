@@ -34,8 +34,12 @@ pub fn merge(log: &Log, skew: i64) -> Timeline {
     }
     let mut locks: BTreeMap<String, Draft> = BTreeMap::new();
     for ((_, boot, _, identity, pid), records) in &mut runs {
-        // By number first: two records of one moment, or a clock without nanoseconds.
-        records.sort_by_key(|placed| (placed.record.seq, placed.record.boottime_ns));
+        // By number first: two records of one moment, or a clock without nanoseconds. To the last field, so
+        // that the order of the lines changes nothing where a number stands twice.
+        records.sort_by(|one, other| {
+            let (one, other) = (one.record, other.record);
+            (one.seq, one.boottime_ns, one).cmp(&(other.seq, other.boottime_ns, other))
+        });
         notes.extend(missing(records, identity, *pid));
         gather(&mut locks, records, boot);
     }
