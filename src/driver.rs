@@ -93,6 +93,8 @@ pub(crate) enum Observation<'a> {
     Starts {
         /// When it is killed if nothing is heard of the lease.
         kill_at: Instant,
+        /// When the lease runs out then ([`Instant::FOREVER`]: it has no end).
+        expires: Instant,
         /// The number of the lock's slot.
         slot: u32,
     },
@@ -107,6 +109,8 @@ pub(crate) enum Observation<'a> {
     Extended {
         /// When it is killed if nothing more is heard of the lease.
         kill_at: Instant,
+        /// When the lease runs out then.
+        expires: Instant,
     },
     /// The workload is asked to end.
     Drains {
@@ -164,6 +168,7 @@ pub(crate) async fn drive(
         calls: FuturesUnordered::new(),
         acquiring: false,
         withdrawn: None,
+        expires: Instant::FOREVER,
     };
     driver.tell(Event::Ticked);
     loop {
@@ -210,6 +215,9 @@ struct Driver<'a> {
     acquiring: bool,
     // What it obtains is to be undone; not waited for past this moment.
     withdrawn: Option<Instant>,
+    // When the lease runs out by what the store granted last. Counted here and not taken from the core's
+    // deadlines: who is told both can hold the one against the other.
+    expires: Instant,
 }
 
 impl Driver<'_> {
@@ -256,6 +264,9 @@ impl Driver<'_> {
         match answer {
             Answer::Acquired(reply) => {
                 self.acquiring = false;
+                if let Ok(grant) = &reply {
+                    self.expires = self.expiry(grant.t0);
+                }
                 self.observe(Observation::Acquired(&reply));
                 match self.withdrawn.take() {
                     Some(give_up_at) => self.undo(give_up_at),
@@ -271,6 +282,10 @@ impl Driver<'_> {
             }
             Answer::Renewed { t0, reply } => {
                 let (now, answer) = (Instant::now(), reply.clone());
+                if reply.is_ok() {
+                    // Never back: answers can overtake each other.
+                    self.expires = self.expires.max(self.expiry(t0));
+                }
                 // First: it moves the guardian's deadline, which no observer may hold up.
                 self.tell(Event::Renewed { t0, reply });
                 let reply = &answer;
@@ -327,6 +342,12 @@ impl Driver<'_> {
         self.tell(Event::Ticked);
     }
 
+    /// When a lease that was granted to a request of this moment runs out.
+    fn expiry(&self, t0: Instant) -> Instant {
+        let lease = self.store.info().lease;
+        lease.map_or(Instant::FOREVER, |lease| t0 + lease)
+    }
+
     /// When the loop has to come back though nothing happened.
     fn wake_at(&self) -> Instant {
         self.tenure
@@ -365,15 +386,20 @@ impl Driver<'_> {
                 }
                 Action::Start(start) => {
                     // Told first: what comes of the start is told after it.
-                    let (slot, kill_at) = (self.store.info().slot, start.deadlines.kill_at);
-                    self.observe(Observation::Starts { kill_at, slot });
+                    self.observe(Observation::Starts {
+                        kill_at: start.deadlines.kill_at,
+                        expires: self.expires,
+                        slot: self.store.info().slot,
+                    });
                     self.workload.start(start);
                 }
                 // The guardian first, here and in what follows: it is what keeps time.
                 Action::Extend(deadlines) => {
                     self.workload.extend(deadlines);
-                    let kill_at = deadlines.kill_at;
-                    self.observe(Observation::Extended { kill_at });
+                    self.observe(Observation::Extended {
+                        kill_at: deadlines.kill_at,
+                        expires: self.expires,
+                    });
                 }
                 Action::Drain {
                     signal,

@@ -163,7 +163,7 @@ impl EventLog {
         }
     }
 
-    fn deadline(&mut self, now: Instant, word: EventKind, deadline: Instant) {
+    fn deadline(&mut self, now: Instant, word: EventKind, deadline: Instant, expires: Instant) {
         self.tell(now, word, |record| {
             if deadline == Instant::FOREVER {
                 return;
@@ -171,6 +171,7 @@ impl EventLog {
             record.deadline_ns = Some(deadline.as_nanos());
             let wall = wall_clock_at(deadline);
             record.deadline = Some(record::spelt(wall));
+            record.expires_ns = (expires != Instant::FOREVER).then_some(expires.as_nanos());
         });
     }
 
@@ -209,10 +210,12 @@ impl Observer for EventLog {
                 self.notice(now, notice);
             }
             Observation::Workload(event) => self.workload_event(now, event),
-            Observation::Starts { kill_at, .. } => {
-                self.deadline(now, EventKind::Starting, kill_at);
+            Observation::Starts {
+                kill_at, expires, ..
+            } => self.deadline(now, EventKind::Starting, kill_at, expires),
+            Observation::Extended { kill_at, expires } => {
+                self.deadline(now, EventKind::Renewed, kill_at, expires);
             }
-            Observation::Extended { kill_at } => self.deadline(now, EventKind::Renewed, kill_at),
             // What hands control over; that a bell is heard at all, or no more, is for the log.
             Observation::Rang(ring @ (Ring::Draining | Ring::Released)) => {
                 self.tell(now, EventKind::Rang, |record| {
@@ -289,10 +292,17 @@ mod tests {
             log.told(now, &Notice::StandingBy(HolderInfo::default()), "file:/x");
             log.told(now, &Notice::InControl { token: 7 }, "file:/x.1");
             let kill_at = now + Duration::from_secs(58);
-            log.observe(now, &Observation::Starts { kill_at, slot: 0 });
+            let expires = kill_at + Duration::from_secs(2);
+            let starts = Observation::Starts {
+                kill_at,
+                expires,
+                slot: 0,
+            };
+            log.observe(now, &starts);
             log.workload_event(now, &WorkloadEvent::Started { pid: 9 });
             let kill_at = Instant::FOREVER;
-            log.observe(now, &Observation::Extended { kill_at });
+            let expires = Instant::FOREVER;
+            log.observe(now, &Observation::Extended { kill_at, expires });
             log.told(now, &Notice::CommandEnded(Exit::Signal(9)), "file:/x.1");
             log.workload_event(now, &WorkloadEvent::TreeEmpty { at: empty });
             log.told(now, &Notice::Released, "file:/x.1");
@@ -321,6 +331,10 @@ mod tests {
         assert_eq!(
             starting.deadline_ns,
             Some((now + Duration::from_secs(58)).as_nanos())
+        );
+        assert_eq!(
+            starting.expires_ns,
+            Some((now + Duration::from_secs(60)).as_nanos())
         );
         assert!(starting.deadline.as_ref().unwrap() > &starting.time);
         assert_eq!(started.command_pid, Some(9));

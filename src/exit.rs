@@ -19,7 +19,7 @@ pub const NOT_BROKEN: u8 = 1;
 pub const NOT_FORGOTTEN: u8 = 1;
 /// The answer "not fit" of `trafficcop doctor`.
 pub const UNFIT: u8 = 1;
-/// The answer of `trafficcop timeline` where two had control at the same time.
+/// The answer of `trafficcop timeline` where two had control at the same time, or a rule was broken.
 pub const OVERLAPPED: u8 = 1;
 /// Bad usage, or settings that cannot hold.
 pub const USAGE: u8 = 64;

@@ -32,7 +32,7 @@ pub use svg::svg;
 pub use text::FIELDS;
 use text::{json, text};
 
-/// Answers: exit status 1 for an overlap, 0 for none.
+/// Answers: exit status 1 for an overlap or a rule that was broken, 0 for none.
 ///
 /// # Errors
 /// A [`UsageError`] of what was typed; what cannot be read or written.
@@ -67,11 +67,13 @@ pub fn timeline(typed: &args::Timeline) -> anyhow::Result<ExitAction> {
     } else {
         report::answer(text(&timeline).trim_end());
     }
-    Ok(ExitAction::Status(if timeline.has_overlap() {
-        exit::OVERLAPPED
-    } else {
-        0
-    }))
+    Ok(ExitAction::Status(
+        if timeline.contradictions().is_empty() {
+            0
+        } else {
+            exit::OVERLAPPED
+        },
+    ))
 }
 
 fn content(path: &Path) -> std::io::Result<Vec<u8>> {

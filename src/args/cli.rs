@@ -128,7 +128,10 @@ pub enum Verb {
     /// Show who held control when, from event logs
     ///
     /// Merges what any number of instances have written with --event-log, and prints for each lock
-    /// who held control when, when nobody did, and whether two did at the same time (exit status 1).
+    /// who held control when, when nobody did, and whether two did at the same time or one broke a rule
+    /// that keeps two apart (exit status 1): the fencing token grows with every tenure, the command's
+    /// deadline lies before the end of the lease, nothing of the command outlives the lease, and the
+    /// lease is given back only after the command's tree is empty.
     /// Half a line at the end of a log, a clock that was set, and an instance that was killed before it
     /// could say how it ended are told and do no harm.
     Timeline(Timeline),

@@ -112,8 +112,8 @@ pub struct Timeline {
 
 /// Every exit status of `trafficcop timeline` and what it means.
 pub const TIMELINE_STATUS: Rows<'_> = rows! {
-    "0" => "nobody had control beside another",
-    "1" => "two had control at the same time, or one says itself that it cannot exclude it",
+    "0" => "nobody had control beside another, and no rule was broken",
+    "1" => "two had control at the same time, one says itself that it cannot exclude it, or a rule was broken",
     "64" => "bad usage",
     "69" => "a file cannot be read or written, or there is no event in any of them",
 };

@@ -102,6 +102,14 @@ pub(crate) fn split_url(url: &Url) -> Result<SplitUrl, AccountError> {
     })
 }
 
+/// What of an address may be shown: nothing that somebody pasted behind it, and one short line.
+pub(crate) fn shown(text: &str) -> String {
+    let end = text.find(['?', '#', ';', '=']).unwrap_or(text.len());
+    let begin = text[..end].rfind('@').map_or(0, |at| at + 1);
+    let plain = text[begin..end].chars().filter(|c| !c.is_control());
+    plain.take(80).collect()
+}
+
 pub(super) fn is_sas(query: &str) -> bool {
     url::form_urlencoded::parse(query.as_bytes())
         .any(|(name, value)| name == "sig" && !value.is_empty())

@@ -37,6 +37,6 @@ pub use service_bus::ServiceBusOptions;
 pub(crate) use token_cache::TokenCache;
 pub use transport::before;
 
-pub(crate) use address::{is_label, split_url};
+pub(crate) use address::{is_label, shown, split_url};
 pub(crate) use shared_key::ServiceClock;
 pub(crate) use transport::{limited, unhurried};

@@ -15,7 +15,9 @@ pub const VERSION: u32 = 1;
 
 documented! {
     /// One line. What does not apply is left out.
-    #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[derive(
+        Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+    )]
     struct Record {
         v: u32 = "the version of the format: 1",
         time: String = "when it happened by the wall clock (RFC 3339, UTC, milliseconds): for people",
@@ -35,6 +37,7 @@ documented! {
         token: u64 = "the fencing token of the tenure",
         deadline: String = "until when the command may live if nothing more is heard of the lease, by the wall clock; left out for a lock without a deadline",
         deadline_ns: u64 = "the same in nanoseconds of CLOCK_BOOTTIME",
+        expires_ns: u64 = "when the lease runs out if nothing more is heard of it, counted on the same clock from before the request that the store granted last: another may be given control from then on",
         cause: String = "why, in words",
         holder: String = "the identity of the instance that has control",
         command_pid: i32 = "the command's main process",
@@ -52,7 +55,9 @@ documented! {
 macro_rules! words {
     ($($variant:ident $word:literal $meaning:literal,)*) => {
         /// What happened.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[derive(
+            Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+        )]
         pub enum EventKind {
             $(#[doc = $meaning] #[serde(rename = $word)] $variant,)*
             /// What a later version says and this one does not know.
@@ -84,7 +89,7 @@ words! {
     Standby "standby" "another is in control, or the lock cannot be had yet: holder and token, where they are known",
     Holding "holding" "the instance has got control: token",
     Rang "rang" "the holder's doorbell was heard, and the lock is looked at: cause",
-    Starting "starting" "the command is being started: token, deadline",
+    Starting "starting" "the command is being started: token, deadline, expires_ns",
     CommandStarted "command-started" "the command runs: command_pid",
     NotStarted "not-started" "the command could not be started, and nothing of it runs: cause",
     Renewed "renewed" "the lease was renewed: the deadline has moved",
@@ -171,6 +176,7 @@ mod tests {
             token: Some(1),
             deadline: Some("d".into()),
             deadline_ns: Some(2),
+            expires_ns: Some(9),
             cause: Some("c".into()),
             holder: Some("h".into()),
             command_pid: Some(3),

@@ -186,8 +186,8 @@ impl Observer for LogObserver {
                 lock.clone_into(&mut self.lock);
                 self.notice(now, notice);
             }
-            Observation::Starts { kill_at, slot } => self.starts(now, kill_at, slot),
-            Observation::Extended { kill_at } => {
+            Observation::Starts { kill_at, slot, .. } => self.starts(now, kill_at, slot),
+            Observation::Extended { kill_at, .. } => {
                 self.tenure.deadline = Some(kill_at);
                 if let Some(left) = self.tenure.left(now) {
                     let text = format!("renewed: good for {}", text::left(left));

@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 
 use super::Log;
 use super::model::{
-    At, Clocks, End, Gap, KnownBy, Lock, Overlap, Run, Tenure, Timeline, Track, boot, count,
+    At, Clocks, End, Gap, KnownBy, Lock, Overlap, Run, Tenure, Timeline, Track, Violation, boot,
+    count,
 };
 use super::tenures::{Placed, tenures};
+use super::text::contradictions;
 use crate::events::{EventKind, Record};
 
 /// Merges what was read. `skew` (nanoseconds): as far as the wall clocks of two machines may be
@@ -23,6 +25,7 @@ pub fn merge(log: &Log, skew: i64) -> Timeline {
         let placed = Placed {
             at: clocks.at(&boot, record.boottime_ns),
             deadline: record.deadline_ns.map(|ns| clocks.at(&boot, ns)),
+            expires: record.expires_ns.map(|ns| clocks.at(&boot, ns)),
             record,
         };
         // By the run as well: a container's supervisor is process 1 each time, on the same boot.
@@ -31,8 +34,12 @@ pub fn merge(log: &Log, skew: i64) -> Timeline {
     }
     let mut locks: BTreeMap<String, Draft> = BTreeMap::new();
     for ((_, boot, _, identity, pid), records) in &mut runs {
-        // By number first: two records of one moment, or a clock without nanoseconds.
-        records.sort_by_key(|placed| (placed.record.seq, placed.record.boottime_ns));
+        // By number first: two records of one moment, or a clock without nanoseconds. To the last field, so
+        // that the order of the lines changes nothing where a number stands twice.
+        records.sort_by(|one, other| {
+            let (one, other) = (one.record, other.record);
+            (one.seq, one.boottime_ns, one).cmp(&(other.seq, other.boottime_ns, other))
+        });
         notes.extend(missing(records, identity, *pid));
         gather(&mut locks, records, boot);
     }
@@ -159,6 +166,7 @@ fn lock(name: String, draft: Draft, skew: i64) -> Lock {
     // To the last field, so that the order of the files changes nothing.
     tenures.sort_by_key(|tenure| (tenure.from, tenure.token, tenure.track, tenure.pid));
     conclude(&mut tenures);
+    count_tokens(&mut tenures, skew);
     Lock {
         gaps: gaps(&tenures),
         overlaps: overlaps(&tenures, skew),
@@ -185,6 +193,27 @@ fn conclude(tenures: &mut [Tenure]) {
             && by.is_none_or(|by| next < by)
         {
             (*by, *known_by) = (Some(next), KnownBy::Next);
+        }
+    }
+}
+
+/// A later tenure's token is the greater one: by that a resource refuses who is late.
+fn count_tokens(tenures: &mut [Tenure], skew: i64) {
+    // The greatest so far, and the tenure it is of.
+    let mut greatest: Option<(u64, usize)> = None;
+    for at in 0..tenures.len() {
+        let Some(token) = tenures[at].token else {
+            continue;
+        };
+        match greatest {
+            Some((earlier, of)) if earlier >= token => {
+                let (before, after) = (&tenures[of], &tenures[at]);
+                // Of two machines it is not known who was first, unless their clocks cannot differ so much.
+                if before.boot == after.boot || after.from - before.from > skew {
+                    tenures[at].violations.push(Violation::Token { earlier });
+                }
+            }
+            _ => greatest = Some((token, at)),
         }
     }
 }
@@ -237,6 +266,13 @@ fn overlaps(tenures: &[Tenure], skew: i64) -> Vec<Overlap> {
 }
 
 impl Timeline {
+    /// Everything in the logs that the promise excludes, a line each: overlaps, and rules that were
+    /// broken. Nothing: what happened is as it has to be, as far as the logs tell.
+    #[must_use]
+    pub fn contradictions(&self) -> Vec<String> {
+        self.locks.iter().flat_map(contradictions).collect()
+    }
+
     /// Whether two had control at the same time, or one says that it may have been so.
     #[must_use]
     pub(super) fn has_overlap(&self) -> bool {

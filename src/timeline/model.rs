@@ -37,6 +37,14 @@ pub(super) struct Lock {
     pub(super) overlaps: Vec<Overlap>,
 }
 
+impl Lock {
+    /// How many rules were broken.
+    pub(super) fn violations(&self) -> usize {
+        let tenures = self.tenures.iter();
+        tenures.map(|tenure| tenure.violations.len()).sum()
+    }
+}
+
 /// One instance, through all its runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Track {
@@ -86,6 +94,21 @@ pub(super) struct Tenure {
     pub(super) doubts: Vec<(At, At)>,
     /// It said itself that it may have run beside another holder's.
     pub(super) confessed: bool,
+    /// What it did that no instance may do, whether or not another had control just then.
+    pub(super) violations: Vec<Violation>,
+}
+
+/// A rule that an instance broke. Spans are nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Violation {
+    /// Its token is not greater than this one, which an earlier tenure had.
+    Token { earlier: u64 },
+    /// Its command was given a deadline that is no earlier than the lease's end, but so much later.
+    Deadline { after: At },
+    /// Something of its command lived on for so long after the lease had run out.
+    Outlived { by: At },
+    /// It gave the lease back without having said that nothing of its command lives.
+    Released,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! From the records of one process to its tenures. Reads them in the order they were made (their
 //! number), takes their times from the common axis, and says nothing about other processes.
 
-use super::model::{At, End, KnownBy, Tenure};
+use super::model::{At, End, KnownBy, Tenure, Violation};
 use crate::events::{EventKind, Record};
 
 /// A record with its place on the common axis.
@@ -10,6 +10,7 @@ pub(super) struct Placed<'a> {
     pub(super) record: &'a Record,
     pub(super) at: At,
     pub(super) deadline: Option<At>,
+    pub(super) expires: Option<At>,
 }
 
 /// A tenure with the lock it was of.
@@ -56,6 +57,7 @@ pub(super) fn tenures(records: &[Placed<'_>], boot: &str) -> Vec<Found> {
                     // The tree's end, not the lease's: from then on nothing of it could run beside another.
                     let over = open.gone.unwrap_or(placed.at).min(placed.at);
                     let end = if placed.record.event == EventKind::Released {
+                        open.gives_back();
                         End::Released(placed.at)
                     } else {
                         End::Over(over)
@@ -82,6 +84,12 @@ struct Open {
     last: At,
     /// When nothing of its command lived any more.
     gone: Option<At>,
+    /// Its command was started, and not seen to be gone.
+    runs: bool,
+    /// When its lease runs out, by the last word of that.
+    expires: Option<At>,
+    /// The number of its last record, as long as none is missing: of what is not there nothing can be said.
+    number: Option<u64>,
     draining: Option<At>,
     doubting: Option<At>,
 }
@@ -106,9 +114,13 @@ impl Open {
                 drains: Vec::new(),
                 doubts: Vec::new(),
                 confessed: false,
+                violations: Vec::new(),
             },
             last: placed.at,
             gone: None,
+            runs: false,
+            expires: None,
+            number: Some(placed.record.seq),
             draining: None,
             doubting: None,
         }
@@ -119,11 +131,20 @@ impl Open {
         self.last = self.last.max(at);
         // Kept where a record bears none: the last deadline that was told still binds the guardian.
         self.tenure.deadline = placed.deadline.or(self.tenure.deadline);
+        self.number = self
+            .number
+            .filter(|number| placed.record.seq <= number.saturating_add(1))
+            .map(|_| placed.record.seq);
+        self.counts(placed);
         match placed.record.event {
             // A restart: something of it lives again.
-            EventKind::Starting | EventKind::CommandStarted => self.gone = None,
+            EventKind::Starting | EventKind::CommandStarted => {
+                self.gone = None;
+                self.runs = true;
+            }
             EventKind::TreeEmpty | EventKind::NotStarted => {
                 self.gone = Some(at.max(self.tenure.from));
+                self.ran_until(at);
                 self.drained(at);
             }
             EventKind::Draining | EventKind::CommandEnded | EventKind::GuardianLost => {
@@ -148,6 +169,36 @@ impl Open {
             }
             // Readers pass over what they do not know, and the rest says nothing of control.
             _ => {}
+        }
+    }
+
+    /// Takes in when the lease runs out, and holds the deadline against it.
+    fn counts(&mut self, placed: &Placed<'_>) {
+        self.expires = placed.expires.or(self.expires);
+        if let (Some(deadline), Some(expires)) = (placed.deadline, placed.expires)
+            && deadline >= expires
+        {
+            let after = deadline - expires;
+            self.tenure.violations.push(Violation::Deadline { after });
+        }
+    }
+
+    /// Nothing of the command lived after this moment.
+    fn ran_until(&mut self, at: At) {
+        if let Some(expires) = self.expires
+            && self.runs
+            && self.number.is_some()
+            && at > expires
+        {
+            let by = at - expires;
+            self.tenure.violations.push(Violation::Outlived { by });
+        }
+        self.runs = false;
+    }
+
+    fn gives_back(&mut self) {
+        if self.runs && self.number.is_some() {
+            self.tenure.violations.push(Violation::Released);
         }
     }
 

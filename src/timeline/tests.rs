@@ -4,6 +4,7 @@ mod chance;
 mod ends;
 mod forms;
 mod overlaps;
+mod rules;
 
 use super::model::{End, Lock, Timeline};
 use super::*;
@@ -69,6 +70,14 @@ impl Pen {
         self.says(tenths, EventKind::Starting, |record| {
             record.deadline_ns = deadline_ns;
         })
+    }
+
+    /// The same under a lease that runs out then.
+    fn leases(&mut self, tenths: u64, deadline: u64, expires: u64) -> &mut Pen {
+        self.starts(tenths, deadline);
+        let last = self.lines.last_mut().unwrap();
+        last.expires_ns = Some(expires * SECOND / 10);
+        self
     }
 
     /// A whole tenure: drained for half a second, given back a moment after its end.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::model::{At, End, KnownBy, Lock, Tenure, Timeline, Track, count};
+use super::model::{At, End, KnownBy, Lock, Tenure, Timeline, Track, Violation, count};
 use crate::events::record;
 use crate::units::show;
 
@@ -15,6 +15,10 @@ pub const FIELDS: &[(&str, &str)] = &[
     (
         "overlap",
         "whether two had control at the same time (exit status 1)",
+    ),
+    (
+        "violations",
+        "how many rules were broken (exit status 1): see locks.tenures",
     ),
     (
         "from",
@@ -34,7 +38,7 @@ pub const FIELDS: &[(&str, &str)] = &[
     ),
     (
         "locks.tenures",
-        "token, identity, host, pid, from, to, seconds, end (released, over, unseen), known_by (of an unseen end: deadline, next, itself, or null), seen_until (the last moment at which it is known to have been there), deadline, cause, drains and doubts (pairs of times), overlap (it says itself that it cannot exclude one)",
+        "token, identity, host, pid, from, to, seconds, end (released, over, unseen), known_by (of an unseen end: deadline, next, itself, or null), seen_until (the last moment at which it is known to have been there), deadline, cause, drains and doubts (pairs of times), overlap (it says itself that it cannot exclude one), violations (the rules that it broke, in words: a token that is not greater than an earlier one, a deadline that does not end before the lease, a command that outlived the lease, a lease that was given back before the command's tree was empty)",
     ),
     (
         "locks.gaps",
@@ -77,6 +81,10 @@ fn conclusion(timeline: &Timeline) -> String {
         1 => "1 OVERLAP".to_owned(),
         more => format!("{more} OVERLAPS"),
     };
+    let broken = all().map(Lock::violations).sum();
+    if broken > 0 {
+        let _ = write!(text, "; {} BROKEN", count(broken, "RULE"));
+    }
     if !doubtful.is_empty() {
         let _ = write!(
             text,
@@ -178,6 +186,15 @@ fn table(text: &mut String, lock: &Lock) {
                 "OVERLAP?", names[tenure.track]
             );
         }
+        for violation in &tenure.violations {
+            let _ = writeln!(
+                text,
+                "{:>8}  {}: {}",
+                "BROKEN",
+                names[tenure.track],
+                broken(*violation)
+            );
+        }
         // With the later of the two, so that it is told once, and below both.
         for overlap in lock.overlaps.iter().filter(|overlap| overlap.of.1 == at) {
             let other = &lock.tenures[overlap.of.0];
@@ -206,6 +223,64 @@ fn table(text: &mut String, lock: &Lock) {
             );
         }
     }
+}
+
+/// A rule that was broken, in words.
+fn broken(violation: Violation) -> String {
+    match violation {
+        Violation::Token { earlier } => {
+            format!("its token is not greater than {earlier}, which an earlier tenure had")
+        }
+        Violation::Deadline { after } => {
+            let after = span(after);
+            format!("its command's deadline lay {after} after the end of its lease, not before it")
+        }
+        Violation::Outlived { by } => {
+            let by = span(by);
+            format!("something of its command lived for {by} after the end of its lease")
+        }
+        Violation::Released => {
+            "it gave the lease back before it had said that nothing of its command lives".to_owned()
+        }
+    }
+}
+
+/// What the promise excludes, a line each.
+pub(super) fn contradictions(lock: &Lock) -> Vec<String> {
+    let who = |at: usize| {
+        let tenure = &lock.tenures[at];
+        let token = tenure.token.map_or("?".into(), |token| token.to_string());
+        let name = name(&lock.tracks[tenure.track]);
+        format!("{name} (token {token}, from {})", clock(tenure.from))
+    };
+    let overlaps = lock.overlaps.iter().filter(|overlap| !overlap.within_skew);
+    let mut all: Vec<String> = overlaps
+        .map(|overlap| {
+            let (one, other) = overlap.of;
+            let length = span(overlap.to - overlap.from);
+            format!(
+                "{}: {} and {} overlap for {length}",
+                lock.name,
+                who(one),
+                who(other)
+            )
+        })
+        .collect();
+    for (at, tenure) in lock.tenures.iter().enumerate() {
+        if tenure.confessed {
+            let text = "says itself that it may have run beside another holder's";
+            all.push(format!("{}: {} {text}", lock.name, who(at)));
+        }
+        for violation in &tenure.violations {
+            all.push(format!(
+                "{}: {}: {}",
+                lock.name,
+                who(at),
+                broken(*violation)
+            ));
+        }
+    }
+    all
 }
 
 fn until(tenure: &Tenure) -> (String, String) {
@@ -260,6 +335,7 @@ pub(super) fn json(timeline: &Timeline) -> Value {
     json!({
         "v": 1,
         "overlap": timeline.has_overlap(),
+        "violations": timeline.locks.iter().map(Lock::violations).sum::<usize>(),
         "from": record::spelt(timeline.from),
         "to": record::spelt(timeline.to),
         "records": timeline.records,
@@ -320,6 +396,7 @@ fn lock_json(lock: &Lock) -> Value {
             "drains": pairs(&tenure.drains),
             "doubts": pairs(&tenure.doubts),
             "overlap": tenure.confessed,
+            "violations": tenure.violations.iter().copied().map(broken).collect::<Vec<_>>(),
         })
     });
     let gaps = lock.gaps.iter().map(|gap| {

@@ -7,6 +7,7 @@
 use azure_core::credentials::Secret;
 
 use crate::azure::account::{AccountError, contradiction, malformed, missing};
+use crate::azure::address::shown;
 use crate::azure::credential::{Credential, connection_string};
 
 // Between a topic and the name of a subscription to it, however it is written.
@@ -134,14 +135,6 @@ fn fits(name: &str, most: usize) -> bool {
         && !name.contains("//")
         && end(bytes.first())
         && end(bytes.last())
-}
-
-/// What of an address may be shown: nothing that somebody pasted behind it.
-fn shown(text: &str) -> String {
-    let end = text.find(['?', '#', ';', '=']).unwrap_or(text.len());
-    let begin = text[..end].rfind('@').map_or(0, |at| at + 1);
-    let plain = text[begin..end].chars().filter(|c| !c.is_control());
-    plain.take(80).collect()
 }
 
 pub(super) fn scheme_is_ours(scheme: &str, what: &str) -> Result<(), AccountError> {

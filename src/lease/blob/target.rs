@@ -7,7 +7,7 @@ use std::fmt;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use url::Url;
 
-use crate::azure::{AccountError, is_label, split_url};
+use crate::azure::{AccountError, is_label, shown, split_url};
 
 /// The blob that is the lock. `Debug` shows no secret.
 #[derive(Clone, PartialEq, Eq)]
@@ -139,7 +139,7 @@ impl Target {
     }
 
     /// The blob's address under `endpoint`.
-    pub(super) fn blob_url(&self, endpoint: &Url) -> Url {
+    pub fn blob_url(&self, endpoint: &Url) -> Url {
         let mut url = self.container_url(endpoint);
         // Encoded by us: the URL type leaves a `%` as it stands, and `a%2Fb` would be another blob.
         let path = format!("{}/{}", url.path(), encode(&self.name));
@@ -177,7 +177,7 @@ fn check_container(name: &str) -> Result<(), TargetError> {
     if name == "$root" || is_label(name) {
         Ok(())
     } else {
-        Err(TargetError::Container(name.chars().take(80).collect()))
+        Err(TargetError::Container(shown(name)))
     }
 }
 
@@ -305,13 +305,20 @@ mod tests {
             "https://u:p@acct.blob.core.windows.net/locks/x",
             "https:///x",
             "http://[/x",
+            "Locks?sig=s3cret/x",
+            "Lo\ncks/x",
             "http://127.0.0.1:10000/devstoreaccount1",
             "locks/a\nb",
             &long,
             &deep,
         ] {
             let said = Target::parse(bad);
-            assert!(said.is_err(), "{bad} was taken as {said:?}");
+            let Err(error) = said else {
+                panic!("{bad} was taken as {said:?}");
+            };
+            // One line, whatever was typed, and no secret in it.
+            let said = error.to_string();
+            assert!(!said.contains("s3cret") && !said.contains('\n'), "{said}");
         }
         assert!(Target::parse(&format!("locks/{}", "x".repeat(1024))).is_ok());
     }

@@ -10,11 +10,11 @@
 //! any number of tenures. A file that holds something else is refused: `--file ./job.sh` must not
 //! destroy a script.
 
-use crate::lease::record::Record;
+use crate::lease::record::{Record, cut_longest};
 use crate::lease::shared_file::FIRST_LINE;
 
-// The length of every record with its newline, in bytes: less than a page, which a disk writes whole.
-pub(super) const WIDTH: usize = 2048;
+/// The length of every record with its newline, in bytes: less than a page, which a disk writes whole.
+pub const WIDTH: usize = 2048;
 // A file with nothing but a record is not longer; a longer one is ours only if results follow.
 pub(super) const READ_LIMIT: usize = 4096;
 // How every record begins: the token first, so that it stands in the first sector whatever follows.
@@ -25,7 +25,7 @@ const DIGITS: usize = 20;
 
 /// What stands in a file.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::lease) enum Content {
+pub enum Content {
     /// Nothing yet.
     Empty,
     /// A record.
@@ -50,7 +50,7 @@ impl Content {
 }
 
 /// The record as bytes, [`WIDTH`] of them. Texts that are too long are cut, the longest first.
-pub(super) fn encode(record: &Record) -> Vec<u8> {
+pub fn encode(record: &Record) -> Vec<u8> {
     let mut record = record.clone();
     loop {
         let mut bytes = serde_json::to_vec(&record).unwrap_or_default();
@@ -64,23 +64,19 @@ pub(super) fn encode(record: &Record) -> Vec<u8> {
             bytes.push(b'\n');
             return bytes;
         }
-        // By a quarter each time: control characters take six bytes in JSON, so the length cannot be told
-        // from the text's.
-        let longest = [&mut record.command, &mut record.holder, &mut record.host]
-            .into_iter()
-            .max_by_key(|text| text.len());
-        if let Some(text) = longest {
-            let mut end = text.len() * 3 / 4;
-            while !text.is_char_boundary(end) {
-                end -= 1;
-            }
-            text.truncate(end);
-        }
+        // All of them: what was read can be longer anywhere than what we write.
+        cut_longest([
+            &mut record.command,
+            &mut record.holder,
+            &mut record.host,
+            &mut record.since,
+            &mut record.bell,
+        ]);
     }
 }
 
 /// Makes out what `bytes` are.
-pub(super) fn decode(bytes: &[u8]) -> Content {
+pub fn decode(bytes: &[u8]) -> Content {
     if bytes.starts_with(FIRST_LINE) {
         return Content::Shared;
     }
@@ -89,7 +85,7 @@ pub(super) fn decode(bytes: &[u8]) -> Content {
 
 /// The same, as it was before there was another protocol: versions of then must take its hint for a
 /// stranger's.
-pub(in crate::lease) fn decode_record(bytes: &[u8]) -> Content {
+pub fn decode_record(bytes: &[u8]) -> Content {
     if bytes.is_empty() {
         return Content::Empty;
     }
@@ -166,6 +162,16 @@ mod tests {
         };
         assert_eq!(back.token, u64::MAX - 1);
         assert!(!back.holder.is_empty() && long.holder.starts_with(&back.holder));
+    }
+
+    #[test]
+    fn a_record_whose_other_texts_are_long_is_written_all_the_same() {
+        let mut long = record(41);
+        long.since = "x".repeat(3000);
+        long.bell = "y".repeat(3000);
+        assert!(
+            matches!(decode(&encode(&long)), Content::Record(back) if back.token == 41 && back.pid == 7)
+        );
     }
 
     #[test]

@@ -16,13 +16,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::core::observed::{Claim, Version};
 use crate::lease::once::TaskLog;
-use crate::lease::record::Record;
+use crate::lease::record::{Record, cut_longest};
 
 /// The first line of a lock's path, and of every record.
 pub(in crate::lease) const FIRST_LINE: &[u8] = b"trafficcop shared lock 1\n";
 
-// The length of the hint, in bytes. A record is never longer. Two pages: one more than the results may take.
-pub(super) const WIDTH: usize = 8192;
+/// The length of the hint, in bytes. A record is never longer. Two pages: one more than the results may take.
+pub const WIDTH: usize = 8192;
 
 /// What a version means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,16 +38,16 @@ pub(super) enum State {
 
 /// The record of a version.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct VersionRecord {
-    pub(super) version: Version,
+pub struct VersionRecord {
+    pub version: Version,
     pub(super) state: State,
     /// Whose tenure.
     pub(super) nonce: u128,
     pub(super) lease: Duration,
     /// Who and since when, the fencing token, and the results of tasks that are to be done once.
-    pub(super) record: Record,
+    pub record: Record,
     /// There were results that could not be read, and nobody has forgotten them yet.
-    pub(super) unread: bool,
+    pub unread: bool,
 }
 
 /// How it is written.
@@ -86,7 +86,7 @@ impl VersionRecord {
     }
 
     /// As bytes, at most [`WIDTH`]. Texts that are too long are cut, the longest first.
-    pub(super) fn encode(&self) -> Vec<u8> {
+    pub fn encode(&self) -> Vec<u8> {
         let mut line = Json {
             version: self.version,
             state: self.state,
@@ -115,24 +115,29 @@ impl VersionRecord {
             if bytes.len() <= WIDTH {
                 return bytes;
             }
-            let texts = [&mut line.command, &mut line.holder, &mut line.host];
-            if let Some(longest) = texts.into_iter().max_by_key(|text| text.len()) {
-                let mut end = longest.len() * 3 / 4;
-                while !longest.is_char_boundary(end) {
-                    end -= 1;
-                }
-                longest.truncate(end);
+            // All of them: what was read (`reset` writes it again) can be longer anywhere than what we write.
+            let cut = cut_longest([
+                &mut line.command,
+                &mut line.holder,
+                &mut line.host,
+                &mut line.since,
+                &mut line.doorbell,
+            ]);
+            if !cut {
+                // Never in silence: a task of which nothing is known is done again.
+                line.once.clear();
+                line.unread = true;
             }
         }
     }
 
     /// As the hint: the same, with blanks up to the width.
-    pub(super) fn encode_hint(&self) -> Vec<u8> {
+    pub fn encode_hint(&self) -> Vec<u8> {
         padded(self.encode())
     }
 
     /// Reads what [`VersionRecord::encode`] wrote, whatever follows it; `None` if it is not that.
-    pub(super) fn decode(bytes: &[u8]) -> Option<VersionRecord> {
+    pub fn decode(bytes: &[u8]) -> Option<VersionRecord> {
         // The check is over the text as it stands, before any of it is believed: a torn record can be good JSON.
         let mut lines = bytes.strip_prefix(FIRST_LINE)?.split(|byte| *byte == b'\n');
         let (text, said) = (lines.next()?, lines.next()?);

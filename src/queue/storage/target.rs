@@ -6,7 +6,7 @@ use std::fmt;
 
 use url::Url;
 
-use crate::azure::{AccountError, is_label, split_url};
+use crate::azure::{AccountError, is_label, shown, split_url};
 
 // What a poison queue is called unless it is named: as Azure Functions calls it.
 const POISON: &str = "-poison";
@@ -144,9 +144,7 @@ fn check(name: &str) -> Result<(), TargetError> {
     if is_label(name) {
         return Ok(());
     }
-    // It goes into one line of the log, whatever was typed.
-    let shown = name.chars().filter(|c| !c.is_control()).take(80).collect();
-    Err(TargetError::Name(shown))
+    Err(TargetError::Name(shown(name)))
 }
 
 #[cfg(test)]
@@ -207,9 +205,10 @@ mod tests {
             "http://acct.queue.core.windows.net/jobs",
             "ftp://h.example/jobs",
             "http://[/x",
+            "https:/acct.queue.core.windows.net/jobs?sig=s3cret",
         ] {
             let said = Target::parse(bad).expect_err(bad).to_string();
-            assert!(!said.contains('\n'), "{said}");
+            assert!(!said.contains('\n') && !said.contains("s3cret"), "{said}");
         }
         assert!(Target::parse(&"x".repeat(63)).is_ok());
     }
