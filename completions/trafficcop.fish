@@ -32,22 +32,22 @@ complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "check" -d 'As
 complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "status" -d 'Show who has a lock, and since when'
 complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "list" -d 'List the locks of a container or a directory'
 complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "watch" -d 'Write a line for each change of a lock'
-complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "break" -d 'Break another\'s lease on a blob'
+complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "break" -d 'Break another\'s lease'
 complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "reset" -d 'Forget that a task is done'
 complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "doctor" -d 'Try whether everything works that run needs'
 complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "timeline" -d 'Show who held control when, from event logs'
 complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "completions" -d 'Write a script that completes command lines in a shell'
 complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "man" -d 'Write the manual pages'
 complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "elect" -d 'Tell a program on stdout who is in control, instead of running a command'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l blob -d 'The lock: a lease on this Azure blob (CONTAINER/NAME or its URL)' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l file -d 'The lock: an exclusive lock on this file, on a local disk or a shared drive' -r -F
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -s w -l wait -d 'Give up (exit 75) if control was not obtained within this time [default: wait for ever]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l blob -d 'A lease on this Azure blob' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l file -d 'This file: on a local disk or a shared drive' -r -F
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -s w -l wait -d 'Give up (exit 75) after D [default: never]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l connect-timeout -d 'Give up (exit 69) if the store has not answered at all within this time [default: 30s]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -s E -l conflict-exit-code -d 'Exit with N instead of 75 when control was not obtained' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l slots -d 'Let at most N instances have control at the same time [default: 1]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l poll -d 'How often a standby looks at the lock (±20 %) [default: 2s]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l doorbell -d 'Ring for the standbys while in control, and listen to the holder while standing by' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l lease -d 'How long the store keeps the lock for a holder it does not hear of [default: 60s]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -s E -l conflict-exit-code -d 'Exit with N instead of 75' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l slots -d 'How many may have it at once [default: 1]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l poll -d 'How often a standby looks [default: 2s]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l doorbell -d 'Tell standbys of a hand-over at once, by TCP' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l lease -d 'How long a silent holder keeps the lock [default: 60s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l grace-on-loss -d 'From the stop signal to SIGKILL when the lease could not be renewed' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l margin -d 'Between SIGKILL and the end of the lease' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l if-lost -d 'What to do after control was lost' -r -f -a "compete\t'Stand by again'
@@ -63,17 +63,17 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l ca-file -d
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l page-blob -d 'Create a page blob of SIZE bytes (K, M, G, T) instead of an empty block blob' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l heartbeat -d 'What is refused in words: a lock on a shared drive is a lease now, and needs no proof' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l identity -d 'How this instance is called in the log and in the lock\'s record [default: HOST-PID]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l status-file -d 'Keep a JSON file with the present state, replaced at every change' -r -F
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l log -d 'How the log on stderr is written' -r -f -a "text\t'One plain line for each change of state'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l status-file -d 'Keep a JSON file with the present state' -r -F
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l log -d 'The log on stderr' -r -f -a "text\t'One plain line for each change of state'
 json\t'One JSON object a line'"
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l event-log -d 'Append every change of state to this file, as a line of JSON' -r -F
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l grace -d 'From the stop signal to SIGKILL when a stop was requested [default: 30s]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l stop-signal -d 'What the command is sent first when it is to end: a name or a number [default: TERM]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l event-log -d 'Append every change of state to this file' -r -F
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l grace -d 'From the stop signal to SIGKILL [default: 30s]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l stop-signal -d 'What the command is sent first to end [default: TERM]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l contain -d 'What keeps the command\'s processes together' -r -f -a "auto\t'A cgroup where one can be had, else as with none'
 cgroup\t'A cgroup of the command\'s own, killed at one stroke'
 pidns\t'A PID namespace of its own: nothing of it outlives us or the deadline, even if supervisor and guardian are both killed or both stopped; the command can see it (process ids, /proc)'
 none\t'The process group and a walk over all descendants'"
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l restart -d 'Start a command that ended by itself again, while control is kept [default: never]' -r -f -a "never\t'Its end is ours'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l restart -d 'Start a command again that ended [default: never]' -r -f -a "never\t'Its end is ours'
 on-failure\t'After a status other than 0, or a signal'
 always\t'After every end'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l restart-limit -d 'Hand control over instead of restarting more often than this within --restart-window [default: 5]' -r
@@ -81,34 +81,34 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l restart-wi
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l max-hold -d 'Hand control over after this time: stop the command, give the lock back, compete again' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l min-hold -d 'Keep the lock this long although the command has ended by itself' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l cooldown -d 'How long to cool down (not to compete) after control was handed over [default: twice --poll; 500ms on a local file]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l once-key -d 'The name of the task: with each key the command runs once more [default: once]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l once-per -d 'Run it once in every slot of this length, by the clock of the store' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l once-key -d 'The task\'s name: it is run once for each [default: once]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l once-per -d 'Run it once in each D (1h, 1d), by the store\'s clock' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l once-on-failure -d 'What a failed run means [default: retry]' -r -f -a "retry\t'After a back-off of 1 to 30 seconds the next candidate runs the command'
 stop\t'The task has failed: that is recorded, and everybody exits with the command\'s status'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l once-attempts -d 'So many failed runs, of all candidates together, are a failure for good [default: no limit]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l standby -d 'Run this by \'sh -c\' on every instance that is not in control' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l on-acquire -d 'Run this by \'sh -c\' once control was obtained, before the command starts' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l on-lost -d 'Run this by \'sh -c\' after control has ended, for whatever reason' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l standby -d 'Run this by \'sh -c\' on each instance not in control' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l on-acquire -d 'Run this by \'sh -c\' before the command starts' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l on-lost -d 'Run this by \'sh -c\' after control has ended' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l vm-name -d 'What this machine is called in the events [default: what the metadata service says, else HOST]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l scheduled-events-endpoint -d 'Where the metadata service is; for tests' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l ready -d 'When systemd is told that the service is ready (Type=notify)' -r -f -a "standby\t'Standing by, or in control: an instance that waits is a sound one'
 held\t'In control, and the command was started (give the unit TimeoutStartSec=infinity)'
 command\t'The command itself says READY=1 (the same)'"
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l listen -d 'Answer over HTTP at ADDR: an address and a port, or unix:/PATH' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -s n -l no-wait -d 'Give up at once (exit 75) if another has control'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l emulator -d 'Use the well-known account of Azurite, the storage emulator, on this machine'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l listen -d 'Answer over HTTP: health, status and metrics' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -s n -l no-wait -d 'Give up at once (exit 75) if another has it'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l emulator -d 'With --blob: use Azurite on this machine'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l no-create -d 'Create neither container nor blob; refuse if one is missing'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l shared -d 'Keep the lock as on a drive that machines share, whatever the file lies on'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -s v -l verbose -d 'Log each renewal of the lease, too, and what is tried on the way'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -s v -l verbose -d 'Log each renewal, and what is tried on the way'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -s q -l quiet -d 'Log only warnings and errors'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l no-credentials -d 'Keep our credentials from the command, its hooks and handlers'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l once -d 'Run the command once for all: whoever comes later, or waited meanwhile, exits 0 without running it'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l once -d 'Run the command once for all machines, and never again'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l scheduled-events -d 'Hand control over before this virtual machine is frozen, rebooted, redeployed or taken away'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l ack-events -d 'Approve such an event as soon as the command has ended and the lock was given back'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l listen-any -d 'Let --listen take an address that other machines can reach'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l queue -d 'The queue: an Azure storage queue, by its name or its URL' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l service-bus -d 'The queue: an Azure Service Bus queue or a subscription to a topic' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -s h -l help -d 'Print a summary; --help prints everything'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l queue -d 'An Azure storage queue' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l service-bus -d 'An Azure Service Bus queue or subscription' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l connection-string-env -d 'The environment variable with the connection string [default: AZURE_SERVICEBUS_CONNECTION_STRING]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l poison-queue -d 'Where messages are put aside [default: QUEUE-poison]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l auth -d 'Which credential to use, of those in the environment' -r -f -a "auto\t'The one that is there'
@@ -128,39 +128,39 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l max-messa
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l idle-exit -d 'Exit 0 when there was no message for this time' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l message -d 'How the command gets its message' -r -f -a "stdin\t'On its stdin, every byte as it was sent'
 file\t'In a private directory, TRAFFICCOP_MESSAGE_DIR, with body and message.json'"
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l timeout -d 'The longest a command may run; then it is stopped, and has failed [default: no limit]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l stop-signal -d 'What the command is sent first when it is to end: a name or a number [default: TERM]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l timeout -d 'The longest a command may run [default: no limit]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l stop-signal -d 'What the command is sent first to end [default: TERM]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l contain -d 'What keeps the command\'s processes together' -r -f -a "auto\t'A cgroup where one can be had, else as with none'
 cgroup\t'A cgroup of the command\'s own, killed at one stroke'
 pidns\t'A PID namespace of its own: nothing of it outlives us or the deadline, even if supervisor and guardian are both killed or both stopped; the command can see it (process ids, /proc)'
 none\t'The process group and a walk over all descendants'"
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l max-attempts -d 'How often a message is tried before it is put aside [default: 5]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l retry-delay -d 'How long a message that failed stays away, doubling up to MAX [default: 10s..5m]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l dead-letter-exit -d 'Exit statuses that put a message aside at once: a list, with ranges [default: 65]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l max-attempts -d 'How often a message is tried [default: 5]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l retry-delay -d 'The pause before a retry [default: 10s..5m]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l dead-letter-exit -d 'Exit statuses of final failures [default: 65]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l retry-exit -d 'Exit statuses that never do so, though --dead-letter-exit names them in a range [default: 75]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l lock-time -d 'How long a message is locked for us [default: 60s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l renew-at -d 'After how much of its time a lock is renewed, in per cent [default: 70%]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l grace -d 'How long commands may go on after a stop was requested [default: 30s]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l grace -d 'How long commands may go on after a stop [default: 30s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l kill-after -d 'From the stop signal to SIGKILL [default: 10s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l identity -d 'How this worker is called in the log [default: HOST-PID]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l status-file -d 'Keep a JSON file with the present state, replaced at every change' -r -F
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l log -d 'How the log on stderr is written' -r -f -a "text\t'One plain line for each change of state'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l status-file -d 'Keep a JSON file with the present state' -r -F
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l log -d 'The log on stderr' -r -f -a "text\t'One plain line for each change of state'
 json\t'One JSON object a line'"
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l event-log -d 'Append every change of state to this file, as a line of JSON' -r -F
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l listen -d 'Answer over HTTP at ADDR: an address and a port, or unix:/PATH' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l dead-letter-queue -d 'Work on what has been put aside: on the dead-letter queue of --service-bus'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l event-log -d 'Append every change of state to this file' -r -F
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l listen -d 'Answer over HTTP: health, status and metrics' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l dead-letter-queue -d 'Work on the dead-letter queue of --service-bus'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l link-settle -d 'Settle on the link that brought the message, not by its lock token'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l create -d 'Create the queue if it is missing'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l emulator -d 'Use the well-known account of Azurite, the storage emulator, on this machine'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l emulator -d 'Use Azurite, the emulator, on this machine'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l once -d 'Take one message, and exit with its command\'s status'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l no-credentials -d 'Keep our credentials from the command that handles messages'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -s v -l verbose -d 'Log each renewal of the lease, too, and what is tried on the way'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -s v -l verbose -d 'Log each renewal, and what is tried on the way'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -s q -l quiet -d 'Log only warnings and errors'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l listen-any -d 'Let --listen take an address that other machines can reach'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -s h -l help -d 'Print a summary; --help prints everything'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand check" -l remaining -d 'Print for how many whole seconds control is certain'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand check" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -l blob -d 'A lease on this Azure blob; credentials come from the environment, as for run' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand check" -s h -l help -d 'Print a summary; --help prints everything'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -l blob -d 'A lease on this Azure blob' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -l file -d 'A lock on this file' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -l auth -d 'Which credential to use, of those in the environment' -r -f -a "auto\t'The one that is there'
 key\t'The account\'s key'
@@ -170,11 +170,11 @@ workload\t'A token of Entra ID by workload identity'
 managed\t'A token of Entra ID by the machine\'s managed identity'
 cli\t'A token of Entra ID of whoever is logged in with the Azure CLI'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -l ca-file -d 'Trust the certificates in this file (PEM) too, besides the system\'s' -r -F
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -l emulator -d 'With --blob: use the well-known account of Azurite on this machine'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -l emulator -d 'With --blob: use Azurite on this machine'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -l json -d 'Answer as one JSON object'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand list" -l blob -d 'The locks in this Azure container, or those whose names begin with PREFIX' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand list" -l file -d 'The locks in this directory, or those whose paths begin with PATH' -r -F
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -s h -l help -d 'Print a summary; --help prints everything'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand list" -l blob -d 'The locks in this Azure container' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand list" -l file -d 'The locks in this directory' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand list" -l auth -d 'Which credential to use, of those in the environment' -r -f -a "auto\t'The one that is there'
 key\t'The account\'s key'
 sas\t'A shared access signature'
@@ -183,10 +183,10 @@ workload\t'A token of Entra ID by workload identity'
 managed\t'A token of Entra ID by the machine\'s managed identity'
 cli\t'A token of Entra ID of whoever is logged in with the Azure CLI'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand list" -l ca-file -d 'Trust the certificates in this file (PEM) too, besides the system\'s' -r -F
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand list" -l emulator -d 'With --blob: use the well-known account of Azurite on this machine'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand list" -l emulator -d 'With --blob: use Azurite on this machine'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand list" -l json -d 'Answer as a JSON array of the objects of status'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand list" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -l blob -d 'A lease on this Azure blob; credentials come from the environment, as for run' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand list" -s h -l help -d 'Print a summary; --help prints everything'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -l blob -d 'A lease on this Azure blob' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -l file -d 'A lock on this file' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -l auth -d 'Which credential to use, of those in the environment' -r -f -a "auto\t'The one that is there'
 key\t'The account\'s key'
@@ -196,11 +196,11 @@ workload\t'A token of Entra ID by workload identity'
 managed\t'A token of Entra ID by the machine\'s managed identity'
 cli\t'A token of Entra ID of whoever is logged in with the Azure CLI'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -l ca-file -d 'Trust the certificates in this file (PEM) too, besides the system\'s' -r -F
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -l poll -d 'How often to look (±20 %), 100ms to 1h [default: 2s]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -l emulator -d 'With --blob: use the well-known account of Azurite on this machine'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -l poll -d 'How often to look [default: 2s]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -l emulator -d 'With --blob: use Azurite on this machine'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -l json -d 'Write one JSON object a line'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -l blob -d 'A lease on this Azure blob; credentials come from the environment, as for run' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -s h -l help -d 'Print a summary; --help prints everything'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -l blob -d 'A lease on this Azure blob' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -l file -d 'A lock on this file' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -l auth -d 'Which credential to use, of those in the environment' -r -f -a "auto\t'The one that is there'
 key\t'The account\'s key'
@@ -211,10 +211,10 @@ managed\t'A token of Entra ID by the machine\'s managed identity'
 cli\t'A token of Entra ID of whoever is logged in with the Azure CLI'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -l ca-file -d 'Trust the certificates in this file (PEM) too, besides the system\'s' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -l period -d 'End the lease after N seconds, 0 to 60, if it does not end before [default: at its end]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -l emulator -d 'With --blob: use the well-known account of Azurite on this machine'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -l emulator -d 'With --blob: use Azurite on this machine'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -s y -l yes -d 'Do not ask'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -l blob -d 'A lease on this Azure blob; credentials come from the environment, as for run' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -s h -l help -d 'Print a summary; --help prints everything'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -l blob -d 'A lease on this Azure blob' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -l file -d 'A lock on this file' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -l auth -d 'Which credential to use, of those in the environment' -r -f -a "auto\t'The one that is there'
 key\t'The account\'s key'
@@ -224,13 +224,13 @@ workload\t'A token of Entra ID by workload identity'
 managed\t'A token of Entra ID by the machine\'s managed identity'
 cli\t'A token of Entra ID of whoever is logged in with the Azure CLI'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -l ca-file -d 'Trust the certificates in this file (PEM) too, besides the system\'s' -r -F
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -l once-key -d 'The task to forget, with and without slots of time (--once-per) [default: the only one there is]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -l emulator -d 'With --blob: use the well-known account of Azurite on this machine'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -l once-key -d 'The task to forget [default: the only one there is]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -l emulator -d 'With --blob: use Azurite on this machine'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -l all -d 'Forget all tasks of this lock, and results that cannot be read'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -l force -d 'Do it even if somebody has the lock'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -s y -l yes -d 'Do not ask'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l blob -d 'A lease on this Azure blob; credentials come from the environment, as for run' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -s h -l help -d 'Print a summary; --help prints everything'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l blob -d 'A lease on this Azure blob' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l file -d 'A lock on this file' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l auth -d 'Which credential to use, of those in the environment' -r -f -a "auto\t'The one that is there'
 key\t'The account\'s key'
@@ -242,22 +242,22 @@ cli\t'A token of Entra ID of whoever is logged in with the Azure CLI'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l ca-file -d 'Trust the certificates in this file (PEM) too, besides the system\'s' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l lease -d 'The lease that round trips are judged by, as for run [default: 60s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l doorbell -d 'Try the doorbell, too: ours, and that of whoever has the lock' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l emulator -d 'With --blob: use the well-known account of Azurite on this machine'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l emulator -d 'With --blob: use Azurite on this machine'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l json -d 'Answer as one JSON object'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -s h -l help -d 'Print a summary; --help prints everything'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand timeline" -l svg -d 'Draw it, too, as an SVG in this file' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand timeline" -l skew -d 'How far the wall clocks of two machines may be apart' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand timeline" -l json -d 'Print JSON instead of a table'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand timeline" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand completions" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand man" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l blob -d 'The lock: a lease on this Azure blob (CONTAINER/NAME or its URL)' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l file -d 'The lock: an exclusive lock on this file, on a local disk or a shared drive' -r -F
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -s w -l wait -d 'Give up (exit 75) if control was not obtained within this time [default: wait for ever]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand timeline" -s h -l help -d 'Print a summary; --help prints everything'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand completions" -s h -l help -d 'Print a summary; --help prints everything'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand man" -s h -l help -d 'Print a summary; --help prints everything'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l blob -d 'A lease on this Azure blob' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l file -d 'This file: on a local disk or a shared drive' -r -F
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -s w -l wait -d 'Give up (exit 75) after D [default: never]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l connect-timeout -d 'Give up (exit 69) if the store has not answered at all within this time [default: 30s]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -s E -l conflict-exit-code -d 'Exit with N instead of 75 when control was not obtained' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l doorbell -d 'Ring for the standbys while in control, and listen to the holder while standing by' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l lease -d 'How long the store keeps the lock for a holder it does not hear of [default: 60s]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -s E -l conflict-exit-code -d 'Exit with N instead of 75' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l doorbell -d 'Tell standbys of a hand-over at once, by TCP' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l lease -d 'How long a silent holder keeps the lock [default: 60s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l auth -d 'Which credential to use, of those in the environment' -r -f -a "auto\t'The one that is there'
 key\t'The account\'s key'
 sas\t'A shared access signature'
@@ -269,29 +269,29 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l ca-file 
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l page-blob -d 'Create a page blob of SIZE bytes (K, M, G, T) instead of an empty block blob' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l heartbeat -d 'What is refused in words: a lock on a shared drive is a lease now, and needs no proof' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l identity -d 'How this instance is called in the log and in the lock\'s record [default: HOST-PID]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l status-file -d 'Keep a JSON file with the present state, replaced at every change' -r -F
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l log -d 'How the log on stderr is written' -r -f -a "text\t'One plain line for each change of state'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l status-file -d 'Keep a JSON file with the present state' -r -F
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l log -d 'The log on stderr' -r -f -a "text\t'One plain line for each change of state'
 json\t'One JSON object a line'"
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l event-log -d 'Append every change of state to this file, as a line of JSON' -r -F
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l grace -d 'From the line \'standby\' until the lock is given back, when nothing is wrong [default: 5s]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l control-file -d 'Keep a symbolic link here to the control file, for \'trafficcop check\'' -r -F
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l event-log -d 'Append every change of state to this file' -r -F
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l grace -d 'From the line \'standby\' to the lock\'s release [default: 5s]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l control-file -d 'Link the control file here, for \'trafficcop check\'' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l max-hold -d 'Hand control over after this time, and compete again' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l cooldown -d 'How long to cool down (not to compete) after control was handed over [default: twice --poll]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l vm-name -d 'What this machine is called in the events [default: what the metadata service says, else HOST]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l scheduled-events-endpoint -d 'Where the metadata service is; for tests' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l slots -d 'Let at most N instances have control at the same time [default: 1]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l poll -d 'How often a standby looks at the lock (±20 %) [default: 2s]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l slots -d 'How many may have it at once [default: 1]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l poll -d 'How often a standby looks [default: 2s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l grace-on-loss -d 'From the line \'standby\' to the last moment when the lease could not be renewed' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l margin -d 'Between that last moment and the end of the lease' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l if-lost -d 'What to do after control was lost' -r -f -a "compete\t'Stand by again'
 exit\t'Exit 70 (or 71 if an overlap cannot be excluded)'"
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -s n -l no-wait -d 'Give up at once (exit 75) if another has control'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l emulator -d 'Use the well-known account of Azurite, the storage emulator, on this machine'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -s n -l no-wait -d 'Give up at once (exit 75) if another has it'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l emulator -d 'With --blob: use Azurite on this machine'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l no-create -d 'Create neither container nor blob; refuse if one is missing'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l shared -d 'Keep the lock as on a drive that machines share, whatever the file lies on'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -s v -l verbose -d 'Log each renewal of the lease, too, and what is tried on the way'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -s v -l verbose -d 'Log each renewal, and what is tried on the way'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -s q -l quiet -d 'Log only warnings and errors'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l json -d 'Print one JSON object a line'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l scheduled-events -d 'Hand control over before this virtual machine is frozen, rebooted, redeployed or taken away'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l ack-events -d 'Approve such an event as soon as the reader\'s grace is over and the lock was given back'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -s h -l help -d 'Print a summary; --help prints everything'

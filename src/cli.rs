@@ -14,12 +14,20 @@ pub fn main(words: Vec<OsString>) -> c_int {
 }
 
 fn perform(words: Vec<OsString>) -> ExitAction {
-    let typed = match args::parse(words) {
+    let typed = match args::parse(words.iter().cloned()) {
         Ok(typed) => typed,
         Err(error) => {
-            // Nothing can be done where even this cannot be written.
-            let _closed = error.print();
-            return ExitAction::Status(if error.use_stderr() { exit::USAGE } else { 0 });
+            let Some(refusal) = args::refusal(&error, &words) else {
+                // Nothing can be done where even help cannot be written.
+                let _closed = error.print();
+                return ExitAction::Status(if error.use_stderr() { exit::USAGE } else { 0 });
+            };
+            let format = args::log_format(&words, std::env::var_os("TRAFFICCOP_LOG"));
+            let journal = std::env::var_os("JOURNAL_STREAM");
+            report::init(format, report::Volume::Quiet, journal);
+            let refusal = anyhow::Error::from(refusal);
+            report::failure(&refusal);
+            return ExitAction::of_error(&refusal);
         }
     };
     let (format, volume) = match &typed.verb {

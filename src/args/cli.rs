@@ -4,15 +4,19 @@ use std::cell::Cell;
 use std::ffi::OsString;
 use std::fmt::Write as _;
 
-use clap::{Args as _, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::builder::StyledStr;
+use clap::{ArgAction, Args as _, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use super::{
-    Announce, Break, Check, Completions, Doctor, Elect, FOR_THE_COMMAND, FOR_THE_MESSAGE,
-    FindLocked, List, Man, Reset, Run, Status, Timeline, Watch, Work, elect, precedence,
+    Announce, Break, Check, Completions, Doctor, EXAMPLES, Elect, FOR_THE_COMMAND, FOR_THE_MESSAGE,
+    FindLocked, List, Man, Reset, Run, Status, Timeline, WORK_EXAMPLES, Watch, Work, elect,
+    precedence,
 };
 
 /// How wide help may be.
 const WIDTH: usize = 100;
+/// How wide every terminal is.
+const NARROW: usize = 80;
 
 /// Run a command on exactly one of many machines, and never on two.
 ///
@@ -24,9 +28,11 @@ const WIDTH: usize = 100;
     name = "trafficcop",
     version,
     max_term_width = WIDTH,
-    subcommand_required = true
+    subcommand_required = true,
+    subcommand_value_name = "VERB",
+    subcommand_help_heading = "Verbs"
 )]
-#[command(after_help = "See 'trafficcop run --help' for the flags, examples and exit statuses.")]
+#[command(after_help = after_help())]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -41,9 +47,7 @@ pub enum Verb {
     /// Waits for the lock, runs COMMAND, gives the lock back. If control is lost the command is stopped
     /// (SIGTERM, a grace, SIGKILL to its whole tree) before anybody else can have been given control.
     ///
-    /// Durations are written 10s, 1m30s, 500ms or 2h; a bare number is seconds. Every flag can also be
-    /// set by an environment variable, --grace-on-loss by TRAFFICCOP_GRACE_ON_LOSS, say; the command
-    /// line wins, and an empty variable counts as unset.
+    /// Durations are written 10s, 1m30s, 500ms or 2h; a bare number is seconds.
     Run(Box<Run>),
 
     /// Run a command for each message of a queue, one instance at a time for each
@@ -53,8 +57,8 @@ pub enum Verb {
     /// lock is lost the command is killed before anybody else can have been given the message.
     ///
     /// A message can come more than once: when a worker died before it could say that it was done, say.
-    /// A command that must not do a thing twice remembers TRAFFICCOP_MESSAGE_ID. Durations and
-    /// variables are written as for 'trafficcop run'.
+    /// A command that must not do a thing twice remembers TRAFFICCOP_MESSAGE_ID. Durations are
+    /// written 10s, 1m30s, 500ms or 2h; a bare number is seconds.
     Work(Box<Work>),
 
     /// Tell a program on stdout who is in control, instead of running a command
@@ -100,11 +104,12 @@ pub enum Verb {
     /// token tells. Ends by Ctrl-C, or when nobody reads its lines any more.
     Watch(Watch),
 
-    /// Break another's lease on a blob
+    /// Break another's lease
     ///
-    /// Says what will happen to its holder, and asks before. The holder learns of it with its next
-    /// renewal, stops its command, and competes again (unless it runs with --if-lost exit). If the
-    /// record changes while you think, nothing is broken. A lock on a local file is the kernel's and cannot be broken.
+    /// On a blob, or on a shared drive. Says what will happen to its holder, and asks before. The holder
+    /// learns of it with its next renewal, stops its command, and competes again (unless it runs with
+    /// --if-lost exit). If the record changes while you think, nothing is broken. A lock on a local file
+    /// is the kernel's and cannot be broken.
     Break(Break),
 
     /// Forget that a task is done
@@ -182,10 +187,10 @@ pub(super) fn with_examples(examples: Rows<'_>, lists: &[(&str, Rows<'_>)]) -> S
         let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
         let _ = writeln!(text, "\n{title}:");
         for (name, meaning) in *rows {
-            // clap wraps long lines, but knows nothing of columns.
+            // clap wraps lines that are longer than the terminal, but knows nothing of columns.
             let mut line = format!("  {name:width$} ");
             for word in meaning.split(' ') {
-                if line.len() + 1 + word.len() > WIDTH {
+                if line.len() + 1 + word.len() > NARROW {
                     let _ = writeln!(text, "{line}");
                     line = " ".repeat(width + 3);
                 }
@@ -198,6 +203,78 @@ pub(super) fn with_examples(examples: Rows<'_>, lists: &[(&str, Rows<'_>)]) -> S
     text
 }
 
+/// What `-h` shows below the flags: the first three examples that a terminal is wide enough for.
+pub(super) fn in_short(examples: Rows<'_>) -> String {
+    if BRIEF.get() {
+        return String::new();
+    }
+    let fits = |command: &&str| command.len() + 2 <= NARROW;
+    let commands = examples.iter().map(|(_, command)| *command).filter(fits);
+    let lines = commands.take(3).map(|command| format!("  {command}\n"));
+    lines.fold(String::from("Examples:\n"), |text, line| text + &line)
+}
+
+fn after_help() -> String {
+    let (_, once) = EXAMPLES[0];
+    let (_, service) = EXAMPLES[3];
+    let (_, queue) = WORK_EXAMPLES[0];
+    format!(
+        "Examples:
+  A line in the crontab of ten machines, run by one of them each night:
+      {once}
+  A service that runs on one machine and moves when that one fails:
+      {service}
+  A command for each message of a queue, four at a time:
+      {queue}
+
+'trafficcop VERB -h' shows the usual flags, 'trafficcop help VERB' all there is."
+    )
+}
+
+/// The flag that asks for help, below the others, and how flags are set by variables.
+fn with_its_help(verb: clap::Command) -> clap::Command {
+    let flags = verb.get_arguments().filter(|arg| arg.get_long().is_some());
+    let (with, without): (Vec<_>, Vec<_>) = flags.partition(|arg| arg.get_env().is_some());
+    let without = without
+        .iter()
+        .filter_map(|arg| Some(format!("--{}", arg.get_long()?)));
+    let without: Vec<String> = without.collect();
+    let variables = match (with.is_empty(), without.is_empty()) {
+        (true, _) => String::new(),
+        (false, true) => {
+            "\nEvery --flag-name has a variable, TRAFFICCOP_FLAG_NAME; what is typed wins.".into()
+        }
+        (false, false) => format!(
+            "\nEvery --flag-name but {} has a variable, TRAFFICCOP_FLAG_NAME; what is typed wins.",
+            without.join(" and ")
+        ),
+    };
+    let is_span = |arg: &clap::Arg| arg.get_value_names().is_some_and(|names| names == ["D"]);
+    let spans = match verb.get_arguments().any(is_span) {
+        true => "\nD is a duration, as 500ms, 10s, 1m30s or 2h; a bare number is seconds.",
+        false => "",
+    };
+    let text = |help: Option<&StyledStr>| help.map(ToString::to_string).unwrap_or_default();
+    let name = verb.get_name();
+    let more = format!("\nAll flags, exit statuses and more examples: 'trafficcop {name} --help'");
+    let short = text(verb.get_after_help()) + &variables + spans + &more;
+    let long = text(verb.get_after_long_help()) + &variables;
+    // Where there are many headings, the one without would stand before them all, with nothing else.
+    let is_operated = verb.get_arguments().any(|arg| arg.get_id() == "quiet");
+    let heading = is_operated.then_some("Being operated");
+    verb.disable_help_flag(true)
+        .arg(
+            clap::Arg::new("help")
+                .short('h')
+                .long("help")
+                .action(ArgAction::Help)
+                .help("Print a summary; --help prints everything")
+                .help_heading(heading),
+        )
+        .after_help(short)
+        .after_long_help(long)
+}
+
 /// The command line's definition. The help names a flag's variable, never its value; a variable
 /// that is empty counts as unset: `TRAFFICCOP_IDENTITY=` in a unit's file means "not set".
 #[must_use]
@@ -206,7 +283,7 @@ pub fn definition() -> clap::Command {
         // A script that adds "$@" to flags of its own lets whoever calls it have the last word.
         .args_override_self(true)
         .mut_subcommand("elect", elect::in_its_words)
-        .mut_subcommands(|verb| verb.mut_args(with_its_variable))
+        .mut_subcommands(|verb| with_its_help(verb).mut_args(with_its_variable))
 }
 
 /// An empty variable counts as unset, and what a variable holds is not shown.
@@ -214,7 +291,8 @@ fn with_its_variable(arg: clap::Arg) -> clap::Arg {
     match arg.get_env().map(std::env::var_os) {
         Some(Some(value)) if value.is_empty() => arg.env(None::<&'static str>),
         // A URL with a SAS is a secret, and help is pasted into tickets.
-        Some(_) => arg.hide_env_values(true),
+        // That a flag has one is said once, and not with each of them.
+        Some(_) => arg.hide_env_values(true).hide_env(true),
         None => arg,
     }
 }

@@ -7,23 +7,31 @@ use clap::Args;
 use clap::builder::BoolishValueParser;
 
 use super::values::{AUTO, Checked, checked, doorbell, duration, path, poll};
-use super::{Access, FOR_THE_STORE, Rows, with_examples};
+use super::{Access, FOR_THE_STORE, Rows, in_short, with_examples};
 use crate::doorbell::DoorbellAddress;
 
 /// Which lock.
 #[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "The lock (exactly one)")]
 pub struct TheLock {
-    /// A lease on this Azure blob; credentials come from the environment, as for run
-    #[arg(long, value_name = "CONTAINER/NAME|URL", env = "TRAFFICCOP_BLOB")]
+    /// A lease on this Azure blob
+    ///
+    /// Credentials come from the environment, as for run.
+    #[arg(
+        long,
+        value_name = "CONTAINER/NAME|URL",
+        env = "TRAFFICCOP_BLOB",
+        help_heading = "The lock (exactly one)"
+    )]
     pub blob: Option<String>,
 
     /// A lock on this file
-    #[arg(long, value_name = "PATH", env = "TRAFFICCOP_FILE", value_parser = path())]
+    #[arg(long, value_name = "PATH", env = "TRAFFICCOP_FILE", help_heading = "The lock (exactly one)", value_parser = path())]
     pub file: Option<PathBuf>,
 
-    /// With --blob: use the well-known account of Azurite on this machine
-    #[arg(long, env = "TRAFFICCOP_EMULATOR", value_parser = BoolishValueParser::new())]
+    /// With --blob: use Azurite on this machine
+    ///
+    /// The well-known account of the storage emulator.
+    #[arg(long, env = "TRAFFICCOP_EMULATOR", help_heading = "The lock (exactly one)", value_parser = BoolishValueParser::new())]
     pub emulator: bool,
 
     /// How we prove who we are.
@@ -33,7 +41,7 @@ pub struct TheLock {
 
 /// Who has a lock?
 #[derive(Clone, Debug, Args)]
-#[command(after_long_help = after_status())]
+#[command(after_help = in_short(STATUS_EXAMPLES), after_long_help = after_status(), override_usage = "trafficcop status --blob CONTAINER/NAME|--file PATH [OPTIONS]")]
 pub struct Status {
     /// Which lock.
     #[command(flatten)]
@@ -46,9 +54,11 @@ pub struct Status {
 
 /// Which locks are there?
 #[derive(Clone, Debug, Args)]
-#[command(after_long_help = after_list())]
+#[command(after_help = in_short(LIST_EXAMPLES), after_long_help = after_list(), override_usage = "trafficcop list --blob CONTAINER[/PREFIX]|--file DIRECTORY [OPTIONS]")]
 pub struct List {
-    /// The locks in this Azure container, or those whose names begin with PREFIX
+    /// The locks in this Azure container
+    ///
+    /// With a PREFIX those whose names begin with it.
     #[arg(
         long,
         value_name = "CONTAINER[/PREFIX]|URL",
@@ -57,11 +67,15 @@ pub struct List {
     )]
     pub blob: Option<String>,
 
-    /// The locks in this directory, or those whose paths begin with PATH
+    /// The locks in this directory
+    ///
+    /// Or those whose paths begin with PATH.
     #[arg(long, value_name = "DIRECTORY|PATH", env = "TRAFFICCOP_FILE", value_parser = path(), help_heading = "Where (exactly one)")]
     pub file: Option<PathBuf>,
 
-    /// With --blob: use the well-known account of Azurite on this machine
+    /// With --blob: use Azurite on this machine
+    ///
+    /// The well-known account of the storage emulator.
     #[arg(long, env = "TRAFFICCOP_EMULATOR", value_parser = BoolishValueParser::new(), help_heading = "Where (exactly one)")]
     pub emulator: bool,
 
@@ -76,13 +90,15 @@ pub struct List {
 
 /// What becomes of a lock?
 #[derive(Clone, Debug, Args)]
-#[command(after_long_help = after_watch())]
+#[command(after_help = in_short(WATCH_EXAMPLES), after_long_help = after_watch(), override_usage = "trafficcop watch --blob CONTAINER/NAME|--file PATH [OPTIONS]")]
 pub struct Watch {
     /// Which lock.
     #[command(flatten)]
     pub lock: TheLock,
 
-    /// How often to look (±20 %), 100ms to 1h [default: 2s]
+    /// How often to look [default: 2s]
+    ///
+    /// ±20 %; 100ms to 1h.
     #[arg(long, value_name = "D", env = "TRAFFICCOP_POLL", value_parser = checked(poll))]
     pub poll: Option<Checked<Duration>>,
 
@@ -93,7 +109,7 @@ pub struct Watch {
 
 /// End another's lease.
 #[derive(Clone, Debug, Args)]
-#[command(after_long_help = with_examples(BREAK_EXAMPLES, &[("Exit status", BREAK_STATUS)]))]
+#[command(after_help = in_short(BREAK_EXAMPLES), override_usage = "trafficcop break --blob CONTAINER/NAME|--file PATH [OPTIONS]", after_long_help = with_examples(BREAK_EXAMPLES, &[("Exit status", BREAK_STATUS)]))]
 pub struct Break {
     /// Which lock.
     #[command(flatten)]
@@ -114,7 +130,7 @@ pub struct Break {
 
 /// Would it work here?
 #[derive(Clone, Debug, Args)]
-#[command(after_long_help = after_doctor())]
+#[command(after_help = in_short(DOCTOR_EXAMPLES), after_long_help = after_doctor(), override_usage = "trafficcop doctor --blob CONTAINER/NAME|--file PATH [OPTIONS]")]
 pub struct Doctor {
     /// Which lock.
     #[command(flatten)]

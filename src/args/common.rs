@@ -21,7 +21,7 @@ use crate::report::Format;
 /// The lock, waiting for it, and the time that it lasts: what everybody has who competes.
 #[derive(Clone, Debug, Args)]
 pub struct Common {
-    /// The lock: a lease on this Azure blob (CONTAINER/NAME or its URL)
+    /// A lease on this Azure blob
     ///
     /// Blob and container are created if they are missing and never deleted; metadata of others is
     /// kept. Credentials come from the environment: AZURE_STORAGE_CONNECTION_STRING, or
@@ -30,7 +30,7 @@ pub struct Common {
     #[arg(long, value_name = "CONTAINER/NAME|URL", env = "TRAFFICCOP_BLOB", help_heading = "The lock (exactly one)", value_parser = checked(not_empty("name a CONTAINER/NAME or a URL")))]
     pub blob: Option<Checked<String>>,
 
-    /// The lock: an exclusive lock on this file, on a local disk or a shared drive
+    /// This file: on a local disk or a shared drive
     ///
     /// The file is created if it is missing and never deleted. All instances must name the same
     /// file. On this machine's own disk it is the kernel's lock; on a drive that machines share (NFS,
@@ -39,11 +39,11 @@ pub struct Common {
     #[arg(long, value_name = "PATH", env = "TRAFFICCOP_FILE", value_parser = path(), help_heading = "The lock (exactly one)")]
     pub file: Option<PathBuf>,
 
-    /// Give up at once (exit 75) if another has control
+    /// Give up at once (exit 75) if another has it
     #[arg(short = 'n', long, env = "TRAFFICCOP_NO_WAIT", help_heading = "Waiting for control", value_parser = BoolishValueParser::new())]
     pub no_wait: bool,
 
-    /// Give up (exit 75) if control was not obtained within this time [default: wait for ever]
+    /// Give up (exit 75) after D [default: never]
     #[arg(short = 'w', long, value_name = "D", env = "TRAFFICCOP_WAIT", help_heading = "Waiting for control", value_parser = StringValueParser::new().map(wait))]
     pub wait: Option<(String, Checked<Duration>)>,
 
@@ -51,49 +51,51 @@ pub struct Common {
     ///
     /// Of the first contact only: a store that answered once is asked for ever, with a reminder in the
     /// log each minute. With --no-wait it is 5s at most, all in all.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_CONNECT_TIMEOUT", help_heading = "Waiting for control", value_parser = checked(duration))]
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_CONNECT_TIMEOUT", hide_short_help = true, help_heading = "Waiting for control", value_parser = checked(duration))]
     pub connect_timeout: Option<Checked<Duration>>,
 
-    /// Exit with N instead of 75 when control was not obtained
+    /// Exit with N instead of 75
     ///
-    /// 0 keeps cron quiet on the machines that have nothing to do.
+    /// When control was not obtained: 0 keeps cron quiet on the machines that have nothing to do.
     #[arg(short = 'E', long, value_name = "N", env = "TRAFFICCOP_CONFLICT_EXIT_CODE", help_heading = "Waiting for control", value_parser = checked(exit_status))]
     pub conflict_exit_code: Option<Checked<u8>>,
 
-    /// Let at most N instances have control at the same time [default: 1]
+    /// How many may have it at once [default: 1]
     ///
     /// The slots are locks of their own: NAME.0 to NAME.N-1, or PATH.0 and so on. All instances must
     /// name the same N (1 to 1000). A standby begins at a random slot and looks at up to four with
-    /// each poll (with -n at all of them), on a file too. The command finds the number of its slot in TRAFFICCOP_SLOT.
+    /// each poll (with -n at all of them), on a file too. The command finds the number of its slot in
+    /// TRAFFICCOP_SLOT.
     #[arg(long, value_name = "N", env = "TRAFFICCOP_SLOTS", help_heading = "The lock (exactly one)", value_parser = checked(slots))]
     pub slots: Option<Checked<u32>>,
 
-    /// How often a standby looks at the lock (±20 %) [default: 2s]
+    /// How often a standby looks [default: 2s]
     ///
-    /// For --blob, --slots and shared drives; a local file's lock wakes its waiter by itself otherwise.
-    /// While the holder drains, a standby looks eight times as often, between four times a second
-    /// and every 2s. With more than 80 standbys on a blob, give them a second for every 40: 12s for
+    /// ±20 %. For --blob, --slots and shared drives; a local file's lock wakes its waiter by itself
+    /// otherwise. While the holder drains, a standby looks eight times as often, between four times a
+    /// second and every 2s. With more than 80 standbys on a blob, give them a second for every 40: 12s for
     /// 500.
     #[arg(long, value_name = "D", env = "TRAFFICCOP_POLL", help_heading = "Waiting for control", value_parser = checked(poll))]
     pub poll: Option<Checked<Duration>>,
 
-    /// Ring for the standbys while in control, and listen to the holder while standing by
+    /// Tell standbys of a hand-over at once, by TCP
     ///
-    /// The next command then starts within milliseconds of the release, and a standby polls every
-    /// 12s only while it hears the holder. The holder listens on TCP at ADDR (by default where this
-    /// machine speaks to the store; a free port) and says so in the lock's record; standbys connect to it. It
-    /// only moves a look forward: the store decides who has control, and without an answer standbys
-    /// poll as ever. There is no secret in it and no encryption. For --blob and shared drives; a
-    /// local file's lock wakes its waiter by itself.
+    /// Rings for the standbys while in control, and listens to the holder while standing by. The next
+    /// command then starts within milliseconds of the release, and a standby polls every 12s only while it
+    /// hears the holder. The holder listens on TCP at ADDR (by default where this machine speaks to the
+    /// store; a free port) and says so in the lock's record; standbys connect to it. It only moves a look
+    /// forward: the store decides who has control, and without an answer standbys poll as ever. There is no
+    /// secret in it and no encryption. For --blob and shared drives; a local file's lock wakes its waiter
+    /// by itself.
     // Without `require_equals` it would take the command for its address.
     #[arg(long, value_name = "ADDR[:PORT]", env = "TRAFFICCOP_DOORBELL", num_args = 0..=1, require_equals = true, default_missing_value = AUTO, help_heading = "Waiting for control", value_parser = checked(doorbell))]
     pub doorbell: Option<Checked<DoorbellAddress>>,
 
-    /// How long the store keeps the lock for a holder it does not hear of [default: 60s]
+    /// How long a silent holder keeps the lock [default: 60s]
     ///
-    /// 15s to 60s for --blob, 10s to 60s on a shared drive; without a meaning on a local disk. This is what a fail-over costs after the death of a whole machine;
-    /// the death of the command or of trafficcop alone costs nothing of it. It is renewed every
-    /// third of it.
+    /// 15s to 60s for --blob, 10s to 60s on a shared drive; without a meaning on a local disk. This is what
+    /// a fail-over costs after the death of a whole machine; the death of the command or of trafficcop
+    /// alone costs nothing of it. It is renewed every third of it.
     #[arg(long, value_name = "D", env = "TRAFFICCOP_LEASE", help_heading = "Time", value_parser = checked(lease))]
     pub lease: Option<Checked<Duration>>,
 
@@ -101,24 +103,26 @@ pub struct Common {
     ///
     /// It is taken out of the lease, so that the command is gone before others can have control.
     /// By default it grows with the lease: 10s of 60s, 5s of 30s, 3s of 15s.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_GRACE_ON_LOSS", help_heading = "Time", value_parser = checked(duration))]
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_GRACE_ON_LOSS", hide_short_help = true, help_heading = "Time", value_parser = checked(duration))]
     pub grace_on_loss: Option<Checked<Duration>>,
 
     /// Between SIGKILL and the end of the lease
     ///
     /// By default it grows with the lease: 2s of 60s, 1s of 30s and less.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_MARGIN", help_heading = "Time", value_parser = checked(duration))]
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_MARGIN", hide_short_help = true, help_heading = "Time", value_parser = checked(duration))]
     pub margin: Option<Checked<Duration>>,
 
     /// What to do after control was lost
     ///
     /// A guardian that died or fell silent is the end whatever is said here: the tree is killed, the lock
     /// given back, the exit status 70. A new guardian cannot be made.
-    #[arg(long, value_name = "WHAT", env = "TRAFFICCOP_IF_LOST", value_enum, default_value_t = IfLost::Compete, help_heading = "The command")]
+    #[arg(long, value_name = "WHAT", env = "TRAFFICCOP_IF_LOST", value_enum, default_value_t = IfLost::Compete, hide_short_help = true, help_heading = "The command")]
     pub if_lost: IfLost,
 
-    /// Use the well-known account of Azurite, the storage emulator, on this machine
-    #[arg(long, env = "TRAFFICCOP_EMULATOR", help_heading = "With --blob", value_parser = BoolishValueParser::new())]
+    /// With --blob: use Azurite on this machine
+    ///
+    /// The well-known account of the storage emulator.
+    #[arg(long, env = "TRAFFICCOP_EMULATOR", help_heading = "The lock (exactly one)", value_parser = BoolishValueParser::new())]
     pub emulator: bool,
 
     /// How we prove who we are.
@@ -126,21 +130,21 @@ pub struct Common {
     pub access: Access,
 
     /// Create neither container nor blob; refuse if one is missing
-    #[arg(long, env = "TRAFFICCOP_NO_CREATE", help_heading = "With --blob", value_parser = BoolishValueParser::new())]
+    #[arg(long, env = "TRAFFICCOP_NO_CREATE", hide_short_help = true, help_heading = "With --blob", value_parser = BoolishValueParser::new())]
     pub no_create: bool,
 
     /// Create a page blob of SIZE bytes (K, M, G, T) instead of an empty block blob
     ///
     /// A multiple of 512; 512 if no size is given. An empty page blob costs nothing.
     // Without `require_equals` it would take the command for its size.
-    #[arg(long, value_name = "SIZE", env = "TRAFFICCOP_PAGE_BLOB", num_args = 0..=1, require_equals = true, default_missing_value = "512", help_heading = "With --blob", value_parser = checked(page_blob))]
+    #[arg(long, value_name = "SIZE", env = "TRAFFICCOP_PAGE_BLOB", hide_short_help = true, num_args = 0..=1, require_equals = true, default_missing_value = "512", help_heading = "With --blob", value_parser = checked(page_blob))]
     pub page_blob: Option<Checked<u64>>,
 
     /// Keep the lock as on a drive that machines share, whatever the file lies on
     ///
     /// It is not needed on NFS, SMB and others that are not known to be local, nor where the file
     /// says so itself: an instance on the server's own disk obeys that.
-    #[arg(long, env = "TRAFFICCOP_SHARED", help_heading = "With --file", value_parser = BoolishValueParser::new())]
+    #[arg(long, env = "TRAFFICCOP_SHARED", hide_short_help = true, help_heading = "With --file", value_parser = BoolishValueParser::new())]
     pub shared: bool,
 
     /// What is refused in words: a lock on a shared drive is a lease now, and needs no proof.
@@ -158,26 +162,28 @@ pub struct Common {
 #[command(next_help_heading = "Being operated")]
 pub struct Operations {
     /// How this instance is called in the log and in the lock's record [default: HOST-PID]
-    #[arg(long, value_name = "S", env = "TRAFFICCOP_IDENTITY", value_parser = checked(identity))]
+    #[arg(long, value_name = "S", env = "TRAFFICCOP_IDENTITY", hide_short_help = true, value_parser = checked(identity))]
     pub identity: Option<Checked<String>>,
 
-    /// Keep a JSON file with the present state, replaced at every change
+    /// Keep a JSON file with the present state
+    ///
+    /// It is replaced at every change.
     #[arg(long, value_name = "F", env = "TRAFFICCOP_STATUS_FILE", value_parser = path())]
     pub status_file: Option<PathBuf>,
 
-    /// How the log on stderr is written
+    /// The log on stderr
     #[arg(long, value_name = "FORMAT", env = "TRAFFICCOP_LOG", value_enum, default_value_t = Format::Text)]
     pub log: Format,
 
-    /// Append every change of state to this file, as a line of JSON
+    /// Append every change of state to this file
     ///
-    /// Any number of instances may share it. 'trafficcop timeline' shows who held control when from
-    /// it; trafficcop-formats(5) says what stands in a line. A file that cannot be written costs
-    /// a warning, never control.
+    /// As a line of JSON. Any number of instances may share it. 'trafficcop timeline' shows who held
+    /// control when from it; trafficcop-formats(5) says what stands in a line. A file that cannot be
+    /// written costs a warning, never control.
     #[arg(long, value_name = "F", env = "TRAFFICCOP_EVENT_LOG", value_parser = path())]
     pub event_log: Option<PathBuf>,
 
-    /// Log each renewal of the lease, too, and what is tried on the way
+    /// Log each renewal, and what is tried on the way
     #[arg(short, long, env = "TRAFFICCOP_VERBOSE", value_parser = BoolishValueParser::new())]
     pub verbose: bool,
 
@@ -196,13 +202,13 @@ pub struct Access {
     /// machine's managed identity, or of the Azure CLI, in that order. Two that contradict each other
     /// are refused, and this flag says which. Tokens are renewed in the background, never while the
     /// lock is waiting for it.
-    #[arg(long, value_name = "KIND", env = "TRAFFICCOP_AUTH", value_enum, default_value_t = Auth::Auto, help_heading = "With --blob")]
+    #[arg(long, value_name = "KIND", env = "TRAFFICCOP_AUTH", value_enum, default_value_t = Auth::Auto, hide_short_help = true, help_heading = "With --blob")]
     pub auth: Auth,
 
     /// Trust the certificates in this file (PEM) too, besides the system's
     ///
     /// For https to the storage and to Entra ID, through a proxy that looks inside, say.
-    #[arg(long, value_name = "PEM", env = "TRAFFICCOP_CA_FILE", value_parser = path(), help_heading = "With --blob")]
+    #[arg(long, value_name = "PEM", env = "TRAFFICCOP_CA_FILE", hide_short_help = true, value_parser = path(), help_heading = "With --blob")]
     pub ca_file: Option<PathBuf>,
 }
 
@@ -210,12 +216,13 @@ pub struct Access {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Being operated")]
 pub struct Listen {
-    /// Answer over HTTP at ADDR: an address and a port, or unix:/PATH
+    /// Answer over HTTP: health, status and metrics
     ///
-    /// /healthz (200 while supervisor and guardian are sound), /readyz (200 for holder and standby), /leader or
-    /// /primary (200 only while the command runs and nobody else can have been given control, else 503),
-    /// /status (JSON, as in the status file) and /metrics (for Prometheus), by GET, HEAD and OPTIONS.
-    /// Port 0 takes a free one, and the log says which. A socket that was left behind is replaced.
+    /// ADDR is an address and a port, or unix:/PATH. /healthz (200 while supervisor and guardian are
+    /// sound), /readyz (200 for holder and standby), /leader or /primary (200 only while the command runs
+    /// and nobody else can have been given control, else 503), /status (JSON, as in the status file) and
+    /// /metrics (for Prometheus), by GET, HEAD and OPTIONS. Port 0 takes a free one, and the log says
+    /// which. A socket that was left behind is replaced.
     #[arg(long, value_name = "ADDR", env = "TRAFFICCOP_LISTEN")]
     pub listen: Option<String>,
 
@@ -223,7 +230,7 @@ pub struct Listen {
     ///
     /// There is neither encryption nor a password: whoever can reach it can read the names of lock,
     /// holder and host, and nothing can be changed by it.
-    #[arg(long, env = "TRAFFICCOP_LISTEN_ANY", value_parser = BoolishValueParser::new())]
+    #[arg(long, env = "TRAFFICCOP_LISTEN_ANY", hide_short_help = true, value_parser = BoolishValueParser::new())]
     pub listen_any: bool,
 }
 
@@ -237,18 +244,18 @@ pub struct ScheduledEvents {
     /// machine the command gets --grace to end (less, if the notice is shorter), the lock is given back,
     /// and not competed for until the event is gone. With -n or -w that is a reason not to obtain control
     /// (exit 75). Where there is no metadata service that is said once, and nothing else changes.
-    #[arg(long, env = "TRAFFICCOP_SCHEDULED_EVENTS", value_parser = BoolishValueParser::new())]
+    #[arg(long, env = "TRAFFICCOP_SCHEDULED_EVENTS", hide_short_help = true, value_parser = BoolishValueParser::new())]
     pub scheduled_events: bool,
 
     /// Approve such an event as soon as the command has ended and the lock was given back
     ///
     /// Azure then begins at once, for all the machines the event names, instead of waiting for its time:
     /// only where nothing else on them needs that time.
-    #[arg(long, env = "TRAFFICCOP_ACK_EVENTS", value_parser = BoolishValueParser::new())]
+    #[arg(long, env = "TRAFFICCOP_ACK_EVENTS", hide_short_help = true, value_parser = BoolishValueParser::new())]
     pub ack_events: bool,
 
     /// What this machine is called in the events [default: what the metadata service says, else HOST]
-    #[arg(long, value_name = "NAME", env = "TRAFFICCOP_VM_NAME", value_parser = checked(vm_name))]
+    #[arg(long, value_name = "NAME", env = "TRAFFICCOP_VM_NAME", hide_short_help = true, value_parser = checked(vm_name))]
     pub vm_name: Option<Checked<String>>,
 
     /// Where the metadata service is; for tests.

@@ -9,21 +9,21 @@ use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Args};
 
 use super::values::{Checked, checked, duration, path};
-use super::{Common, FOR_THE_STORE, Rows, ScheduledEvents, with_examples};
+use super::{Common, FOR_THE_STORE, Rows, ScheduledEvents, in_short, with_examples};
 
 /// What can be said of an election.
 #[derive(Clone, Debug, Args)]
-#[command(after_long_help = after_elect(), override_usage = "trafficcop elect --blob CONTAINER/NAME [OPTIONS]\n       trafficcop elect --file PATH [OPTIONS]")]
+#[command(after_help = in_short(ELECT_EXAMPLES), after_long_help = after_elect(), override_usage = "trafficcop elect --blob CONTAINER/NAME [OPTIONS]\n       trafficcop elect --file PATH [OPTIONS]")]
 pub struct Elect {
     /// The lock, waiting for it, and being operated.
     #[command(flatten)]
     pub common: Common,
 
-    /// From the line 'standby' until the lock is given back, when nothing is wrong [default: 5s]
+    /// From the line 'standby' to the lock's release [default: 5s]
     ///
-    /// What the reader gets to stop when we were asked to, or when control is handed over; not less
-    /// than its longest step. May be longer than the lease, which is renewed meanwhile. A reader that
-    /// closes the pipe has stopped: then the lock is given back at once.
+    /// When nothing is wrong: what the reader gets to stop when we were asked to, or when control is handed
+    /// over; not less than its longest step. May be longer than the lease, which is renewed meanwhile. A
+    /// reader that closes the pipe has stopped: then the lock is given back at once.
     #[arg(long, value_name = "D", env = "TRAFFICCOP_GRACE", help_heading = "Time", value_parser = checked(duration))]
     pub grace: Option<Checked<Duration>>,
 
@@ -31,11 +31,11 @@ pub struct Elect {
     #[arg(long, env = "TRAFFICCOP_JSON", help_heading = "The reader", value_parser = BoolishValueParser::new())]
     pub json: bool,
 
-    /// Keep a symbolic link here to the control file, for 'trafficcop check'
+    /// Link the control file here, for 'trafficcop check'
     ///
-    /// The reader asks with TRAFFICCOP_CONTROL=F in the environment: 'trafficcop check' exits 0 while
-    /// we are in control, and with --remaining prints for how long at least. The link is made before
-    /// the first line is printed and removed at the end.
+    /// A symbolic link. The reader asks with TRAFFICCOP_CONTROL=F in the environment: 'trafficcop check'
+    /// exits 0 while we are in control, and with --remaining prints for how long at least. The link is made
+    /// before the first line is printed and removed at the end.
     #[arg(long, value_name = "F", env = "TRAFFICCOP_CONTROL_FILE", value_parser = path(), help_heading = "The reader")]
     pub control_file: Option<PathBuf>,
 
@@ -74,11 +74,11 @@ pub struct Announce {
 /// paragraph is the short one.
 // The same flags as those of `run`, which speak of a command: a reader is told, and not run.
 const IN_ITS_WORDS: Rows<'_> = rows! {
-    "slots" => "Let at most N instances have control at the same time [default: 1]\n\n\
+    "slots" => "How many may have it at once [default: 1]\n\n\
         The slots are locks of their own: NAME.0 to NAME.N-1, or PATH.0 and so on. All instances \
         must name the same N (1 to 1000). With --json the line tells the number of the slot.",
-    "poll" => "How often a standby looks at the lock (±20 %) [default: 2s]\n\n\
-        On a file too, because it is to name the holder. While the holder drains, a standby looks \
+    "poll" => "How often a standby looks [default: 2s]\n\n\
+        ±20 %. On a file too, because it is to name the holder. While the holder drains, a standby looks \
         eight times as often, between four times a second and every 2s. With more than 80 \
         standbys on a blob, give them a second for every 40: 12s for 500.",
     "grace_on_loss" =>

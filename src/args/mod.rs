@@ -11,6 +11,7 @@
 //! | `run`, `elect`, `work` | what drives something while it has control |
 //! | `commands`, `others` | what looks at locks and intervenes; what asks no store |
 //! | `values` | how values are typed |
+//! | `usage` | what cannot be parsed, said in one line |
 
 /// Rows of a table for the help and the man pages: a name and what it means.
 macro_rules! rows {
@@ -26,6 +27,7 @@ mod elect;
 mod others;
 mod precedence;
 mod run;
+mod usage;
 mod values;
 mod work;
 
@@ -35,5 +37,6 @@ pub use common::*;
 pub use elect::*;
 pub use others::*;
 pub use run::*;
+pub use usage::{log_format, refusal};
 pub use values::{Checked, ExitStatuses};
 pub use work::*;

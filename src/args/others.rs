@@ -8,17 +8,19 @@ use clap::builder::BoolishValueParser;
 use clap_complete::{Shell, generate};
 
 use super::values::{Checked, checked, duration, path};
-use super::{Rows, TheLock, definition, with_examples};
+use super::{Rows, TheLock, definition, in_short, with_examples};
 
 /// Forget what is done.
 #[derive(Clone, Debug, Args)]
-#[command(after_long_help = with_examples(RESET_EXAMPLES, &[("Exit status", RESET_STATUS)]))]
+#[command(after_help = in_short(RESET_EXAMPLES), override_usage = "trafficcop reset --blob CONTAINER/NAME|--file PATH [OPTIONS]", after_long_help = with_examples(RESET_EXAMPLES, &[("Exit status", RESET_STATUS)]))]
 pub struct Reset {
     /// Which lock.
     #[command(flatten)]
     pub lock: TheLock,
 
-    /// The task to forget, with and without slots of time (--once-per) [default: the only one there is]
+    /// The task to forget [default: the only one there is]
+    ///
+    /// With and without slots of time (--once-per).
     #[arg(long, value_name = "K", env = "TRAFFICCOP_ONCE_KEY")]
     pub once_key: Option<String>,
 
@@ -59,7 +61,7 @@ pub const RESET_EXAMPLES: Rows<'_> = rows! {
 
 /// What can be asked.
 #[derive(Clone, Debug, Args)]
-#[command(after_long_help = with_examples(CHECK_EXAMPLES, &[("Exit status", CHECK_STATUS)]))]
+#[command(after_help = in_short(CHECK_EXAMPLES), after_long_help = with_examples(CHECK_EXAMPLES, &[("Exit status", CHECK_STATUS)]))]
 pub struct Check {
     /// Print for how many whole seconds control is certain
     ///
@@ -88,7 +90,7 @@ pub const CHECK_EXAMPLES: Rows<'_> = rows! {
 
 /// What is read, and how it is shown.
 #[derive(Clone, Debug, Args)]
-#[command(after_long_help = with_examples(TIMELINE_EXAMPLES, &[("Exit status", TIMELINE_STATUS)]))]
+#[command(after_help = in_short(TIMELINE_EXAMPLES), after_long_help = with_examples(TIMELINE_EXAMPLES, &[("Exit status", TIMELINE_STATUS)]))]
 pub struct Timeline {
     /// The event logs, in any order; - for stdin
     #[arg(value_name = "FILE", value_parser = path())]
@@ -128,7 +130,7 @@ pub const TIMELINE_EXAMPLES: Rows<'_> = rows! {
 
 /// Whose keys?
 #[derive(Clone, Debug, Args)]
-#[command(after_long_help = with_examples(COMPLETIONS_EXAMPLES, &[("Exit status", COMPLETIONS_STATUS)]))]
+#[command(after_help = in_short(COMPLETIONS_EXAMPLES), after_long_help = with_examples(COMPLETIONS_EXAMPLES, &[("Exit status", COMPLETIONS_STATUS)]))]
 pub struct Completions {
     /// The shell
     #[arg(value_enum)]

@@ -7,7 +7,7 @@ use clap::builder::{BoolishValueParser, OsStringValueParser};
 use clap::{ArgAction, Args, ValueEnum};
 
 use super::values::{Checked, checked, count, duration, once_key, once_per, positive, signal};
-use super::{Common, FOR_THE_STORE, Rows, ScheduledEvents, with_examples};
+use super::{Common, FOR_THE_STORE, Rows, ScheduledEvents, in_short, with_examples};
 use crate::core::OnFailure;
 use crate::exit;
 use crate::guardian::Contain;
@@ -15,38 +15,38 @@ use crate::notify::Ready;
 
 /// What can be said of a run.
 #[derive(Clone, Debug, Args)]
-#[command(after_long_help = after_long_help(), override_usage = "trafficcop run --blob CONTAINER/NAME [OPTIONS] -- COMMAND [ARG]...\n       trafficcop run --file PATH [OPTIONS] -- COMMAND [ARG]...")]
+#[command(after_help = in_short(EXAMPLES), after_long_help = after_long_help(), override_usage = "trafficcop run --blob CONTAINER/NAME [OPTIONS] -- COMMAND [ARG]...\n       trafficcop run --file PATH [OPTIONS] -- COMMAND [ARG]...")]
 pub struct Run {
     /// The lock, waiting for it, and being operated.
     #[command(flatten)]
     pub common: Common,
 
-    /// From the stop signal to SIGKILL when a stop was requested [default: 30s]
+    /// From the stop signal to SIGKILL [default: 30s]
     ///
-    /// May be longer than the lease, which is renewed meanwhile. Also what processes get that the
-    /// command left behind.
+    /// When a stop was requested. May be longer than the lease, which is renewed meanwhile. Also what
+    /// processes get that the command left behind.
     #[arg(long, value_name = "D", env = "TRAFFICCOP_GRACE", help_heading = "Time", value_parser = checked(duration))]
     pub grace: Option<Checked<Duration>>,
 
-    /// What the command is sent first when it is to end: a name or a number [default: TERM]
+    /// What the command is sent first to end [default: TERM]
     ///
-    /// Whichever of TERM, INT, HUP and QUIT asked us to stop.
-    #[arg(long, value_name = "SIG", env = "TRAFFICCOP_STOP_SIGNAL", help_heading = "The command", value_parser = checked(signal))]
+    /// A name or a number. Whichever of TERM, INT, HUP and QUIT asked us to stop.
+    #[arg(long, value_name = "SIG", env = "TRAFFICCOP_STOP_SIGNAL", hide_short_help = true, help_heading = "The command", value_parser = checked(signal))]
     pub stop_signal: Option<Checked<i32>>,
 
     /// What keeps the command's processes together
     ///
     /// A mode asked for by name and not to be had is refused, never degraded; the log says which
     /// one is in force.
-    #[arg(long, value_name = "MODE", env = "TRAFFICCOP_CONTAIN", value_enum, default_value_t = Contain::Auto, help_heading = "The command")]
+    #[arg(long, value_name = "MODE", env = "TRAFFICCOP_CONTAIN", value_enum, default_value_t = Contain::Auto, hide_short_help = true, help_heading = "The command")]
     pub contain: Contain,
 
     /// Keep our credentials from the command, its hooks and handlers
     ///
     /// Without it they inherit our environment, and with it what we prove ourselves by. The variables
-    /// that hold the credentials listed below are then not in theirs; it makes no difference to a lock on a file.
-    /// Who may look into our process (the same user, without a sandbox) can read them all the same.
-    #[arg(long, env = "TRAFFICCOP_NO_CREDENTIALS", help_heading = "The command", value_parser = BoolishValueParser::new())]
+    /// that hold the credentials listed below are then not in theirs; it makes no difference to a lock on a
+    /// file. Who may look into our process (the same user, without a sandbox) can read them all the same.
+    #[arg(long, env = "TRAFFICCOP_NO_CREDENTIALS", hide_short_help = true, help_heading = "The command", value_parser = BoolishValueParser::new())]
     pub no_credentials: bool,
 
     /// Restarts, and handing control round.
@@ -71,7 +71,7 @@ pub struct Run {
     /// what we do (STATUS), that supervisor and guardian are alive (WATCHDOG, if WatchdogSec is set),
     /// that we stop, and that a drain takes longer than TimeoutStopSec; and the command finds a socket
     /// of ours in NOTIFY_SOCKET: its STATUS is shown after our own.
-    #[arg(long, value_name = "WHEN", env = "TRAFFICCOP_READY", value_enum, default_value_t = Ready::Standby, help_heading = "Being operated")]
+    #[arg(long, value_name = "WHEN", env = "TRAFFICCOP_READY", value_enum, default_value_t = Ready::Standby, hide_short_help = true, help_heading = "Being operated")]
     pub ready: Ready,
 
     /// Being asked over HTTP.
@@ -83,7 +83,8 @@ pub struct Run {
     /// Its first 256 bytes are shown to whoever can read the lock's record: put no secrets there.
     // Not required here: `config` says in one line what is missing. No `allow_hyphen_values`: it
     // would take a mistyped flag for the command.
-    #[arg(value_name = "COMMAND", trailing_var_arg = true, action = ArgAction::Append)]
+    // Without a heading it is shown before all flags.
+    #[arg(value_name = "COMMAND", help_heading = None::<&'static str>, trailing_var_arg = true, action = ArgAction::Append)]
     pub command: Vec<OsString>,
 }
 
@@ -91,41 +92,47 @@ pub struct Run {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Restarts and handing control round")]
 pub struct HoldPolicy {
-    /// Start a command that ended by itself again, while control is kept [default: never]
+    /// Start a command again that ended [default: never]
     ///
-    /// After a back-off of 1 second that doubles up to 30, and begins anew when the command was up for a
-    /// minute. The lock is kept and renewed meanwhile. A command that cannot be run (126, 127) is not
-    /// started again.
-    #[arg(long, value_name = "WHEN", env = "TRAFFICCOP_RESTART")]
+    /// While control is kept, after a back-off of 1 second that doubles up to 30, and begins anew when the
+    /// command was up for a minute. The lock is kept and renewed meanwhile. A command that cannot be run
+    /// (126, 127) is not started again.
+    #[arg(
+        long,
+        value_name = "WHEN",
+        env = "TRAFFICCOP_RESTART",
+        help_heading = "The command"
+    )]
     pub restart: Option<Restart>,
 
     /// Hand control over instead of restarting more often than this within --restart-window [default: 5]
     ///
     /// The lock is given back and not competed for during --cooldown, so that a machine on which the
     /// command cannot work passes it on.
-    #[arg(long, value_name = "N", env = "TRAFFICCOP_RESTART_LIMIT", value_parser = checked(count("restarts, like 5", "allows no restart at all: take --restart never, or a limit of 1 or more")))]
+    #[arg(long, value_name = "N", env = "TRAFFICCOP_RESTART_LIMIT", hide_short_help = true, value_parser = checked(count("restarts, like 5", "allows no restart at all: take --restart never, or a limit of 1 or more")))]
     pub restart_limit: Option<Checked<u32>>,
 
     /// The time in which --restart-limit counts [default: 5m]
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_RESTART_WINDOW", value_parser = checked(duration))]
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_RESTART_WINDOW", hide_short_help = true, value_parser = checked(duration))]
     pub restart_window: Option<Checked<Duration>>,
 
     /// Hand control over after this time: stop the command, give the lock back, compete again
     ///
     /// Counted from when control was obtained. The command gets --grace to end, and how it ends is not
     /// an end of ours. On a blob not less than --lease.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_MAX_HOLD", value_parser = checked(duration))]
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_MAX_HOLD", hide_short_help = true, value_parser = checked(duration))]
     pub max_hold: Option<Checked<Duration>>,
 
     /// Keep the lock this long although the command has ended by itself
     ///
     /// Counted from when control was obtained. For cron: a machine whose clock is late finds the lock
     /// taken, and does not run the command once more. The exit status is the command's.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_MIN_HOLD", value_parser = checked(positive(" keeps nothing: leave it out, or say how long")))]
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_MIN_HOLD", hide_short_help = true, value_parser = checked(positive(" keeps nothing: leave it out, or say how long")))]
     pub min_hold: Option<Checked<Duration>>,
 
-    /// How long to cool down (not to compete) after control was handed over [default: twice --poll; 500ms on a local file]
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_COOLDOWN", value_parser = checked(duration))]
+    /// How long to cool down (not to compete) after control was handed over [default: twice --poll; 500ms
+    /// on a local file]
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_COOLDOWN", hide_short_help = true, value_parser = checked(duration))]
     pub cooldown: Option<Checked<Duration>>,
 }
 
@@ -144,39 +151,45 @@ pub enum Restart {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "A task that is to be done once")]
 pub struct Once {
-    /// Run the command once for all: whoever comes later, or waited meanwhile, exits 0 without running it
+    /// Run the command once for all machines, and never again
     ///
-    /// The first to get control runs the command. When it exits 0 that is recorded with the lock, and
-    /// then the lock is given back; the others wait for that record. A run that fails, crashes or is
-    /// stopped is no success, and the next candidate runs the command: at least once until it is
-    /// recorded, never two at a time. If a success cannot be recorded the exit status is 70.
+    /// Whoever comes later, or waited meanwhile, exits 0 without running it. The first to get control runs
+    /// the command. When it exits 0 that is recorded with the lock, and then the lock is given back; the
+    /// others wait for that record. A run that fails, crashes or is stopped is no success, and the next
+    /// candidate runs the command: at least once until it is recorded, never two at a time. If a success
+    /// cannot be recorded the exit status is 70.
     #[arg(long, env = "TRAFFICCOP_ONCE", value_parser = BoolishValueParser::new())]
     pub once: bool,
 
-    /// The name of the task: with each key the command runs once more [default: once]
+    /// The task's name: it is run once for each [default: once]
     ///
     /// Implies --once. The results of 32 keys are kept with a lock (fewer if they are long: 3840 bytes);
     /// then the one that was run the longest ago is forgotten.
     #[arg(long, value_name = "K", env = "TRAFFICCOP_ONCE_KEY", value_parser = checked(once_key))]
     pub once_key: Option<Checked<String>>,
 
-    /// Run it once in every slot of this length, by the clock of the store
+    /// Run it once in each D (1h, 1d), by the store's clock
     ///
-    /// Implies --once. Slots are aligned to UTC (1h: the full hour, 1d: midnight, 7d: Thursday). The time is
-    /// that of the storage service or the file server, so the machines' own clocks may be wrong. A run
-    /// belongs to the slot in which it began; whoever came in that slot is served by it.
+    /// Implies --once. Slots of time are aligned to UTC (1h: the full hour, 1d: midnight, 7d: Thursday).
+    /// The time is that of the storage service or the file server, so the machines' own clocks may be
+    /// wrong. A run belongs to the slot in which it began; whoever came in that slot is served by it.
     #[arg(long, value_name = "D", env = "TRAFFICCOP_ONCE_PER", value_parser = checked(once_per))]
     pub once_per: Option<Checked<Duration>>,
 
     /// What a failed run means [default: retry]
-    #[arg(long, value_name = "WHAT", env = "TRAFFICCOP_ONCE_ON_FAILURE")]
+    #[arg(
+        long,
+        value_name = "WHAT",
+        env = "TRAFFICCOP_ONCE_ON_FAILURE",
+        hide_short_help = true
+    )]
     pub once_on_failure: Option<OnFailure>,
 
     /// So many failed runs, of all candidates together, are a failure for good [default: no limit]
     ///
     /// Counted with the lock, for each key and slot. A run that was stopped, or whose machine crashed, does
     /// not count.
-    #[arg(long, value_name = "N", env = "TRAFFICCOP_ONCE_ATTEMPTS", value_parser = checked(count("runs, like 3", "allows no run at all: take 1 or more")))]
+    #[arg(long, value_name = "N", env = "TRAFFICCOP_ONCE_ATTEMPTS", hide_short_help = true, value_parser = checked(count("runs, like 3", "allows no run at all: take 1 or more")))]
     pub once_attempts: Option<Checked<u32>>,
 }
 
@@ -184,7 +197,7 @@ pub struct Once {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 #[command(next_help_heading = "Roles and hooks")]
 pub struct Roles {
-    /// Run this by 'sh -c' on every instance that is not in control
+    /// Run this by 'sh -c' on each instance not in control
     ///
     /// It is stopped (SIGTERM, --grace, SIGKILL to its whole tree) and gone before the command starts,
     /// and started again when control has ended and the command's tree is gone. It is killed earlier
@@ -193,19 +206,20 @@ pub struct Roles {
     #[arg(long, value_name = "CMD", env = "TRAFFICCOP_STANDBY", value_parser = OsStringValueParser::new())]
     pub standby: Option<OsString>,
 
-    /// Run this by 'sh -c' once control was obtained, before the command starts
+    /// Run this by 'sh -c' before the command starts
     ///
-    /// It runs under the lease's deadline like the command, after the standby command is gone. If it
-    /// fails, the command is not started and control is handed over: the lock is given back, and not
-    /// competed for during --cooldown. What it leaves behind is stopped before the command starts.
+    /// Once control was obtained: it runs under the lease's deadline like the command, after the standby
+    /// command is gone. If it fails, the command is not started and control is handed over: the lock is
+    /// given back, and not competed for during --cooldown. What it leaves behind is stopped before the
+    /// command starts.
     #[arg(long, value_name = "CMD", env = "TRAFFICCOP_ON_ACQUIRE", value_parser = OsStringValueParser::new())]
     pub on_acquire: Option<OsString>,
 
-    /// Run this by 'sh -c' after control has ended, for whatever reason
+    /// Run this by 'sh -c' after control has ended
     ///
-    /// Nothing waits for it but our own exit; it may run beside the next holder's command, or our own
-    /// next one. What still runs after --grace (at least 1 second) is killed. TRAFFICCOP_CAUSE tells it
-    /// why control ended.
+    /// For whatever reason. Nothing waits for it but our own exit; it may run beside the next holder's
+    /// command, or our own next one. What still runs after --grace (at least 1 second) is killed.
+    /// TRAFFICCOP_CAUSE tells it why control ended.
     #[arg(long, value_name = "CMD", env = "TRAFFICCOP_ON_LOST", value_parser = OsStringValueParser::new())]
     pub on_lost: Option<OsString>,
 }

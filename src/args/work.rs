@@ -12,21 +12,21 @@ use super::values::{
     Checked, ExitStatuses, body_size, checked, concurrency, duration, exit_statuses, not_empty,
     number, positive, renew_at, retry_delay, signal,
 };
-use super::{Access, FOR_THE_STORE, Operations, Rows, with_examples};
+use super::{Access, FOR_THE_STORE, Operations, Rows, in_short, with_examples};
 use crate::guardian::Contain;
 use crate::queue::storage::Encoding;
 
 #[cfg(feature = "service-bus")]
-const USAGE: &str = "trafficcop work --queue|--service-bus NAME|URL [OPTIONS] -- COMMAND [ARG]...";
+const USAGE: &str = "trafficcop work --queue NAME|URL [OPTIONS] -- COMMAND [ARG]...\n       trafficcop work --service-bus NAME|URL [OPTIONS] -- COMMAND [ARG]...";
 #[cfg(not(feature = "service-bus"))]
 const USAGE: &str = "trafficcop work --queue NAME|URL [OPTIONS] -- COMMAND [ARG]...";
 
 /// What can be said of work.
 #[derive(Clone, Debug, Args)]
-#[command(after_long_help = after_work(), override_usage = USAGE)]
+#[command(after_help = in_short(WORK_EXAMPLES), after_long_help = after_work(), override_usage = USAGE)]
 #[command(mut_args(of_a_worker))]
 pub struct Work {
-    /// The queue: an Azure storage queue, by its name or its URL
+    /// An Azure storage queue
     ///
     /// Credentials come from the environment, as for --blob of 'trafficcop run'; see --auth.
     #[arg(long, value_name = "NAME|URL", env = "TRAFFICCOP_QUEUE", help_heading = "The queue", value_parser = checked(not_empty("name a queue, or a URL")))]
@@ -41,7 +41,9 @@ pub struct Work {
     #[arg(long, env = "TRAFFICCOP_CREATE", help_heading = "The queue", value_parser = BoolishValueParser::new())]
     pub create: bool,
 
-    /// Use the well-known account of Azurite, the storage emulator, on this machine
+    /// Use Azurite, the emulator, on this machine
+    ///
+    /// The well-known account of the storage emulator.
     #[arg(long, env = "TRAFFICCOP_EMULATOR", help_heading = "The queue", value_parser = BoolishValueParser::new())]
     pub emulator: bool,
 
@@ -49,7 +51,7 @@ pub struct Work {
     ///
     /// A queue of the same account, created when it is first needed. A message is put there as it was,
     /// without an end of its life, before it goes away from here.
-    #[arg(long, value_name = "NAME", env = "TRAFFICCOP_POISON_QUEUE", help_heading = "The queue", value_parser = checked(not_empty("name a queue, or leave it out")))]
+    #[arg(long, value_name = "NAME", env = "TRAFFICCOP_POISON_QUEUE", hide_short_help = true, help_heading = "The queue", value_parser = checked(not_empty("name a queue, or leave it out")))]
     pub poison_queue: Option<Checked<String>>,
 
     /// How we prove who we are.
@@ -57,14 +59,14 @@ pub struct Work {
     pub access: Access,
 
     /// How messages were encoded by their sender
-    #[arg(long, value_name = "HOW", env = "TRAFFICCOP_ENCODING", value_enum, default_value_t = Encoding::Auto, help_heading = "The queue")]
+    #[arg(long, value_name = "HOW", env = "TRAFFICCOP_ENCODING", hide_short_help = true, value_enum, default_value_t = Encoding::Auto, help_heading = "The queue")]
     pub encoding: Encoding,
 
     /// The longest body; longer ones are put aside [default: 100M]
     ///
     /// In bytes, or with K or M. A storage queue itself takes 64 KiB at most, Service Bus 256 KiB or, with
     /// its premium tier, 100 MiB.
-    #[arg(long, value_name = "SIZE", env = "TRAFFICCOP_MAX_BODY", help_heading = "The queue", value_parser = checked(body_size))]
+    #[arg(long, value_name = "SIZE", env = "TRAFFICCOP_MAX_BODY", hide_short_help = true, help_heading = "The queue", value_parser = checked(body_size))]
     pub max_body: Option<Checked<u64>>,
 
     /// How many messages are worked on at once [default: 1]
@@ -94,18 +96,22 @@ pub struct Work {
     #[arg(long, value_name = "HOW", env = "TRAFFICCOP_MESSAGE", value_enum, default_value_t = Hand::Stdin, help_heading = "The command")]
     pub message: Hand,
 
-    /// The longest a command may run; then it is stopped, and has failed [default: no limit]
+    /// The longest a command may run [default: no limit]
+    ///
+    /// Then it is stopped, and has failed.
     #[arg(long, value_name = "D", env = "TRAFFICCOP_TIMEOUT", help_heading = "The command", value_parser = checked(positive(": no command could do anything: leave it out for no limit")))]
     pub timeout: Option<Checked<Duration>>,
 
-    /// What the command is sent first when it is to end: a name or a number [default: TERM]
-    #[arg(long, value_name = "SIG", env = "TRAFFICCOP_STOP_SIGNAL", help_heading = "The command", value_parser = checked(signal))]
+    /// What the command is sent first to end [default: TERM]
+    ///
+    /// A name or a number.
+    #[arg(long, value_name = "SIG", env = "TRAFFICCOP_STOP_SIGNAL", hide_short_help = true, help_heading = "The command", value_parser = checked(signal))]
     pub stop_signal: Option<Checked<i32>>,
 
     /// What keeps the command's processes together
     ///
     /// A mode asked for by name and not to be had is refused, never degraded.
-    #[arg(long, value_name = "MODE", env = "TRAFFICCOP_CONTAIN", value_enum, default_value_t = Contain::Auto, help_heading = "The command")]
+    #[arg(long, value_name = "MODE", env = "TRAFFICCOP_CONTAIN", value_enum, default_value_t = Contain::Auto, hide_short_help = true, help_heading = "The command")]
     pub contain: Contain,
 
     /// Keep our credentials from the command that handles messages
@@ -113,34 +119,37 @@ pub struct Work {
     /// Without it that inherits our environment, and with it what we prove ourselves by. The variables
     /// that hold the credentials listed below are then not in its own.
     /// Who may look into our process (the same user, without a sandbox) can read them all the same.
-    #[arg(long, env = "TRAFFICCOP_NO_CREDENTIALS", help_heading = "The command", value_parser = BoolishValueParser::new())]
+    #[arg(long, env = "TRAFFICCOP_NO_CREDENTIALS", hide_short_help = true, help_heading = "The command", value_parser = BoolishValueParser::new())]
     pub no_credentials: bool,
 
-    /// How often a message is tried before it is put aside [default: 5]
+    /// How often a message is tried [default: 5]
     ///
-    /// The queue counts, so an attempt counts too if worker and machine died in it. A queue on Service
-    /// Bus has a number of its own (MaxDeliveryCount, 10 unless it was set), which is the default there;
-    /// a smaller one said here is what puts a message aside with the reason why it failed.
+    /// Before it is put aside. The queue counts, so an attempt counts too if worker and machine died in it.
+    /// A queue on Service Bus has a number of its own (MaxDeliveryCount, 10 unless it was set), which is
+    /// the default there; a smaller one said here is what puts a message aside with the reason why it
+    /// failed.
     #[arg(long, value_name = "N", env = "TRAFFICCOP_MAX_ATTEMPTS", help_heading = "Messages that fail", value_parser = checked(number(1..=1_000_000_u32)))]
     pub max_attempts: Option<Checked<u32>>,
 
-    /// How long a message that failed stays away, doubling up to MAX [default: 10s..5m]
+    /// The pause before a retry [default: 10s..5m]
     ///
-    /// A single duration does not grow. A queue on Service Bus cannot keep a message away: there the
-    /// worker keeps it locked for so long, and a slot with it.
+    /// How long a message that failed stays away, doubling up to MAX. A single duration does not grow. A
+    /// queue on Service Bus cannot keep a message away: there the worker keeps it locked for so long, and a
+    /// slot with it.
     #[arg(long, value_name = "D[..MAX]", env = "TRAFFICCOP_RETRY_DELAY", help_heading = "Messages that fail", value_parser = checked(retry_delay))]
     pub retry_delay: Option<Checked<(Duration, Duration)>>,
 
-    /// Exit statuses that put a message aside at once: a list, with ranges [default: 65]
+    /// Exit statuses of final failures [default: 65]
     ///
-    /// For what no repetition can cure. An empty list is written 'none'.
+    /// They put a message aside at once: a list, with ranges. For what no repetition can cure. An empty
+    /// list is written 'none'.
     #[arg(long, value_name = "LIST", env = "TRAFFICCOP_DEAD_LETTER_EXIT", help_heading = "Messages that fail", value_parser = checked(exit_statuses))]
     pub dead_letter_exit: Option<Checked<ExitStatuses>>,
 
     /// Exit statuses that never do so, though --dead-letter-exit names them in a range [default: 75]
     ///
     /// With '--dead-letter-exit 1-255' all failures but these are final.
-    #[arg(long, value_name = "LIST", env = "TRAFFICCOP_RETRY_EXIT", help_heading = "Messages that fail", value_parser = checked(exit_statuses))]
+    #[arg(long, value_name = "LIST", env = "TRAFFICCOP_RETRY_EXIT", hide_short_help = true, help_heading = "Messages that fail", value_parser = checked(exit_statuses))]
     pub retry_exit: Option<Checked<ExitStatuses>>,
 
     /// How long a message is locked for us [default: 60s]
@@ -156,10 +165,10 @@ pub struct Work {
     ///
     /// 10% to 90%. Earlier where there would be no room for two attempts (4s, or a quarter of a lock
     /// of less than 16s) before the command has to be stopped.
-    #[arg(long, value_name = "PERCENT", env = "TRAFFICCOP_RENEW_AT", help_heading = "Time", value_parser = checked(renew_at))]
+    #[arg(long, value_name = "PERCENT", env = "TRAFFICCOP_RENEW_AT", hide_short_help = true, help_heading = "Time", value_parser = checked(renew_at))]
     pub renew_at: Option<Checked<u32>>,
 
-    /// How long commands may go on after a stop was requested [default: 30s]
+    /// How long commands may go on after a stop [default: 30s]
     ///
     /// Their messages' locks are renewed meanwhile, and no more messages are taken. What has not ended
     /// by then is stopped, and its message given back at once.
@@ -170,7 +179,7 @@ pub struct Work {
     ///
     /// After --timeout, after --grace, and for processes that a command left behind. Where a lock could
     /// not be renewed it is a sixth of --lock-time, 10s at most.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_KILL_AFTER", help_heading = "Time", value_parser = checked(duration))]
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_KILL_AFTER", hide_short_help = true, help_heading = "Time", value_parser = checked(duration))]
     pub kill_after: Option<Checked<Duration>>,
 
     /// What it goes by and what it tells.
@@ -181,9 +190,11 @@ pub struct Work {
     #[command(flatten)]
     pub listen: super::Listen,
 
-    /// The command and its arguments, run as they are, without a shell, once for each message
+    /// The command and its arguments, run for each message
+    ///
+    /// As they are, without a shell.
     // Not required here, and no `allow_hyphen_values`: see `run`.
-    #[arg(value_name = "COMMAND", trailing_var_arg = true, action = ArgAction::Append)]
+    #[arg(value_name = "COMMAND", help_heading = None::<&'static str>, trailing_var_arg = true, action = ArgAction::Append)]
     pub command: Vec<OsString>,
 }
 
@@ -192,7 +203,7 @@ pub struct Work {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "The queue")]
 pub struct ServiceBus {
-    /// The queue: an Azure Service Bus queue or a subscription to a topic
+    /// An Azure Service Bus queue or subscription
     ///
     /// QUEUE or TOPIC/Subscriptions/NAME, in the namespace of AZURE_SERVICEBUS_CONNECTION_STRING; or with
     /// NAMESPACE/ before it, or as sb://HOST/QUEUE, with Entra ID. A NAMESPACE without a dot is one of
@@ -200,7 +211,7 @@ pub struct ServiceBus {
     #[arg(long, value_name = "NAME|URL", env = "TRAFFICCOP_SERVICE_BUS", value_parser = checked(not_empty("name a queue, or a subscription as TOPIC/Subscriptions/NAME")))]
     pub service_bus: Option<Checked<String>>,
 
-    /// Work on what has been put aside: on the dead-letter queue of --service-bus
+    /// Work on the dead-letter queue of --service-bus
     ///
     /// Nothing can be put aside from there: what fails stays, and comes again after --retry-delay.
     #[arg(long, env = "TRAFFICCOP_DEAD_LETTER_QUEUE", value_parser = BoolishValueParser::new())]
@@ -210,7 +221,7 @@ pub struct ServiceBus {
     /// AZURE_SERVICEBUS_CONNECTION_STRING]
     ///
     /// The string itself is never an argument: everybody on the machine could read it.
-    #[arg(long, value_name = "NAME", env = "TRAFFICCOP_CONNECTION_STRING_ENV", value_parser = checked(variable_name))]
+    #[arg(long, value_name = "NAME", env = "TRAFFICCOP_CONNECTION_STRING_ENV", hide_short_help = true, value_parser = checked(variable_name))]
     pub connection_string_env: Option<Checked<String>>,
 
     /// Settle on the link that brought the message, not by its lock token
@@ -228,9 +239,10 @@ pub const FOR_SERVICE_BUS: Rows<'_> = rows! {
 
 // Not by `mut_arg`, which would put it behind all others in what shells complete.
 fn of_a_worker(arg: Arg) -> Arg {
-    match arg.get_id() == "identity" {
-        true => arg.help("How this worker is called in the log [default: HOST-PID]"),
-        false => arg,
+    match arg.get_id().as_str() {
+        "identity" => arg.help("How this worker is called in the log [default: HOST-PID]"),
+        "auth" | "ca_file" => arg.help_heading("The queue"),
+        _ => arg,
     }
 }
 

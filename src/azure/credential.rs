@@ -66,7 +66,7 @@ pub(super) fn connection_string<'a>(
         // At the first one only: a key is base64, and ends in more of them.
         let (name, value) = part
             .split_once('=')
-            .ok_or_else(|| malformed(source, "has a part without `=`"))?;
+            .ok_or_else(|| malformed(source, "has a part without `=`: copy it again, whole"))?;
         Ok((name.trim().to_ascii_lowercase(), value.trim()))
     });
     parts.collect()
@@ -271,7 +271,11 @@ impl CaCertificates {
     /// refused, and does not fail a renewal.
     fn read(path: &Path) -> Result<CaCertificates, AccountError> {
         let refuse = |why: String| malformed(format!("--ca-file {}", path.display()), why);
-        let unreadable = |why: std::io::Error| refuse(format!("cannot be read: {why}"));
+        let unreadable = |why: std::io::Error| {
+            refuse(format!(
+                "cannot be read: {why}: name a file of certificates in PEM"
+            ))
+        };
         // Opening a named pipe would wait for its writer.
         if !path.metadata().map_err(unreadable)?.is_file() {
             return Err(refuse("is not a file: name one in PEM".to_owned()));

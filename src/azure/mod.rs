@@ -18,6 +18,7 @@ pub mod scheduled_events;
 #[cfg(feature = "service-bus")]
 mod service_bus;
 mod shared_key;
+mod tls;
 #[cfg(feature = "entra")]
 mod token_cache;
 mod transport;
@@ -33,6 +34,8 @@ pub(crate) use names::addresses;
 pub(crate) use service_bus::ServiceBus;
 #[cfg(feature = "service-bus")]
 pub use service_bus::ServiceBusOptions;
+#[cfg(feature = "service-bus")]
+pub(crate) use tls::explain as tls_refusal;
 #[cfg(all(feature = "service-bus", feature = "entra"))]
 pub(crate) use token_cache::TokenCache;
 pub use transport::before;

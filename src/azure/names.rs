@@ -102,7 +102,17 @@ fn serve(name: &str, asked: &mpsc::Receiver<Asker>) {
 }
 
 fn look_up(name: &str) -> Found {
-    Ok((name, 0).to_socket_addrs()?.collect())
+    match (name, 0).to_socket_addrs() {
+        Ok(found) => Ok(found.collect()),
+        Err(why) => {
+            let text = why.to_string();
+            let text = text.trim_start_matches("failed to lookup address information: ");
+            Err(io::Error::new(
+                why.kind(),
+                format!("cannot look up the name {name}: {text}"),
+            ))
+        }
+    }
 }
 
 #[cfg(test)]
@@ -139,6 +149,10 @@ mod tests {
     #[tokio::test]
     async fn who_cannot_be_found_is_an_error() {
         let why = addresses("no-such-host.invalid", 80).await;
-        assert!(why.is_err(), "{why:?}");
+        let why = why.expect_err("nobody").to_string();
+        assert!(
+            why.starts_with("cannot look up the name no-such-host.invalid: "),
+            "{why}"
+        );
     }
 }

@@ -25,6 +25,7 @@ use azure_core::http::{AsyncRawResponse, Body, HttpClient, Method, Request};
 use super::credential::CaCertificates;
 use super::error::{ServiceError, innermost};
 use super::names::Names;
+use super::tls;
 use crate::clock::Instant;
 
 // Long enough for one lost packet (the kernel sends it again after a second); a connection that
@@ -240,12 +241,30 @@ pub(super) fn header<'a>(headers: &'a Headers, name: &'static str) -> Option<&'a
 /// An error of the HTTP library in our words. Its kind says whether the request was sent: only
 /// where it certainly was not may an acquire be taken for one that obtained nothing.
 fn told(error: reqwest::Error) -> Error {
+    let url = error.url();
+    let server = url.and_then(|url| {
+        let port = url.port().map(|port| format!(":{port}"));
+        Some(url.host_str()?.to_owned() + &port.unwrap_or_default())
+    });
+    let server = server.unwrap_or_else(|| "the server".to_owned());
+    // Of https it may be a proxy that was connected to.
+    let is_direct = url.is_some_and(|url| url.scheme() == "http");
     // The library's text has the whole URL in it, and with that a SAS.
     let error = error.without_url();
     let cause = if error.is_timeout() {
         "no answer in time".to_owned()
+    } else if let Some(why) = tls::cause(&error) {
+        tls::explain(&server, why)
     } else {
-        root_cause(&error)
+        match root_cause(&error) {
+            refused if is_direct && refused == "Connection refused" => {
+                format!("{refused}: nothing listens at {server}")
+            }
+            eof if eof == "tls handshake eof" => {
+                format!("{server} hung up before there was TLS: does it speak TLS at all?")
+            }
+            why => why,
+        }
     };
     let (kind, what) = if error.is_connect() {
         (ErrorKind::Connection, "cannot connect")

@@ -136,6 +136,12 @@ impl LockTarget {
 
     /// Of a container or a directory.
     pub(super) fn of_listing(typed: &args::List) -> anyhow::Result<LockTarget> {
+        if typed.blob.is_none() && typed.file.is_none() {
+            return Err(UsageError::new(
+                "nothing to list: name a container with --blob CONTAINER, or a directory with --file DIRECTORY",
+            )
+            .into());
+        }
         let named = named(typed.blob.as_deref(), typed.file.as_deref())?;
         named.target(blob::Target::of_listing, typed.emulator, &typed.access)
     }

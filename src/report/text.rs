@@ -240,10 +240,24 @@ pub(crate) fn failed(how: Failed) -> String {
     }
 }
 
-fn not_started(errno: i32, command: &str) -> String {
+/// Why a command was not started, as it could be typed, and what to do.
+pub(crate) fn not_started(errno: i32, command: &str) -> String {
+    let for_a_shell;
     let advice = match errno {
+        libc::ENOENT if is_one_text(command) => {
+            for_a_shell = format!(
+                "all of it is taken for a program's name: leave the quotes out, or let a shell read it: -- sh -c {command}"
+            );
+            &for_a_shell
+        }
+        // `--doorbell ADDR -- job`: clap ends the flags at the first word that is none.
+        libc::ENOENT if command.split(' ').nth(1) == Some("--") => {
+            "what stands before -- is taken for the command, because no flag wants it (--doorbell and --page-blob want '=' before a value)"
+        }
         libc::ENOENT => "check the name and PATH, and the interpreter if it is a script",
-        libc::EACCES => "make it executable, or check whether the file system forbids it",
+        libc::EACCES => {
+            "make it executable (a directory cannot be run), or check whether the file system forbids it"
+        }
         libc::ENOEXEC => "a script needs a first line like #!/bin/sh",
         // What the guardian and the hooks say where a tree is still there that should be gone.
         libc::EBUSY => {
@@ -256,6 +270,17 @@ fn not_started(errno: i32, command: &str) -> String {
     };
     let error = nix::errno::Errno::from_raw(errno).desc();
     format!("cannot run {command}: {error}: {advice}")
+}
+
+/// Whether a command, as it could be typed, is a single word with blanks in it: a line for a shell that
+/// was given in quotes. It may have been cut at its end.
+fn is_one_text(command: &str) -> bool {
+    // An apostrophe of the word's own.
+    let word = command.replace(r"'\''", "");
+    word.strip_prefix('\'').is_some_and(|rest| {
+        let end = rest.find('\'').unwrap_or(rest.len());
+        rest[..end].contains(' ') && rest.len() - end <= 1
+    })
 }
 
 pub(super) fn behind(info: &HolderInfo) -> String {
@@ -441,5 +466,37 @@ mod tests {
             assert!(text.starts_with("cannot run ./job -x: "), "{text}");
             assert!(words.iter().all(|word| text.contains(word)), "{text}");
         }
+    }
+
+    #[test]
+    fn a_line_for_a_shell_is_told_from_a_program_that_is_not_there() {
+        let said = |command| {
+            reason(
+                &Cause::NotStarted {
+                    errno: libc::ENOENT,
+                },
+                command,
+            )
+        };
+        for command in ["'echo hi'", r"'echo '\''a b'\'''", "'echo a | cat"] {
+            assert!(
+                said(command).ends_with(&format!("-- sh -c {command}")),
+                "{command}"
+            );
+        }
+        for command in ["echo", "'my program' -x", "echo 'a b'", "'a|b'", "'' ''"] {
+            assert!(
+                said(command).contains("check the name and PATH"),
+                "{command}"
+            );
+        }
+        assert!(said("10.0.0.4 -- ./job").contains("want '='"));
+        let denied = reason(
+            &Cause::NotStarted {
+                errno: libc::EACCES,
+            },
+            "'echo hi'",
+        );
+        assert!(!denied.contains("sh -c"), "{denied}");
     }
 }

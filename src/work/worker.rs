@@ -215,9 +215,9 @@ fn said(why: &Why, config: &config::Work, last: Option<&Done>) -> ExitAction {
     let event = "done";
     match why {
         Why::Stopped(_) | Why::Idle | Why::Enough => tracing::info!(event, exit, "{why}"),
-        Why::NotStarted { .. } => {
-            let command = config::quoted(&config.command);
-            tracing::error!(event, exit, "{why}: {command}");
+        Why::NotStarted { errno } => {
+            let why = report::not_started(*errno, &config::quoted(&config.command));
+            tracing::error!(event, exit, "{why}");
         }
         Why::GuardianLost { .. }
         | Why::NoHandover { .. }

@@ -197,7 +197,9 @@ fn check_name(container: &str, name: &str) -> Result<(), TargetError> {
         .split('/')
         .any(|part| part.is_empty() || part.ends_with('.'))
     {
-        return wrong("has an empty part, or one that ends with `.`");
+        return wrong(
+            "has an empty part, or one that ends with `.`: take one like locks/singleton",
+        );
     }
     if name.chars().any(char::is_control) || name.contains('\\') {
         return wrong("has a control character or a backslash in it");

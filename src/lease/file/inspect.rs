@@ -254,13 +254,17 @@ fn list(path: &Path) -> Result<Vec<LockStatus>, Failure> {
         Some(name) if !path.is_dir() => (path.parent().unwrap_or(path), name.as_encoded_bytes()),
         _ => (path, &b""[..]),
     };
-    let entries = fs::read_dir(directory).map_err(|error| Failure::Fatal {
-        why: format!(
-            "{}: cannot list it: {}: name a directory, or the path of a lock in one",
-            directory.display(),
-            errno_of(&error).desc()
-        ),
-        denied: error.kind() == io::ErrorKind::PermissionDenied,
+    let entries = fs::read_dir(directory).map_err(|error| {
+        let denied = error.kind() == io::ErrorKind::PermissionDenied;
+        let advice = match denied {
+            true => "give this user the right to read it",
+            false => "name a directory, or the path of a lock in one",
+        };
+        let (path, why) = (directory.display(), errno_of(&error).desc());
+        Failure::Fatal {
+            why: format!("{path}: cannot list it: {why}: {advice}"),
+            denied,
+        }
     })?;
     let mut found = Vec::new();
     let mut unread = 0_u32;

@@ -15,7 +15,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use rustls::pki_types::ServerName;
-use rustls::{CertificateError, ClientConfig, Error as TlsError};
+use rustls::{ClientConfig, Error as TlsError};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, ReadHalf};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, watch};
@@ -24,7 +24,7 @@ use tokio_rustls::TlsConnector;
 use super::error::BusError;
 use super::frame_scanner::{FrameEvent, FrameScanner, LinkState, Said};
 use super::request_link::{Expected, Waiting};
-use crate::azure::addresses;
+use crate::azure::{addresses, tls_refusal};
 use crate::clock::Instant;
 use crate::util::lock;
 
@@ -71,24 +71,12 @@ fn explain(host: &str, port: u16, why: &io::Error) -> BusError {
     let Some(error): Option<&TlsError> = inner else {
         return BusError::Unsent(format!("{host}:{port}: TLS: {why}"));
     };
-    use CertificateError as Bad;
     BusError::Unusable(match error {
-        // The second, where another authority has the name of one that is trusted.
-        TlsError::InvalidCertificate(Bad::UnknownIssuer | Bad::BadSignature) => format!(
-            "TLS: nobody whom this machine trusts vouches for {host}:{port} (unknown issuer): name \
-             the authority's certificate with --ca-file"
-        ),
-        TlsError::InvalidCertificate(Bad::NotValidForName | Bad::NotValidForNameContext { .. }) => {
-            format!(
-                "TLS: the certificate of {host}:{port} is for another name: use the name that it is \
-                 for"
-            )
-        }
         TlsError::InvalidMessage(_) => format!(
             "{host}:{port} does not speak TLS, so it is not a Service Bus (its port is 5671): look \
              at the endpoint, or say UseDevelopmentEmulator=true if it is the emulator"
         ),
-        _ => format!("TLS with {host}:{port} failed: {error}"),
+        _ => tls_refusal(&format!("{host}:{port}"), error),
     })
 }
 

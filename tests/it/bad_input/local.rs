@@ -19,6 +19,11 @@ fn commands_that_cannot_be_run() {
     std::fs::write(&plain, "text\n").unwrap();
     for (command, status, word) in [
         ("no-such-command-anywhere", 127, "no-such-command-anywhere"),
+        (
+            "echo a line for a shell",
+            127,
+            "-- sh -c 'echo a line for a shell'",
+        ),
         (script.to_str().unwrap(), 127, "No such file"),
         (plain.to_str().unwrap(), 126, "cannot run"),
         (scene.directory().to_str().unwrap(), 126, "cannot run"),

@@ -1,6 +1,7 @@
 //! Stores that are away, let nobody in, or are none.
 
 use super::{SAS, STRING, WRONG_KEY, refused};
+use crate::authority::authority;
 use crate::support::azurite::{
     ACCOUNT, KEY, azurite, connection_string, connection_string_with_key,
 };
@@ -41,7 +42,8 @@ fn a_host_that_does_not_exist() {
         .run()
         .args(["--blob", "locks/one", "--lease", "15s"])
         .env(STRING, string);
-    refused(&scene, run, 69, &["web.blob.storage.invalid"]);
+    let words = ["cannot look up the name web.blob.storage.invalid: "];
+    refused(&scene, run, 69, &words);
 }
 
 #[test]
@@ -55,7 +57,7 @@ fn a_port_where_nobody_listens() {
         &scene,
         run.env(STRING, connection_string(port)),
         69,
-        &["locks/one"],
+        &["locks/one", "nothing listens at 127.0.0.1:"],
     );
 }
 
@@ -98,4 +100,58 @@ fn a_server_that_always_fails() {
 #[test]
 fn a_server_that_never_answers() {
     strange_server(Mode::Freeze, &["locks/one"]);
+}
+
+/// A server that speaks TLS with the certificate of the tests' authority, and nothing else.
+fn tls_server() -> u16 {
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let config = std::sync::Arc::clone(&authority().server);
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            let session = rustls::ServerConnection::new(std::sync::Arc::clone(&config));
+            // It is refused by whoever connects.
+            let _ = session.unwrap().complete_io(&mut stream);
+        }
+    });
+    port
+}
+
+/// In words that name the server and what to do, and not in those of the library.
+#[test]
+fn why_there_is_no_tls() {
+    let scene = Scene::new();
+    let speaks = tls_server();
+    let file = authority().file.to_str().unwrap();
+    for (host, port, more, words) in [
+        (
+            "localhost",
+            speaks,
+            &[][..],
+            [
+                "whom this machine trusts vouches for localhost:",
+                "--ca-file",
+            ],
+        ),
+        (
+            "[::ffff:127.0.0.1]",
+            speaks,
+            &["--ca-file", file],
+            ["is for another name", "use the name"],
+        ),
+        (
+            "127.0.0.1",
+            azurite().port,
+            &[],
+            ["does not speak TLS", "http://"],
+        ),
+    ] {
+        let string = format!(
+            "AccountName={ACCOUNT};AccountKey={KEY};BlobEndpoint=https://{host}:{port}/{ACCOUNT}"
+        );
+        let run = scene.run().args(["--blob", "locks/one", "--lease", "15s"]);
+        let run = run.args(["--connect-timeout", "1s"]).args(more);
+        refused(&scene, run.env(STRING, string), 69, &words);
+    }
 }

@@ -1,5 +1,7 @@
 //! Bad usage and settings that cannot hold: refused before anything is opened or asked.
 
+use std::process::Command;
+
 use super::{bad_usage, bad_usage_on_blob, judge, left_behind, refused};
 use crate::support::instance::Ended;
 use crate::support::scene::Scene;
@@ -41,6 +43,80 @@ fn an_unknown_flag() {
     assert_eq!(finished.ended, Ended::Code(64));
     assert!(finished.stderr.contains("--leese"), "{}", finished.stderr);
     assert_eq!(left_behind(&scene), [""; 0]);
+    bad_usage(
+        &["--leese", "30s"],
+        &["did you mean '--lease'?", "'trafficcop run --help'"],
+    );
+}
+
+#[test]
+fn a_value_that_a_flag_cannot_have() {
+    bad_usage(
+        &["--restart", "often"],
+        &["take never, on-failure or always"],
+    );
+    bad_usage(&["--no-wait=yes"], &["--no-wait takes no value"]);
+    let scene = Scene::new();
+    let run = || scene.run_on_file();
+    refused(
+        &scene,
+        run().args(["--doorbell", "10.0.0.4"]),
+        127,
+        &["cannot run 10.0.0.4 -- touch", "--doorbell", "want '='"],
+    );
+    refused(
+        &scene,
+        run().env("TRAFFICCOP_RESTART", "often"),
+        64,
+        &["TRAFFICCOP_RESTART=often: take never"],
+    );
+    refused(
+        &scene,
+        run().env("TRAFFICCOP_NO_WAIT", "perhaps"),
+        64,
+        &["TRAFFICCOP_NO_WAIT=perhaps: take true or false"],
+    );
+}
+
+/// Whoever collects a log as JSON gets this line as such, too.
+#[test]
+fn what_cannot_be_parsed_is_a_line_of_the_log() {
+    let scene = Scene::new();
+    let run = scene
+        .run_on_file()
+        .args(["--log", "json", "--leese", "30s"]);
+    let finished = run.command(["true"]).finish();
+    assert_eq!(finished.ended, Ended::Code(64), "{}", finished.stderr);
+    let line: serde_json::Value = serde_json::from_str(&finished.stderr).expect("one object");
+    assert_eq!(
+        (&line["level"], &line["exit"]),
+        (&"error".into(), &64.into())
+    );
+    let message = line["message"].as_str().expect("words");
+    assert!(message.contains("did you mean '--lease'?"), "{message}");
+}
+
+#[test]
+fn a_verb_that_is_none() {
+    let scene = Scene::new();
+    for (words, wanted) in [
+        (&["rnu", "--file", "x"][..], "did you mean 'run'?"),
+        (
+            &["--file", "x", "--", "true"],
+            "'trafficcop run --file ...'",
+        ),
+        (&["status", "/tmp/x"], "'--file /tmp/x'"),
+        (&["list"], "nothing to list"),
+        (&["completions", "tcsh"], "bash, elvish"),
+    ] {
+        let ran = Command::new(env!("CARGO_BIN_EXE_trafficcop"))
+            .args(words)
+            .output()
+            .expect("the binary runs");
+        let stderr = String::from_utf8_lossy(&ran.stderr);
+        let status = ran.status.code().expect("a status");
+        judge(&scene, &stderr, Ended::Code(status), 64, &[wanted]);
+    }
 }
 
 #[test]

@@ -22,6 +22,9 @@ pub(crate) fn definition_of(verb: &str) -> clap::Command {
 /// Clap's sections of this definition, with this synopsis in the place of clap's, and then the rest.
 pub(crate) fn page(command: clap::Command, synopsis: Option<&Roff>, rest: &Roff) -> Vec<u8> {
     let has_verbs = command.has_subcommands();
+    // The help says once that each flag has a variable; here it stands with each. Of a flag that the
+    // short help leaves out the page would leave out what it says.
+    let command = command.mut_args(|arg| arg.hide_env(false).hide_short_help(false));
     let man = Man::new(command).date("");
     let mut page = Vec::new();
     man.render_title(&mut page).expect(WRITE);

@@ -6,6 +6,7 @@ mod commands;
 mod completions;
 mod figures;
 mod guarantees;
+mod help;
 mod links;
 mod making;
 mod man;

@@ -195,7 +195,7 @@ fn bad_usage_is_refused() {
     let url = "https://web.blob.core.windows.net/locks/one?sv=1&sig=U2VjcmV0";
     for (verb, args, words) in [
         ("status", &[][..], &["no lock", "--blob", "--file"][..]),
-        ("list", &[], &["no lock"]),
+        ("list", &[], &["nothing to list", "--blob", "--file"]),
         ("doctor", &[], &["no lock"]),
         (
             "status",

@@ -247,7 +247,7 @@ fn a_message_that_its_guardian_cannot_receive_is_given_back_and_nothing_runs_wit
     allow_descriptors(guardian, 0);
     mailbox.put("a whole body");
     let done = working.finish();
-    assert_ended(&done, 69, "cannot be started: Too many open files");
+    assert_ended(&done, 69, "Too many open files");
     assert_eq!(done.stdout, "", "nothing ran");
     let left = mailbox.await_take(60);
     assert_eq!((left.count, &*left.text), (2, "a whole body"));

@@ -55,7 +55,7 @@ fn a_command_that_is_not_there_or_cannot_be_run_takes_no_message() {
     let text = directory.path().join("text");
     std::fs::write(&text, "no program").unwrap();
     let command = [text.to_str().unwrap()];
-    never_asked("jobs", &[], &command, 126, "cannot be started");
+    never_asked("jobs", &[], &command, 126, "cannot run");
 }
 
 #[test]

@@ -101,7 +101,7 @@ fn a_command_that_cannot_be_started_costs_the_message_nothing() {
     // What can be seen before is seen before anything is taken.
     for (command, code) in [("no-such-command", 127), ("/etc/passwd", 126)] {
         let done = worker(&scene, &mailbox).command([command]).finish();
-        assert_ended(&done, code, "cannot be started");
+        assert_ended(&done, code, "cannot run");
     }
     assert_eq!(mailbox.await_take(60).count, 2, "taken once before");
 }

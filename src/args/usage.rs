@@ -1,0 +1,320 @@
+//! What clap refuses, said as everything else is refused: in one line that names what is wrong and
+//! what to do next. Called by main. Must never print, and never repeat the query of a URL.
+
+use std::ffi::OsString;
+
+use clap::Command;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+use super::definition;
+use crate::exit::UsageError;
+use crate::report::Format;
+
+/// What is repeated of a word that was typed, in characters.
+const SHOWN: usize = 60;
+
+/// What is wrong with this line, the program's name first. Nothing, if it asks for help or the version,
+/// or is that name alone: who types that wants to know what it is.
+#[must_use]
+pub fn refusal(error: &clap::Error, line: &[OsString]) -> Option<UsageError> {
+    let is_alone = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+    if is_alone || !error.use_stderr() {
+        return None;
+    }
+    let whole = definition();
+    let verb = line.get(1).and_then(|word| whole.find_subcommand(word));
+    let name = verb.map_or("trafficcop", Command::get_name);
+    let help = match verb {
+        Some(verb) => format!("try 'trafficcop {} --help'", verb.get_name()),
+        None => "try 'trafficcop --help'".to_owned(),
+    };
+    let said = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => text.as_str(),
+        Some(ContextValue::Strings(texts)) => texts.first().map_or("", String::as_str),
+        _ => "",
+    };
+    // `--file <PATH>`, as clap names a flag.
+    let typed = shown(said(ContextKind::InvalidArg)).replace(['<', '>'], "");
+    let flag = typed.split(' ').next().unwrap_or_default();
+    let value = shown(said(ContextKind::InvalidValue));
+    let what = match error.kind() {
+        ErrorKind::UnknownArgument if flag.starts_with('-') => {
+            let known = said(ContextKind::SuggestedArg);
+            match verb {
+                Some(verb) => unknown_flag(verb, flag, known),
+                None => unknown_flag_of_no_verb(&whole, flag, known),
+            }
+        }
+        ErrorKind::UnknownArgument => unknown_word(verb.unwrap_or(&whole), &typed),
+        ErrorKind::InvalidSubcommand => {
+            let verb = said(ContextKind::InvalidSubcommand);
+            let verbs = whole.get_subcommands().filter(|verb| !verb.is_hide_set());
+            let near = said(ContextKind::SuggestedSubcommand);
+            let near = nearest(verb, near, verbs.map(Command::get_name));
+            let verb = shown(verb);
+            match near {
+                Some(near) => format!("there is no verb '{verb}': did you mean '{near}'?"),
+                None => format!("there is no verb '{verb}'"),
+            }
+        }
+        ErrorKind::InvalidValue if value.is_empty() => {
+            let example = match typed.strip_suffix(" D") {
+                Some(flag) => format!("{flag} 10s"),
+                None => typed.clone(),
+            };
+            format!("{flag} needs a value, as in '{example}'")
+        }
+        ErrorKind::InvalidValue | ErrorKind::ValueValidation => {
+            let takes = match error.get(ContextKind::ValidValue) {
+                Some(ContextValue::Strings(values)) => match &values[..] {
+                    [others @ .., last] if !others.is_empty() => {
+                        format!("{} or {last}", others.join(", "))
+                    }
+                    _ => values.concat(),
+                },
+                // Of what is typed only a flag without a value is parsed by clap itself.
+                _ => "true or false".to_owned(),
+            };
+            match variable(verb, flag, line) {
+                Some(name) => format!("{name}={value}: take {takes}"),
+                None => format!("{flag} {value}: take {takes}"),
+            }
+        }
+        ErrorKind::TooManyValues => format!("{flag} takes no value: leave '={value}' out"),
+        ErrorKind::MissingRequiredArgument => format!("{name} needs {typed}"),
+        ErrorKind::InvalidUtf8 => {
+            "a value is no text in UTF-8: only paths and the command can be without".to_owned()
+        }
+        _ => {
+            let text = error.to_string();
+            let first = text.lines().next().unwrap_or_default();
+            first.trim_start_matches("error: ").to_owned()
+        }
+    };
+    Some(UsageError::new(match what.ends_with('?') {
+        true => format!("{what} (or {help})"),
+        false => format!("{what}: {help}"),
+    }))
+}
+
+fn unknown_flag(verb: &Command, flag: &str, known: &str) -> String {
+    let flags = verb.get_arguments().filter(|arg| !arg.is_hide_set());
+    let flags: Vec<String> = flags
+        .filter_map(|arg| Some(format!("--{}", arg.get_long()?)))
+        .collect();
+    let name = verb.get_name();
+    let takes_command = verb
+        .get_arguments()
+        .any(|arg| arg.get_id() == "command" && !arg.is_hide_set());
+    match nearest(flag, known, flags.iter().map(String::as_str)) {
+        Some(near) => format!("{name} has no flag '{flag}': did you mean '{near}'?"),
+        None if takes_command => {
+            format!("{name} has no flag '{flag}' (a command's own flags come after it)")
+        }
+        None => format!("{name} has no flag '{flag}'"),
+    }
+}
+
+fn unknown_flag_of_no_verb(whole: &Command, flag: &str, known: &str) -> String {
+    let of_run = whole.find_subcommand("run");
+    let mut flags = of_run.into_iter().flat_map(Command::get_arguments);
+    let is_it = |arg: &clap::Arg| {
+        let long = flag.strip_prefix("--");
+        let short = flag.strip_prefix('-').and_then(|rest| rest.chars().next());
+        match long {
+            Some(long) => arg.get_long() == Some(long),
+            None => short.is_some() && arg.get_short() == short,
+        }
+    };
+    if flags.any(is_it) {
+        return format!(
+            "no verb before '{flag}': flags come after it, as in 'trafficcop run {flag} ...'"
+        );
+    }
+    match nearest(flag, known, ["--help", "--version"].into_iter()) {
+        Some(near) => format!("trafficcop has no flag '{flag}': did you mean '{near}'?"),
+        None => format!("trafficcop has no flag '{flag}' before a verb"),
+    }
+}
+
+/// A word that is no flag, where none is expected.
+fn unknown_word(verb: &Command, word: &str) -> String {
+    let has = |flag| verb.get_arguments().any(|arg| arg.get_long() == Some(flag));
+    let name = verb.get_name();
+    match has("file") && has("blob") {
+        true => format!(
+            "{name} takes no '{word}': say which it is, --blob or --file, as in '--file {word}'"
+        ),
+        false => format!("{name} takes no '{word}'"),
+    }
+}
+
+/// The variable that this flag's value is from, if it was not typed.
+fn variable(verb: Option<&Command>, flag: &str, line: &[OsString]) -> Option<String> {
+    let long = flag.strip_prefix("--")?;
+    let mut args = verb?.get_arguments();
+    let variable = args.find(|arg| arg.get_long() == Some(long))?.get_env()?;
+    let is_it = |word: &OsString| {
+        let word = word.to_string_lossy();
+        word == flag || word.starts_with(&format!("{flag}="))
+    };
+    let was_typed = line.iter().take_while(|word| *word != "--").any(is_it);
+    (!was_typed).then(|| variable.to_string_lossy().into_owned())
+}
+
+/// What was typed, as far as it is no secret and fits into a line.
+fn shown(word: &str) -> String {
+    // A URL's query is a secret.
+    let open = word.split('?').next().unwrap_or_default();
+    open.chars().take(SHOWN).collect()
+}
+
+/// What was probably meant: what clap thinks, or what is the fewest slips away.
+fn nearest<'a>(
+    typed: &str,
+    known: &str,
+    candidates: impl Iterator<Item = &'a str>,
+) -> Option<String> {
+    if !known.is_empty() {
+        return Some(known.to_owned());
+    }
+    let typed: Vec<char> = typed.chars().take(SHOWN).collect();
+    let near = candidates.map(|candidate| (slips(&typed, candidate), candidate));
+    let (slips, candidate) = near.min_by_key(|(slips, _)| *slips)?;
+    // Of three letters one may be wrong. The dashes of a flag are no letters.
+    let letters = candidate.trim_start_matches('-').len();
+    (slips * 3 <= letters).then(|| candidate.to_owned())
+}
+
+/// How many letters are wrong, missing, too many, or swapped with the next one.
+// clap's own measure does not know the last, which is what `rnu` is.
+fn slips(typed: &[char], meant: &str) -> usize {
+    let meant: Vec<char> = meant.chars().collect();
+    let mut rows: Vec<Vec<usize>> = vec![(0..=meant.len()).collect()];
+    for (i, typed_one) in typed.iter().enumerate() {
+        let mut row = vec![i + 1];
+        for (j, meant_one) in meant.iter().enumerate() {
+            let wrong = usize::from(typed_one != meant_one);
+            let mut least = (rows[i][j] + wrong).min(rows[i][j + 1] + 1).min(row[j] + 1);
+            let is_swapped =
+                i > 0 && j > 0 && *typed_one == meant[j - 1] && typed[i - 1] == *meant_one;
+            if is_swapped {
+                least = least.min(rows[i - 1][j - 1] + 1);
+            }
+            row.push(least);
+        }
+        rows.push(row);
+    }
+    rows[typed.len()][meant.len()]
+}
+
+/// How the log is to be written, where nothing of the line could be parsed.
+#[must_use]
+pub fn log_format(line: &[OsString], variable: Option<OsString>) -> Format {
+    let words = line.iter().take_while(|word| *word != "--");
+    let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
+    let mut typed = words
+        .iter()
+        .enumerate()
+        .filter_map(|(at, word)| match &**word {
+            "--log" => words.get(at + 1).map(|next| next.to_string()),
+            word => word.strip_prefix("--log=").map(str::to_owned),
+        });
+    let variable = variable.map(|value| value.to_string_lossy().into_owned());
+    match typed.next_back().or(variable).as_deref() {
+        Some("json") => Format::Json,
+        _ => Format::Text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(line: &str) -> String {
+        let words = line.split_whitespace().map(OsString::from);
+        let line: Vec<OsString> = [OsString::from("trafficcop")]
+            .into_iter()
+            .chain(words)
+            .collect();
+        let error = super::super::parse(line.clone()).expect_err("it is wrong");
+        refusal(&error, &line).expect("a refusal").to_string()
+    }
+
+    #[test]
+    fn what_is_mistyped_gets_a_suggestion() {
+        for (line, words) in [
+            ("rnu --file x -- true", ["'rnu'", "did you mean 'run'?"]),
+            ("stauts --file x", ["'stauts'", "did you mean 'status'?"]),
+            (
+                "run --leese 30s",
+                ["run has no flag '--leese'", "did you mean '--lease'?"],
+            ),
+            ("run --ocne", ["'--ocne'", "did you mean '--once'?"]),
+            ("list --jsn", ["list has no flag", "did you mean '--json'?"]),
+            ("--verson", ["'--verson'", "did you mean '--version'?"]),
+            ("help rum", ["'rum'", "did you mean 'run'?"]),
+            (
+                "--file x -- true",
+                ["no verb before '--file'", "'trafficcop run --file ...'"],
+            ),
+        ] {
+            let said = said(line);
+            assert!(
+                words.iter().all(|word| said.contains(word)),
+                "{line}: {said}"
+            );
+            assert!(!said.contains('\n'), "{said}");
+        }
+        for line in ["frobnicate", "run --xyzzy", "--xyzzy", "run -x"] {
+            let said = said(line);
+            assert!(!said.contains("did you mean"), "{line}: {said}");
+            assert!(said.contains("--help'"), "{line}: {said}");
+        }
+    }
+
+    #[test]
+    fn what_else_clap_refuses_says_what_to_do() {
+        for (line, words) in [
+            ("run --file", ["--file needs a value", "'--file PATH'"]),
+            (
+                "run --restart often",
+                ["--restart often", "take never, on-failure or always"],
+            ),
+            ("run --no-wait=yes", ["--no-wait takes no value", "'=yes'"]),
+            (
+                "completions",
+                ["completions needs SHELL", "'trafficcop completions --help'"],
+            ),
+            ("completions tcsh", ["tcsh", "bash, elvish, fish"]),
+            ("status /tmp/x", ["'/tmp/x'", "'--file /tmp/x'"]),
+            (
+                "check now",
+                ["check takes no 'now'", "'trafficcop check --help'"],
+            ),
+            ("run --xyzzy", ["run has no flag", "a command's own flags"]),
+        ] {
+            let said = said(line);
+            assert!(
+                words.iter().all(|word| said.contains(word)),
+                "{line}: {said}"
+            );
+        }
+        let secret = said("status https://a.blob.core.windows.net/c/b?sv=1&sig=SECRET");
+        assert!(!secret.contains("SECRET"), "{secret}");
+    }
+
+    #[test]
+    fn a_line_that_cannot_be_parsed_still_says_how_the_log_is_written() {
+        let format = |line: &str, variable: Option<&str>| {
+            let line: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            log_format(&line, variable.map(OsString::from))
+        };
+        assert_eq!(format("t run --log json --x", None), Format::Json);
+        assert_eq!(format("t run --log=json --x", None), Format::Json);
+        assert_eq!(format("t run --x", Some("json")), Format::Json);
+        assert_eq!(format("t run --log text --x", Some("json")), Format::Text);
+        assert_eq!(format("t run --x -- job --log json", None), Format::Text);
+        assert_eq!(format("t run --log", None), Format::Text);
+    }
+}
