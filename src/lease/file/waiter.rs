@@ -11,7 +11,7 @@
 
 use std::fs;
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
@@ -32,8 +32,9 @@ const BACK_OFF: Duration = Duration::from_secs(1);
 #[derive(Default)]
 struct State {
     // The file whose lock the latest thread waits for. There is one for each file at most: it cannot be
-    // interrupted, so each that is left behind stays until the lock is free.
-    waits_for: Option<Arc<fs::File>>,
+    // interrupted, so each that is left behind stays until the lock is free. Weak, because it may be behind a
+    // tenure of ours on this description, whose last copy must be closed when the tenure's owner is gone.
+    waits_for: Weak<fs::File>,
     /// How many futures wait to hear that the lock is free.
     listeners: usize,
     /// What was granted, until an attempt takes it, and by which thread, which takes it back.
@@ -78,22 +79,22 @@ impl Waiter {
                     listening.received = true;
                     return;
                 }
-                if !state.waits_for(file) {
-                    self.start_thread(&mut state, file);
+                if state.waits_for.as_ptr() != Arc::as_ptr(file) {
+                    self.start_thread(&mut state, Arc::downgrade(file));
                 }
             }
             changed.await;
         }
     }
 
-    fn start_thread(self: &Arc<Waiter>, state: &mut State, file: &Arc<fs::File>) {
+    fn start_thread(self: &Arc<Waiter>, state: &mut State, file: Weak<fs::File>) {
         // Never joined: it ends when the kernel grants the lock, which may be never. The process ends without.
-        let (waiter, on) = (Arc::clone(self), Arc::clone(file));
+        let (waiter, on) = (Arc::clone(self), Weak::clone(&file));
         let started = thread::Builder::new()
             .name("lock-waiter".into())
             .spawn(move || waiter.wait(&on));
         match started {
-            Ok(_detached) => state.waits_for = Some(Arc::clone(file)),
+            Ok(_detached) => state.waits_for = file,
             // The attempt that follows needs a thread too, and tells why there is none.
             Err(_error) => {
                 state.failed = true;
@@ -103,7 +104,7 @@ impl Waiter {
     }
 
     /// The waiter's thread.
-    fn wait(&self, file: &Arc<fs::File>) {
+    fn wait(&self, file: &Weak<fs::File>) {
         let outcome = wait_for(file);
         if let Err(error) = &outcome {
             tracing::debug!(%error, "waiting for the file's lock failed");
@@ -112,10 +113,10 @@ impl Waiter {
         let me = thread::current().id();
         let mut state = self.state();
         // The file was replaced meanwhile, and another thread waits: nobody of us wants the old one's lock.
-        if !state.waits_for(file) {
+        if !Weak::ptr_eq(&state.waits_for, file) {
             return;
         }
-        state.waits_for = None;
+        state.waits_for = Weak::new();
         match outcome {
             // Nobody of ours waits, and every moment that we keep it all others are shut out.
             Ok(unwanted) if state.listeners == 0 => drop(unwanted),
@@ -134,15 +135,11 @@ impl Waiter {
     }
 }
 
-impl State {
-    fn waits_for(&self, file: &Arc<fs::File>) -> bool {
-        (self.waits_for.as_ref()).is_some_and(|on| Arc::ptr_eq(on, file))
-    }
-}
-
 /// Opens `file` once more and locks it, however long that takes.
-fn wait_for(file: &fs::File) -> io::Result<LockedFile> {
-    Ok(LockedFile::wait(open::reopen(file)?)?)
+fn wait_for(file: &Weak<fs::File>) -> io::Result<LockedFile> {
+    let again = file.upgrade().map(|file| open::reopen(&file));
+    let again = again.ok_or(io::ErrorKind::NotFound)??;
+    Ok(LockedFile::wait(again)?)
 }
 
 /// A future that waits to hear that the lock is free.

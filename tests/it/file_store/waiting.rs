@@ -60,11 +60,12 @@ async fn what_the_waiter_got_is_what_the_attempt_has_and_the_tree_keeps() {
         held(&a).await;
         assert_eq!(acquire(&b).await.token, token);
         in_time(b.renew(late())).await.expect("ours");
-        // Another listener of ours stays behind this tenure, and must not unlock it.
-        poll_once(b.until_free()).await;
         release(&b).await;
     }
     stand_by(&b).await;
+    // A waiter of ours behind our own tenure: it must not unlock it, nor keep it from ending with the tree.
+    poll_once(b.until_free()).await;
+    in_time(b.renew(late())).await.expect("ours");
     let child = heir(&b);
     drop(b);
     held(&a).await;

@@ -37,6 +37,26 @@ async fn what_is_granted_is_handed_over_locked_though_the_file_is_unlinked() {
 }
 
 #[tokio::test]
+async fn what_is_granted_to_a_listener_that_was_dropped_goes_back_at_once() {
+    let (_file, held, ours) = held();
+    let waiter = Arc::new(Waiter::default());
+    {
+        let listens = waiter.until_free(&ours);
+        tokio::pin!(listens);
+        tokio::select! {
+            biased;
+            () = &mut listens => panic!("it is held"),
+            () = std::future::ready(()) => {}
+        }
+        let granted = waiter.changed.notified();
+        drop(held);
+        granted.await;
+        assert!(LockedFile::of(&ours).expect("asked").is_none());
+    }
+    assert!(LockedFile::of(&ours).expect("asked").is_some());
+}
+
+#[tokio::test]
 async fn what_nobody_comes_for_is_given_back() {
     let (_file, held, ours) = held();
     let waiter = Arc::new(Waiter::default());
