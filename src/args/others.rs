@@ -177,7 +177,7 @@ pub const COMPLETIONS_EXAMPLES: Rows<'_> = rows! {
 
 /// Where to?
 #[derive(Clone, Debug, Args)]
-#[command(after_long_help = with_examples(MAN_EXAMPLES, &[("Exit status", MAN_STATUS)]))]
+#[command(after_help = in_short(MAN_EXAMPLES), after_long_help = with_examples(MAN_EXAMPLES, &[("Exit status", MAN_STATUS)]))]
 pub struct Man {
     /// A directory of manual pages; it gets man1, man5 and man7
     ///
