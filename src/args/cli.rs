@@ -373,13 +373,17 @@ fn sound_run(line: &[OsString]) -> Option<Run> {
     if words.first()? != "run" {
         return None;
     }
-    let definition = run_alone()
-        .args_override_self(true)
-        .mut_args(with_its_variable);
-    let mut matches = definition.clone().try_get_matches_from(words).ok()?;
+    let define = || {
+        run_alone()
+            .args_override_self(true)
+            .mut_args(with_its_variable)
+    };
+    let mut definition = define();
+    let mut matches = definition.try_get_matches_from_mut(words).ok()?;
     let beaten = precedence::beaten(&definition, &matches);
     if !beaten.is_empty() {
-        let definition = precedence::without_variables(definition, &beaten);
+        // Defined once more: a copy kept for that would cost every start.
+        let definition = precedence::without_variables(define(), &beaten);
         matches = definition.try_get_matches_from(words).ok()?;
     }
     Run::from_arg_matches(&matches).ok()

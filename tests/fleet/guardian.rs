@@ -193,7 +193,7 @@ impl World {
             Request::Kill => self.feed(p, now, Input::KillAsked),
             Request::SetReleaseInfo { .. } => self.pairs[p].release_info = None,
             Request::Ping(seq) => self.report(p, WireEvent::Pong(seq)),
-            Request::Signal(_) | Request::Resume | Request::Dismiss => {}
+            Request::Prepare | Request::Signal(_) | Request::Resume | Request::Dismiss => {}
         }
     }
 

@@ -24,6 +24,29 @@ fn a_waiter_is_woken_by_the_kernel_and_does_not_poll() {
     assert_eq!(second.wait(), Ended::Code(0));
 }
 
+/// The process that is forked ahead is for a lock that is free.
+#[test]
+fn a_standby_keeps_no_process_for_its_command() {
+    let scene = Scene::new();
+    let mut holder = instance(&scene, "holder", &[], &[]);
+    scene.journal.await_tag(What::Beat, "holder");
+    let mut standby = instance(&scene, "standby", &[], &[]);
+    standby.await_log("standing by");
+    let guardian = standby.guardian();
+    let children = format!("/proc/{guardian}/task/{guardian}/children");
+    let give_up_at = Instant::now() + Duration::from_secs(60);
+    while !std::fs::read_to_string(&children).unwrap().is_empty() {
+        assert!(Instant::now() < give_up_at, "it keeps a process");
+        std::thread::yield_now();
+    }
+    // And it has one forked when it needs it.
+    let_end(&scene, "holder");
+    assert_eq!(holder.wait(), Ended::Code(0));
+    scene.journal.await_tag(What::Beat, "standby");
+    let_end(&scene, "standby");
+    assert_eq!(standby.wait(), Ended::Code(0));
+}
+
 #[test]
 fn a_standby_leaves_by_the_signal_it_is_sent_and_disturbs_nobody() {
     let scene = Scene::new();
