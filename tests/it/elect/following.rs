@@ -110,7 +110,6 @@ fn a_holder_whose_store_is_frozen_says_standby_before_another_can_hold() {
 #[test]
 fn a_holder_that_is_stopped_says_standby_all_the_same_and_nothing_else_when_continued() {
     let scene = Scene::new();
-    scene.excuse_event_logs("of the reader's end it is told when the stopped one is continued");
     let port = azurite().port;
     let first = Pair::start("first", on_blob(&scene, port, "elect/stopped"));
     first.heard.await_line("holder 1");
