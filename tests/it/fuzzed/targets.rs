@@ -132,7 +132,8 @@ pub fn lock_record(bytes: &[u8]) {
         token,
         ..a_record()
     };
-    let old = u64::from(*by) * 997;
+    // Where the next one has a digit more.
+    let old = 10_u64.pow(u32::from(by % 20)) - 1;
     let (before, after) = (
         file_record::encode(&record(old)),
         file_record::encode(&record(old + 1)),
