@@ -340,9 +340,7 @@ fn welcome(ranks: &mut Ranks, guest: TcpStream, nonce: u128, most: usize) {
     let Ok(mut guest) = guest.into_std() else {
         return;
     };
-    let mut greeting = [0; 12];
-    greeting[..8].copy_from_slice(&halves(nonce).1);
-    greeting[8..].copy_from_slice(&number.to_be_bytes());
+    let greeting = greeting(nonce, number);
     // A new connection's buffer has room for it.
     if !matches!(guest.write(&greeting), Ok(12)) {
         return;
@@ -351,6 +349,36 @@ fn welcome(ranks: &mut Ranks, guest: TcpStream, nonce: u128, most: usize) {
         ranks.push(None);
     }
     ranks[rank] = Some(guest);
+}
+
+/// What a holder with this nonce says first to the standby of this rank.
+#[must_use]
+pub fn greeting(nonce: u128, rank: u32) -> [u8; 12] {
+    let mut greeting = [0; 12];
+    greeting[..8].copy_from_slice(&halves(nonce).1);
+    greeting[8..].copy_from_slice(&rank.to_be_bytes());
+    greeting
+}
+
+/// The rank in a [`greeting`]; `None` if it is somebody else's.
+#[must_use]
+pub fn rank_in(greeting: [u8; 12], nonce: u128) -> Option<u32> {
+    let (half, rank) = greeting.split_first_chunk::<8>()?;
+    let rank = <[u8; 4]>::try_from(rank).ok()?;
+    (*half == halves(nonce).1).then_some(u32::from_be_bytes(rank))
+}
+
+/// What a holder's words mean, one after another, up to one that ends it, which is returned.
+pub fn understand(words: &[u8], mut tell: impl FnMut(Ring)) -> Option<Ring> {
+    for word in words {
+        match *word {
+            ALIVE => {}
+            DRAINING => tell(Ring::Draining),
+            RELEASED => return Some(Ring::Released),
+            _ => return Some(Ring::Silent),
+        }
+    }
+    None
 }
 
 /// Sends a word to each; who does not take it, or has gone, gives up its rank. Never waits.
@@ -396,32 +424,23 @@ async fn hear(bell: Bell, heard: &UnboundedSender<(Bell, Ring)>) -> Ring {
         if count > MOST_BYTES {
             return Ring::Silent;
         }
-        for word in &words[..read] {
-            match *word {
-                ALIVE => {}
-                DRAINING => {
-                    let _ = heard.send((bell, Ring::Draining));
-                }
-                RELEASED => return Ring::Released,
-                _ => return Ring::Silent,
-            }
+        let told = understand(&words[..read], |ring| {
+            let _ = heard.send((bell, ring));
+        });
+        if let Some(last) = told {
+            return last;
         }
     }
 }
 
 async fn greet(bell: Bell) -> io::Result<(TcpStream, u32)> {
     let mut holder = TcpStream::connect(bell.address).await?;
-    let (ours, theirs) = halves(bell.nonce);
-    holder.write_all(&ours).await?;
+    holder.write_all(&halves(bell.nonce).0).await?;
     let mut greeting = [0; 12];
     holder.read_exact(&mut greeting).await?;
-    let (half, rank) = greeting.split_at(8);
-    if half != theirs {
-        return Err(io::Error::other("it is somebody else"));
-    }
-    let mut number = [0; 4];
-    number.copy_from_slice(rank);
-    Ok((holder, u32::from_be_bytes(number)))
+    let rank =
+        rank_in(greeting, bell.nonce).ok_or_else(|| io::Error::other("it is somebody else"))?;
+    Ok((holder, rank))
 }
 
 #[cfg(test)]

@@ -132,14 +132,19 @@ struct ElectWorkload {
 }
 
 impl ElectWorkload {
-    /// The child is gone: what the end of the tree means for the reader.
-    fn child_gone(&mut self) -> Option<WorkloadEvent> {
+    /// The child is gone since `at`: what the end of the tree means for the reader.
+    fn child_gone(&mut self, at: Instant) -> Option<WorkloadEvent> {
         // Nobody is left who could believe anything: the lock is given back at once.
         let hung_up = self.lines_out.gone().is_some()
             || self.exit == Some(Exit::Signal(libc::SIGPIPE))
             || self.exit == Some(Exit::Code(exit::CANNOT_WRITE));
         let nobody_told = self.exit == Some(Exit::Code(0));
-        if self.progress.believed() && !hung_up && !nobody_told {
+        // Whoever was told by the child acts no more since the child's end, however late we hear of that: we may
+        // have been stopped meanwhile.
+        if !self.progress.believed() {
+            return Some(WorkloadEvent::TreeEmpty { at });
+        }
+        if !hung_up && !nobody_told {
             self.lines_out
                 .with(|lines_out| lines_out.standby(None, None));
             let now = Instant::now();
@@ -224,8 +229,8 @@ impl Workload for ElectWorkload {
                     self.held_back = None;
                     return WorkloadEvent::TreeEmpty { at: Instant::now() };
                 }
-                Some(WorkloadEvent::TreeEmpty { .. }) => {
-                    if let Some(event) = self.child_gone() {
+                Some(WorkloadEvent::TreeEmpty { at }) => {
+                    if let Some(event) = self.child_gone(at) {
                         return event;
                     }
                 }

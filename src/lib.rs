@@ -164,6 +164,13 @@ pub mod internals {
         )*};
     }
 
+    /// What reads the bytes of others, for the fuzz targets (`tests/it/fuzzed`).
+    pub mod parsers {
+        pub use crate::doorbell::{greeting, rank_in, understand};
+        #[cfg(feature = "service-bus")]
+        pub use crate::queue::service_bus::frame_scanner::{FrameEvent, FrameScanner};
+    }
+
     open! {
         #[cfg(feature = "cli")] args
         azure

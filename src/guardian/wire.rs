@@ -327,10 +327,10 @@ impl Event {
 }
 
 /// A variable of a command's environment, and what it is set to; `None`: it is unset.
-pub(super) type Change = (OsString, Option<OsString>);
+pub type Change = (OsString, Option<OsString>);
 
 /// Splits `KEY=VALUE\0KEY\0KEY=VALUE\0`.
-pub(super) fn variables(bytes: &[u8]) -> Vec<Change> {
+pub fn variables(bytes: &[u8]) -> Vec<Change> {
     bytes
         .split(|byte| *byte == 0)
         // A NUL ends each: behind the last one there is nothing.

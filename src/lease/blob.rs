@@ -15,7 +15,8 @@
 mod acquire;
 mod client;
 mod inspect;
-mod metadata;
+#[doc(hidden)]
+pub mod metadata;
 mod orphan_release;
 #[cfg(feature = "cli")]
 mod surroundings;

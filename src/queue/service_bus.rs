@@ -18,7 +18,7 @@
 mod amqp;
 mod connection;
 mod error;
-mod frame_scanner;
+pub(crate) mod frame_scanner;
 mod lock;
 mod request_link;
 mod shared;

@@ -232,6 +232,7 @@ fn perform(mut pieces: Vec<Piece>, seed: u64) -> ExitCode {
     results
         .others
         .print("what cannot be excluded locally: seen");
+    println!("{}", support::event_logs::judged());
     println!(
         "{} rows could not run here; seed {seed}; {} s; {} failed",
         cannot.len(),

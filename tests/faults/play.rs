@@ -16,6 +16,7 @@ pub(crate) fn play(row: &Row, gate: &Gate) -> Verdict {
     let place = format!("row-{}", row.number);
     let mut stage = Stage::new(&place, row.lock, row.contain, row.lease());
     acts::prepare(row, &mut stage);
+    excuse(row, &stage);
     let pass = gate.enter();
     stage.start("a", row.shape);
     stage.await_first("a", row.shape);
@@ -87,4 +88,24 @@ pub(crate) fn play(row: &Row, gate: &Gate) -> Verdict {
         eprintln!("{}: {verdict:?}\n{}", row.name(), stage.story());
     }
     verdict
+}
+
+/// What the instances may say of this row in their event logs, though it contradicts the promise.
+fn excuse(row: &Row, stage: &Stage) {
+    let scene = &stage.scene;
+    if !row.is_of_the_promise() {
+        scene.excuse_event_logs("what cannot be excluded is seen, and counted by the journal");
+    }
+    match row.fault {
+        Fault::StopBoth if row.lock != Lock::File => scene.excuse_event_logs(
+            "the namespace ends its tree in time, and who is to say when that was stands still",
+        ),
+        Fault::BreakAtItsEnd | Fault::BreakWithPeriod => scene.excuse_confession(
+            "the store says that the lease was broken, and not since when others may have it",
+        ),
+        Fault::Replace | Fault::Unlink => {
+            scene.excuse_confession("of another file nobody can say who has locked it");
+        }
+        _ => {}
+    }
 }

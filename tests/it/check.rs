@@ -156,6 +156,7 @@ fn outside_of_a_command_there_is_no_answer() {
 #[test]
 fn a_lost_lock_is_no_control_at_once() {
     let scene = Scene::new();
+    scene.excuse_confession("the lease is broken at once");
     let (mut one, path) = instance(&scene, LEASE, &["--term", "ignore"]);
     let deadline = Deadline::open(&path).unwrap();
     assert!(deadline.in_control());

@@ -24,6 +24,8 @@ mod elect;
 mod entra;
 mod fencing;
 mod file_store;
+#[cfg(feature = "service-bus")]
+mod fuzzed;
 mod layers;
 mod leader;
 mod listen;

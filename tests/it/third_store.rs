@@ -33,6 +33,7 @@ fn a_command_runs_under_it_with_its_name_and_its_token_and_gives_it_back() {
 #[test]
 fn what_it_loses_ends_the_command_and_nothing_is_given_back() {
     let (scene, lock) = scripted("acquire granted 7\nrenew lost taken away\n");
+    scene.excuse_confession("the store takes the lease away");
     let run = scene.verb("run").args(["--file", &lock, "--lease", "15s"]);
     let finished = run
         .args(["--if-lost", "exit"])

@@ -52,11 +52,15 @@ const CLOEXEC: libc::c_int = libc::CLOSE_RANGE_CLOEXEC as libc::c_int;
 pub(crate) struct Run<'a> {
     scene: &'a Scene,
     command: Command,
+    verb: String,
+    args: Vec<OsString>,
     workload: Vec<OsString>,
     stdin: Stdio,
     stdout: Option<Stdio>,
     ignored: Vec<Signal>,
     broken_stderr: bool,
+    /// It would cost what the test counts.
+    no_event_log: bool,
     preparations: Vec<Preparation>,
 }
 
@@ -76,15 +80,18 @@ impl<'a> Run<'a> {
                 command.env_remove(&name);
             }
         }
-        command.env(MARK, scene.directory()).arg(verb);
+        command.env(MARK, scene.directory());
         Run {
             scene,
             command,
+            verb: verb.to_owned(),
+            args: Vec::new(),
             workload: Vec::new(),
             stdin: Stdio::null(),
             stdout: None,
             ignored: Vec::new(),
             broken_stderr: false,
+            no_event_log: false,
             preparations: Vec::new(),
         }
     }
@@ -92,14 +99,15 @@ impl<'a> Run<'a> {
     /// One more argument before the `--`.
     #[must_use]
     pub(crate) fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
-        self.command.arg(arg);
+        self.args.push(arg.as_ref().to_owned());
         self
     }
 
     /// More arguments before the `--`.
     #[must_use]
     pub(crate) fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
-        self.command.args(args);
+        self.args
+            .extend(args.into_iter().map(|arg| arg.as_ref().to_owned()));
         self
     }
 
@@ -170,12 +178,20 @@ impl<'a> Run<'a> {
         self
     }
 
-    /// Starts with this limit, which its command gets, too.
+    /// Starts without an event log of ours.
+    #[must_use]
+    pub(crate) fn without_event_log(mut self) -> Self {
+        self.no_event_log = true;
+        self
+    }
+
+    /// Starts with this limit, which its command gets, too; without an event log of ours, which would
+    /// need some of it.
     #[must_use]
     pub(crate) fn limited(mut self, resource: Resource, limit: u64) -> Self {
         self.preparations
             .push(Box::new(move || Ok(setrlimit(resource, limit, limit)?)));
-        self
+        self.without_event_log()
     }
 
     /// Starts with mounts of its own, which are made by this; needs no right where a user may have
@@ -275,6 +291,9 @@ impl<'a> Run<'a> {
         let number = COUNT.fetch_add(1, Ordering::SeqCst);
         let stdout = self.scene.path(&format!("stdout-{number}"));
         let stderr = self.scene.path(&format!("stderr-{number}"));
+        let logs = &self.scene.event_logs;
+        let log = logs.of(&self.verb, &self.args, number, !self.no_event_log);
+        self.command.arg(&self.verb).args(log).args(&self.args);
         if !self.workload.is_empty() {
             self.command.arg("--").args(&self.workload);
         }

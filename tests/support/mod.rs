@@ -3,11 +3,13 @@
 //!
 //! Used by the binaries `it` and `faults` and by the figures, each of which needs a part of it. Nothing here may
 //! decide whether `trafficcop` is right by asking `trafficcop`: what is judged is the kernel's
-//! process table, the journal of the command, and the store.
+//! process table, the journal of the command, and the store. On top of that its own account, the event
+//! log, must not contradict its promise (`event_logs`).
 
 pub(crate) mod azurite;
 pub(crate) mod bell;
 pub(crate) mod blob;
+pub(crate) mod event_logs;
 pub(crate) mod exclusive;
 pub(crate) mod instance;
 pub(crate) mod journal;

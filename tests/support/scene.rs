@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use super::await_for;
+use super::event_logs::{self, EventLogs, Excused};
 use super::instance::Run;
 use super::journal::Journal;
 use super::processes::{self, Process};
@@ -16,6 +17,7 @@ pub(crate) struct Scene {
     directory: tempfile::TempDir,
     /// What the commands write.
     pub(crate) journal: Journal,
+    pub(super) event_logs: EventLogs,
 }
 
 impl Scene {
@@ -24,7 +26,11 @@ impl Scene {
     pub(crate) fn new() -> Scene {
         let directory = tempfile::tempdir().expect("a directory for the scene");
         let journal = Journal::at(directory.path().join("journal"));
-        Scene { directory, journal }
+        Scene {
+            directory,
+            journal,
+            event_logs: EventLogs::new(),
+        }
     }
 
     /// The scene's directory.
@@ -68,6 +74,18 @@ impl Scene {
     pub(crate) fn run_on_file(&self) -> Run<'_> {
         let lock = self.lock();
         self.run().arg("--file").arg(lock)
+    }
+
+    /// The event logs of this scene are not judged: what is done in it contradicts the promise, or the
+    /// logs are forged. Says why where it is called.
+    pub(crate) fn excuse_event_logs(&self, _why: &'static str) {
+        self.event_logs.excuse(Excused::Everything);
+    }
+
+    /// In this scene an instance may say itself that it cannot exclude an overlap: it is told of the loss
+    /// of its lease, and not whose it is by then. All else is judged. Says why where it is called.
+    pub(crate) fn excuse_confession(&self, _why: &'static str) {
+        self.event_logs.excuse(Excused::Confessions);
     }
 
     /// A command that writes into the journal under this name; `options` as `journalist.rs` says.
@@ -136,5 +154,21 @@ impl Scene {
 impl Drop for Scene {
     fn drop(&mut self) {
         processes::sweep(self.directory.path());
+        let contradictions = self.event_logs.contradictions();
+        // Shown for each test by --show-output: the last one has the sum. The fault suite, whose threads bear no
+        // test's name, tells it at its end.
+        if std::thread::current()
+            .name()
+            .is_some_and(|name| name.contains("::"))
+        {
+            println!("so far {}", event_logs::judged());
+        }
+        // A test that fails already has a better reason.
+        assert!(
+            contradictions.is_empty() || std::thread::panicking(),
+            "the event logs contradict the promise: {}\n{}",
+            contradictions.join("; "),
+            self.journal
+        );
     }
 }

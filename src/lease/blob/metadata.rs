@@ -26,13 +26,13 @@ const OURS: [&str; 8] = [TOKEN, HOLDER, HOST, PID, SINCE, COMMAND, DRAINING, BEL
 
 /// A blob's metadata, read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Metadata {
+pub struct Metadata {
     /// Our record, as far as it could be read.
-    pub(super) record: Option<Record>,
+    pub record: Option<Record>,
     /// A fencing token that is no number, as it stands there.
-    pub(super) broken_token: Option<String>,
+    pub broken_token: Option<String>,
     /// Everything that is not ours, as it stands there.
-    pub(super) others: BTreeMap<String, String>,
+    pub others: BTreeMap<String, String>,
 }
 
 impl Metadata {
@@ -50,7 +50,7 @@ impl Metadata {
 }
 
 /// Reads the metadata; keys are compared without regard to case, as the service does.
-pub(super) fn read<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> Metadata {
+pub fn read<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> Metadata {
     let mut metadata = Metadata::default();
     let mut ours: HashMap<String, String> = HashMap::new();
     let mut once = None;
@@ -130,7 +130,7 @@ pub(super) fn fits(others: &BTreeMap<String, String>, record: &Record, once: &Ta
 }
 
 /// The metadata to write: everybody else's, and our record.
-pub(super) fn write(others: &BTreeMap<String, String>, record: &Record) -> HashMap<String, String> {
+pub fn write(others: &BTreeMap<String, String>, record: &Record) -> HashMap<String, String> {
     let mut metadata: HashMap<String, String> = others
         .iter()
         .map(|(key, value)| (key.clone(), value.clone()))

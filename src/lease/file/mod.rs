@@ -21,9 +21,11 @@
 
 mod inspect;
 mod lock;
-mod once_log;
+#[doc(hidden)]
+pub mod once_log;
 mod open;
-pub(super) mod record;
+#[doc(hidden)]
+pub mod record;
 mod store;
 mod waiter;
 

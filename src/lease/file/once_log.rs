@@ -140,11 +140,12 @@ pub(super) fn write(file: &fs::File, task_log: &TaskLog) -> io::Result<()> {
 }
 
 /// Whether results find room in a line.
-pub(super) fn fits(task_log: &TaskLog) -> bool {
+pub fn fits(task_log: &TaskLog) -> bool {
     task_log.text().len() <= crate::lease::once::ROOM
 }
 
-fn encode(task_log: &TaskLog, edition: u64) -> Vec<u8> {
+/// Results as a line of this edition; what does not [fit](fits) is cut, and is no line.
+pub fn encode(task_log: &TaskLog, edition: u64) -> Vec<u8> {
     // To the full width, so that nothing of a longer line before it is left behind.
     let line = Row {
         once: task_log.clone(),
@@ -167,12 +168,16 @@ fn place(file: &fs::File, index: usize) -> io::Result<Position> {
     {
         return Ok(Position::Blank);
     }
-    Ok(match serde_json::from_slice::<Row>(bytes) {
-        Ok(line) if line.check == check(&line.once, line.edition) => {
-            Position::Whole(line.edition, line.once)
-        }
-        Ok(_) | Err(_) => Position::Torn,
+    Ok(match decode(bytes) {
+        Some((edition, task_log)) => Position::Whole(edition, task_log),
+        None => Position::Torn,
     })
+}
+
+/// Reads what [`encode`] wrote: the edition and the results; `None` if it is not that, or not whole.
+pub fn decode(bytes: &[u8]) -> Option<(u64, TaskLog)> {
+    let line: Row = serde_json::from_slice(bytes).ok()?;
+    (line.check == check(&line.once, line.edition)).then_some((line.edition, line.once))
 }
 
 /// FNV-1a, 64 bits: tells a torn line from a whole one, and nothing more is asked of it.

@@ -25,7 +25,8 @@
 mod chain;
 mod inspect;
 mod look;
-mod record;
+#[doc(hidden)]
+pub mod record;
 mod release;
 mod share;
 mod stamp;

@@ -14,27 +14,41 @@ const SIZE: usize = 4;
 
 /// What was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum FrameEvent {
+pub enum FrameEvent {
     /// The service's end of a link, and the handle that stands for it.
-    Attach { link: LinkState, name: String },
+    Attach {
+        /// Its number.
+        link: LinkState,
+        /// What we called it.
+        name: String,
+    },
     /// A message is complete.
     Delivered(LinkState),
     /// A link has used up its credit, as it was asked to.
     Drained(LinkState),
     /// What the service says of deliveries, and that they are settled.
-    Settled { first: u32, last: u32, said: Said },
+    Settled {
+        /// The first delivery's number.
+        first: u32,
+        /// The last one's.
+        last: u32,
+        /// What is said of them.
+        said: Said,
+    },
 }
 
 /// A link by its channel and handle, as the service numbers them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct LinkState {
-    pub(super) channel: u16,
-    pub(super) handle: u32,
+pub struct LinkState {
+    /// Of the connection.
+    pub channel: u16,
+    /// On that channel.
+    pub handle: u32,
 }
 
 /// The state in which the service settled a delivery.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Said {
+pub enum Said {
     /// What was asked for, or something else that is no refusal.
     Done,
     /// It was refused: condition and text.
@@ -43,7 +57,7 @@ pub(super) enum Said {
 
 /// Cuts frames out of a stream of bytes.
 #[derive(Debug, Default)]
-pub(super) struct FrameScanner {
+pub struct FrameScanner {
     /// The beginning of the present frame.
     head: Vec<u8>,
     /// How many of its bytes were seen.
@@ -56,11 +70,7 @@ impl FrameScanner {
     /// # Errors
     /// How many of these bytes come before a frame that is shorter than its own header. The library
     /// panics at such a frame, and behind it nothing can be made sense of.
-    pub(super) fn feed(
-        &mut self,
-        bytes: &[u8],
-        mut tell: impl FnMut(FrameEvent),
-    ) -> Result<(), usize> {
+    pub fn feed(&mut self, bytes: &[u8], mut tell: impl FnMut(FrameEvent)) -> Result<(), usize> {
         let (mut begun, mut at) = (0, 0);
         while at < bytes.len() {
             let rest = bytes.get(at..).unwrap_or_default();

@@ -6,6 +6,7 @@ use crate::entra::desk::Manner;
 #[test]
 fn they_look_and_intervene_with_a_token() {
     let stage = Stage::local("verbs");
+    stage.scene.excuse_confession("the lease is broken at once");
     let hold = stage
         .with_endpoint(stage.run())
         .env("AZURE_AUTHORITY_HOST", "");

@@ -136,6 +136,7 @@ fn a_life_is_counted() {
 #[test]
 fn a_loss_is_counted_and_who_lost_stands_by() {
     let scene = Scene::new();
+    scene.excuse_event_logs("the lease is broken at once");
     let options = ["--shared", "--lease", "30s"];
     let (one, at_one) = instance(&scene, "one", &options, &deaf(&scene, "one"));
     await_deaf(&scene, "one");

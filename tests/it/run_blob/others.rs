@@ -15,6 +15,7 @@ use crate::support::proxy::{Call, Fate, Proxy};
 #[test]
 fn a_lease_broken_at_once_kills_at_once_and_says_that_an_overlap_cannot_be_excluded() {
     let stage = Stage::new("broken-now");
+    stage.scene.excuse_confession("the lease is broken at once");
     let one = stage.instance(azurite().port, "one", &["--if-lost", "exit"], &A_TREE);
     stage.scene.journal.await_tag(What::Beat, "one/daemon");
     stage.blob.break_lease(Some(0));
@@ -50,6 +51,7 @@ fn a_lease_broken_with_a_period_drains_within_it() {
 #[test]
 fn a_lease_taken_over_by_a_stranger_kills_and_the_instance_stands_by_again() {
     let stage = Stage::new("taken");
+    stage.scene.excuse_confession("the lease is broken at once");
     let journal = &stage.scene.journal;
     let mut one = stage.instance(azurite().port, "one", &[], &A_TREE);
     journal.await_tag(What::Beat, "one/daemon");
@@ -72,6 +74,9 @@ fn a_lease_taken_over_by_a_stranger_kills_and_the_instance_stands_by_again() {
 #[test]
 fn a_deleted_blob_kills_and_is_created_again_with_a_greater_token() {
     let stage = Stage::new("deleted");
+    stage
+        .scene
+        .excuse_confession("the lease goes with its blob");
     let journal = &stage.scene.journal;
     let proxy = Proxy::before(azurite().port);
     let mut one = stage.instance(proxy.port, "one", &[], &A_TREE);
@@ -91,6 +96,9 @@ fn a_deleted_blob_kills_and_is_created_again_with_a_greater_token() {
 #[test]
 fn a_deleted_container_kills_and_is_created_again_once_the_store_lets_us() {
     let stage = Stage::new("container-gone");
+    stage
+        .scene
+        .excuse_confession("the lease goes with its container");
     let journal = &stage.scene.journal;
     let proxy = Proxy::before(azurite().port);
     let mut one = stage.instance(proxy.port, "one", &[], &A_TREE);
@@ -111,6 +119,7 @@ fn a_deleted_container_kills_and_is_created_again_once_the_store_lets_us() {
 #[test]
 fn a_lease_that_was_taken_unnoticed_is_found_lost_when_it_is_given_back() {
     let stage = Stage::new("taken-unnoticed");
+    stage.scene.excuse_confession("the lease is broken at once");
     let journal = &stage.scene.journal;
     // The first renewal is due after 20 s.
     let mut one = stage.instance(azurite().port, "one", &["--lease", "60s"], &[]);
@@ -132,6 +141,7 @@ fn a_lease_that_was_taken_unnoticed_is_found_lost_when_it_is_given_back() {
 #[test]
 fn a_lease_that_is_broken_again_while_the_command_drains_kills_at_once() {
     let stage = Stage::new("broken-twice");
+    stage.scene.excuse_confession("the lease is broken at once");
     let journal = &stage.scene.journal;
     let options = [
         "--lease",

@@ -287,6 +287,7 @@ fn reset_has_a_task_done_again() {
 #[test]
 fn break_ends_a_tenure_and_the_holder_competes_again() {
     let scene = Scene::new();
+    scene.excuse_confession("the lease is broken");
     let one = shared_instance(&scene, "one", &[], &[]);
     scene.journal.await_tag(What::Beat, "one");
     let two = shared_instance(&scene, "two", &[], &[]);
@@ -303,6 +304,7 @@ fn break_ends_a_tenure_and_the_holder_competes_again() {
 #[test]
 fn the_other_protocol_at_one_path_is_refused_by_both() {
     let scene = Scene::new();
+    scene.excuse_event_logs("the lock is removed, and the next one counts anew");
     let local = || {
         scene
             .run()

@@ -1,0 +1,117 @@
+//! What the event logs of a scene's instances say of it, held against the rules of `trafficcop timeline`.
+//!
+//! Every instance that a test starts writes one, and each scene is judged at its end. It comes on top of
+//! what the test asserts, and never in its place: it is the program's own word.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use trafficcop::internals::timeline;
+
+/// The verbs that write one.
+const WRITERS: [&str; 3] = ["run", "elect", "work"];
+
+/// All instances of a scene are on one machine: of two moments it is known which was first.
+const SKEW: i64 = 0;
+
+/// How many logs were judged, and how many lines they had.
+static JUDGED: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
+
+/// What of a scene's logs is not held against them.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Excused {
+    #[default]
+    Nothing,
+    /// That an instance says itself that it cannot exclude an overlap.
+    Confessions,
+    Everything,
+}
+
+/// The logs of a scene.
+pub(crate) struct EventLogs {
+    // Not the scene's: tests look at what is in that.
+    directory: tempfile::TempDir,
+    files: Mutex<Vec<PathBuf>>,
+    excused: Mutex<Excused>,
+}
+
+impl EventLogs {
+    /// No logs yet.
+    pub(crate) fn new() -> EventLogs {
+        EventLogs {
+            directory: tempfile::tempdir().expect("a directory for the event logs"),
+            files: Mutex::default(),
+            excused: Mutex::default(),
+        }
+    }
+
+    /// An instance with these arguments writes its log where they say, or else, if it is `wanted`, where the
+    /// arguments say that are returned.
+    pub(crate) fn of(
+        &self,
+        verb: &str,
+        args: &[OsString],
+        number: u32,
+        wanted: bool,
+    ) -> Vec<OsString> {
+        let own = args.windows(2).rev().find(|pair| pair[0] == "--event-log");
+        if !WRITERS.contains(&verb) || (own.is_none() && !wanted) {
+            return Vec::new();
+        }
+        let log = own.map_or_else(
+            || self.directory.path().join(format!("events-{number}")),
+            |pair| PathBuf::from(&pair[1]),
+        );
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        if !files.contains(&log) {
+            files.push(log.clone());
+        }
+        match own {
+            Some(_) => Vec::new(),
+            None => vec!["--event-log".into(), log.into()],
+        }
+    }
+
+    /// This is not held against them, nor what was said before.
+    pub(super) fn excuse(&self, what: Excused) {
+        let mut excused = self.excused.lock().unwrap_or_else(PoisonError::into_inner);
+        *excused = what.max(*excused);
+    }
+
+    /// Everything in them that the promise excludes.
+    pub(crate) fn contradictions(&self) -> Vec<String> {
+        let excused = *self.excused.lock().unwrap_or_else(PoisonError::into_inner);
+        if excused == Excused::Everything {
+            return Vec::new();
+        }
+        let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let texts: Vec<(String, Vec<u8>)> = files
+            .iter()
+            // Nothing else is read: a device or a pipe would hold us up.
+            .filter(|path| path.is_file())
+            .filter_map(|path| Some((path.display().to_string(), std::fs::read(path).ok()?)))
+            .collect();
+        let lines = texts
+            .iter()
+            .map(|(_, text)| text.split(|byte| *byte == b'\n'));
+        JUDGED[0].fetch_add(texts.len(), Ordering::Relaxed);
+        JUDGED[1].fetch_add(
+            lines.map(|lines| lines.count() - 1).sum(),
+            Ordering::Relaxed,
+        );
+        let log = timeline::read(texts.iter().map(|(name, text)| (&**name, &**text)));
+        let mut all = timeline::merge(&log, SKEW).contradictions();
+        if excused == Excused::Confessions {
+            all.retain(|one| !one.contains("says itself"));
+        }
+        all
+    }
+}
+
+/// How many logs were judged in this process so far, and how many lines they had.
+pub(crate) fn judged() -> String {
+    let [logs, lines] = JUDGED.each_ref().map(|count| count.load(Ordering::Relaxed));
+    format!("{logs} event logs with {lines} lines judged")
+}
