@@ -296,15 +296,18 @@ struct Core {
     ended: bool,
 }
 
+/// What each becomes of what it can be told at a tick, and what it wants done then.
+type Known<Id, Told, Wanted> = HashMap<(Id, u8, Told), (Id, Vec<Wanted>), Quickly>;
+
 /// All of them that there are.
 pub(crate) struct Interned {
     seed: u64,
     cores: Vec<Core>,
     cores_by_text: HashMap<String, u32>,
-    steps: HashMap<(u32, u8, Told), (u32, Vec<Effect>), Quickly>,
+    steps: Known<u32, Told, Effect>,
     guardians: Vec<GuardianState>,
     guardians_by_text: HashMap<String, u16>,
-    turns: HashMap<(u16, u8, Fed), (u16, Vec<Act>), Quickly>,
+    turns: Known<u16, Fed, Act>,
 }
 
 impl Interned {
