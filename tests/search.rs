@@ -1,8 +1,8 @@
 //! An exhaustive search, breadth first, of the lease on a blob: two instances with the real [`Tenure`]
 //! and the real `GuardianState`, one service that counts leases, and every order of what can happen to
-//! a bound of ticks and faults. Requests are carried out late, twice over or never, answers are late or
-//! lost, supervisors, guardians and whole machines stop for any time, die, or are asked to end, and
-//! commands end by themselves and leave something behind.
+//! a bound of ticks and faults. Requests are carried out late or never, answers are late or lost,
+//! supervisors, guardians and whole machines stop for any time, die, or are asked to end, and commands
+//! end by themselves and leave something behind.
 //!
 //! What must hold: no command lives while the service keeps nobody else out for it; a command is not
 //! stopped for one call that is not answered; somebody runs again a while after the last fault; tokens
@@ -17,8 +17,8 @@
 mod explore;
 #[path = "search/instance.rs"]
 mod instance;
-#[path = "search/minds.rs"]
-mod minds;
+#[path = "search/interned.rs"]
+mod interned;
 #[path = "search/mistakes.rs"]
 mod mistakes;
 #[path = "search/steps.rs"]
@@ -30,12 +30,12 @@ use std::collections::HashMap;
 use std::io::Write;
 
 use explore::{Quickly, Space, explore};
-use minds::Minds;
+use interned::Interned;
 use mistakes::Mistake;
 use world::{Broken, Process, World};
 
 /// From t0 to SIGKILL, in ticks.
-pub(crate) const KILLED_AFTER: u8 = minds::LEASE - minds::MARGIN;
+pub(crate) const KILLED_AFTER: u8 = interned::LEASE - interned::MARGIN;
 
 /// How far the search goes.
 #[derive(Clone, Copy, Debug)]
@@ -72,7 +72,7 @@ pub(crate) struct State {
 pub(crate) struct Search {
     bound: Bound,
     mistake: Option<Mistake>,
-    minds: Minds,
+    interned: Interned,
     processes: Vec<Process>,
     by_process: HashMap<Process, u32, Quickly>,
     reached: Vec<State>,
@@ -175,13 +175,13 @@ pub(crate) fn search(bound: Bound, seed: u64, mistake: Option<Mistake>) -> Summa
     let mut search = Search {
         bound,
         mistake,
-        minds: Minds::new(seed),
+        interned: Interned::new(seed),
         processes: Vec::new(),
         by_process: HashMap::default(),
         reached: Vec::new(),
         longest_rest: 0,
     };
-    let core = search.minds.begin(0);
+    let core = search.interned.begin(0);
     // Elsewhere it would only keep apart what is the same.
     let ahead = 5 * u8::from(mistake == Some(Mistake::WallClocks));
     let first = World {
@@ -215,7 +215,7 @@ pub(crate) fn search(bound: Bound, seed: u64, mistake: Option<Mistake>) -> Summa
         before = &state.processes;
     }
     let last = found.way.as_ref().and_then(|way| way.last());
-    let (cores, guardians) = search.minds.count();
+    let (cores, guardians) = search.interned.count();
     Summary {
         states: found.states,
         depth: found.depth,

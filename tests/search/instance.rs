@@ -3,7 +3,7 @@
 //! to be done at this tick. The store is `src/lease/blob` with one request for each call.
 
 use super::Search;
-use super::minds::{Act, Deed, Fed, NEVER, News, Reply, Told};
+use super::interned::{Act, Effect, Fed, NEVER, News, Reply, Told};
 use super::mistakes::Mistake;
 use super::world::{
     Attendance, Broken, Call, Id, Kind, Life, Process, Request, Stage, Stray, Tree, World,
@@ -32,7 +32,7 @@ impl Search {
         if process.supervisor != Life::Runs {
             return None;
         }
-        if self.minds.has_ended(process.core) {
+        if self.interned.has_ended(process.core) {
             return Some(Work::End);
         }
         // The order of the driver's looks: the tree, the store, the clock.
@@ -55,7 +55,7 @@ impl Search {
         if world.tick >= process.withdrawn {
             return Some(Work::Undo);
         }
-        (world.tick >= self.minds.wake(process.core)).then_some(Work::Tick)
+        (world.tick >= self.interned.wake(process.core)).then_some(Work::Tick)
     }
 
     pub(crate) fn is_due(&self, world: &World, p: usize) -> bool {
@@ -107,10 +107,10 @@ impl Search {
 
     fn step(&mut self, world: &mut World, p: usize, told: Told) {
         let core = world.processes[p].core;
-        let (next, deeds) = self.minds.step(core, world.tick, told);
+        let (next, effects) = self.interned.step(core, world.tick, told);
         world.processes[p].core = next;
-        for deed in deeds {
-            self.does(world, p, deed);
+        for effect in effects {
+            self.does(world, p, effect);
         }
     }
 
@@ -119,9 +119,9 @@ impl Search {
         self.tell(world, p, Told::StopAsked);
     }
 
-    fn does(&mut self, world: &mut World, p: usize, deed: Deed) {
-        match deed {
-            Deed::Acquire { give_up } => {
+    fn does(&mut self, world: &mut World, p: usize, effect: Effect) {
+        match effect {
+            Effect::Acquire { give_up } => {
                 let fresh = world.fresh_id();
                 let process = &mut world.processes[p];
                 if std::mem::take(&mut process.held) != 0 {
@@ -134,12 +134,12 @@ impl Search {
                 let id = process.proposed;
                 self.call(world, p, Kind::Acquire, id, give_up);
             }
-            Deed::Withdraw { give_up } => world.processes[p].withdrawn = give_up,
-            Deed::Renew { give_up } => {
+            Effect::Withdraw { give_up } => world.processes[p].withdrawn = give_up,
+            Effect::Renew { give_up } => {
                 let id = world.processes[p].held;
                 self.call(world, p, Kind::Renew, id, give_up);
             }
-            Deed::Release { give_up } => {
+            Effect::Release { give_up } => {
                 let process = &mut world.processes[p];
                 process.drop_call();
                 if process.tree.is_some() {
@@ -148,11 +148,11 @@ impl Search {
                 self.demand(world, p, Request::ForgetRelease);
                 self.release(world, p, give_up);
             }
-            Deed::Abandon => {
+            Effect::Abandon => {
                 world.processes[p].drop_call();
                 self.demand(world, p, Request::ForgetRelease);
             }
-            Deed::Start { term, kill, token } => {
+            Effect::Start { term, kill, token } => {
                 let process = &mut world.processes[p];
                 if process.attendance != Attendance::Well {
                     return process.inbox.push(News::NotStarted);
@@ -171,12 +171,12 @@ impl Search {
                 };
                 self.demand(world, p, start);
             }
-            Deed::Extend { term, kill } => self.demand(world, p, Request::Extend { term, kill }),
-            Deed::Drain { end } => {
+            Effect::Extend { term, kill } => self.demand(world, p, Request::Extend { term, kill }),
+            Effect::Drain { end } => {
                 world.judge_need(p);
                 self.demand(world, p, Request::Drain { end });
             }
-            Deed::Kill => {
+            Effect::Kill => {
                 world.judge_need(p);
                 self.demand(world, p, Request::Kill);
             }
@@ -277,7 +277,7 @@ impl Search {
             .tree
             .is_some_and(|tree| !tree.main && (!tree.told_exit || !tree.daemon));
         process.guardian == Life::Runs
-            && (world.tick >= self.minds.timer(process.mind)
+            && (world.tick >= self.interned.timer(process.guardian_state)
                 || children
                 || !process.requests.is_empty()
                 || process.supervisor == Life::Dead && !process.is_orphaned)
@@ -373,8 +373,10 @@ impl Search {
     }
 
     fn feed(&mut self, world: &mut World, p: usize, fed: Fed) {
-        let (next, acts) = self.minds.turn(world.processes[p].mind, world.tick, fed);
-        world.processes[p].mind = next;
+        let (next, acts) = self
+            .interned
+            .turn(world.processes[p].guardian_state, world.tick, fed);
+        world.processes[p].guardian_state = next;
         for act in acts {
             match act {
                 Act::Tell(news) => {

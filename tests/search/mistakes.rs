@@ -1,5 +1,5 @@
-//! Mistakes of stores, drivers and guardians, the known ones of others among them: each is found, else
-//! the search proves nothing.
+//! Mistakes of stores, drivers and guardians, the known ones of other tools among them: each is found,
+//! else the search proves nothing. Those of the core are planted in its source: tests/planted.
 
 use super::world::Broken;
 use super::{Bound, print, search};

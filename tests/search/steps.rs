@@ -3,7 +3,7 @@
 
 use super::Search;
 use super::instance::lose;
-use super::minds::{LEASE, Reply};
+use super::interned::{LEASE, Reply};
 use super::mistakes::Mistake;
 use super::world::{Broken, Id, Kind, Life, Process, Stage, Stray, Tree, World};
 
@@ -247,7 +247,7 @@ impl Search {
             // Somebody starts it anew.
             let is_gone = process.supervisor == Life::Dead && process.guardian == Life::Dead;
             if is_gone && process.tree.is_none() {
-                let core = self.minds.begin(tick);
+                let core = self.interned.begin(tick);
                 let process = &mut next.processes[p];
                 *process = Process {
                     strays: std::mem::take(&mut process.strays),

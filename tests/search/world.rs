@@ -1,6 +1,6 @@
 //! One state of the search: two instances, the service, and the faults that are left.
 
-use super::minds::{MARGIN, NEVER, News, Reply};
+use super::interned::{MARGIN, NEVER, News, Reply};
 
 /// An id of a lease; 0: none.
 pub(crate) type Id = u8;
@@ -109,7 +109,7 @@ pub(crate) struct Process {
     pub(crate) spent: Id,
     // The guardian.
     pub(crate) guardian: Life,
-    pub(crate) mind: u16,
+    pub(crate) guardian_state: u16,
     pub(crate) requests: Vec<Request>,
     pub(crate) release: Id,
     pub(crate) is_orphaned: bool,
@@ -141,7 +141,7 @@ impl Process {
             held: 0,
             spent: 0,
             guardian: Life::Runs,
-            mind: 0,
+            guardian_state: 0,
             requests: Vec::new(),
             release: 0,
             is_orphaned: false,

@@ -28,6 +28,11 @@ struct Scripted {
     renewals: Mutex<VecDeque<Result<(), Failure>>>,
     released: Mutex<u32>,
     refuses: Option<Failure>,
+    /// Unless it is [`LEASE`].
+    lease: Option<Duration>,
+    /// When renewals were asked for, and what the first of them takes.
+    asked: Mutex<Vec<Instant>>,
+    first_takes: Duration,
 }
 
 #[async_trait]
@@ -35,7 +40,7 @@ impl LeaseStore for Arc<Scripted> {
     fn info(&self) -> StoreInfo {
         StoreInfo {
             name: "scripted".to_owned(),
-            lease: Some(LEASE),
+            lease: Some(self.lease.unwrap_or(LEASE)),
             ..StoreInfo::default()
         }
     }
@@ -54,6 +59,14 @@ impl LeaseStore for Arc<Scripted> {
     }
 
     async fn renew(&self, _give_up_at: Instant) -> Result<(), Failure> {
+        let is_first = {
+            let mut asked = self.asked.lock().unwrap();
+            asked.push(Instant::now());
+            asked.len() == 1
+        };
+        if is_first {
+            tokio::time::sleep(self.first_takes).await;
+        }
         self.renewals.lock().unwrap().pop_front().unwrap_or(Ok(()))
     }
 
@@ -182,6 +195,30 @@ async fn what_runs_under_control_is_dropped_when_it_is_lost_and_another_tenure_f
         assert_eq!(next.token(), 2);
         assert_eq!(next.run(async { 7 }).await, Ok(7));
     }
+}
+
+/// And not from its answer: the store has counted since long before that came.
+#[tokio::test]
+async fn a_lease_counts_from_before_its_renewal_was_asked_for() {
+    let budget = Budget::for_lock(Duration::from_secs(10), 70);
+    let store = Arc::new(Scripted {
+        renewals: Mutex::new(
+            std::iter::once(Ok(()))
+                .chain(std::iter::repeat_with(in_doubt).take(100))
+                .collect(),
+        ),
+        lease: Some(budget.lease),
+        first_takes: Duration::from_secs(2),
+        ..Scripted::default()
+    });
+    let cop = TrafficCop::with_store(Arc::clone(&store)).budget(budget);
+    let cop = cop.start().await.unwrap();
+    let guard = soon("a guard", cop.acquired()).await.unwrap();
+    soon("the loss", guard.lost()).await;
+    let lost = Instant::now();
+    let asked = store.asked.lock().unwrap();
+    assert!(asked.len() > 1, "the first was counted");
+    assert!(lost < budget.kill_at(asked[0]), "{lost:?}, {asked:?}");
 }
 
 #[tokio::test]

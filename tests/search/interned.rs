@@ -180,7 +180,7 @@ impl Told {
 
 /// What it wants done, as far as it matters here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Deed {
+pub(crate) enum Effect {
     Acquire { give_up: u8 },
     Withdraw { give_up: u8 },
     Renew { give_up: u8 },
@@ -192,25 +192,25 @@ pub(crate) enum Deed {
     Kill,
 }
 
-fn deed(action: &Action) -> Option<Deed> {
+fn effect(action: &Action) -> Option<Effect> {
     let ticks = |deadlines: &Deadlines| (tick_of(deadlines.term_at), tick_of(deadlines.kill_at));
     Some(match action {
-        Action::Acquire { give_up_at } => Deed::Acquire {
+        Action::Acquire { give_up_at } => Effect::Acquire {
             give_up: tick_of(*give_up_at),
         },
-        Action::Withdraw { give_up_at } => Deed::Withdraw {
+        Action::Withdraw { give_up_at } => Effect::Withdraw {
             give_up: tick_of(*give_up_at),
         },
-        Action::Renew { give_up_at } => Deed::Renew {
+        Action::Renew { give_up_at } => Effect::Renew {
             give_up: tick_of(*give_up_at),
         },
-        Action::Release { give_up_at } => Deed::Release {
+        Action::Release { give_up_at } => Effect::Release {
             give_up: tick_of(*give_up_at),
         },
-        Action::Abandon => Deed::Abandon,
+        Action::Abandon => Effect::Abandon,
         Action::Start(start) => {
             let (term, kill) = ticks(&start.deadlines);
-            Deed::Start {
+            Effect::Start {
                 term,
                 kill,
                 token: u8::try_from(start.token).expect("few tenures"),
@@ -218,12 +218,12 @@ fn deed(action: &Action) -> Option<Deed> {
         }
         Action::Extend(deadlines) => {
             let (term, kill) = ticks(deadlines);
-            Deed::Extend { term, kill }
+            Effect::Extend { term, kill }
         }
-        Action::Drain { end_of_grace, .. } => Deed::Drain {
+        Action::Drain { end_of_grace, .. } => Effect::Drain {
             end: tick_of(*end_of_grace),
         },
-        Action::Kill => Deed::Kill,
+        Action::Kill => Effect::Kill,
         // For people, for standbys that would look sooner, and for what runs without control.
         Action::Announce
         | Action::Attend { .. }
@@ -296,22 +296,25 @@ struct Core {
     ended: bool,
 }
 
-/// All minds there are.
-pub(crate) struct Minds {
+/// What each becomes of what it can be told at a tick, and what it wants done then.
+type Known<Id, Told, Wanted> = HashMap<(Id, u8, Told), (Id, Vec<Wanted>), Quickly>;
+
+/// All of them that there are.
+pub(crate) struct Interned {
     seed: u64,
     cores: Vec<Core>,
     cores_by_text: HashMap<String, u32>,
-    steps: HashMap<(u32, u8, Told), (u32, Vec<Deed>), Quickly>,
+    steps: Known<u32, Told, Effect>,
     guardians: Vec<GuardianState>,
     guardians_by_text: HashMap<String, u16>,
-    turns: HashMap<(u16, u8, Fed), (u16, Vec<Act>), Quickly>,
+    turns: Known<u16, Fed, Act>,
 }
 
-impl Minds {
+impl Interned {
     /// None yet but that of a new guardian, which is the first.
-    pub(crate) fn new(seed: u64) -> Minds {
+    pub(crate) fn new(seed: u64) -> Interned {
         let guardian = GuardianState::with_grace(TICK);
-        Minds {
+        Interned {
             seed,
             cores: Vec::new(),
             cores_by_text: HashMap::new(),
@@ -329,16 +332,17 @@ impl Minds {
     }
 
     /// What a core becomes, and wants done.
-    pub(crate) fn step(&mut self, core: u32, tick: u8, told: Told) -> (u32, Vec<Deed>) {
+    pub(crate) fn step(&mut self, core: u32, tick: u8, told: Told) -> (u32, Vec<Effect>) {
         if let Some(known) = self.steps.get(&(core, tick, told)) {
             return known.clone();
         }
         let mut real = self.rebuild(core);
         let actions = real.step(at(tick), told.event());
-        let deeds: Vec<Deed> = actions.iter().filter_map(deed).collect();
+        let effects: Vec<Effect> = actions.iter().filter_map(effect).collect();
         let next = self.keep(&real, core, tick, told);
-        self.steps.insert((core, tick, told), (next, deeds.clone()));
-        (next, deeds)
+        self.steps
+            .insert((core, tick, told), (next, effects.clone()));
+        (next, effects)
     }
 
     /// When it wants to be told that time has passed.
