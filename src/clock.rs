@@ -3,9 +3,15 @@
 //! `std::time::Instant` and tokio's timers stand still while the machine sleeps, and wall clocks
 //! jump. A lease does neither, so neither may occur where a lease is judged.
 
+#[cfg(debug_assertions)]
+mod simulated;
+
 use std::fmt;
 use std::ops::{Add, Sub};
 use std::time::Duration;
+
+#[cfg(debug_assertions)]
+pub use simulated::SimulatedClock;
 
 /// A point in time, in nanoseconds since the machine was booted, suspend included.
 ///
@@ -25,6 +31,10 @@ impl Instant {
     /// Where the kernel has no CLOCK_BOOTTIME (Linux before 2.6.39): no promise can be kept there.
     #[must_use]
     pub fn now() -> Instant {
+        #[cfg(debug_assertions)]
+        if let Some(now) = simulated::now() {
+            return now;
+        }
         let spec = nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME)
             .expect("CLOCK_BOOTTIME exists on every supported kernel");
         let seconds = u64::try_from(spec.tv_sec()).unwrap_or(0);
@@ -49,6 +59,16 @@ impl Instant {
     pub const fn since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
+}
+
+/// Sleeps for this long by a timer that stands still while the machine is suspended: whoever waits for an
+/// [`Instant`] looks at the clock again afterwards.
+pub async fn sleep(span: Duration) {
+    #[cfg(debug_assertions)]
+    if let Some(sleep) = simulated::sleep(span) {
+        return sleep.await;
+    }
+    tokio::time::sleep(span).await;
 }
 
 impl Add<Duration> for Instant {
