@@ -121,4 +121,32 @@ mod tests {
         let first = Instant::now();
         assert!(Instant::now() >= first && first > Instant::ZERO);
     }
+
+    #[cfg(debug_assertions)]
+    #[test]
+    fn a_simulated_process_sleeps_by_its_own_clock_and_not_while_its_machine_is_suspended() {
+        use std::future::Future as _;
+        use std::task::{Context, Poll, Waker};
+
+        let clock = std::rc::Rc::new(SimulatedClock::default());
+        let mut nap = Box::pin(sleep(Duration::from_secs(10)));
+        let mut look = |at: u64, suspended: u64| {
+            let at = Instant::ZERO + Duration::from_secs(at);
+            let suspended = Duration::from_secs(suspended);
+            clock.enter(at, suspended, || {
+                assert_eq!(Instant::now(), at);
+                let mut context = Context::from_waker(Waker::noop());
+                nap.as_mut().poll(&mut context) == Poll::Ready(())
+            })
+        };
+        assert!(!look(100, 0));
+        assert_eq!(clock.next(), Some(Instant::ZERO + Duration::from_secs(110)));
+        // Five seconds of the machine's twenty it was awake.
+        assert!(!look(120, 15));
+        assert_eq!(clock.next(), Some(Instant::ZERO + Duration::from_secs(125)));
+        assert!(look(125, 15));
+        drop(nap);
+        assert_eq!(clock.next(), None);
+        assert_ne!(Instant::now(), Instant::ZERO + Duration::from_secs(125));
+    }
 }

@@ -1,5 +1,9 @@
-//! The simulated fleet: several instances of the real decisions (tenure, watch, pulse, frames)
-//! against one store and an adversary, in virtual time, schedule after schedule.
+//! The simulated fleet: several instances against one leased blob and an adversary, in virtual time,
+//! schedule after schedule.
+//!
+//! A supervisor in it is the shipped driver over the shipped blob store and the official client, on a
+//! simulated clock and network; of its guardian the state, the liveness and the frames are the shipped ones.
+//! Copies are the event loop round those (`guardian.rs`) and the supervisor's end of the socket (`handle.rs`).
 //!
 //! A binary of its own, as it computes for minutes: beside tests that wait, at the lowest priority.
 //!
@@ -7,8 +11,9 @@
 //! schedules. A schedule that fails is shrunk to the acts it needs, and printed with its trace;
 //! `FLEET_SEED=n FLEET_COUNT=1 cargo test --test fleet` plays it again.
 
-#[path = "fleet/adapter.rs"]
-mod adapter;
+#[cfg(not(debug_assertions))]
+compile_error!("a release has one clock and one network: play the fleet without --release");
+
 #[path = "fleet/adversary.rs"]
 mod adversary;
 #[path = "fleet/clock.rs"]
@@ -19,10 +24,10 @@ mod crowd;
 mod crowded;
 #[path = "fleet/deeds.rs"]
 mod deeds;
-#[path = "fleet/desk.rs"]
-mod desk;
 #[path = "fleet/guardian.rs"]
 mod guardian;
+#[path = "fleet/handle.rs"]
+mod handle;
 #[path = "fleet/judge.rs"]
 mod judge;
 #[path = "fleet/network.rs"]
@@ -35,6 +40,8 @@ mod service;
 mod store;
 #[path = "fleet/supervisor.rs"]
 mod supervisor;
+#[path = "fleet/wire.rs"]
+mod wire;
 #[path = "fleet/world.rs"]
 mod world;
 

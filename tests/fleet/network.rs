@@ -38,16 +38,12 @@ impl World {
         span
     }
 
-    /// Sends what the calls of a process have put on its desk.
+    /// Sends what the calls of a process have put on the wire.
     pub(crate) fn send(&mut self, pair: usize, from: From) {
-        let desk = match from {
-            From::Supervisor => &self.pairs[pair].desk,
-            From::Guardian => &self.pairs[pair].last_desk,
+        let requests = match from {
+            From::Supervisor => self.pairs[pair].network.sent(),
+            From::Guardian => self.pairs[pair].guardian_network.sent(),
         };
-        if desk.out.borrow().is_empty() {
-            return;
-        }
-        let requests = desk.out.take();
         let machine = self.pairs[pair].machine;
         for (slot, request) in requests {
             let mut arrives = self.now + self.travel(machine);
