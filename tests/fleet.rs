@@ -1,9 +1,9 @@
 //! The simulated fleet: several instances against one leased blob and an adversary, in virtual time,
 //! schedule after schedule.
 //!
-//! A supervisor in it is the shipped driver over the shipped blob store and the official client, on a
-//! simulated clock and network; of its guardian the state, the liveness and the frames are the shipped ones.
-//! Copies are the event loop round those (`guardian.rs`) and the supervisor's end of the socket (`handle.rs`).
+//! A supervisor in it is the shipped driver over the shipped blob store with the official client, and the
+//! shipped handle on its guardian, by a simulated clock, network and socket. Of the guardian the state and the
+//! frames are the shipped ones; the event loop round them is a copy (`guardian.rs`).
 //!
 //! A binary of its own, as it computes for minutes: beside tests that wait, at the lowest priority.
 //!

@@ -281,6 +281,17 @@ fn pattern(rng: &mut Rng, machines: usize) -> Vec<Act> {
             }));
             acts
         }
+        // Answers come late, and then none: whoever counts a lease from its answer counts on what is not there.
+        5 => vec![
+            Act {
+                at,
+                deed: Deed::Net(Some(machine), Weather::Slow(4 * SECOND), 30 * SECOND),
+            },
+            Act {
+                at: at + 30 * SECOND,
+                deed: Deed::Net(Some(machine), Weather::LosesRequests, 70 * SECOND),
+            },
+        ],
         _ => Vec::new(),
     }
 }

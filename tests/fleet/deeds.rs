@@ -54,6 +54,7 @@ impl World {
                             pair.guardian_hurt = true;
                         }
                         // The kernel tells the supervisor, which asks, sooner or later.
+                        pair.handle.link().child = true;
                         let at = self.now + self.rng.u64(0..500) * MILLI;
                         self.plan(at, Happening::Supervisor(p));
                     }

@@ -10,6 +10,7 @@ use trafficcop::internals::guardian::wire::{Event as WireEvent, FRAME, Request};
 use trafficcop::internals::lease::blob::release_orphaned_with;
 
 use super::clock::{MILLI, SECOND, Time};
+use super::handle::TOKEN;
 use super::pair::{Life, Tree};
 use super::store::Id;
 use super::world::{From, Happening, World};
@@ -162,10 +163,11 @@ impl World {
             Request::Start {
                 deadlines,
                 stop_signal,
+                env,
                 ..
             } => {
-                let (token, release_info) = payload.split_first_chunk().expect("a token");
-                let token = u64::from_le_bytes(*token);
+                let (env, release_info) = payload.split_at(env as usize);
+                let token = token_of(env);
                 self.pairs[p].release_info = release_info.to_vec();
                 let lease = self.lease_of(release_info);
                 if now >= deadlines.first() {
@@ -270,4 +272,12 @@ impl World {
             self.plan(at, Happening::DaemonDies(p, generation));
         }
     }
+}
+
+fn token_of(env: &[u8]) -> u64 {
+    let mut set = env.split(|byte| *byte == 0).filter_map(|set| {
+        let value = str::from_utf8(set).ok()?.strip_prefix(TOKEN)?;
+        value.strip_prefix('=')?.parse().ok()
+    });
+    set.next().expect("a token")
 }

@@ -1,23 +1,24 @@
-//! The supervisor's side of a pair's guardian (`src/guardian/handle.rs`) as the shipped driver's workload, and
-//! what else the driver calls: each call is written down, for the world to carry it out and to judge it.
+//! What a supervisor is to the world: the far end of its guardian's socket, and each call of its driver,
+//! written down for the world to carry it out and to judge it. The driver, the handle on the guardian and the
+//! store are the shipped ones; of `src/run/workload.rs` here is what one command without hooks needs.
 
-use std::collections::VecDeque;
-use std::future::{Future, pending, poll_fn};
 use std::io;
-use std::pin::pin;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::Poll;
-use std::time::Duration;
+use std::task::{Context, Poll};
 
 use async_trait::async_trait;
-use trafficcop::internals::clock::sleep;
+use nix::errno::Errno;
 use trafficcop::internals::core::{Deadlines, Failure, Grant, Notice, WorkloadEvent};
 use trafficcop::internals::driver::{Observation, Observer, Start, Workload};
-use trafficcop::internals::guardian::liveness::{Beat, LivenessTimer};
-use trafficcop::internals::guardian::wire::{Event as WireEvent, FRAME, Request};
+use trafficcop::internals::guardian::{GuardianHandle, Peer, SpawnRequest};
 use trafficcop::{Instant, LeaseStore, OrphanRelease, RecordUpdate, StoreInfo};
 
 use super::pair::Life;
+
+/// The variable in which a simulated command is told its fencing token.
+pub(crate) const TOKEN: &str = "TOKEN";
 
 /// What a supervisor did, in its order.
 pub(crate) enum Did {
@@ -25,12 +26,9 @@ pub(crate) enum Did {
     Sent(Vec<u8>),
     Started(Start),
     Extended(Deadlines),
-    /// It kills its guardian, which is silent, and the tree.
-    GaveUpGuardian,
-    /// The guardian is dead: it kills what lives of the tree.
-    Killed,
-    /// The guardian is dead: it saw the tree empty.
-    SawEmpty,
+    KilledGuardian,
+    /// It kills what lives of the tree in the guardian's place.
+    Swept,
     /// It asks for control.
     Competed,
     /// It was told that the lease is lost, by the answer to a renewal.
@@ -44,30 +42,18 @@ pub(crate) enum Did {
     Wrong(&'static str),
 }
 
-/// The supervisor's side of the guardian (`GuardianHandle`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Attendance {
-    Well,
-    Lost,
-    Over,
-}
-
 /// What a supervisor shares with the world.
 pub(crate) struct Link {
     pub(crate) did: Vec<Did>,
     pub(crate) to_supervisor: Vec<u8>,
+    /// The kernel tells it that its guardian was stopped, was continued or ended.
+    pub(crate) child: bool,
     /// As they are when the supervisor is polled.
     pub(crate) guardian: Life,
     pub(crate) tree_lives: bool,
-    attendance: Attendance,
-    busy: bool,
-    /// When the guardian kills on its own, as it was told last.
-    kill_at: Instant,
-    pulse: LivenessTimer,
-    inbox: VecDeque<WorkloadEvent>,
 }
 
-/// One supervisor's driver sees it as its workload, its observer, and round its store.
+/// One supervisor's link, as its guardian's process and its observer.
 #[derive(Clone)]
 pub(crate) struct Handle(Arc<Mutex<Link>>);
 
@@ -76,13 +62,9 @@ impl Handle {
         Handle(Arc::new(Mutex::new(Link {
             did: Vec::new(),
             to_supervisor: Vec::new(),
+            child: false,
             guardian: Life::Runs,
             tree_lives: false,
-            attendance: Attendance::Well,
-            busy: false,
-            kill_at: Instant::FOREVER,
-            pulse: LivenessTimer::new(),
-            inbox: VecDeque::new(),
         })))
     }
 
@@ -91,194 +73,127 @@ impl Handle {
     }
 }
 
-impl Link {
-    fn demand(&mut self, request: Request, payload: &[u8]) {
-        if self.attendance == Attendance::Well && self.guardian != Life::Dead {
-            let frame = request.encode();
-            self.did.push(Did::Sent([&frame[..], payload].concat()));
-        }
+/// The world polls a supervisor whenever something has come for it, so nobody is woken here.
+impl Peer for Handle {
+    fn pid(&self) -> i32 {
+        1
     }
 
-    /// While the guardian runs it answers every ping: only else is its pulse worth following.
-    fn feels_pulse(&self) -> bool {
-        let runs = self.guardian == Life::Runs;
-        self.attendance == Attendance::Well && self.busy && !(runs && self.pulse.is_answered())
+    fn control_path(&self) -> Option<&Path> {
+        None
     }
 
-    fn read(&mut self) {
-        if self.attendance != Attendance::Well {
-            return;
+    fn send(&mut self, bytes: &[u8], _descriptor: Option<BorrowedFd<'_>>) -> nix::Result<usize> {
+        let mut link = self.link();
+        if link.guardian == Life::Dead {
+            return Err(Errno::EPIPE);
         }
-        let bytes = std::mem::take(&mut self.to_supervisor);
-        for frame in bytes.as_chunks::<FRAME>().0 {
-            let news = match WireEvent::decode(frame).expect("the guardian is of sound mind") {
-                WireEvent::Pong(seq) => {
-                    self.pulse.answered(seq);
-                    continue;
-                }
-                WireEvent::Workload(news) => news,
-                WireEvent::Ready | WireEvent::Unready { .. } => {
-                    unreachable!("it is ready long since")
-                }
+        link.did.push(Did::Sent(bytes.to_vec()));
+        Ok(bytes.len())
+    }
+
+    fn receive(&mut self, buffer: &mut [u8]) -> nix::Result<usize> {
+        let mut link = self.link();
+        if link.to_supervisor.is_empty() {
+            return match link.guardian {
+                Life::Dead => Ok(0),
+                Life::Runs | Life::Stopped(_) => Err(Errno::EAGAIN),
             };
-            match news {
-                WorkloadEvent::Started { .. } => self.pulse.started(),
-                WorkloadEvent::NotStarted { .. } | WorkloadEvent::TreeEmpty { .. } => {
-                    self.busy = false;
-                }
-                _ => {}
-            }
-            self.inbox.push_back(news);
         }
-        if self.guardian == Life::Dead {
-            self.lose();
+        let length = buffer.len().min(link.to_supervisor.len());
+        for (place, byte) in buffer.iter_mut().zip(link.to_supervisor.drain(..length)) {
+            *place = byte;
+        }
+        Ok(length)
+    }
+
+    fn poll_socket(&mut self, _context: &mut Context<'_>, _full: bool) -> Poll<()> {
+        let link = self.link();
+        match !link.to_supervisor.is_empty() || link.guardian == Life::Dead {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
         }
     }
 
-    fn lose(&mut self) {
-        self.busy = false;
-        self.attendance = Attendance::Lost;
-        self.did.push(Did::GaveUpGuardian);
-        self.inbox.push_back(WorkloadEvent::Lost);
-    }
-
-    /// What there is to tell, or how long to wait for it at most.
-    fn look(&mut self) -> Result<WorkloadEvent, Option<Duration>> {
-        self.read();
-        let now = Instant::now();
-        loop {
-            if let Some(news) = self.inbox.pop_front() {
-                return Ok(news);
-            }
-            match self.attendance {
-                Attendance::Well if self.feels_pulse() => {
-                    let beat = if now >= self.kill_at {
-                        match self.pulse.hurry(now) {
-                            Beat::Quiet => self.pulse.look(now),
-                            beat => beat,
-                        }
-                    } else {
-                        self.pulse.look(now)
-                    };
-                    match beat {
-                        Beat::Quiet => {}
-                        Beat::Ping(seq) => self.demand(Request::Ping(seq), &[]),
-                        Beat::Silent => {
-                            self.lose();
-                            continue;
-                        }
-                    }
-                    let next = self.pulse.next(now);
-                    let deadline = (now < self.kill_at).then(|| self.kill_at.since(now));
-                    return Err(Some(deadline.map_or(next, |deadline| next.min(deadline))));
-                }
-                Attendance::Lost if !self.tree_lives => {
-                    self.did.push(Did::SawEmpty);
-                    self.attendance = Attendance::Over;
-                    return Ok(WorkloadEvent::TreeEmpty { at: now });
-                }
-                Attendance::Lost => {
-                    self.did.push(Did::Killed);
-                    return Err(None);
-                }
-                Attendance::Well | Attendance::Over => return Err(None),
-            }
+    fn poll_children(&mut self, _context: &mut Context<'_>) -> Poll<()> {
+        match std::mem::take(&mut self.link().child) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
         }
     }
+
+    fn kill(&mut self) {
+        self.link().did.push(Did::KilledGuardian);
+    }
+
+    fn take_over(&mut self) {
+        self.kill();
+    }
+
+    fn sweep(&mut self, _long: bool) -> bool {
+        let mut link = self.link();
+        link.did.push(Did::Swept);
+        !link.tree_lives
+    }
+
+    fn has_ended(&mut self) -> bool {
+        self.link().guardian == Life::Dead
+    }
+
+    fn retire(&mut self) {}
 }
 
-/// The driver's workload: the guardian's handle, and the store that knows what the guardian is to release.
+/// The driver's workload: one command under the guardian.
 pub(crate) struct Command {
     pub(crate) handle: Handle,
+    pub(crate) guardian: GuardianHandle,
     pub(crate) store: Arc<dyn LeaseStore>,
 }
 
 #[async_trait]
 impl Workload for Command {
     fn start(&mut self, start: Start) {
+        self.handle.link().did.push(Did::Started(start));
         let release_info = self.store.orphan_release().expect("it is no file");
-        let release_info = release_info.release_info.expect("there is a lease");
-        let mut link = self.handle.link();
-        link.did.push(Did::Started(start));
-        if link.attendance != Attendance::Well {
-            let refused = WorkloadEvent::NotStarted { errno: 3 };
-            return link.inbox.push_back(refused);
-        }
-        if std::mem::replace(&mut link.busy, true) {
-            return link.did.push(Did::Wrong("starts a command beside another"));
-        }
-        link.pulse.starts();
-        link.kill_at = start.deadlines.kill_at;
-        let payload = [&start.token.to_le_bytes()[..], &release_info].concat();
-        let request = Request::Start {
+        self.guardian.start(SpawnRequest {
             program: 0,
             in_control: true,
+            env: vec![(TOKEN.into(), start.token.to_string().into())],
+            unset: Vec::new(),
             deadlines: start.deadlines,
             stop_signal: 15,
-            env: 8,
-            release_info: u32::try_from(release_info.len()).expect("short"),
-            lock: false,
-            input: false,
-        };
-        link.demand(request, &payload);
+            lock: None,
+            input: None,
+            release_info: release_info.release_info.expect("there is a lease"),
+        });
     }
 
     fn extend(&mut self, deadlines: Deadlines) {
-        let mut link = self.handle.link();
-        link.kill_at = deadlines.kill_at;
-        link.did.push(Did::Extended(deadlines));
-        link.demand(Request::Extend(deadlines), &[]);
+        self.handle.link().did.push(Did::Extended(deadlines));
+        self.guardian.extend(deadlines);
     }
 
     fn drain(&mut self, signal: i32, end_of_grace: Instant) {
-        let request = Request::Drain {
-            signal,
-            end_of_grace,
-        };
-        self.handle.link().demand(request, &[]);
+        self.guardian.drain(signal, end_of_grace);
     }
 
     fn kill(&mut self) {
-        self.handle.link().demand(Request::Kill, &[]);
+        self.guardian.kill();
     }
 
-    fn pass(&mut self, _signal: i32) {}
+    fn pass(&mut self, signal: i32) {
+        self.guardian.signal(signal);
+    }
 
     fn pause(&mut self) {}
 
     fn forget_release_info(&mut self) {
-        let request = Request::SetReleaseInfo { release_info: 0 };
-        self.handle.link().demand(request, &[]);
+        self.guardian.set_release_info(&[]);
     }
 
     async fn next_event(&mut self) -> WorkloadEvent {
-        loop {
-            let looked = self.handle.link().look();
-            match looked {
-                Ok(news) => return news,
-                Err(wait) => until_polled_again(wait).await,
-            }
-        }
+        self.guardian.next_event().await
     }
-}
-
-/// The world polls a supervisor whenever something has come for it; besides that, after so long.
-async fn until_polled_again(span: Option<Duration>) {
-    let mut timer = pin!(async {
-        match span {
-            Some(span) => sleep(span).await,
-            None => pending().await,
-        }
-    });
-    let mut polled = false;
-    poll_fn(|context| {
-        let again = std::mem::replace(&mut polled, true);
-        match timer.as_mut().poll(context) {
-            Poll::Pending if !again => Poll::Pending,
-            _ => Poll::Ready(()),
-        }
-    })
-    .await;
 }
 
 impl Observer for Handle {
@@ -318,7 +233,7 @@ impl LeaseStore for Watched {
     async fn release(&self, give_up_at: Instant) -> Result<(), Failure> {
         {
             let mut link = self.handle.link();
-            if link.tree_lives && link.attendance != Attendance::Over {
+            if link.tree_lives {
                 link.did.push(Did::Wrong("releases while its tree lives"));
             }
         }

@@ -7,6 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use trafficcop::internals::core::{Exit, Notice, Tenure};
 use trafficcop::internals::driver::{Start, drive};
+use trafficcop::internals::guardian::GuardianHandle;
 use trafficcop::internals::lease::blob::{Blob, BlobLock, Target};
 use trafficcop::internals::lease::record::Candidate;
 use trafficcop::internals::lease::{Competitor, LeaseStore};
@@ -52,6 +53,7 @@ pub(crate) fn driver(
     });
     let mut workload = Command {
         handle: handle.clone(),
+        guardian: GuardianHandle::of(Box::new(handle.clone()), Arc::default()),
         store: blob,
     };
     let mut observer = handle.clone();
@@ -163,13 +165,12 @@ impl World {
                 pair.told_term_at = deadlines.term_at;
                 pair.told_at = now;
             }
-            Did::GaveUpGuardian => {
+            Did::KilledGuardian => {
                 self.say(|| format!("#{p}: the guardian is given up"));
                 self.guardian_dies(p);
-                self.kill_tree(p);
             }
-            Did::Killed => self.kill_tree(p),
-            Did::SawEmpty => pair.tree = None,
+            Did::Swept if pair.tree_lives() => self.kill_tree(p),
+            Did::Swept => pair.tree = None,
             Did::Competed => {
                 // What was due before it was told is no fault of the one who did not know.
                 if pair.cordoned.is_some_and(|told| told < now) {
@@ -201,6 +202,9 @@ impl World {
     fn started(&mut self, p: usize, start: Start) {
         let now = self.now;
         let pair = &mut self.pairs[p];
+        if pair.tree_lives() {
+            return self.violate(format!("#{p} starts a command beside another"));
+        }
         if pair.cordoned.is_some_and(|told| told < now) {
             return self.violate(format!("#{p} starts on a cordoned machine"));
         }
@@ -238,6 +242,7 @@ impl World {
             return;
         }
         pair.guardian = Life::Dead;
+        pair.handle.link().child = true;
         pair.on_orphaned = None;
         pair.to_guardian.clear();
         if let Some(tree) = pair.tree.as_ref().filter(|tree| tree.main) {

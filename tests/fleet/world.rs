@@ -379,6 +379,7 @@ impl World {
         if who != Who::Supervisor && ends(pair.guardian) {
             pair.guardian = Life::Runs;
             pair.guardian_continued = now;
+            pair.handle.link().child = true;
         }
         self.wake_both(p);
     }
