@@ -183,6 +183,7 @@ pub mod internals {
         guardian
         lease
         #[cfg(feature = "cli")] report
+        #[cfg(feature = "cli")] run
         #[cfg(feature = "cli")] signals
         #[cfg(feature = "cli")] status
         #[cfg(feature = "cli")] timeline

@@ -1,9 +1,9 @@
 //! The simulated fleet: several instances against one leased blob and an adversary, in virtual time,
 //! schedule after schedule.
 //!
-//! A supervisor in it is the shipped driver over the shipped blob store with the official client, and the
-//! shipped handle on its guardian, by a simulated clock, network and socket. Of the guardian the state and the
-//! frames are the shipped ones; the event loop round them is a copy (`guardian.rs`).
+//! A supervisor in it is what `run` is made of: the driver, the workload with its handle on the guardian, and
+//! the blob store with the official client, by a simulated clock, network and socket. Of the guardian the state
+//! and the frames are the shipped ones; the event loop round them is a copy (`guardian.rs`).
 //!
 //! A binary of its own, as it computes for minutes: beside tests that wait, at the lowest priority.
 //!
@@ -176,7 +176,7 @@ fn the_promise_holds_in_every_schedule() {
     // A fleet that does nothing proves nothing.
     if count >= 1000 {
         assert!(sum.tenures > count && sum.handovers > count / 2, "{sum:?}");
-        assert!(sum.faults.len() >= 17, "{:?}", sum.faults);
+        assert!(sum.faults.len() >= 20, "{:?}", sum.faults);
         assert!(sum.cordoned_holders > count / 50, "{sum:?}");
     }
 }

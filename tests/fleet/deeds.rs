@@ -19,6 +19,7 @@ impl World {
                 Weather::Slow(_) => "slow network",
                 Weather::LosesRequests => "lost requests",
                 Weather::LosesReplies => "lost replies",
+                Weather::Cut => "cut off",
                 Weather::Twice(_) => "doubled requests",
                 Weather::Answers(..) => "error answers",
                 Weather::DoesAndDenies => "done and denied",

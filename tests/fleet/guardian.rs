@@ -10,7 +10,6 @@ use trafficcop::internals::guardian::wire::{Event as WireEvent, FRAME, Request};
 use trafficcop::internals::lease::blob::release_orphaned_with;
 
 use super::clock::{MILLI, SECOND, Time};
-use super::handle::TOKEN;
 use super::pair::{Life, Tree};
 use super::store::Id;
 use super::world::{From, Happening, World};
@@ -276,8 +275,10 @@ impl World {
 
 fn token_of(env: &[u8]) -> u64 {
     let mut set = env.split(|byte| *byte == 0).filter_map(|set| {
-        let value = str::from_utf8(set).ok()?.strip_prefix(TOKEN)?;
-        value.strip_prefix('=')?.parse().ok()
+        let value = str::from_utf8(set)
+            .ok()?
+            .strip_prefix("TRAFFICCOP_TOKEN=")?;
+        value.parse().ok()
     });
     set.next().expect("a token")
 }

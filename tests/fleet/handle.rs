@@ -1,6 +1,5 @@
 //! What a supervisor is to the world: the far end of its guardian's socket, and each call of its driver,
-//! written down for the world to carry it out and to judge it. The driver, the handle on the guardian and the
-//! store are the shipped ones; of `src/run/workload.rs` here is what one command without hooks needs.
+//! written down for the world to carry it out and to judge it.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -10,15 +9,13 @@ use std::task::{Context, Poll};
 
 use async_trait::async_trait;
 use nix::errno::Errno;
-use trafficcop::internals::core::{Deadlines, Failure, Grant, Notice, WorkloadEvent};
+use trafficcop::internals::core::{Cause, Deadlines, Exit, Failure, Grant, Notice, WorkloadEvent};
 use trafficcop::internals::driver::{Observation, Observer, Start, Workload};
-use trafficcop::internals::guardian::{GuardianHandle, Peer, SpawnRequest};
+use trafficcop::internals::guardian::Peer;
+use trafficcop::internals::run::CommandWorkload;
 use trafficcop::{Instant, LeaseStore, OrphanRelease, RecordUpdate, StoreInfo};
 
 use super::pair::Life;
-
-/// The variable in which a simulated command is told its fencing token.
-pub(crate) const TOKEN: &str = "TOKEN";
 
 /// What a supervisor did, in its order.
 pub(crate) enum Did {
@@ -143,56 +140,58 @@ impl Peer for Handle {
     fn retire(&mut self) {}
 }
 
-/// The driver's workload: one command under the guardian.
-pub(crate) struct Command {
+/// The shipped workload, with what was asked of it.
+pub(crate) struct Watching {
     pub(crate) handle: Handle,
-    pub(crate) guardian: GuardianHandle,
-    pub(crate) store: Arc<dyn LeaseStore>,
+    pub(crate) workload: CommandWorkload,
 }
 
 #[async_trait]
-impl Workload for Command {
+impl Workload for Watching {
     fn start(&mut self, start: Start) {
         self.handle.link().did.push(Did::Started(start));
-        let release_info = self.store.orphan_release().expect("it is no file");
-        self.guardian.start(SpawnRequest {
-            program: 0,
-            in_control: true,
-            env: vec![(TOKEN.into(), start.token.to_string().into())],
-            unset: Vec::new(),
-            deadlines: start.deadlines,
-            stop_signal: 15,
-            lock: None,
-            input: None,
-            release_info: release_info.release_info.expect("there is a lease"),
-        });
+        self.workload.start(start);
     }
 
     fn extend(&mut self, deadlines: Deadlines) {
         self.handle.link().did.push(Did::Extended(deadlines));
-        self.guardian.extend(deadlines);
+        self.workload.extend(deadlines);
     }
 
     fn drain(&mut self, signal: i32, end_of_grace: Instant) {
-        self.guardian.drain(signal, end_of_grace);
+        self.workload.drain(signal, end_of_grace);
     }
 
     fn kill(&mut self) {
-        self.guardian.kill();
+        self.workload.kill();
     }
 
     fn pass(&mut self, signal: i32) {
-        self.guardian.signal(signal);
+        self.workload.pass(signal);
     }
 
-    fn pause(&mut self) {}
+    fn pause(&mut self) {
+        self.workload.pause();
+    }
 
     fn forget_release_info(&mut self) {
-        self.guardian.set_release_info(&[]);
+        self.workload.forget_release_info();
+    }
+
+    fn gives_back(&mut self, cause: Option<&Cause>, exit: Option<Exit>) {
+        self.workload.gives_back(cause, exit);
+    }
+
+    fn stand_by(&mut self) {
+        self.workload.stand_by();
+    }
+
+    fn tenure_over(&mut self, cause: &Cause) {
+        self.workload.tenure_over(cause);
     }
 
     async fn next_event(&mut self) -> WorkloadEvent {
-        self.guardian.next_event().await
+        self.workload.next_event().await
     }
 }
 

@@ -51,11 +51,12 @@ impl World {
             let mut again = None;
             let weathers: Vec<_> = self.weather(machine).collect();
             for (weather, until) in weathers {
-                if self.rng.u8(0..5) == 0 {
+                if weather != Weather::Cut && self.rng.u8(0..5) == 0 {
                     continue;
                 }
                 match weather {
                     Weather::Slow(_) => {}
+                    Weather::Cut => dropped = true,
                     Weather::LosesRequests => dropped = true,
                     Weather::LosesReplies => lost = true,
                     Weather::Twice(longest) => again = Some(self.rng.u64(0..=longest)),

@@ -11,10 +11,11 @@ use trafficcop::internals::guardian::GuardianHandle;
 use trafficcop::internals::lease::blob::{Blob, BlobLock, Target};
 use trafficcop::internals::lease::record::Candidate;
 use trafficcop::internals::lease::{Competitor, LeaseStore};
+use trafficcop::internals::run::CommandWorkload;
 use trafficcop::internals::signals::{SignalEvent, Signals};
 
 use super::clock::{MILLI, SECOND, Time};
-use super::handle::{Command, Did, Handle, Watched};
+use super::handle::{Did, Handle, Watched, Watching};
 use super::pair::{Drive, Life, Told};
 use super::wire::Network;
 use super::world::{From, Happening, World};
@@ -51,10 +52,10 @@ pub(crate) fn driver(
         handle: handle.clone(),
         store: Arc::clone(&blob),
     });
-    let mut workload = Command {
+    let guardian = GuardianHandle::of(Box::new(handle.clone()), Arc::default());
+    let mut workload = Watching {
         handle: handle.clone(),
-        guardian: GuardianHandle::of(Box::new(handle.clone()), Arc::default()),
-        store: blob,
+        workload: CommandWorkload::of_a_command(guardian, blob, 15),
     };
     let mut observer = handle.clone();
     Box::pin(async move {
