@@ -3,9 +3,15 @@
 //! `std::time::Instant` and tokio's timers stand still while the machine sleeps, and wall clocks
 //! jump. A lease does neither, so neither may occur where a lease is judged.
 
+#[cfg(debug_assertions)]
+mod simulated;
+
 use std::fmt;
 use std::ops::{Add, Sub};
 use std::time::Duration;
+
+#[cfg(debug_assertions)]
+pub use simulated::SimulatedClock;
 
 /// A point in time, in nanoseconds since the machine was booted, suspend included.
 ///
@@ -25,6 +31,10 @@ impl Instant {
     /// Where the kernel has no CLOCK_BOOTTIME (Linux before 2.6.39): no promise can be kept there.
     #[must_use]
     pub fn now() -> Instant {
+        #[cfg(debug_assertions)]
+        if let Some(now) = simulated::now() {
+            return now;
+        }
         let spec = nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME)
             .expect("CLOCK_BOOTTIME exists on every supported kernel");
         let seconds = u64::try_from(spec.tv_sec()).unwrap_or(0);
@@ -49,6 +59,16 @@ impl Instant {
     pub const fn since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
+}
+
+/// Sleeps for this long by a timer that stands still while the machine is suspended: whoever waits for an
+/// [`Instant`] looks at the clock again afterwards.
+pub async fn sleep(span: Duration) {
+    #[cfg(debug_assertions)]
+    if let Some(sleep) = simulated::sleep(span) {
+        return sleep.await;
+    }
+    tokio::time::sleep(span).await;
 }
 
 impl Add<Duration> for Instant {
@@ -100,5 +120,33 @@ mod tests {
     fn the_clock_goes_on() {
         let first = Instant::now();
         assert!(Instant::now() >= first && first > Instant::ZERO);
+    }
+
+    #[cfg(debug_assertions)]
+    #[test]
+    fn a_simulated_process_sleeps_by_its_own_clock_and_not_while_its_machine_is_suspended() {
+        use std::future::Future as _;
+        use std::task::{Context, Poll, Waker};
+
+        let clock = std::rc::Rc::new(SimulatedClock::default());
+        let mut nap = Box::pin(sleep(Duration::from_secs(10)));
+        let mut look = |at: u64, suspended: u64| {
+            let at = Instant::ZERO + Duration::from_secs(at);
+            let suspended = Duration::from_secs(suspended);
+            clock.enter(at, suspended, || {
+                assert_eq!(Instant::now(), at);
+                let mut context = Context::from_waker(Waker::noop());
+                nap.as_mut().poll(&mut context) == Poll::Ready(())
+            })
+        };
+        assert!(!look(100, 0));
+        assert_eq!(clock.next(), Some(Instant::ZERO + Duration::from_secs(110)));
+        // Five seconds of the machine's twenty it was awake.
+        assert!(!look(120, 15));
+        assert_eq!(clock.next(), Some(Instant::ZERO + Duration::from_secs(125)));
+        assert!(look(125, 15));
+        drop(nap);
+        assert_eq!(clock.next(), None);
+        assert_ne!(Instant::now(), Instant::ZERO + Duration::from_secs(125));
     }
 }

@@ -92,7 +92,7 @@ type Ranks = Vec<Option<std::net::TcpStream>>;
 
 /// The doorbell of one instance: it rings its own, and listens to that of another.
 #[derive(Debug)]
-pub(crate) struct Doorbell {
+pub struct Doorbell {
     /// Where standbys find us; no one listens there until [`Doorbell::open`].
     own: Bell,
     place: Option<Bound>,

@@ -13,8 +13,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::stream::{FuturesUnordered, StreamExt};
 
-use crate::clock::Instant;
-pub(crate) use crate::core::Start;
+use crate::clock::{self, Instant};
+pub use crate::core::Start;
 use crate::core::{
     Action, Cause, Deadlines, Ending, Event, Exit, Failure, Grant, Notice, Ring, State, Tenure,
     WorkloadEvent,
@@ -37,7 +37,7 @@ const UNDO: Duration = Duration::from_secs(2);
 /// What runs while we have control: a command under a guardian, or a program of the library's
 /// user. Nothing here may block.
 #[async_trait]
-pub(crate) trait Workload: Send {
+pub trait Workload: Send {
     /// Start it, under its deadlines.
     fn start(&mut self, start: Start);
     /// Move its deadlines.
@@ -65,14 +65,14 @@ pub(crate) trait Workload: Send {
 
 /// Who is told what happens: the log, a file, a service manager, a watch channel. It never waits, and
 /// nothing is decided by it.
-pub(crate) trait Observer: Send {
+pub trait Observer: Send {
     /// This happened.
     fn observe(&mut self, now: Instant, observation: &Observation<'_>);
 }
 
 /// What happened, for those who are told. All but the first and the last comes from [`drive`].
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Observation<'a> {
+pub enum Observation<'a> {
     /// The competition is about to begin.
     Begins,
     /// A change of state, as the core puts it.
@@ -150,7 +150,7 @@ enum Answer {
 
 /// Competes by `tenure`'s rules for the lock of `store`, runs `workload` while it has control, and
 /// returns when the state machine is done.
-pub(crate) async fn drive(
+pub async fn drive(
     tenure: Tenure,
     store: Arc<dyn LeaseStore>,
     workload: &mut dyn Workload,
@@ -481,5 +481,5 @@ async fn heard(doorbell: &mut Option<Doorbell>) -> Ring {
 /// Sleeps until `at`, or for [`LONGEST_SLEEP`], whichever is sooner.
 async fn sleep_until(at: Instant) {
     let span = at.since(Instant::now()).min(LONGEST_SLEEP);
-    tokio::time::sleep(span).await;
+    clock::sleep(span).await;
 }

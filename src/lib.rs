@@ -96,7 +96,11 @@ mod deadline;
 mod doorbell;
 #[cfg_attr(
     not(feature = "cli"),
-    expect(dead_code, reason = "a program is told less than people are")
+    expect(
+        dead_code,
+        unreachable_pub,
+        reason = "a program is told less than people are"
+    )
 )]
 mod driver;
 #[cfg(feature = "cli")]
@@ -128,7 +132,11 @@ mod runtime;
 mod serve;
 #[cfg_attr(
     not(feature = "cli"),
-    expect(dead_code, reason = "a program keeps its signals to itself")
+    expect(
+        dead_code,
+        unreachable_pub,
+        reason = "a program keeps its signals to itself"
+    )
 )]
 mod signals;
 #[cfg(feature = "cli")]
@@ -176,11 +184,14 @@ pub mod internals {
         azure
         clock
         core
+        #[cfg(feature = "cli")] driver
         #[cfg(feature = "cli")] events
         #[cfg(feature = "cli")] exit
         guardian
         lease
         #[cfg(feature = "cli")] report
+        #[cfg(feature = "cli")] run
+        #[cfg(feature = "cli")] signals
         #[cfg(feature = "cli")] status
         #[cfg(feature = "cli")] timeline
         work

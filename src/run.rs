@@ -32,7 +32,7 @@ pub(crate) use observers::Observers;
 use on_lost::OnLostHook;
 use open::beginning;
 pub(crate) use open::{Opened, open};
-pub(crate) use workload::CommandWorkload;
+pub use workload::CommandWorkload;
 use workload::{HookPrograms, NOBODY, Parts};
 
 /// Runs the command and its hooks to their end, as configured.

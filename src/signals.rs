@@ -35,7 +35,7 @@ const PASS: [Signal; 5] = [
 
 /// What a signal to the supervisor means.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum SignalEvent {
+pub enum SignalEvent {
     /// End: drain, give the lease back, leave.
     Stop(i32),
     /// Hand it to the command.
@@ -51,7 +51,7 @@ pub(crate) enum SignalEvent {
 
 /// The stream of signals.
 #[derive(Debug)]
-pub(crate) struct Signals {
+pub struct Signals {
     streams: Vec<(SignalEvent, Stream)>,
     // Something else that asks for a stop, and as which signal.
     other: Option<(oneshot::Receiver<()>, Signal)>,
@@ -134,7 +134,7 @@ impl Signals {
 
     /// None of the process: what somebody else of it passes on.
     #[must_use]
-    pub(crate) fn relayed(by: mpsc::UnboundedReceiver<SignalEvent>) -> Signals {
+    pub fn relayed(by: mpsc::UnboundedReceiver<SignalEvent>) -> Signals {
         Signals {
             streams: Vec::new(),
             other: None,

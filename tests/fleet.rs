@@ -1,5 +1,9 @@
-//! The simulated fleet: several instances of the real decisions (tenure, watch, pulse, frames)
-//! against one store and an adversary, in virtual time, schedule after schedule.
+//! The simulated fleet: several instances against one leased blob and an adversary, in virtual time,
+//! schedule after schedule.
+//!
+//! A supervisor in it is what `run` is made of: the driver, the workload with its handle on the guardian, and
+//! the blob store with the official client, by a simulated clock, network and socket. Of the guardian the state
+//! and the frames are the shipped ones; the event loop round them is a copy (`guardian.rs`).
 //!
 //! A binary of its own, as it computes for minutes: beside tests that wait, at the lowest priority.
 //!
@@ -7,8 +11,9 @@
 //! schedules. A schedule that fails is shrunk to the acts it needs, and printed with its trace;
 //! `FLEET_SEED=n FLEET_COUNT=1 cargo test --test fleet` plays it again.
 
-#[path = "fleet/adapter.rs"]
-mod adapter;
+#[cfg(not(debug_assertions))]
+compile_error!("a release has one clock and one network: play the fleet without --release");
+
 #[path = "fleet/adversary.rs"]
 mod adversary;
 #[path = "fleet/clock.rs"]
@@ -19,10 +24,10 @@ mod crowd;
 mod crowded;
 #[path = "fleet/deeds.rs"]
 mod deeds;
-#[path = "fleet/desk.rs"]
-mod desk;
 #[path = "fleet/guardian.rs"]
 mod guardian;
+#[path = "fleet/handle.rs"]
+mod handle;
 #[path = "fleet/judge.rs"]
 mod judge;
 #[path = "fleet/network.rs"]
@@ -35,6 +40,8 @@ mod service;
 mod store;
 #[path = "fleet/supervisor.rs"]
 mod supervisor;
+#[path = "fleet/wire.rs"]
+mod wire;
 #[path = "fleet/world.rs"]
 mod world;
 
@@ -169,7 +176,7 @@ fn the_promise_holds_in_every_schedule() {
     // A fleet that does nothing proves nothing.
     if count >= 1000 {
         assert!(sum.tenures > count && sum.handovers > count / 2, "{sum:?}");
-        assert!(sum.faults.len() >= 17, "{:?}", sum.faults);
+        assert!(sum.faults.len() >= 20, "{:?}", sum.faults);
         assert!(sum.cordoned_holders > count / 50, "{sum:?}");
     }
 }

@@ -7,6 +7,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(debug_assertions)]
+use azure_core::http::HttpClient;
 use azure_core::http::policies::Policy;
 use azure_core::http::{ClientOptions, RetryOptions, Transport};
 use url::Url;
@@ -208,6 +210,14 @@ impl Account {
             transport: Some(Transport::new(Arc::clone(&self.client) as _)),
             ..ClientOptions::default()
         }
+    }
+
+    /// The same account, whose requests go to this and not to the network: for tests.
+    #[cfg(debug_assertions)]
+    #[must_use]
+    pub fn over(self, network: Arc<dyn HttpClient>) -> Account {
+        let client = Arc::new(Client::simulated(network));
+        Account { client, ..self }
     }
 
     /// The clock that requests are dated by.

@@ -26,7 +26,7 @@ use super::credential::CaCertificates;
 use super::error::{ServiceError, innermost};
 use super::names::Names;
 use super::tls;
-use crate::clock::Instant;
+use crate::clock::{self, Instant};
 
 // Long enough for one lost packet (the kernel sends it again after a second); a connection that
 // takes longer is given up, so that the renewal still has time for another.
@@ -50,6 +50,9 @@ pub(crate) struct Client {
     // Late, because building fails where no certificates are installed: so that is the error of a
     // request, in words, and none at all for plain http.
     built: OnceLock<std::result::Result<reqwest::Client, String>>,
+    // What answers in the place of the network, where a test put something there.
+    #[cfg(debug_assertions)]
+    simulated: Option<Arc<dyn HttpClient>>,
 }
 
 impl Client {
@@ -60,6 +63,17 @@ impl Client {
             trust: CaCertificates::default(),
             connect_limit: CONNECT_LIMIT,
             built: OnceLock::new(),
+            #[cfg(debug_assertions)]
+            simulated: None,
+        }
+    }
+
+    /// One whose requests go to this, and not to the network.
+    #[cfg(debug_assertions)]
+    pub(super) fn simulated(network: Arc<dyn HttpClient>) -> Client {
+        Client {
+            simulated: Some(network),
+            ..Client::new(false, 1)
         }
     }
 
@@ -79,6 +93,10 @@ impl Client {
     /// A client like this one without its connections, for a process that was forked: of two that
     /// send through one socket each would read the other's answers.
     pub(super) fn anew(&self) -> Client {
+        #[cfg(debug_assertions)]
+        if let Some(network) = &self.simulated {
+            return Client::simulated(Arc::clone(network));
+        }
         Client::new(self.https, self.idle).trusting(self.trust.clone())
     }
 
@@ -153,6 +171,10 @@ fn build(client: &Client) -> std::result::Result<reqwest::Client, String> {
 #[async_trait]
 impl HttpClient for Client {
     async fn execute_request(&self, request: &Request) -> Result<AsyncRawResponse> {
+        #[cfg(debug_assertions)]
+        if let Some(network) = &self.simulated {
+            return network.execute_request(request).await;
+        }
         let other = |why: String| Error::with_message(ErrorKind::Other, why);
         let client = self.client()?;
         let method = reqwest::Method::from_bytes(request.method().as_str().as_bytes())
@@ -299,8 +321,10 @@ pub async fn before<T>(deadline: Instant, work: impl Future<Output = T>) -> Opti
         if left.is_zero() {
             return None;
         }
-        if let Ok(done) = tokio::time::timeout(left.min(LOOK), &mut work).await {
-            return Some(done);
+        tokio::select! {
+            biased;
+            done = &mut work => return Some(done),
+            () = clock::sleep(left.min(LOOK)) => {}
         }
     }
 }
@@ -336,7 +360,7 @@ impl AsyncRuntime for Tokio {
 
     fn sleep(&self, duration: azure_core::time::Duration) -> TaskFuture {
         // A negative one is none.
-        Box::pin(tokio::time::sleep(duration.try_into().unwrap_or_default()))
+        Box::pin(clock::sleep(duration.try_into().unwrap_or_default()))
     }
 
     fn yield_now(&self) -> TaskFuture {

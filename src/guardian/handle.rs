@@ -6,28 +6,30 @@
 //! It must never call a tree empty that it has not seen empty.
 
 use std::collections::VecDeque;
-use std::future::pending;
+use std::future::{pending, poll_fn};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use nix::errno::Errno;
 use tokio::net::UnixStream;
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::time::sleep;
 
 use super::containment::Containment;
 use super::control::{self, ControlFile};
 use super::liveness::{Beat, HealthCheck, LivenessTimer};
 use super::wire::{PAYLOAD_MAX, Request};
-use super::{SpawnRequest, WorkloadEvent, fork, state, tree};
-use crate::clock::Instant;
+use super::{SpawnRequest, WorkloadEvent, state};
+use crate::clock::{Instant, sleep};
 use crate::core::Deadlines;
 use crate::core::retry::Backoff;
 
 mod ipc;
+mod peer;
 
 use ipc::OutFrame;
+pub use peer::Peer;
+use peer::Process;
 
 /// How long a dismissed guardian may take.
 const DISMISSAL: Duration = Duration::from_secs(1);
@@ -52,10 +54,7 @@ enum State {
 /// The supervisor's side of a guardian. Dropped, it is to the guardian as if the supervisor had
 /// died: the tree is drained, and the lease given back.
 pub struct GuardianHandle {
-    pid: i32,
-    socket: UnixStream,
-    containment: Containment,
-    control: ControlFile,
+    peer: Box<dyn Peer>,
     state: State,
     /// From an order to its end; only meanwhile must the guardian answer.
     busy: bool,
@@ -69,8 +68,6 @@ pub struct GuardianHandle {
     health_check: Arc<HealthCheck>,
     /// The latest question of `health_check` that the latest ping is for.
     carried: u64,
-    /// The kernel's word that a child of ours was stopped, was continued or ended.
-    children: Option<Signal>,
     outgoing: VecDeque<OutFrame>,
     incoming: Vec<u8>,
     inbox: VecDeque<WorkloadEvent>,
@@ -84,11 +81,16 @@ impl GuardianHandle {
         control: ControlFile,
         health_check: Arc<HealthCheck>,
     ) -> GuardianHandle {
+        let process = Process::new(pid, socket, containment, control);
+        GuardianHandle::of(Box::new(process), health_check)
+    }
+
+    /// The same for a guardian that is no process of ours: of the simulated fleet.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn of(peer: Box<dyn Peer>, health_check: Arc<HealthCheck>) -> GuardianHandle {
         GuardianHandle {
-            pid,
-            socket,
-            containment,
-            control,
+            peer,
             state: State::Well,
             busy: false,
             kill_at: Instant::FOREVER,
@@ -97,8 +99,6 @@ impl GuardianHandle {
             liveness: LivenessTimer::new(),
             health_check,
             carried: 0,
-            // Without it a guardian that is stopped is found out by the next ping.
-            children: signal(SignalKind::child()).ok(),
             outgoing: VecDeque::new(),
             incoming: Vec::new(),
             inbox: VecDeque::new(),
@@ -125,7 +125,10 @@ impl GuardianHandle {
         }
         let mut payload = Vec::new();
         // Empty where there is none: an outer trafficcop's would answer for another lock.
-        let path = self.control.path().map(|path| path.as_os_str().to_owned());
+        let path = self
+            .peer
+            .control_path()
+            .map(|path| path.as_os_str().to_owned());
         let control = (control::VARIABLE.into(), path.unwrap_or_default());
         let set = order.env.iter().chain([&control]);
         let set = set.map(|(name, value)| (name, Some(value)));
@@ -250,8 +253,8 @@ impl GuardianHandle {
             match &mut self.state {
                 State::Well => self.wait().await,
                 State::Lost(rescue) => {
-                    if rescue.is_done(self.pid, &self.containment) {
-                        self.control.retire();
+                    if rescue.is_done(&mut *self.peer) {
+                        self.peer.retire();
                         self.state = State::Finished;
                         self.inbox
                             .push_back(WorkloadEvent::TreeEmpty { at: Instant::now() });
@@ -285,7 +288,7 @@ impl GuardianHandle {
         match &mut self.state {
             State::Well if self.stuck => {
                 // It finds itself alone, and goes when nothing of the tree is left.
-                let guardian = self.pid;
+                let guardian = self.peer.pid();
                 tracing::warn!(
                     guardian,
                     "the guardian (process {guardian}) stays until the last process of the command has ended"
@@ -297,10 +300,10 @@ impl GuardianHandle {
                 tracing::warn!(
                     "without a guardian it is for us to keep the lock: waiting for the last process of the command to end"
                 );
-                while !rescue.is_done(self.pid, &self.containment) {
+                while !rescue.is_done(&mut *self.peer) {
                     sleep(rescue.pauses.next_pause()).await;
                 }
-                return self.control.retire();
+                return self.peer.retire();
             }
             State::Stuck(_) | State::Finished => return,
         }
@@ -308,21 +311,19 @@ impl GuardianHandle {
         let mut until = Instant::now() + DISMISSAL;
         for last in [false, true] {
             while Instant::now() < until {
-                if tree::reap(self.pid) {
-                    fork::forget_unrelated(self.pid);
-                    self.control.retire();
-                    return;
+                if self.peer.has_ended() {
+                    return self.peer.retire();
                 }
                 self.flush();
                 // Told by the kernel: a nap would be most of the life of a short command. Under a
                 // debugger its end is not ours to reap at that moment.
                 tokio::select! {
-                    () = told(self.children.as_mut()) => {}
+                    () = poll_fn(|context| self.peer.poll_children(context)) => {}
                     () = sleep(NAP) => {}
                 }
             }
             if !last {
-                tree::signal(self.pid, libc::SIGKILL);
+                self.peer.kill();
                 until = Instant::now() + DISMISSAL;
             }
         }
@@ -366,12 +367,19 @@ impl GuardianHandle {
             self.liveness.next(now).min(deadline)
         });
         let health_check = Arc::clone(&self.health_check);
+        let (peer, full) = (&mut self.peer, !self.outgoing.is_empty());
+        let word = poll_fn(|context| match peer.poll_children(context) {
+            Poll::Ready(()) => Poll::Ready(true),
+            Poll::Pending => peer.poll_socket(context, full).map(|()| false),
+        });
         tokio::select! {
+            // Whichever it is, all of them are looked at next; in this order a simulation plays it again.
+            biased;
             () = health_check.asked() => self.liveness.want(),
             // Perhaps the guardian was stopped: it has its second from now on, and not from the next ping.
-            () = told(self.children.as_mut()) => self.liveness.want(),
-            _ = self.socket.readable() => {}
-            _ = self.socket.writable(), if !self.outgoing.is_empty() => {}
+            of_a_child = word => if of_a_child {
+                self.liveness.want();
+            },
             () = sleep(until_look.unwrap_or_default()), if until_look.is_some() => {}
         }
     }
@@ -381,11 +389,9 @@ impl GuardianHandle {
         if !matches!(self.state, State::Well) {
             return;
         }
-        tree::signal(self.pid, libc::SIGKILL);
-        fork::forget_unrelated(self.pid);
+        self.peer.take_over();
         self.busy = false;
         self.outgoing.clear();
-        self.control.set(Instant::ZERO);
         self.state = State::Lost(Rescue::begin());
         self.inbox.push_back(WorkloadEvent::Lost);
     }
@@ -415,34 +421,11 @@ impl Rescue {
         self.tried >= state::STUCK_AFTER
     }
 
-    /// One round of killing what a dead guardian left (it and all orphans are children of ours), and
-    /// whether nothing of it is left.
-    fn is_done(&mut self, guardian: i32, containment: &Containment) -> bool {
+    /// One round of killing what a dead guardian left, and whether nothing of it is left.
+    fn is_done(&mut self, peer: &mut dyn Peer) -> bool {
         let now = Instant::now();
         self.tried += now.since(self.looked).min(GAP);
         self.looked = now;
-        containment.kill();
-        if self.tried >= GAP && tree::is_child(guardian) {
-            // Killed and still not dead: it is stuck in the kernel, and its children have not come to
-            // us. It can reap none of them any more, so their ids are theirs.
-            for child in tree::children_of(guardian) {
-                tree::signal(child, libc::SIGKILL);
-            }
-        }
-        let mut unrelated_children = fork::unrelated_children();
-        let me = i32::try_from(std::process::id()).unwrap_or(0);
-        unrelated_children.extend(containment.lock_holders(&tree::children_of(me)));
-        tree::sweep(&unrelated_children) && containment.is_empty()
-    }
-}
-
-/// Resolves with the next of these signals; never, without a stream of them.
-async fn told(signals: Option<&mut Signal>) {
-    let told = match signals {
-        Some(signals) => signals.recv().await,
-        None => None,
-    };
-    if told.is_none() {
-        pending().await
+        peer.sweep(self.tried >= GAP)
     }
 }

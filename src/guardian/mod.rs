@@ -32,6 +32,8 @@ pub use crate::core::WorkloadEvent;
 pub use control::View;
 pub use fork::{Guardian, fork, fork_for_elect};
 pub use handle::GuardianHandle;
+#[doc(hidden)]
+pub use handle::Peer;
 pub use liveness::{HealthCheck, all_answer};
 pub use process::{begin, leave_by_the_guardians};
 pub use shared_memory::SharedBytes;

@@ -25,8 +25,8 @@ mod update;
 
 pub(crate) use client::{BlobApi, LeaseState};
 pub use inspect::BlobInspector;
-pub use orphan_release::prepare_orphan_release;
 pub(super) use orphan_release::release_orphaned;
+pub use orphan_release::{prepare_orphan_release, release_orphaned_with};
 #[cfg(feature = "cli")]
 pub(crate) use surroundings::Around;
 pub use target::{Target, TargetError};
@@ -45,7 +45,7 @@ use super::record::Record;
 use super::store::OpenError as NamedError;
 use super::{Competitor, LeaseStore, NamedLock, OrphanRelease, RecordUpdate, StoreInfo};
 use crate::azure::{Account, Operation, ServiceClock, ServiceError};
-use crate::clock::Instant;
+use crate::clock::{self, Instant};
 use crate::core::retry::Backoff;
 use crate::core::{Failure, Grant};
 use crate::lease::errors::lost;
@@ -304,7 +304,7 @@ impl Blob {
             if give_up_at.since(Instant::now()) <= pause {
                 return Err(trouble);
             }
-            tokio::time::sleep(pause).await;
+            clock::sleep(pause).await;
         }
     }
 }

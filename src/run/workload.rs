@@ -12,7 +12,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::on_lost::OnLostHook;
-use crate::clock::Instant;
+use crate::clock::{Instant, sleep};
 use crate::core::stop::{Stop, StopRequests};
 use crate::core::{Cause, Deadlines};
 use crate::driver::{Observation, Observer, Start, Workload};
@@ -62,7 +62,7 @@ pub(super) struct Parts {
 }
 
 /// The workload of `run`: the command and its hooks.
-pub(crate) struct CommandWorkload {
+pub struct CommandWorkload {
     parts: Parts,
     hooks: HookSequencer,
     /// What the core is still to be told.
@@ -85,6 +85,31 @@ impl CommandWorkload {
             pausing: None,
             notify_socket: None,
         }
+    }
+
+    /// One command and no hook, in no terminal: for the simulated fleet.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn of_a_command(
+        handle: GuardianHandle,
+        store: Arc<dyn LeaseStore>,
+        stop_signal: i32,
+    ) -> CommandWorkload {
+        CommandWorkload::new(Parts {
+            handle,
+            on_lost: None,
+            store,
+            identity: String::new(),
+            stop_signal,
+            on_terminal: false,
+            hook_programs: HookPrograms::NOBODY,
+            config: HookConfig {
+                standby: false,
+                on_acquire: false,
+                grace: Duration::ZERO,
+            },
+            task: None,
+        })
     }
 
     /// Ends what runs without control, and waits for that and for the hook after the last tenure,
@@ -265,11 +290,13 @@ impl CommandWorkload {
             }
         };
         tokio::select! {
+            // Whichever it is, the others are looked at next; in this order a simulation plays it again.
+            biased;
             event = handle.next_event() => self.on_event(event),
-            () = tokio::time::sleep(paused.unwrap_or_default()), if paused.is_some() => {
+            () = sleep(paused.unwrap_or_default()), if paused.is_some() => {
                 self.on_event(WorkloadEvent::Stopped);
             }
-            () = tokio::time::sleep(due) => {
+            () = sleep(due) => {
                 let effects = self.hooks.woke(Instant::now());
                 self.perform(effects);
             }

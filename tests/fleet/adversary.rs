@@ -15,6 +15,8 @@ pub(crate) enum Weather {
     Slow(Time),
     LosesRequests,
     LosesReplies,
+    /// Nothing gets there at all, where one in five requests escapes what else befalls them.
+    Cut,
     /// Each request arrives a second time, up to so much later.
     Twice(Time),
     /// Not done; answered with this status.
@@ -183,7 +185,7 @@ fn deed(rng: &mut Rng, machines: usize) -> Deed {
         .expect("a choice");
     match rng.u8(0..100) {
         0..46 => {
-            let weather = match rng.u8(0..8) {
+            let weather = match rng.u8(0..9) {
                 0 | 1 => Weather::Slow(span(rng, 30).min(LONGEST)),
                 2 => Weather::LosesRequests,
                 3 => Weather::LosesReplies,
@@ -194,6 +196,7 @@ fn deed(rng: &mut Rng, machines: usize) -> Deed {
                     Weather::Answers(status, wish.then(|| rng.u64(1..40)))
                 }
                 6 => Weather::DoesAndDenies,
+                7 => Weather::Cut,
                 _ => Weather::Frozen,
             };
             let whom = rng.bool().then_some(machine);
@@ -281,6 +284,28 @@ fn pattern(rng: &mut Rng, machines: usize) -> Vec<Act> {
             }));
             acts
         }
+        // Answers come late, and then none: whoever counts a lease from its answer counts on what is not there.
+        5 => vec![
+            Act {
+                at,
+                deed: Deed::Net(Some(machine), Weather::Slow(4 * SECOND), 30 * SECOND),
+            },
+            Act {
+                at: at + 30 * SECOND,
+                deed: Deed::Net(Some(machine), Weather::Cut, 70 * SECOND),
+            },
+        ],
+        // The same with the answer that grants control.
+        6 => vec![
+            Act {
+                at: 0,
+                deed: Deed::Net(None, Weather::Slow(4 * SECOND), 30 * SECOND),
+            },
+            Act {
+                at: rng.u64(2000..15_000) * MILLI,
+                deed: Deed::Net(Some(machine), Weather::Cut, 70 * SECOND),
+            },
+        ],
         _ => Vec::new(),
     }
 }

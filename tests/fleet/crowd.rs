@@ -453,14 +453,14 @@ impl Crowd {
                 self.refuse(who, Failure::Held(HolderInfo::default()));
             }
             (Errand::Read, Reply::View { etag, record, .. }) => self.sign(who, etag, record),
-            (Errand::Sign { token }, Reply::Done) => {
+            (Errand::Sign { token }, Reply::Etag(_)) => {
                 let t0 = self.members[who].t0;
                 let (failed, grant) = (0, Event::Acquired);
                 self.tell(who, grant(Ok(Grant { t0, token, failed })));
             }
             (Errand::Renew { t0 }, reply) => {
                 let reply = match reply {
-                    Reply::Done => Ok(()),
+                    Reply::Etag(_) => Ok(()),
                     Reply::Refused(_) => Err(lost()),
                     other => Err(doubt(other)),
                 };

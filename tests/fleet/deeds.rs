@@ -2,10 +2,11 @@
 
 use trafficcop::Instant;
 use trafficcop::internals::core::Cordon;
+use trafficcop::internals::signals::SignalEvent;
 
 use super::adversary::{Act, Deed, Weather, Who};
 use super::clock::{MILLI, Time};
-use super::pair::{Life, Word};
+use super::pair::Life;
 use super::world::{Happening, World};
 
 impl World {
@@ -18,6 +19,7 @@ impl World {
                 Weather::Slow(_) => "slow network",
                 Weather::LosesRequests => "lost requests",
                 Weather::LosesReplies => "lost replies",
+                Weather::Cut => "cut off",
                 Weather::Twice(_) => "doubled requests",
                 Weather::Answers(..) => "error answers",
                 Weather::DoesAndDenies => "done and denied",
@@ -53,9 +55,9 @@ impl World {
                             pair.guardian_hurt = true;
                         }
                         // The kernel tells the supervisor, which asks, sooner or later.
+                        pair.handle.link().child = true;
                         let at = self.now + self.rng.u64(0..500) * MILLI;
-                        let slept = self.machines[machine].slept;
-                        self.plan(at, Happening::Supervisor(p, slept));
+                        self.plan(at, Happening::Supervisor(p));
                     }
                     self.plan(until, Happening::Continue(p, who));
                 }
@@ -96,7 +98,7 @@ impl World {
             }
             Deed::Signal(machine, signal) => {
                 for p in self.of_machine(machine) {
-                    self.pairs[p].signals.push_back(Word::Stop(signal));
+                    self.pairs[p].signals.push_back(SignalEvent::Stop(signal));
                     self.pairs[p].stop_asked = true;
                     self.wake_supervisor(p);
                 }
@@ -146,7 +148,7 @@ impl World {
         for p in self.of_machine(machine) {
             let pair = &mut self.pairs[p];
             if std::mem::replace(&mut pair.cordon_sent, cordon.is_some()) || cordon.is_some() {
-                pair.signals.push_back(Word::Cordon(cordon.clone()));
+                pair.signals.push_back(SignalEvent::Cordon(cordon.clone()));
                 self.wake_supervisor(p);
             }
         }

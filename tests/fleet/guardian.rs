@@ -7,10 +7,11 @@ use trafficcop::Instant;
 use trafficcop::internals::core::{Exit, WorkloadEvent};
 use trafficcop::internals::guardian::state::{Input, Step};
 use trafficcop::internals::guardian::wire::{Event as WireEvent, FRAME, Request};
+use trafficcop::internals::lease::blob::release_orphaned_with;
 
 use super::clock::{MILLI, SECOND, Time};
-use super::desk::release_orphaned;
 use super::pair::{Life, Tree};
+use super::store::Id;
 use super::world::{From, Happening, World};
 
 const ETIME: i32 = 62;
@@ -24,7 +25,6 @@ impl World {
             return;
         }
         let now = machine.clock.at(self.now);
-        pair.last_desk.now.set(now);
         if self.pairs[p].on_orphaned.is_some() {
             return self.live_on(p);
         }
@@ -47,24 +47,27 @@ impl World {
         }
     }
 
-    /// The supervisor is dead, the tree is gone: the will is carried out.
+    /// The supervisor is dead, the tree is gone: the lease is given back.
     fn live_on(&mut self, p: usize) {
         let mut context = Context::from_waker(Waker::noop());
         let pair = &mut self.pairs[p];
         let Some(on_orphaned) = &mut pair.on_orphaned else {
             return;
         };
-        if let Poll::Ready(()) = on_orphaned.as_mut().poll(&mut context) {
+        let machine = &self.machines[pair.machine];
+        let (now, suspended) = (machine.clock.at(self.now), machine.shown_suspended);
+        let clock = Rc::clone(&pair.guardian_clock);
+        let done = clock.enter(now, suspended, || on_orphaned.as_mut().poll(&mut context));
+        if done == Poll::Ready(()) {
             pair.on_orphaned = None;
             pair.guardian = Life::Dead;
             return;
         }
+        let next = clock.next().map(|next| machine.clock.when(next));
         self.send(p, From::Guardian);
-        let pair = &self.pairs[p];
-        let clock = self.machines[pair.machine].clock;
-        for wake in pair.last_desk.wakes.take() {
-            let at = clock.when(wake) + self.rng.u64(10_000..3 * MILLI);
-            self.plan(at, Happening::Guardian(p));
+        if let Some(at) = next {
+            let lag = self.lag();
+            self.plan(at + lag, Happening::Guardian(p));
         }
     }
 
@@ -88,18 +91,24 @@ impl World {
     fn report(&mut self, p: usize, report: WireEvent) {
         let pair = &mut self.pairs[p];
         if !pair.deaf {
-            pair.to_supervisor.extend_from_slice(&report.encode());
+            let mut link = pair.handle.link();
+            link.to_supervisor.extend_from_slice(&report.encode());
+            drop(link);
             self.wake_supervisor(p);
         }
     }
 
     fn depart(&mut self, p: usize) {
         let pair = &mut self.pairs[p];
-        let Some(id) = pair.release_info.take() else {
+        let release_info = std::mem::take(&mut pair.release_info);
+        if release_info.is_empty() {
             pair.guardian = Life::Dead;
             return;
-        };
-        pair.on_orphaned = Some(release_orphaned(Rc::clone(&pair.last_desk), id));
+        }
+        let account = pair.guardian_network.account();
+        pair.on_orphaned = Some(Box::pin(async move {
+            release_orphaned_with(&account, &release_info).await;
+        }));
         self.live_on(p);
     }
 
@@ -153,13 +162,13 @@ impl World {
             Request::Start {
                 deadlines,
                 stop_signal,
+                env,
                 ..
             } => {
-                let word = |at: usize| {
-                    u64::from_le_bytes(payload[at..at + 8].try_into().expect("eight bytes"))
-                };
-                let (token, lease) = (word(0), word(8));
-                self.pairs[p].release_info = Some(lease);
+                let (env, release_info) = payload.split_at(env as usize);
+                let token = token_of(env);
+                self.pairs[p].release_info = release_info.to_vec();
+                let lease = self.lease_of(release_info);
                 if now >= deadlines.first() {
                     return self.report(
                         p,
@@ -191,10 +200,16 @@ impl World {
                 );
             }
             Request::Kill => self.feed(p, now, Input::KillAsked),
-            Request::SetReleaseInfo { .. } => self.pairs[p].release_info = None,
+            Request::SetReleaseInfo { .. } => self.pairs[p].release_info.clear(),
             Request::Ping(seq) => self.report(p, WireEvent::Pong(seq)),
             Request::Prepare | Request::Signal(_) | Request::Resume | Request::Dismiss => {}
         }
+    }
+
+    fn lease_of(&self, release_info: &[u8]) -> Id {
+        let text: serde_json::Value = serde_json::from_slice(release_info).expect("JSON");
+        let lease = text["lease"].as_str().expect("a lease");
+        self.texts.lock().expect("whole").lease(lease)
     }
 
     // --- the command ---
@@ -256,4 +271,14 @@ impl World {
             self.plan(at, Happening::DaemonDies(p, generation));
         }
     }
+}
+
+fn token_of(env: &[u8]) -> u64 {
+    let mut set = env.split(|byte| *byte == 0).filter_map(|set| {
+        let value = str::from_utf8(set)
+            .ok()?
+            .strip_prefix("TRAFFICCOP_TOKEN=")?;
+        value.parse().ok()
+    });
+    set.next().expect("a token")
 }

@@ -131,7 +131,7 @@ impl World {
         self.judge_words(p, Some(&ending.cause));
         let pair = &mut self.pairs[p];
         pair.ending = Some(ending);
-        pair.calls.clear();
+        pair.drive = None;
         if pair.tree_lives() {
             self.violate(format!("#{p} ends while its tree lives"));
         }
@@ -199,6 +199,7 @@ impl World {
         let pair = &mut self.pairs[p];
         pair.cordoned = Some(self.now);
         pair.cordon_heard = true;
+        pair.cordon_heard_at = Some(self.now);
         self.tally.cordons += 1;
         if pair.tree_lives() {
             self.tally.cordoned_holders += 1;

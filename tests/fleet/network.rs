@@ -38,16 +38,12 @@ impl World {
         span
     }
 
-    /// Sends what the calls of a process have put on its desk.
+    /// Sends what the calls of a process have put on the wire.
     pub(crate) fn send(&mut self, pair: usize, from: From) {
-        let desk = match from {
-            From::Supervisor => &self.pairs[pair].desk,
-            From::Guardian => &self.pairs[pair].last_desk,
+        let requests = match from {
+            From::Supervisor => self.pairs[pair].network.sent(),
+            From::Guardian => self.pairs[pair].guardian_network.sent(),
         };
-        if desk.out.borrow().is_empty() {
-            return;
-        }
-        let requests = desk.out.take();
         let machine = self.pairs[pair].machine;
         for (slot, request) in requests {
             let mut arrives = self.now + self.travel(machine);
@@ -55,11 +51,12 @@ impl World {
             let mut again = None;
             let weathers: Vec<_> = self.weather(machine).collect();
             for (weather, until) in weathers {
-                if self.rng.u8(0..5) == 0 {
+                if weather != Weather::Cut && self.rng.u8(0..5) == 0 {
                     continue;
                 }
                 match weather {
                     Weather::Slow(_) => {}
+                    Weather::Cut => dropped = true,
                     Weather::LosesRequests => dropped = true,
                     Weather::LosesReplies => lost = true,
                     Weather::Twice(longest) => again = Some(self.rng.u64(0..=longest)),

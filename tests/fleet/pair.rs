@@ -1,24 +1,26 @@
-//! One instance: a supervisor with the real tenure, a guardian with the real watch, and the
-//! command's tree. The supervisor's loop is that of `src/driver.rs`, the guardian's that of
-//! `src/guardian/event_loop.rs`: the same order of looks, in virtual time.
+//! One instance: a supervisor, which is the shipped driver over the shipped blob store; a guardian with the
+//! shipped state, whose loop is that of `src/guardian/event_loop.rs` in virtual time; and the command's
+//! tree.
 
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use trafficcop::Instant;
-use trafficcop::internals::core::{Cordon, Ending, Exit, Failure, Grant, Rules, Tenure};
-use trafficcop::internals::guardian::WorkloadEvent;
-use trafficcop::internals::guardian::liveness::LivenessTimer;
+use trafficcop::internals::clock::SimulatedClock;
+use trafficcop::internals::core::{Ending, Exit, Tenure};
 use trafficcop::internals::guardian::state::GuardianState;
+use trafficcop::internals::signals::{SignalEvent, Signals};
 
-use super::adapter::Adapter;
 use super::clock::Time;
-use super::desk::Desk;
+use super::handle::Handle;
 use super::store::Id;
+use super::supervisor::driver;
+use super::wire::{Network, Texts};
 
 /// A process, as signals leave it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,32 +31,8 @@ pub(crate) enum Life {
     Dead,
 }
 
-/// What comes to a supervisor from outside, by way of `Signals`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Word {
-    Stop(i32),
-    Cordon(Option<Cordon>),
-}
-
-/// The supervisor's side of the guardian (`GuardianHandle`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Attendance {
-    Well,
-    Lost,
-    Over,
-}
-
-pub(crate) enum Answer {
-    Acquired(Result<Grant, Failure>),
-    Renewed {
-        t0: Instant,
-        reply: Result<(), Failure>,
-    },
-    Released(Result<(), Failure>),
-    Announced,
-}
-
-pub(crate) type Call = Pin<Box<dyn Future<Output = Answer>>>;
+/// The shipped driver under way.
+pub(crate) type Drive = Pin<Box<dyn Future<Output = Ending>>>;
 
 /// The command's processes: a main process, and perhaps a daemon in a session of its own.
 #[derive(Clone, Debug)]
@@ -98,33 +76,27 @@ pub(crate) struct Pair {
     // --- the supervisor ---
     pub(crate) supervisor: Life,
     pub(crate) continued: Time,
-    pub(crate) tenure: Tenure,
-    pub(crate) desk: Rc<Desk>,
-    pub(crate) store: Rc<Adapter>,
-    pub(crate) calls: Vec<Call>,
-    pub(crate) acquiring: bool,
-    pub(crate) withdrawn: Option<Instant>,
-    pub(crate) signals: VecDeque<Word>,
+    pub(crate) clock: Rc<SimulatedClock>,
+    pub(crate) network: Arc<Network>,
+    /// Until it has ended, or died.
+    pub(crate) drive: Option<Drive>,
+    pub(crate) signals: VecDeque<SignalEvent>,
+    pub(crate) to_signals: UnboundedSender<SignalEvent>,
     pub(crate) ending: Option<Ending>,
-    pub(crate) attendance: Attendance,
-    pub(crate) busy: bool,
-    /// When the guardian kills on its own, as it was told last.
-    pub(crate) kill_at: Instant,
-    /// When it was told that (true time): the answer had come by then, and not before.
+    pub(crate) handle: Handle,
+    /// When the guardian's deadlines were told last (true time): the answer had come by then, and not before.
     pub(crate) told_at: Time,
-    pub(crate) pulse: LivenessTimer,
-    pub(crate) inbox: VecDeque<WorkloadEvent>,
     pub(crate) armed: Time,
     // --- the socket between them ---
-    pub(crate) to_supervisor: Vec<u8>,
     pub(crate) to_guardian: Vec<u8>,
     // --- the guardian ---
     pub(crate) guardian: Life,
     pub(crate) guardian_continued: Time,
     pub(crate) watch: GuardianState,
     pub(crate) deaf: bool,
-    pub(crate) release_info: Option<Id>,
-    pub(crate) last_desk: Rc<Desk>,
+    pub(crate) release_info: Vec<u8>,
+    pub(crate) guardian_clock: Rc<SimulatedClock>,
+    pub(crate) guardian_network: Arc<Network>,
     pub(crate) on_orphaned: Option<Pin<Box<dyn Future<Output = ()>>>>,
     pub(crate) wall_jumped: bool,
     pub(crate) guardian_armed: Time,
@@ -138,6 +110,7 @@ pub(crate) struct Pair {
     pub(crate) cordon_sent: bool,
     /// It was told so since it had control last.
     pub(crate) cordon_heard: bool,
+    pub(crate) cordon_heard_at: Option<Time>,
     pub(crate) guardian_hurt: bool,
     pub(crate) told_lost: Vec<Told>,
     pub(crate) owes_a_word: bool,
@@ -148,47 +121,41 @@ pub(crate) struct Pair {
     pub(crate) had_control: bool,
     pub(crate) told_term_at: Instant,
     pub(crate) second: u64,
-    pub(crate) steps: u32,
+    pub(crate) rounds: u32,
 }
 
 impl Pair {
     pub(crate) fn new(
         machine: usize,
-        holder: usize,
-        rules: Rules,
-        now: Instant,
+        p: usize,
+        tenure: Tenure,
         lease: Duration,
-        ids: Rc<Cell<Id>>,
+        texts: &Arc<Mutex<Texts>>,
     ) -> Pair {
-        let desk = Rc::new(Desk::default());
-        desk.now.set(now);
+        let (network, handle) = (Network::new(Arc::clone(texts)), Handle::new());
+        let (to_signals, signals) = unbounded_channel();
+        let signals = Signals::relayed(signals);
         Pair {
             machine,
             supervisor: Life::Runs,
             continued: 0,
-            tenure: Tenure::new(rules, now),
-            store: Rc::new(Adapter::new(Rc::clone(&desk), holder, lease, ids)),
-            desk,
-            calls: Vec::new(),
-            acquiring: false,
-            withdrawn: None,
+            clock: Rc::default(),
+            drive: Some(driver(p, tenure, lease, &network, &handle, signals)),
+            network,
             signals: VecDeque::new(),
+            to_signals,
             ending: None,
-            attendance: Attendance::Well,
-            busy: false,
-            kill_at: Instant::FOREVER,
+            handle,
             told_at: 0,
-            pulse: LivenessTimer::new(),
-            inbox: VecDeque::new(),
             armed: Time::MAX,
-            to_supervisor: Vec::new(),
             to_guardian: Vec::new(),
             guardian: Life::Runs,
             guardian_continued: 0,
             watch: GuardianState::new(),
             deaf: false,
-            release_info: None,
-            last_desk: Rc::new(Desk::default()),
+            release_info: Vec::new(),
+            guardian_clock: Rc::default(),
+            guardian_network: Network::new(Arc::clone(texts)),
             on_orphaned: None,
             wall_jumped: false,
             guardian_armed: Time::MAX,
@@ -197,6 +164,7 @@ impl Pair {
             cordoned: None,
             cordon_sent: false,
             cordon_heard: false,
+            cordon_heard_at: None,
             guardian_hurt: false,
             told_lost: Vec::new(),
             owes_a_word: false,
@@ -206,7 +174,7 @@ impl Pair {
             had_control: false,
             told_term_at: Instant::ZERO,
             second: 0,
-            steps: 0,
+            rounds: 0,
         }
     }
 

@@ -248,14 +248,14 @@ impl Store {
             Request::Renew { id } => match blob.lease {
                 Lease::Leased { id: ours, .. } if ours == id => {
                     blob.lease = Lease::Leased { id, until };
-                    Reply::Done
+                    Reply::Etag(blob.etag)
                 }
                 Lease::Expired {
                     id: ours,
                     modified: false,
                 } if ours == id => {
                     blob.lease = Lease::Leased { id, until };
-                    Reply::Done
+                    Reply::Etag(blob.etag)
                 }
                 Lease::Breaking { id: ours, .. } | Lease::Broken { id: ours } if ours == id => {
                     Reply::Refused(Code::LeaseIsBrokenAndCannotBeRenewed)
@@ -291,7 +291,7 @@ impl Store {
                 self.etags += 1;
                 blob.etag = self.etags;
                 blob.record = Some(record);
-                Reply::Done
+                Reply::Etag(blob.etag)
             }
             Request::RestOfBreaking { etag } => {
                 if etag != blob.etag {

@@ -1,17 +1,18 @@
 //! The event queue and the store's side of a schedule; who may run when.
 
-use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use fastrand::Rng;
-use trafficcop::internals::core::{Cordon, Exit, HoldPolicy, IfLost, Rules};
+use trafficcop::internals::core::{Cordon, Exit, HoldPolicy, IfLost, Rules, Tenure};
 
 use super::adversary::{Schedule, Who};
 use super::clock::{Clock, MILLI, SECOND, Time, nanos};
 use super::pair::{Life, Pair};
 use super::store::{Id, Reply, Request, Store};
+use super::wire::Texts;
 
 /// Which process of a pair has a request out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,8 +23,10 @@ pub(crate) enum From {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Happening {
-    /// The supervisor has something to look at; with the suspended time when it was armed.
-    Supervisor(usize, Time),
+    /// The supervisor has something to look at.
+    Supervisor(usize),
+    /// The supervisor's timer that was armed for this moment.
+    Timer(usize, Time),
     Guardian(usize),
     /// A request reaches the store (`true`: and its reply is lost; a status: and is replaced).
     Arrives {
@@ -81,8 +84,8 @@ pub(crate) struct Machine {
     pub(crate) suspended: Option<Time>,
     pub(crate) until: Time,
     pub(crate) resumed: Time,
-    /// How long it was suspended altogether: the supervisor's timers stood still for so long.
-    pub(crate) slept: Time,
+    /// How long it was suspended altogether, by its own clock: its processes' timers stood still for so long.
+    pub(crate) shown_suspended: Duration,
     /// Why it must not have control, and the number of that.
     pub(crate) cordon: Option<(u64, Cordon)>,
     deferred: Vec<Happening>,
@@ -115,7 +118,7 @@ pub(crate) struct World {
     pub(crate) pairs: Vec<Pair>,
     pub(crate) store: Store,
     pub(crate) store_clock: Clock,
-    ids: Rc<Cell<Id>>,
+    pub(crate) texts: Arc<Mutex<Texts>>,
     pub(crate) tally: Tally,
     pub(crate) violation: Option<String>,
     pub(crate) trace: Option<Vec<String>>,
@@ -139,7 +142,7 @@ impl World {
                 suspended: None,
                 until: 0,
                 resumed: 0,
-                slept: 0,
+                shown_suspended: Duration::ZERO,
                 cordon: None,
                 deferred: Vec::new(),
             })
@@ -153,7 +156,7 @@ impl World {
             pairs: Vec::new(),
             store: Store::new(schedule.budget.lease, exists),
             store_clock: Clock::new(1_000_000 * SECOND, schedule.store_ppm),
-            ids: Rc::new(Cell::new(0)),
+            texts: Arc::default(),
             tally: Tally {
                 schedules: 1,
                 ..Tally::default()
@@ -219,15 +222,13 @@ impl World {
 
     fn happen(&mut self, what: Happening) -> bool {
         match what {
-            Happening::Supervisor(p, slept) => {
-                let machine = &mut self.machines[self.pairs[p].machine];
-                if machine.suspended.is_some() {
-                    machine.deferred.push(what);
-                } else if machine.slept > slept {
-                    let later = self.now + (machine.slept - slept);
-                    let slept = machine.slept;
-                    self.plan(later, Happening::Supervisor(p, slept));
-                } else {
+            Happening::Supervisor(p) => {
+                if !self.defers(p, what) {
+                    self.supervise(p);
+                }
+            }
+            Happening::Timer(p, armed) => {
+                if self.pairs[p].armed == armed && !self.defers(p, what) {
                     self.pairs[p].armed = Time::MAX;
                     self.supervise(p);
                 }
@@ -276,11 +277,11 @@ impl World {
                 reply,
             } => match from {
                 From::Supervisor => {
-                    self.pairs[pair].desk.answered(slot, reply);
+                    self.pairs[pair].network.answered(slot, reply);
                     self.supervise(pair);
                 }
                 From::Guardian => {
-                    self.pairs[pair].last_desk.answered(slot, reply);
+                    self.pairs[pair].guardian_network.answered(slot, reply);
                     self.guard(pair);
                 }
             },
@@ -359,8 +360,7 @@ impl World {
 
     pub(crate) fn wake_supervisor(&mut self, p: usize) {
         let at = self.now + self.lag();
-        let slept = self.machines[self.pairs[p].machine].slept;
-        self.plan(at, Happening::Supervisor(p, slept));
+        self.plan(at, Happening::Supervisor(p));
     }
 
     pub(crate) fn of_machine(&self, machine: usize) -> Vec<usize> {
@@ -379,6 +379,7 @@ impl World {
         if who != Who::Supervisor && ends(pair.guardian) {
             pair.guardian = Life::Runs;
             pair.guardian_continued = now;
+            pair.handle.link().child = true;
         }
         self.wake_both(p);
     }
@@ -390,27 +391,15 @@ impl World {
         };
         it.suspended = None;
         it.resumed = self.now;
-        let slept = self.now - since;
-        it.slept += slept;
-        let total = it.slept;
+        it.shown_suspended += it.clock.at(self.now).since(it.clock.at(since));
+        // What was due while we slept is looked at; the supervisor's timers had stood still.
         for what in std::mem::take(&mut it.deferred) {
-            match what {
-                // It had been due while we slept, and its timer had stood still since.
-                Happening::Supervisor(p, _) => {
-                    let at = self.now + self.rng.u64(0..slept.max(2));
-                    self.plan(at, Happening::Supervisor(p, total));
-                }
-                other => {
-                    let at = self.now + self.lag();
-                    self.plan(at, other);
-                }
-            }
+            let at = self.now + self.lag();
+            self.plan(at, what);
         }
         for p in self.of_machine(machine) {
             self.pairs[p].wall_jumped = true;
-            // Only what has arrived wakes the supervisor: its timers do not.
-            let at = self.now + self.lag();
-            self.plan(at, Happening::Guardian(p));
+            self.wake_both(p);
         }
     }
 
@@ -452,18 +441,18 @@ impl World {
         };
         let p = self.pairs.len();
         let now = self.machines[machine].clock.at(self.now);
-        let ids = Rc::clone(&self.ids);
         let lease = self.schedule.budget.lease;
-        let mut pair = Pair::new(machine, p, rules, now, lease, ids);
         // What is announced is mostly known before the first attempt.
         let cordon = self.machines[machine].cordon.clone();
-        if let Some((_, cordon)) = cordon {
-            if self.rng.u8(0..4) > 0 {
-                pair.tenure = pair.tenure.cordoned_by(Some(cordon));
-                (pair.cordoned, pair.cordon_sent) = (Some(self.now), true);
-            } else {
-                self.announce_later(machine);
-            }
+        let cordon = cordon.map(|(_, cordon)| cordon);
+        let known = cordon.filter(|_| self.rng.u8(0..4) > 0);
+        let is_known = known.is_some();
+        let tenure = Tenure::new(rules, now).cordoned_by(known);
+        let mut pair = Pair::new(machine, p, tenure, lease, &self.texts);
+        if is_known {
+            (pair.cordoned, pair.cordon_sent) = (Some(self.now), true);
+        } else if self.machines[machine].cordon.is_some() {
+            self.announce_later(machine);
         }
         self.pairs.push(pair);
         self.say(|| format!("#{p} begins on machine {machine}"));

@@ -2,16 +2,13 @@
 //!
 //! Called by [`super`] alone. It must never start a command without the descriptor meant for it.
 
-use std::io::{self, IoSlice};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd as _, OwnedFd};
 
 use nix::errno::Errno;
-use nix::sys::socket::{ControlMessage, MsgFlags, recv, sendmsg};
-use tokio::io::Interest;
 
 use super::super::WorkloadEvent;
 use super::super::wire::{Event, FRAME, Request};
-use super::{GuardianHandle, State};
+use super::{GuardianHandle, Peer, State};
 
 /// Bytes on their way, and the descriptor that goes with the first of them.
 pub(super) struct OutFrame {
@@ -40,14 +37,9 @@ impl OutFrame {
     }
 
     /// Sends as much as goes.
-    pub(super) fn send(&mut self, socket: i32) -> nix::Result<()> {
-        let parts = [IoSlice::new(&self.bytes[self.sent..])];
-        let lock = self.lock.as_ref().map(AsRawFd::as_raw_fd);
-        let rights = lock.as_slice();
-        let rights = [ControlMessage::ScmRights(rights)];
-        let rights = if lock.is_some() { &rights[..] } else { &[] };
-        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-        self.sent += sendmsg::<()>(socket, &parts, rights, flags, None)?;
+    pub(super) fn send(&mut self, peer: &mut dyn Peer) -> nix::Result<()> {
+        let lock = self.lock.as_ref().map(|lock| lock.as_fd());
+        self.sent += peer.send(&self.bytes[self.sent..], lock)?;
         // It went with the first byte.
         self.lock = None;
         Ok(())
@@ -67,18 +59,7 @@ impl GuardianHandle {
 
     pub(super) fn flush(&mut self) {
         while let Some(frame) = self.outgoing.front_mut() {
-            // Straight to the kernel: the runtime's idea of readiness may be older than a pause.
-            let mut result = frame.send(self.socket.as_raw_fd());
-            if result == Err(Errno::EAGAIN) {
-                // And the runtime is told, lest it wakes us for what is not so.
-                let socket = self.socket.as_raw_fd();
-                result = self
-                    .socket
-                    .try_io(Interest::WRITABLE, || {
-                        frame.send(socket).map_err(io::Error::from)
-                    })
-                    .map_err(|_| Errno::EAGAIN);
-            }
+            let result = frame.send(&mut *self.peer);
             match result {
                 Ok(()) if frame.is_sent() => {
                     self.outgoing.pop_front();
@@ -103,19 +84,9 @@ impl GuardianHandle {
         if !matches!(self.state, State::Well) {
             return;
         }
-        let fd = self.socket.as_raw_fd();
         let mut buffer = [0; 1024];
         loop {
-            let mut result = recv(fd, &mut buffer, MsgFlags::MSG_DONTWAIT);
-            if result == Err(Errno::EAGAIN) {
-                result = self
-                    .socket
-                    .try_io(Interest::READABLE, || {
-                        recv(fd, &mut buffer, MsgFlags::MSG_DONTWAIT).map_err(io::Error::from)
-                    })
-                    .map_err(|_| Errno::EAGAIN);
-            }
-            match result {
+            match self.peer.receive(&mut buffer) {
                 Ok(0) => return self.lose(),
                 Ok(length) => {
                     self.incoming.extend_from_slice(&buffer[..length]);

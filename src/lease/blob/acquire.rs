@@ -13,7 +13,7 @@ use super::client::{LeaseState, View};
 use super::metadata::{self, Metadata};
 use super::{Blob, Held, Spent, fresh_lease_id, is_gone, is_taken, is_there};
 use crate::azure::{Operation, ServiceError};
-use crate::clock::Instant;
+use crate::clock::{self, Instant};
 use crate::core::budget::LATE;
 use crate::core::{Failure, Grant, HolderInfo};
 use crate::lease::errors::{fatal, transient};
@@ -314,7 +314,7 @@ impl Blob {
         if stop_at.since(Instant::now()) <= pause {
             return Err(failure);
         }
-        tokio::time::sleep(pause).await;
+        clock::sleep(pause).await;
         Ok(())
     }
 

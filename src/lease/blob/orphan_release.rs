@@ -44,12 +44,17 @@ pub fn prepare_orphan_release(account: Account) {
 /// Releases the lease that is named there. Takes ten seconds at most; whatever goes wrong, the lease
 /// runs out by itself.
 pub(in crate::lease) fn release_orphaned(release_info: &[u8]) {
-    if let Some(account) = PREPARED.get() {
-        execute_with(account, release_info);
+    if let Some(account) = PREPARED.get()
+        && let Ok(runtime) = runtime()
+    {
+        runtime.block_on(release_orphaned_with(account, release_info));
+        // A name lookup that hangs must not keep the guardian.
+        runtime.shutdown_background();
     }
 }
 
-fn execute_with(account: &Account, release_info: &[u8]) {
+/// What [`release_orphaned`] does, for whoever has a runtime and the account.
+pub async fn release_orphaned_with(account: &Account, release_info: &[u8]) {
     let Ok(release_info) = serde_json::from_slice::<ReleaseInfo>(release_info) else {
         return;
     };
@@ -61,21 +66,13 @@ fn execute_with(account: &Account, release_info: &[u8]) {
     };
     // A client of our own: the supervisor's connections must not be used by two processes.
     let account = account.in_another_process(ServiceClock::of_another(release_info.clock));
-    let Ok(runtime) = runtime() else {
-        return;
-    };
     let give_up_at = Instant::now() + LIMIT;
-    runtime.block_on(async {
-        let url = account.authorised(&blob);
-        if let Ok(client) = BlobApi::new(url.clone(), url, &account.client_options()) {
-            // Not as a lease that we had for certain: that it is another's by now is no news to anybody here.
-            let _ =
-                Blob::release_until(&client, &Spent::new(release_info.lease, false), give_up_at)
-                    .await;
-        }
-    });
-    // A name lookup that hangs must not keep the guardian.
-    runtime.shutdown_background();
+    let url = account.authorised(&blob);
+    if let Ok(client) = BlobApi::new(url.clone(), url, &account.client_options()) {
+        // Not as a lease that we had for certain: that it is another's by now is no news to anybody here.
+        let spent = Spent::new(release_info.lease, false);
+        let _ = Blob::release_until(&client, &spent, give_up_at).await;
+    }
 }
 
 /// `blob` is an address under `endpoint`.

@@ -1,0 +1,139 @@
+//! A clock that a test sets: what is polled at one of its moments takes that for the present and sleeps
+//! by it.
+//!
+//! Called by the simulated fleet, which plays the shipped driver and stores in a time of its own. Holds
+//! for the thread that entered it and while it is in it. Must never be in a release, which has one clock.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use super::Instant;
+
+thread_local! {
+    // Apart from the clock itself: whoever reads the time in a thread without one, a guardian between fork
+    // and exec among them, pays a load and allocates nothing.
+    static NOW: Cell<Option<Instant>> = const { Cell::new(None) };
+    static CLOCK: RefCell<Option<Rc<SimulatedClock>>> = const { RefCell::new(None) };
+}
+
+// More sleeps than this at one moment are a loop that would never return to whoever polls it.
+const SPINS: u32 = 1000;
+
+/// The clock and the timers of one simulated process.
+#[derive(Debug, Default)]
+pub struct SimulatedClock {
+    // What the timers go by: they stand still while the machine sleeps, as tokio's do.
+    awake: Cell<Instant>,
+    suspended: Cell<Duration>,
+    timers: RefCell<BTreeMap<(Instant, u64), Waker>>,
+    numbers: Cell<u64>,
+    sleeps: Cell<u32>,
+}
+
+impl SimulatedClock {
+    /// Does `work` at the moment `now` of a machine that was suspended for so long altogether, and wakes
+    /// before that whoever has slept until then.
+    pub fn enter<T>(
+        self: &Rc<Self>,
+        now: Instant,
+        suspended: Duration,
+        work: impl FnOnce() -> T,
+    ) -> T {
+        self.awake.set(now - suspended);
+        self.suspended.set(suspended);
+        self.sleeps.set(0);
+        let later = (Instant(self.awake.get().0 + 1), 0);
+        let timers = self.timers.take();
+        let mut due = timers;
+        self.timers.replace(due.split_off(&later));
+        for waker in due.into_values() {
+            waker.wake();
+        }
+        NOW.set(Some(now));
+        CLOCK.set(Some(Rc::clone(self)));
+        // Also where it panics: the thread's next test has another clock, or none.
+        let _leave = Leave;
+        work()
+    }
+
+    /// When the next timer is due if the machine is not suspended before.
+    pub fn next(&self) -> Option<Instant> {
+        let timers = self.timers.borrow();
+        let (until, _) = timers.keys().next()?;
+        Some(*until + self.suspended.get())
+    }
+
+    /// How many sleeps were begun at the present moment; past a thousand none of them ends.
+    pub fn sleeps(&self) -> u32 {
+        self.sleeps.get()
+    }
+
+    fn begin(&self, span: Duration) -> Sleep {
+        self.sleeps.set(self.sleeps.get() + 1);
+        self.numbers.set(self.numbers.get() + 1);
+        Sleep {
+            until: self.awake.get() + span,
+            number: self.numbers.get(),
+        }
+    }
+}
+
+struct Leave;
+
+impl Drop for Leave {
+    fn drop(&mut self) {
+        NOW.set(None);
+        CLOCK.set(None);
+    }
+}
+
+/// The present moment of the simulation that this thread is in, if it is in one.
+pub(super) fn now() -> Option<Instant> {
+    NOW.get()
+}
+
+/// A sleep in the simulation that this thread is in, if it is in one.
+pub(super) fn sleep(span: Duration) -> Option<Sleep> {
+    NOW.get()?;
+    CLOCK.with_borrow(|clock| clock.as_ref().map(|clock| clock.begin(span)))
+}
+
+pub(super) struct Sleep {
+    until: Instant,
+    number: u64,
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        CLOCK.with_borrow(|clock| {
+            let clock = clock.as_ref().expect("it is polled where it was begun");
+            if clock.awake.get() >= self.until && clock.sleeps.get() <= SPINS {
+                return Poll::Ready(());
+            }
+            let timer = (self.until, self.number);
+            clock
+                .timers
+                .borrow_mut()
+                .insert(timer, context.waker().clone());
+            Poll::Pending
+        })
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        // With the process whose it was the timers are gone, too.
+        CLOCK.with_borrow(|clock| {
+            let timer = (self.until, self.number);
+            clock
+                .as_ref()
+                .map(|clock| clock.timers.borrow_mut().remove(&timer))
+        });
+    }
+}

@@ -1,0 +1,257 @@
+//! What a supervisor is to the world: the far end of its guardian's socket, and each call of its driver,
+//! written down for the world to carry it out and to judge it.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll};
+
+use async_trait::async_trait;
+use nix::errno::Errno;
+use trafficcop::internals::core::{Cause, Deadlines, Exit, Failure, Grant, Notice, WorkloadEvent};
+use trafficcop::internals::driver::{Observation, Observer, Start, Workload};
+use trafficcop::internals::guardian::Peer;
+use trafficcop::internals::run::CommandWorkload;
+use trafficcop::{Instant, LeaseStore, OrphanRelease, RecordUpdate, StoreInfo};
+
+use super::pair::Life;
+
+/// What a supervisor did, in its order.
+pub(crate) enum Did {
+    /// It sends this to its guardian.
+    Sent(Vec<u8>),
+    Started(Start),
+    Extended(Deadlines),
+    KilledGuardian,
+    /// It kills what lives of the tree in the guardian's place.
+    Swept,
+    /// It asks for control.
+    Competed,
+    /// It was told that the lease is lost, by the answer to a renewal.
+    HeardLost {
+        until: Option<Instant>,
+    },
+    /// ... by the answer to a release.
+    ReleasedLost,
+    Said(Notice),
+    /// What no supervisor may do.
+    Wrong(&'static str),
+}
+
+/// What a supervisor shares with the world.
+pub(crate) struct Link {
+    pub(crate) did: Vec<Did>,
+    pub(crate) to_supervisor: Vec<u8>,
+    /// The kernel tells it that its guardian was stopped, was continued or ended.
+    pub(crate) child: bool,
+    /// As they are when the supervisor is polled.
+    pub(crate) guardian: Life,
+    pub(crate) tree_lives: bool,
+}
+
+/// One supervisor's link, as its guardian's process and its observer.
+#[derive(Clone)]
+pub(crate) struct Handle(Arc<Mutex<Link>>);
+
+impl Handle {
+    pub(crate) fn new() -> Handle {
+        Handle(Arc::new(Mutex::new(Link {
+            did: Vec::new(),
+            to_supervisor: Vec::new(),
+            child: false,
+            guardian: Life::Runs,
+            tree_lives: false,
+        })))
+    }
+
+    pub(crate) fn link(&self) -> MutexGuard<'_, Link> {
+        self.0.lock().expect("whole")
+    }
+}
+
+/// The world polls a supervisor whenever something has come for it, so nobody is woken here.
+impl Peer for Handle {
+    fn pid(&self) -> i32 {
+        1
+    }
+
+    fn control_path(&self) -> Option<&Path> {
+        None
+    }
+
+    fn send(&mut self, bytes: &[u8], _descriptor: Option<BorrowedFd<'_>>) -> nix::Result<usize> {
+        let mut link = self.link();
+        if link.guardian == Life::Dead {
+            return Err(Errno::EPIPE);
+        }
+        link.did.push(Did::Sent(bytes.to_vec()));
+        Ok(bytes.len())
+    }
+
+    fn receive(&mut self, buffer: &mut [u8]) -> nix::Result<usize> {
+        let mut link = self.link();
+        if link.to_supervisor.is_empty() {
+            return match link.guardian {
+                Life::Dead => Ok(0),
+                Life::Runs | Life::Stopped(_) => Err(Errno::EAGAIN),
+            };
+        }
+        let length = buffer.len().min(link.to_supervisor.len());
+        for (place, byte) in buffer.iter_mut().zip(link.to_supervisor.drain(..length)) {
+            *place = byte;
+        }
+        Ok(length)
+    }
+
+    fn poll_socket(&mut self, _context: &mut Context<'_>, _full: bool) -> Poll<()> {
+        let link = self.link();
+        match !link.to_supervisor.is_empty() || link.guardian == Life::Dead {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }
+    }
+
+    fn poll_children(&mut self, _context: &mut Context<'_>) -> Poll<()> {
+        match std::mem::take(&mut self.link().child) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }
+    }
+
+    fn kill(&mut self) {
+        self.link().did.push(Did::KilledGuardian);
+    }
+
+    fn take_over(&mut self) {
+        self.kill();
+    }
+
+    fn sweep(&mut self, _long: bool) -> bool {
+        let mut link = self.link();
+        link.did.push(Did::Swept);
+        !link.tree_lives
+    }
+
+    fn has_ended(&mut self) -> bool {
+        self.link().guardian == Life::Dead
+    }
+
+    fn retire(&mut self) {}
+}
+
+/// The shipped workload, with what was asked of it.
+pub(crate) struct Watching {
+    pub(crate) handle: Handle,
+    pub(crate) workload: CommandWorkload,
+}
+
+#[async_trait]
+impl Workload for Watching {
+    fn start(&mut self, start: Start) {
+        self.handle.link().did.push(Did::Started(start));
+        self.workload.start(start);
+    }
+
+    fn extend(&mut self, deadlines: Deadlines) {
+        self.handle.link().did.push(Did::Extended(deadlines));
+        self.workload.extend(deadlines);
+    }
+
+    fn drain(&mut self, signal: i32, end_of_grace: Instant) {
+        self.workload.drain(signal, end_of_grace);
+    }
+
+    fn kill(&mut self) {
+        self.workload.kill();
+    }
+
+    fn pass(&mut self, signal: i32) {
+        self.workload.pass(signal);
+    }
+
+    fn pause(&mut self) {
+        self.workload.pause();
+    }
+
+    fn forget_release_info(&mut self) {
+        self.workload.forget_release_info();
+    }
+
+    fn gives_back(&mut self, cause: Option<&Cause>, exit: Option<Exit>) {
+        self.workload.gives_back(cause, exit);
+    }
+
+    fn stand_by(&mut self) {
+        self.workload.stand_by();
+    }
+
+    fn tenure_over(&mut self, cause: &Cause) {
+        self.workload.tenure_over(cause);
+    }
+
+    async fn next_event(&mut self) -> WorkloadEvent {
+        self.workload.next_event().await
+    }
+}
+
+impl Observer for Handle {
+    fn observe(&mut self, _now: Instant, observation: &Observation<'_>) {
+        if let Observation::Notice { notice, .. } = observation {
+            self.link().did.push(Did::Said((*notice).clone()));
+        }
+    }
+}
+
+/// The shipped store, with what was asked of it and what it answered.
+pub(crate) struct Watched {
+    pub(crate) handle: Handle,
+    pub(crate) store: Arc<dyn LeaseStore>,
+}
+
+#[async_trait]
+impl LeaseStore for Watched {
+    fn info(&self) -> StoreInfo {
+        self.store.info()
+    }
+
+    async fn acquire(&self, give_up_at: Instant) -> Result<Grant, Failure> {
+        self.handle.link().did.push(Did::Competed);
+        self.store.acquire(give_up_at).await
+    }
+
+    async fn renew(&self, give_up_at: Instant) -> Result<(), Failure> {
+        let reply = self.store.renew(give_up_at).await;
+        if let Err(Failure::Lost { until, .. }) = &reply {
+            let until = *until;
+            self.handle.link().did.push(Did::HeardLost { until });
+        }
+        reply
+    }
+
+    async fn release(&self, give_up_at: Instant) -> Result<(), Failure> {
+        {
+            let mut link = self.handle.link();
+            if link.tree_lives {
+                link.did.push(Did::Wrong("releases while its tree lives"));
+            }
+        }
+        let reply = self.store.release(give_up_at).await;
+        if let Err(Failure::Lost { .. }) = &reply {
+            self.handle.link().did.push(Did::ReleasedLost);
+        }
+        reply
+    }
+
+    async fn update_record(&self, update: RecordUpdate, until: Instant) -> Result<(), Failure> {
+        self.store.update_record(update, until).await
+    }
+
+    async fn leave(&self, give_up_at: Instant) {
+        self.store.leave(give_up_at).await;
+    }
+
+    fn orphan_release(&self) -> io::Result<OrphanRelease> {
+        self.store.orphan_release()
+    }
+}
