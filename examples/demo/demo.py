@@ -171,6 +171,8 @@ class Demo:
             command[2:2] = ["--svg", self.args.svg]
         said = subprocess.run(command, capture_output=True, text=True)
         self.show("\x1b[2J\x1b[H" + said.stdout + said.stderr)
+        if self.cast:
+            self.cast.close()
         return said.returncode
 
 
