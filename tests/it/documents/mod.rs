@@ -11,6 +11,7 @@ mod links;
 mod making;
 mod man;
 mod pages;
+mod planted;
 mod promises;
 mod readme;
 #[expect(
