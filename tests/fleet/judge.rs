@@ -232,6 +232,19 @@ impl World {
         }
     }
 
+    /// The supervisor kills its guardian: was it silent?
+    pub(crate) fn judge_giving_up(&mut self, p: usize) {
+        let pair = &self.pairs[p];
+        let machine = &self.machines[pair.machine];
+        let lately = |since: Time| since > 0 && self.now < since + 300 * MILLI;
+        let answers = pair.guardian == Life::Runs
+            && !lately(pair.guardian_continued)
+            && !lately(machine.resumed);
+        if answers {
+            self.violate(format!("#{p} kills a guardian that answers"));
+        }
+    }
+
     /// The guardian stops the command: was there a need?
     pub(crate) fn judge_need(&mut self, p: usize) {
         self.tally.drains += 1;

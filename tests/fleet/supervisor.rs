@@ -168,6 +168,7 @@ impl World {
             }
             Did::KilledGuardian => {
                 self.say(|| format!("#{p}: the guardian is given up"));
+                self.judge_giving_up(p);
                 self.guardian_dies(p);
             }
             Did::Swept if pair.tree_lives() => self.kill_tree(p),
