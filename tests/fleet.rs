@@ -7,7 +7,7 @@
 //!
 //! A binary of its own, as it computes for minutes: beside tests that wait, at the lowest priority.
 //!
-//! `FLEET_SEED` (default 1) is the first seed, `FLEET_COUNT` (default 100000) the number of
+//! `FLEET_SEED` (default 1) is the first seed, `FLEET_COUNT` (default 20000) the number of
 //! schedules. A schedule that fails is shrunk to the acts it needs, and printed with its trace;
 //! `FLEET_SEED=n FLEET_COUNT=1 cargo test --test fleet` plays it again.
 
@@ -121,7 +121,7 @@ fn add(sum: &mut Tally, one: &Tally) {
 #[test]
 fn the_promise_holds_in_every_schedule() {
     let first = number("FLEET_SEED", 1);
-    let count = number("FLEET_COUNT", 100_000);
+    let count = number("FLEET_COUNT", 20_000);
     let next = AtomicU64::new(first);
     let failed = AtomicU64::new(u64::MAX);
     let over = AtomicBool::new(false);

@@ -29,7 +29,7 @@ pub(crate) struct Limit {
 pub(crate) const PROMISE_ROWS: usize = 494;
 pub(crate) const INJECTED_FAULTS: usize = 554;
 /// ... and schedules of the simulated fleet, from seed 1 on.
-pub(crate) const SCHEDULES: u64 = 100_000;
+pub(crate) const SCHEDULES: u64 = 20_000;
 
 /// The counted proof. The figures are those above.
 pub(crate) fn proof() -> String {
