@@ -92,6 +92,8 @@ fn the_binary_writes_every_page() {
         assert!(written == std::fs::read(&page).expect("the page"), "{name}");
         count += 1;
     }
+    // What is compiled into it is there where the example builds it.
+    assert!(text("examples/Dockerfile").contains("\nCOPY man man\n"));
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(
         said.starts_with(&format!("{count} pages written to ")),
