@@ -26,8 +26,8 @@ use crate::driver::{Observation, Observer};
 use crate::guardian::{HealthCheck, WorkloadEvent};
 use crate::report;
 use crate::util::lock;
+use socket::{Notification, Proxy, Socket};
 pub(crate) use socket::{PRIVATE, Surroundings, VARIABLE};
-use socket::{Proxy, Said, Socket};
 
 /// When the service manager is told that we are ready; as it is typed, with its help.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -395,7 +395,7 @@ impl State {
     }
 
     fn hears(&mut self, number: usize, message: &[u8]) {
-        let said = Said::read(message);
+        let said = Notification::read(message);
         // A command that has not heard of --ready may say so all the same.
         if said.ready && self.ready == Ready::Command {
             self.is_ready();

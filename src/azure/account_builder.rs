@@ -34,22 +34,22 @@ type Result<T> = std::result::Result<T, AccountError>;
 // What people are told: the variable, the flag or the URL.
 type Source = &'static str;
 /// A value, and which source gave it first.
-type Said<T> = Option<(T, Source)>;
+type Setting<T> = Option<(T, Source)>;
 
 pub(super) struct AccountBuilder {
     // What of the account is asked for.
     service: &'static Service,
     // A connection string was given.
     pub(super) string: bool,
-    name: Said<String>,
-    key: Said<String>,
-    sas: Said<String>,
-    endpoint: Said<Url>,
-    suffix: Said<String>,
+    name: Setting<String>,
+    key: Setting<String>,
+    sas: Setting<String>,
+    endpoint: Setting<Url>,
+    suffix: Setting<String>,
     protocol: Option<String>,
 }
 
-fn agree<T: PartialEq>(slot: &mut Said<T>, value: T, source: Source, about: &str) -> Result<()> {
+fn agree<T: PartialEq>(slot: &mut Setting<T>, value: T, source: Source, about: &str) -> Result<()> {
     match slot {
         Some((known, first)) if *known != value => Err(contradiction(*first, source, about)),
         Some(_) => Ok(()),

@@ -111,12 +111,12 @@ impl HttpClient for IdentityHttp {
 /// itself that it will pass. Nothing else of it may be told: there is nobody to say what is in it.
 fn said(body: &[u8]) -> (String, bool) {
     #[derive(Deserialize)]
-    struct Said {
+    struct ErrorBody {
         error: String,
         #[serde(default)]
         error_description: String,
     }
-    let Ok(said) = serde_json::from_slice::<Said>(body) else {
+    let Ok(said) = serde_json::from_slice::<ErrorBody>(body) else {
         return (String::new(), false);
     };
     let passing = ["temporarily_unavailable", "server_error"].contains(&&*said.error);

@@ -18,7 +18,7 @@ use crate::args;
 use crate::deadline::{Deadline, VARIABLE};
 use crate::exit::{self, ExitAction};
 use crate::host;
-use crate::report::stdout::{LineWriter, Said};
+use crate::report::stdout::{LineWriter, WriteProgress};
 
 /// Written to the progress pipe before the first byte of `holder`: from now on the reader may believe it.
 pub(super) const BELIEVED: u8 = b'h';
@@ -79,9 +79,9 @@ pub(crate) fn announce(typed: &args::Announce) -> anyhow::Result<ExitAction> {
         }
         let said = out.push();
         let waits = match said {
-            Said::All => false,
-            Said::Waits => true,
-            Said::Never(errno) => return Ok(leave(errno)),
+            WriteProgress::All => false,
+            WriteProgress::Waits => true,
+            WriteProgress::Never(errno) => return Ok(leave(errno)),
         };
         reached = match reached {
             Progress::Before if !out.is_about_to_begin() => Progress::Believed,

@@ -230,7 +230,7 @@ fn sweep(place: &Path) {
 
 /// What a message of the command's says that is passed on, or counted.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Said {
+pub(super) struct Notification {
     /// It is ready.
     pub(super) ready: bool,
     /// It is about to end.
@@ -239,12 +239,12 @@ pub(super) struct Said {
     pub(super) status: Option<String>,
 }
 
-impl Said {
+impl Notification {
     /// Reads a message. `MAINPID`, `WATCHDOG`, `FDSTORE` and the rest are between us and the service
     /// manager; descriptors that come along are not taken, and so closed by the kernel (which is
     /// the answer that `BARRIER` waits for).
-    pub(super) fn read(message: &[u8]) -> Said {
-        let mut said = Said::default();
+    pub(super) fn read(message: &[u8]) -> Notification {
+        let mut said = Notification::default();
         for line in String::from_utf8_lossy(message).lines() {
             match line.split_once('=') {
                 Some(("READY", "1")) => said.ready = true,
@@ -319,19 +319,20 @@ mod tests {
 
     #[test]
     fn ready_and_status_are_read_and_the_rest_is_dropped() {
-        let said = Said::read(b"STATUS=half done\nMAINPID=1\nWATCHDOG=1\nREADY=1\nFDSTORE=1\n");
+        let said =
+            Notification::read(b"STATUS=half done\nMAINPID=1\nWATCHDOG=1\nREADY=1\nFDSTORE=1\n");
         let status = Some("half done".to_owned());
         assert_eq!(
             said,
-            Said {
+            Notification {
                 ready: true,
                 stopping: false,
                 status
             }
         );
-        assert!(Said::read(b"STOPPING=1").stopping);
+        assert!(Notification::read(b"STOPPING=1").stopping);
         for message in [&b"READY=0"[..], b"", b"\xff\xfe", b"READY", b"STOPPING=0"] {
-            assert_eq!(Said::read(message), Said::default());
+            assert_eq!(Notification::read(message), Notification::default());
         }
     }
 

@@ -71,7 +71,7 @@ fn text(reader: LogReader, level: Level, message: &str, ts: &str, who: Option<&s
 }
 
 /// A line for programs.
-fn json(level: Level, said: Said, ts: &str, context: Option<&Context>) -> Value {
+fn json(level: Level, said: LineFields, ts: &str, context: Option<&Context>) -> Value {
     let mut line = Map::new();
     line.insert("ts".into(), ts.into());
     line.insert("level".into(), level.as_str().to_lowercase().into());
@@ -102,7 +102,7 @@ where
         mut to: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        let mut said = Said::default();
+        let mut said = LineFields::default();
         event.record(&mut said);
         let level = *event.metadata().level();
         let context = CONTEXT.get();
@@ -121,12 +121,12 @@ where
 
 /// What an event says.
 #[derive(Default)]
-struct Said {
+struct LineFields {
     message: String,
     fields: Map<String, Value>,
 }
 
-impl Visit for Said {
+impl Visit for LineFields {
     fn record_u64(&mut self, field: &Field, value: u64) {
         self.fields.insert(field.name().into(), value.into());
     }
@@ -234,9 +234,9 @@ mod tests {
 
     #[test]
     fn json_bears_what_is_known() {
-        let mut said = Said {
+        let mut said = LineFields {
             message: "in control".into(),
-            ..Said::default()
+            ..LineFields::default()
         };
         said.fields.insert("token".into(), 7.into());
         let context = Context {

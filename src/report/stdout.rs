@@ -21,7 +21,7 @@ use crate::util::lock;
 
 /// What became of the lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Said {
+pub enum WriteProgress {
     /// All of it was written.
     All,
     /// Something waits for room.
@@ -76,11 +76,11 @@ impl<F: AsFd> LineWriter<F> {
     }
 
     /// Writes what can be written now. Never waits.
-    pub fn push(&mut self) -> Said {
+    pub fn push(&mut self) -> WriteProgress {
         loop {
             if self.rest.is_empty() {
                 let Some(line) = self.next.take() else {
-                    return Said::All;
+                    return WriteProgress::All;
                 };
                 // All of it or nothing goes into a pipe: it is shorter than PIPE_BUF.
                 match self.way.write(self.fd.as_fd(), line.as_bytes()) {
@@ -113,11 +113,11 @@ impl<F: AsFd> LineWriter<F> {
 }
 
 /// What an error of a write means; `None`: try again.
-fn waits(errno: Errno) -> Option<Said> {
+fn waits(errno: Errno) -> Option<WriteProgress> {
     match errno {
         Errno::EINTR => None,
-        Errno::EAGAIN => Some(Said::Waits),
-        errno => Some(Said::Never(errno)),
+        Errno::EAGAIN => Some(WriteProgress::Waits),
+        errno => Some(WriteProgress::Never(errno)),
     }
 }
 
@@ -204,7 +204,7 @@ impl LineSender {
         // Here, where it can be: through the thread it would come later than what it says.
         let said = out.push();
         drop(out);
-        if said != Said::All {
+        if said != WriteProgress::All {
             // The thread waits for room, or finds out that there will be none.
             let _ = self.wake.write(&[0]);
         }
@@ -227,9 +227,9 @@ fn serve(shared: &Shared, mut woken: io::PipeReader) -> Errno {
     let stdout = io::stdout();
     loop {
         let waits = match shared.out().push() {
-            Said::All => false,
-            Said::Waits => true,
-            Said::Never(errno) => return errno,
+            WriteProgress::All => false,
+            WriteProgress::Waits => true,
+            WriteProgress::Never(errno) => return errno,
         };
         match wait(stdout.as_fd(), waits, woken.as_fd()) {
             Ok(true) => {
@@ -311,19 +311,19 @@ mod tests {
             // A divisor of the page's size, so that not a byte of the pipe is left.
             out.say("x".repeat(64));
             match out.push() {
-                Said::All => {}
-                Said::Waits => break,
-                Said::Never(errno) => panic!("{errno}"),
+                WriteProgress::All => {}
+                WriteProgress::Waits => break,
+                WriteProgress::Never(errno) => panic!("{errno}"),
             }
         }
         assert!(out.is_about_to_begin());
         out.say(line("holder 7"));
-        assert_eq!(out.push(), Said::Waits);
+        assert_eq!(out.push(), WriteProgress::Waits);
         assert!(out.retract());
         out.say(line("standby b"));
         let mut there = vec![0; 1 << 20];
         while read(&reader, &mut there).unwrap() == there.len() {}
-        assert_eq!(out.push(), Said::All);
+        assert_eq!(out.push(), WriteProgress::All);
         let length = read(&reader, &mut there).unwrap();
         assert_eq!(&there[..length], b"standby b\n");
     }
@@ -333,7 +333,7 @@ mod tests {
         let (reader, writer) = pipe().unwrap();
         let (other, _life) = pipe().unwrap();
         let mut out = LineWriter::new(writer);
-        assert_eq!(out.push(), Said::All);
+        assert_eq!(out.push(), WriteProgress::All);
         let waiting = std::thread::spawn(move || {
             let woken = out.wait(false, other.as_fd());
             out.say(line("x"));
@@ -342,6 +342,6 @@ mod tests {
         drop(reader);
         let (woken, said) = waiting.join().unwrap();
         assert_eq!(woken, Err(Errno::EPIPE));
-        assert_eq!(said, Said::Never(Errno::EPIPE));
+        assert_eq!(said, WriteProgress::Never(Errno::EPIPE));
     }
 }

@@ -183,7 +183,7 @@ pub(super) struct Overlap {
 const STEP: u64 = 250_000_000;
 
 /// Of one boot: its machine, and each record's moment with its distance to the wall clock.
-type Said<'a> = (&'a str, Vec<(u64, i64)>);
+type Readings<'a> = (&'a str, Vec<(u64, i64)>);
 
 /// Which clock a record's boottime was read from.
 pub(super) fn boot(record: &Record) -> String {
@@ -203,7 +203,7 @@ pub(super) struct Clocks {
 impl Clocks {
     /// Looks at all records, in whatever order, and says whose clocks were set meanwhile.
     pub(super) fn of(records: &[Record]) -> (Clocks, Vec<String>) {
-        let mut said: BTreeMap<String, Said<'_>> = BTreeMap::new();
+        let mut said: BTreeMap<String, Readings<'_>> = BTreeMap::new();
         for record in records {
             let Some(wall) = record::read(&record.time) else {
                 continue;

@@ -33,7 +33,7 @@ use time::OffsetDateTime;
 use tokio::sync::mpsc;
 
 use super::error::{BusError, opening};
-use super::frame_scanner::Said;
+use super::frame_scanner::DeliveryState;
 use super::request_link::RequestLink;
 use super::stream::{ConnectionState, connect, observed};
 use super::wire::{self, Delivery, LockToken, Ticket};
@@ -305,8 +305,10 @@ impl Connection {
         // Not before the answer: a disposition that was not answered is to be repeated.
         lock(&self.deliveries).remove(&ticket.delivery);
         match said {
-            Said::Done => Ok(()),
-            Said::Refused(condition, text) => Err(BusError::refused(&condition, Some(&text))),
+            DeliveryState::Done => Ok(()),
+            DeliveryState::Refused(condition, text) => {
+                Err(BusError::refused(&condition, Some(&text)))
+            }
         }
     }
 

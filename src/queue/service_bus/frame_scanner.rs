@@ -33,7 +33,7 @@ pub enum FrameEvent {
         /// The last one's.
         last: u32,
         /// What is said of them.
-        said: Said,
+        said: DeliveryState,
     },
 }
 
@@ -48,7 +48,7 @@ pub struct LinkState {
 
 /// The state in which the service settled a delivery.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Said {
+pub enum DeliveryState {
     /// What was asked for, or something else that is no refusal.
     Done,
     /// It was refused: condition and text.
@@ -160,7 +160,7 @@ fn read(frame: &[u8]) -> Option<FrameEvent> {
             if by_receiver || !settled {
                 return None;
             }
-            let said = fields.outcome().unwrap_or(Said::Done);
+            let said = fields.outcome().unwrap_or(DeliveryState::Done);
             Some(FrameEvent::Settled { first, last, said })
         }
         _ => None,
@@ -289,16 +289,16 @@ impl<'a> ByteReader<'a> {
     }
 
     /// The state of a delivery.
-    fn outcome(&mut self) -> Option<Said> {
+    fn outcome(&mut self) -> Option<DeliveryState> {
         let (code, mut fields) = self.described_list()?;
         if code != 0x25 {
-            return Some(Said::Done);
+            return Some(DeliveryState::Done);
         }
         // Rejected without an error is what dead-lettering is answered with.
         let (_, mut error) = fields.described_list()?;
         let condition = error.text()?;
         let text = error.text().unwrap_or_default();
-        Some(Said::Refused(condition, text))
+        Some(DeliveryState::Refused(condition, text))
     }
 }
 
@@ -408,8 +408,8 @@ mod tests {
             },
             FrameEvent::Delivered(LINK),
             FrameEvent::Drained(LINK),
-            settled(4, Said::Done),
-            settled(6, Said::Refused("a:b".into(), "no".into())),
+            settled(4, DeliveryState::Done),
+            settled(6, DeliveryState::Refused("a:b".into(), "no".into())),
         ];
         (parts.concat(), events)
     }

@@ -22,7 +22,7 @@ use tokio::sync::{Notify, watch};
 use tokio_rustls::TlsConnector;
 
 use super::error::BusError;
-use super::frame_scanner::{FrameEvent, FrameScanner, LinkState, Said};
+use super::frame_scanner::{DeliveryState, FrameEvent, FrameScanner, LinkState};
 use super::request_link::{Expected, Waiting};
 use crate::azure::{addresses, tls_refusal};
 use crate::clock::Instant;
@@ -101,7 +101,7 @@ pub(super) struct ConnectionState {
     received: AtomicU64,
     receiving: Mutex<Receiving>,
     changed: Notify,
-    settled: Waiting<Said>,
+    settled: Waiting<DeliveryState>,
     /// When the first request was sent after which nothing was received; 0: something was.
     silent: AtomicU64,
     closed: watch::Sender<Option<BusError>>,
@@ -145,7 +145,7 @@ impl ConnectionState {
     }
 
     /// A place for what the service says to the disposition of this delivery.
-    pub(super) fn expect(&self, delivery: u32) -> Expected<'_, Said> {
+    pub(super) fn expect(&self, delivery: u32) -> Expected<'_, DeliveryState> {
         self.settled.expect(delivery.to_string())
     }
 
