@@ -328,7 +328,7 @@ impl<'a> Run<'a> {
             nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
             // Whatever the test runner left open is nothing of ours to pass on.
             // SAFETY: takes numbers; descriptors are marked, not closed.
-            unsafe { libc::close_range(3, libc::c_uint::MAX, CLOEXEC) };
+            unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, CLOEXEC) };
             preparations.iter_mut().try_for_each(|prepare| prepare())
         };
         // SAFETY: between fork and exec no lock of another thread is needed: what the
