@@ -143,11 +143,6 @@ impl Containment {
         }
     }
 
-    /// Whether a process can be in it before [`Containment::open`].
-    pub(super) fn is_there(&self) -> bool {
-        matches!(self, Containment::None | Containment::Cgroup(_))
-    }
-
     /// Forks; the child is in a namespace from its birth, but not always in a cgroup: see `join`.
     ///
     /// # Safety

@@ -7,22 +7,24 @@
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::panic::AssertUnwindSafe;
+use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, send};
 
 use super::containment::Containment;
 use super::control::ControlFile;
-use super::spawn::{Ahead, SpawnContext};
+use super::spawn::{self, ExecImage, PassedFds, SpawnContext};
 use super::state::{GuardianState, Input, Step, Steps};
 use super::tree::Children;
-use super::wire::{Event, FRAME, Request};
+use super::wire::{self, Event, FRAME, Request};
 use super::{Setup, WorkloadEvent, fork};
 use crate::clock::Instant;
+use crate::core::Deadlines;
 
 mod ipc;
 mod reaper;
-mod start;
 
 use ipc::PollFds;
 
@@ -36,6 +38,14 @@ const TOLD: usize = 256;
 const SETTLE: u8 = 20;
 /// How long the longest wait for the next look at what is going away is, in ms.
 const LONGEST_LOOK: u8 = 100;
+
+/// How long to wait before another attempt to fork, where the machine has no process to spare now.
+const PAUSES: [Duration; 4] = [
+    Duration::from_millis(20),
+    Duration::from_millis(40),
+    Duration::from_millis(80),
+    Duration::from_millis(160),
+];
 
 /// The command's main process. It stays un-reaped until everything else is gone: so long, its id
 /// and its group's can belong to nobody else.
@@ -57,8 +67,6 @@ pub(super) struct EventLoop {
     fds: PollFds,
     list: Children,
     state: GuardianState,
-    /// Waits to become the first command, until the guardian has settled.
-    ahead: Option<Ahead>,
     main: Option<Main>,
     /// It is in control until its deadline.
     in_control: bool,
@@ -111,7 +119,6 @@ impl EventLoop {
             control,
             fds,
             list: Children::of_this_thread(),
-            ahead: None,
             main: None,
             in_control: false,
             lock: None,
@@ -142,8 +149,6 @@ impl EventLoop {
             // Not before a command that is to start at once, but before a wait that may be long.
             if !self.settled && (ready.nothing || self.main.is_some()) {
                 self.settled = true;
-                // Who waits longer for control is not to keep a process for it.
-                self.dismiss_ahead();
                 fork::take_precedence(&mut self.context);
             }
             // The timer goes before everything, and children before the socket: what has happened
@@ -161,7 +166,6 @@ impl EventLoop {
             }
             self.flush();
         }
-        self.dismiss_ahead();
         self.control.retire();
     }
 
@@ -263,7 +267,6 @@ impl EventLoop {
 
     fn obey(&mut self, request: Request, payload: usize) {
         match request {
-            Request::Prepare => self.fork_ahead(),
             Request::Start { .. } => self.start(request, payload),
             Request::Extend(deadlines) => {
                 self.containment.extend(deadlines.kill_at);
@@ -295,10 +298,118 @@ impl EventLoop {
         }
     }
 
+    fn start(&mut self, request: Request, payload: usize) {
+        let Request::Start {
+            program,
+            in_control,
+            deadlines,
+            stop_signal,
+            env,
+            release_info,
+            lock,
+            input,
+        } = request
+        else {
+            return;
+        };
+        if !self.state.is_idle() {
+            // The handle knows better than to ask.
+            return;
+        }
+        let release_info_at = payload + env as usize;
+        let changes = wire::variables(&self.received[payload..release_info_at]);
+        self.release_info.clear();
+        self.release_info.extend_from_slice(
+            &self.received[release_info_at..release_info_at + release_info as usize],
+        );
+        let handed = match (self.passed.take(), lock, input) {
+            (_, false, false) => Ok((None, None)),
+            (Some(passed), true, _) => Ok((Some(passed), None)),
+            (Some(passed), false, true) => Ok((None, Some(passed))),
+            // It was sent, and we could not have it. A lock that nobody keeps, or a message that is
+            // not there, is worse than a command that is not started.
+            (None, ..) => Err(Errno::EMFILE),
+        };
+        self.in_control = in_control;
+        // The command may ask at once.
+        self.show_control(deadlines.kill_at);
+        let forked = handed
+            .and_then(|(lock, input)| self.fork_command(program, deadlines, changes, lock, input));
+        match forked {
+            Ok(pid) => self.happened(Input::Forked {
+                deadlines,
+                stop_signal,
+                pid,
+            }),
+            Err(errno) => {
+                self.containment.abandon();
+                self.lock = None;
+                self.control.set(Instant::ZERO);
+                let errno = errno as i32;
+                self.tell(Event::Workload(WorkloadEvent::NotStarted { errno }));
+            }
+        }
+    }
+
+    fn fork_command(
+        &mut self,
+        program: u8,
+        deadlines: Deadlines,
+        changes: Vec<wire::Change>,
+        lock: Option<OwnedFd>,
+        input: Option<OwnedFd>,
+    ) -> Result<i32, Errno> {
+        if self.in_control {
+            self.containment.sweep()?;
+        }
+        let programs = &self.setup.programs;
+        let program = programs.get(usize::from(program)).ok_or(Errno::EINVAL)?;
+        let mut changes = changes;
+        let withheld = self.setup.withheld.iter();
+        changes.extend(withheld.map(|name| (name.clone(), None)));
+        let mut image = ExecImage::prepare(program, changes, self.context.sockets)?;
+        self.lock = lock;
+        // Looked at last: what is only to be ended again is not begun.
+        if Instant::now() >= deadlines.first() {
+            return Err(Errno::ETIME);
+        }
+        let lock = self.lock.as_ref().map(AsFd::as_fd);
+        self.containment.open(deadlines.kill_at, lock)?;
+        if program.in_front {
+            self.context.foreground.lend();
+        }
+        let handed = PassedFds {
+            lock,
+            input: input.as_ref().map(AsFd::as_fd),
+        };
+        let mut pauses = PAUSES.iter();
+        let child = loop {
+            match spawn::spawn(&mut image, &self.context, handed, &self.containment) {
+                // Somebody else's processes may be gone in a moment. Nothing of ours runs meanwhile.
+                Err(Errno::EAGAIN) => match pauses.next() {
+                    Some(pause) if Instant::now() + *pause < deadlines.first() => {
+                        std::thread::sleep(*pause);
+                    }
+                    _ => return Err(Errno::EAGAIN),
+                },
+                spawned => break spawned?,
+            }
+        };
+        self.main = Some(Main {
+            pid: child.pid,
+            in_front: program.in_front,
+            ended: false,
+            reaped: false,
+            exec_result: Some(child.exec_result),
+        });
+        self.told_len = 0;
+        self.patience = 1;
+        Ok(child.pid)
+    }
+
     /// The supervisor is dead and nothing of the tree lives: give its lease back.
     fn depart(&mut self) {
         self.over = true;
-        self.dismiss_ahead();
         if self.release_info.is_empty() {
             return;
         }

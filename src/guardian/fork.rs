@@ -135,16 +135,13 @@ impl Guardian {
         }
         let socket = tokio::net::UnixStream::from_std(self.socket)
             .map_err(system("registering its socket"))?;
-        let mut handle = GuardianHandle::new(
+        Ok(GuardianHandle::new(
             self.pid,
             socket,
             self.containment,
             self.control,
             self.health_check,
-        );
-        // Not earlier: a containment is tried while nobody is in it.
-        handle.prepare();
-        Ok(handle)
+        ))
     }
 }
 

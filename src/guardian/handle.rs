@@ -105,11 +105,6 @@ impl GuardianHandle {
         }
     }
 
-    /// Has the guardian get ready for a first start that may come at once.
-    pub(super) fn prepare(&mut self) {
-        self.send(Request::Prepare, &[], None);
-    }
-
     /// Starts the command: [`WorkloadEvent::Started`] or [`WorkloadEvent::NotStarted`] follows. One at a time: the
     /// next one only after [`WorkloadEvent::TreeEmpty`] (or `NotStarted`). An order whose deadline has
     /// passed by the time the guardian reads it is not started (ETIME).

@@ -26,10 +26,6 @@ use super::socket_activation::{Address, Sockets};
 use super::tty::Foreground;
 use super::wire::Change;
 
-mod ahead;
-
-pub(super) use ahead::Ahead;
-
 /// Signals 1..=64, as numbers.
 const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;
 
@@ -316,14 +312,12 @@ fn spawn_under(
 ) -> Result<Child, Errno> {
     let parent = containment.parent_seen(parent);
     let join = containment.join();
-    let (exec_result, tell) = result_pipe()?;
+    let (exec_result, tell) =
+        nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC | nix::fcntl::OFlag::O_NONBLOCK)?;
     // SAFETY: the guardian has one thread, so the child's memory is consistent; the child calls
-    // only what is listed in `enter` and `replace` and never returns.
+    // only what is listed in `become_command` and never returns.
     match unsafe { containment.fork() }? {
-        Forked::Child => {
-            enter(join, parent, tell.as_fd());
-            replace(image, context, handed, tell.as_fd())
-        }
+        Forked::Child => become_command(image, context, handed, join, parent, tell.as_fd()),
         Forked::Parent(pid) => {
             // Both do it, so that it is done before either relies on it. It fails if the child has
             // execed, having done it.
@@ -333,13 +327,15 @@ fn spawn_under(
     }
 }
 
-/// What tells of an exec; its ends are those of [`Child::exec_result`] and of the child.
-fn result_pipe() -> Result<(OwnedFd, OwnedFd), Errno> {
-    nix::unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)
-}
-
-/// The child's part, here and in [`replace`]: no allocation, no lock, no unwinding, and no way back.
-fn enter(join: Option<BorrowedFd<'_>>, parent: i32, tell: BorrowedFd<'_>) {
+/// The child's part: no allocation, no lock, no unwinding, and no way back.
+fn become_command(
+    image: &mut ExecImage,
+    context: &SpawnContext,
+    handed: PassedFds<'_>,
+    join: Option<BorrowedFd<'_>>,
+    parent: i32,
+    tell: BorrowedFd<'_>,
+) -> ! {
     // All signals are blocked until `restore`.
     let _ = setpgid(Pid::from_raw(0), Pid::from_raw(0));
     let _ = prctl::set_pdeathsig(Signal::SIGKILL);
@@ -353,15 +349,6 @@ fn enter(join: Option<BorrowedFd<'_>>, parent: i32, tell: BorrowedFd<'_>) {
     {
         give_up(tell, errno);
     }
-}
-
-/// In the child: becomes the command.
-fn replace(
-    image: &mut ExecImage,
-    context: &SpawnContext,
-    handed: PassedFds<'_>,
-    tell: BorrowedFd<'_>,
-) -> ! {
     if let Some(listens) = &mut image.listens {
         listens.fill(std::process::id());
     } else if let Some(sockets) = context.sockets {

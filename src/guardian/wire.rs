@@ -33,8 +33,6 @@ pub struct Malformed;
 /// What the supervisor tells the guardian to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// A first start may follow at once: get ready for it.
-    Prepare,
     /// Start a program. The payload is the environment's changes, then the release info.
     Start {
         /// Which of those the guardian was made with.
@@ -152,8 +150,7 @@ impl Request {
             | Request::Signal(_)
             | Request::Resume
             | Request::Ping(_)
-            | Request::Dismiss
-            | Request::Prepare => 0,
+            | Request::Dismiss => 0,
         }
     }
 
@@ -213,7 +210,6 @@ impl Request {
                 ..none
             },
             Request::Dismiss => Fields { kind: 9, ..none },
-            Request::Prepare => Fields { kind: 10, ..none },
         }
         .pack()
     }
@@ -248,7 +244,6 @@ impl Request {
             7 => Request::SetReleaseInfo { release_info },
             8 => Request::Ping(fields.a),
             9 => Request::Dismiss,
-            10 => Request::Prepare,
             _ => return Err(Malformed),
         };
         // Before a byte of it is waited for: the guardian would read payload for ever, and no
@@ -393,7 +388,6 @@ mod tests {
             length.prop_map(|release_info| Request::SetReleaseInfo { release_info }),
             any::<u64>().prop_map(Request::Ping),
             Just(Request::Dismiss),
-            Just(Request::Prepare),
         ]
     }
 

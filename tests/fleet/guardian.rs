@@ -202,7 +202,7 @@ impl World {
             Request::Kill => self.feed(p, now, Input::KillAsked),
             Request::SetReleaseInfo { .. } => self.pairs[p].release_info.clear(),
             Request::Ping(seq) => self.report(p, WireEvent::Pong(seq)),
-            Request::Prepare | Request::Signal(_) | Request::Resume | Request::Dismiss => {}
+            Request::Signal(_) | Request::Resume | Request::Dismiss => {}
         }
     }
 
