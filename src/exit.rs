@@ -42,8 +42,8 @@ pub const NOT_RUNNABLE: u8 = 126;
 /// There is no such command.
 pub const NOT_FOUND: u8 = 127;
 
-/// Every exit status and what it means: the one list from which the help, the man pages and the
-/// README are made.
+/// Every exit status and what it means: the one list from which the help and the man pages are
+/// made.
 pub const TABLE: &[(&str, &str)] = &[
     ("0-255", "the command's own exit status"),
     (
