@@ -251,7 +251,7 @@ pub(crate) fn not_started(errno: i32, command: &str) -> String {
             &for_a_shell
         }
         // `--doorbell ADDR -- job`: clap ends the flags at the first word that is none.
-        libc::ENOENT if command.split(' ').nth(1) == Some("--") => {
+        libc::ENOENT if is_a_value_of_a_flag(command) => {
             "what stands before -- is taken for the command, because no flag wants it (--doorbell and --page-blob want '=' before a value)"
         }
         libc::ENOENT => "check the name and PATH, and the interpreter if it is a script",
@@ -270,6 +270,15 @@ pub(crate) fn not_started(errno: i32, command: &str) -> String {
     };
     let error = nix::errno::Errno::from_raw(errno).desc();
     format!("cannot run {command}: {error}: {advice}")
+}
+
+/// Whether what is taken for a command was rather meant for the flag before it.
+fn is_a_value_of_a_flag(command: &str) -> bool {
+    let mut words = command.split(' ');
+    let is_address = |word: &str| {
+        word.parse::<std::net::SocketAddr>().is_ok() || word.parse::<std::net::IpAddr>().is_ok()
+    };
+    words.next().is_some_and(is_address) || words.next() == Some("--")
 }
 
 /// Whether a command, as it could be typed, is a single word with blanks in it: a line for a shell that
@@ -491,6 +500,8 @@ mod tests {
             );
         }
         assert!(said("10.0.0.4 -- ./job").contains("want '='"));
+        assert!(said("[::1]:7000 -v -- ./job").contains("want '='"));
+        assert!(said("512 -- ./job").contains("want '='"));
         let denied = reason(
             &Cause::NotStarted {
                 errno: libc::EACCES,
