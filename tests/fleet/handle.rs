@@ -186,6 +186,10 @@ impl Workload for Watching {
         self.workload.stand_by();
     }
 
+    fn ask(&mut self, give_up_at: Instant) {
+        self.workload.ask(give_up_at);
+    }
+
     fn tenure_over(&mut self, cause: &Cause) {
         self.workload.tenure_over(cause);
     }
