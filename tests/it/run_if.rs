@@ -44,7 +44,7 @@ impl Place {
     fn on_shared_file() -> Place {
         let mut place = Place::on_file();
         place.options.push("--shared".into());
-        place.options.extend(["--lease".into(), "10s".into()]);
+        place.options.extend(["--lease".into(), "15s".into()]);
         place
     }
 
@@ -546,7 +546,7 @@ fn a_reader_of_an_election_is_told_standby_and_hears_nothing_of_the_condition() 
     one.await_log(NOT_FIT);
     await_for(
         "the line",
-        || (one.stdout() == "standby\n").then_some(()),
+        || (one.stdout() == "standby unknown\n").then_some(()),
         || one.stdout(),
     );
     place.await_asked("one", 2);
