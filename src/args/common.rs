@@ -58,7 +58,7 @@ pub struct Common {
     /// as well. It says nothing of who is in control: a holder is never stopped by it. It has 5 seconds
     /// (--poll, if that is longer) and no stdin, its output goes to stderr, and nothing of it outlives its
     /// answer: what hangs or is left behind is killed.
-    #[arg(long = "if", value_name = "CMD", env = "TRAFFICCOP_IF", help_heading = "Waiting for control", value_parser = OsStringValueParser::new())]
+    #[arg(long = "if", value_name = "CMD", env = "TRAFFICCOP_IF", hide_short_help = true, help_heading = "Waiting for control", value_parser = OsStringValueParser::new())]
     pub only_if: Option<OsString>,
 
     /// Give up (exit 69) if the store has not answered at all within this time [default: 30s]
