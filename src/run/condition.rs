@@ -39,13 +39,6 @@ pub(super) struct ConditionCommand {
     told: bool,
 }
 
-#[derive(Default)]
-struct Asked {
-    exit: Option<Exit>,
-    /// It did not end by itself in time.
-    is_late: bool,
-}
-
 impl ConditionCommand {
     pub(super) fn new(handle: GuardianHandle) -> ConditionCommand {
         ConditionCommand {
@@ -68,15 +61,13 @@ impl ConditionCommand {
             return Some(Err(Unfit::Unasked));
         }
         let limit = give_up_at.since(Instant::now());
+        let unset = unset.into_iter().chain(PRIVATE.map(OsString::from));
         self.asked = Some(Asked::default());
         self.handle.start(SpawnRequest {
             program: 0,
             in_control: false,
             env,
-            unset: unset
-                .into_iter()
-                .chain(PRIVATE.map(OsString::from))
-                .collect(),
+            unset: unset.collect(),
             // Room for an orderly end within the limit.
             deadlines: Deadlines {
                 term_at: give_up_at - limit / 10,
@@ -105,68 +96,120 @@ impl ConditionCommand {
     /// Waits until something becomes of it; its answer, if that is it. Cancel-safe.
     pub(super) async fn step(&mut self) -> Option<Answer> {
         let event = self.handle.next_event().await;
-        self.on_event(&event)
+        // Also where nobody asked: from now on there is nobody to ask.
+        self.over |= matches!(event, WorkloadEvent::Lost | WorkloadEvent::TreeStuck);
+        if event == WorkloadEvent::LeftBehind {
+            // It has said what it had to say, and nobody waits for the rest.
+            self.handle.kill();
+            if !std::mem::replace(&mut self.told, true) {
+                tracing::warn!(
+                    "the --if command left processes behind: killing them, now and each time"
+                );
+            }
+        }
+        let answer = self.asked.as_mut()?.hears(&event)?;
+        self.asked = None;
+        Some(answer)
     }
+}
 
-    fn on_event(&mut self, event: &WorkloadEvent) -> Option<Answer> {
+/// One run of it.
+#[derive(Default)]
+struct Asked {
+    exit: Option<Exit>,
+    /// It did not end by itself in time.
+    is_late: bool,
+}
+
+impl Asked {
+    /// What follows from what its guardian says: an answer, once nothing of it lives.
+    fn hears(&mut self, event: &WorkloadEvent) -> Option<Answer> {
         match event {
             WorkloadEvent::Exited(exit) => {
-                if let Some(asked) = &mut self.asked {
-                    asked.exit = Some(*exit);
-                }
+                self.exit = Some(*exit);
                 None
             }
             WorkloadEvent::Acting => {
-                if let Some(asked) = &mut self.asked {
-                    asked.is_late |= asked.exit.is_none();
-                }
-                None
-            }
-            WorkloadEvent::LeftBehind => {
-                // It has said what it had to say, and nobody waits for the rest.
-                self.handle.kill();
-                if !std::mem::replace(&mut self.told, true) {
-                    tracing::warn!(
-                        "the --if command left processes behind: killing them, now and each time"
-                    );
-                }
+                self.is_late |= self.exit.is_none();
                 None
             }
             // The order came too late to be carried out.
-            WorkloadEvent::NotStarted { errno: libc::ETIME } => self.answer(Err(Unfit::TimedOut)),
+            WorkloadEvent::NotStarted { errno: libc::ETIME } => Some(Err(Unfit::TimedOut)),
             WorkloadEvent::NotStarted { errno } => {
-                self.answer(Err(Unfit::Failed(Failed::NotStarted(*errno))))
+                Some(Err(Unfit::Failed(Failed::NotStarted(*errno))))
             }
-            WorkloadEvent::TreeEmpty { .. } => {
-                let answer = match &self.asked {
-                    Some(Asked { is_late: true, .. }) => Err(Unfit::TimedOut),
-                    Some(Asked {
-                        exit: Some(Exit::Code(0)),
-                        ..
-                    }) => Ok(()),
-                    // Without a word of how it ended nothing can be claimed for it.
-                    Some(Asked { exit, .. }) => {
-                        let exit = exit.unwrap_or(Exit::Signal(libc::SIGKILL));
-                        Err(Unfit::Failed(Failed::Exited(exit)))
-                    }
-                    None => return None,
-                };
-                self.answer(answer)
-            }
-            WorkloadEvent::Lost | WorkloadEvent::TreeStuck => {
-                self.over = true;
-                self.answer(Err(Unfit::Unasked))
-            }
+            WorkloadEvent::TreeEmpty { .. } if self.is_late => Some(Err(Unfit::TimedOut)),
+            WorkloadEvent::TreeEmpty { .. } => Some(match self.exit {
+                Some(Exit::Code(0)) => Ok(()),
+                // Without a word of how it ended nothing can be claimed for it.
+                exit => Err(Unfit::Failed(Failed::Exited(
+                    exit.unwrap_or(Exit::Signal(libc::SIGKILL)),
+                ))),
+            }),
+            WorkloadEvent::Lost | WorkloadEvent::TreeStuck => Some(Err(Unfit::Unasked)),
             WorkloadEvent::Started { .. }
             | WorkloadEvent::Stopped
+            | WorkloadEvent::LeftBehind
             | WorkloadEvent::ClockJumped
             | WorkloadEvent::HookFailed { .. }
             | WorkloadEvent::Standby(_)
             | WorkloadEvent::Condition(_) => None,
         }
     }
+}
 
-    fn answer(&mut self, answer: Answer) -> Option<Answer> {
-        self.asked.take().map(|_| answer)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EMPTY: WorkloadEvent = WorkloadEvent::TreeEmpty { at: Instant::ZERO };
+
+    fn exited(status: u8) -> WorkloadEvent {
+        WorkloadEvent::Exited(Exit::Code(status))
+    }
+
+    /// The answers after each of these events.
+    fn hears(events: &[WorkloadEvent]) -> Vec<Option<Answer>> {
+        let mut asked = Asked::default();
+        events.iter().map(|event| asked.hears(event)).collect()
+    }
+
+    #[test]
+    fn there_is_no_answer_before_nothing_of_it_lives() {
+        let events = [exited(0), WorkloadEvent::LeftBehind, EMPTY];
+        assert_eq!(hears(&events), [None, None, Some(Ok(()))]);
+        let no = Unfit::Failed(Failed::Exited(Exit::Code(3)));
+        assert_eq!(hears(&[exited(3), EMPTY]), [None, Some(Err(no))]);
+    }
+
+    #[test]
+    fn what_ended_because_it_was_late_is_late_whatever_it_says() {
+        let late = Some(Err(Unfit::TimedOut));
+        let events = [WorkloadEvent::Acting, exited(0), EMPTY];
+        assert_eq!(hears(&events), [None, None, late]);
+        assert_eq!(hears(&[WorkloadEvent::Acting, EMPTY]), [None, late]);
+        let too_late = WorkloadEvent::NotStarted { errno: libc::ETIME };
+        assert_eq!(hears(&[too_late]), [late]);
+        // What it left behind outlasted the limit, and not it.
+        let events = [exited(0), WorkloadEvent::Acting, EMPTY];
+        assert_eq!(hears(&events).pop(), Some(Some(Ok(()))));
+    }
+
+    #[test]
+    fn without_a_guardian_or_a_word_of_its_end_it_is_a_no() {
+        let killed = Unfit::Failed(Failed::Exited(Exit::Signal(libc::SIGKILL)));
+        assert_eq!(hears(&[EMPTY]), [Some(Err(killed))]);
+        let unasked = Some(Err(Unfit::Unasked));
+        assert_eq!(hears(&[WorkloadEvent::Lost]), [unasked]);
+        assert_eq!(
+            hears(&[exited(0), WorkloadEvent::TreeStuck]),
+            [None, unasked]
+        );
+        let errno = libc::EAGAIN;
+        let no = Unfit::Failed(Failed::NotStarted(errno));
+        assert_eq!(
+            hears(&[WorkloadEvent::NotStarted { errno }]),
+            [Some(Err(no))]
+        );
     }
 }

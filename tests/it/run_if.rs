@@ -325,27 +325,52 @@ fn one_slot_is_left_to_those_who_are_fit() {
     place.scene.await_nobody();
 }
 
-/// Those that hang, in whatever way.
 #[test]
 fn one_that_hangs_is_killed_with_its_tree_and_counts_as_a_no() {
     let place = Place::on_file();
-    let pid = place.path("one", "pid");
-    for hang in [
-        format!("echo $$ > {pid}; sleep 1000"),
-        format!("trap '' TERM; echo $$ > {pid}; while :; do sleep 1000; done"),
-        format!("echo $$ > {pid}; kill -STOP $$"),
-        format!("(trap '' TERM HUP; setsid sleep 1000) & echo $$ > {pid}; wait"),
+    let hang = [
+        "sleep 1000",
+        "trap '' TERM; while :; do sleep 1000; done",
+        "kill -STOP $$",
+        "(trap '' TERM HUP; setsid sleep 1000) & wait",
         // It heard that it is too late.
-        format!("trap 'exit 0' TERM; echo $$ > {pid}; sleep 1000 & wait"),
-    ] {
-        let run = place.run("one").args(["-w", "2s", "--if", &hang]);
-        let late = run.command(["true"]).finish();
-        assert_eq!(late.ended, Ended::Code(75), "{hang}: {}", late.stderr);
-        let words = "the --if command did not end in time";
-        assert!(late.stderr.contains(words), "{hang}: {}", late.stderr);
-        place.scene.await_nobody();
-        fs::remove_file(&pid).expect("it was asked");
+        "trap 'exit 0' TERM; sleep 1000 & wait",
+    ];
+    let start = |(number, hang): (usize, &&str)| {
+        let name = format!("number-{number}");
+        let condition = format!("echo $$ >> {}; {hang}", place.path(&name, "asked"));
+        let run = place.run(&name).args(["--if", &condition]);
+        (name, run.command(["true"]).start())
+    };
+    let started: Vec<_> = hang.iter().enumerate().map(start).collect();
+    for (name, mut one) in started {
+        one.await_log("not fit to take control: the --if command did not end in time");
+        // It is asked again, and nothing of the first time is left.
+        let asked = await_for(
+            "the next time",
+            || {
+                let asked = fs::read_to_string(place.path(&name, "asked")).ok()?;
+                (asked.lines().count() > 1).then_some(asked)
+            },
+            || one.stderr(),
+        );
+        let first = asked.lines().next().and_then(|pid| pid.parse().ok());
+        assert_eq!(processes::Process::read(first.expect("a pid")), None);
+        one.signal(Signal::SIGTERM);
+        assert_eq!(one.wait(), TERM, "{name}: {}", one.stderr());
     }
+    place.scene.await_nobody();
+}
+
+#[test]
+fn one_that_hangs_does_not_outlast_the_wait() {
+    let place = Place::on_file();
+    let run = place.run("one").args(["-w", "2s", "--if", "sleep 1000"]);
+    let late = run.command(["true"]).finish();
+    assert_eq!(late.ended, Ended::Code(75), "{}", late.stderr);
+    let words = "control not obtained: the --if command did not end in time";
+    assert!(late.stderr.contains(words), "{}", late.stderr);
+    place.scene.await_nobody();
 }
 
 #[test]

@@ -202,7 +202,7 @@ async fn a_program_that_is_not_fit_gets_no_control_and_one_that_has_it_keeps_it(
         () = soon("more questions", asked_again(3)) => {}
     }
     fit.store(true, Ordering::SeqCst);
-    soon("control again", again).await.unwrap();
+    let _guard = soon("control again", again).await.unwrap();
 }
 
 #[tokio::test]
