@@ -224,7 +224,7 @@ fn a_holder_that_turns_unfit_keeps_control_and_is_not_asked() {
 }
 
 #[test]
-fn who_does_not_wait_is_told_75_in_one_line_and_asks_no_store() {
+fn who_does_not_wait_is_told_75_in_one_line() {
     for place in Place::each("if-now") {
         let run = |options: &[&str]| {
             let run = place.run("one").arg("-n").args(options);
