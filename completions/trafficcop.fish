@@ -42,6 +42,7 @@ complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "elect" -d 'Te
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l blob -d 'A lease on this Azure blob' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l file -d 'This file: on a local disk or a shared drive' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -s w -l wait -d 'Give up (exit 75) after D [default: never]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l if -d 'Compete only while this, run by \'sh -c\', exits 0' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l connect-timeout -d 'Give up (exit 69) if the store has not answered at all within this time [default: 30s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -s E -l conflict-exit-code -d 'Exit with N instead of 75' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l slots -d 'How many may have it at once [default: 1]' -r
@@ -254,6 +255,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand man" -s h -l help 
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l blob -d 'A lease on this Azure blob' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l file -d 'This file: on a local disk or a shared drive' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -s w -l wait -d 'Give up (exit 75) after D [default: never]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l if -d 'Compete only while this, run by \'sh -c\', exits 0' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l connect-timeout -d 'Give up (exit 69) if the store has not answered at all within this time [default: 30s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -s E -l conflict-exit-code -d 'Exit with N instead of 75' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l doorbell -d 'Tell standbys of a hand-over at once, by TCP' -r

@@ -57,6 +57,8 @@ pub trait Workload: Send {
     fn gives_back(&mut self, _cause: Option<&Cause>, _exit: Option<Exit>) {}
     /// We wait for control: run what runs without it, until the next [`Workload::start`].
     fn stand_by(&mut self) {}
+    /// Find out whether this machine is fit to take control: [`WorkloadEvent::Condition`] follows.
+    fn ask(&mut self, _give_up_at: Instant) {}
     /// A tenure is over, for this reason.
     fn tenure_over(&mut self, _cause: &Cause) {}
     /// What happened to it. Cancel-safe.
@@ -145,6 +147,7 @@ enum Answer {
     },
     Released(Result<(), Failure>),
     Recorded(Result<(), Failure>),
+    Looked(Result<(), Failure>),
     Announced(Result<(), Failure>),
 }
 
@@ -303,6 +306,7 @@ impl Driver<'_> {
                 self.tell(Event::Released(reply));
             }
             Answer::Recorded(reply) => self.tell(Event::Recorded(reply)),
+            Answer::Looked(reply) => self.tell(Event::Looked(reply)),
             Answer::Announced(reply) => {
                 // Standbys come a little later then, and nothing else.
                 if let Err(failure) = reply {
@@ -370,6 +374,13 @@ impl Driver<'_> {
                     let store = Arc::clone(&self.store);
                     self.calls.push(Box::pin(async move {
                         Answer::Acquired(store.acquire(give_up_at).await)
+                    }));
+                }
+                Action::Ask { give_up_at } => self.workload.ask(give_up_at),
+                Action::Look { give_up_at } => {
+                    let store = Arc::clone(&self.store);
+                    self.calls.push(Box::pin(async move {
+                        Answer::Looked(store.look_for_result(give_up_at).await)
                     }));
                 }
                 Action::Withdraw { give_up_at } => self.withdrawn = Some(give_up_at),

@@ -36,8 +36,8 @@ use crate::lease::{self, LeaseStore};
 use crate::report;
 use crate::report::stdout::LineSender;
 use crate::run::{
-    CommandWorkload, Guardians, Observers, Opened, name_the_lock, no_guardian, open, rules,
-    workload,
+    CommandWorkload, Guardians, Observers, Opened, fork_for_the_condition, name_the_lock,
+    no_guardian, open, rules, workload,
 };
 use crate::runtime;
 use crate::signals::Signals;
@@ -209,6 +209,10 @@ impl Workload for ElectWorkload {
         self.child.stand_by();
     }
 
+    fn ask(&mut self, give_up_at: Instant) {
+        self.child.ask(give_up_at);
+    }
+
     fn tenure_over(&mut self, cause: &Cause) {
         self.child.tenure_over(cause);
     }
@@ -261,6 +265,13 @@ impl Observer for StdoutObserver {
             } => self
                 .lines_out
                 .with(|lines_out| lines_out.standby(info.holder.as_deref(), info.token)),
+            // Whoever is not fit does not know who is in control: it is not this one.
+            Observation::Notice {
+                notice: Notice::Unfit(_),
+                ..
+            } => self
+                .lines_out
+                .with(|lines_out| lines_out.standby(None, None)),
             // How the child ended is not the status file's business either.
             Observation::Notice { notice, .. } if lines::is_of_the_child(notice) => return,
             Observation::Workload(WorkloadEvent::Lost) => {
@@ -351,6 +362,7 @@ pub(crate) fn elect(mut config: Config, telling: &Telling) -> anyhow::Result<Exi
     .map_err(no_guardian)?;
     // The guardian has it by now, and the child inherits it from there.
     drop(theirs);
+    let condition = fork_for_the_condition(&config)?;
     report::context(report::Context {
         lock: lock.clone(),
         identity: config.candidate.identity.clone(),
@@ -374,7 +386,7 @@ pub(crate) fn elect(mut config: Config, telling: &Telling) -> anyhow::Result<Exi
     runtime::block_on(async {
         let signals = Signals::listen()?.and_hang_up(gone);
         observers.begin(guardian.health_check());
-        let child = workload(&config, &store, Guardians::of_one(guardian))?;
+        let child = workload(&config, &store, Guardians::of_one(guardian, condition))?;
         let reader = ElectWorkload {
             child,
             progress,
@@ -407,7 +419,9 @@ async fn compete(
     // holder has to look.
     rules.poll = config.rules.poll;
     let cordon = told.observers.follow_events(config, &mut signals).await;
-    let tenure = Tenure::new(rules, Instant::now()).cordoned_by(cordon);
+    let tenure = Tenure::new(rules, Instant::now())
+        .cordoned_by(cordon)
+        .only_if(config.asks_every());
     let lock = store.info().name;
     let mut ending = drive(
         tenure,

@@ -93,7 +93,9 @@ impl EventLog {
             Notice::LeftBehind => return,
             // Two records: whoever looks for losses finds this one as whatever ended it.
             Notice::Draining(Cause::Lost { .. }) => self.because(now, EventKind::Lost, notice),
-            Notice::StandingBy(_) | Notice::Cordoned { .. } => self.common.token = None,
+            Notice::StandingBy(_) | Notice::Cordoned { .. } | Notice::Unfit(_) => {
+                self.common.token = None;
+            }
             Notice::InControl { token } => self.common.token = Some(*token),
             _ => {}
         }
@@ -111,6 +113,7 @@ impl EventLog {
             }
             Notice::CommandEnded(exit) => record.command_exit = Some(exit.as_status()),
             Notice::Overlapped => record.overlap = Some(true),
+            Notice::Unfit(unfit) => record.cause = Some(report::cause(&Cause::Unfit(*unfit))),
             Notice::Draining(cause) => record.cause = Some(report::cause(cause)),
             Notice::Doubt { why, .. }
             | Notice::Cordoned { why }
@@ -131,6 +134,7 @@ impl EventLog {
             | Notice::LeftBehind
             | Notice::Restarting
             | Notice::Uncordoned
+            | Notice::Fit
             | Notice::Released => {}
         });
     }
@@ -156,6 +160,7 @@ impl EventLog {
             // The core tells of the end, and has its reasons for the rest. What runs on standby has
             // nothing to do with control.
             WorkloadEvent::Standby(_)
+            | WorkloadEvent::Condition(_)
             | WorkloadEvent::Exited(_)
             | WorkloadEvent::Stopped
             | WorkloadEvent::Acting
@@ -252,7 +257,7 @@ fn wall_clock_at(at: Instant) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::{Exit, HolderInfo};
+    use crate::core::{Exit, HolderInfo, Unfit};
 
     impl EventLog {
         fn told(&mut self, now: Instant, notice: &Notice, lock: &str) {
@@ -369,6 +374,8 @@ mod tests {
             Notice::CoolingDown { until: now },
             Notice::Cordoned { why: String::new() },
             Notice::Uncordoned,
+            Notice::Unfit(Unfit::TimedOut),
+            Notice::Fit,
             Notice::Overlapped,
             Notice::Released,
             Notice::FoundLost { why: String::new() },

@@ -166,7 +166,7 @@ impl ExitAction {
                 ExitAction::Status(UNAVAILABLE)
             }
             (Cause::NotStarted { .. }, _) => ExitAction::Status(NOT_RUNNABLE),
-            (Cause::NotObtained(_) | Cause::Cordoned { .. }, _) => {
+            (Cause::NotObtained(_) | Cause::Cordoned { .. } | Cause::Unfit(_), _) => {
                 ExitAction::Status(conflict_status)
             }
             (Cause::Store { denied: true, .. }, _) => ExitAction::Status(DENIED),

@@ -252,9 +252,12 @@ impl ServiceManager {
         self.0.with(|state| {
             let arrived = matches!(
                 notice,
-                Notice::StandingBy(_) | Notice::InControl { .. } | Notice::Cordoned { .. }
+                Notice::StandingBy(_)
+                    | Notice::InControl { .. }
+                    | Notice::Cordoned { .. }
+                    | Notice::Unfit(_)
             );
-            // Standing by, or cordoned, is as sound as in control: systemd is not to wait for a
+            // Standing by, cordoned, or not fit, is as sound as in control: systemd is not to wait for a
             // fail-over.
             if arrived && state.ready == Ready::Standby {
                 state.is_ready();

@@ -3,6 +3,7 @@
 //! Called by main with a validated config, while the process has one thread; returns the ending that
 //! the exit status is made of. It decides nothing that the core could decide.
 
+mod condition;
 mod observers;
 mod on_lost;
 mod open;
@@ -10,6 +11,7 @@ mod workload;
 
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 
@@ -28,6 +30,7 @@ use crate::report;
 use crate::runtime;
 use crate::serve;
 use crate::signals::Signals;
+use condition::ConditionCommand;
 pub(crate) use observers::Observers;
 use on_lost::OnLostHook;
 use open::beginning;
@@ -127,15 +130,18 @@ pub(crate) struct Guardians {
     hook_programs: HookPrograms,
     /// For what runs after a tenure, beside whatever runs then.
     second: Option<Guardian>,
+    /// For what says whether we may compete, beside the standby command.
+    condition: Option<Guardian>,
 }
 
 impl Guardians {
-    /// A guardian that knows one program.
-    pub(crate) fn of_one(first: Guardian) -> Guardians {
+    /// A guardian that knows one program, and what says whether we may compete.
+    pub(crate) fn of_one(first: Guardian, condition: Option<Guardian>) -> Guardians {
         Guardians {
             first,
             hook_programs: HookPrograms::NOBODY,
             second: None,
+            condition,
         }
     }
 
@@ -169,8 +175,28 @@ impl Guardians {
             hook_programs,
             // It may run while the next tenure has begun, and one guardian has one tree at a time.
             second: on_lost.map(|script| fork(vec![script])).transpose()?,
+            condition: fork_for_the_condition(config)?,
         })
     }
+}
+
+/// The guardian of the condition for competing, if there is one.
+///
+/// # Errors
+/// As [`fork`].
+pub(crate) fn fork_for_the_condition(config: &Config) -> anyhow::Result<Option<Guardian>> {
+    let Some(script) = &config.only_if else {
+        return Ok(None);
+    };
+    fork(Setup {
+        programs: vec![condition::program(script)],
+        contain: config.contain,
+        // It has no part in control: nobody waits for its end.
+        grace: Duration::ZERO,
+        on_orphaned: |_| {},
+        withheld: config.withheld.clone(),
+    })
+    .map(Some)
 }
 
 /// Why there is no guardian: what was asked for cannot be had, or the machine has no room for one.
@@ -216,7 +242,9 @@ async fn compete(
     workload.notify_socket = observers.notify_socket();
     observers.tell(Observation::Begins);
     let cordon = observers.follow_events(config, &mut signals).await;
-    let tenure = Tenure::new(rules(config, &*store), Instant::now()).cordoned_by(cordon);
+    let tenure = Tenure::new(rules(config, &*store), Instant::now())
+        .cordoned_by(cordon)
+        .only_if(config.asks_every());
     let lock = store.info().name;
     let mut ending = drive(
         tenure,
@@ -254,10 +282,14 @@ pub(crate) fn workload(
     let on_lost = guardians
         .second
         .map(|guardian| anyhow::Ok(OnLostHook::new(attend(guardian)?, config.rules.grace)));
+    let condition = guardians
+        .condition
+        .map(|guardian| anyhow::Ok(ConditionCommand::new(attend(guardian)?)));
     Ok(CommandWorkload::new(Parts {
         on_terminal: guardian.has_terminal(),
         handle: attend(guardian)?,
         on_lost: on_lost.transpose()?,
+        condition: condition.transpose()?,
         store: Arc::clone(store),
         identity: config.candidate.identity.clone(),
         stop_signal: config.rules.stop_signal,

@@ -113,6 +113,7 @@ fn add(sum: &mut Tally, one: &Tally) {
     sum.drains += one.drains;
     sum.cordons += one.cordons;
     sum.cordoned_holders += one.cordoned_holders;
+    sum.unfit += one.unfit;
     for (kind, count) in &one.faults {
         *sum.faults.entry(kind).or_default() += count;
     }
@@ -151,7 +152,7 @@ fn the_promise_holds_in_every_schedule() {
     });
     print(&format!(
         "fleet: {} schedules (seeds {first}..), {} events, {} tenures, {} hand-overs, {} drains or \
-         kills, {} cordons heard of ({} of them in control); {} overlaps that nobody could have prevented, {} of them told, {} not to be known\n\
+         kills, {} cordons heard of ({} of them in control), {} times not fit; {} overlaps that nobody could have prevented, {} of them told, {} not to be known\n\
          fleet: faults {:?}\n",
         sum.schedules,
         sum.events,
@@ -160,6 +161,7 @@ fn the_promise_holds_in_every_schedule() {
         sum.drains,
         sum.cordons,
         sum.cordoned_holders,
+        sum.unfit,
         sum.overlaps,
         sum.words,
         sum.unknowable,
@@ -178,5 +180,6 @@ fn the_promise_holds_in_every_schedule() {
         assert!(sum.tenures > count && sum.handovers > count / 2, "{sum:?}");
         assert!(sum.faults.len() >= 20, "{:?}", sum.faults);
         assert!(sum.cordoned_holders > count / 50, "{sum:?}");
+        assert!(sum.unfit > count, "{sum:?}");
     }
 }

@@ -1,11 +1,14 @@
 //! The flags that more than one verb has: the lock, waiting for it, credentials, what an instance
 //! goes by and tells.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use clap::builder::{BoolishValueParser, StringValueParser, TypedValueParser as _};
+use clap::builder::{
+    BoolishValueParser, OsStringValueParser, StringValueParser, TypedValueParser as _,
+};
 
 use super::Rows;
 use super::values::{
@@ -46,6 +49,17 @@ pub struct Common {
     /// Give up (exit 75) after D [default: never]
     #[arg(short = 'w', long, value_name = "D", env = "TRAFFICCOP_WAIT", help_heading = "Waiting for control", value_parser = StringValueParser::new().map(wait))]
     pub wait: Option<(String, Checked<Duration>)>,
+
+    /// Compete only while this, run by 'sh -c', exits 0
+    ///
+    /// Asked while waiting for control, every --poll; an answer counts until the next one. A machine that
+    /// is not fit takes no control, and says why in the log, the status and /readyz; with -n, and at the
+    /// end of -w, that is a reason not to obtain it (exit 75). A task that is done (--once) is done for it
+    /// as well. It says nothing of who is in control: a holder is never stopped by it. It has 5 seconds
+    /// (--poll, if that is longer) and no stdin, its output goes to stderr, and nothing of it outlives its
+    /// answer: what hangs or is left behind is killed.
+    #[arg(long = "if", value_name = "CMD", env = "TRAFFICCOP_IF", hide_short_help = true, help_heading = "Waiting for control", value_parser = OsStringValueParser::new())]
+    pub only_if: Option<OsString>,
 
     /// Give up (exit 69) if the store has not answered at all within this time [default: 30s]
     ///
@@ -219,10 +233,10 @@ pub struct Listen {
     /// Answer over HTTP: health, status and metrics
     ///
     /// ADDR is an address and a port, or unix:/PATH. /healthz (200 while supervisor and guardian are
-    /// sound), /readyz (200 for holder and standby), /leader or /primary (200 only while the command runs
-    /// and nobody else can have been given control, else 503), /status (JSON, as in the status file) and
-    /// /metrics (for Prometheus), by GET, HEAD and OPTIONS. Port 0 takes a free one, and the log says
-    /// which. A socket that was left behind is replaced.
+    /// sound), /readyz (200 for holder and standby, 503 where --if says no), /leader or /primary (200 only
+    /// while the command runs and nobody else can have been given control, else 503), /status (JSON, as in
+    /// the status file) and /metrics (for Prometheus), by GET, HEAD and OPTIONS. Port 0 takes a free one,
+    /// and the log says which. A socket that was left behind is replaced.
     #[arg(long, value_name = "ADDR", env = "TRAFFICCOP_LISTEN")]
     pub listen: Option<String>,
 

@@ -258,6 +258,8 @@ pub const EXAMPLES: Rows<'_> = rows! {
         "trafficcop run --once-key v7 --blob locks/migrate -- ./migrate",
     "A service that runs on one machine and moves when that one fails:" =>
         "trafficcop run --blob locks/importer --lease 30s -- ./importer --serve",
+    "The same, and only on a machine whose disk is there when control moves:" =>
+        "trafficcop run --blob locks/importer --if 'mountpoint -q /data' -- ./importer --serve",
     "Wait up to five minutes for control, and say so with status 75 if it was not to be had:" =>
         "trafficcop run -w 5m --file /mnt/share/deploy.lock -- ./deploy",
     "Try it here, with Azurite as the store:" =>

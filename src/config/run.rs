@@ -1,7 +1,7 @@
 //! What was typed after `run`, made sense of, and what of it everybody has who competes. Called by
 //! main.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -82,6 +82,8 @@ pub(crate) struct Config {
     /// What the instance goes by. A budget is always there; on a file of a local disk
     /// it has no meaning, and whoever knows the store's terms takes it out.
     pub rules: Rules,
+    /// What says whether this machine may take control, asked with each poll.
+    pub only_if: Option<OsString>,
     /// What is to be done once, if the command is that.
     pub task: Option<crate::lease::once::Task>,
     /// How long a grant lasts; the same as in the rules' budget.
@@ -117,6 +119,12 @@ impl Config {
     #[must_use]
     pub(crate) fn looks_once(&self) -> bool {
         self.rules.wait == Some(Duration::ZERO)
+    }
+
+    /// How often it is asked whether this machine may take control.
+    #[must_use]
+    pub(crate) fn asks_every(&self) -> Option<Duration> {
+        self.only_if.as_ref().and(self.rules.poll)
     }
 
     /// Refuses the lock of this name if it is held for the command we are a part of: we would wait
@@ -213,15 +221,20 @@ fn roles(typed: Roles) -> Result<Roles, UsageError> {
         ("--on-acquire", &typed.on_acquire),
         ("--on-lost", &typed.on_lost),
     ] {
-        // `sh -c ''` succeeds: a hook that is empty because a variable is unset would pass unseen.
-        let script = script.as_ref().map(|text| text.as_encoded_bytes());
-        if script.is_some_and(|text| text.trim_ascii().is_empty()) {
-            return Err(UsageError::new(format!(
-                "{flag} is empty: name a command for sh, or leave it out"
-            )));
-        }
+        refuse_no_script(flag, script.as_deref())?;
     }
     Ok(typed)
+}
+
+/// `sh -c ''` succeeds: a script that is empty because a variable is unset would pass unseen.
+fn refuse_no_script(flag: &str, script: Option<&OsStr>) -> Result<(), UsageError> {
+    let script = script.map(OsStr::as_encoded_bytes);
+    if script.is_some_and(|text| text.trim_ascii().is_empty()) {
+        return Err(UsageError::new(format!(
+            "{flag} is empty: name a command for sh, or leave it out"
+        )));
+    }
+    Ok(())
 }
 
 /// What is competed for and how long it lasts: what all other settings are measured by.
@@ -286,7 +299,9 @@ impl Basis {
         host: &Host,
     ) -> Result<Config, UsageError> {
         let conflict_status = typed.conflict_exit_code.clone();
+        refuse_no_script("--if", typed.only_if.as_deref())?;
         Ok(Config {
+            only_if: typed.only_if.clone(),
             conflict_status: conflict_status.unwrap_or(Ok(exit::CONFLICT))?,
             candidate: Candidate {
                 identity: identity(&typed.operations, host)?,

@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use super::condition::Unfit;
+use super::deadlines::{Deadlines, Start};
 use super::doorbell::Bell;
 use super::once::{Outcome, TaskResult};
 use crate::clock::Instant;
@@ -154,6 +156,8 @@ pub enum WorkloadEvent {
     },
     /// No guardian's word either: what runs without control has this main process, or ended.
     Standby(Option<i32>),
+    /// Nor this: what was asked by [`Action::Ask`] says that this machine may compete, or why not.
+    Condition(Result<(), Unfit>),
 }
 
 /// What happened. Names are past tense.
@@ -167,6 +171,8 @@ pub enum Event {
     Freed,
     /// The attempt to acquire ended. `t0` in the grant is the moment before it was sent.
     Acquired(Result<Grant, Failure>),
+    /// The look at a task's record ended, by which nothing can be obtained.
+    Looked(Result<(), Failure>),
     /// The attempt to renew that was sent at `t0` ended.
     Renewed {
         /// The moment just before the request was sent.
@@ -191,49 +197,23 @@ pub enum Event {
     Uncordoned,
 }
 
-/// Until when a command may run if nothing more is heard. The same value goes from the core through the
-/// driver and the guardian's socket to the guardian's timer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Deadlines {
-    /// When the guardian drains on its own ([`Instant::FOREVER`]: never), for the grace that is left
-    /// until `kill_at`.
-    pub term_at: Instant,
-    /// When the guardian kills on its own.
-    pub kill_at: Instant,
-}
-
-impl Deadlines {
-    /// Nobody ends it unasked.
-    pub const NONE: Deadlines = Deadlines {
-        term_at: Instant::FOREVER,
-        kill_at: Instant::FOREVER,
-    };
-
-    /// When the first of the two has a consequence.
-    #[must_use]
-    pub fn first(self) -> Instant {
-        self.term_at.min(self.kill_at)
-    }
-}
-
-/// Control, as the core has it when it orders the command to start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Start {
-    /// Until when it may run, unless they are moved.
-    pub deadlines: Deadlines,
-    /// Later than this nothing may be started before the store has confirmed the lease; it
-    /// moves with the deadlines.
-    pub fresh_until: Instant,
-    /// The fencing token of the tenure.
-    pub token: u64,
-}
-
 /// What is to be done, in this order. Names are imperatives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Try to get control; the reply is [`Event::Acquired`]. No attempt outlasts `give_up_at`.
     Acquire {
         /// After this moment the attempt is given up (and what it may have obtained is undone).
+        give_up_at: Instant,
+    },
+    /// Ask whether this machine may compete; the reply is [`WorkloadEvent::Condition`].
+    Ask {
+        /// After this moment there is no answer any more, and that is a no.
+        give_up_at: Instant,
+    },
+    /// Look whether the task that is to be done once is over, and no more; the reply is
+    /// [`Event::Looked`].
+    Look {
+        /// After this moment the look is given up.
         give_up_at: Instant,
     },
     /// Abandon the attempt to acquire that is in flight, undoing what it may have obtained; the
@@ -352,6 +332,10 @@ pub enum Notice {
     },
     /// It is over: we compete again.
     Uncordoned,
+    /// This machine is not fit to take control: we do not compete until it is.
+    Unfit(Unfit),
+    /// It is: we compete again.
+    Fit,
     /// What the run of a task came to stands in its record.
     Recorded {
         /// What.
@@ -441,6 +425,8 @@ pub enum Cause {
         /// Why it is cordoned.
         why: String,
     },
+    /// This machine was not fit to take control when the time to wait was over.
+    Unfit(Unfit),
     /// The guardian died or fell silent.
     GuardianLost,
     /// The run of a task ended, and what it came to could not be recorded.

@@ -5,6 +5,8 @@
 //! safety argument is in this room and is tested here in virtual time.
 
 pub mod budget;
+pub mod condition;
+pub mod deadlines;
 pub mod doorbell;
 pub mod event;
 pub mod hold_policy;
@@ -15,10 +17,12 @@ pub(crate) mod stop;
 pub mod tenure;
 
 pub use budget::{Budget, BudgetError};
+pub use condition::Unfit;
+pub use deadlines::{Deadlines, Start};
 pub use doorbell::{Bell, Ring};
 pub use event::{
-    Action, Cause, Cordon, Deadlines, Ending, Event, Exit, Failed, Failure, Grant, HandOverReason,
-    HolderInfo, Notice, Start, WorkloadEvent,
+    Action, Cause, Cordon, Ending, Event, Exit, Failed, Failure, Grant, HandOverReason, HolderInfo,
+    Notice, WorkloadEvent,
 };
 pub use hold_policy::{After, HoldPolicy, Restart};
 pub use observed::Observed;

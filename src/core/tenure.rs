@@ -22,13 +22,16 @@
 //!
 //! A cordon (this machine is about to be rebooted, say) is remembered by the context before any
 //! state hears of it: `Holding` drains for it, `Resting` and `Confirming` give the lease back,
-//! and `Standby` does not compete while it lasts.
+//! and `Standby` does not compete while it lasts. Whether the machine is fit to take control (`--if`) is
+//! asked by `Standby` alone, before it competes: an answer ends nothing that runs. Until it is, `Looking`
+//! looks whether a task that is to be done once is over.
 #![doc = include_str!("tenure/transitions.md")]
 
 mod context;
 mod draining;
 mod held_lease;
 mod holding;
+mod looking;
 mod poll_interval;
 mod recording;
 mod releasing;
@@ -43,6 +46,7 @@ use std::time::Duration;
 use self::context::{Context, Step};
 use self::draining::Draining;
 use self::holding::{Confirming, Holding};
+use self::looking::Looking;
 use self::recording::Recording;
 use self::releasing::Releasing;
 use self::resting::Resting;
@@ -129,6 +133,7 @@ pub struct Tenure {
 #[derive(Debug)]
 enum Phase {
     Standby(Standby),
+    Looking(Looking),
     Acquiring(Acquiring),
     Confirming(Confirming),
     Holding(Holding),
@@ -159,18 +164,30 @@ impl Tenure {
         self
     }
 
+    /// The same where it takes control only if this machine is fit to, which is asked so often while it
+    /// waits for control; `None`: it always is.
+    #[must_use]
+    pub fn only_if(mut self, every: Option<Duration>) -> Tenure {
+        if let Some(every) = every {
+            self.context.only_if(every);
+        }
+        self
+    }
+
     /// Takes in what happened at `now` and says what is to be done, in this order.
     pub fn step(&mut self, now: Instant, event: Event) -> Vec<Action> {
         let mut step = Step::at(now);
         // Before the state hears of it: whichever state that is, the cordon outlasts it.
         if self.ending().is_none() {
             self.context.hears_of_cordons(&mut step, &event);
+            self.context.hears_of_the_condition(now, &event);
         }
         let (context, present) = (&mut self.context, &mut step);
         // Each state is consumed by its step and says what comes next: none is left half changed.
         let nothing = Phase::Standby(Standby::until(Instant::FOREVER));
         self.phase = match std::mem::replace(&mut self.phase, nothing) {
             Phase::Standby(standby) => standby.step(context, present, event),
+            Phase::Looking(looking) => looking.step(context, present, event),
             Phase::Acquiring(acquiring) => acquiring.step(context, present, event),
             Phase::Confirming(confirming) => confirming.step(context, present, event),
             Phase::Holding(holding) => holding.step(context, present, event),
@@ -208,7 +225,7 @@ impl Tenure {
             Phase::Recording(recording) => recording.wake_at(),
             Phase::Releasing(releasing) => releasing.wake_at(),
             // The attempt keeps its own time limit, and its reply comes in any case.
-            Phase::Acquiring(_) | Phase::Done(_) => Instant::FOREVER,
+            Phase::Looking(_) | Phase::Acquiring(_) | Phase::Done(_) => Instant::FOREVER,
         }
     }
 
@@ -248,7 +265,7 @@ impl Tenure {
 impl Phase {
     fn state(&self) -> State {
         match self {
-            Phase::Standby(_) => State::Standby,
+            Phase::Standby(_) | Phase::Looking(_) => State::Standby,
             Phase::Acquiring(_) => State::Acquiring,
             Phase::Confirming(_) => State::Confirming,
             Phase::Holding(_) => State::Holding,

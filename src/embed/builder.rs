@@ -13,11 +13,11 @@ use tokio::sync::mpsc;
 
 use super::error::Error;
 use super::guard::Guards;
-use super::program::{Control, Program, Shared, rules, spawn};
+use super::program::{Condition, Control, Program, Shared, rules, spawn};
 use super::traffic_cop::TrafficCop;
 use crate::azure::{Account, AuthOptions};
 use crate::clock::Instant;
-use crate::core::{Bell, Budget, IfLost};
+use crate::core::{Bell, Budget, IfLost, Tenure};
 use crate::doorbell::{Doorbell, DoorbellAddress};
 use crate::host::{self, Host};
 use crate::lease::record::Candidate;
@@ -43,6 +43,7 @@ pub struct Builder {
     budget: Option<Budget>,
     poll: Duration,
     doorbell: Option<DoorbellAddress>,
+    only_if: Option<Condition>,
 }
 
 impl fmt::Debug for Builder {
@@ -85,6 +86,7 @@ impl Builder {
             budget: None,
             poll: POLL,
             doorbell: None,
+            only_if: None,
         }
     }
 
@@ -162,15 +164,25 @@ impl Builder {
         self
     }
 
+    /// Takes control only while `condition` says yes (default: always). It is asked while waiting for
+    /// control, with each [`Builder::poll`], on a thread of the runtime: it must not block. It says nothing
+    /// of who is in control: a tenure is never ended by it.
+    pub fn only_if(mut self, condition: impl Fn() -> bool + Send + 'static) -> Builder {
+        self.only_if = Some(Box::new(condition));
+        self
+    }
+
     /// Begins to compete, on a task of the current tokio runtime.
     ///
     /// # Errors
     /// A setting that cannot hold, a file that cannot be opened any more, no runtime. A store that is
     /// out of reach is told by [`TrafficCop::acquired`].
-    pub async fn start(self) -> Result<TrafficCop, Error> {
+    pub async fn start(mut self) -> Result<TrafficCop, Error> {
         // Asked for before anything is opened; `tokio::spawn` would panic instead.
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| Error::NoRuntime)?;
         let (given, poll) = (self.budget, self.poll);
+        let condition = self.only_if.take();
+        let asks_every = condition.as_ref().map(|_| poll);
         let doorbell = self.bind()?;
         let store = self.open(doorbell.as_ref().map(Doorbell::bell))?;
         let doorbell = doorbell.filter(|_| !store.info().wakes);
@@ -186,12 +198,13 @@ impl Builder {
             Instant::ZERO,
             Guards::told_by(cordon),
         );
-        let workload = Program::new(&shared);
+        let workload = Program::new(&shared).only_if(condition);
+        let tenure = Tenure::new(rules, Instant::now()).only_if(asks_every);
         // A guard that ended is to the core a machine that must not have control.
         let spawned = spawn(
             &runtime,
             &shared,
-            rules,
+            tenure,
             store,
             workload,
             Some(cordons),

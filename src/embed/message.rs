@@ -18,7 +18,7 @@ use super::error::{Error, Lost};
 use super::guard::{Guards, run_while};
 use super::program::{Control, Program, Shared, rules, spawn};
 use crate::clock::Instant;
-use crate::core::{Budget, Cause, Deadlines, Ending, Exit, Failure, IfLost};
+use crate::core::{Budget, Cause, Deadlines, Ending, Exit, Failure, IfLost, Tenure};
 use crate::driver::{Start, Workload};
 use crate::guardian::WorkloadEvent;
 use crate::queue::{About, Message, Settlement};
@@ -83,7 +83,8 @@ impl MessageLock {
             held: Arc::clone(&held),
         };
         let store = Arc::clone(&held) as _;
-        let (stop, task) = spawn(&runtime, &shared, rules, store, workload, None, None);
+        let tenure = Tenure::new(rules, Instant::now());
+        let (stop, task) = spawn(&runtime, &shared, tenure, store, workload, None, None);
         Ok(MessageLock {
             id: message.id,
             attempt: message.attempt,

@@ -14,7 +14,9 @@ use tokio::task::JoinHandle;
 
 use super::guard::Guards;
 use crate::clock::Instant;
-use crate::core::{Budget, Cordon, Deadlines, Ending, HoldPolicy, IfLost, Notice, Rules, Tenure};
+use crate::core::{
+    Budget, Cordon, Deadlines, Ending, HoldPolicy, IfLost, Notice, Rules, Tenure, Unfit,
+};
 use crate::doorbell::Doorbell;
 use crate::driver::{Observation, Observer, Start, Workload, drive};
 use crate::guardian::WorkloadEvent;
@@ -163,7 +165,7 @@ pub(super) type Spawned = (oneshot::Sender<()>, JoinHandle<Ending>);
 pub(super) fn spawn(
     runtime: &Handle,
     shared: &Arc<Shared>,
-    rules: Rules,
+    tenure: Tenure,
     store: Arc<dyn LeaseStore>,
     mut workload: impl Workload + 'static,
     cordons: Option<mpsc::UnboundedReceiver<Option<Cordon>>>,
@@ -175,7 +177,6 @@ pub(super) fn spawn(
         signals.add_cordons(cordons);
     }
     let mut observer = Watchers(Arc::clone(shared));
-    let tenure = Tenure::new(rules, Instant::now());
     // Moved into the task, so that its end is seen however it ends: by a panic, or with the runtime.
     let competing = Task(Arc::clone(shared));
     let task = runtime.spawn(async move {
@@ -194,6 +195,9 @@ pub(super) fn spawn(
     (stop, task)
 }
 
+/// What says whether control may be taken.
+pub(super) type Condition = Box<dyn Fn() -> bool + Send>;
+
 /// The program as a workload.
 pub(super) struct Program {
     shared: Arc<Shared>,
@@ -202,6 +206,7 @@ pub(super) struct Program {
     // It was asked to end. Only then is the word that its work has ended an empty tree: before, the
     // core would take it for a command that ended by itself.
     drains: bool,
+    condition: Option<Condition>,
     event: (
         mpsc::UnboundedSender<WorkloadEvent>,
         mpsc::UnboundedReceiver<WorkloadEvent>,
@@ -215,8 +220,14 @@ impl Program {
             token: 0,
             runs: false,
             drains: false,
+            condition: None,
             event: mpsc::unbounded_channel(),
         }
+    }
+
+    pub(super) fn only_if(mut self, condition: Option<Condition>) -> Program {
+        self.condition = condition;
+        self
     }
 
     fn tell(&self, event: WorkloadEvent) {
@@ -297,6 +308,13 @@ impl Workload for Program {
 
     fn forget_release_info(&mut self) {}
 
+    fn ask(&mut self, _give_up_at: Instant) {
+        let is_fit = self.condition.as_ref().is_none_or(|holds| holds());
+        self.tell(WorkloadEvent::Condition(
+            is_fit.then_some(()).ok_or(Unfit::Said),
+        ));
+    }
+
     async fn next_event(&mut self) -> WorkloadEvent {
         loop {
             tokio::select! {
@@ -321,7 +339,7 @@ impl Observer for Watchers {
             } => sight.holder.clone(),
             // As which the end of a guard is known to the core.
             Observation::Notice {
-                notice: Notice::Cordoned { .. },
+                notice: Notice::Cordoned { .. } | Notice::Unfit(_),
                 ..
             } => None,
             _ => return,

@@ -112,6 +112,7 @@ words! {
     Overlap "overlap" "the command may have run beside another holder's",
     CoolingDown "cooling-down" "the instance does not compete for a while: cause",
     Cordoned "cordoned" "this machine is about to be disturbed, and the instance does not compete until that is over: cause",
+    Unfit "unfit" "this machine is not fit to take control (--if), and the instance does not compete until it is: cause",
     Done "done" "the instance ends: cause, exit, overlap",
     Working "working" "a worker has begun to take messages; the lock is the queue's address",
     Message "message" "a message was done with: message_id, attempt, outcome, cause, command_exit, duration_ms, renewals, overlap",

@@ -388,6 +388,10 @@ impl LeaseStore for Blob {
         self.compete(give_up_at).await
     }
 
+    async fn look_for_result(&self, give_up_at: Instant) -> Result<(), Failure> {
+        self.check_result(give_up_at).await
+    }
+
     async fn renew(&self, give_up_at: Instant) -> Result<(), Failure> {
         let known = self.state().held.as_ref().map(Held::known);
         let Some((id, known)) = known else {

@@ -96,6 +96,15 @@ pub trait LeaseStore: Send + Sync {
     /// remembered, and undone by the next `release` or recognised by the next `acquire`).
     async fn acquire(&self, give_up_at: Instant) -> Result<Grant, Failure>;
 
+    /// Looks whether there is anything to get control for, and competes for nothing: of a store without a
+    /// task that is to be done once there always is.
+    ///
+    /// # Errors
+    /// `AlreadyDone` if the task is over; those of `acquire`, but for `Held`.
+    async fn look_for_result(&self, _give_up_at: Instant) -> Result<(), Failure> {
+        Ok(())
+    }
+
     /// Renews the lease we have. The caller has stamped the moment before the call as `t0`; a store
     /// whose lock has no lease is never asked.
     ///

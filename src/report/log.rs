@@ -116,11 +116,11 @@ impl LogObserver {
                 line.left = None;
             }
             Notice::CoolingDown { .. } => line.left = None,
-            Notice::Cordoned { .. } => {
+            Notice::Cordoned { .. } | Notice::Unfit(_) => {
                 self.tenure = Tenure::default();
                 (line.token, line.left) = (None, None);
             }
-            Notice::Uncordoned => (line.token, line.left) = (None, None),
+            Notice::Uncordoned | Notice::Fit => (line.token, line.left) = (None, None),
             Notice::Doubt { .. }
             | Notice::Recovered
             | Notice::CommandEnded(_)

@@ -64,7 +64,7 @@ impl Observer for StatusLine {
         match *observation {
             Observation::Notice { notice, .. } => match notice {
                 Notice::StandingBy(info) => stand_by(info, now),
-                Notice::InControl { .. } | Notice::Cordoned { .. } => end(),
+                Notice::InControl { .. } | Notice::Cordoned { .. } | Notice::Unfit(_) => end(),
                 _ => {}
             },
             Observation::Waits(next_look) => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tracing::Level;
 
 use crate::clock::Instant;
-use crate::core::{Cause, Ending, Exit, Failed, HandOverReason, HolderInfo, Notice};
+use crate::core::{Cause, Ending, Exit, Failed, HandOverReason, HolderInfo, Notice, Unfit};
 use crate::exit::{self, ExitAction};
 use crate::units::{show, signal_name};
 
@@ -55,6 +55,8 @@ pub(super) fn of_notice(notice: &Notice, now: Instant) -> (Level, String) {
         Notice::Uncordoned => {
             "nothing is announced for this machine any more: competing again".into()
         }
+        Notice::Unfit(unfit) => format!("not fit to take control: {}", not_fit(*unfit)),
+        Notice::Fit => "fit to take control: competing again".into(),
         Notice::Recorded { outcome, attempt } => match (outcome.exit, outcome.over) {
             (Exit::Code(0), _) => "recorded that the task is done".into(),
             (_, false) => format!("recorded that attempt {attempt} has failed"),
@@ -92,6 +94,8 @@ fn level(notice: &Notice) -> Level {
         Notice::Draining(Cause::CommandEnded) => Level::INFO,
         Notice::Draining(cause) if is_asked(cause) => Level::INFO,
         Notice::Recorded { outcome, .. } if outcome.exit == Exit::Code(0) => Level::INFO,
+        // A no is what it is there for.
+        Notice::Unfit(Unfit::Failed(Failed::Exited(Exit::Code(_))) | Unfit::Said) => Level::INFO,
         Notice::Draining(_)
         | Notice::Recorded { .. }
         | Notice::Doubt { .. }
@@ -101,6 +105,7 @@ fn level(notice: &Notice) -> Level {
         | Notice::HookFailed(_)
         | Notice::Unrecorded { .. }
         | Notice::NotDone
+        | Notice::Unfit(_)
         | Notice::FoundLost { .. }
         | Notice::LeftToRunOut { .. } => Level::WARN,
         Notice::StandingBy(_)
@@ -114,6 +119,7 @@ fn level(notice: &Notice) -> Level {
         | Notice::CoolingDown { .. }
         | Notice::Cordoned { .. }
         | Notice::Uncordoned
+        | Notice::Fit
         | Notice::Pausing { .. }
         | Notice::Released => Level::INFO,
     }
@@ -136,7 +142,8 @@ pub(crate) fn event(notice: &Notice) -> &'static str {
         Notice::RestartsSpent | Notice::HookFailed(_) | Notice::HoldOver => "handing-over",
         Notice::CoolingDown { .. } => "cooling-down",
         Notice::Cordoned { .. } => "cordoned",
-        Notice::Uncordoned => "competing",
+        Notice::Unfit(_) => "unfit",
+        Notice::Uncordoned | Notice::Fit => "competing",
         Notice::Overlapped => "overlap",
         Notice::Released => "released",
         Notice::FoundLost { .. } => "lost",
@@ -165,7 +172,7 @@ pub(super) fn of_ending(
     command: &str,
 ) -> Option<(Level, String)> {
     let mut reason = reason(&ending.cause, command);
-    if let Cause::Cordoned { .. } = ending.cause {
+    if let Cause::Cordoned { .. } | Cause::Unfit(_) = ending.cause {
         // The cause alone reads as if control had been had and given up.
         reason.insert_str(0, "control not obtained: ");
     }
@@ -183,7 +190,10 @@ pub(super) fn of_ending(
         // On a machine that has nothing to do this is no warning, and -E 0 says so.
         (Cause::Stopped(_), _)
         | (
-            Cause::NotObtained(_) | Cause::Cordoned { .. } | Cause::AlreadyDone(_),
+            Cause::NotObtained(_)
+            | Cause::Cordoned { .. }
+            | Cause::Unfit(_)
+            | Cause::AlreadyDone(_),
             ExitAction::Status(0),
         ) => Some((Level::INFO, reason)),
         _ => Some((
@@ -203,6 +213,7 @@ pub(crate) fn reason(cause: &Cause, command: &str) -> String {
         Cause::Lost { why } => format!("the lease was lost: {why}"),
         Cause::HandOver => HELD_LONG_ENOUGH.into(),
         Cause::Cordoned { why } => why.clone(),
+        Cause::Unfit(unfit) => not_fit(*unfit),
         Cause::GivenUp(HandOverReason::RestartsSpent) => RESTARTS_SPENT.into(),
         Cause::GivenUp(HandOverReason::HookFailed(how)) => unprepared(*how),
         Cause::GuardianLost => "the guardian died or fell silent".into(),
@@ -224,6 +235,18 @@ pub(crate) fn reason(cause: &Cause, command: &str) -> String {
 /// Why the command was not started.
 fn unprepared(how: Failed) -> String {
     format!("the --on-acquire command {}", failed(how))
+}
+
+/// Why this machine is not fit to take control.
+fn not_fit(unfit: Unfit) -> String {
+    match unfit {
+        Unfit::Failed(how) => format!("the --if command {}", failed(how)),
+        Unfit::TimedOut => "the --if command did not end in time".into(),
+        Unfit::Unasked => {
+            "the --if command cannot be run any more: start this instance again".into()
+        }
+        Unfit::Said => "the program says so of this machine".into(),
+    }
 }
 
 /// What became of a command, as the end of a sentence.

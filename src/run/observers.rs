@@ -23,7 +23,7 @@ use crate::notify::{ServiceManager, Surroundings};
 use crate::report::{self, StatusLine};
 use crate::serve::SharedStatus;
 use crate::signals::Signals;
-use crate::status::{Status, StatusFile};
+use crate::status::{Status, StatusFile, UNFIT};
 
 // A machine that is about to be frozen must not take over first; one without a metadata service
 // must not wait for it either.
@@ -242,7 +242,12 @@ impl StatusObserver {
                 (status.holder, status.cause) = (None, Some(why.clone()));
                 "cordoned"
             }
-            Notice::Uncordoned => {
+            Notice::Unfit(unfit) => {
+                let cause = report::cause(&Cause::Unfit(*unfit));
+                (status.holder, status.cause) = (None, Some(cause));
+                UNFIT
+            }
+            Notice::Uncordoned | Notice::Fit => {
                 status.cause = None;
                 "standby"
             }

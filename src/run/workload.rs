@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use super::condition::ConditionCommand;
 use super::on_lost::OnLostHook;
 use crate::clock::{Instant, sleep};
 use crate::core::stop::{Stop, StopRequests};
@@ -50,6 +51,7 @@ impl HookPrograms {
 pub(super) struct Parts {
     pub(super) handle: GuardianHandle,
     pub(super) on_lost: Option<OnLostHook>,
+    pub(super) condition: Option<ConditionCommand>,
     pub(super) store: Arc<dyn LeaseStore>,
     pub(super) identity: String,
     pub(super) stop_signal: i32,
@@ -98,6 +100,7 @@ impl CommandWorkload {
         CommandWorkload::new(Parts {
             handle,
             on_lost: None,
+            condition: None,
             store,
             identity: String::new(),
             stop_signal,
@@ -126,6 +129,10 @@ impl CommandWorkload {
             // The signal that ended the tenure was the first: one more ends the hooks at once.
             stop.asked(began, *signal);
         }
+        self.parts
+            .condition
+            .iter_mut()
+            .for_each(ConditionCommand::kill);
         let effects = self.hooks.finish(began + self.parts.config.grace);
         self.perform(effects);
         while !self.is_finished() {
@@ -154,11 +161,17 @@ impl CommandWorkload {
     /// Lets the guardians go; what they still have is killed.
     pub(crate) async fn dismiss(self) {
         let Parts {
-            handle, on_lost, ..
+            handle,
+            on_lost,
+            condition,
+            ..
         } = self.parts;
         handle.dismiss().await;
         if let Some(on_lost) = on_lost {
             on_lost.dismiss().await;
+        }
+        if let Some(condition) = condition {
+            condition.dismiss().await;
         }
     }
 
@@ -204,14 +217,8 @@ impl CommandWorkload {
                 // The control file says no: a standby command that asks must not take itself for
                 // the holder.
                 in_control: false,
-                env: pairs(&[
-                    ("TRAFFICCOP_LOCK", &parts.store.info().name),
-                    ("TRAFFICCOP_ROLE", "standby"),
-                ]),
-                // An outer trafficcop's would speak of another lock.
-                unset: [TOKEN, HOLDER, SLOT, CAUSE, TASK, PERIOD]
-                    .map(OsString::from)
-                    .into(),
+                env: env_of_a_standby(&*parts.store),
+                unset: of_a_tenure(),
                 deadlines,
                 stop_signal: libc::SIGTERM,
                 lock: None,
@@ -281,8 +288,17 @@ impl CommandWorkload {
         let paused = self.pausing.map(|(_, until)| until.since(now));
         let due = self.hooks.wake_at().since(now);
         let Parts {
-            handle, on_lost, ..
+            handle,
+            on_lost,
+            condition,
+            ..
         } = &mut self.parts;
+        let condition = async {
+            match condition {
+                Some(condition) => condition.step().await,
+                None => pending().await,
+            }
+        };
         let on_lost = async {
             match on_lost {
                 Some(on_lost) => on_lost.step().await,
@@ -301,6 +317,7 @@ impl CommandWorkload {
                 self.perform(effects);
             }
             () = on_lost => {}
+            answer = condition => self.inbox.extend(answer.map(WorkloadEvent::Condition)),
         }
     }
 
@@ -320,6 +337,21 @@ impl CommandWorkload {
         let effects = self.hooks.on_event(Instant::now(), event);
         self.perform(effects);
     }
+}
+
+/// What everything that runs without control finds in its environment.
+fn env_of_a_standby(store: &dyn LeaseStore) -> Vec<(OsString, OsString)> {
+    vec![
+        ("TRAFFICCOP_LOCK".into(), store.info().name.into()),
+        ("TRAFFICCOP_ROLE".into(), "standby".into()),
+    ]
+}
+
+/// What it does not: an outer trafficcop's would speak of another lock.
+fn of_a_tenure() -> Vec<OsString> {
+    [TOKEN, HOLDER, SLOT, CAUSE, TASK, PERIOD]
+        .map(OsString::from)
+        .into()
 }
 
 const TOKEN: &str = "TRAFFICCOP_TOKEN";
@@ -417,6 +449,17 @@ impl Workload for CommandWorkload {
     fn stand_by(&mut self) {
         let effects = self.hooks.stand_by(Instant::now());
         self.perform(effects);
+    }
+
+    fn ask(&mut self, give_up_at: Instant) {
+        let Parts {
+            condition, store, ..
+        } = &mut self.parts;
+        if let Some(condition) = condition {
+            let env = env_of_a_standby(&**store);
+            let answer = condition.ask(env, of_a_tenure(), give_up_at);
+            self.inbox.extend(answer.map(WorkloadEvent::Condition));
+        }
     }
 
     fn tenure_over(&mut self, cause: &Cause) {

@@ -21,6 +21,7 @@ use crate::clock::Instant;
 use crate::core::{Cause, Exit, Failure, Notice};
 use crate::driver::Observation;
 use crate::guardian::WorkloadEvent;
+use crate::status::UNFIT;
 use crate::util::lock;
 
 /// What the text is, for the header of the answer.
@@ -102,6 +103,7 @@ const STATES: &[&str] = &[
     "released",
     "cooling down",
     "cordoned",
+    UNFIT,
 ];
 /// From what an answer on the same machine takes to the longest an attempt may.
 const LATENCIES: [f64; 11] = [
@@ -156,6 +158,7 @@ metrics! {
         lease_held: Gauge = Gauge::default(), "lease_held", "1 while the lease is ours, whether or not a command runs";
         lease_left: MaybeSeconds = Family::default(), "lease_remaining" in seconds, "Until the lease ends if it is not renewed; 0 without one, missing where the lock has no deadline";
         doorbell: Gauge = Gauge::default(), "doorbell_heard", "1 while a standby hears the holder's doorbell (--doorbell)";
+        fit: Gauge = Gauge::default(), "fit", "1 unless --if says that this machine is not to take control";
         command_running: Gauge = Gauge::default(), "command_running", "1 while the command's main process runs";
         acquire_attempts: Counters = family("result", ACQUIRE), "acquire_attempts", "Attempts to acquire the lease that ended: it was free, held by another, or the store did not do it";
         acquisitions: Counter = Counter::default(), "acquisitions", "Tenures begun: how often a standby became the holder";
@@ -283,6 +286,7 @@ impl Metrics {
         self.lease_held.set(i64::from(snapshot.holds()));
         let runs = snapshot.status.command_pid.is_some();
         self.command_running.set(i64::from(runs));
+        self.fit.set(i64::from(snapshot.status.state != UNFIT));
         let token = snapshot.status.token.unwrap_or(0);
         self.token.set(i64::try_from(token).unwrap_or(i64::MAX));
         set(&self.control_left, snapshot.control_left());

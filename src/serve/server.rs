@@ -32,7 +32,7 @@ use super::listener::{BoundPath, Listener, Socket};
 use super::metrics;
 use super::shared_status::{SharedStatus, Snapshot};
 use crate::runtime::runtime;
-use crate::status::Status;
+use crate::status::{Status, UNFIT};
 
 // A balancer and a Prometheus need a handful; each costs a descriptor, which leases and logs need
 // too.
@@ -199,7 +199,10 @@ where
 /// The pages, and what they are for.
 const PAGES: [(&str, &str); 6] = [
     ("/healthz", "200 while supervisor and guardian are sound"),
-    ("/readyz", "200 for holder and standby"),
+    (
+        "/readyz",
+        "200 for holder and standby, 503 where --if says no",
+    ),
     ("/leader", "200 only while this instance leads, else 503"),
     ("/primary", "the same as /leader"),
     ("/status", "what the status file says, and more, as JSON"),
@@ -316,6 +319,11 @@ async fn healthz(shared_status: &SharedStatus) -> Page {
 }
 
 fn readyz(snapshot: &Snapshot) -> Page {
+    // Whoever asks wants to know how many could take over.
+    if snapshot.status.state == UNFIT {
+        let cause = snapshot.status.cause.as_deref().unwrap_or_default();
+        return Page::yes_or_no(false, format!("{UNFIT}: {cause}"));
+    }
     // A standby is as ready as the holder: else a rolling update would wait for a fail-over.
     if snapshot.competes {
         Page::yes_or_no(true, &*snapshot.status.state)

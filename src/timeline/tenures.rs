@@ -32,7 +32,8 @@ pub(super) fn tenures(records: &[Placed<'_>], boot: &str) -> Vec<Found> {
             EventKind::Competing
             | EventKind::Standby
             | EventKind::CoolingDown
-            | EventKind::Cordoned => {
+            | EventKind::Cordoned
+            | EventKind::Unfit => {
                 found.extend(open.take().map(|open| open.close(Some(placed.at))));
             }
             EventKind::Done => {

@@ -188,6 +188,7 @@ impl Rules {
             Some(
                 Cause::HandOver
                 | Cause::Cordoned { .. }
+                | Cause::Unfit(_)
                 | Cause::GivenUp(_)
                 | Cause::NotRecorded { .. }
                 | Cause::AlreadyDone(_)

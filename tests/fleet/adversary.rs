@@ -135,6 +135,20 @@ impl Schedule {
             rest: rest + LONGEST + 10 * SECOND,
         }
     }
+
+    /// How often a machine is asked whether it is fit to take control: in every fourth schedule.
+    // Of the seed alone: one draw more would make other schedules of all seeds.
+    pub(crate) fn asks_every(&self) -> Option<Duration> {
+        self.seed.is_multiple_of(4).then_some(self.poll)
+    }
+
+    /// Whether it is fit at this moment: not in a third of all times, and always once the adversary is about
+    /// to rest.
+    pub(crate) fn is_fit(&self, machine: usize, now: Time) -> bool {
+        let stretch = now / (12 * SECOND);
+        let draw = Rng::with_seed(self.seed ^ (machine as u64) << 32 ^ stretch).u8(0..3);
+        draw > 0 || now + LONGEST >= self.rest
+    }
 }
 
 fn sign(rng: &mut Rng) -> i64 {

@@ -399,8 +399,13 @@ impl Crowd {
                 | Action::StandBy
                 | Action::TenureOver { .. }
                 | Action::Notify(_) => {}
-                Action::Withdraw { .. } | Action::Record { .. } => {
-                    unreachable!("only a holder is stopped, and it has no task: {action:?}")
+                Action::Withdraw { .. }
+                | Action::Record { .. }
+                | Action::Ask { .. }
+                | Action::Look { .. } => {
+                    unreachable!(
+                        "only a holder is stopped, and it has no task and no condition: {action:?}"
+                    )
                 }
             }
         }

@@ -6,10 +6,14 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use nix::errno::Errno;
-use trafficcop::internals::core::{Cause, Deadlines, Exit, Failure, Grant, Notice, WorkloadEvent};
+use trafficcop::internals::clock::sleep;
+use trafficcop::internals::core::{
+    Cause, Deadlines, Exit, Failure, Grant, Notice, Unfit, WorkloadEvent,
+};
 use trafficcop::internals::driver::{Observation, Observer, Start, Workload};
 use trafficcop::internals::guardian::Peer;
 use trafficcop::internals::run::CommandWorkload;
@@ -28,6 +32,8 @@ pub(crate) enum Did {
     Swept,
     /// It asks for control.
     Competed,
+    /// It was told whether its machine is fit to take control.
+    HeardOfFitness(bool),
     /// It was told that the lease is lost, by the answer to a renewal.
     HeardLost {
         until: Option<Instant>,
@@ -48,6 +54,8 @@ pub(crate) struct Link {
     /// As they are when the supervisor is polled.
     pub(crate) guardian: Life,
     pub(crate) tree_lives: bool,
+    /// What its condition says at this moment.
+    pub(crate) is_fit: bool,
 }
 
 /// One supervisor's link, as its guardian's process and its observer.
@@ -62,6 +70,7 @@ impl Handle {
             child: false,
             guardian: Life::Runs,
             tree_lives: false,
+            is_fit: true,
         })))
     }
 
@@ -144,6 +153,8 @@ impl Peer for Handle {
 pub(crate) struct Watching {
     pub(crate) handle: Handle,
     pub(crate) workload: CommandWorkload,
+    /// When its condition answers, if it was asked.
+    pub(crate) answers_at: Option<Instant>,
 }
 
 #[async_trait]
@@ -186,12 +197,34 @@ impl Workload for Watching {
         self.workload.stand_by();
     }
 
+    /// Nothing of a condition's command is simulated but its answer, and the time that it takes.
+    fn ask(&mut self, give_up_at: Instant) {
+        let now = Instant::now();
+        // Mostly at once; now and then it is late.
+        let takes = [5, 20, 100, 4000, 9000][now.as_nanos() as usize % 5];
+        self.answers_at = Some(give_up_at.min(now + Duration::from_millis(takes)));
+    }
+
     fn tenure_over(&mut self, cause: &Cause) {
         self.workload.tenure_over(cause);
     }
 
     async fn next_event(&mut self) -> WorkloadEvent {
-        self.workload.next_event().await
+        let Some(at) = self.answers_at else {
+            return self.workload.next_event().await;
+        };
+        let wait = at.since(Instant::now());
+        tokio::select! {
+            biased;
+            event = self.workload.next_event() => event,
+            () = sleep(wait) => {
+                self.answers_at = None;
+                let mut link = self.handle.link();
+                let is_fit = link.is_fit;
+                link.did.push(Did::HeardOfFitness(is_fit));
+                WorkloadEvent::Condition(is_fit.then_some(()).ok_or(Unfit::Said))
+            }
+        }
     }
 }
 

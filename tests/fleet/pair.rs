@@ -111,6 +111,8 @@ pub(crate) struct Pair {
     /// It was told so since it had control last.
     pub(crate) cordon_heard: bool,
     pub(crate) cordon_heard_at: Option<Time>,
+    /// What its condition said last, if it has one.
+    pub(crate) is_fit: Option<bool>,
     pub(crate) guardian_hurt: bool,
     pub(crate) told_lost: Vec<Told>,
     pub(crate) owes_a_word: bool,
@@ -165,6 +167,7 @@ impl Pair {
             cordon_sent: false,
             cordon_heard: false,
             cordon_heard_at: None,
+            is_fit: None,
             guardian_hurt: false,
             told_lost: Vec::new(),
             owes_a_word: false,

@@ -56,6 +56,7 @@ pub(crate) fn driver(
     let mut workload = Watching {
         handle: handle.clone(),
         workload: CommandWorkload::of_a_command(guardian, blob, 15),
+        answers_at: None,
     };
     let mut observer = handle.clone();
     Box::pin(async move {
@@ -83,9 +84,11 @@ impl World {
         self.hear(p);
         let pair = &mut self.pairs[p];
         let (guardian, tree_lives) = (pair.guardian, pair.tree_lives());
+        let is_fit = self.schedule.is_fit(pair.machine, self.now);
         {
             let mut link = pair.handle.link();
             (link.guardian, link.tree_lives) = (guardian, tree_lives);
+            link.is_fit = is_fit;
         }
         let Some(drive) = &mut pair.drive else { return };
         let clock = Rc::clone(&pair.clock);
@@ -174,11 +177,20 @@ impl World {
             Did::Swept if pair.tree_lives() => self.kill_tree(p),
             Did::Swept => pair.tree = None,
             Did::Competed => {
+                let asks = self.schedule.asks_every().is_some();
+                let unfit = asks && pair.is_fit != Some(true);
                 // What was due before it was told is no fault of the one who did not know.
                 if pair.cordoned.is_some_and(|told| told < now) {
                     self.violate(format!("#{p} competes on a cordoned machine"));
                 }
+                if unfit {
+                    self.violate(format!("#{p} competes and was not found fit"));
+                }
                 self.competes_again(p);
+            }
+            Did::HeardOfFitness(is_fit) => {
+                self.tally.unfit += u64::from(!is_fit);
+                pair.is_fit = Some(is_fit);
             }
             Did::HeardLost { until } => {
                 let until = until.map_or(0, |until| machine.clock.when(until));

@@ -105,6 +105,8 @@ pub(crate) struct Tally {
     /// How often a supervisor heard that its machine was cordoned, and how often in control.
     pub(crate) cordons: u64,
     pub(crate) cordoned_holders: u64,
+    /// How often a supervisor heard that its machine is not fit to take control.
+    pub(crate) unfit: u64,
     pub(crate) faults: std::collections::BTreeMap<&'static str, u64>,
 }
 
@@ -447,7 +449,9 @@ impl World {
         let cordon = cordon.map(|(_, cordon)| cordon);
         let known = cordon.filter(|_| self.rng.u8(0..4) > 0);
         let is_known = known.is_some();
-        let tenure = Tenure::new(rules, now).cordoned_by(known);
+        let tenure = Tenure::new(rules, now)
+            .cordoned_by(known)
+            .only_if(self.schedule.asks_every());
         let mut pair = Pair::new(machine, p, tenure, lease, &self.texts);
         if is_known {
             (pair.cordoned, pair.cordon_sent) = (Some(self.now), true);

@@ -32,6 +32,7 @@ mod listen;
 mod run_blob;
 mod run_file;
 mod run_habits;
+mod run_if;
 mod run_once;
 mod run_roles;
 mod run_slots;

@@ -143,7 +143,9 @@ impl World {
                 self.guard(p);
             }
             Action::Kill => self.kill_command(p),
-            Action::Record { .. } => unreachable!("no task in this fleet"),
+            Action::Record { .. } | Action::Ask { .. } | Action::Look { .. } => {
+                unreachable!("no task and no condition in this fleet")
+            }
             Action::StandBy | Action::Attend { .. } | Action::TenureOver { .. } => {}
             Action::Notify(notice) => self.say(|| format!("#{p} ({state:?}) says {notice:?}")),
         }

@@ -230,7 +230,9 @@ fn effect(action: &Action) -> Option<Effect> {
         | Action::StandBy
         | Action::TenureOver { .. }
         | Action::Notify(_) => return None,
-        Action::Record { .. } => unreachable!("no task here"),
+        Action::Record { .. } | Action::Ask { .. } | Action::Look { .. } => {
+            unreachable!("no task here, and no condition")
+        }
     })
 }
 

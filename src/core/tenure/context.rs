@@ -10,10 +10,13 @@ use super::holding::CommandRun;
 use super::{Phase, Releasing, Rules};
 use crate::clock::Instant;
 use crate::core::budget::{ATTEMPT, RETRY};
+use crate::core::condition::Condition;
 use crate::core::doorbell::{Attend, Doorbell};
 use crate::core::retry::Jitter;
 use crate::core::stop::StopRequests;
-use crate::core::{Action, Cause, Cordon, Ending, Event, HolderInfo, Notice, Ring};
+use crate::core::{
+    Action, Cause, Cordon, Ending, Event, HolderInfo, Notice, Ring, Unfit, WorkloadEvent,
+};
 
 // How long whoever looks once asks a store that does not answer: what may have been obtained is
 // undone afterwards, and all of it is to be over in five seconds, because a crontab's `-n` waits.
@@ -32,6 +35,10 @@ const HAND_OVER: Duration = Duration::from_secs(3);
 
 // What those who are woken by the store need to take what was given away.
 const WOKEN: Duration = Duration::from_millis(500);
+
+// How long before the end of a wait there is no answer any more of whether this machine is fit, so that
+// what follows from that is done in time.
+const LAST_WORD: Duration = Duration::from_millis(250);
 
 // What even the most impatient attempt gets: less than a look-up and a TLS handshake need would
 // fail on a store that is well.
@@ -108,6 +115,10 @@ pub(super) struct Context {
     cordon: Option<Cordon>,
     // Nothing of ours runs because of it, and people know.
     told_cordoned: bool,
+    // Whether this machine is fit to take control is asked; `None`: it is.
+    condition: Option<Condition>,
+    // People know that it is not, and why.
+    told_unfit: Option<Unfit>,
     pub(super) guardian_lost: bool,
 }
 
@@ -130,6 +141,8 @@ impl Context {
             stop: StopRequests::default(),
             cordon: None,
             told_cordoned: false,
+            condition: None,
+            told_unfit: None,
             guardian_lost: false,
         }
     }
@@ -171,7 +184,9 @@ impl Context {
             // No limit any more after a first tenure.
             Some(_) if self.controlled => Instant::FOREVER,
             // One look that is not to be had is none.
-            Some(span) if self.cordon.is_some() => self.began + span,
+            Some(span) if self.cordon.is_some() || self.unfit().is_some() => self.began + span,
+            // There may never be an attempt; the one question has a time limit of its own.
+            Some(span) if self.condition.is_some() && !span.is_zero() => self.began + span,
             // There is always a first attempt.
             Some(_) if self.first_sent.is_none() => Instant::FOREVER,
             // One look: it ends with the first answer, not at a time.
@@ -191,6 +206,12 @@ impl Context {
     pub(super) fn not_obtained(&self) -> Cause {
         if let Some(cause) = self.cordon_as_cause() {
             return cause;
+        }
+        if let Some(unfit) = self.unfit() {
+            return Cause::Unfit(unfit);
+        }
+        if self.condition.as_ref().is_some_and(Condition::is_unknown) {
+            return Cause::Unfit(Unfit::TimedOut);
         }
         if self.contacted {
             return Cause::NotObtained(self.seen.clone().unwrap_or_default());
@@ -235,9 +256,14 @@ impl Context {
 
     /// The store answered.
     pub(super) fn answered(&mut self, step: &mut Step) {
-        self.contacted = true;
         // Asked with the same lease id again, it would have said so if an attempt had succeeded.
         self.ambiguous = false;
+        self.was_seen(step);
+    }
+
+    /// The same, by an answer that says nothing of what an attempt has obtained.
+    pub(super) fn was_seen(&mut self, step: &mut Step) {
+        self.contacted = true;
         if self.doubt.take().is_some() {
             step.report(Notice::Recovered);
         }
@@ -256,8 +282,15 @@ impl Context {
     }
 
     /// An attempt to acquire ended without a clear answer.
+    // A store's doubt does not say whether the request was sent. To undo what never was costs one request,
+    // and not to undo what was a whole lease.
     pub(super) fn may_have_obtained(&mut self) {
         self.ambiguous = true;
+    }
+
+    /// Whether one did, and nothing was heard of it since; it is undone now.
+    pub(super) fn undoes_a_maybe(&mut self) -> bool {
+        std::mem::take(&mut self.ambiguous)
     }
 
     /// What the store said last, if it did not answer as hoped.
@@ -364,6 +397,82 @@ impl Context {
             self.seen = None;
         }
         true
+    }
+
+    /// Only while it is fit to does this machine take control: asked so often, by somebody who answers.
+    pub(super) fn only_if(&mut self, every: Duration) {
+        self.condition = Some(Condition::new(every));
+    }
+
+    /// Takes in an answer, whatever else it means. People are told where we stand by.
+    pub(super) fn hears_of_the_condition(&mut self, now: Instant, event: &Event) {
+        if let Event::Workload(WorkloadEvent::Condition(answer)) = event
+            && let Some(condition) = &mut self.condition
+        {
+            condition.answered(now, *answer);
+        }
+    }
+
+    /// When this machine is to be asked whether it is fit.
+    pub(super) fn asks_at(&self) -> Instant {
+        let condition = self.condition.as_ref();
+        condition.map_or(Instant::FOREVER, Condition::due)
+    }
+
+    /// Asks, if it is time to.
+    pub(super) fn asks(&mut self, step: &mut Step) {
+        if step.now < self.asks_at() {
+            return;
+        }
+        // Whoever does not wait long hears of a condition that hangs before the wait is over.
+        let end = self.wait_ends() - LAST_WORD;
+        let end = match end > step.now + LEAST_ATTEMPT {
+            true => end,
+            false => Instant::FOREVER,
+        };
+        if let Some(condition) = &mut self.condition {
+            let give_up_at = condition.ask(step.now, end);
+            step.act(Action::Ask { give_up_at });
+        }
+    }
+
+    /// Why this machine is not fit to take control, as it was said last.
+    pub(super) fn unfit(&self) -> Option<Unfit> {
+        self.condition.as_ref().and_then(Condition::refusal)
+    }
+
+    /// Whether people were told that it is not.
+    pub(super) fn is_known_as_unfit(&self) -> bool {
+        self.told_unfit.is_some()
+    }
+
+    /// Whether it is being asked.
+    pub(super) fn is_asking(&self) -> bool {
+        self.condition.as_ref().is_some_and(Condition::is_asking)
+    }
+
+    /// Whether it is fit, by an answer that counts at this moment.
+    pub(super) fn is_fit_at(&self, now: Instant) -> bool {
+        let condition = self.condition.as_ref();
+        condition.is_none_or(|condition| condition.holds(now))
+    }
+
+    /// Whether it is, for as long as the last answer counts.
+    pub(super) fn is_fit(&self) -> bool {
+        self.condition.as_ref().is_none_or(Condition::is_yes)
+    }
+
+    /// Says whether it is fit, where that is news.
+    pub(super) fn tells_of_fitness(&mut self, step: &mut Step) {
+        if let Some(unfit) = self.unfit() {
+            if self.told_unfit.replace(unfit) != Some(unfit) {
+                step.report(Notice::Unfit(unfit));
+                // Whoever is in control by the time we compete again is news.
+                self.seen = None;
+            }
+        } else if self.told_unfit.take().is_some() {
+            step.report(Notice::Fit);
+        }
     }
 
     /// Ends an instance that runs nothing and was granted nothing, undoing first what an

@@ -172,6 +172,7 @@ impl Draining {
             | Event::Freed
             | Event::CommandStopping
             | Event::Acquired(_)
+            | Event::Looked(_)
             | Event::Released(_)
             | Event::Recorded(_)
             | Event::Workload(
@@ -182,7 +183,8 @@ impl Draining {
                 | WorkloadEvent::LeftBehind
                 | WorkloadEvent::Acting
                 | WorkloadEvent::ClockJumped
-                | WorkloadEvent::Standby(_),
+                | WorkloadEvent::Standby(_)
+                | WorkloadEvent::Condition(_),
             ) => self.go_on(step),
         }
     }

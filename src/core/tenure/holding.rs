@@ -85,6 +85,7 @@ impl Confirming {
             | Event::Freed
             | Event::CommandStopping
             | Event::Acquired(_)
+            | Event::Looked(_)
             | Event::Released(_)
             | Event::Recorded(_)
             | Event::Workload(_) => self.go_on(step),
@@ -134,6 +135,7 @@ impl CommandRun {
             | Event::Freed
             | Event::CommandStopping
             | Event::Acquired(_)
+            | Event::Looked(_)
             | Event::Renewed { .. }
             | Event::Released(_)
             | Event::Recorded(_)
@@ -146,7 +148,8 @@ impl CommandRun {
                 | WorkloadEvent::ClockJumped
                 | WorkloadEvent::Lost
                 | WorkloadEvent::TreeStuck
-                | WorkloadEvent::Standby(_),
+                | WorkloadEvent::Standby(_)
+                | WorkloadEvent::Condition(_),
             )
             | Event::StopAsked(_)
             | Event::Cordoned(_)
@@ -323,6 +326,7 @@ impl Holding {
             Event::Uncordoned
             | Event::Freed
             | Event::Acquired(_)
+            | Event::Looked(_)
             | Event::Released(_)
             | Event::Recorded(_)
             | Event::Workload(
@@ -331,7 +335,8 @@ impl Holding {
                 | WorkloadEvent::TreeEmpty { .. }
                 | WorkloadEvent::Stopped
                 | WorkloadEvent::LeftBehind
-                | WorkloadEvent::Standby(_),
+                | WorkloadEvent::Standby(_)
+                | WorkloadEvent::Condition(_),
             ) => self.go_on(step),
         }
     }

@@ -141,6 +141,7 @@ impl Recording {
             | Event::Freed
             | Event::CommandStopping
             | Event::Acquired(_)
+            | Event::Looked(_)
             | Event::Released(_)
             | Event::Workload(_) => self.go_on(context, step),
         }

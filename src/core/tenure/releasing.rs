@@ -89,6 +89,11 @@ impl Releasing {
         this.go_on(context, step)
     }
 
+    /// Of what the store keeps for an instance that does not take it; the wait goes on.
+    pub(super) fn of_an_offer(context: &mut Context, step: &mut Step) -> Phase {
+        Releasing::new(step, None, None).go_on(context, step)
+    }
+
     /// Of what an attempt that was not answered may have obtained.
     pub(super) fn of_a_maybe(context: &mut Context, step: &mut Step, cause: Cause) -> Phase {
         Releasing::new(step, Some(cause), None).go_on(context, step)
@@ -196,6 +201,7 @@ impl Releasing {
             | Event::Freed
             | Event::CommandStopping
             | Event::Acquired(Err(_))
+            | Event::Looked(_)
             | Event::Recorded(_)
             | Event::Workload(_) => self.go_on(context, step),
         }
@@ -315,6 +321,7 @@ impl Releasing {
                 | Cause::GuardianLost
                 | Cause::NotRecorded { .. }
                 | Cause::AlreadyDone(_)
+                | Cause::Unfit(_)
                 | Cause::NotObtained(_)
                 | Cause::Store { .. },
             ) => false,

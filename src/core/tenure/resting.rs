@@ -226,6 +226,7 @@ impl Resting {
             | Event::Freed
             | Event::CommandStopping
             | Event::Acquired(_)
+            | Event::Looked(_)
             | Event::Released(_)
             | Event::Recorded(_)
             | Event::Workload(_) => self.go_on(context, step),

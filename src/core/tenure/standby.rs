@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::context::{Context, Step};
 use super::held_lease::HeldLease;
 use super::poll_interval::poll_interval;
-use super::{Confirming, Holding, Phase, Releasing};
+use super::{Confirming, Holding, Looking, Phase, Releasing};
 use crate::clock::Instant;
 use crate::core::budget::RETRY;
 use crate::core::{Action, Cause, Event, Failure, Grant, HolderInfo, WorkloadEvent};
@@ -25,23 +25,42 @@ const FREED_GAP: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(super) struct Standby {
     next_at: Instant,
+    // The store has said since that the lock can be had, and may keep it for us.
+    offered: bool,
 }
 
 impl Standby {
     pub(super) fn until(next_at: Instant) -> Standby {
-        Standby { next_at }
+        Standby {
+            next_at,
+            offered: false,
+        }
     }
 
     /// No attempt is planned: it is the store that wakes us.
     pub(super) fn listens(&self, context: &Context) -> bool {
-        self.next_at == Instant::FOREVER && !context.is_cordoned()
+        self.next_at == Instant::FOREVER && !context.is_cordoned() && context.is_fit()
     }
 
     pub(super) fn wake_at(&self, context: &Context) -> Instant {
         if context.is_cordoned() {
             return context.wait_ends();
         }
-        self.due(context).min(context.wait_ends())
+        let looks = context.is_fit() || self.looks_for_a_result(context);
+        let due = if looks {
+            self.due(context)
+        } else {
+            Instant::FOREVER
+        };
+        due.min(context.asks_at()).min(context.wait_ends())
+    }
+
+    /// Whether only that is looked for which needs no control: a task that is over.
+    fn looks_for_a_result(&self, context: &Context) -> bool {
+        context.rules.once.is_some()
+            && context.unfit().is_some()
+            && !context.is_asking()
+            && !context.is_cordoned()
     }
 
     /// When the next look is due: as planned, or earlier because it rang.
@@ -64,6 +83,18 @@ impl Standby {
                 let woken = context.woken.map(|woken| woken + FREED_GAP);
                 self.next_at = woken.map_or(step.now, |next| next.max(step.now));
                 context.woken = Some(self.next_at);
+                self.offered = true;
+                self.look(context, step)
+            }
+            Event::Workload(WorkloadEvent::Condition(answer)) => {
+                let looks = match answer {
+                    Ok(()) => context.is_known_as_unfit(),
+                    Err(_) => context.rules.once.is_some(),
+                };
+                // Whoever was not woken meanwhile looks now, and so does who has a result to look for.
+                if looks && self.next_at == Instant::FOREVER {
+                    self.next_at = step.now;
+                }
                 self.look(context, step)
             }
             Event::StopAsked(signal) => {
@@ -77,6 +108,7 @@ impl Standby {
             // Late echoes of an earlier round.
             Event::Acquired(Err(_))
             | Event::CommandStopping
+            | Event::Looked(_)
             | Event::Renewed { .. }
             | Event::Released(_)
             | Event::Recorded(_)
@@ -86,8 +118,14 @@ impl Standby {
 
     /// Begins an attempt if it is time for one.
     pub(super) fn look(self, context: &mut Context, step: &mut Step) -> Phase {
+        let is_due = step.now >= self.due(context);
+        let looks_for_a_result = is_due && self.looks_for_a_result(context);
         // Before the cordon: a wait that is over is over on a cordoned machine as well.
         if context.out_of_time(step.now) {
+            // A task that is over goes before that: what another has done is done for us as well.
+            if looks_for_a_result {
+                return Looking::begin(context, step);
+            }
             let cause = context.not_obtained();
             return context.leave(step, cause);
         }
@@ -95,10 +133,29 @@ impl Standby {
             context.stands_by(step);
             return Phase::Standby(self);
         }
-        if step.now < self.due(context) {
+        context.tells_of_fitness(step);
+        if context.unfit().is_some() {
             context.stands_by(step);
-            return Phase::Standby(self);
+            // Nothing is kept from those who are fit.
+            if self.offered || context.undoes_a_maybe() {
+                return Releasing::of_an_offer(context, step);
+            }
+            if looks_for_a_result {
+                return Looking::begin(context, step);
+            }
         }
+        if is_due && context.is_fit_at(step.now) {
+            return self.compete(context, step);
+        }
+        context.asks(step);
+        // Not while it is not known whether we take control at once.
+        if context.is_fit_at(step.now) {
+            context.stands_by(step);
+        }
+        Phase::Standby(self)
+    }
+
+    fn compete(self, context: &mut Context, step: &mut Step) -> Phase {
         context.attempt_sent(step.now);
         context.doorbell.looks(step.now);
         step.act(Action::Acquire {
@@ -125,16 +182,19 @@ impl Acquiring {
                 Releasing::of_a_maybe(context, step, Cause::AlreadyDone(result))
             }
             Event::Acquired(Err(Failure::Transient { why, retry_after })) => {
-                self.no_answer(context, step, why, retry_after)
+                context.may_have_obtained();
+                no_answer(context, step, self.sent, why, retry_after)
             }
             Event::Acquired(Err(Failure::Lost { why, .. })) => {
-                self.no_answer(context, step, why, None)
+                context.may_have_obtained();
+                no_answer(context, step, self.sent, why, None)
             }
             Event::Acquired(Err(Failure::Fatal { why, denied })) => {
                 if context.contacted() {
                     // It worked before, so it is not how we were configured: keys are being
                     // turned, a container is being moved.
-                    return self.no_answer(context, step, why, None);
+                    context.may_have_obtained();
+                    return no_answer(context, step, self.sent, why, None);
                 }
                 context.leave(step, Cause::Store { why, denied })
             }
@@ -154,6 +214,7 @@ impl Acquiring {
             | Event::Cordoned(_)
             | Event::Uncordoned
             | Event::CommandStopping
+            | Event::Looked(_)
             | Event::Renewed { .. }
             | Event::Released(_)
             | Event::Recorded(_)
@@ -182,35 +243,33 @@ impl Acquiring {
         context.sees(step, holder);
         Standby::until(next_at).look(context, step)
     }
+}
 
-    fn no_answer(
-        self,
-        context: &mut Context,
-        step: &mut Step,
-        why: String,
-        retry_after: Option<Duration>,
-    ) -> Phase {
-        // A store's doubt does not say whether the request was sent. To undo what never was costs one
-        // request, and not to undo what was a whole lease.
-        context.may_have_obtained();
-        context.doubts(step, why.clone(), None);
-        let again = context
-            .jitter
-            .again_at(self.sent, step.now, retry_after, Instant::FOREVER);
-        let next_at = if context.contacted() {
-            // Whoever polls slowly, for the money's sake or because they are many, does not ask
-            // faster in an outage.
-            let poll = context.rules.poll.unwrap_or(RETRY);
-            again.max(self.sent + poll_interval(poll, false, true, &mut context.jitter))
-        } else if step.now >= context.patience_ends() {
-            return context.leave(step, Cause::Store { why, denied: false });
-        } else {
-            // One last attempt at the very end, so that whoever gives up has asked by then.
-            again.min(context.patience_ends())
-        };
-        let next_at = last_look(context, step.now, next_at);
-        Standby::until(next_at).look(context, step)
-    }
+/// The store did not answer what was asked of it at `sent`: it is asked again, or we leave.
+pub(super) fn no_answer(
+    context: &mut Context,
+    step: &mut Step,
+    sent: Instant,
+    why: String,
+    retry_after: Option<Duration>,
+) -> Phase {
+    context.doubts(step, why.clone(), None);
+    let again = context
+        .jitter
+        .again_at(sent, step.now, retry_after, Instant::FOREVER);
+    let next_at = if context.contacted() {
+        // Whoever polls slowly, for the money's sake or because they are many, does not ask
+        // faster in an outage.
+        let poll = context.rules.poll.unwrap_or(RETRY);
+        again.max(sent + poll_interval(poll, false, true, &mut context.jitter))
+    } else if step.now >= context.patience_ends() {
+        return context.leave(step, Cause::Store { why, denied: false });
+    } else {
+        // One last attempt at the very end, so that whoever gives up has asked by then.
+        again.min(context.patience_ends())
+    };
+    let next_at = last_look(context, step.now, next_at);
+    Standby::until(next_at).look(context, step)
 }
 
 /// Pulls the next look before the end of the wait, if it would come too late to count.

@@ -1,6 +1,7 @@
 //! Tests of the state machine in virtual time: by behaviour, as one table, and by properties.
 
 mod behaviour;
+mod condition;
 mod cordon;
 mod endings;
 mod hold_policy;
@@ -15,7 +16,7 @@ use std::time::Duration;
 use super::*;
 use crate::core::{
     After, Cause, Cordon, Deadlines, Exit, Failed, Failure, Grant, HandOverReason, HolderInfo,
-    Notice, OnFailure, Outcome, Restart, Start, TaskResult, WorkloadEvent,
+    Notice, OnFailure, Outcome, Restart, Start, TaskResult, Unfit, WorkloadEvent,
 };
 
 const TERM: i32 = 15;

@@ -2,6 +2,7 @@ use std::collections::VecDeque;
 use std::future::pending;
 use std::pin::pin;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -148,6 +149,60 @@ async fn after_a_guard_nobody_competes_until_the_next_is_asked_for() {
     assert_eq!(*store.released.lock().unwrap(), 1);
     let guard = soon("the next", cop.acquired()).await.unwrap();
     assert_eq!(guard.token(), 2);
+}
+
+#[tokio::test]
+async fn a_program_that_is_not_fit_gets_no_control_and_one_that_has_it_keeps_it() {
+    let store = Arc::new(Scripted::default());
+    let fit = Arc::new(AtomicBool::new(false));
+    let asked = Arc::new(AtomicU32::new(0));
+    let (its, count) = (Arc::clone(&fit), Arc::clone(&asked));
+    let builder = TrafficCop::with_store(Arc::clone(&store));
+    let cop = builder
+        .budget(Budget::for_lock(LEASE, 70))
+        .poll(Duration::from_millis(50))
+        .only_if(move || {
+            count.fetch_add(1, Ordering::SeqCst);
+            its.load(Ordering::SeqCst)
+        })
+        .start()
+        .await
+        .unwrap();
+    let asked_again = async |more| {
+        let before = asked.load(Ordering::SeqCst);
+        while asked.load(Ordering::SeqCst) < before + more {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    soon("some questions", asked_again(3)).await;
+    assert_eq!(*store.tokens.lock().unwrap(), 0, "it competed");
+    fit.store(true, Ordering::SeqCst);
+    let guard = soon("control", cop.acquired()).await.unwrap();
+    fit.store(false, Ordering::SeqCst);
+    let before = asked.load(Ordering::SeqCst);
+    // As long as a renewal takes to come round.
+    let renewed = async {
+        while store.asked.lock().unwrap().len() < 2 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    soon("renewals", renewed).await;
+    assert!(guard.has_control());
+    assert_eq!(
+        asked.load(Ordering::SeqCst),
+        before,
+        "a holder is not asked"
+    );
+    drop(guard);
+    let again = cop.acquired();
+    let mut again = pin!(again);
+    tokio::select! {
+        biased;
+        _ = &mut again => panic!("it is not fit"),
+        () = soon("more questions", asked_again(3)) => {}
+    }
+    fit.store(true, Ordering::SeqCst);
+    let _guard = soon("control again", again).await.unwrap();
 }
 
 #[tokio::test]

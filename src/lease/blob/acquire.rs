@@ -101,6 +101,21 @@ impl Blob {
         perhaps.is_some_and(|sent| Instant::now() < sent + self.config.lease + LATE)
     }
 
+    /// See [`LeaseStore::look_for_result`](crate::lease::LeaseStore::look_for_result).
+    pub(super) async fn check_result(&self, give_up_at: Instant) -> Result<(), Failure> {
+        let view = match self.client.look(None, give_up_at).await {
+            Ok(view) => view,
+            // What is not there says nothing, and whoever competes for it creates it.
+            Err(trouble) => match trouble.code() {
+                Some("BlobNotFound" | "ContainerNotFound") => return Ok(()),
+                _ => return Err(self.failure(&trouble, Operation::Look)),
+            },
+        };
+        self.prove(Operation::Look);
+        self.hear(view.date);
+        self.check_task(&view.metadata)
+    }
+
     async fn look_or_create(&self, give_up_at: Instant) -> Result<View, Failure> {
         let trouble = match self.client.look(None, give_up_at).await {
             Ok(view) => {

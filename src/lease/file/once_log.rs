@@ -221,6 +221,20 @@ impl LockFile {
         result.map_or(held, Failure::AlreadyDone)
     }
 
+    /// Without the lock: whether the task is over.
+    pub(super) fn check_result(&self) -> Result<(), Failure> {
+        // What lies at the path now: nobody of ours waits behind an earlier file's lock meanwhile.
+        let file = match open::open_existing(&self.path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(self.results_failure("reading", &error)),
+        };
+        match self.held(&file) {
+            over @ Failure::AlreadyDone(_) => Err(over),
+            _ => Ok(()),
+        }
+    }
+
     /// Under the lock, before anything is written: the results there are, if the task is still to
     /// be done, and how often it has failed.
     pub(super) fn results(&self, file: &fs::File) -> Result<TaskLog, Failure> {

@@ -185,6 +185,11 @@ impl LeaseStore for File {
         Ok(Grant { t0, token, failed })
     }
 
+    async fn look_for_result(&self, give_up_at: Instant) -> Result<(), Failure> {
+        self.blocking("looking at it", give_up_at, |place| place.check_result())
+            .await
+    }
+
     async fn renew(&self, give_up_at: Instant) -> Result<(), Failure> {
         self.blocking("looking at it", give_up_at, |place| place.confirm())
             .await

@@ -119,6 +119,15 @@ impl LeaseStore for SharedFile {
         })
     }
 
+    async fn look_for_result(&self, give_up_at: Instant) -> Result<(), Failure> {
+        self.blocking("looking at it", give_up_at, |chain| {
+            let look = chain.look_for_record()?;
+            let result = chain.is_over(&look)?;
+            result.map_or(Ok(()), |result| Err(Failure::AlreadyDone(result)))
+        })
+        .await
+    }
+
     async fn renew(&self, give_up_at: Instant) -> Result<(), Failure> {
         self.blocking("renewing it", give_up_at, |chain| chain.go_on(false))
             .await

@@ -519,6 +519,25 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
             ],
         )],
     },
+    Guarantee {
+        fault: "a machine is not fit to take control (`--if`), or what is to say so hangs, forks daemons or floods its output",
+        happens: "it does not compete and keeps nothing from those who are fit. A hanging condition is killed with its tree and counts as a no; what one leaves behind is killed before its answer counts. A holder is never asked and never stopped",
+        how_long: "an answer is as old as `--poll` at most when an attempt begins; a condition has 5 s, or `--poll` where that is longer",
+        shown: &[
+            (
+                "run_if",
+                &[
+                    "one_that_is_not_fit_takes_nothing_that_is_free_and_takes_it_once_it_is_fit",
+                    "one_that_waits_and_turns_unfit_is_not_handed_the_lock",
+                    "a_holder_that_turns_unfit_keeps_control_and_is_not_asked",
+                    "one_that_hangs_is_killed_with_its_tree_and_counts_as_a_no",
+                    "what_it_leaves_behind_is_killed_before_its_answer_counts",
+                    "nothing_of_it_outlives_a_killed_supervisor",
+                ],
+            ),
+            ("lib", &["the_promise_holds_whatever_happens"]),
+        ],
+    },
 ];
 
 /// What nothing on the machine can promise.

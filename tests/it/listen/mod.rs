@@ -2,7 +2,7 @@
 //!
 //! Read as a specification: each test is one sentence of it.
 
-mod client;
+pub(crate) mod client;
 mod crowd;
 mod judge;
 mod leader;

@@ -120,7 +120,7 @@ fn the_status_file_tells_what_runs() {
 
 #[test]
 fn a_command_that_is_empty_is_refused_in_words() {
-    for flag in ["--standby", "--on-acquire", "--on-lost"] {
+    for flag in ["--standby", "--on-acquire", "--on-lost", "--if"] {
         let scene = Scene::new();
         let finished = on_file(&scene, "one").args([flag, " "]).finish();
         assert_eq!(finished.ended, Ended::Code(64));

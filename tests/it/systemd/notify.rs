@@ -58,6 +58,26 @@ fn it_is_ready_as_soon_as_it_stands_by_and_says_so_in_the_words_of_the_log() {
 }
 
 #[test]
+fn one_that_is_not_fit_is_ready_and_its_status_says_why() {
+    let scene = Scene::new();
+    let manager = Manager::at(&scene, "one");
+    let fit = scene.path("fit");
+    let mut one = service(&scene, &manager, "web1")
+        .args(["--poll", "200ms", "--if"])
+        .arg(format!("test -e {}", fit.display()))
+        .command(["true"])
+        .start();
+    let words = "STATUS=not fit to take control: the --if command exited with status 1";
+    let told = manager.await_line(words);
+    // A rolling update of units is not to wait for a machine that may never be fit.
+    assert!(manager.await_line("READY=1") <= told);
+    fs::write(&fit, "").expect("written");
+    manager.await_line("STATUS=in control, token 1");
+    assert_eq!(one.wait(), Ended::Code(0));
+    assert_eq!(manager.count(words), 1, "{:#?}", manager.said());
+}
+
+#[test]
 fn with_ready_held_it_is_ready_when_the_command_was_started() {
     let scene = Scene::new();
     let manager = Manager::at(&scene, "two");

@@ -84,6 +84,10 @@ fn made() -> impl Strategy<Value = Made> {
         1 => Just(Made::Plain(Event::Workload(WorkloadEvent::Lost))),
         1 => (0..60_000_u64).prop_map(Made::Cordoned),
         2 => Just(Made::Plain(Event::Uncordoned)),
+        6 => Just(Made::Plain(Event::Workload(WorkloadEvent::Condition(Ok(()))))),
+        2 => Just(Made::Plain(Event::Workload(WorkloadEvent::Condition(Err(Unfit::Said))))),
+        2 => Just(Made::Plain(Event::Looked(Ok(())))),
+        1 => failure().prop_map(|f| Made::Plain(Event::Looked(Err(f)))),
         2 => Just(Made::Plain(Event::CommandStopping)),
         3 => prop::sample::select(vec![
             Ring::Greeted { rank: 0 },
@@ -194,6 +198,17 @@ struct Observer {
     result: Option<(Outcome, bool)>,
     /// This machine must not have control.
     cordoned: bool,
+    /// What is known of its being fit, where that is asked.
+    condition: Option<Asked>,
+}
+
+/// The condition, as one who only hears its questions and answers knows it.
+struct Asked {
+    every: Duration,
+    /// It is being asked, until then.
+    until: Option<Instant>,
+    /// The last answer, when it came.
+    answer: Option<(Instant, bool)>,
 }
 
 impl Observer {
@@ -232,6 +247,13 @@ impl Observer {
             Event::Workload(WorkloadEvent::Lost) => self.killed = true,
             Event::Cordoned(_) => self.cordoned = true,
             Event::Uncordoned => self.cordoned = false,
+            Event::Workload(WorkloadEvent::Condition(answer)) => {
+                if let Some(asked) = &mut self.condition
+                    && let Some(until) = asked.until.take()
+                {
+                    asked.answer = Some((now, answer.is_ok() && now <= until));
+                }
+            }
             _ => {}
         }
     }
@@ -252,7 +274,28 @@ impl Observer {
                 !(self.cordoned && seeks),
                 "{action:?} on a cordoned machine"
             );
+            if let (Action::Acquire { .. }, Some(asked)) = (action, &self.condition) {
+                assert!(asked.until.is_none(), "it competes while it is asked");
+                let (at, fit) = asked.answer.expect("it competes without having asked");
+                assert!(fit && now < at + asked.every, "it competes and is not fit");
+            }
             match action {
+                Action::Ask { give_up_at } => {
+                    let asked = self.condition.as_mut().expect("a condition");
+                    assert!(asked.until.is_none(), "asked twice");
+                    let last = asked.answer.map(|(at, _)| at);
+                    assert!(
+                        last.is_none_or(|at| now >= at + asked.every),
+                        "asked too soon"
+                    );
+                    assert!(*give_up_at > now && self.alive_since.is_none());
+                    asked.until = Some(*give_up_at);
+                }
+                Action::Look { .. } => {
+                    assert!(self.task && self.alive_since.is_none());
+                    let asked = self.condition.as_ref().expect("a condition");
+                    assert!(asked.answer.is_some_and(|(_, fit)| !fit));
+                }
                 Action::Start(Start {
                     deadlines: Deadlines { term_at, kill_at },
                     ..
@@ -342,6 +385,7 @@ proptest! {
     #[test]
     fn the_promise_holds_whatever_happens(
         rules in any_rules(),
+        every in prop::option::of(prop::sample::select(vec![0_u64, 1, 2, 60])),
         story in prop::collection::vec(happening(), 1..80),
     ) {
         let mut now = BEGIN;
@@ -358,8 +402,13 @@ proptest! {
             task: rules.once.is_some(),
             result: None,
             cordoned: false,
+            condition: every.map(|every| Asked {
+                every: secs(every).max(ms(50)),
+                until: None,
+                answer: None,
+            }),
         };
-        let mut tenure = Tenure::new(rules, now);
+        let mut tenure = Tenure::new(rules, now).only_if(every.map(secs));
         for Happening { pause, event } in story {
             now = match pause {
                 Pause::UntilWake if tenure.wake_at() == Instant::FOREVER => now,

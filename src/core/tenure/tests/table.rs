@@ -23,6 +23,30 @@ fn cordoned_standby() -> Tenure {
     tenure
 }
 
+/// Asked whether it is fit, and not answered yet.
+fn asked_standby() -> Tenure {
+    let mut tenure = Tenure::new(once(), BEGIN).only_if(Some(secs(2)));
+    tenure.step(BEGIN, Event::Ticked);
+    tenure
+}
+
+/// Not fit: what another has done is looked for.
+fn looking() -> Tenure {
+    let mut tenure = asked_standby();
+    tenure.step(
+        BEGIN,
+        Event::Workload(WorkloadEvent::Condition(Err(Unfit::Said))),
+    );
+    tenure
+}
+
+/// Not fit, and nothing to be looked for.
+fn unfit_standby() -> Tenure {
+    let mut tenure = looking();
+    tenure.step(BEGIN, Event::Looked(Ok(())));
+    tenure
+}
+
 fn confirming() -> Tenure {
     let mut tenure = acquiring(rules());
     tenure.step(BEGIN, grant(BEGIN - secs(31)));
@@ -77,10 +101,13 @@ fn done() -> Tenure {
     tenure
 }
 
-fn columns() -> [(&'static str, Enter); 13] {
+fn columns() -> [(&'static str, Enter); 16] {
     [
         ("Standby", standby),
         ("Standby (cordoned)", cordoned_standby),
+        ("Standby (asking)", asked_standby),
+        ("Standby (looking)", looking),
+        ("Standby (unfit)", unfit_standby),
         ("Acquiring", || acquiring(rules())),
         ("Confirming", confirming),
         ("Holding", starting),
@@ -116,6 +143,10 @@ fn rows() -> Vec<(&'static str, Event)> {
         ("acquire: transient", refused(transient())),
         ("acquire: fatal", refused(fatal())),
         ("acquire: over", refused(over())),
+        ("looked", Event::Looked(Ok(()))),
+        ("look: transient", Event::Looked(Err(transient()))),
+        ("look: fatal", Event::Looked(Err(fatal()))),
+        ("look: over", Event::Looked(Err(over()))),
         ("renewed", renewed(BEGIN)),
         ("renew: held", unrenewed(held())),
         ("renew: lost", unrenewed(lost())),
@@ -165,12 +196,19 @@ fn rows() -> Vec<(&'static str, Event)> {
         ("stop asked", Event::StopAsked(TERM)),
         ("cordoned", cordoned()),
         ("uncordoned", Event::Uncordoned),
+        ("fit", Event::Workload(WorkloadEvent::Condition(Ok(())))),
+        (
+            "unfit",
+            Event::Workload(WorkloadEvent::Condition(Err(Unfit::Said))),
+        ),
     ]
 }
 
 fn name(action: &Action) -> &'static str {
     match action {
         Action::Acquire { .. } => "acquire",
+        Action::Ask { .. } => "ask",
+        Action::Look { .. } => "look",
         Action::Withdraw { .. } => "withdraw",
         Action::Renew { .. } => "renew",
         Action::Start(_) => "start",

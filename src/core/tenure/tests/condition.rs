@@ -1,0 +1,291 @@
+//! A machine that is not fit to take control does not take it, and one that has it keeps it.
+
+use super::*;
+
+const NO: Unfit = Unfit::Failed(Failed::Exited(Exit::Code(1)));
+
+fn yes() -> Event {
+    Event::Workload(WorkloadEvent::Condition(Ok(())))
+}
+
+fn no() -> Event {
+    Event::Workload(WorkloadEvent::Condition(Err(NO)))
+}
+
+fn asks(actions: &[Action]) -> Option<Instant> {
+    actions.iter().find_map(|action| match action {
+        Action::Ask { give_up_at } => Some(*give_up_at),
+        _ => None,
+    })
+}
+
+fn looks(actions: &[Action]) -> bool {
+    actions.iter().any(|a| matches!(a, Action::Look { .. }))
+}
+
+fn says(actions: &[Action], notice: Notice) -> bool {
+    has(actions, &Action::Notify(notice))
+}
+
+/// Asked at the beginning, and not answered yet.
+fn asked(rules: Rules) -> Tenure {
+    let mut tenure = Tenure::new(rules, BEGIN).only_if(Some(secs(2)));
+    let actions = tenure.step(BEGIN, Event::Ticked);
+    assert_eq!(actions, [Action::Ask { give_up_at: at(5) }]);
+    tenure
+}
+
+fn unfit(rules: Rules) -> Tenure {
+    let mut tenure = asked(rules);
+    tenure.step(BEGIN, no());
+    tenure
+}
+
+fn waiting(wait: u64) -> Rules {
+    Rules {
+        wait: Some(secs(wait)),
+        ..rules()
+    }
+}
+
+/// The kernel wakes us.
+fn woken() -> Rules {
+    Rules {
+        budget: None,
+        poll: None,
+        ..rules()
+    }
+}
+
+#[test]
+fn it_is_asked_before_the_first_attempt_and_then_with_each_poll() {
+    let mut tenure = asked(rules());
+    assert_eq!(tenure.wake_at(), Instant::FOREVER);
+    assert_eq!(tenure.step(BEGIN + ms(900), Event::Ticked), []);
+    assert!(acquires(&tenure.step(at(1), yes())));
+    let actions = tenure.step(at(1), refused(held()));
+    assert!(asks(&actions).is_none() && has(&actions, &Action::StandBy));
+    // Whichever comes first: the next look, by an answer that counts, or the next question.
+    let mut now = tenure.wake_at();
+    for _ in 0..20 {
+        let actions = tenure.step(now, Event::Ticked);
+        if acquires(&actions) {
+            tenure.step(now, refused(held()));
+        } else if asks(&actions).is_some() {
+            tenure.step(now, yes());
+        }
+        assert!(tenure.wake_at() > now);
+        now = tenure.wake_at();
+    }
+}
+
+#[test]
+fn a_machine_that_is_not_fit_says_so_once_and_never_competes() {
+    let mut tenure = asked(rules());
+    let actions = tenure.step(BEGIN, no());
+    assert_eq!(
+        actions,
+        [Action::Notify(Notice::Unfit(NO)), Action::StandBy]
+    );
+    for second in [2, 4, 6, 800] {
+        assert!(tenure.wake_at() <= at(second));
+        let actions = tenure.step(at(second), Event::Ticked);
+        assert!(asks(&actions).is_some() && !acquires(&actions));
+        assert_eq!(tenure.step(at(second), no()), []);
+    }
+    // For another reason: that is news.
+    tenure.step(at(802), Event::Ticked);
+    let late = Event::Workload(WorkloadEvent::Condition(Err(Unfit::TimedOut)));
+    assert!(says(
+        &tenure.step(at(803), late),
+        Notice::Unfit(Unfit::TimedOut)
+    ));
+    tenure.step(at(805), Event::Ticked);
+    let actions = tenure.step(at(805), yes());
+    assert!(says(&actions, Notice::Fit) && acquires(&actions));
+}
+
+#[test]
+fn a_holder_is_neither_asked_nor_stopped_and_a_no_that_comes_late_is_none() {
+    let mut tenure = asked(rules());
+    tenure.step(BEGIN, yes());
+    assert!(start(&tenure.step(BEGIN, grant(BEGIN))).is_some());
+    tenure.step(BEGIN, Event::Workload(WorkloadEvent::Started { pid: 1 }));
+    assert_eq!(tenure.step(at(1), no()), []);
+    assert_eq!(*tenure.state(), State::Holding);
+    let actions = tenure.step(at(20), Event::Ticked);
+    assert!(renews(&actions) && asks(&actions).is_none());
+    // What nobody asked for is forgotten: it is asked anew before the next tenure.
+    let actions = tenure.step(at(21), unrenewed(lost()));
+    assert!(has(&actions, &Action::Kill));
+    let actions = tenure.step(at(21), emptied(at(21)));
+    assert!(asks(&actions).is_some(), "{actions:?}");
+    assert!(acquires(&tenure.step(at(24), yes())));
+}
+
+#[test]
+fn an_answer_that_waited_while_we_were_stopped_does_not_count() {
+    let mut tenure = asked(rules());
+    let actions = tenure.step(at(3600), yes());
+    assert!(says(&actions, Notice::Unfit(Unfit::TimedOut)) && !acquires(&actions));
+    // The same where the stop came between an answer and the next look.
+    let mut tenure = asked(rules());
+    tenure.step(BEGIN, yes());
+    tenure.step(BEGIN, refused(held()));
+    let actions = tenure.step(at(3600), Event::Ticked);
+    assert!(asks(&actions).is_some() && !acquires(&actions));
+}
+
+#[test]
+fn a_lock_that_wakes_its_waiters_is_waited_for_only_while_we_are_fit() {
+    let mut tenure = asked(woken());
+    assert!(!tenure.listens(), "not before the first answer");
+    tenure.step(BEGIN, yes());
+    tenure.step(BEGIN, refused(held()));
+    assert!(tenure.listens());
+    assert_eq!(tenure.wake_at(), at(2));
+    assert!(asks(&tenure.step(at(2), Event::Ticked)).is_some());
+    assert!(!tenure.listens());
+    tenure.step(at(2), no());
+    assert!(!tenure.listens());
+    assert!(asks(&tenure.step(at(4), Event::Ticked)).is_some());
+    // One look, to know behind whom we stand.
+    assert!(acquires(&tenure.step(at(4), yes())));
+    tenure.step(at(4), refused(held()));
+    assert!(tenure.listens());
+}
+
+#[test]
+fn what_the_store_keeps_for_a_machine_that_is_not_fit_is_given_back() {
+    let mut tenure = asked(woken());
+    tenure.step(BEGIN, yes());
+    tenure.step(BEGIN, refused(held()));
+    // We were stopped, and the lock was handed to us meanwhile.
+    assert!(asks(&tenure.step(at(3600), Event::Ticked)).is_some());
+    assert_eq!(tenure.step(at(3600), Event::Freed), []);
+    let actions = tenure.step(at(3601), no());
+    assert!(releases(&actions) && !acquires(&actions));
+    let actions = tenure.step(at(3601), Event::Released(Ok(())));
+    assert!(!has(&actions, &Action::Notify(Notice::Released)));
+    assert!(!tenure.listens());
+    // So is what an attempt without an answer may have obtained, once.
+    let mut tenure = asked(rules());
+    tenure.step(BEGIN, yes());
+    tenure.step(at(1), refused(transient()));
+    tenure.step(at(2), Event::Ticked);
+    assert!(releases(&tenure.step(at(2), no())));
+    tenure.step(at(2), Event::Released(Ok(())));
+    tenure.step(at(4), Event::Ticked);
+    assert_eq!(tenure.step(at(4), no()), []);
+}
+
+#[test]
+fn one_look_of_a_machine_that_is_not_fit_obtains_nothing() {
+    let mut tenure = asked(waiting(0));
+    assert_eq!(tenure.step(BEGIN, no()), [], "one line at most: the end's");
+    assert_eq!(ending(&tenure).cause, Cause::Unfit(NO));
+    let mut tenure = asked(waiting(0));
+    assert!(acquires(&tenure.step(BEGIN, yes())));
+}
+
+#[test]
+fn it_counts_against_the_wait() {
+    let mut tenure = unfit(waiting(20));
+    for second in [2, 4, 6, 8, 10, 12, 14, 16, 18] {
+        tenure.step(at(second), Event::Ticked);
+        tenure.step(at(second), no());
+    }
+    assert_eq!(tenure.wake_at(), at(20));
+    tenure.step(at(20), Event::Ticked);
+    assert_eq!(ending(&tenure).cause, Cause::Unfit(NO));
+}
+
+#[test]
+fn a_condition_that_hangs_does_not_outlast_the_wait() {
+    let mut tenure = Tenure::new(waiting(3), BEGIN).only_if(Some(secs(2)));
+    let give_up_at = asks(&tenure.step(BEGIN, Event::Ticked)).expect("a question");
+    assert!(give_up_at < at(3));
+    assert_eq!(tenure.wake_at(), at(3));
+    tenure.step(at(3), Event::Ticked);
+    assert_eq!(ending(&tenure).cause, Cause::Unfit(Unfit::TimedOut));
+}
+
+#[test]
+fn a_task_that_is_over_goes_before_it() {
+    let over = || TaskResult {
+        status: 0,
+        holder: "web2".into(),
+        at: "then".into(),
+        token: 3,
+    };
+    for wait in [None, Some(secs(0)), Some(secs(20))] {
+        let mut tenure = asked(Rules { wait, ..once() });
+        let actions = tenure.step(BEGIN, no());
+        assert!(looks(&actions) && !acquires(&actions), "{actions:?}");
+        let result = Event::Looked(Err(Failure::AlreadyDone(over())));
+        assert_eq!(tenure.step(BEGIN, result), []);
+        assert_eq!(ending(&tenure).cause, Cause::AlreadyDone(over()));
+    }
+}
+
+#[test]
+fn a_task_that_is_not_over_is_looked_at_with_each_poll() {
+    let mut tenure = unfit(once());
+    tenure.step(BEGIN, Event::Looked(Ok(())));
+    let mut looked = 0;
+    while tenure.wake_at() < at(20) {
+        let now = tenure.wake_at();
+        let actions = tenure.step(now, Event::Ticked);
+        assert!(!acquires(&actions));
+        if looks(&actions) {
+            looked += 1;
+            tenure.step(now, Event::Looked(Ok(())));
+        } else {
+            assert!(asks(&actions).is_some(), "{actions:?}");
+            tenure.step(now, no());
+        }
+        assert!(tenure.wake_at() > now);
+    }
+    assert!((8..=13).contains(&looked), "{looked}");
+    // With -n there is one such look.
+    let mut tenure = unfit(Rules {
+        wait: Some(secs(0)),
+        ..once()
+    });
+    tenure.step(BEGIN, Event::Looked(Ok(())));
+    assert_eq!(ending(&tenure).cause, Cause::Unfit(NO));
+}
+
+#[test]
+fn a_store_that_is_silent_is_asked_for_a_result_as_it_is_for_control() {
+    let mut tenure = unfit(once());
+    let actions = tenure.step(at(1), Event::Looked(Err(transient())));
+    assert!(matches!(
+        actions[0],
+        Action::Notify(Notice::Doubt { term_at: None, .. })
+    ));
+    assert!(tenure.wake_at() < at(5));
+    let mut tenure = unfit(once());
+    tenure.step(at(1), Event::Looked(Err(fatal())));
+    assert!(matches!(ending(&tenure).cause, Cause::Store { .. }));
+}
+
+#[test]
+fn a_cordon_goes_before_it_and_nothing_is_asked_meanwhile() {
+    let mut tenure = unfit(rules());
+    tenure.step(at(1), cordoned());
+    assert_eq!(tenure.wake_at(), Instant::FOREVER);
+    assert_eq!(tenure.step(at(100), Event::Ticked), []);
+    let actions = tenure.step(at(101), Event::Uncordoned);
+    assert!(asks(&actions).is_some() && !acquires(&actions));
+}
+
+#[test]
+fn a_stop_ends_it_whatever_is_asked() {
+    let mut tenure = asked(rules());
+    tenure.step(at(1), Event::StopAsked(TERM));
+    assert_eq!(ending(&tenure).cause, Cause::Stopped(TERM));
+    let mut tenure = unfit(once());
+    tenure.step(at(1), Event::StopAsked(TERM));
+    assert_eq!(ending(&tenure).cause, Cause::Stopped(TERM));
+}
