@@ -347,6 +347,7 @@ pub(crate) fn elect(mut config: Config, telling: &Telling) -> anyhow::Result<Exi
         grace: config.rules.grace,
         on_orphaned: lease::release_orphaned,
         withheld: Vec::new(),
+        partner: None,
     })
     .map_err(no_guardian)?;
     // The guardian has it by now, and the child inherits it from there.

@@ -49,7 +49,7 @@ impl Config {
             ..args::HoldPolicy::default()
         };
         let grace = typed.grace.unwrap_or(Ok(DEFAULT_GRACE));
-        let rules = basis.rules(common, grace, Ok(libc::SIGTERM), &turns, host)?;
+        let rules = basis.rules(common, grace, Ok(libc::SIGTERM), &turns, false, host)?;
         let outputs = Outputs::new(&common.operations, &basis.files)?;
         if let Some(path) = &typed.control_file {
             // Before anything is started: the link is made while the lock is competed for already.

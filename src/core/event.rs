@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use super::doorbell::Bell;
+use super::health::{HealthEvent, Hung};
 use super::once::{Outcome, TaskResult};
 use crate::clock::Instant;
 
@@ -154,6 +155,8 @@ pub enum WorkloadEvent {
     },
     /// No guardian's word either: what runs without control has this main process, or ended.
     Standby(Option<i32>),
+    /// Nor this: whether the command works. Only that it does not ([`HealthEvent::Hung`]) has a consequence.
+    Health(HealthEvent),
 }
 
 /// What happened. Names are past tense.
@@ -396,6 +399,8 @@ pub enum HandOverReason {
     RestartsSpent,
     /// What has to succeed before it failed.
     HookFailed(Failed),
+    /// It runs, and does not work any more.
+    Hung(Hung),
 }
 
 /// How something that has to succeed failed.
@@ -459,6 +464,14 @@ pub enum Cause {
         /// Not authorised (77) rather than out of reach (69).
         denied: bool,
     },
+}
+
+impl Cause {
+    /// Whether the command ran, and did not work any more.
+    #[must_use]
+    pub(crate) fn is_hung(&self) -> bool {
+        matches!(self, Cause::GivenUp(HandOverReason::Hung(_)))
+    }
 }
 
 /// How the competition of one instance ended, after all its rounds: what the exit status is made of.

@@ -7,6 +7,7 @@
 pub mod budget;
 pub mod doorbell;
 pub mod event;
+pub mod health;
 pub mod hold_policy;
 pub mod observed;
 pub mod once;
@@ -19,6 +20,9 @@ pub use doorbell::{Bell, Ring};
 pub use event::{
     Action, Cause, Cordon, Deadlines, Ending, Event, Exit, Failed, Failure, Grant, HandOverReason,
     HolderInfo, Notice, Start, WorkloadEvent,
+};
+pub use health::{
+    Health, HealthEvent, HealthRules, Hung, Look, ProbeFailure, ProbeRules, WatchdogWord,
 };
 pub use hold_policy::{After, HoldPolicy, Restart};
 pub use observed::Observed;

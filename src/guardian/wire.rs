@@ -295,7 +295,8 @@ impl Event {
                 // No guardian's words: one that says them is out of its mind, and is not understood.
                 WorkloadEvent::Lost
                 | WorkloadEvent::HookFailed { .. }
-                | WorkloadEvent::Standby(_) => plain(0),
+                | WorkloadEvent::Standby(_)
+                | WorkloadEvent::Health(_) => plain(0),
             },
         }
         .pack()

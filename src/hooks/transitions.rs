@@ -90,7 +90,8 @@ impl HookSequencer {
             | WorkloadEvent::Acting
             | WorkloadEvent::ClockJumped
             | WorkloadEvent::HookFailed { .. }
-            | WorkloadEvent::Standby(_) => {}
+            | WorkloadEvent::Standby(_)
+            | WorkloadEvent::Health(_) => {}
         }
     }
 
@@ -188,7 +189,8 @@ impl HookSequencer {
             | WorkloadEvent::Stopped
             | WorkloadEvent::ClockJumped
             | WorkloadEvent::HookFailed { .. }
-            | WorkloadEvent::Standby(_) => {}
+            | WorkloadEvent::Standby(_)
+            | WorkloadEvent::Health(_) => {}
         }
     }
 
@@ -223,7 +225,8 @@ impl HookSequencer {
             | WorkloadEvent::Acting
             | WorkloadEvent::ClockJumped
             | WorkloadEvent::HookFailed { .. }
-            | WorkloadEvent::Standby(_) => effects.push(Effect::Tell(event)),
+            | WorkloadEvent::Standby(_)
+            | WorkloadEvent::Health(_) => effects.push(Effect::Tell(event)),
         }
     }
 

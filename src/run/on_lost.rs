@@ -142,7 +142,8 @@ impl OnLostHook {
             | WorkloadEvent::Stopped
             | WorkloadEvent::ClockJumped
             | WorkloadEvent::HookFailed { .. }
-            | WorkloadEvent::Standby(_) => {}
+            | WorkloadEvent::Standby(_)
+            | WorkloadEvent::Health(_) => {}
         }
     }
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use super::health::HealthMonitor;
 use super::on_lost::OnLostHook;
 use crate::clock::{Instant, sleep};
 use crate::core::stop::{Stop, StopRequests};
@@ -73,6 +74,11 @@ pub struct CommandWorkload {
     pausing: Option<(StopAsked, Instant)>,
     /// What the command finds in its `NOTIFY_SOCKET`.
     pub(crate) notify_socket: Option<OsString>,
+    /// How often it is to speak there.
+    watchdog: Option<Duration>,
+    health: Option<HealthMonitor>,
+    /// The command's tree was empty then, and something of a probe may live.
+    emptied: Option<Instant>,
 }
 
 impl CommandWorkload {
@@ -84,7 +90,15 @@ impl CommandWorkload {
             tenure: Vec::new(),
             pausing: None,
             notify_socket: None,
+            watchdog: None,
+            health: None,
+            emptied: None,
         }
+    }
+
+    /// From now on the command's health is looked after, by its `watchdog` too if it has one.
+    pub(super) fn look_after(&mut self, health: HealthMonitor, watchdog: Option<Duration>) {
+        (self.health, self.watchdog) = (Some(health), watchdog);
     }
 
     /// One command and no hook, in no terminal: for the simulated fleet.
@@ -157,6 +171,9 @@ impl CommandWorkload {
             handle, on_lost, ..
         } = self.parts;
         handle.dismiss().await;
+        if let Some(health) = self.health {
+            health.dismiss().await;
+        }
         if let Some(on_lost) = on_lost {
             on_lost.dismiss().await;
         }
@@ -171,12 +188,23 @@ impl CommandWorkload {
         for effect in effects {
             match effect {
                 Effect::Launch { role, deadlines } => self.launch(role, deadlines),
-                Effect::Extend(deadlines) => self.parts.handle.extend(deadlines),
+                Effect::Extend(deadlines) => {
+                    self.parts.handle.extend(deadlines);
+                    if let Some(health) = &mut self.health {
+                        health.extend(deadlines);
+                    }
+                }
                 Effect::Drain {
                     signal,
                     end_of_grace,
-                } => self.parts.handle.drain(signal, end_of_grace),
-                Effect::Kill => self.parts.handle.kill(),
+                } => {
+                    self.parts.handle.drain(signal, end_of_grace);
+                    self.health.iter_mut().for_each(HealthMonitor::stops);
+                }
+                Effect::Kill => {
+                    self.parts.handle.kill();
+                    self.health.iter_mut().for_each(HealthMonitor::stops);
+                }
                 // At this moment: what releases the lease is of this tenure, and another one's
                 // would release nothing.
                 Effect::SetReleaseInfo => {
@@ -184,83 +212,148 @@ impl CommandWorkload {
                     let release_info = orphan_release.release_info.unwrap_or_default();
                     self.parts.handle.set_release_info(&release_info);
                 }
-                Effect::Tell(event) => self.inbox.push_back(event),
+                Effect::Tell(event) => self.tell(event),
                 Effect::Say(notice) => say(notice),
             }
         }
     }
 
-    fn launch(&mut self, role: Role, deadlines: Deadlines) {
-        let parts = &mut self.parts;
-        let pairs = |pairs: &[(&str, &str)]| -> Vec<(OsString, OsString)> {
-            let pairs = pairs.iter();
-            pairs
-                .map(|(name, value)| (name.into(), value.into()))
-                .collect()
+    /// Tells the core; that nothing lives, not before that is so of the probes as well.
+    fn tell(&mut self, event: WorkloadEvent) {
+        if let Some(health) = &mut self.health {
+            match event {
+                WorkloadEvent::Started { .. } => health.started(),
+                WorkloadEvent::TreeEmpty { at } => {
+                    health.stops();
+                    self.emptied = Some(at);
+                    return self.tell_emptied();
+                }
+                WorkloadEvent::NotStarted { .. }
+                | WorkloadEvent::Exited(_)
+                | WorkloadEvent::LeftBehind
+                | WorkloadEvent::Acting
+                | WorkloadEvent::Lost
+                | WorkloadEvent::TreeStuck
+                | WorkloadEvent::HookFailed { .. } => health.stops(),
+                WorkloadEvent::Stopped
+                | WorkloadEvent::ClockJumped
+                | WorkloadEvent::Standby(_)
+                | WorkloadEvent::Health(_) => {}
+            }
+        }
+        self.inbox.push_back(event);
+    }
+
+    fn tell_emptied(&mut self) {
+        let (Some(at), Some(health)) = (self.emptied, &self.health) else {
+            return;
         };
-        let mut request = match role {
-            Role::Standby => SpawnRequest {
+        let event = match health.empty_at() {
+            Some(of_probes) => WorkloadEvent::TreeEmpty {
+                at: at.max(of_probes),
+            },
+            None if health.is_stuck() => WorkloadEvent::TreeStuck,
+            None => return,
+        };
+        self.emptied = None;
+        self.inbox.push_back(event);
+    }
+
+    /// Something may have happened to the command's health.
+    fn look_after_health(&mut self) {
+        let Some(health) = &mut self.health else {
+            return;
+        };
+        let (events, is_to_probe) = health.look();
+        let events = events.into_iter().map(WorkloadEvent::Health);
+        self.inbox.extend(events);
+        if is_to_probe {
+            let request = self.under_the_lease(0, libc::SIGTERM, Deadlines::NONE);
+            if let Some(health) = &mut self.health {
+                health.launch(request);
+            }
+        }
+        self.tell_emptied();
+    }
+
+    /// What is to run under the lease, or for which error number it cannot.
+    fn under_the_lease(
+        &self,
+        program: u8,
+        stop_signal: i32,
+        deadlines: Deadlines,
+    ) -> Result<SpawnRequest, i32> {
+        // Without what keeps the lock nothing is begun: it would run on beside the next holder
+        // once supervisor and guardian are gone.
+        let orphan_release = self.parts.store.orphan_release();
+        let orphan_release =
+            orphan_release.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
+        let mut env = self.tenure.clone();
+        env.push((ROLE.into(), "holder".into()));
+        Ok(SpawnRequest {
+            program,
+            in_control: true,
+            env,
+            // An outer trafficcop's hook may have started us.
+            unset: private_and(&[CAUSE]),
+            deadlines,
+            stop_signal,
+            lock: orphan_release.descriptor,
+            input: None,
+            release_info: orphan_release.release_info.unwrap_or_default(),
+        })
+    }
+
+    fn launch(&mut self, role: Role, deadlines: Deadlines) {
+        if let Some(health) = &mut self.health {
+            health.extend(deadlines);
+        }
+        let parts = &self.parts;
+        let request = match role {
+            Role::Standby => Ok(SpawnRequest {
                 program: parts.hook_programs.standby,
                 // The control file says no: a standby command that asks must not take itself for
                 // the holder.
                 in_control: false,
-                env: pairs(&[
-                    ("TRAFFICCOP_LOCK", &parts.store.info().name),
-                    ("TRAFFICCOP_ROLE", "standby"),
-                ]),
+                env: vec![
+                    ("TRAFFICCOP_LOCK".into(), parts.store.info().name.into()),
+                    (ROLE.into(), "standby".into()),
+                ],
                 // An outer trafficcop's would speak of another lock.
-                unset: [TOKEN, HOLDER, SLOT, CAUSE, TASK, PERIOD]
-                    .map(OsString::from)
-                    .into(),
+                unset: private_and(&[TOKEN, HOLDER, SLOT, CAUSE, TASK, PERIOD]),
                 deadlines,
                 stop_signal: libc::SIGTERM,
                 lock: None,
                 input: None,
                 release_info: Vec::new(),
-            },
-            Role::OnAcquire | Role::Command => {
-                // Without what keeps the lock nothing is begun: it would run on beside the next holder
-                // once supervisor and guardian are gone.
-                let orphan_release = match parts.store.orphan_release() {
-                    Ok(orphan_release) => orphan_release,
-                    Err(error) => {
-                        let errno = error.raw_os_error().unwrap_or(libc::EIO);
-                        return parts.handle.refuse(errno);
-                    }
-                };
-                let mut env = self.tenure.clone();
-                env.extend(pairs(&[("TRAFFICCOP_ROLE", "holder")]));
-                let is_command = role == Role::Command;
-                SpawnRequest {
-                    program: if is_command {
-                        0
-                    } else {
-                        parts.hook_programs.on_acquire
-                    },
-                    in_control: true,
-                    env,
-                    // An outer trafficcop's hook may have started us.
-                    unset: vec![CAUSE.into()],
-                    deadlines,
-                    stop_signal: if is_command {
-                        parts.stop_signal
-                    } else {
-                        libc::SIGTERM
-                    },
-                    lock: orphan_release.descriptor,
-                    input: None,
-                    release_info: orphan_release.release_info.unwrap_or_default(),
-                }
+            }),
+            Role::OnAcquire => {
+                let program = parts.hook_programs.on_acquire;
+                self.under_the_lease(program, libc::SIGTERM, deadlines)
             }
+            Role::Command => self.command_under_the_lease(deadlines),
         };
-        // The service manager's own socket: with it anything could say MAINPID or STOPPING in our
-        // name.
-        request.unset.extend(PRIVATE.map(OsString::from));
-        if let (Role::Command, Some(socket)) = (role, &self.notify_socket) {
-            request.unset.retain(|name| name != VARIABLE);
-            request.env.push((VARIABLE.into(), socket.clone()));
+        match request {
+            Ok(request) => self.parts.handle.start(request),
+            Err(errno) => self.parts.handle.refuse(errno),
         }
-        parts.handle.start(request);
+    }
+
+    fn command_under_the_lease(&self, deadlines: Deadlines) -> Result<SpawnRequest, i32> {
+        let mut request = self.under_the_lease(0, self.parts.stop_signal, deadlines)?;
+        let mut set = |name: &str, value: OsString| {
+            request.unset.retain(|unset| unset != name);
+            request.env.push((name.into(), value));
+        };
+        if let Some(socket) = &self.notify_socket {
+            set(VARIABLE, socket.clone());
+        }
+        if let Some(span) = self.watchdog {
+            set("WATCHDOG_USEC", span.as_micros().to_string().into());
+            // Filled in where that is known: see `guardian::spawn`.
+            set("WATCHDOG_PID", OsString::new());
+        }
+        Ok(request)
     }
 
     /// Stops this process until it is continued; the guardian and the time go on.
@@ -289,6 +382,12 @@ impl CommandWorkload {
                 None => pending().await,
             }
         };
+        let health = async {
+            match &mut self.health {
+                Some(health) => health.wait().await,
+                None => pending().await,
+            }
+        };
         tokio::select! {
             // Whichever it is, the others are looked at next; in this order a simulation plays it again.
             biased;
@@ -300,8 +399,11 @@ impl CommandWorkload {
                 let effects = self.hooks.woke(Instant::now());
                 self.perform(effects);
             }
+            () = health => {}
             () = on_lost => {}
         }
+        // Whatever it was: each turn of this loop is a look.
+        self.look_after_health();
     }
 
     fn on_event(&mut self, event: WorkloadEvent) {
@@ -322,6 +424,13 @@ impl CommandWorkload {
     }
 }
 
+/// What the service manager has for us alone: with its socket anything could say MAINPID or STOPPING in our
+/// name; and these.
+fn private_and(names: &[&str]) -> Vec<OsString> {
+    PRIVATE.iter().chain(names).map(OsString::from).collect()
+}
+
+const ROLE: &str = "TRAFFICCOP_ROLE";
 const TOKEN: &str = "TRAFFICCOP_TOKEN";
 const HOLDER: &str = "TRAFFICCOP_HOLDER";
 const SLOT: &str = "TRAFFICCOP_SLOT";
@@ -422,7 +531,7 @@ impl Workload for CommandWorkload {
     fn tenure_over(&mut self, cause: &Cause) {
         if let Some(on_lost) = &mut self.parts.on_lost {
             let mut env = self.tenure.clone();
-            env.push(("TRAFFICCOP_ROLE".into(), "standby".into()));
+            env.push((ROLE.into(), "standby".into()));
             env.push((CAUSE.into(), report::cause(cause).into()));
             on_lost.run(env);
         }

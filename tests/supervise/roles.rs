@@ -53,6 +53,7 @@ pub(crate) fn supervisor(control: &str, command: Vec<OsString>) {
         grace: std::time::Duration::from_secs(10),
         on_orphaned,
         withheld: Vec::new(),
+        partner: None,
     };
     let guardian = guardian::fork(setup(&command)).expect("a guardian");
     assert_eq!(guardian.containment(), contain);

@@ -133,7 +133,8 @@ impl GuardianHandle {
                 | WorkloadEvent::ClockJumped
                 | WorkloadEvent::Lost
                 | WorkloadEvent::HookFailed { .. }
-                | WorkloadEvent::Standby(_) => {}
+                | WorkloadEvent::Standby(_)
+                | WorkloadEvent::Health(_) => {}
             }
             self.inbox.push_back(event);
         }
