@@ -85,6 +85,7 @@ fn made() -> impl Strategy<Value = Made> {
         1 => (0..60_000_u64).prop_map(Made::Cordoned),
         2 => Just(Made::Plain(Event::Uncordoned)),
         2 => Just(Made::Plain(Event::CommandStopping)),
+        2 => Just(Made::Plain(hung())),
         3 => prop::sample::select(vec![
             Ring::Greeted { rank: 0 },
             Ring::Greeted { rank: 9 },
