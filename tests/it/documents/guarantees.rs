@@ -550,6 +550,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
             "health",
             &[
                 "nothing_of_a_check_that_hangs_outlives_its_time_or_control",
+                "a_check_that_runs_when_the_command_is_to_end_is_gone_before_control_is",
                 "what_a_check_leaves_behind_is_killed_and_it_has_succeeded",
                 "what_a_check_prints_is_thrown_away_however_much_it_is",
                 "a_supervisor_that_is_killed_takes_the_check_with_it_before_control_is_given_back",

@@ -24,6 +24,13 @@ fn asked<'a>(scene: &'a Scene, run: Run<'a>, name: &str, script: &str) -> Instan
         .start()
 }
 
+/// An instance on a lock that no descriptor keeps.
+fn on_share(scene: &Scene) -> Run<'_> {
+    scene
+        .run_on_file()
+        .args(["--shared", "--lease", "20s", "--poll", "200ms"])
+}
+
 /// A script that becomes a journalist who belongs to `name`.
 fn journalist(scene: &Scene, name: &str, options: &str) -> String {
     let journalist = programs::journalist().display();
@@ -92,6 +99,31 @@ fn nothing_of_a_check_that_hangs_outlives_its_time_or_control() {
     stop(&mut one);
     scene.await_nobody();
     // Those of the checks are of their command's tenure.
+    assert_eq!(scene.journal.judge(), ["one", "two"]);
+}
+
+#[test]
+fn a_check_that_runs_when_the_command_is_to_end_is_gone_before_control_is() {
+    let scene = Scene::new();
+    let script = journalist(&scene, "one", "--term ignore --daemon --children 2");
+    let slow = ["--health-every", "1h", "--health-timeout", "1h"];
+    let mut one = on_share(&scene)
+        .args(["--identity", "one", "--health", &script])
+        .args(slow)
+        // It does not feed it, and is ended for that while it is asked.
+        .args(["--watchdog", "2s"])
+        .args(COOL)
+        .journalist("one", &[])
+        .start();
+    scene.journal.await_tag(What::Beat, "one/health/daemon");
+    let mut two = asked(&scene, on_share(&scene), "two", "true");
+    two.await_log("standing by");
+    scene.journal.await_tag(What::Beat, "two");
+    one.await_log("cooling down");
+    scene.journal.await_sign_of_life("two");
+    stop(&mut two);
+    stop(&mut one);
+    scene.await_nobody();
     assert_eq!(scene.journal.judge(), ["one", "two"]);
 }
 
@@ -198,12 +230,7 @@ fn parent_of(pid: i32) -> i32 {
 fn a_supervisor_that_is_killed_takes_the_check_with_it_before_control_is_given_back() {
     let scene = Scene::new();
     let script = journalist(&scene, "one", "--term ignore --daemon --children 3");
-    let on_share = || {
-        scene
-            .run_on_file()
-            .args(["--shared", "--lease", "20s", "--poll", "200ms"])
-    };
-    let one = on_share()
+    let one = on_share(&scene)
         .args([
             "--identity",
             "one",
@@ -216,7 +243,7 @@ fn a_supervisor_that_is_killed_takes_the_check_with_it_before_control_is_given_b
         .journalist("one", &[])
         .start();
     scene.journal.await_tag(What::Beat, "one/health/daemon");
-    let mut two = on_share()
+    let mut two = on_share(&scene)
         .args(["--identity", "two"])
         .journalist("two", &[])
         .start();
