@@ -9,6 +9,7 @@
 //! has a watchdog it has its socket without a service manager, too. A service manager that is gone, or does not read, costs one line in the log. It must never wait.
 
 mod socket;
+mod state;
 mod tasks;
 
 use std::ffi::OsString;
@@ -26,8 +27,8 @@ use crate::driver::{Observation, Observer};
 use crate::guardian::{HealthCheck, WorkloadEvent};
 use crate::report;
 use crate::util::lock;
-use socket::{Notification, Proxy, Socket};
 pub(crate) use socket::{PRIVATE, Surroundings, VARIABLE};
+use socket::{Proxy, Socket};
 
 /// When the service manager is told that we are ready; as it is typed, with its help.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -435,126 +436,6 @@ impl Inner {
 
     pub(super) fn try_again(&self) {
         self.state().settle();
-    }
-}
-
-impl State {
-    fn is_ready(&mut self) {
-        if !std::mem::replace(&mut self.is_ready, true) {
-            self.owes.ready = true;
-        }
-    }
-
-    fn owe(&mut self, status: Due) {
-        self.owes.status = self.owes.status.max(status);
-    }
-
-    fn send(&self, message: &str) -> io::Result<()> {
-        let socket = self.socket.as_ref();
-        socket.map_or(Ok(()), |socket| socket.send(message))
-    }
-
-    fn hears_what_waits(&mut self, number: usize) {
-        let proxy = self.proxy.as_ref();
-        for message in proxy.map(|proxy| proxy.unheard(number)).unwrap_or_default() {
-            self.hears(number, &message);
-        }
-    }
-
-    fn hears(&mut self, number: usize, message: &[u8]) {
-        let said = Notification::read(message);
-        for word in said.watchdog {
-            match word {
-                WatchdogWord::Alive => self.heard.alive = true,
-                WatchdogWord::Trigger => self.heard.trigger = true,
-                WatchdogWord::Period(period) => self.heard.period = Some(period),
-            }
-        }
-        // A command that has not heard of --ready may say so all the same.
-        if said.ready && self.ready == Ready::Command {
-            self.is_ready();
-        }
-        // Not passed on to the service manager, whose unit goes on to compete: it is for standbys.
-        if let Some(told) = self.stopping.as_ref().filter(|_| said.stopping) {
-            // Nobody competes any more, who would have announced it.
-            let _ = told.send(());
-        }
-        // Plain and cut: it goes into one line, and every `systemctl status` shows it.
-        if let (Some(status), Some(command)) = (said.status, self.commands.get_mut(number)) {
-            let status: String = report::plain(&status).chars().take(STATUS_LIMIT).collect();
-            command.said = Some(status).filter(|status| !status.is_empty());
-            self.owe(Due::Soon);
-        }
-    }
-
-    fn status(&self) -> String {
-        let mut text = self.doubt.as_ref().unwrap_or(&self.words).clone();
-        if let Some(failing) = &self.failing {
-            text.push_str(&format!("; {failing}"));
-        }
-        let mut commands = self.commands.iter();
-        let mut speaking = commands
-            .by_ref()
-            .filter_map(|command| Some((&command.name, command.said.as_ref()?)));
-        for (name, said) in speaking.by_ref().take(SHOWN) {
-            text.push_str(&format!("; {name}: {said}"));
-        }
-        match speaking.count() {
-            0 => {}
-            more => text.push_str(&format!("; and {more} more")),
-        }
-        text
-    }
-
-    /// Sends what is owed, all of it in one message.
-    fn settle(&mut self) {
-        let now = Instant::now();
-        let Owes {
-            ready,
-            stopping,
-            status,
-            ..
-        } = self.owes;
-        let mut message = String::new();
-        for (owed, line) in [(ready, "READY=1\n"), (stopping, "STOPPING=1\n")] {
-            if owed {
-                message.push_str(line);
-            }
-        }
-        // With READY or STOPPING it goes at once: a message is sent anyway.
-        if status == Due::Soon && message.is_empty() && now < self.told_at + PACE {
-            return;
-        }
-        if status != Due::Never {
-            message.push_str(&format!("STATUS={}\n", report::plain(&self.status())));
-        }
-        if message.is_empty() {
-            return;
-        }
-        let sent = self.send(&message);
-        if status != Due::Never {
-            // Where it failed, too: a socket that is gone is not tried again without end.
-            self.told_at = now;
-        }
-        // One message for all of it: a READY without its STATUS would show the last state as the new one.
-        if sent.is_ok() {
-            self.owes = Owes::default();
-        }
-        self.judge(sent);
-    }
-
-    fn judge(&mut self, sent: io::Result<()>) {
-        let Err(why) = sent else {
-            return;
-        };
-        let is_full = why.kind() == io::ErrorKind::WouldBlock;
-        // Only what can pass is tried again: a socket that is gone stays so.
-        self.owes.again = is_full && self.owes != Owes::default();
-        if !is_full && !std::mem::replace(&mut self.told, true) {
-            tracing::warn!(
-                "the service manager cannot be told anything: {why}: is NOTIFY_SOCKET still there? going on without it"
-            );
-        }
     }
 }
 

@@ -203,23 +203,23 @@ pub struct Once {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "A command that hangs")]
 pub struct Health {
-    /// The command hangs if it does not say WATCHDOG=1 at least every D
+    /// It hangs if it does not say WATCHDOG=1 every D
     ///
-    /// On the socket in its NOTIFY_SOCKET, as sd_notify(3) has it (systemd-notify WATCHDOG=1), also without
+    /// The command, on the socket in its NOTIFY_SOCKET, as sd_notify(3) has it (systemd-notify WATCHDOG=1), also without
     /// systemd; WATCHDOG_USEC and WATCHDOG_PID tell it so, and it had better speak twice in that time. Counted from its start.
     /// WATCHDOG=trigger means that it hangs, and WATCHDOG_USEC= changes D. A command that hangs is stopped
     /// (--stop-signal, --grace, SIGKILL); then --restart decides as for a failure, or control is handed over, and
     /// this instance cools down: for --cooldown, or as long as a lease lasts (10s on a local file).
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_WATCHDOG", value_parser = checked(watchdog))]
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_WATCHDOG", help_heading = "The command", value_parser = checked(watchdog))]
     pub watchdog: Option<Checked<Duration>>,
 
-    /// The command hangs if this fails again and again: a command for 'sh -c', or a URL
+    /// It hangs if this fails: a 'sh -c', or a GET
     ///
-    /// The command exits 0, or GET of the URL (http or https, on this machine or at a private address) is answered with 2xx;
+    /// So many times in a row as --health-failures says. This command exits 0, or GET of the URL (http or https, on this machine or at a private address) is answered with 2xx;
     /// a redirect is not followed, and no such answer. It runs while the command runs, under the lease's deadline like
     /// it, with the same environment; what it prints is thrown away, and what it leaves behind is killed.
     /// What follows is as with --watchdog, which can be had as well.
-    #[arg(long, value_name = "CMD|URL", env = "TRAFFICCOP_HEALTH", value_parser = OsStringValueParser::new())]
+    #[arg(long, value_name = "CMD|URL", env = "TRAFFICCOP_HEALTH", help_heading = "The command", value_parser = OsStringValueParser::new())]
     pub health: Option<OsString>,
 
     /// From the beginning of one --health to that of the next [default: 10s]
@@ -290,8 +290,10 @@ pub const FOR_THE_COMMAND: Rows<'_> = rows! {
     "NOTIFY_SOCKET" => "where we were started with one: a socket of ours, on which the command \
         tells systemd that it is READY (with --ready command) and its STATUS; with --watchdog in any \
         case",
-    "WATCHDOG_USEC, WATCHDOG_PID" => "with --watchdog: how often, in microseconds, the command is to say WATCHDOG=1 \
-        there, and its own process id. Those that we were started with are not passed on",
+    "WATCHDOG_USEC" => "with --watchdog: how often, in microseconds, the command is to say WATCHDOG=1 \
+        there. One that we were started with is not passed on",
+    "WATCHDOG_PID" => "with --watchdog: the command's own process id",
+
     "LISTEN_PID" =>
         "where it was our process id: the command's own, so that the sockets in LISTEN_FDS are its",
 };

@@ -466,14 +466,6 @@ pub enum Cause {
     },
 }
 
-impl Cause {
-    /// Whether the command ran, and did not work any more.
-    #[must_use]
-    pub(crate) fn is_hung(&self) -> bool {
-        matches!(self, Cause::GivenUp(HandOverReason::Hung(_)))
-    }
-}
-
 /// How the competition of one instance ended, after all its rounds: what the exit status is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use super::Exit;
+use super::{Cause, Exit, HandOverReason};
 use crate::clock::Instant;
 
 // Eight looks in a period: a pause that fits in between two of them, and so is not noticed, takes an
@@ -78,6 +78,14 @@ pub enum Hung {
     Triggered,
     /// So many probes in a row failed, the last of them so.
     Unhealthy(u32, ProbeFailure),
+}
+
+impl Cause {
+    /// Whether the command ran, and did not work any more.
+    #[must_use]
+    pub(crate) fn is_hung(&self) -> bool {
+        matches!(self, Cause::GivenUp(HandOverReason::Hung(_)))
+    }
 }
 
 /// What is told of a command's health.

@@ -3,6 +3,8 @@
 //! Made by `run`, used by the driver. What comes after what is decided by [`HookSequencer`]; here it is done, by
 //! one guardian. It decides nothing, and nothing in it may block.
 
+mod launch;
+
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::future::pending;
@@ -11,16 +13,16 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use self::launch::{CAUSE, ROLE};
 use super::health::HealthMonitor;
 use super::on_lost::OnLostHook;
 use crate::clock::{Instant, sleep};
 use crate::core::stop::{Stop, StopRequests};
 use crate::core::{Cause, Deadlines};
 use crate::driver::{Observation, Observer, Start, Workload};
-use crate::guardian::{self, GuardianHandle, SpawnRequest, StopAsked, WorkloadEvent};
+use crate::guardian::{self, GuardianHandle, StopAsked, WorkloadEvent};
 use crate::hooks::{Effect, HookConfig, HookNotice, HookSequencer, Role};
-use crate::lease::{LeaseStore, StoreInfo};
-use crate::notify::{PRIVATE, VARIABLE};
+use crate::lease::LeaseStore;
 use crate::report;
 use crate::signals::{SignalEvent, Signals};
 use crate::units;
@@ -276,86 +278,6 @@ impl CommandWorkload {
         self.tell_emptied();
     }
 
-    /// What is to run under the lease, or for which error number it cannot.
-    fn under_the_lease(
-        &self,
-        program: u8,
-        stop_signal: i32,
-        deadlines: Deadlines,
-    ) -> Result<SpawnRequest, i32> {
-        // Without what keeps the lock nothing is begun: it would run on beside the next holder
-        // once supervisor and guardian are gone.
-        let orphan_release = self.parts.store.orphan_release();
-        let orphan_release =
-            orphan_release.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
-        let mut env = self.tenure.clone();
-        env.push((ROLE.into(), "holder".into()));
-        Ok(SpawnRequest {
-            program,
-            in_control: true,
-            env,
-            // An outer trafficcop's hook may have started us.
-            unset: private_and(&[CAUSE]),
-            deadlines,
-            stop_signal,
-            lock: orphan_release.descriptor,
-            input: None,
-            release_info: orphan_release.release_info.unwrap_or_default(),
-        })
-    }
-
-    fn launch(&mut self, role: Role, deadlines: Deadlines) {
-        if let Some(health) = &mut self.health {
-            health.extend(deadlines);
-        }
-        let parts = &self.parts;
-        let request = match role {
-            Role::Standby => Ok(SpawnRequest {
-                program: parts.hook_programs.standby,
-                // The control file says no: a standby command that asks must not take itself for
-                // the holder.
-                in_control: false,
-                env: vec![
-                    ("TRAFFICCOP_LOCK".into(), parts.store.info().name.into()),
-                    (ROLE.into(), "standby".into()),
-                ],
-                // An outer trafficcop's would speak of another lock.
-                unset: private_and(&[TOKEN, HOLDER, SLOT, CAUSE, TASK, PERIOD]),
-                deadlines,
-                stop_signal: libc::SIGTERM,
-                lock: None,
-                input: None,
-                release_info: Vec::new(),
-            }),
-            Role::OnAcquire => {
-                let program = parts.hook_programs.on_acquire;
-                self.under_the_lease(program, libc::SIGTERM, deadlines)
-            }
-            Role::Command => self.command_under_the_lease(deadlines),
-        };
-        match request {
-            Ok(request) => self.parts.handle.start(request),
-            Err(errno) => self.parts.handle.refuse(errno),
-        }
-    }
-
-    fn command_under_the_lease(&self, deadlines: Deadlines) -> Result<SpawnRequest, i32> {
-        let mut request = self.under_the_lease(0, self.parts.stop_signal, deadlines)?;
-        let mut set = |name: &str, value: OsString| {
-            request.unset.retain(|unset| unset != name);
-            request.env.push((name.into(), value));
-        };
-        if let Some(socket) = &self.notify_socket {
-            set(VARIABLE, socket.clone());
-        }
-        if let Some(span) = self.watchdog {
-            set("WATCHDOG_USEC", span.as_micros().to_string().into());
-            // Filled in where that is known: see `guardian::spawn`.
-            set("WATCHDOG_PID", OsString::new());
-        }
-        Ok(request)
-    }
-
     /// Stops this process until it is continued; the guardian and the time go on.
     fn stop_ourselves(&mut self, asked: StopAsked) {
         self.pausing = None;
@@ -424,20 +346,6 @@ impl CommandWorkload {
     }
 }
 
-/// What the service manager has for us alone: with its socket anything could say MAINPID or STOPPING in our
-/// name; and these.
-fn private_and(names: &[&str]) -> Vec<OsString> {
-    PRIVATE.iter().chain(names).map(OsString::from).collect()
-}
-
-const ROLE: &str = "TRAFFICCOP_ROLE";
-const TOKEN: &str = "TRAFFICCOP_TOKEN";
-const HOLDER: &str = "TRAFFICCOP_HOLDER";
-const SLOT: &str = "TRAFFICCOP_SLOT";
-const CAUSE: &str = "TRAFFICCOP_CAUSE";
-const TASK: &str = "TRAFFICCOP_TASK";
-const PERIOD: &str = "TRAFFICCOP_PERIOD";
-
 fn say(notice: HookNotice) {
     match notice {
         HookNotice::StandbyDone => {
@@ -467,20 +375,7 @@ fn say(notice: HookNotice) {
 #[async_trait]
 impl Workload for CommandWorkload {
     fn start(&mut self, start: Start) {
-        let StoreInfo {
-            name, slot, period, ..
-        } = self.parts.store.info();
-        self.tenure = vec![
-            (TOKEN.into(), start.token.to_string().into()),
-            ("TRAFFICCOP_LOCK".into(), name.clone().into()),
-            (HOLDER.into(), self.parts.identity.clone().into()),
-            (SLOT.into(), slot.to_string().into()),
-        ];
-        let task = self.parts.task.clone().map(|key| (TASK, key));
-        let period = period.map(|begin| (PERIOD, begin));
-        let more = task.into_iter().chain(period);
-        self.tenure
-            .extend(more.map(|(name, value)| (name.into(), value.into())));
+        self.tenure = self.environment(start.token);
         let effects = self.hooks.start(Instant::now(), start);
         self.perform(effects);
     }

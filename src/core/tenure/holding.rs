@@ -290,9 +290,6 @@ impl Holding {
                 step.report(Notice::Draining(Cause::GuardianLost));
                 Phase::Draining(Draining::killed(self.run, Cause::GuardianLost, step.now))
             }
-            Event::Workload(WorkloadEvent::TreeStuck) => {
-                Releasing::never(step, self.run.exit, Cause::GuardianLost)
-            }
             Event::Workload(WorkloadEvent::Health(HealthEvent::Hung(hung))) => {
                 self.hung(context, step, hung)
             }
@@ -301,6 +298,9 @@ impl Holding {
                 context.guardian_lost = true;
                 let end_of_grace = step.now + context.rules.grace;
                 self.drain(context, step, Cause::GuardianLost, step.now, end_of_grace)
+            }
+            Event::Workload(WorkloadEvent::TreeStuck) => {
+                Releasing::never(step, self.run.exit, Cause::GuardianLost)
             }
             // By deadlines that had passed when it read the later ones.
             Event::Workload(WorkloadEvent::Acting) => self.guardian_acts(step),
