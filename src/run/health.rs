@@ -155,7 +155,8 @@ impl HealthMonitor {
     pub(super) fn look(&mut self) -> (Vec<HealthEvent>, bool) {
         let mut events = Vec::new();
         let now = Instant::now();
-        let words = self.words.as_ref();
+        // What it says before we know that it runs is kept until we do.
+        let words = self.words.as_ref().filter(|_| self.health.is_running());
         for word in words
             .map(|words| words.watchdog_words(0))
             .unwrap_or_default()

@@ -281,7 +281,7 @@ impl World {
                 // From a hiccup to a night.
                 let longest = [ms(900), secs(4), secs(40), secs(400), secs(30_000)];
                 let length = self.some(longest[self.pauses as usize % longest.len()]);
-                if self.pauses % 2 == 0 {
+                if self.pauses.is_multiple_of(2) {
                     // Of the whole machine: the command does not go on either.
                     self.speaks = self.speaks + length;
                     self.probe = self.probe.map(|(ends, kill)| (ends + length, kill));
