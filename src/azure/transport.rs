@@ -130,6 +130,7 @@ pub(super) fn plain() -> std::result::Result<reqwest::Client, String> {
 }
 
 /// A client that asks this machine or one beside it, over a connection of its own each time.
+#[cfg(feature = "cli")]
 pub(crate) fn for_probes(https: bool) -> std::result::Result<reqwest::Client, String> {
     build(&Client {
         direct: true,
