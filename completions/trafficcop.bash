@@ -176,7 +176,7 @@ _trafficcop() {
             return 0
             ;;
         trafficcop__subcmd__elect)
-            opts="-n -w -E -v -q -h --blob --file --no-wait --wait --connect-timeout --conflict-exit-code --doorbell --lease --emulator --auth --ca-file --no-create --page-blob --shared --heartbeat --identity --status-file --log --event-log --verbose --quiet --grace --json --control-file --max-hold --cooldown --vm-name --scheduled-events-endpoint --slots --poll --grace-on-loss --margin --scheduled-events --ack-events --if-lost --help"
+            opts="-n -w -E -v -q -h --blob --file --no-wait --wait --connect-timeout --conflict-exit-code --doorbell --lease --emulator --auth --ca-file --no-create --page-blob --shared --heartbeat --identity --status-file --log --event-log --verbose --quiet --grace --json --control-file --max-hold --cooldown --vm-name --scheduled-events-endpoint --slots --poll --grace-on-loss --margin --scheduled-events --ack-events --if-lost --health-every --health-delay --health-timeout --health-failures --health --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -292,6 +292,26 @@ _trafficcop() {
                     ;;
                 --if-lost)
                     COMPREPLY=($(compgen -W "compete exit" -- "${cur}"))
+                    return 0
+                    ;;
+                --health-every)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --health-delay)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --health-timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --health-failures)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --health)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 *)

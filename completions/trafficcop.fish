@@ -291,6 +291,11 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l grace-on
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l margin -d 'Between that last moment and the end of the lease' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l if-lost -d 'What to do after control was lost' -r -f -a "compete\t'Stand by again'
 exit\t'Exit 70 (or 71 if an overlap cannot be excluded)'"
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l health-every -d 'From the beginning of one --health to that of the next [default: 10s]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l health-delay -d 'From the line \'holder\' to the first --health [default: 0s]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l health-timeout -d 'How long one --health may take; then it has failed [default: 5s]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l health-failures -d 'So many of --health that fail in a row mean that the reader hangs [default: 3]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l health -d 'Hand control over if GET of this URL fails' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -s n -l no-wait -d 'Give up at once (exit 75) if another has it'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l emulator -d 'With --blob: use Azurite on this machine'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l no-create -d 'Create neither container nor blob; refuse if one is missing'

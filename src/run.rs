@@ -260,7 +260,7 @@ async fn compete(
 }
 
 /// Has the workload look after the command's health, if the config says so.
-fn look_after(
+pub(crate) fn look_after(
     workload: &mut CommandWorkload,
     config: &Config,
     guardian: Option<Guardian>,

@@ -213,6 +213,15 @@ pub struct Health {
     #[arg(long, value_name = "D", env = "TRAFFICCOP_WATCHDOG", help_heading = "The command", value_parser = checked(watchdog))]
     pub watchdog: Option<Checked<Duration>>,
 
+    /// What it is asked by.
+    #[command(flatten)]
+    pub checks: HealthChecks,
+}
+
+/// Who is asked whether the command, or the reader, works, and how often.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "A command that hangs")]
+pub struct HealthChecks {
     /// It hangs if this fails: a 'sh -c', or a GET
     ///
     /// So many times in a row as --health-failures says. This command exits 0, or GET of the URL (http or https, on this machine or at a private address) is answered with 2xx;

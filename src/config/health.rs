@@ -34,7 +34,23 @@ pub(crate) enum Ask {
 }
 
 pub(super) fn health(typed: &args::Health) -> Result<Health, UsageError> {
-    let watchdog = typed.watchdog.clone().transpose()?;
+    let mut health = checks(&typed.checks)?;
+    health.rules.watchdog = typed.watchdog.clone().transpose()?;
+    Ok(health)
+}
+
+/// Of a reader, who is no child of ours, and is asked where it answers.
+pub(super) fn of_a_reader(typed: &args::HealthChecks) -> Result<Health, UsageError> {
+    let health = checks(typed)?;
+    if let Some(Ask::Command(_)) = health.ask {
+        return Err(UsageError::new(
+            "--health: elect asks a URL: take one like http://127.0.0.1:8080/healthz",
+        ));
+    }
+    Ok(health)
+}
+
+fn checks(typed: &args::HealthChecks) -> Result<Health, UsageError> {
     let Some(text) = &typed.health else {
         let details = [
             ("--health-every", typed.health_every.is_some()),
@@ -45,11 +61,7 @@ pub(super) fn health(typed: &args::Health) -> Result<Health, UsageError> {
         refuse_first(details, |flag| {
             format!("{flag} has no meaning without --health: add it, or leave {flag} out")
         })?;
-        let rules = HealthRules {
-            watchdog,
-            probe: None,
-        };
-        return Ok(Health { rules, ask: None });
+        return Ok(Health::default());
     };
     let ask = ask(text)?;
     let every = typed.health_every.clone().unwrap_or(Ok(DEFAULT_EVERY))?;
@@ -74,7 +86,7 @@ pub(super) fn health(typed: &args::Health) -> Result<Health, UsageError> {
         delay: typed.health_delay.clone().unwrap_or(Ok(Duration::ZERO))?,
     };
     let rules = HealthRules {
-        watchdog,
+        watchdog: None,
         probe: Some(probe),
     };
     Ok(Health {

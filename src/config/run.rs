@@ -160,7 +160,7 @@ impl Config {
         let (once, task) = once(&typed, basis.slots)?.unzip();
         let grace = typed.grace.unwrap_or(Ok(DEFAULT_GRACE));
         let signal = typed.stop_signal.unwrap_or(Ok(libc::SIGTERM));
-        let watched = typed.health.watchdog.is_some() || typed.health.health.is_some();
+        let watched = typed.health.watchdog.is_some() || typed.health.checks.health.is_some();
         let rules = Rules {
             once,
             ..basis.rules(common, grace, signal, &typed.hold_policy, watched, host)?

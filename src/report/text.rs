@@ -231,7 +231,7 @@ fn unprepared(how: Failed) -> String {
 }
 
 /// Why a command counts as hung.
-fn hangs(hung: Hung) -> String {
+pub(crate) fn hangs(hung: Hung) -> String {
     match hung {
         Hung::Silent(span) => {
             let span = show(span);

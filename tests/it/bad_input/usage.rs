@@ -221,6 +221,16 @@ fn a_health_that_cannot_be_looked_after() {
         &["--health-failures 0", "take 1 or more"],
     );
     bad_usage(&["--health", " "], &["--health is empty"]);
+    let scene = Scene::new();
+    let elect = scene.elect().arg("--file").arg(scene.lock());
+    let finished = elect.args(["--health", "./is-it-well.sh"]).finish();
+    judge(
+        &scene,
+        &finished.stderr,
+        finished.ended,
+        64,
+        &["elect asks a URL"],
+    );
     for flag in ["--health-every", "--health-timeout", "--health-delay"] {
         bad_usage(&[flag, "1s"], &[flag, "no meaning without --health"]);
     }
